@@ -1,0 +1,31 @@
+# Flags shared by every target. powerccl_options: all of them. powerccl_injob: what runs inside somebody else's process.
+find_package(Threads REQUIRED)
+
+add_library(powerccl_options INTERFACE)
+target_compile_options(powerccl_options INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -fno-semantic-interposition)
+target_include_directories(powerccl_options INTERFACE ${PROJECT_SOURCE_DIR}/native)
+target_link_libraries(powerccl_options INTERFACE Threads::Threads)
+if(POWERCCL_SANITIZE)
+  target_compile_options(powerccl_options INTERFACE -fsanitize=${POWERCCL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(powerccl_options INTERFACE -fsanitize=${POWERCCL_SANITIZE})
+endif()
+
+# Inside a job there is nothing but libc: no exceptions, no RTTI, no libstdc++. The C driver links, and -z defs makes a
+# stray dependency an error of the build rather than of the user's job.
+add_library(powerccl_injob INTERFACE)
+target_link_libraries(powerccl_injob INTERFACE powerccl_options)
+target_compile_options(powerccl_injob INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti -fno-threadsafe-statics>)
+
+# powerccl_injob_module(<target> EXPORTS <version script> SOURCES ... LINK ...): a library loaded into a job.
+function(powerccl_injob_module target)
+  cmake_parse_arguments(ARG "" "EXPORTS;OUTPUT_NAME" "SOURCES;LINK" ${ARGN})
+  add_library(${target} MODULE ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE powerccl_injob ${ARG_LINK})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C PREFIX "" OUTPUT_NAME ${ARG_OUTPUT_NAME}
+    LINK_DEPENDS ${ARG_EXPORTS})
+  target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,--version-script=${ARG_EXPORTS})
+  if(NOT POWERCCL_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
