@@ -1,0 +1,94 @@
+# make demo   what PCCL saves and where, on an emulated server, in about two minutes
+# make test   everything CI runs
+# Both set up .venv and build/ themselves; all they need is python3, a C++ compiler and the package registries.
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := .venv
+BIN := $(abspath $(VENV))/bin
+NATIVE := build/native
+export PATH := $(BIN):$(PATH)
+
+.PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize wheel \
+        figures-demo bench clean help
+
+all: native
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml tools/list-requirements
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	$(BIN)/python tools/list-requirements pyproject.toml > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/python tools/link-package $(VENV)
+	touch $@
+
+build/deps/.ready:
+	tools/fetch-test-libraries build/deps
+	touch $@
+
+# make native    the libraries and programs, into build/native/stage
+native: setup
+	cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
+	cmake --build $(NATIVE) --parallel $(JOBS)
+
+build/test/.configured: setup build/deps/.ready
+	cmake -S . -B build/test -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON
+
+demo: native
+	$(BIN)/powerccl demo
+
+# make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
+figures-demo: native
+	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
+
+test: lint test-native test-python test-e2e
+
+test-native: build/test/.configured
+	cmake --build build/test --parallel $(JOBS)
+	ctest --test-dir build/test --output-on-failure --timeout 120
+
+test-python: setup
+	$(BIN)/python -m pytest tests/python
+
+test-e2e: test-native
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest tests/e2e
+
+# make lint    formatting, static checks and the arrows between the rooms
+lint: setup build/test/.configured
+	tools/check-format
+	$(BIN)/ruff check python tests tools scripts
+	$(BIN)/ruff format --check python tests tools scripts
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/check-arrows native
+	$(BIN)/python tools/generate-reference --check
+	tools/check-tidy build/test
+
+format: setup
+	tools/check-format --fix
+	$(BIN)/ruff check --fix python tests tools scripts
+	$(BIN)/ruff format python tests tools scripts
+
+reference: setup
+	$(BIN)/python tools/generate-reference
+
+# make sanitize    the native tests under ASan+UBSan and under TSan
+sanitize: setup build/deps/.ready
+	tools/run-sanitized address,undefined build/asan
+	tools/run-sanitized thread build/tsan
+
+# make bench    Google Benchmark over the hot paths of the runtime
+bench: build/test/.configured
+	cmake --build build/test --parallel $(JOBS) --target runtime_benchmark
+	build/test/bench/micro/runtime_benchmark
+
+# make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
+wheel: setup
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:
+	rm -rf build dist
