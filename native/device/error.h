@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// How native/device reports what went wrong: a code to compare and record, and a short English text to print.
+#ifndef POWERCCL_DEVICE_ERROR_H
+#define POWERCCL_DEVICE_ERROR_H
+
+namespace powerccl::device {
+
+// Positive codes are NVML's own (nvmlReturn_t); negative ones are ours.
+enum Code : int {
+  kOk = 0,
+  kLibraryMissing = -1,   // libnvidia-ml.so.1 cannot be loaded
+  kSymbolMissing = -2,    // this NVML lacks the function
+  kBadArgument = -3,      // no such GPU name, impossible clock range
+  kOwned = -4,            // another live process has claimed this GPU in the journal
+  kJournalFull = -5,      // all slots of the journal are taken
+  kJournalBad = -6,       // not a journal, or of another version
+  kSystem = -7,           // a system call failed; the text carries strerror
+};
+
+struct Error {
+  int code = kOk;
+  char text[160] = "";
+};
+
+// Fills `error` (may be null) from a printf format and returns `code`, so that callers can `return fail(...)`.
+int fail(Error* error, int code, const char* format, ...) __attribute__((format(printf, 3, 4)));
+
+// What a person can do about `code`: one line without "hint:", or "" where there is nothing better than the text.
+const char* hint(int code);
+
+}  // namespace powerccl::device
+#endif
