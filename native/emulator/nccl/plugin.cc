@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/nccl/plugin.h"
+
+#include <dlfcn.h>
+#include <strings.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "emulator/nccl/log.h"
+
+namespace powerccl::emulated_nccl {
+namespace {
+
+constexpr int kOldestAbi = 4;
+constexpr int kNewestAbi = 7;
+constexpr int kDefaultAbi = 5;  // 2.28.9's newest
+
+enum class Status { kReady, kLoaded, kFailed };
+
+std::mutex mutex;
+Status status = Status::kReady;
+int references = 0;
+void* library = nullptr;
+std::atomic<const void*> plugin{nullptr};  // PluginV4 or PluginV5
+std::atomic<int> abi{0};
+int mask = 0;  // written by the plugin whenever it likes, hence read atomically
+
+int newest_abi_spoken() {
+  const char* value = getenv("POWERCCL_EMULATOR_PROFILER_ABI");
+  if (!value || !*value) return kDefaultAbi;
+  const int asked = atoi(value);
+  if (asked >= kOldestAbi && asked <= kNewestAbi) return asked;
+  error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value, kDefaultAbi);
+  return kDefaultAbi;
+}
+
+bool starts_with(const std::string& text, const char* prefix) {
+  return text.compare(0, strlen(prefix), prefix) == 0;
+}
+bool ends_with(const std::string& text, const char* suffix) {
+  const size_t length = strlen(suffix);
+  return text.size() >= length && text.compare(text.size() - length, length, suffix) == 0;
+}
+
+void* open_one(const std::string& name) {
+  // NCCL compares the length of what was given, so that any leading part of the word counts too.
+  const bool in_program = strncasecmp(name.c_str(), "STATIC_PLUGIN", name.size()) == 0;
+  void* handle = dlopen(in_program ? nullptr : name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) info("PROFILER/Plugin: %s", dlerror());
+  return handle;
+}
+
+// The value as it stands, then libnccl-profiler-<value>.so where the value is neither a path nor a library's name.
+void* open_library(const char* value) {
+  const std::string asked = value ? value : "";
+  if (asked.empty()) return open_one("libnccl-profiler.so");
+  if (void* handle = open_one(asked)) return handle;
+  const bool path = asked.find('/') != std::string::npos;
+  const bool library_name = starts_with(asked, "lib") && ends_with(asked, ".so");
+  if (path || library_name) return nullptr;
+  return open_one("libnccl-profiler-" + asked + ".so");
+}
+
+void load() {
+  status = Status::kFailed;
+  const char* value = getenv("NCCL_PROFILER_PLUGIN");
+  if (value) {
+    info("NCCL_PROFILER_PLUGIN set by environment to %s", value);
+    if (strcasecmp(value, "none") == 0) return;
+  }
+  library = open_library(value);
+  if (!library) return;
+  for (int version = newest_abi_spoken(); version >= kOldestAbi; --version) {
+    const std::string symbol = "ncclProfiler_v" + std::to_string(version);
+    if (void* found = dlsym(library, symbol.c_str())) {
+      abi.store(version);
+      plugin.store(found, std::memory_order_release);
+      status = Status::kLoaded;
+      info("PROFILER/Plugin: Loaded %s (v%d)", static_cast<PluginV5*>(found)->name, version);
+      return;
+    }
+  }
+  if (value) info("External profiler plugin %s is unsupported", value);
+  dlclose(library);
+  library = nullptr;
+}
+
+const PluginV5* v5() { return static_cast<const PluginV5*>(plugin.load(std::memory_order_acquire)); }
+const PluginV4* v4() { return static_cast<const PluginV4*>(plugin.load(std::memory_order_acquire)); }
+
+size_t descriptor_bytes(int version) {
+  switch (version) {
+    case 4: return kDescriptorBytesV4;
+    case 5: return kDescriptorBytesV5;
+    case 6: return kDescriptorBytesV6;
+    default: return kDescriptorBytesV7;
+  }
+}
+
+}  // namespace
+
+bool ProfilerPlugin::acquire() {
+  std::lock_guard lock(mutex);
+  if (status == Status::kReady) load();
+  if (status != Status::kLoaded) return false;
+  ++references;
+  return true;
+}
+
+void ProfilerPlugin::release() {
+  std::lock_guard lock(mutex);
+  if (status != Status::kLoaded || --references > 0) return;
+  info("PROFILER/Plugin: Closing profiler plugin %s", v5()->name);
+  plugin.store(nullptr, std::memory_order_release);
+  dlclose(library);
+  library = nullptr;
+  status = Status::kReady;
+}
+
+bool ProfilerPlugin::loaded() { return plugin.load(std::memory_order_acquire) != nullptr; }
+int ProfilerPlugin::abi_version() { return abi.load(); }
+int ProfilerPlugin::event_mask() { return __atomic_load_n(&mask, __ATOMIC_RELAXED); }
+
+int ProfilerPlugin::init(void** context, uint64_t comm_id, const char* comm_name, int ranks, int rank) {
+  constexpr int kNodes = 1;
+  if (!loaded()) return 0;
+  const int failed = abi_version() == 4 ? v4()->init(context, &mask, comm_name, comm_id, kNodes, ranks, rank, &log)
+                                        : v5()->init(context, comm_id, &mask, comm_name, kNodes, ranks, rank, &log);
+  if (failed) info("Profiler init failed with error '%d'. Continue without profiler.", failed);
+  return failed;
+}
+
+void ProfilerPlugin::start(void* context, void** handle, const EventDescriptor& descriptor) {
+  if (!loaded()) return;
+  const int version = abi_version();
+  // Exactly the bytes of the plugin's own version, and garbage behind them: a plugin that reads further shows.
+  const size_t bytes = descriptor_bytes(version);
+  alignas(EventDescriptor) unsigned char copy[sizeof(EventDescriptor)];
+  memset(copy, 0xee, sizeof copy);
+  memcpy(copy, &descriptor, bytes);
+  if (version > 4) {
+    v5()->start_event(context, handle, copy);
+    return;
+  }
+  EventDescriptor old = descriptor;
+  switch (descriptor.type) {
+    case kEventColl: old.parent = descriptor.coll.parent_group; break;
+    case kEventP2p: old.parent = descriptor.p2p.parent_group; break;
+    case kEventGroup:
+    case kEventKernelCh: break;
+    default: return;  // NCCL swallows what v4 has no word for
+  }
+  memcpy(copy, &old, bytes);
+  v4()->start_event(context, handle, copy);
+}
+
+void ProfilerPlugin::stop(void* handle) {
+  if (loaded()) v5()->stop_event(handle);
+}
+
+void ProfilerPlugin::record(void* handle, EventState state, uint64_t gpu_time_ns) {
+  if (!loaded() || (abi_version() == 4 && state != kKernelChStop)) return;
+  EventStateArgs args{};
+  args.kernel_ch.gpu_time_ns = gpu_time_ns;
+  v5()->record_event_state(handle, state, state == kKernelChStop ? &args : nullptr);
+}
+
+void ProfilerPlugin::finalize(void* context) {
+  if (loaded() && context) v5()->finalize(context);
+}
+
+}  // namespace powerccl::emulated_nccl
