@@ -8,13 +8,13 @@ namespace powerccl::device {
 // Positive codes are NVML's own (nvmlReturn_t); negative ones are ours.
 enum Code : int {
   kOk = 0,
-  kLibraryMissing = -1,   // libnvidia-ml.so.1 cannot be loaded
-  kSymbolMissing = -2,    // this NVML lacks the function
-  kBadArgument = -3,      // no such GPU name, impossible clock range
-  kOwned = -4,            // another live process has claimed this GPU in the journal
-  kJournalFull = -5,      // all slots of the journal are taken
-  kJournalBad = -6,       // not a journal, or of another version
-  kSystem = -7,           // a system call failed; the text carries strerror
+  kLibraryMissing = -1,  // libnvidia-ml.so.1 cannot be loaded
+  kSymbolMissing = -2,   // this NVML lacks the function
+  kBadArgument = -3,     // no such GPU name, impossible clock range
+  kOwned = -4,           // another live process has claimed this GPU in the journal
+  kJournalFull = -5,     // all slots of the journal are taken
+  kJournalBad = -6,      // not a journal, or of another version
+  kSystem = -7,          // a system call failed; the text carries strerror
 };
 
 struct Error {
