@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was communicated, per pattern and size class, and how long it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from powerccl import patterns
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.findings import PatternRow
+
+KEY = ["pattern", "size_class"]
+
+
+@dataclass
+class CallCoverage:
+    """Calls with what is known of their time.
+
+    `calls` is traces.tables.calls plus `timed` (a kernel record covers it) and `estimate_ns` (median of its kind, null
+    where there is none; only for calls that are neither timed nor captured).
+    """
+
+    calls: pl.DataFrame
+
+    @property
+    def timed(self) -> int:
+        """Calls that a kernel record covers."""
+        return int(self.calls["timed"].sum())
+
+    @property
+    def untimed(self) -> int:
+        """Calls whose duration nothing tells, captured ones apart."""
+        rest = self.calls.filter(~pl.col("timed") & ~pl.col("captured"))
+        return int(rest["estimate_ns"].null_count())
+
+
+def communication_intervals(kernels: pl.DataFrame) -> dict[str, iv.Intervals]:
+    """When each GPU was communicating: the union of its kernels, host time."""
+    return {
+        str(gpu): iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
+        for (gpu,), rows in kernels.group_by(["gpu"])
+    }
+
+
+def cover(calls: pl.DataFrame, kernels: pl.DataFrame) -> CallCoverage:
+    """Say of each call whether it was timed, and estimate those that were not.
+
+    A group's calls run as one kernel, which names the first of them: it covers the whole group.
+    """
+    ran = kernels.select("rank", "call_id").unique().with_columns(ran=pl.lit(True))
+    joined = calls.join(ran, on=["rank", "call_id"], how="left").with_columns(pl.col("ran").fill_null(False))
+    in_group = pl.col("group") > 0
+    joined = joined.with_columns(
+        timed=pl.when(in_group).then(pl.col("ran").any().over("rank", "comm", "group")).otherwise(pl.col("ran"))
+    )
+    medians = kernels.group_by(KEY).agg(median_ns=pl.col("duration_ns").median())
+    joined = joined.join(medians, on=KEY, how="left")
+    estimate = pl.when(~pl.col("timed") & ~pl.col("captured")).then(pl.col("median_ns"))
+    return CallCoverage(joined.with_columns(estimate_ns=estimate).drop("ran", "median_ns"))
+
+
+def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
+    """One row a pattern and size class, the longest first. `gpus` divides times into means per GPU."""
+    called = coverage.calls.group_by(KEY).agg(
+        calls=(~pl.col("captured")).sum(),
+        captured_calls=pl.col("captured").sum(),
+        call_bytes=pl.col("bytes").sum(),
+        call_median=pl.col("bytes").median(),
+        estimated_ns=pl.col("estimate_ns").sum(),
+    )
+    factor = pl.struct("pattern", "ranks").map_elements(
+        lambda row: patterns.bus_factor(row["pattern"], row["ranks"]), return_dtype=pl.Float64
+    )
+    ran = (
+        kernels.with_columns(factor=factor)
+        .with_columns(busbw=pl.col("bytes") * pl.col("factor") / pl.col("duration_ns").clip(lower_bound=1))
+        .group_by(KEY)
+        .agg(
+            timed=pl.len(),
+            time_ns=pl.col("duration_ns").sum(),
+            median_ns=pl.col("duration_ns").median(),
+            busbw=pl.col("busbw").median(),
+            kernel_bytes=pl.col("bytes").sum(),
+            kernel_median=pl.col("bytes").median(),
+        )
+    )
+    rows: list[PatternRow] = []
+    for row in called.join(ran, on=KEY, how="full", coalesce=True).iter_rows(named=True):
+        replayed = bool(row["captured_calls"]) or not row["calls"]
+        rows.append(
+            PatternRow(
+                pattern=row["pattern"],
+                size_class_bytes=int(row["size_class"]),
+                calls=int(row["calls"] or 0),
+                captured_calls=int(row["captured_calls"] or 0),
+                timed=int(row["timed"] or 0),
+                median_bytes=int(row["call_median"] or row["kernel_median"] or 0),
+                total_bytes=int((row["kernel_bytes"] if replayed else row["call_bytes"]) or 0),
+                time_s=(row["time_ns"] or 0) / 1e9 / max(gpus, 1),
+                estimated_s=(row["estimated_ns"] or 0) / 1e9 / max(gpus, 1),
+                median_us=None if row["median_ns"] is None else row["median_ns"] / 1e3,
+                busbw_gbs=row["busbw"] or None,
+                joules_per_operation=None,
+            )
+        )
+    rows.sort(key=lambda row: -(row.time_s + row.estimated_s))
+    return rows

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run came to: the content of `summary.json`. None means not known; nothing is ever guessed into a number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+SUMMARY_FILE = "summary.json"
+
+
+class Energy(msgspec.Struct, kw_only=True):
+    """Energy of the job's GPUs from its start to its end, as far as samples cover it (`covered_s` of `wall_s`)."""
+
+    joules: float | None = None
+    average_watts: float | None = None
+    covered_s: float | None = None
+    source: str = "none"  # counter, power, none
+    sample_ms: float | None = None
+    update_ms: float | None = None
+    reason: str = ""
+
+
+class Communication(msgspec.Struct, kw_only=True):
+    """Communication on the job's GPUs: times are means per GPU, energies sums over GPUs, watts means per GPU."""
+
+    calls: int = 0
+    captured_calls: int = 0
+    timed_calls: int = 0
+    untimed_calls: int = 0  # neither timed nor to be estimated from others of their kind
+    time_s: float = 0.0
+    estimated_s: float = 0.0  # of calls not timed, from the median of their kind; not part of time_s
+    share_pct: float = 0.0  # time_s of wall_s
+    joules: float | None = None
+    uncertainty_joules: float | None = None
+    resolved: bool = False  # communication lasted long enough against the samples to know its power
+    average_watts: float | None = None
+    other_average_watts: float | None = None
+    clock_mhz: float | None = None
+    other_clock_mhz: float | None = None
+
+
+class PatternRow(msgspec.Struct, kw_only=True):
+    """One pattern and size class, over all ranks."""
+
+    pattern: str
+    size_class_bytes: int
+    calls: int
+    captured_calls: int
+    timed: int
+    median_bytes: int
+    total_bytes: int
+    time_s: float  # summed durations of timed kernels, mean per GPU
+    estimated_s: float
+    median_us: float | None
+    busbw_gbs: float | None  # of the median kernel, waiting for late ranks included
+    joules_per_operation: float | None  # per GPU
+
+
+class Clocks(msgspec.Struct, kw_only=True):
+    """Clock requests of all ranks."""
+
+    requests: int = 0
+    sets: int = 0
+    resets: int = 0
+    failed: int = 0
+    dry: int = 0
+    coalesced: int = 0
+    mean_call_us: float | None = None  # the driver call
+    mean_latency_us: float | None = None  # from the asking to the driver call's return
+    off_target: int = 0  # the clock read back was above what had been set
+    left_locked: int = 0  # GPUs that the journal still says are locked
+    restored_by_agent: int = 0
+
+
+class Gpu(msgspec.Struct, kw_only=True):
+    """One GPU of the job."""
+
+    gpu: str
+    host: str
+    ranks: list[int]
+    name: str = ""
+    communication_s: float = 0.0
+    joules: float | None = None
+    communication_joules: float | None = None
+    average_watts: float | None = None
+    communication_watts: float | None = None
+    other_watts: float | None = None
+    communication_clock_mhz: float | None = None
+    other_clock_mhz: float | None = None
+    clock_map_spread_us: float | None = None
+    throttle_reasons: list[str] = []
+
+
+class RunSummary(msgspec.Struct, kw_only=True):
+    """Findings of one run."""
+
+    schema: int = 1
+    emulated: str = ""  # the emulated platform's name, empty for real GPUs
+    folder: str = ""
+    name: str = ""
+    command: list[str] = []
+    exit_code: int | None = None
+    policy: str = ""
+    clocks_mode: str = ""
+    platform: str = ""
+    library: str = ""
+    ranks: int = 0
+    wall_s: float | None = None
+    finished: bool = False
+    energy: Energy
+    communication: Communication
+    clocks: Clocks
+    patterns: list[PatternRow] = []
+    gpus: list[Gpu] = []
+    notes: list[str] = []
+    problems: list[str] = []
+
+
+def write_summary(summary: RunSummary, path: Path) -> None:
+    """Write summary.json.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+
+
+def read_summary(path: Path) -> RunSummary:
+    """Read a summary.json.
+
+    Raises:
+        OSError: the file cannot be read.
+        msgspec.MsgspecError: it is no summary of this version.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=RunSummary)

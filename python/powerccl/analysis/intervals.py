@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of time as sorted, disjoint [start, stop) pairs: int64 arrays of shape (n, 2), ns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Intervals = npt.NDArray[np.int64]
+
+EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
+
+
+def union(start_ns: npt.ArrayLike, stop_ns: npt.ArrayLike) -> Intervals:
+    """The union of possibly overlapping intervals; those of no length vanish."""
+    start = np.asarray(start_ns, dtype=np.int64)
+    stop = np.asarray(stop_ns, dtype=np.int64)
+    keep = stop > start
+    start, stop = start[keep], stop[keep]
+    if not len(start):
+        return EMPTY
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(stop[order])
+    opens = np.concatenate([[True], start[1:] > reach[:-1]])
+    first = np.flatnonzero(opens)
+    last = np.concatenate([first[1:] - 1, [len(start) - 1]])
+    return np.stack([start[first], reach[last]], axis=1)
+
+
+def clip(intervals: Intervals, start_ns: int, stop_ns: int) -> Intervals:
+    """The part of the set inside [start_ns, stop_ns)."""
+    clipped = np.clip(intervals, start_ns, stop_ns)
+    result: Intervals = clipped[clipped[:, 1] > clipped[:, 0]]
+    return result
+
+
+def length_ns(intervals: Intervals) -> int:
+    """Total length, ns."""
+    return int((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def covered_before(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How much of the set lies before each time, ns."""
+    if not len(intervals):
+        return np.zeros(len(time_ns), dtype=np.int64)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    index = np.searchsorted(intervals[:, 0], time_ns, side="right")
+    inside = np.where(index > 0, np.minimum(time_ns, intervals[index - 1, 1]) - intervals[index - 1, 0], 0)
+    result: npt.NDArray[np.int64] = np.where(index > 0, before[index - 1] + inside, 0)
+    return result
+
+
+def contains(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which times lie inside the set."""
+    if not len(intervals):
+        return np.zeros(len(time_ns), dtype=np.bool_)
+    index = np.searchsorted(intervals[:, 0], time_ns, side="right") - 1
+    result: npt.NDArray[np.bool_] = (index >= 0) & (time_ns < intervals[index, 1])
+    return result

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder's tables into its RunSummary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.clock_switches import clock_switches
+from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
+from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
+from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
+from powerccl.traces import RunData, tables
+from powerccl.traces.power import PowerLog
+
+# nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
+THROTTLE_REASONS = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal limit (software)",
+    0x40: "thermal limit (hardware)",
+    0x80: "power brake",
+}
+
+
+@dataclass
+class _Sampled:
+    """One GPU's samples, communication and curve."""
+
+    finding: Gpu
+    window: iv.Intervals
+    communication: iv.Intervals
+    attribution: Attribution | None
+    covered: iv.Intervals
+
+
+def summarise(run: RunData) -> RunSummary:
+    """Findings of a run, as far as its folder tells."""
+    calls, kernels = tables.calls(run), tables.kernels(run)
+    communicating = communication_intervals(kernels)
+    coverage = cover(calls, kernels)
+    gpus = [_sample(run, gpu, communicating) for gpu in _gpus(run)]
+    patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
+    _attribute(patterns, kernels, gpus)
+    wall_s = _wall_s(run)
+    info = run.info
+    notes = list(dict.fromkeys(tables.notes(run)["text"].to_list()))
+    first = run.ranks[0] if run.ranks else None
+    summary = RunSummary(
+        emulated=(info.emulated if info else "") or ("yes" if run.emulated else ""),
+        folder=str(run.folder),
+        name=info.name if info else run.folder.name,
+        command=info.command if info else [],
+        exit_code=info.exit_code if info else None,
+        policy=(info.policy if info else "") or (first.policy if first else ""),
+        clocks_mode=(first.clock_client if first else "") or (info.clocks if info else ""),
+        platform=info.platform if info else "",
+        library=first.library if first else "",
+        ranks=len(run.ranks),
+        wall_s=wall_s,
+        finished=bool(info and info.end_ns),
+        energy=_energy(gpus),
+        communication=_communication(gpus, wall_s),
+        clocks=clock_switches(tables.clocks(run), run.journal),
+        patterns=patterns,
+        gpus=[gpu.finding for gpu in gpus],
+        notes=notes,
+        problems=list(run.problems),
+    )
+    summary.communication.calls = len(calls.filter(~pl.col("captured")))
+    summary.communication.captured_calls = len(calls.filter(pl.col("captured")))
+    summary.communication.timed_calls = coverage.timed
+    summary.communication.untimed_calls = coverage.untimed
+    summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
+    return summary
+
+
+def _wall_s(run: RunData) -> float | None:
+    info = run.info
+    if info and info.end_ns > info.start_ns > 0:
+        return (info.end_ns - info.start_ns) / 1e9
+    here = [rank for rank in run.ranks if not info or not info.host or rank.host == info.host]
+    starts = [rank.start_ns for rank in here] + ([info.start_ns] if info and info.start_ns else [])
+    ends = [rank.last_ns() for rank in here]
+    sampled = [log.samples for log in run.power if len(log.samples) and (not info or log.host == info.host)]
+    ends.extend(int(samples["time_ns"].to_numpy().max()) for samples in sampled)
+    return (max(ends) - min(starts)) / 1e9 if starts and ends and max(ends) > min(starts) else None
+
+
+def _gpus(run: RunData) -> list[Gpu]:
+    """The job's GPUs: those its ranks name, or all that were sampled when no rank left a trace."""
+    found: dict[str, Gpu] = {}
+    for rank in run.ranks:
+        gpu = found.setdefault(rank.gpu, Gpu(gpu=rank.gpu, host=rank.host, ranks=[]))
+        gpu.ranks.append(rank.rank)
+        if rank.clock_map.pairs:
+            gpu.clock_map_spread_us = max(gpu.clock_map_spread_us or 0.0, rank.clock_map.spread_ns / 1e3)
+    if not found:
+        for log in run.power:
+            for uuid in log.samples["uuid"].unique(maintain_order=True).to_list():
+                found[uuid] = Gpu(gpu=uuid, host=log.host, ranks=[])
+    return list(found.values())
+
+
+def _log_of(run: RunData, gpu: Gpu) -> tuple[PowerLog, pl.DataFrame, str] | None:
+    """The log that holds a GPU's samples, those samples, and the GPU's name."""
+    pci = {rank.gpu: rank.gpu_pci for rank in run.ranks}.get(gpu.gpu, "")
+    for log in run.power:
+        rows = log.samples.filter(pl.col("uuid") == gpu.gpu)
+        if not len(rows) and pci:
+            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci.lower()), None)
+            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
+        if len(rows):
+            return log, rows, log.about.get(f"gpu{rows['gpu'][0]}_name", "")
+    return None
+
+
+def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals]) -> _Sampled:
+    intervals = communicating.get(gpu.gpu, iv.EMPTY)
+    found = _log_of(run, gpu)
+    info = run.info
+    window = (0, 1 << 62)
+    if info and info.end_ns > info.start_ns > 0 and (found is None or found[0].host == info.host):
+        window = (info.start_ns, info.end_ns)
+    intervals = iv.clip(intervals, *window)
+    gpu.communication_s = iv.length_ns(intervals) / 1e9
+    whole = np.array([window], dtype=np.int64)
+    if found is None:
+        return _Sampled(gpu, whole, intervals, None, iv.EMPTY)
+    _, rows, gpu.name = found
+    time = rows["time_ns"].to_numpy()
+    curve = energy_curve(
+        time, rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy(), rows["energy_uj"].to_numpy()
+    )
+    busy = iv.contains(intervals, time)
+    inside = iv.contains(whole, time)
+    clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    gpu.communication_clock_mhz = _mean(clock[busy])
+    gpu.other_clock_mhz = _mean(clock[~busy & inside])
+    gpu.throttle_reasons = _throttles(rows["throttle_reasons"].unique().to_list())
+    if curve is None:
+        return _Sampled(gpu, whole, intervals, None, iv.EMPTY)
+    attribution = split(curve, intervals)
+    covered = clip_to(curve, whole)
+    communication = clip_to(curve, intervals)
+    gpu.joules = attribution.curve.within(covered)
+    covered_s, busy_s = iv.length_ns(covered) / 1e9, iv.length_ns(communication) / 1e9
+    gpu.average_watts = gpu.joules / covered_s if covered_s else None
+    if busy_s:
+        gpu.communication_joules = attribution.curve.within(communication)
+        if attribution.resolved:
+            gpu.communication_watts = gpu.communication_joules / busy_s
+            if covered_s > busy_s:
+                gpu.other_watts = (gpu.joules - gpu.communication_joules) / (covered_s - busy_s)
+    return _Sampled(gpu, whole, communication, attribution, covered)
+
+
+def _throttles(masks: Iterable[str | None]) -> list[str]:
+    seen = 0
+    for mask in masks:
+        digits = (mask or "").strip().lower().removeprefix("0x")
+        if digits and set(digits) <= set("0123456789abcdef"):
+            seen |= int(digits, 16)
+    return [text for bit, text in THROTTLE_REASONS.items() if seen & bit]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return float(np.mean(known)) if known else None
+
+
+def _energy(gpus: list[_Sampled]) -> Energy:
+    known = [gpu for gpu in gpus if gpu.attribution is not None and gpu.finding.joules is not None]
+    if not known:
+        return Energy(reason="no power samples of the job's GPUs")
+    sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
+    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {len(gpus)} GPUs only"
+    return Energy(
+        joules=sum(gpu.finding.joules or 0.0 for gpu in known),
+        average_watts=_mean(gpu.finding.average_watts for gpu in known),
+        covered_s=_mean(iv.length_ns(gpu.covered) / 1e9 for gpu in known),
+        source="+".join(sorted(sources)),
+        sample_ms=_mean(gpu.attribution.curve.read_ns / 1e6 for gpu in known if gpu.attribution),
+        update_ms=_mean(gpu.attribution.curve.update_ns / 1e6 for gpu in known if gpu.attribution),
+        reason=reason,
+    )
+
+
+def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
+    findings = [gpu.finding for gpu in gpus]
+    with_energy = [gpu for gpu in gpus if gpu.finding.communication_joules is not None]
+    time_s = _mean(finding.communication_s for finding in findings) or 0.0
+    return Communication(
+        time_s=time_s,
+        share_pct=time_s / wall_s * 100 if wall_s else 0.0,
+        joules=sum(gpu.finding.communication_joules or 0.0 for gpu in with_energy) if with_energy else None,
+        uncertainty_joules=(
+            sum(gpu.attribution.uncertainty_joules for gpu in with_energy if gpu.attribution) if with_energy else None
+        ),
+        resolved=bool(with_energy) and all(gpu.attribution and gpu.attribution.resolved for gpu in with_energy),
+        average_watts=_mean(finding.communication_watts for finding in findings),
+        other_average_watts=_mean(finding.other_watts for finding in findings),
+        clock_mhz=_mean(finding.communication_clock_mhz for finding in findings),
+        other_clock_mhz=_mean(finding.other_clock_mhz for finding in findings),
+    )
+
+
+def _attribute(patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled]) -> None:
+    """Fill joules_per_operation where a kernel outlasts the sampling and the GPU's communication power is known."""
+    curves = {gpu.finding.gpu: gpu for gpu in gpus}
+    for row in patterns:
+        joules, operations = 0.0, 0
+        chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
+        for (gpu,), rows in chosen.group_by(["gpu"]):
+            sampled = curves.get(str(gpu))
+            if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
+                continue
+            curve = sampled.attribution.curve
+            if (row.median_us or 0.0) * 1e3 < curve.read_ns:
+                continue
+            spans = np.stack([rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()], axis=1)
+            inside = (spans[:, 0] >= curve.time_ns[0]) & (spans[:, 1] <= curve.time_ns[-1])
+            joules += curve.within(spans[inside])
+            operations += int(inside.sum())
+        if operations:
+            row.joules_per_operation = joules / operations

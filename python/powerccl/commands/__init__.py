@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one file a verb; a verb's module is imported when it is used.
+
+Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours.
+`powerccl run` and `powerccl bench` end with the exit code of what they started, 128 + n if signal n ended it, and like a
+shell with 127 or 126 if it could not be found or executed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from powerccl import __version__
+from powerccl.errors import PowercclError
+
+VERBS = ("run", "demo", "profile", "doctor", "bench")
+
+
+class Verbs(click.Group):
+    """Commands by name, imported when used, with errors and exit codes as this package promises them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Verbs in the order a newcomer meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, from its own module."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(f"powerccl.commands.{cmd_name}").command
+        return command
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run, print errors as `error:` and `hint:`, and exit."""
+        extra["standalone_mode"] = False
+        try:
+            result = super().main(*args, **extra)
+            sys.exit(result if isinstance(result, int) else 0)
+        except PowercclError as error:
+            fail(error.message, error.hint)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else "")
+            sys.exit(0)
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else "powerccl"
+            fail(error.format_message(), f"`{where} --help` lists what it takes")
+        except click.ClickException as error:
+            fail(error.format_message())
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except Exception as error:
+            if os.environ.get("POWERCCL_DEBUG", "0") != "0":
+                raise
+            fail(f"unexpected: {type(error).__name__}: {error}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+
+
+def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
+    """Print an error and what to do about it on stderr, and exit."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=colour())
+    if hint:
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {hint}", err=True, color=colour())
+    sys.exit(code)
+
+
+def say(message: str) -> None:
+    """Tell the user something while a job runs: on stderr, since stdout is the job's."""
+    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {message}", err=True, color=colour())
+
+
+def colour() -> bool | None:
+    """False where NO_COLOR is set; None lets the terminal decide."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+@click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="powerccl")
+def cli() -> None:
+    """Distributed jobs that use less energy at the same speed: power-aware collectives for NCCL.
+
+    \b
+    powerccl demo                      what it saves, on an emulated server (no GPU needed)
+    powerccl run -- torchrun train.py  record a job: energy and time in communication
+    powerccl doctor                    what this machine can do
+    """
+
+
+def main() -> NoReturn:
+    """Entry point of the `powerccl` command."""
+    cli.main(prog_name="powerccl")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the native files are: `_native` in a wheel, `build/*/stage` in a source checkout."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+
+NCCL_DOOR = "lib/libpowerccl-nccl.so"
+AGENT = "bin/powerccl-agent"
+BENCH = "bin/powerccl-bench"
+EMULATOR = "bin/powerccl-emulator"
+EMULATED_LIBRARIES = ("emulator/libcuda.so.1", "emulator/libnvidia-ml.so.1", "emulator/libnccl.so.2")
+ALL = (NCCL_DOOR, AGENT, BENCH, EMULATOR, *EMULATED_LIBRARIES)
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    """The root of the native files; `path(name)` is one of them."""
+
+    root: Path
+
+    def path(self, name: str) -> Path:
+        """Absolute path of a native file.
+
+        Raises:
+            PowercclError: it is not there.
+        """
+        found = self.root / name
+        if not found.exists():
+            raise PowercclError(f"{found} is missing", "build the native part: `make build`, or reinstall powerccl")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether the file is there."""
+        return (self.root / name).exists()
+
+    def emulated_platforms(self) -> dict[str, Path]:
+        """Platform files of the emulator, by name."""
+        return {path.stem: path for path in sorted((self.root / "share/platforms").glob("*.conf"))}
+
+
+def _candidates() -> Iterator[Path]:
+    package = Path(__file__).resolve().parent.parent
+    yield package / "_native"
+    for key in ("platlib", "purelib"):
+        yield Path(sysconfig.get_path(key)) / "powerccl/_native"
+    checkout = package.parent.parent
+    stages = [path for path in checkout.glob("build/*/stage") if (path / "bin").is_dir() or (path / "lib").is_dir()]
+    yield from sorted(stages, key=lambda path: -path.stat().st_mtime)
+
+
+def find_native() -> NativeFiles:
+    """The native files: POWERCCL_NATIVE if set, else beside the package, else the newest build of this checkout.
+
+    Raises:
+        PowercclError: there are none.
+    """
+    named = os.environ.get("POWERCCL_NATIVE")
+    if named:
+        if not Path(named).is_dir():
+            raise PowercclError(
+                f"POWERCCL_NATIVE={named} is no folder", "name a folder with bin/ and lib/, or unset it"
+            )
+        return NativeFiles(Path(named).resolve())
+    for candidate in _candidates():
+        if candidate.is_dir():
+            return NativeFiles(candidate)
+    raise PowercclError(
+        "the native part of powerccl (plugin, agent, bench, emulator) is not here",
+        "in a source checkout: `make build`; or set POWERCCL_NATIVE to a folder with bin/ and lib/",
+    )

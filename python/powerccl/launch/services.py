@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes beside a job: the emulated GPU server and powerccl-agent. Both live by the pipe on their stdin."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch.native import AGENT, EMULATOR, NativeFiles
+
+
+class Service:
+    """A helper process, in a session of its own so that the terminal's Ctrl-C is the job's alone.
+
+    It ends when its stdin does: at `stop`, or when this process dies however it dies.
+    """
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=dict(environment),
+                start_new_session=True,
+            )
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait for the line `ready`; False if it ends or takes longer."""
+        assert self.process.stdout
+        deadline = time.monotonic() + seconds
+        seen = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"ready" not in seen:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return False
+                chunk = os.read(self.process.stdout.fileno(), 4096)
+                if not chunk:
+                    return False
+                seen += chunk
+        return True
+
+    def stop(self, seconds: float) -> bool:
+        """End its stdin, give it time to finish, then terminate it. True if it went by itself."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        try:
+            self.process.wait(seconds)
+            return True
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return False
+
+    def last_words(self) -> str:
+        """The last line it wrote to its log, for messages."""
+        try:
+            lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+
+def start_agent(
+    native: NativeFiles, folder: Path, interval_ms: int, environment: Mapping[str, str], host: str
+) -> Service:
+    """Start the node's sampler and clock guardian.
+
+    Raises:
+        PowercclError: it is not installed.
+    """
+    command = [str(native.path(AGENT)), "--run-folder", str(folder)]
+    command += ["--interval-ms", str(interval_ms)] if interval_ms > 0 else ["--no-sample"]
+    return Service(command, environment, folder / f"agent-{host}.log")
+
+
+def start_emulator(
+    native: NativeFiles, platform: Path, listening: Path, log: Path, environment: Mapping[str, str]
+) -> Service:
+    """Start the emulated GPU server and wait until it listens.
+
+    Raises:
+        PowercclError: it is not installed, or did not come up; its last words are in the message.
+    """
+    listening.unlink(missing_ok=True)
+    command = [str(native.path(EMULATOR)), "--platform", str(platform), "--socket", str(listening)]
+    service = Service(command, environment, log)
+    if not wait_for_socket(listening, 10.0, service):
+        words = service.last_words()
+        service.stop(0)
+        raise PowercclError(f"the emulated GPU server did not start: {words or 'no message'}", f"its log is {log}")
+    return service
+
+
+def wait_for_socket(path: Path, seconds: float, service: Service | None = None) -> bool:
+    """Wait until something listens at path; False after `seconds` or when the service has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and _listens(path):
+            return True
+        if service and service.process.poll() is not None:
+            return False
+        time.sleep(0.005)
+    return False
+
+
+def _listens(path: Path) -> bool:
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+        with socket.socket(socket.AF_UNIX, kind) as probe:
+            try:
+                probe.connect(str(path))
+                return True
+            except OSError:
+                continue
+    return False

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run folder: `run.json`, `rank-*.trace`, `power-<host>.csv`, `clocks-<host>.journal`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from powerccl.traces.power import PowerLog
+    from powerccl.traces.rank import RankTrace
+
+RUN_FILE = "run.json"
+T = TypeVar("T")
+
+
+class RunInfo(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """What `powerccl run` knew of a job: written when it starts, again when it has ended.
+
+    Times are CLOCK_MONOTONIC ns of `host`; `end_ns` 0 and `exit_code` None mean that the launcher did not see the end.
+    """
+
+    schema: int = 1
+    command: list[str]
+    name: str = ""
+    host: str = ""
+    user: str = ""
+    working_directory: str = ""
+    started_at: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    policy: str = "observe"
+    clocks: str = "none"
+    platform: str = ""
+    emulated: str = ""
+    interval_ms: int = 20
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    launcher: dict[str, Any] = {}
+
+
+class JournalSlot(msgspec.Struct):
+    """One GPU in a clock journal: whether a clock of ours is (or was last known to be) set on it."""
+
+    host: str
+    gpu_uuid: str
+    locked: bool
+    pid: int
+    changed_ns: int
+    restored_by_agent: int
+
+
+@dataclass
+class RunData:
+    """Everything a run folder holds; `problems` says in words what could not be read."""
+
+    folder: Path
+    info: RunInfo | None = None
+    ranks: list[RankTrace] = field(default_factory=list)
+    power: list[PowerLog] = field(default_factory=list)
+    journal: list[JournalSlot] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether any part of it says that the GPUs were emulated."""
+        named = bool(self.info and self.info.emulated)
+        return named or any(r.emulated for r in self.ranks) or any(p.emulated for p in self.power)
+
+
+def write_run_info(folder: Path, info: RunInfo) -> None:
+    """Write run.json whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = folder / f".{RUN_FILE}.{os.getpid()}"
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
+    temporary.replace(folder / RUN_FILE)
+
+
+def read_run(folder: Path) -> RunData:
+    """Read a run folder, whatever state it is in.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    from powerccl.traces.power import read_power
+    from powerccl.traces.rank import read_rank
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no run folder {folder}")
+    run = RunData(folder)
+    try:
+        run.info = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunInfo)
+    except FileNotFoundError:
+        run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
+    except (OSError, msgspec.MsgspecError) as error:
+        run.problems.append(f"{RUN_FILE}: {error}")
+
+    run.ranks = _read_each(run, "rank-*.trace", read_rank)
+    run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
+    run.power = _read_each(run, "power-*.csv", read_power)
+    run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
+    run.problems += [problem for rank in run.ranks for problem in rank.problems]
+    run.problems += [problem for log in run.power for problem in log.problems]
+    return run
+
+
+def _read_each(run: RunData, pattern: str, read: Callable[[Path], T]) -> list[T]:
+    """Everything of one kind that can be read; what cannot becomes a problem of the run."""
+    found: list[T] = []
+    for path in sorted(run.folder.glob(pattern)):
+        try:
+            found.append(read(path))
+        except (OSError, ValueError) as error:  # noqa: PERF203 - one bad file must not hide the others
+            text = str(error)
+            run.problems.append(text if path.name in text else f"{path.name}: {text}")
+    return found
+
+
+def read_journal(path: Path) -> list[JournalSlot]:
+    """Used slots of a clock journal (native/wire/journal.h).
+
+    Raises:
+        ValueError: not a journal of this version, or cut off.
+        OSError: the file cannot be read.
+    """
+    import numpy as np
+
+    from powerccl.traces import records
+
+    data = path.read_bytes()
+    if len(data) < records.JOURNAL_HEADER.itemsize:
+        raise ValueError("cut off inside its header")
+    header = np.frombuffer(data, records.JOURNAL_HEADER, 1)[0]
+    if bytes(header["magic"]) != records.JOURNAL_MAGIC or int(header["version"]) != records.JOURNAL_VERSION:
+        raise ValueError("not a clock journal of this version")
+    body = data[records.JOURNAL_HEADER.itemsize :]
+    count = min(int(header["slots"]), len(body) // records.JOURNAL_SLOT.itemsize)
+    slots = np.frombuffer(body, records.JOURNAL_SLOT, count)
+    host = path.stem.removeprefix("clocks-")
+    return [
+        JournalSlot(
+            host,
+            bytes(slot["gpu_uuid"]).split(b"\0", 1)[0].decode("utf-8", "replace"),
+            int(slot["state"]) == 1,
+            int(slot["pid"]),
+            int(slot["changed_ns"]),
+            int(slot["restored_by_agent"]),
+        )
+        for slot in slots
+        if slot["gpu_uuid"] and (slot["changed_ns"] or slot["pid"])
+    ]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's trace file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from powerccl.traces import records
+from powerccl.traces.clock_domain import ClockMap, fit_clock_map
+
+
+class TraceError(ValueError):
+    """A file that is not a trace this version can read. The text says why and names the file."""
+
+
+@dataclass
+class RankTrace:
+    """What one rank recorded.
+
+    `kinds[k]` is a structured array (records.LAYOUTS[k]) of this trace's records of kind k, in file order.
+    """
+
+    path: Path
+    rank: int
+    nranks: int
+    local_rank: int
+    pid: int
+    start_ns: int
+    start_realtime_ns: int
+    dropped: int
+    host: str
+    gpu_uuid: str
+    gpu_pci: str
+    policy: str
+    clock_client: str
+    library: str
+    dry: bool
+    emulated: bool
+    kinds: dict[int, npt.NDArray[np.void]]
+    clock_map: ClockMap
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def gpu(self) -> str:
+        """What to tell this rank's GPU by: its UUID, else its PCI address, else the rank."""
+        return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
+
+    def last_ns(self) -> int:
+        """Latest host time in any record; the start if there is none."""
+        latest = self.start_ns
+        for kind, name in (
+            (records.CALL, "stop_ns"),
+            (records.KERNEL, "seen_stop_ns"),
+            (records.CLOCK, "end_ns"),
+            (records.CALLBACK, "time_ns"),
+            (records.COMM, "time_ns"),
+        ):
+            if len(self.kinds[kind]):
+                latest = max(latest, int(self.kinds[kind][name].max()))
+        return latest
+
+
+def _text(value: Any) -> str:
+    return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def read_rank(path: Path) -> RankTrace:
+    """Read a trace up to its last whole record.
+
+    Raises:
+        TraceError: not a trace, a version this reader does not know, or cut off inside its header.
+        OSError: the file cannot be opened.
+    """
+    size_bytes = path.stat().st_size
+    if size_bytes < records.HEADER.itemsize:
+        raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
+    header = np.fromfile(path, records.HEADER, 1)[0]
+    if bytes(header["magic"]) != records.MAGIC:
+        raise TraceError(f"{path.name}: not a PowerCCL trace")
+    if int(header["version"]) != records.VERSION:
+        raise TraceError(f"{path.name}: trace version {header['version']}; this powerccl reads {records.VERSION}")
+    if int(header["record_bytes"]) != records.RECORD_BYTES or not (
+        records.HEADER.itemsize <= int(header["header_bytes"]) <= 1 << 20
+    ):
+        raise TraceError(f"{path.name}: header names records of {header['record_bytes']} bytes: damaged")
+
+    problems: list[str] = []
+    header_bytes = int(header["header_bytes"])
+    present = max(0, size_bytes - header_bytes) // records.RECORD_BYTES
+    committed = int(header["committed"])
+    if committed > present:
+        problems.append(f"{path.name}: {committed} records committed, {present} in the file: cut off")
+        committed = present
+    if header["dropped"]:
+        problems.append(f"{path.name}: {header['dropped']} records dropped for want of space (POWERCCL_TRACE_LIMIT_MB)")
+
+    raw: npt.NDArray[np.void] = np.empty(0, records.RECORD)
+    if committed:
+        raw = np.memmap(path, records.RECORD, "r", header_bytes, (committed,))
+    kinds = {
+        kind: np.ascontiguousarray(raw[raw["kind"] == kind]).view(layout) for kind, layout in records.LAYOUTS.items()
+    }
+    known = sum(len(rows) for rows in kinds.values())
+    if known < committed:
+        problems.append(f"{path.name}: {committed - known} records of kinds this version does not know, skipped")
+    kernels, bad = _sound_kernels(kinds[records.KERNEL])
+    if bad:
+        problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
+        kinds[records.KERNEL] = kernels
+
+    return RankTrace(
+        path=path,
+        rank=int(header["rank"]),
+        nranks=int(header["nranks"]),
+        local_rank=int(header["local_rank"]),
+        pid=int(header["pid"]),
+        start_ns=int(header["start_ns"]),
+        start_realtime_ns=int(header["start_realtime_ns"]),
+        dropped=int(header["dropped"]),
+        host=_text(header["host"]),
+        gpu_uuid=_text(header["gpu_uuid"]),
+        gpu_pci=_text(header["gpu_pci"]),
+        policy=_text(header["policy"]),
+        clock_client=_text(header["clock_client"]),
+        library=_text(header["library"]),
+        dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
+        emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
+        kinds=kinds,
+        clock_map=fit_clock_map(kernels),
+        problems=problems,
+    )
+
+
+_HOUR_NS = np.uint64(3_600_000_000_000)
+_LATEST_NS = np.uint64(1 << 62)
+
+
+def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Kernels whose stop is after their start and within an hour of it, and how many were not."""
+    start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
+    seen = kernels["seen_stop_ns"]
+    sound = (start > 0) & (stop >= start) & (stop < _LATEST_NS) & (seen < _LATEST_NS)
+    sound &= np.where(sound, stop - start, _HOUR_NS) < _HOUR_NS
+    return kernels[sound], int(len(kernels) - sound.sum())

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trace format of native/wire/trace.h as numpy structured types. Little endian; no padding beyond what is named."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MAGIC = b"PWRCCLTR"
+VERSION = 1
+HEADER_BYTES = 4096
+RECORD_BYTES = 64
+
+COMM, CALL, KERNEL, CLOCK, CALLBACK, NOTE = 1, 2, 3, 4, 5, 6
+KINDS = {COMM: "comm", CALL: "call", KERNEL: "kernel", CLOCK: "clock", CALLBACK: "callback", NOTE: "note"}
+
+FLAG_CAPTURED = 0x01
+FLAG_GROUPED = 0x02
+FLAG_MANAGED = 0x04
+FLAG_DRY = 0x08
+FLAG_ENDED = 0x10
+FLAG_COLL_EVENT = 0x20
+FLAG_KERNEL_ASKED = 0x40
+
+HEADER_FLAG_DRY = 0x1
+HEADER_FLAG_EMULATED = 0x2
+
+ALGORITHMS = ("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat", "copy engine")
+PROTOCOLS = ("", "ll", "ll128", "simple")
+
+HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("header_bytes", "<u4"),
+        ("record_bytes", "<u4"),
+        ("flags", "<u4"),
+        ("rank", "<i4"),
+        ("nranks", "<i4"),
+        ("local_rank", "<i4"),
+        ("pid", "<u4"),
+        ("start_ns", "<u8"),
+        ("start_realtime_ns", "<u8"),
+        ("committed", "<u8"),
+        ("dropped", "<u8"),
+        ("limit_records", "<u8"),
+        ("host", "S64"),
+        ("gpu_uuid", "S48"),
+        ("gpu_pci", "S20"),
+        ("policy", "S16"),
+        ("clock_client", "S16"),
+        ("library", "S32"),
+    ]
+)
+
+_COMMON = [("kind", "<u2"), ("flags", "<u2"), ("comm", "<u4")]
+RECORD = np.dtype([*_COMMON, ("body", "V56")])
+
+LAYOUTS: dict[int, np.dtype[np.void]] = {
+    COMM: np.dtype(
+        [
+            *_COMMON,
+            ("time_ns", "<u8"),
+            ("comm_id", "<u8"),
+            ("nranks", "<i4"),
+            ("rank", "<i4"),
+            ("nnodes", "<i4"),
+            ("device", "<i4"),
+            ("name", "S24"),
+        ]
+    ),
+    CALL: np.dtype(
+        [
+            *_COMMON,
+            ("call_id", "<u8"),
+            ("start_ns", "<u8"),
+            ("stop_ns", "<u8"),
+            ("bytes", "<u8"),
+            ("stream", "<u8"),
+            ("group", "<u4"),
+            ("root_or_peer", "<i4"),
+            ("pattern", "u1"),
+            ("datatype", "u1"),
+            ("sends", "u1"),
+            ("receives", "u1"),
+            ("reserved", "<u4"),
+        ]
+    ),
+    KERNEL: np.dtype(
+        [
+            *_COMMON,
+            ("call_id", "<u8"),
+            ("gpu_start_ns", "<u8"),
+            ("gpu_stop_ns", "<u8"),
+            ("seen_start_ns", "<u8"),
+            ("seen_stop_ns", "<u8"),
+            ("bytes", "<u8"),
+            ("pattern", "u1"),
+            ("algorithm", "u1"),
+            ("protocol", "u1"),
+            ("channels", "u1"),
+            ("warps", "u1"),
+            ("reserved", "V3"),
+        ]
+    ),
+    CLOCK: np.dtype(
+        [
+            *_COMMON,
+            ("call_id", "<u8"),
+            ("asked_ns", "<u8"),
+            ("begin_ns", "<u8"),
+            ("end_ns", "<u8"),
+            ("min_mhz", "<u4"),
+            ("max_mhz", "<u4"),
+            ("result", "<i4"),
+            ("read_back_mhz", "<u4"),
+            ("coalesced", "<u4"),
+            ("reserved", "<u4"),
+        ]
+    ),
+    CALLBACK: np.dtype([*_COMMON, ("call_id", "<u8"), ("time_ns", "<u8"), ("reserved", "V40")]),
+    NOTE: np.dtype([*_COMMON, ("time_ns", "<u8"), ("text", "S48")]),
+}
+
+for _kind, _layout in LAYOUTS.items():
+    assert _layout.itemsize == RECORD_BYTES, KINDS[_kind]
+
+JOURNAL_MAGIC = b"PWRCCLJR"
+JOURNAL_VERSION = 1
+JOURNAL_HEADER = np.dtype([("magic", "S8"), ("version", "<u4"), ("slots", "<u4")])
+JOURNAL_SLOT = np.dtype(
+    [
+        ("gpu_uuid", "S48"),
+        ("state", "<u4"),
+        ("pid", "<u4"),
+        ("pid_start_ticks", "<u8"),
+        ("changed_ns", "<u8"),
+        ("restored_by_agent", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)

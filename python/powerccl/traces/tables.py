@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's records as polars tables, one row a record, all ranks together; times on the host's CLOCK_MONOTONIC, ns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from powerccl import patterns
+from powerccl.traces import records
+
+if TYPE_CHECKING:
+    from powerccl.traces.folder import RunData
+    from powerccl.traces.rank import RankTrace
+
+_NAMES = np.array([patterns.pattern_name(n) for n in range(256)], dtype=object)
+_CLASSES = np.array([1 << bit for bit in range(63)], dtype=np.int64)
+
+
+def _frame(schema: dict[str, pl.DataType | type[pl.DataType]], parts: list[dict[str, object]]) -> pl.DataFrame:
+    frames = [pl.DataFrame(part, schema=schema) for part in parts]
+    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+
+
+def _owner(rank: RankTrace, rows: int) -> dict[str, object]:
+    return {"rank": np.full(rows, rank.rank), "gpu": [rank.gpu] * rows}
+
+
+def _int(column: object) -> object:
+    return np.asarray(column).astype(np.int64)
+
+
+def _class(size: object) -> object:
+    sizes = np.asarray(size).astype(np.int64)
+    index = np.searchsorted(_CLASSES, sizes, side="right")
+    return np.where(index > 0, _CLASSES[np.maximum(index - 1, 0)], 0)
+
+
+def comm_sizes(rank: RankTrace) -> dict[int, int]:
+    """Ranks of each communicator of a trace, by its index."""
+    return {int(row["comm"]): int(row["nranks"]) for row in rank.kinds[records.COMM] if int(row["nranks"]) > 0}
+
+
+def calls(run: RunData) -> pl.DataFrame:
+    """Calls as made on the host.
+
+    Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, bytes, size_class (bytes), pattern, group, captured,
+    grouped, managed, kernel_asked (bool).
+    """
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "rank": pl.Int64,
+        "gpu": pl.String,
+        "comm": pl.Int64,
+        "ranks": pl.Int64,
+        "call_id": pl.Int64,
+        "start_ns": pl.Int64,
+        "stop_ns": pl.Int64,
+        "bytes": pl.Int64,
+        "size_class": pl.Int64,
+        "pattern": pl.String,
+        "group": pl.Int64,
+        "captured": pl.Boolean,
+        "grouped": pl.Boolean,
+        "managed": pl.Boolean,
+        "kernel_asked": pl.Boolean,
+    }
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.CALL]
+        sizes = comm_sizes(rank)
+        flags = rows["flags"]
+        parts.append(
+            {
+                **_owner(rank, len(rows)),
+                "comm": _int(rows["comm"]),
+                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                "call_id": _int(rows["call_id"]),
+                "start_ns": _int(rows["start_ns"]),
+                "stop_ns": _int(rows["stop_ns"]),
+                "bytes": _int(rows["bytes"]),
+                "size_class": _class(rows["bytes"]),
+                "pattern": _NAMES[rows["pattern"]].tolist(),
+                "group": _int(rows["group"]),
+                "captured": (flags & records.FLAG_CAPTURED) != 0,
+                "grouped": (flags & records.FLAG_GROUPED) != 0,
+                "managed": (flags & records.FLAG_MANAGED) != 0,
+                "kernel_asked": (flags & records.FLAG_KERNEL_ASKED) != 0,
+            }
+        )
+    return _frame(schema, parts)
+
+
+def kernels(run: RunData) -> pl.DataFrame:
+    """Communication kernels as run on the GPU, mapped onto the host's clock.
+
+    Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, duration_ns (GPU clock, undistorted by the map), bytes,
+    size_class (bytes), pattern, algorithm, protocol, channels, grouped.
+    """
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "rank": pl.Int64,
+        "gpu": pl.String,
+        "comm": pl.Int64,
+        "ranks": pl.Int64,
+        "call_id": pl.Int64,
+        "start_ns": pl.Int64,
+        "stop_ns": pl.Int64,
+        "duration_ns": pl.Int64,
+        "bytes": pl.Int64,
+        "size_class": pl.Int64,
+        "pattern": pl.String,
+        "algorithm": pl.String,
+        "protocol": pl.String,
+        "channels": pl.Int64,
+        "grouped": pl.Boolean,
+    }
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.KERNEL]
+        sizes = comm_sizes(rank)
+        parts.append(
+            {
+                **_owner(rank, len(rows)),
+                "comm": _int(rows["comm"]),
+                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                "call_id": _int(rows["call_id"]),
+                "start_ns": rank.clock_map.to_host(rows["gpu_start_ns"]),
+                "stop_ns": rank.clock_map.to_host(rows["gpu_stop_ns"]),
+                "duration_ns": _int(rows["gpu_stop_ns"] - rows["gpu_start_ns"]),
+                "bytes": _int(rows["bytes"]),
+                "size_class": _class(rows["bytes"]),
+                "pattern": _NAMES[rows["pattern"]].tolist(),
+                "algorithm": _words(records.ALGORITHMS, rows["algorithm"]),
+                "protocol": _words(records.PROTOCOLS, rows["protocol"]),
+                "channels": _int(rows["channels"]),
+                "grouped": (rows["flags"] & records.FLAG_GROUPED) != 0,
+            }
+        )
+    return _frame(schema, parts)
+
+
+def _words(words: tuple[str, ...], numbers: object) -> list[str]:
+    return [words[n] if n < len(words) else "" for n in np.asarray(numbers).tolist()]
+
+
+def clocks(run: RunData) -> pl.DataFrame:
+    """Clock requests.
+
+    Columns: rank, gpu, call_id, asked_ns, begin_ns, end_ns, min_mhz, max_mhz (0: reset), result (0 or the driver's
+    error), read_back_mhz (0: not read), coalesced, dry.
+    """
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.String}
+    names = (
+        "call_id",
+        "asked_ns",
+        "begin_ns",
+        "end_ns",
+        "min_mhz",
+        "max_mhz",
+        "result",
+        "read_back_mhz",
+        "coalesced",
+    )
+    schema.update(dict.fromkeys(names, pl.Int64))
+    schema["dry"] = pl.Boolean
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.CLOCK]
+        parts.append(
+            {
+                **_owner(rank, len(rows)),
+                **{name: _int(rows[name]) for name in names},
+                "dry": (rows["flags"] & records.FLAG_DRY) != 0,
+            }
+        )
+    return _frame(schema, parts)
+
+
+def notes(run: RunData) -> pl.DataFrame:
+    """What the runtime had to say. Columns: rank, gpu, time_ns, text."""
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "rank": pl.Int64,
+        "gpu": pl.String,
+        "time_ns": pl.Int64,
+        "text": pl.String,
+    }
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.NOTE]
+        parts.append(
+            {
+                **_owner(rank, len(rows)),
+                "time_ns": _int(rows["time_ns"]),
+                "text": [bytes(text).decode("utf-8", "replace") for text in rows["text"].tolist()],
+            }
+        )
+    return _frame(schema, parts)

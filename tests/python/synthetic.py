@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run folders as the native side would write them, from known numbers.
+
+Packed with `struct` from the field lists of native/wire/trace.h, not with the reader's own types: errors in those show.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+PATTERNS = "all_reduce broadcast reduce all_gather reduce_scatter send_receive scatter gather all_to_all".split()
+GPU_AHEAD_NS = 1_000_000_000_000
+MS = 1_000_000
+HOST = "node1"
+
+
+def uuid(gpu: int) -> str:
+    return f"GPU-{gpu:08d}-0000-0000-0000-000000000000"
+
+
+class TraceWriter:
+    def __init__(self, rank: int = 0, nranks: int = 8, **header: object) -> None:
+        self.header: dict[str, object] = {
+            "version": 1,
+            "flags": 0,
+            "rank": rank,
+            "nranks": nranks,
+            "local_rank": rank,
+            "pid": 4000 + rank,
+            "start_ns": 0,
+            "start_realtime_ns": 0,
+            "dropped": 0,
+            "limit_records": 1 << 20,
+            "host": HOST,
+            "gpu_uuid": uuid(rank),
+            "gpu_pci": f"00000000:0{rank}:00.0",
+            "policy": "observe",
+            "clock_client": "none",
+            "library": "nccl 2.28.9 profiler v5",
+            **header,
+        }
+        self.rank = rank
+        self.nranks = nranks
+        self.records: list[bytes] = []
+
+    def _add(self, kind: int, flags: int, comm: int, body: bytes) -> None:
+        assert len(body) <= 56
+        self.records.append(struct.pack("<HHI", kind, flags, comm) + body.ljust(56, b"\0"))
+
+    def comm(self, time_ns: int, nranks: int | None = None, name: str = "world", comm: int = 0, flags: int = 0) -> None:
+        self._add(
+            1,
+            flags,
+            comm,
+            struct.pack("<QQiiii24s", time_ns, 0xABCD, nranks or self.nranks, self.rank, 1, self.rank, name.encode()),
+        )
+
+    def call(
+        self, call_id: int, start_ns: int, size: int, pattern: str = "all_reduce", flags: int = 0, group: int = 0
+    ) -> None:
+        body = struct.pack(
+            "<QQQQQIiBBBBI", call_id, start_ns, start_ns + 5000, size, 7, group, -1, PATTERNS.index(pattern), 7, 0, 0, 0
+        )
+        self._add(2, flags, 0, body)
+
+    def kernel(
+        self,
+        call_id: int,
+        start_ns: int,
+        stop_ns: int,
+        size: int,
+        pattern: str = "all_reduce",
+        delay_ns: int = 20_000,
+        ahead_ns: int = GPU_AHEAD_NS,
+        flags: int = 0,
+    ) -> None:
+        """A kernel at host times start..stop, whose GPU clock is ahead by ahead_ns, seen delay_ns late."""
+        body = struct.pack(
+            "<QQQQQQBBBBB",
+            call_id,
+            start_ns + ahead_ns,
+            stop_ns + ahead_ns,
+            start_ns + delay_ns,
+            stop_ns + delay_ns,
+            size,
+            PATTERNS.index(pattern) if pattern in PATTERNS else 255,
+            2,
+            3,
+            4,
+            8,
+        )
+        self._add(3, flags, 0, body)
+
+    def clock(
+        self,
+        call_id: int,
+        asked_ns: int,
+        mhz: int,
+        took_ns: int = 3 * MS,
+        result: int = 0,
+        read_back_mhz: int = 0,
+        coalesced: int = 0,
+        flags: int = 0,
+    ) -> None:
+        body = struct.pack(
+            "<QQQQIIiIII",
+            call_id,
+            asked_ns,
+            asked_ns + 10_000,
+            asked_ns + 10_000 + took_ns,
+            mhz,
+            mhz,
+            result,
+            read_back_mhz,
+            coalesced,
+            0,
+        )
+        self._add(4, flags, 0, body)
+
+    def note(self, time_ns: int, text: str) -> None:
+        self._add(6, 0, 0, struct.pack("<Q48s", time_ns, text.encode()))
+
+    def raw(self, kind: int) -> None:
+        self._add(kind, 0, 0, b"\xff" * 56)
+
+    def bytes(self, committed: int | None = None) -> bytes:
+        h = self.header
+        header = struct.pack(
+            "<8sIIIIiiiIQQQQQ64s48s20s16s16s32s",
+            b"PWRCCLTR",
+            h["version"],
+            4096,
+            64,
+            h["flags"],
+            h["rank"],
+            h["nranks"],
+            h["local_rank"],
+            h["pid"],
+            h["start_ns"],
+            h["start_realtime_ns"],
+            len(self.records) if committed is None else committed,
+            h["dropped"],
+            h["limit_records"],
+            *(str(h[key]).encode() for key in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")),
+        )
+        return header.ljust(4096, b"\0") + b"".join(self.records)
+
+    def write(self, folder: Path, name: str = "", committed: int | None = None) -> Path:
+        path = folder / (name or f"rank-{self.rank}.trace")
+        path.write_bytes(self.bytes(committed))
+        return path
+
+
+def write_power(
+    folder: Path,
+    gpus: int,
+    end_ns: int,
+    watts: object,
+    clock_mhz: object = 1590,
+    interval_ns: int = 20 * MS,
+    counter: bool = True,
+    counter_every_ns: int = 0,
+    name: str = f"power-{HOST}.csv",
+    power_known: bool = True,
+) -> Path:
+    """Samples of `gpus` GPUs; watts(gpu, t_ns) is the true power, integrated exactly in 1 ms steps into the counter."""
+    lines = [
+        f"# host: {HOST}",
+        "# driver: 580.0 powerccl-emulator",
+        "# emulated: 1",
+        f"# interval_ns: {interval_ns}",
+        f"# gpu_count: {gpus}",
+    ]
+    for gpu in range(gpus):
+        lines += [
+            f"# gpu{gpu}_name: Tesla T4",
+            f"# gpu{gpu}_uuid: {uuid(gpu)}",
+            f"# gpu{gpu}_pci: 00000000:0{gpu}:00.0",
+        ]
+    lines.append(
+        "time_ns,gpu,uuid,power_mw,energy_uj,sm_clock_mhz,mem_clock_mhz,temperature_c,throttle_reasons,utilization_pct"
+    )
+    energy_uj = [0.0] * gpus
+    shown_uj = [0.0] * gpus
+    now = 0
+    while now <= end_ns:
+        for gpu in range(gpus):
+            if not counter_every_ns or now % counter_every_ns == 0:
+                shown_uj[gpu] = energy_uj[gpu]
+            power = watts(gpu, now) if callable(watts) else watts
+            clock = clock_mhz(gpu, now) if callable(clock_mhz) else clock_mhz
+            shown = int(shown_uj[gpu]) if counter else -1
+            power_mw = int(power * 1000) if power_known else ""
+            lines.append(f"{now},{gpu},{uuid(gpu)},{power_mw},{shown},{clock},5000,40,0x4,100")
+        for step in range(interval_ns // MS):
+            for gpu in range(gpus):
+                power = watts(gpu, now + step * MS) if callable(watts) else watts
+                energy_uj[gpu] += power * 1000
+        now += interval_ns
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_info(folder: Path, end_ns: int, exit_code: int | None = 0, **more: object) -> None:
+    info = {
+        "command": ["python", "train.py"],
+        "name": folder.name,
+        "host": HOST,
+        "start_ns": 0,
+        "end_ns": end_ns,
+        "exit_code": exit_code,
+        "policy": "observe",
+        **more,
+    }
+    # A clock that reads exactly 0 is how run.json says "not known", so start one tick in.
+    info["start_ns"] = 1
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def training_run(
+    folder: Path, ranks: int = 2, iterations: int = 3, comm_watts: float = 45.0, compute_watts: float = 70.0
+) -> Path:
+    """Iterations of 600 ms: 150 ms of computation, then all-reduces of 62.5, 581 and 62.5 MiB over 450 ms."""
+    folder.mkdir(parents=True, exist_ok=True)
+    step = 600 * MS
+    sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
+    for rank in range(ranks):
+        trace = TraceWriter(rank, ranks)
+        trace.comm(1 * MS)
+        call_id = 0
+        for iteration in range(iterations):
+            now = iteration * step + 150 * MS
+            for size, length in sizes:
+                call_id += 1
+                trace.call(call_id, now - 10 * MS, size, flags=0x40)
+                trace.kernel(call_id, now, now + length * MS, size, delay_ns=20_000 + 7_000 * (call_id % 3))
+                now += length * MS
+        trace.write(folder)
+
+    def watts(gpu: int, now: int) -> float:
+        return compute_watts if now % step < 150 * MS else comm_watts
+
+    end_ns = iterations * step
+    write_power(folder, ranks, end_ns, watts, lambda _, now: 1100 if now % step < 150 * MS else 1590)
+    write_info(folder, end_ns)
+    return folder
