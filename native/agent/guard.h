@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Watches the clock journal and undoes what dead ranks left.
+#pragma once
+#include <poll.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/clock_journal.h"
+
+namespace powerccl::agent {
+
+// Resets the clock of the GPU with this UUID; a code and text of native/device.
+using ResetClock = std::function<int(const char* gpu_uuid, device::Error* error)>;
+
+// Resets through NVML, which it loads at the first call.
+int reset_through_nvml(const char* gpu_uuid, device::Error* error);
+
+class Guard {
+ public:
+  // dry: nothing is ever reset; a mark left by a dead rank is reported and kept.
+  Guard(powerccl_journal* journal, ResetClock reset, bool dry);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  // Looks at every slot: begins to watch new owners, undoes the locks of dead ones, tries failed resets again.
+  void scan();
+  // One entry for each watched process; readable means that it is dead and scan() is due at once.
+  void add_poll_entries(std::vector<pollfd>* entries) const;
+
+  // Processes that have claimed a GPU and live: any of them may lock its clock yet.
+  std::vector<uint32_t> living_owners() const;
+  // Marks of dead processes that are still worth trying to undo.
+  bool work_left() const;
+  // How many GPUs are left marked: tried in vain, or dry.
+  unsigned left_locked() const;
+
+ private:
+  struct Watch {
+    uint32_t pid = 0;  // 0: nobody
+    uint64_t start_ticks = 0;
+    int pidfd = -1;  // -1: this kernel has none, /proc is asked at each scan
+    int tries = 0;
+    int64_t next_try_ns = 0;
+    bool verified = false;  // the number belonged to the claimer when the watch began
+    bool dead = false;
+    bool abandoned = false;
+  };
+
+  void begin_watch(const powerccl_journal_slot& slot, uint32_t pid, Watch* watch);
+  static bool died(const powerccl_journal_slot& slot, const Watch& watch);
+  void end_watch(Watch* watch);
+  void bury(powerccl_journal_slot* slot, Watch* watch);
+
+  powerccl_journal* journal_;
+  ResetClock reset_;
+  bool dry_;
+  std::array<Watch, POWERCCL_JOURNAL_SLOTS> watches_;
+};
+
+}  // namespace powerccl::agent

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccl-agent: samples this node's GPUs and undoes locked clocks of dead ranks. See kUsage in options.cc.
+#include <cstdio>
+#include <string>
+
+#include "agent/check.h"
+#include "agent/node.h"
+#include "agent/options.h"
+#include "agent/restore.h"
+
+int main(int argc, char** argv) {
+  using namespace powerccl::agent;
+  Options options;
+  std::string message;
+  if (!parse_options(argc, argv, &options, &message)) {
+    std::fprintf(stderr, "powerccl-agent: %s\n", message.c_str());
+    return 2;
+  }
+  switch (options.mode) {
+    case Mode::kHelp:
+      std::fputs(kUsage, stdout);
+      return 0;
+    case Mode::kCheck:
+      std::fputs(check_json().c_str(), stdout);
+      return 0;
+    case Mode::kRestoreAll:
+      return restore_all(options.run_folder, reset_through_nvml, options.dry);
+    case Mode::kGuard:
+      return attend_node(options);
+  }
+  return 2;
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/node.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/guard.h"
+#include "agent/log.h"
+#include "agent/sampler.h"
+#include "device/clock_journal.h"
+
+namespace powerccl::agent {
+namespace {
+
+constexpr int kScanMs = 20;       // how soon a new owner is watched; a watched one's death is noticed at once
+constexpr int kIdleScanMs = 100;  // while only waiting for owners to end
+
+std::string file_of(const Options& options, const char* prefix, const char* suffix) {
+  char host[64];
+  device::host_name(host, sizeof host);
+  return options.run_folder + "/" + prefix + host + suffix;
+}
+
+// One agent a node and run folder; several launchers (srun) may each try. The kernel drops the lock with its holder.
+enum class NodeLock { kMine, kTaken, kFailed };
+NodeLock take_node_lock(const std::string& path) {
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    say("%s cannot be opened: %s\nhint: check that the run folder exists, is writable and its disk not full",
+        path.c_str(), std::strerror(errno));
+    return NodeLock::kFailed;
+  }
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return NodeLock::kMine;  // open until the process ends
+  int number = errno;
+  close(fd);
+  if (number == EWOULDBLOCK) {
+    say("another agent attends this node and run folder already; nothing to do");
+    return NodeLock::kTaken;
+  }
+  say("%s cannot be locked: %s\nhint: use a run folder on a file system with flock", path.c_str(),
+      std::strerror(number));
+  return NodeLock::kFailed;
+}
+
+// SIGTERM and SIGINT become readable; what must not end a guard is ignored. Before any thread starts.
+int take_signals() {
+  struct sigaction ignore{};
+  ignore.sa_handler = SIG_IGN;
+  for (int number : {SIGHUP, SIGPIPE, SIGXFSZ, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU}) sigaction(number, &ignore, nullptr);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  return signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// True once the launcher's end of the pipe is closed, which its death does too.
+bool input_ended() {
+  char discarded[256];
+  ssize_t length = read(STDIN_FILENO, discarded, sizeof discarded);
+  return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+std::string list(const std::vector<uint32_t>& pids) {
+  std::string text;
+  for (uint32_t pid : pids) text += (text.empty() ? "" : ", ") + std::to_string(pid);
+  return text;
+}
+
+class Node {
+ public:
+  Node(const Options& options, powerccl_journal* journal, int signals)
+      : options_(options), guard_(journal, reset_through_nvml, options.dry), signals_(signals) {}
+
+  int attend() {
+    if (options_.sample) start_sampling();
+    std::puts("ready");
+    std::fflush(stdout);
+    while (!done()) wait();
+    if (sampler_) sampler_->stop();
+    device::sampling_close(&sampling_);
+    if (unsigned left = guard_.left_locked()) {
+      say("%u GPU clock%s may still be locked", left, left == 1 ? "" : "s");
+      return 1;
+    }
+    return 0;
+  }
+
+ private:
+  void start_sampling() {
+    device::Error error;
+    std::string reason;
+    if (device::sampling_open(&sampling_, &error) != device::kOk) {
+      reason = error.text;
+      say("no power samples: %s%s", error.text, hint_line(error.code));
+    } else if (sampling_.gpu_count == 0) {
+      reason = "no GPU";
+      say("no power samples: NVML finds no GPU here that this process may open");
+    }
+    sampler_.emplace(sampling_, reason, options_.interval_ns);
+    if (sampler_->start(file_of(options_, "power-", ".csv")) != 0) sampler_.reset();
+  }
+
+  bool done() {
+    guard_.scan();
+    std::vector<uint32_t> owners = guard_.living_owners();
+    if (told_to_end_ || (launcher_gone_ && owners.empty()))
+      if (sampler_) sampler_->stop();
+    if (!told_to_end_ && !launcher_gone_) return false;
+    if (told_to_end_ && !owners.empty() && !explained_) {
+      explained_ = true;
+      say("stays until process %s ends, which may lock a clock yet", list(owners).c_str());
+    }
+    return owners.empty() && !guard_.work_left();
+  }
+
+  void wait() {
+    entries_.clear();
+    entries_.push_back({signals_, POLLIN, 0});
+    entries_.push_back({launcher_gone_ ? -1 : STDIN_FILENO, POLLIN, 0});
+    guard_.add_poll_entries(&entries_);
+    poll(entries_.data(), entries_.size(), told_to_end_ || launcher_gone_ ? kIdleScanMs : kScanMs);
+    if (entries_[0].revents) {
+      signalfd_siginfo signal;
+      while (read(signals_, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) told_to_end_ = true;
+    }
+    if (entries_[1].revents) launcher_gone_ = input_ended();
+  }
+
+  const Options& options_;
+  Guard guard_;
+  int signals_;
+  device::Sampling sampling_;
+  std::optional<Sampler> sampler_;  // holds a reference to sampling_
+  std::vector<pollfd> entries_;
+  bool launcher_gone_ = false;
+  bool told_to_end_ = false;
+  bool explained_ = false;
+};
+
+}  // namespace
+
+int attend_node(const Options& options) {
+  // Out of the launcher's session: a terminal's ^C or a kill of the job's process group must not take the guard along.
+  setsid();
+  int signals = take_signals();
+  NodeLock lock = take_node_lock(file_of(options, "agent-", ".lock"));
+  if (lock != NodeLock::kMine) return lock == NodeLock::kTaken ? 0 : 1;
+  device::Journal journal;
+  device::Error error;
+  if (int code = device::journal_open(&journal, options.run_folder.c_str(), &error); code != device::kOk) {
+    say("%s%s", error.text, hint_line(code));
+    return 1;
+  }
+  int code = Node(options, journal.map, signals).attend();
+  device::journal_close(&journal);
+  return code;
+}
+
+}  // namespace powerccl::agent

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "agent/options.h"
+
+namespace powerccl::agent {
+
+// The agent's life on one node, from `ready` to the last rank's end. Returns the exit code: 0, or 1 when the run folder
+// cannot be used or a clock stays locked.
+int attend_node(const Options& options);
+
+}  // namespace powerccl::agent

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/options.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace powerccl::agent {
+
+const char* const kUsage =
+    "usage: powerccl-agent --run-folder DIR [--interval-ms N] [--no-sample] [--clocks nvml|dry|none]\n"
+    "       powerccl-agent --restore-all [--run-folder DIR] [--clocks nvml|dry|none]\n"
+    "       powerccl-agent --check\n"
+    "\n"
+    "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv and resets GPU clocks that a rank\n"
+    "left locked when it died. Prints `ready`, runs until standard input ends or SIGTERM, and then stays only as long\n"
+    "as a rank lives that may lock a clock. `powerccl run` starts one per node.\n"
+    "\n"
+    "  --run-folder DIR   where the samples and the clock journal are (POWERCCL_RUN_FOLDER)\n"
+    "  --interval-ms N    time between samples, 1 to 60000 (20)\n"
+    "  --no-sample        guard clocks only\n"
+    "  --clocks WHO       dry, none: never reset a clock, say what would be done (POWERCCL_CLOCKS=dry wins)\n"
+    "  --restore-all      reset every GPU that DIR's journal still marks as locked, for use by hand, and end\n"
+    "  --check            print as JSON what NVML offers here; sets nothing\n"
+    "\n"
+    "exit codes: 0 well; 1 a fault, or a clock could not be reset; 2 wrong usage\n";
+
+namespace {
+
+bool parse_interval(std::string_view text, int64_t* interval_ns) {
+  int64_t milliseconds = 0;
+  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), milliseconds);
+  if (code != std::errc{} || end != text.data() + text.size() || milliseconds < 1 || milliseconds > 60000) return false;
+  *interval_ns = milliseconds * 1'000'000;
+  return true;
+}
+
+bool parse_clocks(std::string_view text, bool* dry) {
+  if (text != "nvml" && text != "dry" && text != "none") return false;
+  *dry = text != "nvml";
+  return true;
+}
+
+}  // namespace
+
+bool parse_options(int argc, const char* const* argv, Options* options, std::string* message) {
+  const std::string see_help = "\nhint: powerccl-agent --help";
+  if (const char* folder = std::getenv("POWERCCL_RUN_FOLDER")) options->run_folder = folder;
+  for (int i = 1; i < argc; ++i) {
+    std::string_view name = argv[i];
+    std::string_view value;
+    bool has_value = false;
+    if (size_t equals = name.find('='); name.starts_with("--") && equals != name.npos) {
+      value = name.substr(equals + 1);
+      name = name.substr(0, equals);
+      has_value = true;
+    }
+    bool wants_value = name == "--run-folder" || name == "--interval-ms" || name == "--clocks";
+    if (has_value && !wants_value) {
+      *message = std::string(name) + " takes no value" + see_help;
+      return false;
+    }
+    if (wants_value && !has_value) {
+      if (i + 1 == argc) {
+        *message = std::string(name) + " needs a value" + see_help;
+        return false;
+      }
+      value = argv[++i];
+    }
+    if (name == "--run-folder") {
+      options->run_folder = value;
+    } else if (name == "--interval-ms") {
+      if (!parse_interval(value, &options->interval_ns)) {
+        *message = "--interval-ms " + std::string(value) + ": expected a whole number from 1 to 60000" + see_help;
+        return false;
+      }
+    } else if (name == "--clocks") {
+      if (!parse_clocks(value, &options->dry)) {
+        *message = "--clocks " + std::string(value) + ": expected nvml, dry or none" + see_help;
+        return false;
+      }
+    } else if (name == "--no-sample") {
+      options->sample = false;
+    } else if (name == "--restore-all") {
+      options->mode = Mode::kRestoreAll;
+    } else if (name == "--check") {
+      options->mode = Mode::kCheck;
+    } else if (name == "--help" || name == "-h") {
+      options->mode = Mode::kHelp;
+    } else {
+      *message = "unknown option " + std::string(argv[i]) + see_help;
+      return false;
+    }
+  }
+  if (const char* clocks = std::getenv("POWERCCL_CLOCKS"); clocks && std::string_view(clocks) == "dry")
+    options->dry = true;
+  bool needs_folder = options->mode == Mode::kGuard || options->mode == Mode::kRestoreAll;
+  if (needs_folder && options->run_folder.empty()) {
+    *message = "no run folder given\nhint: powerccl-agent --run-folder DIR, or set POWERCCL_RUN_FOLDER";
+    return false;
+  }
+  return true;
+}
+
+}  // namespace powerccl::agent
