@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccl-agent: samples this node's GPUs and undoes locked clocks of dead ranks. See kUsage in options.cc.
+// powerccl-agent: samples this node's GPUs and undoes locked clocks of dead ranks. See kUsage in options.cpp.
 #include <cstdio>
 #include <string>
 
