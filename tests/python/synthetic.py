@@ -10,7 +10,17 @@ import json
 import struct
 from pathlib import Path
 
-PATTERNS = "all_reduce broadcast reduce all_gather reduce_scatter send_receive scatter gather all_to_all".split()
+PATTERNS = [
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "send_receive",
+    "scatter",
+    "gather",
+    "all_to_all",
+]
 GPU_AHEAD_NS = 1_000_000_000_000
 MS = 1_000_000
 HOST = "node1"

@@ -14,7 +14,8 @@ from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
 from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
-from powerccl.traces import RunData, tables
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData
 from powerccl.traces.power import PowerLog
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.

@@ -2,8 +2,8 @@
 """The command line: one file a verb; a verb's module is imported when it is used.
 
 Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours.
-`powerccl run` and `powerccl bench` end with the exit code of what they started, 128 + n if signal n ended it, and like a
-shell with 127 or 126 if it could not be found or executed.
+`powerccl run` and `powerccl bench` end with the exit code of what they started, 128 + n if signal n ended it, and
+like a shell with 127 or 126 if it could not be found or executed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def cli() -> None:
     powerccl demo                      what it saves, on an emulated server (no GPU needed)
     powerccl run -- torchrun train.py  record a job: energy and time in communication
     powerccl doctor                    what this machine can do
-    """
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
 
 
 def main() -> NoReturn:

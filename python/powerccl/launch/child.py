@@ -33,7 +33,7 @@ class Ended:
     signal: int | None
 
 
-class ChildNotStarted(Exception):
+class ChildNotStartedError(Exception):
     """The command could not be executed; `code` is what a shell would exit with: 127 not found, 126 not executable."""
 
     def __init__(self, command: str, error: OSError) -> None:
@@ -45,11 +45,12 @@ def run_child(command: list[str], environment: Mapping[str, str]) -> Ended:
     """Run the command to its end, passing signals on.
 
     Raises:
-        ChildNotStarted: it could not be executed.
+        ChildNotStartedError: it could not be executed.
     """
     watched = {*FORWARDED, signal.SIGCHLD}
     ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
     watched -= ignored  # nohup's and `&`'s wishes hold for the child as well
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap the child before we see how it ended
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         try:
@@ -57,7 +58,7 @@ def run_child(command: list[str], environment: Mapping[str, str]) -> Ended:
             defaults = [signal.SIGPIPE, signal.SIGXFSZ]
             child = os.posix_spawnp(command[0], command, dict(environment), setsigmask=before, setsigdef=defaults)
         except OSError as error:
-            raise ChildNotStarted(command[0], _cause(command[0], error)) from error
+            raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
         return _wait(child, watched)
     finally:
         # What arrived between the child's end and now was meant for it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's GPUs through NVML, loaded with ctypes: enough to know a platform by, light enough for `powerccl run`."""
+"""The machine's GPUs through NVML, by ctypes: enough to know a platform by, light enough for `powerccl run`."""
 
 from __future__ import annotations
 

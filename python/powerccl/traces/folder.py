@@ -3,47 +3,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
+from powerccl.traces.run_info import RUN_FILE, RunInfo
 
 if TYPE_CHECKING:
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
-RUN_FILE = "run.json"
 T = TypeVar("T")
-
-
-class RunInfo(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """What `powerccl run` knew of a job: written when it starts, again when it has ended.
-
-    Times are CLOCK_MONOTONIC ns of `host`; `end_ns` 0 and `exit_code` None mean that the launcher did not see the end.
-    """
-
-    schema: int = 1
-    command: list[str]
-    name: str = ""
-    host: str = ""
-    user: str = ""
-    working_directory: str = ""
-    started_at: str = ""
-    start_ns: int = 0
-    end_ns: int = 0
-    exit_code: int | None = None
-    signal: int | None = None
-    policy: str = "observe"
-    clocks: str = "none"
-    platform: str = ""
-    emulated: str = ""
-    interval_ms: int = 20
-    versions: dict[str, str] = {}
-    environment: dict[str, str] = {}
-    launcher: dict[str, Any] = {}
 
 
 class JournalSlot(msgspec.Struct):
@@ -73,17 +46,6 @@ class RunData:
         """Whether any part of it says that the GPUs were emulated."""
         named = bool(self.info and self.info.emulated)
         return named or any(r.emulated for r in self.ranks) or any(p.emulated for p in self.power)
-
-
-def write_run_info(folder: Path, info: RunInfo) -> None:
-    """Write run.json whole or not at all.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    temporary = folder / f".{RUN_FILE}.{os.getpid()}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
-    temporary.replace(folder / RUN_FILE)
 
 
 def read_run(folder: Path) -> RunData:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from powerccl.commands import fail, say
+from powerccl.errors import PowercclError
+from powerccl.launch.child import ChildNotStartedError
+from powerccl.launch.record import Request, record
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("--policy", default="observe", show_default=True, help="Clock policy: observe (record only) or percall.")
+@click.option(
+    "--platform", default="", metavar="NAME|FILE", help="Platform profile that percall takes its clocks from."
+)
+@click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server, e.g. t4x8. No GPU needed.")
+@click.option("--set-clocks", is_flag=True, help="Really set GPU clocks. Without it, policies run dry on real GPUs.")
+@click.option(
+    "--overhead",
+    type=click.Choice(["measured", "published"]),
+    default="measured",
+    show_default=True,
+    help="Overhead points: the profile's own or PCCL's.",
+)
+@click.option("--name", default="", help="Name of the run folder; the command's by default.")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="Where run folders go.",
+)
+@click.option("--baseline", default="", metavar="RUN", help="A previous run's folder, to compare with.")
+@click.option(
+    "--interval-ms",
+    type=click.IntRange(0, 10_000),
+    default=20,
+    show_default=True,
+    help="Sampling of power and clocks; 0: none.",
+)
+@click.option("--best-effort", is_flag=True, help="Run the job even if its run folder cannot be written.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")
+@click.option("--quiet", "-q", is_flag=True, help="No summary in the terminal; summary.json is written all the same.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
+def command(
+    policy: str,
+    platform: str,
+    emulate: str,
+    set_clocks: bool,
+    overhead: str,
+    name: str,
+    runs_dir: Path,
+    baseline: str,
+    interval_ms: int,
+    best_effort: bool,
+    json_file: str,
+    quiet: bool,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run a job and record its communication, power and clocks.
+
+    Nothing in the job changes. Its stdout stays its own, signals and the exit code pass through (128 + n if signal
+    n ended it). A summary follows on stderr and in the run folder's summary.json.
+
+    \b
+    powerccl run -- torchrun --nproc-per-node 8 train.py
+    powerccl run --policy percall --set-clocks -- ./app
+    powerccl run --emulate t4x8 --policy percall -- powerccl-bench all_reduce -b 1M -e 64M
+    srun powerccl run -- ./app
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if not arguments:
+        raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
+    before = _find_baseline(baseline, runs_dir) if baseline else None
+    request = Request(
+        command=list(arguments),
+        policy=policy,
+        platform=platform,
+        emulate=emulate,
+        set_clocks=set_clocks,
+        overhead=overhead,
+        name=name,
+        runs=runs_dir,
+        interval_ms=interval_ms,
+        best_effort=best_effort,
+    )
+    try:
+        recorded = record(request, say)
+    except ChildNotStartedError as error:
+        fail(str(error), "check the command's name and PATH", error.code)
+    if recorded.folder and recorded.leads:
+        try:
+            _report(recorded.folder, before, json_file, quiet)
+        except Exception as error:  # the job is over: nothing that happens now may change how it ended
+            say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
+    return recorded.ended.code
+
+
+def _report(folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+    from powerccl.analysis.compare import compare
+    from powerccl.analysis.findings import SUMMARY_FILE, write_summary
+    from powerccl.analysis.summary import summarise
+    from powerccl.reports.terminal import error_console, print_comparison, print_summary
+    from powerccl.traces.folder import read_run
+
+    summary = summarise(read_run(folder))
+    try:
+        write_summary(summary, folder / SUMMARY_FILE)
+    except OSError as error:
+        say(f"summary.json could not be written: {error.strerror}")
+    if json_file:
+        import msgspec
+
+        text = msgspec.json.encode(summary) + b"\n"
+        if json_file == "-":
+            sys.stdout.buffer.write(text)
+            sys.stdout.flush()
+        else:
+            Path(json_file).write_bytes(text)
+    if quiet:
+        return
+    console = error_console()
+    print_summary(console, summary)
+    if before:
+        print_comparison(console, compare(summarise(read_run(before)), summary))
+
+
+def _find_baseline(name: str, runs: Path) -> Path:
+    folder = next((path for path in (Path(name), runs / name) if path.is_dir()), None)
+    if folder is None:
+        raise PowercclError(f"no baseline run {name}", f"name a run folder, such as those in {runs}/")
+    return folder

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulated GPU server around a job."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from powerccl.errors import PowercclError
+from powerccl.launch.environment import emulated_environment
+from powerccl.launch.folder import socket_path
+from powerccl.launch.native import NativeFiles
+from powerccl.launch.services import Service, start_emulator, wait_for_socket
+
+OTHERS_WAIT_S = 20.0
+
+
+def emulated_platform(native: NativeFiles, name: str) -> Path:
+    """The emulator's platform file: built in by name, or a path.
+
+    Raises:
+        PowercclError: there is none.
+    """
+    if "/" in name or name.endswith(".conf"):
+        if not Path(name).is_file():
+            raise PowercclError(f"no platform file {name}", f"built in: {', '.join(native.emulated_platforms())}")
+        return Path(name).resolve()
+    known = native.emulated_platforms()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean '{close[0]}'? " if close else ""
+        raise PowercclError(f"unknown emulated platform '{name}'", f"{meant}known: {', '.join(known) or 'none'}")
+    return known[name]
+
+
+class Emulation:
+    """One emulated server, up for as long as the `with` lasts. Other ranks' launchers (serve=False) wait for it."""
+
+    def __init__(self, native: NativeFiles, platform: Path, folder: Path | None, serve: bool = True) -> None:
+        self.native = native
+        self.platform = platform
+        self.folder = folder or Path(tempfile.gettempdir()) / f"powerccl-unrecorded-{os.getpid()}"
+        self.serve = serve
+        self.listening = socket_path(self.folder)
+        self.service: Service | None = None
+
+    def __enter__(self) -> Emulation:
+        if self.serve:
+            log = self.folder / "emulator.log" if self.folder.is_dir() else self.listening.with_suffix(".log")
+            self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ)
+        elif not wait_for_socket(self.listening, OTHERS_WAIT_S):
+            raise PowercclError(
+                "this node's emulated GPU server did not come up", "see local rank 0's messages; is it running?"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.service:
+            self.service.stop(5.0)
+            self.listening.unlink(missing_ok=True)
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The environment of processes that are to see the emulated GPUs."""
+        return emulated_environment(base, self.native, self.listening)

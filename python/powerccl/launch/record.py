@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job recorded: folder, emulator, agent, child, and what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import platform as machine
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from powerccl import __version__
+from powerccl.errors import PowercclError
+from powerccl.launch import environment as env
+from powerccl.launch.child import ChildNotStartedError, Ended, run_child
+from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus
+from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.services import Service, start_agent
+from powerccl.traces.run_info import RunInfo, write_run_info
+
+POLICIES = ("observe", "percall")
+AGENT_READY_S = 3.0
+AGENT_END_S = 20.0
+
+
+@dataclass
+class Request:
+    """What to run and how; the options of `powerccl run`."""
+
+    command: list[str]
+    policy: str = "observe"
+    platform: str = ""
+    emulate: str = ""
+    set_clocks: bool = False
+    overhead: str = "measured"
+    name: str = ""
+    runs: Path = Path("runs")
+    interval_ms: int = 20
+    best_effort: bool = False
+    table_text: str = ""  # a policy table as it is, instead of one made from a profile
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
+
+
+@dataclass
+class Recorded:
+    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for all ranks."""
+
+    ended: Ended
+    folder: Path | None
+    leads: bool
+
+
+def choose(kind: str, value: str, options: Iterable[str]) -> str:
+    """The value, if it is one of the options.
+
+    Raises:
+        PowercclError: it is not; the nearest is suggested and all are listed.
+    """
+    options = list(options)
+    if value in options:
+        return value
+    close = difflib.get_close_matches(value, options, 1)
+    meant = f"did you mean '{close[0]}'? " if close else ""
+    raise PowercclError(f"unknown {kind} '{value}'", f"{meant}known: {', '.join(options)}")
+
+
+def record(request: Request, say: Callable[[str], None]) -> Recorded:
+    """Run the command with everything around it and wait for its end; `say` tells the user what matters meanwhile.
+
+    Raises:
+        PowercclError: something to mend before the job can start; nothing was started.
+        ChildNotStartedError: the command could not be executed.
+    """
+    choose("policy", request.policy, POLICIES)
+    base = {**os.environ, **request.environment}
+    if shutil.which(request.command[0], path=base.get("PATH")) is None and not Path(request.command[0]).exists():
+        raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
+    native = find_native()
+    platform_file = emulated_platform(native, request.emulate) if request.emulate else None
+    launcher = detect_launcher(base)
+    leads = launcher is None or launcher.rank <= 0
+    on_node = launcher is None or launcher.local_rank <= 0
+    say_once = say if leads else _silent
+
+    with contextlib.ExitStack() as stack:
+        gpus, policy, table_text = _plan(request, say_once)
+        folder = _folder(request, launcher, say_once)
+        emulation = None
+        if platform_file:
+            emulation = stack.enter_context(Emulation(native, platform_file, folder, serve=on_node))
+            base = emulation.environment(base)
+        if folder is None:
+            return Recorded(run_child(request.command, base), None, leads)
+
+        clocks, about_clocks = decide_clocks(policy, bool(request.emulate), request.set_clocks, base)
+        if about_clocks:
+            say_once(about_clocks)
+        table = None
+        if table_text:
+            table = folder / "policy.table"
+            table.write_text(table_text)
+        agent = _start_agent(native, folder, request, base, say) if on_node else None
+        info = _describe(request, folder, policy, clocks, gpus, launcher, base)
+        if leads:
+            write_run_info(folder, info)
+        child_environment = env.job_environment(base, native, folder, policy, table, clocks)
+        if "NCCL_PROFILER_PLUGIN" in base:
+            say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
+        try:
+            ended = run_child(request.command, child_environment)
+        finally:
+            info.end_ns = time.monotonic_ns()
+            if agent and not agent.stop(AGENT_END_S):
+                say("powerccl-agent had to be ended: ranks of this job still hold clocks")
+        info.exit_code, info.signal = ended.code, ended.signal
+        if leads:
+            try:
+                write_run_info(folder, info)
+            except OSError as error:
+                say(f"the run's end could not be recorded in {folder}: {error.strerror}")
+        return Recorded(ended, folder, leads)
+
+
+def _silent(_: str) -> None:
+    """The other ranks' launchers keep quiet."""
+
+
+def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str]:
+    """GPUs, the policy that can really be followed, and its table; profiles are read before anything is started."""
+    if request.policy == "observe" or request.table_text:
+        return Gpus(), request.policy, request.table_text
+    from powerccl.platforms.policy_table import policy_table
+    from powerccl.platforms.store import check_machine, load_profile, profile_for
+
+    gpus = Gpus() if request.emulate else query_gpus()
+    if not request.emulate and not gpus.names:
+        say(f"{gpus.describe()}: nothing for policy {request.policy} to manage, recording only")
+        return gpus, "observe", ""
+    if request.platform or request.emulate:
+        profile = load_profile(request.platform or request.emulate)
+    else:
+        found = profile_for(gpus.names)
+        if found is None:
+            raise PowercclError(
+                f"no platform profile for {gpus.describe()}",
+                "make one with `powerccl profile`, name one with --platform, or use --policy observe",
+            )
+        profile = found
+    if not request.emulate:
+        check_machine(profile, gpus.names)
+    return gpus, request.policy, policy_table(profile, request.overhead)
+
+
+def decide_clocks(
+    policy: str, emulated: bool, set_clocks: bool, environment: Mapping[str, str]
+) -> tuple[str, str | None]:
+    """POWERCCL_CLOCKS for the job, and what the user should hear about it."""
+    wish = environment.get("POWERCCL_CLOCKS", "")
+    if wish in ("dry", "none"):
+        hint = f"POWERCCL_CLOCKS={wish}: no clock is set" if policy != "observe" or set_clocks else None
+        return wish, hint
+    if policy == "observe":
+        return "none", "policy observe sets no clocks" if set_clocks else None
+    if emulated:
+        return "nvml", None
+    if not set_clocks:
+        return "dry", "dry run: clocks are decided but not set; add --set-clocks to set them"
+    if not may_set_clocks():
+        return "dry", "no right to set clocks (that takes root or CAP_SYS_ADMIN): dry run, decided but not set"
+    return "nvml", None
+
+
+def _folder(request: Request, launcher: JobLauncher | None, say: Callable[[str], None]) -> Path | None:
+    try:
+        return make_folder(request.runs, request.name or job_name(request.command), launcher)
+    except PowercclError as error:
+        if not request.best_effort:
+            raise
+        say(f"{error.message}; running unrecorded")
+        return None
+
+
+def _start_agent(
+    native: NativeFiles, folder: Path, request: Request, base: Mapping[str, str], say: Callable[[str], None]
+) -> Service | None:
+    agent = start_agent(native, folder, request.interval_ms, base, machine.node())
+    if not agent.wait_ready(AGENT_READY_S) and agent.process.poll() is not None:
+        say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
+        agent.stop(0)
+        return None
+    return agent
+
+
+def _describe(
+    request: Request,
+    folder: Path,
+    policy: str,
+    clocks: str,
+    gpus: Gpus,
+    launcher: JobLauncher | None,
+    base: Mapping[str, str],
+) -> RunInfo:
+    versions = {"powerccl": __version__, "python": machine.python_version(), "kernel": machine.release()}
+    if gpus.driver:
+        versions["driver"] = gpus.driver
+    return RunInfo(
+        command=request.command,
+        name=request.name or job_name(request.command),
+        host=machine.node(),
+        working_directory=str(Path.cwd()),
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        start_ns=time.monotonic_ns(),
+        policy=policy,
+        clocks=clocks,
+        platform=request.platform or request.emulate,
+        emulated=Path(request.emulate).stem if request.emulate else "",
+        interval_ms=request.interval_ms,
+        gpus=gpus.names,
+        launcher=launcher.name if launcher else "",
+        versions=versions,
+        environment=env.recorded(base),
+    )

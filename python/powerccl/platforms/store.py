@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding profiles: built-in ones by name, the user's own by name or path; and whether one belongs to this machine."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.patterns import PATTERNS
+from powerccl.platforms.schema import PROVENANCES, SCHEMA_VERSION, PlatformProfile
+
+BUILTIN = Path(__file__).parent / "builtin"
+
+
+def user_folder() -> Path:
+    """Where `powerccl profile` puts profiles: `~/.config/powerccl/platforms`, or under XDG_CONFIG_HOME."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "powerccl/platforms"
+
+
+def known_profiles() -> dict[str, Path]:
+    """Profiles by name; the user's own hide built-in ones."""
+    found = {path.stem: path for path in sorted(BUILTIN.glob("*.json"))}
+    found.update({path.stem: path for path in sorted(user_folder().glob("*.json"))})
+    return found
+
+
+def load_profile(name: str) -> PlatformProfile:
+    """A profile by name or path.
+
+    Raises:
+        PowercclError: there is none, or it is damaged.
+    """
+    path = Path(name)
+    if "/" not in name and path.suffix != ".json":
+        known = known_profiles()
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean '{close[0]}'? " if close else ""
+            listed = ", ".join(known) or "none yet"
+            raise PowercclError(
+                f"unknown platform '{name}'",
+                f"{meant}known: {listed}; `powerccl profile` makes one, or name a profile's file",
+            )
+        path = known[name]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PowercclError(
+            f"cannot read platform profile {path}: {error.strerror}", "`powerccl profile` makes one"
+        ) from error
+    return _decode(path, data)
+
+
+def _decode(path: Path, data: bytes) -> PlatformProfile:
+    again = "make it again with `powerccl profile`"
+    try:
+        version = msgspec.json.decode(data, type=dict[str, object]).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise PowercclError(
+                f"{path}: profile schema {version}; this powerccl reads {SCHEMA_VERSION}",
+                f"update powerccl, or {again}",
+            )
+        profile = msgspec.json.decode(data, type=PlatformProfile)
+    except msgspec.MsgspecError as error:
+        raise PowercclError(f"{path} is no platform profile: {error}", again) from error
+    for wrong in _faults(profile):
+        raise PowercclError(f"{path}: {wrong}", again)
+    return profile
+
+
+def _faults(profile: PlatformProfile) -> Iterator[str]:
+    if profile.gpus < 1 or not 0 < profile.clock_min_mhz <= profile.clock_max_mhz:
+        yield f"{profile.gpus} GPUs with clocks {profile.clock_min_mhz} to {profile.clock_max_mhz} MHz make no sense"
+    for point in profile.points:
+        if point.pattern not in PATTERNS:
+            yield f"unknown pattern '{point.pattern}'"
+        elif point.provenance not in PROVENANCES:
+            yield f"unknown provenance '{point.provenance}'"
+        elif not (point.time_us > 0 and point.busbw_gbs > 0 and point.size_bytes >= 0 and point.clock_mhz > 0):
+            yield f"{point.pattern} of {point.size_bytes} bytes at {point.clock_mhz} MHz makes no sense"
+    for overhead in profile.overhead:
+        if overhead.pattern not in PATTERNS:
+            yield f"unknown pattern '{overhead.pattern}'"
+
+
+def check_machine(profile: PlatformProfile, names: list[str]) -> None:
+    """Refuse a profile of another machine; `names` are this machine's GPUs as NVML prints them.
+
+    Raises:
+        PowercclError: the GPUs are of another model, or fewer than were profiled would not matter but more do.
+    """
+    if not names:
+        return
+    others = sorted(set(names) - {profile.gpu})
+    measured = f"'{profile.name}' was measured on {profile.gpus} x {profile.gpu}"
+    if others:
+        raise PowercclError(
+            f"platform profile {measured}; this machine has {len(names)} x {others[0]}",
+            "run `powerccl profile` here, or choose another with --platform",
+        )
+    if len(names) != profile.gpus:
+        raise PowercclError(
+            f"platform profile {measured}; this machine has {len(names)} of them",
+            "bandwidth depends on how many take part: run `powerccl profile` here, or choose another with --platform",
+        )
+
+
+def profile_for(names: list[str]) -> PlatformProfile | None:
+    """The user's or built-in real profile that was measured on GPUs like these, if there is one."""
+    for path in known_profiles().values():
+        try:
+            profile = _decode(path, path.read_bytes())
+        except (PowercclError, OSError):
+            continue
+        if not profile.emulated and profile.gpus == len(names) and set(names) == {profile.gpu}:
+            return profile
+    return None

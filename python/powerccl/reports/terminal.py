@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Summaries in the terminal. Rich follows NO_COLOR and the width; what does not fit a narrow terminal is left out."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.compare import Comparison
+from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
+from powerccl.patterns import format_bytes
+from powerccl.reports.text import change, joules, number, seconds
+
+COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
+NARROW = 84
+MAX_ROWS = 12
+LOWER_IS_BETTER = ("wall time", "energy", "average power", "communication energy", "communication power")
+
+
+def error_console() -> Console:
+    """A console on stderr, where everything about a job goes that is not the job's own output."""
+    return Console(stderr=True, highlight=False, soft_wrap=False)
+
+
+def heading(text: str, emulated: str = "") -> Text:
+    """A section's heading; emulated results always say so."""
+    line = Text(text, style="bold")
+    if emulated:
+        line.append("  emulated" + (f" {emulated}" if emulated != "yes" else ""), style="bold magenta")
+    return line
+
+
+def print_summary(console: Console, summary: RunSummary) -> None:
+    """The whole summary of a run."""
+    console.print()
+    console.print(heading(f"powerccl · {summary.name}", summary.emulated))
+    console.print(_facts(summary))
+    if summary.communication.time_s > 0:
+        console.print()
+        console.print(_share_bar(summary, min(console.width, 100)))
+    console.print()
+    console.print(_totals(summary, console.width < NARROW))
+    if summary.patterns:
+        console.print()
+        console.print(_patterns(summary.patterns, console.width < NARROW))
+    for line in _remarks(summary):
+        console.print(line)
+    console.print()
+    console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
+
+
+def _facts(summary: RunSummary) -> Text:
+    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
+    parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
+    if summary.clocks_mode not in ("", "none"):
+        parts.append(f"clocks {summary.clocks_mode}")
+    if summary.library:
+        parts.append(summary.library)
+    parts.append(ended)
+    line = Text(shlex.join(summary.command)[:160] + "\n" if summary.command else "", style="dim")
+    return line.append(" · ".join(parts))
+
+
+def _share_bar(summary: RunSummary, width: int) -> Text:
+    share = min(max(summary.communication.share_pct / 100, 0.0), 1.0)
+    label = f" {summary.communication.share_pct:.0f} % communication"
+    cells = max(width - len(label), 10)
+    filled = round(cells * share)
+    bar = Text("█" * filled, style=COMMUNICATION).append("░" * (cells - filled), style=ELSEWHERE)
+    return bar.append(label)
+
+
+def _totals(summary: RunSummary, narrow: bool) -> Table:
+    energy, communication = summary.energy, summary.communication
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    of_gpus = f"energy, {len(summary.gpus)} GPUs" if len(summary.gpus) > 1 else "energy"
+    for column in ("", "time", of_gpus, "power / GPU", "clock"):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    if not narrow:
+        table.add_column("", style="dim")
+    elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
+    other = None if energy.joules is None or communication.joules is None else energy.joules - communication.joules
+    rows: list[list[str | Text]] = [
+        [
+            "whole run",
+            seconds(summary.wall_s),
+            joules(energy.joules),
+            number(energy.average_watts, "W"),
+            "",
+            _source(summary),
+        ]
+    ]
+    if summary.ranks:
+        spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
+        rows.append(
+            [
+                Text("communication", style=COMMUNICATION),
+                seconds(communication.time_s),
+                joules(communication.joules) + spread,
+                number(communication.average_watts, "W"),
+                number(communication.clock_mhz, "MHz", 4),
+                _coverage(summary),
+            ]
+        )
+        rows.append(
+            [
+                Text("elsewhere", style=ELSEWHERE),
+                seconds(elsewhere_s),
+                joules(other),
+                number(communication.other_average_watts, "W"),
+                number(communication.other_clock_mhz, "MHz", 4),
+                "",
+            ]
+        )
+    for row in rows:
+        table.add_row(*row[: 5 if narrow else 6])
+    return table
+
+
+def _source(summary: RunSummary) -> str:
+    energy = summary.energy
+    if energy.joules is None:
+        return energy.reason
+    text = "energy counter" if energy.source == "counter" else f"{energy.source} samples"
+    if energy.sample_ms is not None and energy.update_ms is not None:
+        text += f" read every {energy.sample_ms:.0f} ms"
+        if energy.update_ms > energy.sample_ms * 1.5:
+            text += f", new every {energy.update_ms:.0f} ms"
+    return f"{text}; {energy.reason}" if energy.reason else text
+
+
+def _coverage(summary: RunSummary) -> str:
+    found = summary.communication
+    parts = []
+    if found.timed_calls < found.calls:
+        parts.append(f"{found.timed_calls} of {found.calls} calls timed")
+    if found.estimated_s:
+        parts.append(f"{seconds(found.estimated_s)} more estimated")
+    if found.joules is not None and not found.resolved:
+        parts.append("energy shared by time: shorter than the samples")
+    return "; ".join(parts)
+
+
+def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("pattern", no_wrap=True)
+    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("J / op", "timed")):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows[:MAX_ROWS]:
+        time = seconds(row.time_s + row.estimated_s)
+        cells = [
+            row.pattern.replace("_", "-"),
+            format_bytes(row.median_bytes),
+            f"{row.calls}" + (f" +{row.captured_calls} captured" if row.captured_calls else ""),
+            f"~{time}" if row.estimated_s > 0.01 * row.time_s else time,
+            seconds(None if row.median_us is None else row.median_us / 1e6),
+            number(row.busbw_gbs),
+        ]
+        table.add_row(*cells, *([] if narrow else [number(row.joules_per_operation), str(row.timed)]))
+    if len(rows) > MAX_ROWS:
+        table.add_row(f"… {len(rows) - MAX_ROWS} more in summary.json", style="dim")
+    return table
+
+
+def clock_line(clocks: Clocks) -> str:
+    """What clock switching came to, in a sentence."""
+    if not clocks.requests:
+        return ""
+    text = f"{clocks.requests} clock requests ({clocks.sets} set, {clocks.resets} reset)"
+    if clocks.dry:
+        text += ": dry run, decided but not set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
+    if clocks.mean_call_us is not None:
+        text += f", {clocks.mean_call_us / 1e3:.2g} ms a call"
+    if clocks.mean_latency_us is not None:
+        text += f", {clocks.mean_latency_us / 1e3:.2g} ms from asking to done"
+    if clocks.coalesced:
+        text += f", {clocks.coalesced} overtaken by a later one"
+    return text
+
+
+def _remarks(summary: RunSummary) -> list[Text]:
+    clocks = summary.clocks
+    lines = [""] if clocks.requests or summary.problems or summary.notes else []
+    remarks = [Text(line) for line in lines]
+    if clocks.requests:
+        remarks.append(Text(clock_line(clocks)))
+    warnings = []
+    if clocks.failed:
+        warnings.append(f"{clocks.failed} clock requests failed; the trace has the driver's error codes")
+    if clocks.off_target:
+        warnings.append(f"{clocks.off_target} times the clock read back was above the one set")
+    if clocks.restored_by_agent:
+        warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
+    if clocks.left_locked:
+        warnings.append(f"{clocks.left_locked} GPUs are marked as still locked: `nvidia-smi -rgc` resets them")
+    warnings += summary.notes + summary.problems
+    remarks += [Text("! ", style="bold yellow").append(line, style="default") for line in warnings[:8]]
+    if len(warnings) > 8:
+        remarks.append(Text(f"… {len(warnings) - 8} more in summary.json", style="dim"))
+    return remarks
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """A run against its baseline."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("against the baseline", no_wrap=True)
+    for column in ("baseline", "this run", "change"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in comparison.differences:
+        if row.baseline is None and row.value is None:
+            continue
+        style = ""
+        if row.what in LOWER_IS_BETTER and row.change_pct is not None and abs(row.change_pct) >= 1:
+            style = "green" if row.change_pct < 0 else "red"
+        show = joules if row.unit == "J" else seconds if row.unit == "s" else None
+        cells = [
+            show(v) if show else number(v, row.unit, 4 if row.unit == "MHz" else 3) for v in (row.baseline, row.value)
+        ]
+        table.add_row(row.what, *cells, Text(change(row.change_pct), style=style))
+    console.print()
+    console.print(table)
+    for caveat in comparison.caveats:
+        console.print(Text("! ", style="bold yellow").append(caveat, style="default"))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+NOT_KNOWN = "–"
+
+
+def number(value: float | None, unit: str = "", digits: int = 3) -> str:
+    """A number with `digits` significant ones; a dash where it is not known."""
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    if value == 0:
+        text = "0"
+    else:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        text = f"{value:.{places}f}"
+    return f"{text} {unit}" if unit else text
+
+
+def joules(value: float | None) -> str:
+    """An energy: `6.9 J`, `1.24 kJ`, `3.1 MJ`."""
+    if value is None:
+        return NOT_KNOWN
+    for factor, unit in ((1e6, "MJ"), (1e3, "kJ")):
+        if abs(value) >= factor:
+            return number(value / factor, unit)
+    return number(value, "J") if abs(value) >= 1 or value == 0 else number(value * 1e3, "mJ")
+
+
+def seconds(value: float | None) -> str:
+    """A time: `431 ms`, `12.3 s`, `2 min 05 s`."""
+    if value is None:
+        return NOT_KNOWN
+    if value >= 120:
+        return f"{int(value // 60)} min {value % 60:02.0f} s"
+    if value >= 1 or value == 0:
+        return number(value, "s")
+    return number(value * 1e3, "ms") if value >= 1e-3 else number(value * 1e6, "µs")
+
+
+def change(value: float | None) -> str:
+    """A change in percent, with its sign."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:+.1f} %" if abs(value) >= 0.05 else "0.0 %"

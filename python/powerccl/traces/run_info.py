@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run.json`. Written with the standard library alone: it is on the way to the job's start."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RUN_FILE = "run.json"
+
+
+@dataclass
+class RunInfo:
+    """What `powerccl run` knew of a job: written when it starts, again when it has ended.
+
+    Times are CLOCK_MONOTONIC ns of `host`; `end_ns` 0 and `exit_code` None mean that the launcher did not see the end.
+    `emulated` is the emulated platform's name, empty for real GPUs.
+    """
+
+    command: list[str]
+    schema: int = 1
+    name: str = ""
+    host: str = ""
+    working_directory: str = ""
+    started_at: str = ""
+    start_ns: int = 0
+    end_ns: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    policy: str = "observe"
+    clocks: str = "none"
+    platform: str = ""
+    emulated: str = ""
+    interval_ms: int = 20
+    gpus: list[str] = field(default_factory=list)
+    launcher: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def write_run_info(folder: Path, info: RunInfo) -> None:
+    """Write run.json whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = folder / f".{RUN_FILE}.{os.getpid()}"
+    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2, ensure_ascii=False) + "\n")
+    temporary.replace(folder / RUN_FILE)
