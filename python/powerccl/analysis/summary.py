@@ -40,15 +40,18 @@ class _Sampled:
     covered: iv.Intervals
 
 
-def summarise(run: RunData) -> RunSummary:
-    """Findings of a run, as far as its folder tells."""
+def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary:
+    """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it."""
     calls, kernels = tables.calls(run), tables.kernels(run)
+    if window:
+        calls = calls.filter(pl.col("start_ns").is_between(*window))
+        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     communicating = communication_intervals(kernels)
     coverage = cover(calls, kernels)
-    gpus = [_sample(run, gpu, communicating) for gpu in _gpus(run)]
+    gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
     patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
     _attribute(patterns, kernels, gpus)
-    wall_s = _wall_s(run)
+    wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     notes = list(dict.fromkeys(tables.notes(run)["text"].to_list()))
     first = run.ranks[0] if run.ranks else None
@@ -121,12 +124,14 @@ def _log_of(run: RunData, gpu: Gpu) -> tuple[PowerLog, pl.DataFrame, str] | None
     return None
 
 
-def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals]) -> _Sampled:
+def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part: tuple[int, int] | None) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
     found = _log_of(run, gpu)
     info = run.info
     window = (0, 1 << 62)
-    if info and info.end_ns > info.start_ns > 0 and (found is None or found[0].host == info.host):
+    if part:
+        window = part
+    elif info and info.end_ns > info.start_ns > 0 and (found is None or found[0].host == info.host):
         window = (info.start_ns, info.end_ns)
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9

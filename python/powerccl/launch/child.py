@@ -41,8 +41,8 @@ class ChildNotStartedError(Exception):
         self.code = 127 if error.errno == errno.ENOENT else 126
 
 
-def run_child(command: list[str], environment: Mapping[str, str]) -> Ended:
-    """Run the command to its end, passing signals on.
+def run_child(command: list[str], environment: Mapping[str, str], output: Path | None = None) -> Ended:
+    """Run the command to its end, passing signals on. `output` takes its stdout and stderr, if given.
 
     Raises:
         ChildNotStartedError: it could not be executed.
@@ -56,7 +56,14 @@ def run_child(command: list[str], environment: Mapping[str, str]) -> Ended:
         try:
             # Python ignores these two; a job expects the system's defaults.
             defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-            child = os.posix_spawnp(command[0], command, dict(environment), setsigmask=before, setsigdef=defaults)
+            child = os.posix_spawnp(
+                command[0],
+                command,
+                dict(environment),
+                setsigmask=before,
+                setsigdef=defaults,
+                file_actions=_redirect(output),
+            )
         except OSError as error:
             raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
         return _wait(child, watched)
@@ -65,6 +72,13 @@ def run_child(command: list[str], environment: Mapping[str, str]) -> Ended:
         while signal.sigtimedwait(watched, 0):
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _redirect(output: Path | None) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
+    if output is None:
+        return []
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return [(os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
 
 
 def _cause(program: str, error: OSError) -> OSError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NVML = "libnvidia-ml.so.1"
-_NAME_BYTES = 96
+_NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _CAP_SYS_ADMIN = 21
 
 
@@ -20,6 +20,9 @@ class Gpus:
     driver: str = ""
     emulated: bool = False
     reason: str = ""
+    energy_counter: bool = False
+    power_reading: bool = False
+    clocks_mhz: list[int] = field(default_factory=list)  # SM clocks of the first GPU at its highest memory clock
 
     @property
     def name(self) -> str:
@@ -40,6 +43,13 @@ def query_gpus(library: str = NVML) -> Gpus:
         nvml = ctypes.CDLL(library)
     except OSError as error:
         return Gpus(reason=f"no NVIDIA driver here ({error})")
+    try:
+        return _query(nvml)
+    except AttributeError as error:  # a function that this libnvidia-ml lacks
+        return Gpus(reason=f"NVML too old: {error}")
+
+
+def _query(nvml: ctypes.CDLL) -> Gpus:
     status = int(nvml.nvmlInit_v2())
     if status:
         return Gpus(reason=f"nvmlInit failed with error {status}")
@@ -56,10 +66,28 @@ def query_gpus(library: str = NVML) -> Gpus:
             continue
         if nvml.nvmlDeviceGetName(device, text, ctypes.c_uint(_NAME_BYTES)) == 0:
             found.names.append(text.value.decode("utf-8", "replace"))
+        if index == 0:
+            _abilities(nvml, device, found)
     nvml.nvmlShutdown()
     if not found.names and not found.reason:
         found.reason = "NVML finds no GPU"
     return found
+
+
+def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
+    energy_mj, power_mw = ctypes.c_ulonglong(), ctypes.c_uint()
+    found.energy_counter = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy_mj)) == 0
+    found.power_reading = nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(power_mw)) == 0
+    memory_mhz = (ctypes.c_uint * 64)()
+    count = ctypes.c_uint(64)
+    if nvml.nvmlDeviceGetSupportedMemoryClocks(device, ctypes.byref(count), memory_mhz) != 0 or not count.value:
+        return
+    highest = max(memory_mhz[: count.value])
+    clocks_mhz = (ctypes.c_uint * 1024)()
+    count = ctypes.c_uint(1024)
+    listed = nvml.nvmlDeviceGetSupportedGraphicsClocks(device, ctypes.c_uint(highest), ctypes.byref(count), clocks_mhz)
+    if listed == 0:
+        found.clocks_mhz = sorted(clocks_mhz[: count.value])
 
 
 def may_set_clocks() -> bool:

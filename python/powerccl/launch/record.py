@@ -45,6 +45,7 @@ class Request:
     best_effort: bool = False
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
+    output: str = ""  # file in the run folder that takes the child's output, instead of the terminal
 
 
 @dataclass
@@ -113,7 +114,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         if "NCCL_PROFILER_PLUGIN" in base:
             say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
         try:
-            ended = run_child(request.command, child_environment)
+            ended = run_child(request.command, child_environment, folder / request.output if request.output else None)
         finally:
             info.end_ns = time.monotonic_ns()
             if agent and not agent.stop(AGENT_END_S):
@@ -194,6 +195,8 @@ def _start_agent(
         say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
         agent.stop(0)
         return None
+    for line in agent.words():
+        say(line.removeprefix("powerccl-agent: "))
     return agent
 
 

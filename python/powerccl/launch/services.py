@@ -66,13 +66,17 @@ class Service:
             self.process.wait()
         return False
 
-    def last_words(self) -> str:
-        """The last line it wrote to its log, for messages."""
+    def words(self) -> list[str]:
+        """What it has written to its log so far, line by line."""
         try:
-            lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+            return self.log.read_text("utf-8", "replace").strip().splitlines()
         except OSError:
-            return ""
-        return lines[-1] if lines else ""
+            return []
+
+    def last_words(self) -> str:
+        """The last line it wrote to its log, for messages; hints are not it."""
+        said = [line for line in self.words() if not line.startswith("hint:")]
+        return said[-1] if said else ""
 
 
 def start_agent(

@@ -183,7 +183,7 @@ def clock_line(clocks: Clocks) -> str:
 
 def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
-    lines = [""] if clocks.requests or summary.problems or summary.notes else []
+    lines = [""] if clocks.requests or summary.problems or summary.notes or not summary.ranks else []
     remarks = [Text(line) for line in lines]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
@@ -196,6 +196,10 @@ def _remarks(summary: RunSummary) -> list[Text]:
         warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
     if clocks.left_locked:
         warnings.append(f"{clocks.left_locked} GPUs are marked as still locked: `nvidia-smi -rgc` resets them")
+    if not summary.ranks:
+        warnings.append(
+            "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
+        )
     warnings += summary.notes + summary.problems
     remarks += [Text("! ", style="bold yellow").append(line, style="default") for line in warnings[:8]]
     if len(warnings) > 8:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replayed training job: what powerccl-bench says of its iterations, and what the run folder says they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.communication import communication_intervals
+from powerccl.analysis.energy import energy_curve, split
+from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.summary import summarise
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData, read_run
+
+
+class Iteration(msgspec.Struct):
+    """One iteration as powerccl-bench writes it (native/bench/README.md); host times in ns."""
+
+    iteration: int
+    warmup: bool
+    step_ms: float
+    communication_ms: float
+    start_ns: int
+    end_ns: int
+
+
+class TrainModel(msgspec.Struct):
+    """The replayed model."""
+
+    name: str
+
+
+class TrainResult(msgspec.Struct):
+    """What is read of `powerccl-bench train --json`."""
+
+    finished: bool
+    emulated: bool
+    ranks: int
+    gpu: str
+    results: list[Iteration]
+    error: str | None = None
+    model: TrainModel | None = None
+
+
+@dataclass
+class Training:
+    """A training run's measured iterations (warm-up left out).
+
+    step_s, joules (all GPUs), communication_joules: one value an iteration. window_ns: first start to last end.
+    """
+
+    folder: Path
+    run: RunData
+    iterations: list[Iteration]
+    summary: RunSummary
+    window_ns: tuple[int, int]
+    step_s: npt.NDArray[np.float64]
+    joules: npt.NDArray[np.float64]
+    communication_joules: npt.NDArray[np.float64]
+
+
+def read_train_result(path: Path) -> TrainResult:
+    """Read `powerccl-bench train --json`.
+
+    Raises:
+        OSError, msgspec.MsgspecError: there is none, or it is of another kind.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=TrainResult)
+
+
+def read_training(folder: Path, result: TrainResult) -> Training:
+    """Put the iterations and the run folder together.
+
+    Raises:
+        ValueError: no measured iteration, or no energy samples to go with them.
+    """
+    iterations = [iteration for iteration in result.results if not iteration.warmup]
+    if not iterations:
+        raise ValueError("no iteration was measured")
+    run = read_run(folder)
+    window = (iterations[0].start_ns, iterations[-1].end_ns)
+    kernels = tables.kernels(run)
+    communicating = communication_intervals(kernels)
+    spans = np.array([[i.start_ns, i.end_ns] for i in iterations], dtype=np.int64)
+    total = np.zeros(len(spans))
+    communication = np.zeros(len(spans))
+    curves = 0
+    for log in run.power:
+        for (uuid,), rows in log.samples.group_by(["uuid"]):
+            intervals = communicating.get(str(uuid))
+            curve = energy_curve(
+                rows["time_ns"].to_numpy(),
+                rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
+                rows["energy_uj"].to_numpy(),
+            )
+            if intervals is None or curve is None:
+                continue
+            curves += 1
+            fine = split(curve, intervals).curve
+            total += fine.at(spans[:, 1]) - fine.at(spans[:, 0])
+            communication += [fine.within(iv.clip(intervals, int(a), int(b))) for a, b in spans]
+    if not curves:
+        raise ValueError("no power samples of GPUs that communicated")
+    return Training(
+        folder=folder,
+        run=run,
+        iterations=iterations,
+        summary=summarise(run, window),
+        window_ns=window,
+        step_s=np.array([i.step_ms / 1e3 for i in iterations]),
+        joules=total,
+        communication_joules=communication,
+    )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl demo`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.commands import say
+from powerccl.errors import PowercclError
+from powerccl.launch.native import BENCH, find_native
+from powerccl.launch.record import Request, choose, record
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from powerccl.analysis.training import Training
+
+MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
+PLATFORM = "t4x8"
+POLICY = "percall"
+
+
+@click.command("demo")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=["microllama"],
+    show_default=True,
+    help=f"{', '.join(MODELS)}; repeatable.",
+)
+@click.option("--iterations", type=click.IntRange(3, 1000), default=8, show_default=True, help="Measured iterations.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the figures there (-: stdout).")
+@click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the picture there.")
+@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the run folders there.")
+def command(models: tuple[str, ...], iterations: int, json_file: str, html_file: str, runs_dir: Path | None) -> int:
+    """Show what power-aware collectives save, on an emulated server with eight T4s. No GPU needed.
+
+    Replays the training step of the PCCL publication under `observe` (nothing changed) and `percall` (PCCL as
+    published), and sets the published figures beside the ones measured here. Every figure here is emulated.
+    """
+    models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
+    console = _console(json_file)
+    with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as temporary:
+        runs = runs_dir or Path(temporary)
+        figures: dict[str, object] = {}
+        shown = []
+        for model in models:
+            with console.status(f"{model}: {iterations} iterations under observe, then under {POLICY} …"):
+                observed = _train(model, "observe", iterations, runs)
+                managed = _train(model, POLICY, iterations, runs)
+            from powerccl.analysis.savings import savings
+            from powerccl.reports.demo import DemoResult, print_demo
+
+            found = savings(observed, managed, POLICY)
+            figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
+            shown.append(DemoResult(model, PLATFORM, observed, managed, found))
+            print_demo(console, shown[-1])
+        if html_file:
+            from powerccl.reports.demo_page import demo_page
+
+            Path(html_file).write_text(demo_page(shown))
+            console.print(f"\npicture  {html_file}")
+        if runs_dir:
+            console.print(f"records  {runs_dir}")
+        if json_file:
+            _write_json(figures, json_file)
+    return 0
+
+
+def _console(json_file: str) -> Console:
+    """Stdout, unless that takes the JSON."""
+    from rich.console import Console
+
+    return Console(stderr=json_file == "-", highlight=False)
+
+
+def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
+    from powerccl.analysis.training import read_train_result, read_training
+
+    result_file = "train.json"
+    with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
+        written = Path(folder) / result_file
+        program = str(find_native().path(BENCH))
+        request = Request(
+            command=[program, "train", "--model", model, "--iterations", str(iterations), "--json", str(written)],
+            policy=policy,
+            platform=PLATFORM if policy != "observe" else "",
+            emulate=PLATFORM,
+            name=f"{model}-{policy}",
+            runs=runs,
+            interval_ms=10,
+            output="output.log",
+        )
+        recorded = record(request, lambda text: say(f"{model} under {policy}: {text}"))
+        assert recorded.folder is not None
+        if recorded.ended.code != 0:
+            log = recorded.folder / request.output
+            words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+            if recorded.ended.signal:
+                raise click.Abort
+            raise PowercclError(
+                f"powerccl-bench ended with {recorded.ended.code}: {words[-1] if words else 'no message'}",
+                "see what is wrong with `powerccl doctor`",
+            )
+        written.rename(recorded.folder / result_file)
+    try:
+        return read_training(recorded.folder, read_train_result(recorded.folder / result_file))
+    except ValueError as error:
+        raise PowercclError(f"{model} under {policy}: {error}", "see `powerccl doctor`") from error
+
+
+def _write_json(figures: dict[str, object], target: str) -> None:
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
+    if target == "-":
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+    else:
+        path = Path(target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)

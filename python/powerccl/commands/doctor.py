@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl doctor`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
+def command(as_json: bool) -> int:
+    """Say what this machine can do, what is missing, and how to get it.
+
+    Works without a GPU, changes nothing. Exit code 0 if jobs can be recorded here or on an emulated server, else 1.
+    """
+    from powerccl.launch.checks import check_machine
+
+    checks = check_machine()
+    usable = all(check.state != "broken" for check in checks)
+    if as_json:
+        import msgspec
+
+        document = {"schema": 1, "usable": usable, "checks": [check.as_dict() for check in checks]}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        return 0 if usable else 1
+    from rich.console import Console
+
+    from powerccl.reports.checks import print_checks
+
+    print_checks(Console(highlight=False), checks)
+    return 0 if usable else 1

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine can do: the checks of `powerccl doctor`. None of them changes anything.
+
+state: `ok`; `missing` (something works less well or not at all, for want of it); `broken` (a part of powerccl itself
+does not work).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import platform as machine
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch import native as files
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus
+from powerccl.launch.native import NativeFiles, find_native
+
+PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
+NEEDED_GLIBC = (2, 17)
+# The profiler plugin versions each NCCL loads (facts/nccl.md 1.1), newest first: (least NCCL version, newest ABI).
+PROFILER_ABI = ((23100, 7), (22900, 6), (22800, 5), (22700, 4))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, how it stands, what was found, and what to do about it."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def check_machine() -> list[Check]:
+    """All checks, in the order a job needs things."""
+    checks = list(_python())
+    native: NativeFiles | None = None
+    try:
+        native = find_native()
+        checks += _native(native)
+    except PowercclError as error:
+        checks.append(Check("native files", "broken", error.message, error.hint))
+    gpus = query_gpus()
+    checks += _gpus(gpus)
+    checks += _nccl()
+    checks.append(_emulation(native))
+    return checks
+
+
+def _python() -> Iterator[Check]:
+    kind, version = machine.libc_ver()
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if kind != "glibc":
+        yield Check("libc", "missing", kind or "not glibc", "the native part needs glibc; build it from source here")
+    elif numbers < NEEDED_GLIBC:
+        yield Check("libc", "missing", f"glibc {version}", "glibc 2.17 or newer")
+    else:
+        yield Check("libc", "ok", f"glibc {version}")
+    absent = [name for name in PYTHON_PACKAGES if util.find_spec(name) is None]
+    versions = [f"{name} {metadata.version(name)}" for name in PYTHON_PACKAGES if name not in absent]
+    found = f"Python {machine.python_version()}, {', '.join(versions)}"
+    advice = f"{sys.executable} -m pip install {' '.join(absent)}" if absent else ""
+    yield Check("python packages", "broken" if absent else "ok", found, advice)
+
+
+def _native(native: NativeFiles) -> Iterator[Check]:
+    absent = [name for name in files.ALL if not native.has(name)]
+    if absent:
+        missing = f"{native.root} lacks {', '.join(absent)}"
+        yield Check("native files", "broken", missing, "`make build`, or reinstall powerccl")
+    else:
+        yield Check("native files", "ok", str(native.root))
+    if native.has(files.NCCL_DOOR):
+        yield _plugin(native.path(files.NCCL_DOOR))
+    if native.has(files.AGENT):
+        yield _answers("agent", [str(native.path(files.AGENT)), "--help"])
+
+
+def _plugin(path: Path) -> Check:
+    try:
+        plugin = ctypes.CDLL(str(path))
+    except OSError as error:
+        return Check("NCCL plugin", "broken", f"does not load: {error}", "reinstall powerccl for this system")
+    versions = [n for n in range(1, 10) if hasattr(plugin, f"ncclProfiler_v{n}")]
+    if not versions:
+        return Check("NCCL plugin", "broken", f"{path} exports no profiler", "reinstall powerccl")
+    return Check("NCCL plugin", "ok", f"loads; profiler ABI v{versions[0]} to v{versions[-1]}")
+
+
+def _answers(name: str, command: list[str]) -> Check:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check(name, "broken", f"does not run: {error}", "reinstall powerccl for this system")
+    if done.returncode:
+        return Check(name, "broken", f"exit {done.returncode}: {done.stderr.strip()[:200]}", "reinstall powerccl")
+    return Check(name, "ok", "runs")
+
+
+def _gpus(gpus: Gpus) -> Iterator[Check]:
+    if not gpus.names:
+        yield Check(
+            "GPUs", "missing", gpus.describe(), "install the NVIDIA driver, or use an emulated server: --emulate t4x8"
+        )
+        return
+    word = "emulated, " if gpus.emulated else ""
+    yield Check("GPUs", "ok", f"{gpus.describe()} ({word}driver {gpus.driver})")
+    if gpus.energy_counter:
+        yield Check("energy", "ok", "total-energy counter (exact, whatever the sampling)")
+    elif gpus.power_reading:
+        yield Check(
+            "energy", "ok", "power readings only; energy is integrated from samples", "Volta or newer counts it"
+        )
+    else:
+        yield Check("energy", "missing", "neither counter nor power reading", "these GPUs do not report power")
+    if not gpus.clocks_mhz:
+        yield Check("clocks", "missing", "NVML lists no clocks", "policies run dry here")
+        return
+    span = f"{min(gpus.clocks_mhz)} to {max(gpus.clocks_mhz)} MHz in {len(gpus.clocks_mhz)} steps"
+    if gpus.emulated or may_set_clocks():
+        yield Check("clocks", "ok", f"{span}; may be set (with --set-clocks)")
+    else:
+        yield Check("clocks", "missing", f"{span}; no right to set them", "run as root (CAP_SYS_ADMIN) to set clocks")
+
+
+def _nccl() -> Iterator[Check]:
+    found = 0
+    for path in _nccl_libraries():
+        version = _nccl_version(path)
+        if not version:
+            continue
+        found += 1
+        text = f"{version // 10000}.{version % 10000 // 100}.{version % 100} in {path}"
+        abi = next((newest for least, newest in PROFILER_ABI if version >= least), 0)
+        if abi >= 5:
+            yield Check("NCCL", "ok", f"{text}; profiler plugin v{abi}")
+        elif abi:
+            yield Check("NCCL", "ok", f"{text}; profiler plugin v{abi}: no API times", "2.28 or newer tells more")
+        else:
+            yield Check("NCCL", "missing", f"{text}; its profiler plugins are too old", "use NCCL 2.27 or newer")
+    if not found:
+        yield Check(
+            "NCCL",
+            "missing",
+            "no libnccl.so.2 found by the loader or in this Python",
+            "jobs may bring their own; else: pip install nvidia-nccl-cu13",
+        )
+
+
+def _nccl_libraries() -> list[str]:
+    """libnccl.so.2 as this Python's packages carry it, and as the loader finds it."""
+    folders = [Path(entry) for entry in sys.path if entry]
+    packaged = [str(path) for folder in folders for path in folder.glob("nvidia/nccl*/lib/libnccl.so.2")]
+    return list(dict.fromkeys([*packaged, "libnccl.so.2"]))
+
+
+def _nccl_version(path: str) -> int:
+    """ncclGetVersion, in a process of its own: loading a foreign libnccl is its business, not ours."""
+    code = (
+        "import ctypes,sys;v=ctypes.c_int();l=ctypes.CDLL(sys.argv[1]);l.ncclGetVersion(ctypes.byref(v));print(v.value)"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdigit() else 0
+
+
+def _emulation(native: NativeFiles | None) -> Check:
+    name = "emulated servers"
+    if native is None or not native.has(files.EMULATOR):
+        return Check(name, "missing", "powerccl-emulator is not installed", "`make build`, or reinstall powerccl")
+    import tempfile
+
+    from powerccl.launch.emulation import Emulation
+
+    platforms = native.emulated_platforms()
+    if not platforms:
+        return Check(name, "broken", "no platform files", "reinstall powerccl")
+    first = platforms.get("t4x8") or next(iter(platforms.values()))
+    try:
+        with tempfile.TemporaryDirectory() as folder, Emulation(native, first, Path(folder)) as emulation:
+            code = "from powerccl.launch.gpus import query_gpus as q; print(q().describe())"
+            environment = emulation.environment(os.environ)
+            package = str(Path(__file__).resolve().parents[2])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                env=environment,
+                check=False,
+            )
+    except (PowercclError, OSError, subprocess.TimeoutExpired) as error:
+        return Check(name, "broken", str(error), "see the message above; please report it")
+    if done.returncode:
+        return Check(name, "broken", done.stderr.strip()[-200:], "please report it")
+    return Check(name, "ok", f"{', '.join(platforms)} ({first.stem} answers: {done.stdout.strip()})")

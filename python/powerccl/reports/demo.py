@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl demo` in the terminal: a picture of three iterations, and published figures beside ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.savings import Figure
+from powerccl.analysis.series import GpuSeries, gpu_series
+from powerccl.analysis.training import Training
+from powerccl.reports.chart import power_and_clock
+from powerccl.reports.terminal import heading
+from powerccl.reports.text import number
+
+PICTURED = 3  # iterations, as in the publication's figures 4 and 9
+
+# PCCL's figures for the same quantities (facts: sources.md, table A), as printed; its 27 % of communication energy is of
+# collectives in general, 29 % is the power in the training run's.
+PUBLISHED: dict[str, str] = {
+    "comm_energy_saved_pct": "27 %  (29 % of power)",
+    "energy_saved_pct": "17.3 %  (mean of four models)",
+    "power_saved_pct": "18.9 %  (MicroLlama 20.1 %)",
+    "slowdown_pct": "1 to 2 % at most",
+}
+MEANING = {
+    "comm_energy_saved_pct": "energy saved in communication",
+    "energy_saved_pct": "energy saved end to end",
+    "power_saved_pct": "average power saved",
+    "slowdown_pct": "time added",
+}
+
+
+@dataclass
+class DemoResult:
+    """One model, run both ways."""
+
+    model: str
+    platform: str
+    observed: Training
+    managed: Training
+    figures: dict[str, Figure]
+
+    @property
+    def policy(self) -> str:
+        """The policy set against `observe`."""
+        return self.managed.summary.policy
+
+    def runs(self) -> list[tuple[str, Training]]:
+        """Both runs with their policy's name."""
+        return [("observe", self.observed), (self.policy, self.managed)]
+
+
+def pictured(training: Training) -> GpuSeries | None:
+    """The first GPU over the first measured iterations."""
+    last = training.iterations[:PICTURED][-1]
+    return gpu_series(training.run, training.window_ns[0], last.end_ns)
+
+
+def tops(series: list[GpuSeries | None]) -> tuple[float, float]:
+    """Axis ends for power (W) and clock (MHz) that hold all of the series."""
+    power = max((float(s.power_w.max()) for s in series if s is not None), default=1.0)
+    clock = max((float(s.clock_mhz.max()) for s in series if s is not None), default=1.0)
+    return max(20.0, -(-power // 20) * 20), max(300.0, -(-clock // 100) * 100)
+
+
+def print_demo(console: Console, result: DemoResult) -> None:
+    """Picture, then figures."""
+    width = min(console.width, 120)
+    drawn = [(policy, pictured(training)) for policy, training in result.runs()]
+    power_top, clock_top = tops([series for _, series in drawn])
+    console.print()
+    console.print(heading(f"{result.model} on 8 x Tesla T4, three iterations, one GPU", result.platform))
+    for policy, series in drawn:
+        if series is None:
+            continue
+        console.print()
+        words = "nothing changed" if policy == "observe" else "PCCL as published: the clock falls while communicating"
+        console.print(Text(policy, style="bold").append(f"  {words}", style="not bold dim"))
+        for line in power_and_clock(series, power_top, clock_top, width):
+            console.print(line, no_wrap=True, overflow="crop")
+    console.print()
+    console.print(_absolute(result))
+    console.print()
+    console.print(_against_published(result))
+
+
+def _absolute(result: DemoResult) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column("one iteration", no_wrap=True)
+    for policy, _ in result.runs():
+        table.add_column(policy, justify="right", no_wrap=True)
+    table.add_column("published", style="dim", overflow="fold")
+    found = result.figures
+    published = {
+        "time": ("step_ms", "ms", "~600 ms" if result.model == "microllama" else ""),
+        "energy, 8 GPUs": ("joules_per_step", "J", ""),
+        "  of it in communication": ("comm_joules_per_step", "J", ""),
+        "power communicating, per GPU": ("comm_watts", "W", "45 W, 32 to 33 W"),
+    }
+    for label, (name, unit, theirs) in published.items():
+        cells = [found.get(f"{policy}.{name}") for policy, _ in result.runs()]
+        table.add_row(label, *[number(cell.value if cell else None, unit) for cell in cells], theirs)
+    clocks = [training.summary.communication.clock_mhz for _, training in result.runs()]
+    table.add_row("clock communicating", *[number(clock, "MHz", 4) for clock in clocks], "1590 MHz, 500 MHz")
+    return table
+
+
+def _against_published(result: DemoResult) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column(f"{result.policy} against observe", no_wrap=True)
+    table.add_column("emulated here", justify="right", no_wrap=True)
+    table.add_column("published (8 x T4)", style="dim")
+    for name, label in MEANING.items():
+        figure = result.figures[f"{result.policy}.{name}"]
+        spread = f" ±{(figure.high - figure.low) / 2:.1f}"
+        table.add_row(label, Text(f"{figure.value:.1f}{spread} %", style="bold"), PUBLISHED[name])
+    return table

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl demo --html`: the same as in the terminal, as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from powerccl.analysis.series import GpuSeries
+from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
+from powerccl.reports.page import axis, layout, render
+from powerccl.reports.text import number
+
+WORDS = {
+    "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
+    "percall": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
+}
+
+
+def demo_page(results: list[DemoResult]) -> str:
+    """The page's HTML, self-contained."""
+    figures: dict[str, Any] = {}
+    shown = []
+    for index, result in enumerate(results):
+        drawn = [(policy, pictured(training)) for policy, training in result.runs()]
+        power_top, clock_top = tops([series for _, series in drawn])
+        length_ms = max((series.length_ms for _, series in drawn if series is not None), default=1.0)
+        pictures = []
+        for policy, series in drawn:
+            if series is None:
+                continue
+            name = f"picture-{index}-{policy}"
+            figures[name] = _picture(series, power_top, clock_top, length_ms)
+            pictures.append({"id": name, "policy": policy, "words": WORDS.get(policy, "")})
+        shown.append(
+            {
+                "title": f"{result.model}: what power-aware collectives save",
+                "platform": result.platform,
+                "policy": result.policy,
+                "subtitle": (
+                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces, "
+                    f"{len(result.observed.iterations)} iterations each way."
+                ),
+                "tiles": _tiles(result),
+                "pictures": pictures,
+                "rows": _rows(result),
+            }
+        )
+    return render("demo.html", results=shown, figures=figures)
+
+
+def _tiles(result: DemoResult) -> list[dict[str, str]]:
+    tiles = []
+    for name, label in MEANING.items():
+        figure = result.figures[f"{result.policy}.{name}"]
+        tiles.append(
+            {
+                "label": label,
+                "value": f"{figure.value:.1f} %",
+                "spread": f"±{(figure.high - figure.low) / 2:.1f}",
+                "published": PUBLISHED[name],
+            }
+        )
+    return tiles
+
+
+def _rows(result: DemoResult) -> list[list[str]]:
+    wanted = (
+        ("time", "step_ms", "ms", "~600 ms" if result.model == "microllama" else ""),
+        ("energy, all GPUs", "joules_per_step", "J", ""),
+        ("energy in communication, all GPUs", "comm_joules_per_step", "J", ""),
+        ("power while communicating, per GPU", "comm_watts", "W", "45 W → 32 to 33 W"),
+    )
+    rows = []
+    for label, name, unit, published in wanted:
+        cells = [result.figures.get(f"{policy}.{name}") for policy, _ in result.runs()]
+        rows.append([label, *[number(cell.value if cell else None, unit) for cell in cells], published])
+    communication = [training.summary.communication for _, training in result.runs()]
+    clocks = [number(found.clock_mhz, "MHz", 4) for found in communication]
+    rows.append(["clock while communicating", *clocks, "1590 MHz → 500 MHz"])
+    elsewhere = [number(found.other_average_watts, "W") for found in communication]
+    rows.append(["power while computing, per GPU", *elsewhere, "60–100 W → 60–80 W"])
+    return rows
+
+
+def _tick(top: float) -> float:
+    """A round distance of ticks, three to five of them."""
+    return next(step for step in (10, 20, 25, 50, 100, 200, 250, 400, 500, 1000, 2000, 5000) if top / step <= 4.5)
+
+
+def _picture(series: GpuSeries, power_top: float, clock_top: float, length_ms: float) -> dict[str, Any]:
+    shading = [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "paper",
+            "x0": float(start),
+            "x1": float(stop),
+            "y0": 0,
+            "y1": 1,
+            "fillcolor": "var:communication/0.13",
+            "line": {"width": 0},
+            "layer": "below",
+        }
+        for start, stop in series.communication_ms
+    ]
+    time_ms = [round(float(value), 2) for value in series.time_ms]
+    data = [
+        {
+            "type": "scatter",
+            "name": "power",
+            "x": time_ms,
+            "y": [round(float(value), 2) for value in series.power_w],
+            "yaxis": "y2",
+            "mode": "lines",
+            "line": {"color": "var:elsewhere", "width": 2, "shape": "linear"},
+            "hovertemplate": "%{y:.1f} W<extra></extra>",
+        },
+        {
+            "type": "scatter",
+            "name": "SM clock",
+            "x": time_ms,
+            "y": [float(value) for value in series.clock_mhz],
+            "mode": "lines",
+            "line": {"color": "var:communication", "width": 2, "shape": "hv"},
+            "hovertemplate": "%{y:.0f} MHz<extra></extra>",
+        },
+    ]
+    return {
+        "data": data,
+        "layout": layout(
+            shapes=shading,
+            showlegend=False,
+            margin={"l": 64, "r": 16, "t": 10, "b": 40},
+            xaxis=axis("ms", range=[0, length_ms], showgrid=False, anchor="y2"),
+            yaxis=axis("clock, MHz", range=[0, clock_top * 1.06], dtick=_tick(clock_top), domain=[0.55, 1]),
+            yaxis2=axis("power, W", range=[0, power_top * 1.06], dtick=_tick(power_top), domain=[0, 0.45]),
+        ),
+    }
