@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/board.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr char kMagic[8] = {'P', 'W', 'C', 'B', 'N', 'C', 'H', '1'};
+constexpr uint64_t kGlanceNs = 20'000'000;  // how long a waiter may overlook a failure
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, uint64_t ns) {
+  const timespec limit{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+void copy_text(char* to, size_t size, const std::string& text) {
+  std::strncpy(to, text.c_str(), size - 1);
+  to[size - 1] = '\0';
+}
+Failure cannot(const std::string& doing, const std::string& path) {
+  return Failure(kExitMissing, doing + " " + path + ": " + std::strerror(errno),
+                 "--rendezvous DIR names another folder");
+}
+Board* map(int descriptor) {
+  const int flags = descriptor < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
+  void* page = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+  if (page == MAP_FAILED) throw Failure(kExitMissing, std::string("mmap: ") + std::strerror(errno));
+  return static_cast<Board*>(page);  // zeroed pages are a Board with nothing said yet
+}
+
+}  // namespace
+
+uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+Board* Board::create(int ranks) {
+  Board* board = map(-1);
+  board->ranks_ = static_cast<uint32_t>(ranks);
+  return board;
+}
+
+Board* Board::meet(const std::string& folder, const std::string& key, int ranks, bool creator, double timeout_s) {
+  const std::string path = folder + "/powerccl-bench-" + key;
+  const uint64_t deadline = monotonic_ns() + static_cast<uint64_t>(timeout_s * 1e9);
+  Board* board = nullptr;
+  if (creator) {
+    const std::string fresh = path + "." + std::to_string(getpid());
+    const int file = open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0) throw cannot("cannot create", fresh);
+    if (ftruncate(file, sizeof(Board)) != 0) throw cannot("cannot extend", fresh);
+    board = map(file);
+    close(file);
+    std::memcpy(board->magic_, kMagic, sizeof kMagic);
+    board->ranks_ = static_cast<uint32_t>(ranks);
+    board->creator_pid_ = static_cast<uint32_t>(getpid());
+    board->ready_.store(1, std::memory_order_release);
+    // Replaces what an interrupted run may have left.
+    if (rename(fresh.c_str(), path.c_str()) != 0) throw cannot("cannot name", path);
+  }
+  while (board == nullptr) {
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    struct stat about{};
+    if (file >= 0 && fstat(file, &about) == 0 && about.st_size == sizeof(Board) && about.st_uid == getuid()) {
+      board = map(file);
+      const bool good = board->ready_.load(std::memory_order_acquire) == 1 &&
+                        std::memcmp(board->magic_, kMagic, sizeof kMagic) == 0 &&
+                        kill(static_cast<pid_t>(board->creator_pid_), 0) == 0;
+      if (!good) {
+        munmap(board, sizeof(Board));
+        board = nullptr;
+      }
+    }
+    if (file >= 0) close(file);
+    if (board == nullptr && monotonic_ns() > deadline) {
+      throw Failure(kExitTimeout, "rank 0 has not shown up at " + path,
+                    "all ranks must run on one host and share the folder; --rendezvous DIR names another");
+    }
+    if (board == nullptr) usleep(10'000);
+  }
+  if (board->ranks() != ranks) {
+    throw Failure(kExitUsage, "ranks disagree about their number: " + std::to_string(board->ranks()) + " and " +
+                                  std::to_string(ranks));
+  }
+  board->attached_.fetch_add(1);
+  while (creator && board->attached_.load() < static_cast<uint32_t>(ranks)) {
+    if (monotonic_ns() > deadline) {
+      unlink(path.c_str());
+      throw Failure(kExitTimeout,
+                    "only " + std::to_string(board->attached_.load()) + " of " + std::to_string(ranks) +
+                        " ranks have shown up at " + path,
+                    "all ranks must run on one host and share the folder; --rendezvous DIR names another");
+    }
+    usleep(5'000);
+  }
+  if (creator) unlink(path.c_str());
+  return board;
+}
+
+void Board::fail(int exit_code, const std::string& reason, const std::string& hint) {
+  uint32_t nobody = 0;
+  if (!failing_.compare_exchange_strong(nobody, 1)) return;
+  exit_code_ = exit_code;
+  copy_text(reason_, sizeof reason_, reason);
+  copy_text(hint_, sizeof hint_, hint);
+  failed_.store(1, std::memory_order_release);
+  for (auto* word : {&failed_, &generation_, &id_ready_, &answered_, &news_}) futex_wake(*word);
+}
+
+bool Board::sleep_unless_failed(uint64_t ns) {
+  if (!failed()) futex_wait(failed_, 0, ns);
+  return failed();
+}
+
+void Board::barrier() {
+  if (failed()) throw Aborted();
+  const uint32_t generation = generation_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_acq_rel);
+    futex_wake(generation_);
+    return;
+  }
+  while (generation_.load(std::memory_order_acquire) == generation) {
+    futex_wait(generation_, generation, kGlanceNs);
+    if (failed()) throw Aborted();
+  }
+}
+
+double Board::reduce(int rank, double value, double (*combine)(double, double)) {
+  values_[rank] = value;
+  barrier();
+  double result = values_[0];
+  for (int other = 1; other < ranks(); ++other) result = combine(result, values_[other]);
+  barrier();  // nobody overwrites a value that somebody still reads
+  return result;
+}
+
+double Board::max(int rank, double value) {
+  return reduce(rank, value, [](double a, double b) { return std::max(a, b); });
+}
+double Board::sum(int rank, double value) {
+  return reduce(rank, value, [](double a, double b) { return a + b; });
+}
+
+void Board::publish_id(const NcclUniqueId& id) {
+  id_ = id;
+  id_ready_.store(1, std::memory_order_release);
+  futex_wake(id_ready_);
+}
+
+NcclUniqueId Board::wait_for_id() {
+  while (id_ready_.load(std::memory_order_acquire) == 0) {
+    if (failed()) throw Aborted();
+    futex_wait(id_ready_, 0, kGlanceNs);
+  }
+  return id_;
+}
+
+int32_t Board::tell(Tell what) {
+  told_ = what;
+  const uint32_t number = news_.fetch_add(1, std::memory_order_acq_rel) + 1;
+  futex_wake(news_);
+  for (;;) {
+    const uint32_t answered = answered_.load(std::memory_order_acquire);
+    if (answered == number) return answer_;
+    if (failed()) throw Aborted();
+    futex_wait(answered_, answered, kGlanceNs);
+  }
+}
+
+Tell Board::wait_for_news(uint64_t ns) {
+  const uint32_t answered = answered_.load(std::memory_order_relaxed);
+  if (news_.load(std::memory_order_acquire) == answered) futex_wait(news_, answered, ns);
+  return news_.load(std::memory_order_acquire) == answered ? Tell::kNothing : told_;
+}
+
+void Board::answer(int32_t value) {
+  answer_ = value;
+  answered_.fetch_add(1, std::memory_order_acq_rel);
+  futex_wake(answered_);
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/cuda_api.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "bench/library.h"
+
+namespace powerccl::bench {
+namespace {
+
+const char* const kNoGpuHint =
+    "run on a machine with an NVIDIA GPU, or on an emulated one: powerccl run --emulate t4x8 -- powerccl-bench ...";
+
+CudaApi load() {
+  const Library library = Library::open(std::array<std::string, 1>{"libcuda.so.1"}, kNoGpuHint);
+  CudaApi api{};
+  library.required(api.init, "cuInit");
+  library.required(api.driver_get_version, "cuDriverGetVersion");
+  library.required(api.get_error_string, "cuGetErrorString");
+  library.required(api.device_get_count, "cuDeviceGetCount");
+  library.required(api.device_get, "cuDeviceGet");
+  library.required(api.device_get_name, "cuDeviceGetName");
+  library.required(api.device_get_uuid, "cuDeviceGetUuid");
+  library.required(api.device_get_pci_bus_id, "cuDeviceGetPCIBusId");
+  library.required(api.device_get_attribute, "cuDeviceGetAttribute");
+  library.required(api.primary_context_retain, "cuDevicePrimaryCtxRetain");
+  library.required(api.context_set_current, "cuCtxSetCurrent");
+  library.required(api.mem_alloc, "cuMemAlloc_v2");
+  library.required(api.mem_free, "cuMemFree_v2");
+  library.required(api.memcpy_to_device, "cuMemcpyHtoD_v2");
+  library.required(api.memcpy_to_host, "cuMemcpyDtoH_v2");
+  library.required(api.memset_d8, "cuMemsetD8_v2");
+  library.required(api.stream_create, "cuStreamCreate");
+  library.required(api.stream_destroy, "cuStreamDestroy_v2");
+  library.required(api.stream_synchronize, "cuStreamSynchronize");
+  library.required(api.stream_query, "cuStreamQuery");
+  library.required(api.stream_wait_event, "cuStreamWaitEvent");
+  library.required(api.event_create, "cuEventCreate");
+  library.required(api.event_destroy, "cuEventDestroy_v2");
+  library.required(api.event_record, "cuEventRecord");
+  library.required(api.event_synchronize, "cuEventSynchronize");
+  library.required(api.event_elapsed_time, "cuEventElapsedTime");
+  library.optional(api.module_load_data, "cuModuleLoadData");
+  library.optional(api.module_get_function, "cuModuleGetFunction");
+  library.optional(api.launch_kernel, "cuLaunchKernel");
+  library.optional(api.stream_begin_capture, "cuStreamBeginCapture_v2");
+  library.optional(api.stream_end_capture, "cuStreamEndCapture");
+  library.optional(api.graph_instantiate_with_flags, "cuGraphInstantiateWithFlags");
+  library.optional(api.graph_launch, "cuGraphLaunch");
+  library.optional(api.graph_exec_destroy, "cuGraphExecDestroy");
+  library.optional(api.graph_destroy, "cuGraphDestroy");
+  const CUresult result = api.init(0);
+  if (result != CUDA_SUCCESS) {
+    const char* text = nullptr;
+    api.get_error_string(result, &text);
+    throw Failure(kExitMissing, std::string("cuInit: ") + (text != nullptr ? text : "unknown error"), kNoGpuHint);
+  }
+  return api;
+}
+
+}  // namespace
+
+const CudaApi& CudaApi::instance() {
+  static const CudaApi api = load();
+  return api;
+}
+
+void CudaApi::check(CUresult result, const char* doing) const {
+  if (result == CUDA_SUCCESS) return;
+  const char* text = nullptr;
+  get_error_string(result, &text);
+  throw Failure(kExitRankFailed, std::string(doing) + ": " + (text != nullptr ? text : "CUDA error") + " (" +
+                                     std::to_string(static_cast<int>(result)) + ")");
+}
+
+int count_devices() {
+  struct Answer {
+    int count;
+    int code;
+    char what[400];
+    char hint[200];
+  };
+  int ends[2];
+  if (pipe(ends) != 0) throw Failure(kExitMissing, std::string("pipe: ") + std::strerror(errno));
+  const pid_t child = fork();
+  if (child < 0) throw Failure(kExitMissing, std::string("fork: ") + std::strerror(errno));
+  if (child == 0) {
+    close(ends[0]);
+    Answer answer{};
+    try {
+      const CudaApi& cuda = CudaApi::instance();
+      cuda.check(cuda.device_get_count(&answer.count), "cuDeviceGetCount");
+    } catch (const Failure& failure) {
+      answer.code = failure.code();
+      std::strncpy(answer.what, failure.what(), sizeof answer.what - 1);
+      std::strncpy(answer.hint, failure.hint().c_str(), sizeof answer.hint - 1);
+    }
+    _exit(write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 1);
+  }
+  close(ends[1]);
+  Answer answer{};
+  const bool whole = read(ends[0], &answer, sizeof answer) == sizeof answer;
+  close(ends[0]);
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (!whole) throw Failure(kExitMissing, "the process that counts the GPUs died", "try nvidia-smi");
+  if (answer.code != 0) throw Failure(kExitMissing, answer.what, answer.hint);
+  return answer.count;
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shared library loaded at run time. Handles are never closed: drivers do not survive being unloaded.
+#ifndef POWERCCL_BENCH_LIBRARY_H
+#define POWERCCL_BENCH_LIBRARY_H
+#include <dlfcn.h>
+
+#include <string>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+
+class Library {
+ public:
+  // Tries each name in turn. `hint` says how to get the library when none loads (Failure kExitMissing).
+  template <typename Names>
+  static Library open(const Names& names, const std::string& hint) {
+    Library library;
+    std::string reasons;
+    for (const std::string& name : names) {
+      library.handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library.handle_ != nullptr) {
+        library.name_ = name;
+        return library;
+      }
+      const char* reason = dlerror();
+      reasons += reasons.empty() ? "" : "; ";
+      reasons += reason != nullptr ? reason : name;
+    }
+    throw Failure(kExitMissing, "cannot load a library: " + reasons, hint);
+  }
+
+  template <typename Function>
+  void required(Function& function, const char* symbol) const {
+    if (!optional(function, symbol)) {
+      throw Failure(kExitMissing, name_ + " has no " + symbol, "the library is older than powerccl-bench needs");
+    }
+  }
+
+  template <typename Function>
+  bool optional(Function& function, const char* symbol) const {
+    function = reinterpret_cast<Function>(dlsym(handle_, symbol));
+    return function != nullptr;
+  }
+
+  // The file a symbol of this library came from; the library's name where that cannot be told.
+  template <typename Function>
+  std::string path_of(Function function) const {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(function), &info) != 0 && info.dli_fname != nullptr) return info.dli_fname;
+    return name_;
+  }
+
+ private:
+  void* handle_ = nullptr;
+  std::string name_;
+};
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/failure.h"
+#include "bench/launch.h"
+#include "bench/models.h"
+#include "bench/options.h"
+#include "bench/plan.h"
+#include "bench/rank.h"
+#include "bench/report.h"
+#include "bench/sweep.h"
+#include "bench/train.h"
+#include "bench/version.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr double kMinTimeEmulatedS = 0.25;
+constexpr double kMinTimeRealS = 1.0;  // counters of real GPUs move every 100 ms
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// Whether clocks may be changed. Where they may not, one entry remains of the list: the clock as found.
+void decide_clocks(Options& options, Setting& setting) {
+  setting.clock_control = "none";
+  if (!options.wants_clock()) return;
+  if (environment("POWERCCL_CLOCKS") == "dry") {
+    setting.clock_control = "dry";
+    setting.clock_reason = "POWERCCL_CLOCKS=dry";
+  } else if (!setting.emulated && !options.set_clocks) {
+    setting.clock_control = "refused";
+    setting.clock_reason = "changing a real GPU's clock takes --set-clocks";
+  } else {
+    setting.clock_control = "set";
+    return;
+  }
+  std::fprintf(stderr, "powerccl-bench: clocks are left as found: %s\n", setting.clock_reason.c_str());
+  options.clocks_mhz = {kClockAsFound};
+}
+
+Setting decide(Options& options) {
+  Setting setting{};
+  setting.emulated = !environment("POWERCCL_EMULATOR_SOCKET").empty();
+  if (setting.emulated && (options.check == 0 || options.mode == Mode::kTrain)) {
+    setenv("POWERCCL_EMULATOR_MOVE_DATA", "0", 0);
+  }
+  setting.moves_data = !setting.emulated || environment("POWERCCL_EMULATOR_MOVE_DATA") != "0";
+  if (!setting.moves_data && options.check > 0 && options.mode == Mode::kSweep) {
+    throw Failure(kExitUsage, "POWERCCL_EMULATOR_MOVE_DATA=0 leaves nothing to check",
+                  "add -c 0, or unset the variable");
+  }
+  if (options.min_time_s < 0) {
+    options.min_time_s = !options.energy ? 0 : setting.emulated ? kMinTimeEmulatedS : kMinTimeRealS;
+  }
+  decide_clocks(options, setting);
+  return setting;
+}
+
+std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) {
+  std::set<std::string> done;
+  for (const std::string& file : options.skip) {
+    if (!std::ifstream(file)) throw Failure(kExitUsage, "--skip: cannot read " + file);
+    done.merge(done_points(file));
+  }
+  if (options.resume) done.merge(done_points(options.json_lines, &setting.keep_json_lines_bytes));
+  std::vector<Point> plan = make_plan(options, ranks, done);
+  setting.skipped_points = make_plan(options, ranks, {}).size() - plan.size();
+  if (options.root >= ranks) {
+    throw Failure(kExitUsage, "-r " + std::to_string(options.root) + ": there are " + std::to_string(ranks) + " ranks");
+  }
+  return plan;
+}
+
+void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, Rank& rank) {
+  Board& board = rank.board();
+  if (rank.rank() == 0) {
+    board.start = {};
+    rank.nccl().check(rank.nccl().get_version(&board.start.nccl_version), "ncclGetVersion");
+    rank.cuda().check(rank.cuda().driver_get_version(&board.start.cuda_version), "cuDriverGetVersion");
+    std::strncpy(board.start.nccl_path, rank.nccl().path.c_str(), sizeof board.start.nccl_path - 1);
+    if (options.mode == Mode::kSweep) board.tell(Tell::kStart);
+  }
+  if (options.mode == Mode::kTrain) {
+    run_train(options, model, rank);
+  } else {
+    run_sweep(options, plan, rank);
+  }
+  if (rank.rank() == 0) {
+    board.deadline_ns = 0;
+    board.tell(Tell::kFinish);
+  }
+}
+
+int run(int argc, char** argv) {
+  Options options = parse_options(argc, argv);
+  if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) {
+    std::fputs(options.mode == Mode::kHelp ? usage_text() : kVersion, stdout);
+    if (options.mode == Mode::kVersion) std::fputs("\n", stdout);
+    return kExitOk;
+  }
+  Setting setting = decide(options);
+  const Model model = model_of(options.train);
+  const Launch launch = prepare_launch(options);
+  Board& board = *launch.board;
+  std::vector<Point> plan;
+  if (options.mode == Mode::kSweep) plan = plan_of(options, setting, board.ranks());
+  std::unique_ptr<Report> report;
+  if (launch.leads()) {
+    report = std::make_unique<Report>(options, setting, plan, launch, model);
+    if (options.timeout_s > 0) {
+      board.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options.timeout_s) * 1'000'000'000;
+    }
+  }
+  supervise(
+      launch,
+      [&](int first, int count, int device) {
+        return run_ranks(options, board, first, count, device,
+                         [&](Rank& rank) { rank_work(options, plan, model, rank); });
+      },
+      [&] { report->run(); });
+  const bool wrong = report != nullptr && report->conclude();
+  if (board.failed()) {
+    if (launch.leads()) throw Failure(board.exit_code(), board.reason(), board.hint());
+    return board.exit_code();
+  }
+  return wrong ? kExitWrongElements : kExitOk;
+}
+
+}  // namespace
+}  // namespace powerccl::bench
+
+int main(int argc, char** argv) {
+  using powerccl::bench::Failure;
+  try {
+    return powerccl::bench::run(argc, argv);
+  } catch (const Failure& failure) {
+    std::fprintf(stderr, "powerccl-bench: error: %s\n", failure.what());
+    if (!failure.hint().empty()) std::fprintf(stderr, "hint: %s\n", failure.hint().c_str());
+    return failure.code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "powerccl-bench: error: %s\n", error.what());
+    return powerccl::bench::kExitRankFailed;
+  }
+}

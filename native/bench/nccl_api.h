@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of NCCL's API that the bench uses, from libnccl.so.2 at run time. Declarations are ours, written from the
+// facts of NCCL 2.x's public ABI: enum values and argument lists have not changed since 2.7 (send/recv), 2.10 (avg,
+// bfloat16) and 2.28 (all-to-all, gather, scatter).
+#ifndef POWERCCL_BENCH_NCCL_API_H
+#define POWERCCL_BENCH_NCCL_API_H
+#include <cuda.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace powerccl::bench {
+
+struct NcclUniqueId {
+  char bytes[128];
+};
+using NcclComm = struct NcclCommOpaque*;
+
+enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+
+struct NcclApi {
+  int (*get_version)(int*);
+  int (*get_unique_id)(NcclUniqueId*);
+  int (*comm_init_rank)(NcclComm*, int ranks, NcclUniqueId, int rank);
+  int (*comm_destroy)(NcclComm);
+  int (*comm_abort)(NcclComm);
+  int (*comm_get_async_error)(NcclComm, int*);
+  const char* (*get_error_string)(int);
+  const char* (*get_last_error)(NcclComm);  // since 2.13; null before
+  int (*group_start)();
+  int (*group_end)();
+  int (*all_reduce)(const void*, void*, size_t, int type, int op, NcclComm, CUstream);
+  int (*broadcast)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);
+  int (*reduce)(const void*, void*, size_t, int type, int op, int root, NcclComm, CUstream);
+  int (*all_gather)(const void*, void*, size_t, int type, NcclComm, CUstream);
+  int (*reduce_scatter)(const void*, void*, size_t, int type, int op, NcclComm, CUstream);
+  int (*send)(const void*, size_t, int type, int peer, NcclComm, CUstream);
+  int (*recv)(void*, size_t, int type, int peer, NcclComm, CUstream);
+  int (*all_to_all)(const void*, void*, size_t, int type, NcclComm, CUstream);         // since 2.28; null before
+  int (*gather)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);   // since 2.28
+  int (*scatter)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);  // since 2.28
+  std::string path;
+
+  static NcclApi load(const std::string& explicit_path);
+  // Throws Failure(kExitRankFailed) with NCCL's own words; `comm` may be null.
+  void check(int result, const char* doing, NcclComm comm = nullptr) const;
+};
+
+// The files tried, in order: `explicit_path` alone if given (--nccl), else NCCL_LIBRARY alone, else libnccl.so.2 as the
+// loader finds it, then POWERCCL_NCCL_LIBRARY (set by Python: where PyTorch's wheel keeps it).
+std::vector<std::string> nccl_candidates(const std::string& explicit_path);
+
+// 22809 -> "2.28.9"
+std::string nccl_version_text(int version);
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/options.h"
+
+#include <getopt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+namespace {
+
+[[noreturn]] void usage_error(const std::string& what, const std::string& hint = "powerccl-bench --help") {
+  throw Failure(kExitUsage, what, hint);
+}
+
+double parse_number(const std::string& text, const char* what, double low, double high) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value >= low && value <= high)) {
+    usage_error(std::string(what) + ": '" + text + "' is not a number in range");
+  }
+  return value;
+}
+
+int parse_integer(const std::string& text, const char* what, int low, int high = 1 << 30) {
+  const double value = parse_number(text, what, low, high);
+  if (value != std::floor(value)) usage_error(std::string(what) + ": '" + text + "' is not a whole number");
+  return static_cast<int>(value);
+}
+
+bool parse_switch(const std::string& text, const char* what) {
+  return parse_integer(text, what, 0, 1) != 0;
+}
+
+void add_patterns(Options& options, const std::string& text) {
+  for (const std::string& name : split(text, ',')) {
+    if (name == "all") {
+      for (const PatternInfo& each : patterns()) options.patterns.push_back(each.pattern);
+    } else if (const auto pattern = pattern_named(name)) {
+      options.patterns.push_back(*pattern);
+    } else {
+      usage_error("no pattern is called '" + name + "'",
+                  "all, all_reduce, broadcast, reduce, all_gather, reduce_scatter, send_receive, scatter, gather, "
+                  "all_to_all; or the mode `train`");
+    }
+  }
+}
+
+std::vector<Type> parse_types(const std::string& text) {
+  std::vector<Type> chosen;
+  for (const std::string& name : split(text, ',')) {
+    if (name == "all") {
+      for (const TypeInfo& each : types()) chosen.push_back(each.type);
+    } else if (const auto type = type_named(name)) {
+      chosen.push_back(*type);
+    } else {
+      usage_error("-d: no type is called '" + name + "'",
+                  "float32 (float), float16 (half), bfloat16, float64 (double), int32, int64, all");
+    }
+  }
+  return chosen;
+}
+
+std::vector<Op> parse_ops(const std::string& text) {
+  std::vector<Op> chosen;
+  for (const std::string& name : split(text, ',')) {
+    if (name == "all") {
+      for (const OpInfo& each : operators()) chosen.push_back(each.op);
+    } else if (const auto op = op_named(name)) {
+      chosen.push_back(*op);
+    } else {
+      usage_error("-o: no operator is called '" + name + "'", "sum, prod, max, min, avg, all");
+    }
+  }
+  return chosen;
+}
+
+enum LongOnly {
+  kThreads = 256,
+  kInPlace,
+  kGrouped,
+  kJson,
+  kJsonLines,
+  kResume,
+  kSkip,
+  kMinTime,
+  kNoEnergy,
+  kNccl,
+  kRendezvous,
+  kClock,
+  kSetClocks,
+  kSettle,
+  kSampleMs,
+  kEvents,
+  kBlocking,
+  kVersionFlag,
+  kModel,
+  kTrainIterations,
+  kForward,
+  kBackward,
+  kBuckets,
+  kOverlap,
+};
+
+const option kLongOptions[] = {
+    {"minbytes", required_argument, nullptr, 'b'},
+    {"maxbytes", required_argument, nullptr, 'e'},
+    {"stepbytes", required_argument, nullptr, 'i'},
+    {"stepfactor", required_argument, nullptr, 'f'},
+    {"iters", required_argument, nullptr, 'n'},
+    {"warmup_iters", required_argument, nullptr, 'w'},
+    {"check", required_argument, nullptr, 'c'},
+    {"datatype", required_argument, nullptr, 'd'},
+    {"dtype", required_argument, nullptr, 'd'},
+    {"op", required_argument, nullptr, 'o'},
+    {"root", required_argument, nullptr, 'r'},
+    {"ngpus", required_argument, nullptr, 'g'},
+    {"gpus", required_argument, nullptr, 'g'},
+    {"cudagraph", required_argument, nullptr, 'G'},
+    {"graph", required_argument, nullptr, 'G'},
+    {"timeout", required_argument, nullptr, 'T'},
+    {"per_iter_timing", required_argument, nullptr, 'I'},
+    {"output_file", required_argument, nullptr, kJson},
+    {"events", no_argument, nullptr, kEvents},
+    {"blocking", no_argument, nullptr, kBlocking},
+    {"threads", no_argument, nullptr, kThreads},
+    {"in-place", no_argument, nullptr, kInPlace},
+    {"grouped", no_argument, nullptr, kGrouped},
+    {"json", required_argument, nullptr, kJson},
+    {"json-lines", required_argument, nullptr, kJsonLines},
+    {"resume", no_argument, nullptr, kResume},
+    {"skip", required_argument, nullptr, kSkip},
+    {"min-time", required_argument, nullptr, kMinTime},
+    {"no-energy", no_argument, nullptr, kNoEnergy},
+    {"nccl", required_argument, nullptr, kNccl},
+    {"rendezvous", required_argument, nullptr, kRendezvous},
+    {"clock", required_argument, nullptr, kClock},
+    {"clocks", required_argument, nullptr, kClock},
+    {"set-clocks", no_argument, nullptr, kSetClocks},
+    {"settle", required_argument, nullptr, kSettle},
+    {"sample-ms", required_argument, nullptr, kSampleMs},
+    {"model", required_argument, nullptr, kModel},
+    {"iterations", required_argument, nullptr, kTrainIterations},
+    {"forward-ms", required_argument, nullptr, kForward},
+    {"backward-ms", required_argument, nullptr, kBackward},
+    {"buckets", required_argument, nullptr, kBuckets},
+    {"overlap", required_argument, nullptr, kOverlap},
+    {"help", no_argument, nullptr, 'h'},
+    {"version", no_argument, nullptr, kVersionFlag},
+    {nullptr, 0, nullptr, 0},
+};
+
+void apply_train(Options& options, int code, const std::string& value) {
+  TrainOptions& train = options.train;
+  switch (code) {
+    case kModel:
+      train.model = value;
+      break;
+    case kTrainIterations:
+      train.iterations = parse_integer(value, "--iterations", 1);
+      break;
+    case kForward:
+      train.forward_ms = parse_number(value, "--forward-ms", 0, 1e6);
+      break;
+    case kBackward:
+      train.backward_ms = parse_number(value, "--backward-ms", 0, 1e6);
+      break;
+    case kBuckets:
+      train.buckets_bytes.clear();
+      for (const std::string& each : split(value, ',')) train.buckets_bytes.push_back(parse_size(each, "--buckets"));
+      if (train.buckets_bytes.size() > 32) usage_error("--buckets: at most 32");
+      break;
+    case kOverlap:
+      if (value != "none" && value != "backward") usage_error("--overlap: none or backward, not '" + value + "'");
+      train.overlap = value == "none" ? Overlap::kNone : Overlap::kBackward;
+      break;
+    default:
+      break;
+  }
+}
+
+void apply(Options& options, int code, const std::string& value, const char* name) {
+  switch (code) {
+    case 'b':
+      options.min_bytes = parse_size(value, "-b");
+      break;
+    case 'e':
+      options.max_bytes = parse_size(value, "-e");
+      break;
+    case 'i':
+      options.step_bytes = parse_size(value, "-i");
+      break;
+    case 'f':
+      options.factor = parse_number(value, "-f", 1.0001, 1e6);
+      break;
+    case 'n':
+      options.iterations = parse_integer(value, "-n", 1);
+      break;
+    case 'w':
+      options.warmup = options.train.warmup = parse_integer(value, "-w", 0);
+      break;
+    case 'c':
+      options.check = parse_integer(value, "-c", 0);
+      break;
+    case 'd':
+      options.types = parse_types(value);
+      options.train.type = options.types.front();
+      break;
+    case 'o':
+      options.ops = parse_ops(value);
+      break;
+    case 'r':
+      options.root = value == "all" ? -1 : parse_integer(value, "-r", 0);
+      break;
+    case 'g':
+      options.gpus = parse_integer(value, "-g", 1, 64);
+      break;
+    case 'z':
+      options.blocking = parse_integer(value, "-z", 0, 3) != 0;
+      break;
+    case 'G':
+      options.graph_launches = parse_integer(value, "-G", 0);
+      break;
+    case 'T':
+      options.timeout_s = parse_integer(value, "-T", 0);
+      break;
+    case 'I':
+      options.events = parse_switch(value, "-I");
+      break;
+    case 'J':
+    case kJson:
+      options.json = value;
+      break;
+    case 'h':
+      options.mode = Mode::kHelp;
+      break;
+    case kVersionFlag:
+      options.mode = Mode::kVersion;
+      break;
+    case kEvents:
+      options.events = true;
+      break;
+    case kBlocking:
+      options.blocking = true;
+      break;
+    case kThreads:
+      options.threads = true;
+      break;
+    case kInPlace:
+      options.in_place = true;
+      break;
+    case kGrouped:
+      options.grouped = true;
+      break;
+    case kJsonLines:
+      options.json_lines = value;
+      break;
+    case kResume:
+      options.resume = true;
+      break;
+    case kSkip:
+      options.skip.push_back(value);
+      break;
+    case kMinTime:
+      options.min_time_s = parse_number(value, "--min-time", 0, 3600);
+      break;
+    case kNoEnergy:
+      options.energy = false;
+      break;
+    case kNccl:
+      options.nccl = value;
+      break;
+    case kRendezvous:
+      options.rendezvous = value;
+      break;
+    case kClock:
+      options.clocks_mhz = parse_clocks(value);
+      break;
+    case kSetClocks:
+      options.set_clocks = true;
+      break;
+    case kSettle:
+      options.settle_s = parse_number(value, "--settle", 0, 60);
+      break;
+    case kSampleMs:
+      options.sample_ms = parse_integer(value, "--sample-ms", 1, 1000);
+      break;
+    case '?':
+      usage_error(std::string("unknown option, or an option without its value: ") + name);
+    default:
+      apply_train(options, code, value);
+  }
+}
+
+void check_together(const Options& options) {
+  if (options.mode == Mode::kTrain) return;
+  if (options.patterns.empty())
+    usage_error("which pattern?", "powerccl-bench all_reduce, powerccl-bench all, or --help");
+  if (options.max_bytes < options.min_bytes) usage_error("-e is less than -b");
+  if (options.blocking && options.graph_launches > 0) usage_error("--blocking and --graph exclude each other");
+  if (options.events && options.graph_launches > 0) usage_error("--events and --graph exclude each other");
+  if (options.resume && options.json_lines.empty()) usage_error("--resume needs --json-lines FILE");
+}
+
+}  // namespace
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+size_t parse_size(const std::string& text, const char* what) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit = end;
+  if (unit.ends_with("iB")) {
+    unit.resize(unit.size() - 2);
+  } else if (unit.ends_with("B")) {
+    unit.resize(unit.size() - 1);
+  }
+  const std::string letters = "KMGT";
+  const size_t power = unit.empty() ? 0 : letters.find(static_cast<char>(std::toupper(unit[0]))) + 1;
+  const double bytes = std::ldexp(number, static_cast<int>(10 * power));
+  if (end == text.c_str() || unit.size() > 1 || (!unit.empty() && power == 0) || !(bytes >= 0 && bytes < 1e13)) {
+    usage_error(std::string(what) + ": '" + text + "' is not a size",
+                "a number with K, M or G after it, as 128K or 62.5M");
+  }
+  return static_cast<size_t>(bytes);
+}
+
+std::vector<int> parse_clocks(const std::string& text) {
+  std::vector<int> clocks;
+  for (const std::string& part : split(text, ',')) {
+    if (part == "default") {
+      clocks.push_back(kClockAsFound);
+      continue;
+    }
+    const std::vector<std::string> range = split(part, ':');
+    if (range.size() != 1 && range.size() != 3)
+      usage_error("--clocks: '" + part + "' is no clock", "1590,900 or 1590:300:15");
+    const int first = parse_integer(range[0], "--clocks", 1, 10000);
+    if (range.size() == 1) {
+      clocks.push_back(first);
+      continue;
+    }
+    const int last = parse_integer(range[1], "--clocks", 1, 10000);
+    const int step = parse_integer(range[2], "--clocks", 1, 10000);
+    for (int clock = first; last < first ? clock >= last : clock <= last; clock += last < first ? -step : step) {
+      clocks.push_back(clock);
+    }
+  }
+  return clocks;
+}
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  for (int i = 0; i < argc; ++i) options.command.emplace_back(argv[i]);
+  opterr = 0;
+  optind = 0;  // glibc: start afresh, permuting
+  for (;;) {
+    const int before = optind == 0 ? 1 : optind;
+    const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:G:T:I:J:h", kLongOptions, nullptr);
+    if (code == -1) break;
+    apply(options, code, optarg != nullptr ? optarg : "", argv[std::min(before, argc - 1)]);
+  }
+  for (int i = optind; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "train") {
+      options.mode = options.mode == Mode::kSweep ? Mode::kTrain : options.mode;
+    } else if (word != "sweep") {
+      add_patterns(options, word);
+    }
+  }
+  if (options.mode != Mode::kHelp && options.mode != Mode::kVersion) check_together(options);
+  return options;
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line. NCCL tests' options keep their letters and meanings; sizes take the suffixes K, M, G (of 1024).
+#ifndef POWERCCL_BENCH_OPTIONS_H
+#define POWERCCL_BENCH_OPTIONS_H
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/pattern.h"
+
+namespace powerccl::bench {
+
+enum class Mode { kSweep, kTrain, kHelp, kVersion };
+enum class Overlap { kNone, kBackward };
+
+inline constexpr int kClockAsFound = 0;
+
+struct TrainOptions {
+  std::string model = "microllama";
+  int iterations = 5;
+  int warmup = 2;
+  std::optional<double> forward_ms, backward_ms;
+  std::vector<size_t> buckets_bytes;  // empty: the model's
+  std::optional<Overlap> overlap;
+  std::optional<Type> type;
+};
+
+struct Options {
+  Mode mode = Mode::kSweep;
+  std::vector<std::string> command;
+
+  std::vector<Pattern> patterns;
+  size_t min_bytes = 128 << 10, max_bytes = 64 << 20, step_bytes = 0;
+  double factor = 2;
+  int iterations = 20, warmup = 1, check = 1, graph_launches = 0;
+  bool blocking = false, in_place = false, events = false, grouped = false;
+  std::vector<Type> types{Type::kFloat32};
+  std::vector<Op> ops{Op::kSum};
+  int root = 0;  // -1: each rank in turn
+  std::vector<int> clocks_mhz{kClockAsFound};
+
+  int gpus = 0;  // 0: all there are
+  bool threads = false;
+  bool set_clocks = false;  // consent to change a real GPU's clock
+  bool energy = true;
+  double min_time_s = -1;  // -1: 0.25 emulated, 1.0 real, 0 without energy
+  double settle_s = 0.1;   // collectives run unmeasured after a change of clock
+  int sample_ms = 10;
+  int timeout_s = 300;  // for each point or iteration, and for start-up; 0: none
+  std::string nccl, rendezvous, json, json_lines;
+  std::vector<std::string> skip;
+  bool resume = false;
+
+  TrainOptions train;
+
+  bool wants_clock() const { return clocks_mhz.size() > 1 || clocks_mhz.front() != kClockAsFound; }
+};
+
+// Throws Failure(kExitUsage) that names the option, and how it should look.
+Options parse_options(int argc, char** argv);
+const char* usage_text();
+
+// "62.5M" -> 65536000. Throws Failure(kExitUsage); `what` names the option.
+size_t parse_size(const std::string& text, const char* what);
+// "1590,1500", "1590:300:15" (first:last:step, either direction), "default".
+std::vector<int> parse_clocks(const std::string& text);
+std::vector<std::string> split(const std::string& text, char separator);
+
+}  // namespace powerccl::bench
+#endif

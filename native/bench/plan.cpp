@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/plan.h"
+
+#include <fstream>
+
+namespace powerccl::bench {
+namespace {
+
+// The value of `name` in one line written by our own writer: flat, and strings without escapes.
+std::string field(const std::string& line, const std::string& name) {
+  const size_t at = line.find("\"" + name + "\":");
+  if (at == std::string::npos) return "";
+  const size_t begin = line.find_first_not_of(' ', at + name.size() + 3);
+  if (begin == std::string::npos) return "";
+  if (line[begin] == '"') return line.substr(begin + 1, line.find('"', begin + 1) - begin - 1);
+  return line.substr(begin, line.find_first_of(",} ", begin) - begin);
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part + "|";
+  return text;
+}
+
+}  // namespace
+
+std::string key_of(const Point& point, int ranks) {
+  const PatternInfo& pattern = info(point.pattern);
+  return join({pattern.name, std::to_string(point.shape.size_bytes), info(point.type).name,
+               pattern.reduces ? info(point.op).name : "null", pattern.has_root ? std::to_string(point.root) : "null",
+               point.in_place ? "true" : "false", std::to_string(ranks),
+               point.clock_mhz == kClockAsFound ? "null" : std::to_string(point.clock_mhz)});
+}
+
+std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes) {
+  std::set<std::string> done;
+  std::ifstream file(path);
+  std::string line;
+  uint64_t whole = 0;
+  while (std::getline(file, line)) {
+    if (file.eof() || !line.ends_with("}")) break;
+    whole += line.size() + 1;
+    if (field(line, "type") != "point") continue;
+    done.insert(
+        join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
+              field(line, "root"), field(line, "in_place"), field(line, "ranks"), field(line, "clock_requested_mhz")}));
+  }
+  if (whole_bytes != nullptr) *whole_bytes = whole;
+  return done;
+}
+
+std::vector<size_t> sizes_of(const Options& options) {
+  std::vector<size_t> sizes;
+  for (size_t size = options.min_bytes; size <= options.max_bytes;) {
+    sizes.push_back(size);
+    const size_t next = options.step_bytes > 0 ? size + options.step_bytes
+                                               : static_cast<size_t>(static_cast<double>(size) * options.factor);
+    if (next <= size) break;  // 0, or a factor too small to move on
+    size = next;
+  }
+  return sizes;
+}
+
+std::vector<Point> make_plan(const Options& options, int ranks, const std::set<std::string>& done) {
+  std::vector<Point> plan;
+  const auto add = [&](Point point) {
+    if (!done.contains(key_of(point, ranks))) plan.push_back(point);
+  };
+  for (const int clock : options.clocks_mhz) {
+    for (const Pattern pattern : options.patterns) {
+      const PatternInfo& about = info(pattern);
+      const std::vector<Op> ops = about.reduces ? options.ops : std::vector<Op>{Op::kSum};
+      const int first_root = about.has_root && options.root >= 0 ? options.root : 0;
+      const int last_root = about.has_root && options.root < 0 ? ranks - 1 : first_root;
+      for (const Type type : options.types) {
+        for (const Op op : ops) {
+          for (int root = first_root; root <= last_root; ++root) {
+            for (const size_t size : sizes_of(options)) {
+              const Shape shape = shape_of(pattern, size, type, ranks);
+              add({pattern, type, op, root, clock, false, shape});
+              if (options.in_place && about.in_place) add({pattern, type, op, root, clock, true, shape});
+            }
+          }
+        }
+      }
+    }
+  }
+  return plan;
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The points of a sweep, in the order they are measured, and which of them are already done.
+#ifndef POWERCCL_BENCH_PLAN_H
+#define POWERCCL_BENCH_PLAN_H
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/options.h"
+
+namespace powerccl::bench {
+
+struct Point {
+  Pattern pattern;
+  Type type;
+  Op op;
+  int root;
+  int clock_mhz;  // kClockAsFound: leave it
+  bool in_place;
+  Shape shape;
+};
+
+// Identifies a point in `--json-lines` files, whatever order their fields have.
+std::string key_of(const Point& point, int ranks);
+
+// The keys of the points that a `--json-lines` file holds. A last line without its end is not counted.
+// `whole_bytes`, if given, is set to the length of the file up to its last whole line.
+std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes = nullptr);
+
+// Clocks outermost, since changing one is slow and must settle; then pattern, type, operator, root, size.
+std::vector<Point> make_plan(const Options& options, int ranks, const std::set<std::string>& done);
+
+std::vector<size_t> sizes_of(const Options& options);
+
+}  // namespace powerccl::bench
+#endif

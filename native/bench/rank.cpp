@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/rank.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr uint64_t kWatchNs = 20'000'000;
+constexpr int kAbortGraceMs = 3000;
+
+std::string uuid_text(const CUuuid& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char hex[4];
+    std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += (i == 4 || i == 6 || i == 8 || i == 10) ? std::string("-") + hex : hex;
+  }
+  return text;
+}
+
+void copy(char* to, size_t size, const std::string& text) {
+  std::strncpy(to, text.c_str(), size - 1);
+  to[size - 1] = '\0';
+}
+
+CUdevice open_device(const CudaApi& cuda, const Board& board, int ordinal) {
+  int count = 0;
+  cuda.check(cuda.device_get_count(&count), "cuDeviceGetCount");
+  // A launcher may show each process its own GPU alone.
+  if (ordinal >= count && count == 1 && std::getenv("LOCAL_RANK") != nullptr) ordinal = 0;
+  if (ordinal >= count) {
+    throw Failure(
+        kExitMissing,
+        "more ranks than GPUs: " + std::to_string(board.ranks()) + " ranks, " + std::to_string(count) + " GPUs",
+        "ask for at most " + std::to_string(count) + " ranks (-g " + std::to_string(count) +
+            "), or look at CUDA_VISIBLE_DEVICES");
+  }
+  CUdevice device = 0;
+  cuda.check(cuda.device_get(&device, ordinal), "cuDeviceGet");
+  return device;
+}
+
+}  // namespace
+
+Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin)
+    : options_(options), board_(board), rank_(rank), spin_(spin), cuda_(CudaApi::instance()) {
+  const CUdevice cu_device = open_device(cuda_, board, device);
+  CUcontext context = nullptr;
+  cuda_.check(cuda_.primary_context_retain(&context, cu_device), "cuDevicePrimaryCtxRetain");
+  cuda_.check(cuda_.context_set_current(context), "cuCtxSetCurrent");
+  cuda_.check(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  cuda_.check(cuda_.event_create(&done_, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+
+  RankAbout& about = board.about[rank];
+  about.device = device;
+  CUuuid uuid{};
+  cuda_.check(cuda_.device_get_name(about.name, sizeof about.name, cu_device), "cuDeviceGetName");
+  cuda_.check(cuda_.device_get_uuid(&uuid, cu_device), "cuDeviceGetUuid");
+  copy(about.uuid, sizeof about.uuid, uuid_text(uuid));
+  cuda_.check(cuda_.device_get_pci_bus_id(about.pci, sizeof about.pci, cu_device), "cuDeviceGetPCIBusId");
+  cuda_.check(cuda_.device_get_attribute(&about.sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cu_device),
+              "cuDeviceGetAttribute");
+  nccl_ = NcclApi::load(options.nccl);
+  board.barrier();
+  for (int other = 0; other < rank; ++other) {
+    if (std::strcmp(board.about[other].uuid, about.uuid) == 0) {
+      throw Failure(kExitMissing,
+                    "more ranks than GPUs: ranks " + std::to_string(other) + " and " + std::to_string(rank) +
+                        " have the same one (" + about.uuid + ")",
+                    "start at most one rank for each GPU");
+    }
+  }
+  NcclUniqueId id{};
+  if (rank == 0) {
+    nccl_.check(nccl_.get_unique_id(&id), "ncclGetUniqueId");
+    board.publish_id(id);
+  }
+  id = board.wait_for_id();
+  NcclComm comm = nullptr;
+  nccl_.check(nccl_.comm_init_rank(&comm, board.ranks(), id, rank), "ncclCommInitRank");
+  comm_ = comm;
+}
+
+void Rank::close() {
+  if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) {
+    nccl_.check(nccl_.comm_destroy(comm), "ncclCommDestroy");
+  }
+  for (const CUevent event : events_) cuda_.event_destroy(event);
+  if (send_ != 0) cuda_.mem_free(send_);
+  if (recv_ != 0) cuda_.mem_free(recv_);
+  cuda_.event_destroy(done_);
+  cuda_.stream_destroy(stream_);
+}
+
+void Rank::reserve(size_t send_bytes, size_t recv_bytes) {
+  const auto grow = [&](CUdeviceptr& buffer, size_t& has, size_t wanted) {
+    wanted = std::max<size_t>(wanted, 256);
+    if (has >= wanted) return;
+    if (buffer != 0) cuda_.check(cuda_.mem_free(buffer), "cuMemFree");
+    cuda_.check(cuda_.mem_alloc(&buffer, wanted), "cuMemAlloc");
+    has = wanted;
+  };
+  grow(send_, send_bytes_, send_bytes);
+  grow(recv_, recv_bytes_, recv_bytes);
+}
+
+CUevent Rank::event(size_t index) {
+  while (events_.size() <= index) {
+    CUevent event = nullptr;
+    cuda_.check(cuda_.event_create(&event, CU_EVENT_DEFAULT), "cuEventCreate");
+    events_.push_back(event);
+  }
+  return events_[index];
+}
+
+double Rank::elapsed_ms(CUevent from, CUevent to) const {
+  float ms = 0;
+  cuda_.check(cuda_.event_elapsed_time(&ms, from, to), "cuEventElapsedTime");
+  return ms;
+}
+
+void Rank::wait(CUstream stream) {
+  throw_if_failed();
+  CUresult result = CUDA_SUCCESS;
+  if (spin_) {
+    while ((result = cuda_.stream_query(stream)) == CUDA_ERROR_NOT_READY) {
+      throw_if_failed();
+      sched_yield();
+    }
+  } else {
+    record(done_, stream);
+    result = cuda_.event_synchronize(done_);
+  }
+  throw_if_failed();
+  cuda_.check(result, "waiting for the GPU");
+}
+
+void Rank::set_deadline() {
+  if (rank_ != 0 || options_.timeout_s == 0) return;
+  board_.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options_.timeout_s) * 1'000'000'000;
+}
+
+void Rank::poll_async_error() {
+  const NcclComm comm = comm_.load();
+  if (comm == nullptr) return;
+  int state = kNcclSuccess;
+  int result = nccl_.comm_get_async_error(comm, &state);
+  if (result == kNcclSuccess) result = state;
+  if (result == kNcclSuccess || result == kNcclInProgress) return;
+  const char* last = nccl_.get_last_error != nullptr ? nccl_.get_last_error(comm) : nullptr;
+  board_.fail(kExitRankFailed,
+              "rank " + std::to_string(rank_) + ": NCCL reports " + nccl_.get_error_string(result) +
+                  (last != nullptr && *last != '\0' ? std::string(": ") + last : ""),
+              "NCCL_DEBUG=WARN shows NCCL's own messages");
+}
+
+void Rank::abort() {
+  if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) nccl_.comm_abort(comm);
+}
+
+namespace {
+
+// The ranks of this process as the watchdog sees them: there from the end of their construction until they close.
+class Crew {
+ public:
+  void add(Rank* rank) {
+    const std::lock_guard lock(mutex_);
+    ranks_.push_back(rank);
+  }
+  void remove(Rank* rank) {
+    const std::lock_guard lock(mutex_);
+    std::erase(ranks_, rank);
+  }
+  template <typename Visit>
+  void each(Visit visit) {
+    const std::lock_guard lock(mutex_);
+    for (Rank* rank : ranks_) visit(*rank);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Rank*> ranks_;
+};
+
+// Ends the process if aborting the communicators does not bring its ranks home.
+void watch(Board& board, Crew& crew, const std::atomic<bool>& over) {
+  while (!over) {
+    if (!board.sleep_unless_failed(kWatchNs)) {
+      crew.each([](Rank& rank) { rank.poll_async_error(); });
+      continue;
+    }
+    // NCCL's abort waits for the others' in one process: one thread each, and nobody waits for them.
+    std::vector<Rank*> ranks;
+    crew.each([&](Rank& rank) { ranks.push_back(&rank); });
+    for (Rank* rank : ranks) std::thread([rank] { rank->abort(); }).detach();
+    for (int waited = 0; waited < kAbortGraceMs && !over; waited += 10) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (!over) _exit(kExitRankFailed);
+  }
+}
+
+void run_rank(const Options& options, Board& board, Crew& crew, int rank, int device, bool spin,
+              const std::function<void(Rank&)>& work) {
+  const std::string who = "rank " + std::to_string(rank) + ": ";
+  try {
+    // Never destroyed: after a failure the watchdog may still be aborting its communicator.
+    auto* self = new Rank(options, board, rank, device, spin);
+    crew.add(self);
+    work(*self);
+    board.barrier();
+    crew.remove(self);
+    self->close();
+  } catch (const Aborted&) {
+  } catch (const Failure& failure) {
+    board.fail(failure.code(), who + failure.what(), failure.hint());
+  } catch (const std::exception& error) {
+    board.fail(kExitRankFailed, who + error.what());
+  }
+}
+
+}  // namespace
+
+int run_ranks(const Options& options, Board& board, int first, int count, int first_device,
+              const std::function<void(Rank&)>& work) {
+  // Polling is exact but takes a core a rank; emulated GPUs need those cores themselves.
+  const bool emulated = std::getenv("POWERCCL_EMULATOR_SOCKET") != nullptr;
+  const bool spin = !emulated && sysconf(_SC_NPROCESSORS_ONLN) >= 2 * board.ranks();
+  Crew crew;
+  std::atomic<bool> over{false};
+  std::thread watchdog([&] { watch(board, crew, over); });
+  std::vector<std::thread> threads;
+  for (int i = 1; i < count; ++i) {
+    threads.emplace_back([&, i] { run_rank(options, board, crew, first + i, first_device + i, spin, work); });
+  }
+  run_rank(options, board, crew, first, first_device, spin, work);
+  for (std::thread& thread : threads) thread.join();
+  over = true;
+  watchdog.join();
+  return board.failed() ? kExitRankFailed : kExitOk;
+}
+
+}  // namespace powerccl::bench

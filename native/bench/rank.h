@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank: a GPU, a stream, a communicator, and waiting that ends when another rank has failed.
+#ifndef POWERCCL_BENCH_RANK_H
+#define POWERCCL_BENCH_RANK_H
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/board.h"
+#include "bench/cuda_api.h"
+#include "bench/failure.h"
+#include "bench/nccl_api.h"
+#include "bench/options.h"
+
+namespace powerccl::bench {
+
+class Rank {
+ public:
+  // Takes device `device`, joins the communicator of all ranks and names itself on the board.
+  // `spin`: poll for completion instead of sleeping (exact to a microsecond, costs a core).
+  Rank(const Options& options, Board& board, int rank, int device, bool spin);
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+  // Leaves the communicator; call once at the end of work that went well.
+  void close();
+
+  int rank() const { return rank_; }
+  int ranks() const { return board_.ranks(); }
+  Board& board() { return board_; }
+  const CudaApi& cuda() const { return cuda_; }
+  const NcclApi& nccl() const { return nccl_; }
+  CUstream stream() const { return stream_; }
+  NcclComm comm() const { return comm_; }
+  int sm_count() const { return board_.about[rank_].sm_count; }
+
+  // At least so many bytes each; contents are lost when they grow.
+  void reserve(size_t send_bytes, size_t recv_bytes);
+  CUdeviceptr send_buffer() const { return send_; }
+  CUdeviceptr recv_buffer() const { return recv_; }
+
+  // The event number `index` of this rank, made when first asked for; with timing.
+  CUevent event(size_t index);
+  void record(CUevent event, CUstream stream) { cuda_.check(cuda_.event_record(event, stream), "cuEventRecord"); }
+  double elapsed_ms(CUevent from, CUevent to) const;
+
+  // Until everything in the stream is done. Throws Aborted when a rank failed meanwhile.
+  void wait(CUstream stream);
+  void throw_if_failed() const {
+    if (board_.failed()) throw Aborted();
+  }
+  // Rank 0 states by when its present work must be done.
+  void set_deadline();
+
+  // For the watchdog: reports an asynchronous error of the communicator to the board; aborts it.
+  void poll_async_error();
+  void abort();
+
+ private:
+  const Options& options_;
+  Board& board_;
+  int rank_;
+  bool spin_;
+  const CudaApi& cuda_;
+  NcclApi nccl_;
+  CUstream stream_ = nullptr;
+  std::atomic<NcclComm> comm_{nullptr};
+  CUdeviceptr send_ = 0, recv_ = 0;
+  size_t send_bytes_ = 0, recv_bytes_ = 0;
+  CUevent done_ = nullptr;
+  std::vector<CUevent> events_;
+};
+
+// Runs `work` for the local ranks [first, first + count) in this process, a thread each, with a watchdog that aborts
+// their communicators once the board says that somebody failed. Returns the process's exit code.
+int run_ranks(const Options& options, Board& board, int first, int count, int first_device,
+              const std::function<void(Rank&)>& work);
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rank 0's supervisor does beside waiting: it samples NVML, sets clocks, and turns rank 0's news into the table on
+// stdout and the files of README.md.
+#ifndef POWERCCL_BENCH_REPORT_H
+#define POWERCCL_BENCH_REPORT_H
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/clock_guard.h"
+#include "bench/json.h"
+#include "bench/launch.h"
+#include "bench/models.h"
+#include "bench/plan.h"
+#include "bench/sampler.h"
+
+namespace powerccl::bench {
+
+struct Setting {  // decided before any rank exists
+  bool emulated, moves_data;
+  std::string clock_control, clock_reason;  // README.md; the reason may be empty
+  size_t skipped_points;
+  uint64_t keep_json_lines_bytes;  // --resume: where the file's last whole line ends
+};
+
+class Report {
+ public:
+  Report(const Options& options, const Setting& setting, const std::vector<Point>& plan, const Launch& launch,
+         const Model& model);
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  // Runs until rank 0 has finished or somebody failed.
+  void run();
+  // Writes the summary and --json once all ranks are gone. True if elements were wrong.
+  bool conclude();
+
+ private:
+  void on_start();
+  int on_clock();
+  void on_point();
+  void on_step();
+  void table_header();
+  void table_line(const Point& point, const PointNews& news, const Window& window);
+  void write_line(const std::string& line);
+  void write_json(bool finished);
+  json::Object common() const;
+  json::Object point_object(const Point& point, const PointNews& news, const Window& window) const;
+  struct StepEnergy {
+    std::optional<double> joules, communication_joules, clock_mhz;  // of all GPUs
+  };
+  StepEnergy energy_of(const StepNews& step);
+  json::Object step_object(const StepNews& step, const StepEnergy& energy) const;
+  void conclude_train();
+
+  const Options& options_;
+  Setting setting_;
+  const std::vector<Point>& plan_;
+  const Launch& launch_;
+  const Model& model_;
+  Board& board_;
+  std::unique_ptr<ClockGuard> guard_;
+  std::unique_ptr<Sampler> sampler_;
+  std::FILE* lines_ = nullptr;
+  bool started_ = false, finished_ = false;
+  double started_unix_s_;
+  uint64_t started_ns_;
+  StartNews start_{};
+  std::vector<json::Raw> results_;
+  std::vector<StepNews> steps_;
+  json::Object train_summary_;
+  int64_t wrong_ = 0;
+  double bandwidth_sum_ = 0;
+  size_t points_ = 0;
+  bool line_open_ = false;  // an out-of-place block waits for its in-place one
+};
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples energy, power and clock of all GPUs on one thread of the supervising process, never in a timed path.
+//
+// Energy counters move in steps (every 20 to 100 ms). Energy over a stretch of time is therefore told from the updates
+// seen: for a steady loop, power between the first and the last update inside it; for an arbitrary stretch, a straight
+// line between neighbouring updates.
+#ifndef POWERCCL_BENCH_SAMPLER_H
+#define POWERCCL_BENCH_SAMPLER_H
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/board.h"
+#include "bench/nvml_api.h"
+
+namespace powerccl::bench {
+
+// One update of a GPU's energy counter.
+struct EnergyUpdate {
+  uint64_t time_ns;   // in the middle between the reading that showed it and the one before
+  uint64_t slack_ns;  // and so much earlier or later at most
+  double joules;      // since an arbitrary start
+};
+
+// What a stretch of time tells about all GPUs together.
+struct Window {
+  std::string source;  // "counter", "power", or "" and then `reason`
+  std::string reason;
+  double watts_per_gpu = 0, watts_all_gpus = 0;
+  double window_s = 0, updates = 0, uncertainty_pct = 0;  // means over GPUs
+  std::optional<double> clock_mean_mhz, clock_min_mhz, clock_max_mhz, temperature_c;
+  std::optional<unsigned long long> throttle_reasons;
+};
+
+struct SteadyPower {
+  double watts, window_s;
+  int updates;           // periods between the first and the last update
+  double uncertainty_s;  // how far the two moments are known
+};
+// Mean power between the first and the last update inside [from, to]; nothing if there are not two.
+std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
+// Energy of [from, to] on straight lines between updates; nothing if the updates do not reach over it.
+std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
+
+class Sampler {
+ public:
+  // GPUs as `board` names them. Without NVML the sampler exists and answers with the reason.
+  Sampler(const Board& board, int pause_ms);
+  ~Sampler();
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
+
+  void start();
+  bool running() const { return thread_.joinable(); }
+  Window window(uint64_t from_ns, uint64_t to_ns);
+  // Sum over all GPUs; nothing if it cannot be told.
+  std::optional<double> joules_all_gpus(uint64_t from_ns, uint64_t to_ns);
+  // Waits until each counter has moved after `ns`, at most 300 ms.
+  void wait_past(uint64_t ns);
+  void forget_before(uint64_t ns);
+
+  std::string driver() const;
+  std::optional<int> nvml_index(int rank) const;
+  bool emulated() const { return nvml_ != nullptr && nvml_->emulated; }
+  // Failures that NVML answered while it was sampled, once it had worked: "" or the first one's text.
+  std::string trouble();
+
+ private:
+  struct ClockSample {
+    uint64_t time_ns;
+    unsigned int mhz;
+  };
+  struct Gpu {
+    nvmlDevice_t device = nullptr;
+    bool counts = false, reads_power = false;
+    uint64_t seen_ns = 0;
+    unsigned long long counter_mj = 0;
+    double power_joules = 0, last_watts = 0;  // power integrated by us, where there is no counter
+    std::vector<EnergyUpdate> updates;
+    std::vector<ClockSample> clocks;
+    std::optional<double> temperature_c;
+    unsigned long long throttle = 0;
+    bool throttle_known = false;
+  };
+  void loop();
+  void sample(Gpu& gpu, bool slow_ones_too);
+  void sample_energy(Gpu& gpu);
+  void note(nvmlReturn_t result, const char* call);
+
+  std::unique_ptr<NvmlApi> nvml_;
+  std::string reason_, trouble_;
+  int pause_ms_;
+  std::mutex mutex_;
+  std::vector<Gpu> gpus_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace powerccl::bench
+#endif

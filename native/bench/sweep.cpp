@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/sweep.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "bench/failure.h"
+#include "bench/verify.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr int kStretches = 5;
+constexpr size_t kMostTimedEvents = 1000;
+constexpr double kTrustedEstimateMs = 2;
+constexpr uint8_t kGarbage = 0xa5;  // what a receive buffer holds before a check
+
+// One captured graph of operations, launched in place of single calls.
+class Graph {
+ public:
+  Graph(Rank& rank, const Call& call, Buffers buffers, int operations) : cuda_(rank.cuda()) {
+    if (cuda_.stream_begin_capture == nullptr || cuda_.stream_end_capture == nullptr ||
+        cuda_.graph_instantiate_with_flags == nullptr || cuda_.graph_launch == nullptr) {
+      throw Failure(kExitMissing, "this driver has no CUDA graphs", "leave --graph out");
+    }
+    cuda_.check(cuda_.stream_begin_capture(rank.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    for (int i = 0; i < operations; ++i) enqueue(rank.nccl(), call, buffers, rank.comm(), rank.stream());
+    cuda_.check(cuda_.stream_end_capture(rank.stream(), &graph_), "cuStreamEndCapture");
+    cuda_.check(cuda_.graph_instantiate_with_flags(&executable_, graph_, 0), "cuGraphInstantiate");
+  }
+  ~Graph() {
+    if (executable_ != nullptr) cuda_.graph_exec_destroy(executable_);
+    if (graph_ != nullptr) cuda_.graph_destroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(CUstream stream) { cuda_.check(cuda_.graph_launch(executable_, stream), "cuGraphLaunch"); }
+
+ private:
+  const CudaApi& cuda_;
+  CUgraph graph_ = nullptr;
+  CUgraphExec executable_ = nullptr;
+};
+
+class Sweep {
+ public:
+  Sweep(const Options& options, const std::vector<Point>& plan, Rank& rank)
+      : options_(options), plan_(plan), rank_(rank), board_(rank.board()) {}
+
+  void run() {
+    size_t send_bytes = 0, recv_bytes = 0;
+    for (const Point& point : plan_) {
+      const size_t width = info(point.type).bytes;
+      // In place, everything lies in the receive buffer.
+      recv_bytes = std::max(recv_bytes, std::max(point.shape.send_count, point.shape.recv_count) * width);
+      send_bytes = std::max(send_bytes, point.shape.send_count * width);
+    }
+    rank_.set_deadline();
+    rank_.reserve(send_bytes, recv_bytes);
+    int clock = kClockAsFound;
+    bool refused = false;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      const Point& point = plan_[i];
+      // Once the driver has refused, all clocks are the clock as found: measuring the first one's points is enough.
+      if (refused && point.clock_mhz != plan_.front().clock_mhz) continue;
+      rank_.set_deadline();
+      prepare(point);
+      if (point.clock_mhz != clock && !refused) {
+        refused = !set_clock(point.clock_mhz);
+        clock = point.clock_mhz;
+        if (!refused) run_for(options_.settle_s);
+      }
+      measure(i);
+    }
+  }
+
+ private:
+  void prepare(const Point& point) {
+    call_ = {point.pattern, point.type,  point.op,       point.root,      rank_.ranks(),
+             rank_.rank(),  point.shape, point.in_place, options_.grouped};
+    buffers_ = place(call_, rank_.send_buffer(), rank_.recv_buffer());
+  }
+
+  void one() {
+    rank_.throw_if_failed();
+    enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
+  }
+  void many(uint64_t operations) {
+    for (uint64_t i = 0; i < operations; ++i) one();
+  }
+
+  bool set_clock(int mhz) {
+    double refused = 0;
+    if (rank_.rank() == 0) {
+      board_.clock_mhz = mhz;
+      refused = board_.tell(Tell::kClock);
+    }
+    return board_.max(rank_.rank(), refused) == 0;
+  }
+
+  // Seconds one operation takes, from CUDA events, agreed upon by all ranks.
+  double estimate() {
+    int operations = std::clamp(options_.iterations, 1, 5);
+    double slowest_ms = 0;
+    for (;;) {
+      rank_.record(rank_.event(0), rank_.stream());
+      many(static_cast<uint64_t>(operations));
+      rank_.record(rank_.event(1), rank_.stream());
+      rank_.wait(rank_.stream());
+      slowest_ms = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(1)));
+      if (slowest_ms >= kTrustedEstimateMs || operations >= 50) break;
+      operations = 50;
+    }
+    return std::max(slowest_ms * 1e-3 / operations, 1e-7);
+  }
+
+  void run_for(double seconds) {
+    if (seconds <= 0) return;
+    many(iterations_for(estimate(), seconds, 1));
+    rank_.wait(rank_.stream());
+  }
+
+  int64_t check() {
+    const CudaApi& cuda = rank_.cuda();
+    const size_t width = info(call_.type).bytes;
+    const size_t span = std::max(call_.shape.send_count, call_.shape.recv_count) * width;
+    const std::vector<uint8_t> sent = send_data(call_);
+    std::vector<uint8_t> received(received_count(call_) * width);
+    double wrong = 0;
+    for (int i = 0; i < options_.check; ++i) {
+      if (span > 0) cuda.check(cuda.memset_d8(rank_.recv_buffer(), kGarbage, span), "cuMemsetD8");
+      if (!sent.empty()) cuda.check(cuda.memcpy_to_device(buffers_.send, sent.data(), sent.size()), "cuMemcpyHtoD");
+      // Copies go through another stream than the collective, which must not overtake them on any rank.
+      rank_.wait(nullptr);
+      board_.barrier();
+      one();
+      rank_.wait(rank_.stream());
+      if (!received.empty()) {
+        cuda.check(cuda.memcpy_to_host(received.data(), buffers_.recv, received.size()), "cuMemcpyDtoH");
+      }
+      wrong += static_cast<double>(count_wrong(call_, received));
+    }
+    return static_cast<int64_t>(board_.sum(rank_.rank(), wrong));
+  }
+
+  void measure(size_t index) {
+    PointNews news{};
+    news.index = index;
+    news.low_us = news.high_us = news.event_us = -1;
+    news.wrong = options_.check > 0 ? check() : -1;
+    many(static_cast<uint64_t>(options_.warmup));
+    rank_.wait(rank_.stream());
+    news.iterations = static_cast<uint64_t>(options_.iterations);
+    if (options_.min_time_s > 0) {
+      news.iterations = iterations_for(estimate(), options_.min_time_s, options_.iterations);
+    }
+    if (options_.graph_launches > 0) {
+      time_graph(news);
+    } else if (options_.blocking) {
+      time_blocking(news);
+    } else {
+      time_queued(news);
+    }
+    const auto each = static_cast<double>(news.iterations);
+    news.time_us = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-3 / each);
+    news.device_us = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(last_event_)) * 1e3 / each);
+    if (options_.events) news.event_us = board_.max(rank_.rank(), time_single());
+    if (rank_.rank() == 0) {
+      board_.point = news;
+      board_.tell(Tell::kPoint);
+    }
+  }
+
+  void begin(PointNews& news) {
+    board_.barrier();
+    news.start_ns = monotonic_ns();
+    rank_.record(rank_.event(0), rank_.stream());
+  }
+  void end(PointNews& news, size_t last) {
+    last_event_ = last;
+    rank_.record(rank_.event(last), rank_.stream());
+    rank_.wait(rank_.stream());
+    news.end_ns = monotonic_ns();
+  }
+
+  void time_queued(PointNews& news) {
+    const auto stretches = std::min<uint64_t>(kStretches, news.iterations);
+    std::vector<uint64_t> ends;
+    for (uint64_t i = 1; i <= stretches; ++i) ends.push_back(news.iterations * i / stretches);
+    for (uint64_t i = 0; i <= stretches; ++i) rank_.event(i);
+    begin(news);
+    uint64_t done = 0;
+    for (uint64_t i = 0; i < stretches; ++i) {
+      for (; done < ends[i]; ++done) one();
+      if (i + 1 < stretches) rank_.record(rank_.event(i + 1), rank_.stream());
+    }
+    end(news, stretches);
+    news.low_us = std::numeric_limits<double>::max();
+    for (uint64_t i = 0, first = 0; i < stretches; first = ends[i++]) {
+      const double us =
+          rank_.elapsed_ms(rank_.event(i), rank_.event(i + 1)) * 1e3 / static_cast<double>(ends[i] - first);
+      news.low_us = std::min(news.low_us, us);
+      news.high_us = std::max(news.high_us, us);
+    }
+  }
+
+  void time_blocking(PointNews& news) {
+    rank_.event(1);
+    begin(news);
+    for (uint64_t i = 0; i < news.iterations; ++i) {
+      one();
+      rank_.wait(rank_.stream());
+      board_.barrier();
+    }
+    end(news, 1);
+  }
+
+  void time_graph(PointNews& news) {
+    Graph graph(rank_, call_, buffers_, options_.iterations);
+    const auto each = static_cast<uint64_t>(options_.iterations);
+    const auto launches =
+        std::max<uint64_t>(static_cast<uint64_t>(options_.graph_launches), (news.iterations + each - 1) / each);
+    news.iterations = launches * each;
+    graph.launch(rank_.stream());
+    rank_.wait(rank_.stream());
+    rank_.event(1);
+    begin(news);
+    for (uint64_t i = 0; i < launches; ++i) {
+      rank_.throw_if_failed();
+      graph.launch(rank_.stream());
+    }
+    end(news, 1);
+  }
+
+  // Median time of a single operation between two events, in microseconds; its own loop, since events take time.
+  double time_single() {
+    const size_t operations = std::min<size_t>(static_cast<size_t>(options_.iterations), kMostTimedEvents);
+    rank_.event(2 * operations);
+    board_.barrier();
+    for (size_t i = 0; i < operations; ++i) {
+      rank_.record(rank_.event(2 * i), rank_.stream());
+      one();
+      rank_.record(rank_.event(2 * i + 1), rank_.stream());
+    }
+    rank_.wait(rank_.stream());
+    std::vector<double> times;
+    for (size_t i = 0; i < operations; ++i) {
+      times.push_back(rank_.elapsed_ms(rank_.event(2 * i), rank_.event(2 * i + 1)) * 1e3);
+    }
+    return median(times);
+  }
+
+  const Options& options_;
+  const std::vector<Point>& plan_;
+  Rank& rank_;
+  Board& board_;
+  Call call_{};
+  Buffers buffers_{};
+  size_t last_event_ = 1;
+};
+
+}  // namespace
+
+uint64_t iterations_for(double operation_s, double min_time_s, int least) {
+  const double wanted = std::ceil(min_time_s / operation_s);
+  return static_cast<uint64_t>(
+      std::clamp(wanted, static_cast<double>(least), std::max(1e6, static_cast<double>(least))));
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void run_sweep(const Options& options, const std::vector<Point>& plan, Rank& rank) {
+  Sweep(options, plan, rank).run();
+}
+
+}  // namespace powerccl::bench

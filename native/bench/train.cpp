@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/train.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+#include "bench/compute_kernel.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr double kKernelMs = 10;  // computation comes in kernels of about this length
+
+enum EventIndex : size_t { kStart = 0, kForwardEnd, kBackwardEnd, kFirstBucket };
+
+class Train {
+ public:
+  Train(const Options& options, const Model& model, Rank& rank)
+      : options_(options), model_(model), rank_(rank), board_(rank.board()) {
+    rank_.set_deadline();
+    const size_t total = std::accumulate(model.buckets_bytes.begin(), model.buckets_bytes.end(), size_t{0});
+    rank_.reserve(256, total);
+    const CudaApi& cuda = rank_.cuda();
+    cuda.check(cuda.stream_create(&communication_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+
+  void run() {
+    const bool declared = std::getenv("POWERCCL_EMULATOR_SOCKET") != nullptr;
+    ComputeKernel compute(rank_, declared);
+    compute_ = &compute;
+    if (rank_.rank() == 0) {
+      board_.start.compute_iterations_per_ms = compute.iterations_per_ms();
+      board_.start.blocks = static_cast<int32_t>(compute.blocks());
+      board_.start.threads = ComputeKernel::kThreads;
+      board_.tell(Tell::kStart);
+    }
+    for (int i = 0; i < options_.train.warmup + options_.train.iterations; ++i) {
+      rank_.set_deadline();
+      step(i);
+    }
+    rank_.cuda().stream_destroy(communication_);
+  }
+
+ private:
+  CUevent event(size_t index) { return rank_.event(index); }
+  size_t buckets() const { return model_.buckets_bytes.size(); }
+
+  void compute(double ms) {
+    const int kernels = std::max(1, static_cast<int>(std::lround(ms / kKernelMs)));
+    for (int i = 0; i < kernels; ++i) {
+      rank_.throw_if_failed();
+      compute_->enqueue(ms / kernels, rank_.stream());
+    }
+  }
+
+  void all_reduce(size_t bucket, CUdeviceptr data) {
+    rank_.throw_if_failed();
+    const size_t count = model_.buckets_bytes[bucket] / info(model_.type).bytes;
+    void* gradients = reinterpret_cast<void*>(data);
+    rank_.record(event(kFirstBucket + 2 * bucket), communication_);
+    rank_.nccl().check(rank_.nccl().all_reduce(gradients, gradients, count, info(model_.type).nccl, info(Op::kSum).nccl,
+                                               rank_.comm(), communication_),
+                       "ncclAllReduce", rank_.comm());
+    rank_.record(event(kFirstBucket + 2 * bucket + 1), communication_);
+  }
+
+  // As published: the host waits for the backward pass and then synchronises all parameters.
+  void synchronise_after_backward() {
+    compute(model_.backward_ms);
+    rank_.record(event(kBackwardEnd), rank_.stream());
+    rank_.wait(rank_.stream());
+    CUdeviceptr data = rank_.recv_buffer();
+    for (size_t i = 0; i < buckets(); ++i) {
+      all_reduce(i, data);
+      data += model_.buckets_bytes[i];
+    }
+  }
+
+  // As frameworks do it: each bucket follows its part of the backward pass on a stream of its own.
+  void synchronise_beside_backward() {
+    const CudaApi& cuda = rank_.cuda();
+    const auto parts = static_cast<double>(std::max<size_t>(buckets(), 1));
+    CUdeviceptr data = rank_.recv_buffer();
+    const size_t first_part = kFirstBucket + 2 * buckets();
+    for (size_t i = 0; i < buckets(); ++i) {
+      compute(model_.backward_ms / parts);
+      rank_.record(event(first_part + i), rank_.stream());
+      cuda.check(cuda.stream_wait_event(communication_, event(first_part + i), 0), "cuStreamWaitEvent");
+      all_reduce(i, data);
+      data += model_.buckets_bytes[i];
+    }
+    if (buckets() == 0) compute(model_.backward_ms);
+    rank_.record(event(kBackwardEnd), rank_.stream());
+  }
+
+  void step(int number) {
+    event(kFirstBucket + 3 * buckets());
+    board_.barrier();
+    const uint64_t start_ns = monotonic_ns();
+    rank_.record(event(kStart), rank_.stream());
+    compute(model_.forward_ms);
+    rank_.record(event(kForwardEnd), rank_.stream());
+    if (model_.overlap == Overlap::kNone) {
+      synchronise_after_backward();
+    } else {
+      synchronise_beside_backward();
+    }
+    rank_.wait(communication_);
+    rank_.wait(rank_.stream());
+    tell(number, start_ns);
+  }
+
+  void tell(int number, uint64_t start_ns) {
+    const auto at = [&](size_t index) {
+      return start_ns + static_cast<uint64_t>(std::llround(rank_.elapsed_ms(event(kStart), event(index)) * 1e6));
+    };
+    StepNews news{};
+    news.iteration = number < options_.train.warmup ? number : number - options_.train.warmup;
+    news.warmup = number < options_.train.warmup ? 1 : 0;
+    news.buckets = static_cast<int32_t>(buckets());
+    news.start_ns = start_ns;
+    news.forward_end_ns = at(kForwardEnd);
+    news.backward_end_ns = news.end_ns = at(kBackwardEnd);
+    std::vector<std::pair<uint64_t, uint64_t>> communicating;
+    for (size_t i = 0; i < buckets(); ++i) {
+      news.bucket_start_ns[i] = at(kFirstBucket + 2 * i);
+      news.bucket_end_ns[i] = at(kFirstBucket + 2 * i + 1);
+      news.end_ns = std::max(news.end_ns, news.bucket_end_ns[i]);
+      communicating.emplace_back(news.bucket_start_ns[i], news.bucket_end_ns[i]);
+    }
+    const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
+    news.forward_ms = ms(news.forward_end_ns - news.start_ns);
+    news.backward_ms = ms(news.backward_end_ns - news.forward_end_ns);
+    news.sync_ms = ms(news.end_ns - news.backward_end_ns);
+    news.communication_ms = ms(union_ns(communicating));
+    news.step_ms = board_.max(rank_.rank(), ms(news.end_ns - news.start_ns));
+    if (rank_.rank() == 0) {
+      board_.step = news;
+      board_.tell(Tell::kStep);
+    }
+  }
+
+  const Options& options_;
+  const Model& model_;
+  Rank& rank_;
+  Board& board_;
+  CUstream communication_ = nullptr;
+  ComputeKernel* compute_ = nullptr;
+};
+
+}  // namespace
+
+uint64_t union_ns(std::vector<std::pair<uint64_t, uint64_t>> stretches) {
+  std::sort(stretches.begin(), stretches.end());
+  uint64_t total = 0, covered_to = 0;
+  for (const auto& [begin, end] : stretches) {
+    const uint64_t from = std::max(begin, covered_to);
+    if (end > from) total += end - from;
+    covered_to = std::max(covered_to, end);
+  }
+  return total;
+}
+
+void run_train(const Options& options, const Model& model, Rank& rank) {
+  Train(options, model, rank).run();
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every rank sends, and what every rank must receive: computed on the host, without NCCL.
+//
+// Values repeat with a prime period, so that a chunk in the wrong place or from the wrong rank shows, while filling and
+// comparing cost a memcpy and a memcmp. They are chosen so that reductions are exact in any order wherever the type
+// allows it; where it does not (an average over a number of ranks that is no power of two, sums beyond the mantissa)
+// the comparison has a tolerance of one rounding per rank.
+#ifndef POWERCCL_BENCH_VERIFY_H
+#define POWERCCL_BENCH_VERIFY_H
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "bench/pattern.h"
+
+namespace powerccl::bench {
+
+inline constexpr size_t kPeriod = 8191;
+
+// Element `index` of what `rank` sends.
+double value_at(Type type, Op op, int rank, int ranks, size_t index);
+
+// The reduction of that element over all ranks, as the type represents it.
+double reduced_at(Type type, Op op, int ranks, size_t index);
+
+// How far a received element may lie from `expected`; 0 where the result is exact.
+double tolerance(Type type, Op op, int ranks, double expected);
+
+// The send data of `call.rank`: `call.shape.send_count` elements (none if a rooted pattern takes nothing from it).
+std::vector<uint8_t> send_data(const Call& call);
+// Elements that `call.rank` must find in its receive buffer; 0 if it receives nothing.
+size_t received_count(const Call& call);
+// How many of the received elements are wrong. `received` holds received_count(call) elements.
+size_t count_wrong(const Call& call, const std::vector<uint8_t>& received);
+
+}  // namespace powerccl::bench
+#endif
