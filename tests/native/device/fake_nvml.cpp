@@ -124,7 +124,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t handle, nvmlDeviceArc
 }
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, nvmlClockType_t type, unsigned* mhz) {
   const FakeGpu* gpu = gpu_of(handle);
-  unsigned sm = gpu->locked_mhz ? gpu->locked_mhz : gpu->clock_mhz;
+  unsigned locked = __atomic_load_n(&gpu->locked_mhz, __ATOMIC_ACQUIRE);
+  unsigned sm = locked ? locked : gpu->clock_mhz;
   return give(answer(kFakeClock, gpu), type == NVML_CLOCK_MEM ? 5000u : sm, mhz);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, nvmlClockType_t, unsigned* mhz) {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccl-agent as a child process, and ranks that claim and mark GPUs.
+#ifndef POWERCCL_TESTS_AGENT_PROCESS_H
+#define POWERCCL_TESTS_AGENT_PROCESS_H
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/clock_journal.h"
+
+// Everything here happens within milliseconds on an idle machine; tests wait this long for it.
+constexpr std::chrono::seconds kPatience{20};
+
+// Polls until `condition` holds; false when patience ran out.
+bool eventually(const std::function<bool()>& condition);
+
+std::string text_of(const std::string& path);
+std::vector<std::string> lines_of(const std::string& path);
+
+struct AgentOptions {
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;  // "NAME=value", beside this process's
+  long file_limit_bytes = 0;             // RLIMIT_FSIZE; 0: none
+};
+
+class AgentProcess {
+ public:
+  // Starts `powerccl-agent --run-folder <folder>` with a pipe as its input.
+  AgentProcess(const std::string& folder, const AgentOptions& options);
+  ~AgentProcess();  // kills what still runs
+  AgentProcess(const AgentProcess&) = delete;
+  AgentProcess& operator=(const AgentProcess&) = delete;
+
+  bool wait_ready();  // false: its output ended without `ready`
+  void close_input();
+  void signal(int number);
+  bool running();
+  int wait_exit();               // exit code; 128 + signal; -1: it did not end
+  std::string messages() const;  // its stderr so far
+  pid_t pid() const { return pid_; }
+
+ private:
+  bool reap(int flags);
+
+  std::string stderr_path_;
+  pid_t pid_ = -1;
+  int input_ = -1;
+  int output_ = -1;
+  int status_ = -1;
+  bool ended_ = false;
+};
+
+// A process that claims `uuid` in the folder's journal, marks it if told to, and then waits to be killed.
+class Rank {
+ public:
+  Rank(const std::string& folder, const std::string& uuid, bool mark);
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+  void kill_hard();
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// Runs the agent to its end without a pipe and returns its output; `exit_code` is filled in.
+std::string run_agent(const std::vector<std::string>& arguments, int* exit_code, std::string* errors = nullptr);
+#endif

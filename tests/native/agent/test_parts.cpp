@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's pieces that need no process, and its one-shot modes.
+#include "agent/cadence.h"
+#include "agent/options.h"
+#include "agent_fixture.h"
+
+using namespace powerccl::agent;
+using powerccl::device::kEnergyUj;
+using powerccl::device::kPowerMw;
+
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+TEST(Cadence, CheapMetricsAreReadAtEveryTick) {
+  EXPECT_EQ(read_period_ns(kEnergyUj, {1000, 1000}, 4, 20 * kMs), 20 * kMs);
+}
+
+TEST(Cadence, PowerIsReadAtEveryTickWhateverItCosts) {
+  EXPECT_EQ(read_period_ns(kPowerMw, {3 * kMs, 3 * kMs}, 8, 20 * kMs), 20 * kMs);
+}
+
+TEST(Cadence, DearMetricsStayUnderTheirShareOfACore) {
+  for (unsigned gpus : {1u, 4u, 8u}) {
+    int64_t period = read_period_ns(kEnergyUj, {3 * kMs, 3 * kMs}, gpus, 20 * kMs);
+    EXPECT_EQ(period % (20 * kMs), 0);
+    EXPECT_LE(3.0 * kMs * gpus / static_cast<double>(period), 0.002);
+    EXPECT_GE(3.0 * kMs * gpus / static_cast<double>(period), 0.0019);
+  }
+}
+
+TEST(Cadence, NothingDearIsReadMoreOftenThanItsCounterCounts) {
+  EXPECT_EQ(read_period_ns(kEnergyUj, {20'000, 20'000}, 1, 20 * kMs), 100 * kMs);
+  EXPECT_EQ(read_period_ns(kEnergyUj, {20'000, 20'000}, 1, 300 * kMs), 300 * kMs);
+}
+
+TEST(Cadence, WaitingCountsLessThanWorking) {
+  EXPECT_EQ(read_period_ns(kEnergyUj, {0, 3 * kMs}, 1, 20 * kMs), 100 * kMs);
+  EXPECT_EQ(read_period_ns(kEnergyUj, {0, 3 * kMs}, 8, 20 * kMs), 240 * kMs);
+}
+
+bool parse(std::vector<const char*> words, Options* options, std::string* message) {
+  words.insert(words.begin(), "powerccl-agent");
+  return parse_options(static_cast<int>(words.size()), words.data(), options, message);
+}
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("POWERCCL_CLOCKS");
+    unsetenv("POWERCCL_RUN_FOLDER");
+  }
+  Options options;
+  std::string message;
+};
+
+TEST_F(OptionsTest, ReadsBothSpellings) {
+  ASSERT_TRUE(parse({"--run-folder", "a", "--interval-ms=7", "--no-sample", "--clocks=none"}, &options, &message));
+  EXPECT_EQ(options.run_folder, "a");
+  EXPECT_EQ(options.interval_ns, 7 * kMs);
+  EXPECT_FALSE(options.sample);
+  EXPECT_TRUE(options.dry);
+}
+
+TEST_F(OptionsTest, DryInTheEnvironmentWins) {
+  setenv("POWERCCL_CLOCKS", "dry", 1);
+  setenv("POWERCCL_RUN_FOLDER", "from-environment", 1);
+  ASSERT_TRUE(parse({"--clocks", "nvml"}, &options, &message));
+  EXPECT_TRUE(options.dry);
+  EXPECT_EQ(options.run_folder, "from-environment");
+}
+
+TEST_F(OptionsTest, MistakesEndInAHint) {
+  for (const auto& words : std::vector<std::vector<const char*>>{{},
+                                                                 {"--run-folder"},
+                                                                 {"--run-folder", "a", "--interval-ms", "0"},
+                                                                 {"--run-folder", "a", "--interval-ms", "20s"},
+                                                                 {"--run-folder", "a", "--clocks", "wet"},
+                                                                 {"--run-folder", "a", "--no-sample=1"},
+                                                                 {"--check", "--quick"}}) {
+    Options fresh;
+    EXPECT_FALSE(parse(words, &fresh, &message));
+    EXPECT_NE(message.find("\nhint: "), std::string::npos) << message;
+  }
+}
+
+TEST_F(AgentTest, WrongUsageHasItsOwnExitCode) {
+  int code = -1;
+  std::string errors;
+  EXPECT_EQ(run_agent({"--nonsense"}, &code, &errors), "");
+  EXPECT_EQ(code, 2);
+  EXPECT_NE(run_agent({"--help"}, &code).find("usage: powerccl-agent"), std::string::npos);
+  EXPECT_EQ(code, 0);
+}
+
+TEST_F(AgentTest, CheckTellsWhatNvmlOffersAndSetsNothing) {
+  int code = -1;
+  std::string json = run_agent({"--check"}, &code);
+  EXPECT_EQ(code, 0);
+  for (const char* part :
+       {"\"driver\": \"999.1\"", "\"gpu_count\": 2", "\"emulated\": false", "\"name\": \"Fake \\\"T4\\\"\"",
+        "\"power_mw\": 30000", "\"power_source\": \"instant\"", "\"max_sm_clock_mhz\": 1590", "\"errors\": {}"})
+    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+  EXPECT_EQ(fake->gpu[0].locks + fake->gpu[0].resets, 0u);
+
+  fake->result[kFakeEnergy] = 3;
+  json = run_agent({"--check"}, &code);
+  EXPECT_NE(json.find("\"energy_uj\": null"), std::string::npos) << json;
+  EXPECT_NE(json.find("\"errors\": {\"energy_uj\": \"reading the energy counter: not supported"), std::string::npos)
+      << json;
+
+  fake->result[kFakeInit] = 9;
+  json = run_agent({"--check"}, &code);
+  EXPECT_EQ(code, 0);
+  EXPECT_NE(json.find("\"nvml\": null, \"error\": {\"code\": 9"), std::string::npos) << json;
+}
+
+}  // namespace

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <set>
+#include <thread>
+
+#include "agent_fixture.h"
+
+namespace {
+
+TEST_F(AgentTest, SamplesEveryGpuUntilItsInputEnds) {
+  AgentProcess agent(folder.path(), {{"--interval-ms", "5"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready()) << agent.messages();
+  EXPECT_GE(lines_of(power_file()).size(), 3u) << "the first rows are there before `ready`";
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  agent.close_input();
+  ASSERT_EQ(agent.wait_exit(), 0) << agent.messages();
+  EXPECT_EQ(agent.messages(), "");
+
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_TRUE(samples.whole);
+  EXPECT_EQ(samples.about["emulated"], "0");
+  EXPECT_EQ(samples.about["interval_ns"], "5000000");
+  EXPECT_EQ(samples.about["gpu_count"], "2");
+  EXPECT_EQ(samples.about["gpu1_uuid"], fake_uuid(1));
+  EXPECT_EQ(samples.about["gpu1_pci"], "00000001:01:00.0");
+  EXPECT_EQ(samples.about["driver"], "999.1");
+  EXPECT_GT(samples.rows.size(), 20u);
+  long last_ns[2] = {0, 0};
+  for (auto& row : samples.rows) {
+    auto gpu = std::stoul(row["gpu"]);
+    ASSERT_LT(gpu, 2u);
+    EXPECT_EQ(row["uuid"], fake_uuid(static_cast<unsigned>(gpu)));
+    EXPECT_EQ(row["power_mw"], std::to_string(30000 + gpu));
+    EXPECT_EQ(row["sm_clock_mhz"], "1590");
+    EXPECT_EQ(row["mem_clock_mhz"], "5000");
+    EXPECT_EQ(row["temperature_c"], "41");
+    EXPECT_EQ(row["throttle_reasons"], "0x20");
+    EXPECT_EQ(row["utilization_pct"], "77");
+    EXPECT_GT(std::stol(row["time_ns"]), last_ns[gpu]);
+    last_ns[gpu] = std::stol(row["time_ns"]);
+  }
+  EXPECT_NE(samples.rows.front()["energy_uj"], "-1");
+  EXPECT_NE(samples.rows.back()["energy_uj"], "-1") << "the counter is read at the end whatever its cadence";
+}
+
+TEST_F(AgentTest, ReadsADearEnergyCounterSeldom) {
+  fake->energy_read_us = 3000;  // as on an H200
+  AgentProcess agent(folder.path(), {{"--interval-ms", "10"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  agent.close_input();
+  ASSERT_EQ(agent.wait_exit(), 0);
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_GE(std::stol(samples.about["read_every_ns_energy_uj"]), 1'000'000'000);
+  EXPECT_EQ(samples.about["read_every_ns_power_mw"], "10000000");
+  size_t read = 0;
+  for (auto& row : samples.rows) read += row["energy_uj"] != "-1" ? 1 : 0;
+  EXPECT_GE(read, 4u) << "first and last row of both GPUs";
+  EXPECT_LT(read, samples.rows.size() / 2);
+}
+
+TEST_F(AgentTest, WritesWithinASecondAndSurvivesItsOwnKill) {
+  AgentProcess agent(folder.path(), {{"--interval-ms", "10"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > 40; }));
+  agent.signal(SIGKILL);
+  EXPECT_EQ(agent.wait_exit(), 128 + SIGKILL);
+  size_t rows = read_power_file(power_file()).rows.size();
+  EXPECT_TRUE(read_power_file(power_file()).whole);
+
+  // A second agent of the same run goes on behind them, also behind half a row.
+  FILE* file = fopen(power_file().c_str(), "a");
+  ASSERT_NE(file, nullptr);
+  fputs("12345,0,GPU-", file);
+  fclose(file);
+  AgentProcess next(folder.path(), {{"--interval-ms", "10"}, {}, 0});
+  ASSERT_TRUE(next.wait_ready()) << next.messages();
+  next.close_input();
+  ASSERT_EQ(next.wait_exit(), 0);
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_TRUE(samples.whole);
+  EXPECT_GT(samples.rows.size(), rows);
+}
+
+TEST_F(AgentTest, WithoutNvmlItSaysSoOnceAndIsFine) {
+  AgentProcess agent(folder.path(), {{}, {"POWERCCL_NVML_LIBRARY=/nowhere/libnvidia-ml.so.1"}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+  std::string said = agent.messages();
+  EXPECT_NE(said.find("no power samples"), std::string::npos) << said;
+  EXPECT_NE(said.find("\nhint: "), std::string::npos) << said;
+  EXPECT_EQ(said.find("no power samples"), said.rfind("no power samples"));
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_TRUE(samples.whole);
+  EXPECT_NE(samples.about["nvml"].find("cannot be loaded"), std::string::npos);
+  EXPECT_TRUE(samples.rows.empty());
+}
+
+TEST_F(AgentTest, LostGpuIsDroppedAndTheOthersGoOn) {
+  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  fake->gpu[0].lost = 1;
+  ASSERT_TRUE(eventually([&] { return agent.messages().find("GPU 0 is not sampled any more") != std::string::npos; }));
+  size_t rows = lines_of(power_file()).size();
+  ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > rows + 10; })) << "GPU 1 goes on";
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+  EXPECT_EQ(read_power_file(power_file()).rows.back()["gpu"], "1");
+}
+
+TEST_F(AgentTest, MetricThatFailsIsMinusOne) {
+  fake->result[kFakeEnergy] = 3;
+  fake->result[kFakePowerField] = 3;
+  fake->result[kFakePower] = 3;
+  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+  for (auto& row : read_power_file(power_file()).rows) {
+    EXPECT_EQ(row["energy_uj"], "-1");
+    EXPECT_EQ(row["power_mw"], "-1");
+    EXPECT_EQ(row["sm_clock_mhz"], "1590");
+  }
+}
+
+TEST_F(AgentTest, FullDiskEndsSamplingButNotGuarding) {
+  AgentProcess agent(folder.path(), {{"--interval-ms", "1"}, {}, 8 << 10});
+  ASSERT_TRUE(agent.wait_ready());
+  ASSERT_TRUE(eventually([&] { return agent.messages().find("cannot be written") != std::string::npos; }));
+  EXPECT_NE(agent.messages().find("\nhint: free some space"), std::string::npos) << agent.messages();
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_TRUE(samples.whole) << "what fitted is kept, up to its last whole row";
+  EXPECT_GT(samples.rows.size(), 10u);
+
+  Rank rank(folder.path(), fake_uuid(0), true);
+  lock_as(rank, 0);
+  rank.kill_hard();
+  EXPECT_TRUE(eventually([&] { return unlocked(0); }));
+  std::string said = agent.messages();
+  EXPECT_EQ(said.find("cannot be written"), said.rfind("cannot be written")) << said;
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+}
+
+TEST_F(AgentTest, NoSampleWritesNoFile) {
+  AgentProcess agent(folder.path(), {{"--no-sample"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+  EXPECT_FALSE(std::filesystem::exists(power_file()));
+}
+
+}  // namespace
