@@ -5,11 +5,11 @@
 // strong one and aliases the weak one to it.
 #ifndef POWERCCL_EMULATOR_NCCL_ABI_H
 #define POWERCCL_EMULATOR_NCCL_ABI_H
+#include <cuda.h>
+
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-
-#include <cuda.h>
 
 inline constexpr int kNcclVersion = 22809;
 
@@ -86,14 +86,15 @@ struct ncclSimInfo_t {
   float estimatedTime;
 };
 
-#define NCCL_API(ret, name, ...)                                                                                 \
-  extern "C" __attribute__((visibility("default"))) ret pnccl##name(__VA_ARGS__);                                \
-  extern "C" __attribute__((visibility("default"), weak, alias("pnccl" #name))) ret nccl##name(__VA_ARGS__);     \
+#define NCCL_API(ret, name, ...)                                                                             \
+  extern "C" __attribute__((visibility("default"))) ret pnccl##name(__VA_ARGS__);                            \
+  extern "C" __attribute__((visibility("default"), weak, alias("pnccl" #name))) ret nccl##name(__VA_ARGS__); \
   extern "C" ret pnccl##name(__VA_ARGS__)
 
 // nccl.h says cudaStream_t; it is the driver's CUstream.
 extern "C" {
-ncclResult_t pncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream);
+ncclResult_t pncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                       CUstream stream);
 ncclResult_t pncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, CUstream stream);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t pncclCommAbort(ncclComm_t comm);

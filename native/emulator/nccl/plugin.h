@@ -8,7 +8,7 @@ namespace powerccl::emulated_nccl {
 
 // The plugin is loaded by the first communicator and unloaded behind the last one. A failed load is final, as in NCCL.
 class ProfilerPlugin {
-public:
+ public:
   // Loads on first use. False: there is no plugin (none asked for, not found, or no ABI in common).
   static bool acquire();
   static void release();

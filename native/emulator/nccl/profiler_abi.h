@@ -44,7 +44,7 @@ struct EventDescriptor {
       int root;
       void* stream;
       bool graph_captured;
-      uint64_t user_tag; // v7
+      uint64_t user_tag;  // v7
     } coll_api;
     struct {
       const char* func;
@@ -52,7 +52,7 @@ struct EventDescriptor {
       const char* datatype;
       void* stream;
       bool graph_captured;
-      uint64_t user_tag; // v7
+      uint64_t user_tag;  // v7
     } p2p_api;
     struct {
       void* stream;
@@ -69,8 +69,8 @@ struct EventDescriptor {
       uint8_t warps;
       const char* algo;
       const char* proto;
-      void* parent_group;         // v5 on; v4 has the group as its parent
-      const char* kernel_variant; // v7 from here
+      void* parent_group;          // v5 on; v4 has the group as its parent
+      const char* kernel_variant;  // v7 from here
       bool is_sym_coll;
       uint64_t user_tag;
     } coll;
@@ -82,7 +82,7 @@ struct EventDescriptor {
       int peer;
       uint8_t channels;
       void* parent_group;
-      uint64_t user_tag; // v7
+      uint64_t user_tag;  // v7
     } p2p;
     struct {
       uint8_t channel;
@@ -95,7 +95,7 @@ struct EventDescriptor {
 inline constexpr size_t kUnionOffset = offsetof(EventDescriptor, coll);
 inline constexpr size_t kDescriptorBytesV4 = kUnionOffset + offsetof(decltype(EventDescriptor::coll), parent_group);
 inline constexpr size_t kDescriptorBytesV5 = kUnionOffset + offsetof(decltype(EventDescriptor::coll), kernel_variant);
-inline constexpr size_t kDescriptorBytesV6 = kDescriptorBytesV5; // its copy-engine members are no larger
+inline constexpr size_t kDescriptorBytesV6 = kDescriptorBytesV5;  // its copy-engine members are no larger
 inline constexpr size_t kDescriptorBytesV7 = sizeof(EventDescriptor);
 static_assert(kUnionOffset == 24 && kDescriptorBytesV4 == 24 + 80 && kDescriptorBytesV5 == 24 + 88 &&
               kDescriptorBytesV7 == 24 + 112);

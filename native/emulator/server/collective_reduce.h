@@ -13,7 +13,8 @@ namespace powerccl::emulator {
 //
 // Works block by block, all reads of a block before its writes, so an output may be one of the inputs (in place).
 // 16-bit floats accumulate in float. kAvg divides the sum by the number of inputs, toward zero for integers. kPreMulSum
-// multiplies input i by scalars[i], whose first element_bytes(type) bytes hold an element. 8-bit floats are not reduced.
+// multiplies input i by scalars[i], whose first element_bytes(type) bytes hold an element. 8-bit floats are not
+// reduced.
 void reduce_elements(std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, DataType type,
                      Reduction reduction, std::span<const uint64_t> scalars);
 

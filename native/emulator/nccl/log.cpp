@@ -35,7 +35,8 @@ void print(const char* level, const char* text) {
   char host[64] = "";
   gethostname(host, sizeof host - 1);
   char line[1200];
-  int length = snprintf(line, sizeof line, "%s:%d:%ld [emulated] NCCL %s %s\n", host, getpid(), syscall(SYS_gettid), level, text);
+  int length = snprintf(line, sizeof line, "%s:%d:%ld [emulated] NCCL %s %s\n", host, getpid(), syscall(SYS_gettid),
+                        level, text);
   if (length >= static_cast<int>(sizeof line)) length = sizeof line - 1;
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
 }

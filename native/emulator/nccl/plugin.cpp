@@ -35,7 +35,8 @@ int newest_abi_spoken() {
   if (!value || !*value) return kDefaultAbi;
   const int asked = atoi(value);
   if (asked >= kOldestAbi && asked <= kNewestAbi) return asked;
-  error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value, kDefaultAbi);
+  error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value,
+        kDefaultAbi);
   return kDefaultAbi;
 }
 
@@ -90,15 +91,23 @@ void load() {
   library = nullptr;
 }
 
-const PluginV5* v5() { return static_cast<const PluginV5*>(plugin.load(std::memory_order_acquire)); }
-const PluginV4* v4() { return static_cast<const PluginV4*>(plugin.load(std::memory_order_acquire)); }
+const PluginV5* v5() {
+  return static_cast<const PluginV5*>(plugin.load(std::memory_order_acquire));
+}
+const PluginV4* v4() {
+  return static_cast<const PluginV4*>(plugin.load(std::memory_order_acquire));
+}
 
 size_t descriptor_bytes(int version) {
   switch (version) {
-    case 4: return kDescriptorBytesV4;
-    case 5: return kDescriptorBytesV5;
-    case 6: return kDescriptorBytesV6;
-    default: return kDescriptorBytesV7;
+    case 4:
+      return kDescriptorBytesV4;
+    case 5:
+      return kDescriptorBytesV5;
+    case 6:
+      return kDescriptorBytesV6;
+    default:
+      return kDescriptorBytesV7;
   }
 }
 
@@ -122,9 +131,15 @@ void ProfilerPlugin::release() {
   status = Status::kReady;
 }
 
-bool ProfilerPlugin::loaded() { return plugin.load(std::memory_order_acquire) != nullptr; }
-int ProfilerPlugin::abi_version() { return abi.load(); }
-int ProfilerPlugin::event_mask() { return __atomic_load_n(&mask, __ATOMIC_RELAXED); }
+bool ProfilerPlugin::loaded() {
+  return plugin.load(std::memory_order_acquire) != nullptr;
+}
+int ProfilerPlugin::abi_version() {
+  return abi.load();
+}
+int ProfilerPlugin::event_mask() {
+  return __atomic_load_n(&mask, __ATOMIC_RELAXED);
+}
 
 int ProfilerPlugin::init(void** context, uint64_t comm_id, const char* comm_name, int ranks, int rank) {
   constexpr int kNodes = 1;
@@ -149,11 +164,17 @@ void ProfilerPlugin::start(void* context, void** handle, const EventDescriptor& 
   }
   EventDescriptor old = descriptor;
   switch (descriptor.type) {
-    case kEventColl: old.parent = descriptor.coll.parent_group; break;
-    case kEventP2p: old.parent = descriptor.p2p.parent_group; break;
+    case kEventColl:
+      old.parent = descriptor.coll.parent_group;
+      break;
+    case kEventP2p:
+      old.parent = descriptor.p2p.parent_group;
+      break;
     case kEventGroup:
-    case kEventKernelCh: break;
-    default: return;  // NCCL swallows what v4 has no word for
+    case kEventKernelCh:
+      break;
+    default:
+      return;  // NCCL swallows what v4 has no word for
   }
   memcpy(copy, &old, bytes);
   v4()->start_event(context, handle, copy);

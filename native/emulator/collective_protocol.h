@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What emulated NCCL and the collective engine of the server say to each other, inside protocol.h's messages.
+#ifndef POWERCCL_EMULATOR_COLLECTIVE_PROTOCOL_H
+#define POWERCCL_EMULATOR_COLLECTIVE_PROTOCOL_H
+#include <cstddef>
+#include <cstdint>
+
+#include "emulator/protocol.h"
+
+namespace powerccl::emulator {
+
+enum class CollectiveMessage : uint32_t {
+  kJoin = 0x1000,   // request: Join; answered when all ranks have joined: Joined
+  kSplit = 0x1001,  // request: Split; answered when all ranks of the parent have asked: Joined (comm 0: no colour)
+  kLeave = 0x1002,  // one-way: Member; the communicator is destroyed on this rank
+  kAbort = 0x1003,  // request: Member; its operations are cancelled, those still queued as soon as their turn comes
+  kPoll = 0x1004,   // request: Member; answered with CommEvents as soon as there are any
+  kCancelJoin = 0x1005,  // one-way: Join; the pending join is answered with an error
+};
+
+// The engine's answer codes are ncclResult_t values.
+enum CollectiveResult : int32_t {
+  kCollectiveOk = 0,
+  kCollectiveInvalidArgument = 4,
+  kCollectiveInvalidUsage = 5,
+  kCollectiveRemoteError = 6,
+};
+
+struct Join {
+  uint8_t key[128];  // of NCCL's unique id
+  uint32_t ranks;
+  uint32_t rank;
+  uint32_t gpu;
+  uint32_t move_data;  // 0: this rank asks that operations move nothing
+};
+
+struct Joined {
+  uint64_t comm;
+  uint64_t hash;  // the same on all ranks, different from other communicators'
+  uint32_t ranks;
+  uint32_t rank;
+  uint32_t channels;
+  uint32_t warps;
+  char text[160];  // why not, when the answer code is not 0
+};
+
+struct Member {
+  uint64_t comm;
+  uint32_t rank;
+  uint32_t reserved;
+};
+
+struct Split {
+  uint64_t comm;
+  uint32_t rank;
+  int32_t color;
+  int32_t key;
+  uint32_t reserved;
+};
+
+enum class CommEventKind : uint32_t {
+  kTaskStarted = 1,  // the kernel has come to this task, peers present or not
+  kTaskStopped = 2,
+  kError = 3,   // `result` and `text` say what happened to the communicator
+  kClosed = 4,  // the rank has left or was aborted: nothing more comes
+};
+
+struct CommEvent {
+  uint32_t kind;
+  int32_t result;
+  uint64_t plan;     // the client's number, repeated at each replay of a graph
+  uint64_t time_ns;  // CLOCK_MONOTONIC in model time
+  uint32_t task;     // index in the plan; all its point-to-point tasks share the first one's
+  uint32_t reserved;
+  char text[160];
+};
+
+enum class TaskKind : uint8_t {
+  kAllReduce = 0,
+  kBroadcast = 1,
+  kReduce = 2,
+  kAllGather = 3,
+  kReduceScatter = 4,
+  kSend = 5,
+  kReceive = 6,
+};
+
+inline constexpr uint32_t kNoPattern = 255;
+inline constexpr uint64_t kNoAllocation = ~uint64_t{0};
+
+struct BufferRef {
+  uint64_t allocation;  // kNoAllocation: not used by this rank
+  uint64_t offset;
+};
+
+struct CollectiveTask {
+  uint8_t kind;       // TaskKind
+  uint8_t type;       // DataType
+  uint8_t reduction;  // Reduction
+  uint8_t pattern;    // Pattern that the caller named (a scatter's sends), or kNoPattern
+  int32_t peer;       // root or peer
+  uint64_t count;     // per NCCL's argument
+  BufferRef input;
+  BufferRef output;
+  BufferRef scalar;  // kPreMulSum with a scalar in device memory; else kNoAllocation and `scalar.offset` is its bits
+};
+
+// Payload of a submitted kernel: this, then `tasks` CollectiveTasks, collectives before point-to-point tasks.
+struct CollectivePlan {
+  uint64_t comm;
+  uint32_t rank;
+  uint32_t tasks;
+  uint64_t plan;
+  uint32_t want_events;
+  uint32_t reserved;
+};
+
+inline constexpr size_t kMaxTasks = (kMaxPayloadBytes - sizeof(CollectivePlan)) / sizeof(CollectiveTask);
+inline constexpr size_t kMaxEventsPerReply = kMaxPayloadBytes / sizeof(CommEvent);
+
+}  // namespace powerccl::emulator
+#endif

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API's questions, memory and reduction operators.
+#include <cstring>
+
+#include "emulator/nccl/group.h"
+#include "emulator/nccl/log.h"
+#include "emulator/nccl/nccl_abi.h"
+#include "emulator/nccl/operations.h"
+
+using namespace powerccl::emulated_nccl;
+
+namespace {
+
+template <typename T>
+ncclResult_t answer(const ncclComm* comm, const char* function, T* into, T (*value)(const ncclComm*)) {
+  if (const ncclResult_t result = check_comm(comm, function); result != ncclSuccess) return result;
+  if (!into) {
+    warn("%s : the result's address is NULL", function);
+    return ncclInvalidArgument;
+  }
+  if (comm->async_error == ncclInProgress) {
+    warn("Attempt to use communicator before the previous operation returned ncclSuccess");
+    return ncclInvalidArgument;
+  }
+  *into = value(comm);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+NCCL_API(ncclResult_t, GetVersion, int* version) {
+  if (!version) return ncclInvalidArgument;
+  *version = kNcclVersion;
+  return ncclSuccess;
+}
+
+NCCL_API(const char*, GetErrorString, ncclResult_t code) {
+  switch (code) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the PowerCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+NCCL_API(const char*, GetLastError, ncclComm_t) {
+  return last_error();
+}
+
+NCCL_API(void, ResetDebugInit, void) {}
+
+NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* async_error) {
+  if (const ncclResult_t result = check_comm(comm, "ncclCommGetAsyncError"); result != ncclSuccess) return result;
+  if (!async_error) {
+    warn("ncclCommGetAsyncError : asyncError argument is NULL");
+    return ncclInvalidArgument;
+  }
+  *async_error = static_cast<ncclResult_t>(comm->async_error.load());
+  if (*async_error != ncclInProgress && comm->job) {
+    comm->job->join();
+    comm->job.reset();
+  }
+  return ncclSuccess;
+}
+
+NCCL_API(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
+  return answer<int>(comm, "ncclCommCount", count, [](const ncclComm* c) { return c->ranks; });
+}
+NCCL_API(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
+  return answer<int>(comm, "ncclCommCuDevice", device, [](const ncclComm* c) { return c->device; });
+}
+NCCL_API(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
+  return answer<int>(comm, "ncclCommUserRank", rank, [](const ncclComm* c) { return c->rank; });
+}
+
+NCCL_API(ncclResult_t, MemAlloc, void** pointer, size_t bytes) {
+  const Driver* loaded = driver();
+  if (!loaded) return ncclSystemError;
+  if (!pointer || bytes == 0) return ncclInvalidArgument;
+  CUdeviceptr address = 0;
+  if (loaded->cuMemAlloc(&address, bytes) != CUDA_SUCCESS) return ncclUnhandledCudaError;
+  *pointer = reinterpret_cast<void*>(address);
+  return ncclSuccess;
+}
+
+NCCL_API(ncclResult_t, MemFree, void* pointer) {
+  const Driver* loaded = driver();
+  if (!loaded) return ncclSystemError;
+  return loaded->cuMemFree(reinterpret_cast<CUdeviceptr>(pointer)) == CUDA_SUCCESS ? ncclSuccess
+                                                                                   : ncclUnhandledCudaError;
+}
+
+// Registration makes real transfers faster; here there is nothing to register.
+NCCL_API(ncclResult_t, CommRegister, const ncclComm_t comm, void* buffer, size_t, void** handle) {
+  if (const ncclResult_t result = check_comm(comm, "ncclCommRegister"); result != ncclSuccess) return result;
+  if (handle) *handle = buffer;
+  return ncclSuccess;
+}
+NCCL_API(ncclResult_t, CommDeregister, const ncclComm_t comm, void*) {
+  return check_comm(comm, "ncclCommDeregister");
+}
+
+// As on machines without symmetric memory: success, and no window.
+NCCL_API(ncclResult_t, CommWindowRegister, ncclComm_t comm, void*, size_t, ncclWindow_t* window, int) {
+  if (const ncclResult_t result = check_comm(comm, "ncclCommWindowRegister"); result != ncclSuccess) return result;
+  if (!window) return ncclInvalidArgument;
+  *window = nullptr;
+  return ncclSuccess;
+}
+NCCL_API(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t) {
+  return check_comm(comm, "ncclCommWindowDeregister");
+}
+
+NCCL_API(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+         ncclScalarResidence_t residence, ncclComm_t comm) {
+  if (const ncclResult_t result = check_comm(comm, "ncclRedOpCreatePreMulSum"); result != ncclSuccess) return result;
+  if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess) return result;
+  if (!op || !scalar || type < 0 || type >= ncclNumTypes) {
+    warn("ncclRedOpCreatePreMulSum : invalid type %d, or an argument is NULL", type);
+    return ncclInvalidArgument;
+  }
+  UserReduction reduction;
+  reduction.live = true;
+  reduction.type = type;
+  reduction.on_device = residence == ncclScalarDevice;
+  if (reduction.on_device)
+    reduction.bits = reinterpret_cast<uint64_t>(scalar);
+  else
+    memcpy(&reduction.bits, scalar, type_bytes(type));
+  std::lock_guard lock(comm->reductions_mutex);
+  size_t index = 0;
+  while (index < comm->reductions.size() && comm->reductions[index].live) ++index;
+  if (index == comm->reductions.size()) comm->reductions.emplace_back();
+  comm->reductions[index] = reduction;
+  *op = static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(index));
+  return ncclSuccess;
+}
+
+NCCL_API(ncclResult_t, RedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+  if (op >= 0 && op < ncclNumOps) {
+    warn("ncclRedOpDestroy : operator is a NCCL builtin.");
+    return ncclInvalidArgument;
+  }
+  if (const ncclResult_t result = check_comm(comm, "ncclRedOpDestroy"); result != ncclSuccess) return result;
+  std::lock_guard lock(comm->reductions_mutex);
+  const auto index = static_cast<size_t>(op - ncclNumOps);
+  if (op < 0 || index >= comm->reductions.size() || !comm->reductions[index].live) {
+    warn("ncclRedOpDestroy : operator unknown to this communicator.");
+    return ncclInvalidArgument;
+  }
+  comm->reductions[index].live = false;
+  return ncclSuccess;
+}

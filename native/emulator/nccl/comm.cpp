@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/nccl/comm.h"
+
+#include <cstring>
+
+#include "emulator/nccl/group.h"
+#include "emulator/nccl/log.h"
+#include "emulator/nccl/plugin.h"
+#include "emulator/nccl/progress.h"
+
+ncclComm::ncclComm() = default;
+ncclComm::~ncclComm() = default;
+
+namespace powerccl::emulated_nccl {
+
+using emulator::CollectiveMessage;
+
+ncclResult_t check_comm(const ncclComm* comm, const char* function) {
+  if (!comm) {
+    warn("%s : comm argument is NULL", function);
+    return ncclInvalidArgument;
+  }
+  if (comm->magic != kCommMagic) {
+    warn("Error: corrupted comm object detected");
+    return ncclInvalidArgument;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ensure_ready(ncclComm* comm) {
+  if (comm->aborted) return ncclSuccess;  // what follows is cancelled by the server
+  const auto state = static_cast<ncclResult_t>(comm->async_error.load());
+  if (state == ncclInProgress) {
+    warn("Attempt to use communicator before the previous operation returned ncclSuccess");
+    return ncclInvalidArgument;
+  }
+  if (comm->job) {
+    comm->job->join();
+    comm->job.reset();
+  }
+  return state;
+}
+
+ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color) {
+  const Driver& driver = *comm->driver;
+  const CurrentContext context(driver, comm->context);
+  emulator::Joined joined{};
+  size_t bytes = 0;
+  int32_t answer = 0;
+  const bool join = origin.kind == Origin::Kind::kJoin;
+  const void* request = join ? static_cast<const void*>(&origin.join) : &origin.split;
+  const size_t request_bytes = join ? sizeof origin.join : sizeof origin.split;
+  const auto type = static_cast<uint32_t>(join ? CollectiveMessage::kJoin : CollectiveMessage::kSplit);
+  const CUresult cuda = driver.pwe_request(type, request, request_bytes, &joined, sizeof joined, &bytes, &answer);
+  if (cuda != CUDA_SUCCESS) {
+    warn("the emulated GPU server did not answer (CUresult %d)", cuda);
+    return ncclSystemError;
+  }
+  if (answer != 0) {
+    warn("communicator initialisation failed: %.*s", static_cast<int>(sizeof joined.text), joined.text);
+    return static_cast<ncclResult_t>(answer);
+  }
+  if (joined.comm == 0) {
+    *no_color = true;
+    return ncclSuccess;
+  }
+  comm->id = joined.comm;
+  comm->hash = joined.hash;
+  comm->rank = static_cast<int>(joined.rank);
+  comm->ranks = static_cast<int>(joined.ranks);
+  comm->channels = static_cast<int>(joined.channels);
+  comm->warps = static_cast<int>(joined.warps);
+  comm->profiled = ProfilerPlugin::acquire();
+  if (comm->profiled)
+    ProfilerPlugin::init(&comm->profiler_context, comm->hash, comm->name.empty() ? nullptr : comm->name.c_str(),
+                         comm->ranks, comm->rank);
+  comm->progress = std::make_unique<Progress>(*comm);
+  comm->ready = true;
+  info(
+      "ncclCommInit comm %p rank %d nranks %d cudaDev %d gpu %d commId 0x%lx - Init COMPLETE (PowerCCL's emulated "
+      "NCCL)",
+      static_cast<void*>(comm), comm->rank, comm->ranks, comm->device, comm->gpu, comm->hash);
+  int expected = ncclInProgress;
+  comm->async_error.compare_exchange_strong(expected, ncclSuccess);
+  return ncclSuccess;
+}
+
+void drain(ncclComm* comm) {
+  if (!comm->launched || comm->last_op.generation == 0) return;
+  constexpr uint64_t kLookAgainNs = 20'000'000;
+  while (comm->async_error == ncclSuccess && !comm->aborted) {
+    const int state = comm->driver->pwe_op_wait(&comm->last_op, PWE_STOPPED, kLookAgainNs);
+    if (state == PWE_STOPPED || state < 0) return;
+  }
+}
+
+void cancel_operations(ncclComm* comm) {
+  comm->aborted = true;
+  if (!comm->ready) return;
+  const emulator::Member member{comm->id, static_cast<uint32_t>(comm->rank), 0};
+  size_t bytes = 0;
+  int32_t answer = 0;
+  comm->driver->pwe_request(static_cast<uint32_t>(CollectiveMessage::kAbort), &member, sizeof member, nullptr, 0,
+                            &bytes, &answer);
+}
+
+void tear_down(ncclComm* comm) {
+  if (comm->job) comm->job->join();
+  group_forget(comm);
+  if (comm->ready) {
+    comm->aborted = comm->aborted || comm->async_error != ncclSuccess;
+    const emulator::Member member{comm->id, static_cast<uint32_t>(comm->rank), 0};
+    comm->driver->pwe_post(static_cast<uint32_t>(CollectiveMessage::kLeave), &member, sizeof member);
+    comm->progress.reset();
+    if (comm->launched && comm->last_op.generation) comm->driver->pwe_op_release(&comm->last_op);
+  }
+  for (PersistentPlan* plan : comm->persistent_plans) {
+    std::lock_guard lock(plan->mutex);
+    plan->plan.reset();
+  }
+  if (comm->profiled) {
+    ProfilerPlugin::finalize(comm->profiler_context);
+    ProfilerPlugin::release();
+  }
+  comm->magic = 0;
+  delete comm;
+}
+
+}  // namespace powerccl::emulated_nccl

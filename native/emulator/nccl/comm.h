@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicator behind ncclComm_t, and what is queued on it until its group ends.
+#ifndef POWERCCL_EMULATOR_NCCL_COMM_H
+#define POWERCCL_EMULATOR_NCCL_COMM_H
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulator/collective_protocol.h"
+#include "emulator/nccl/driver.h"
+#include "emulator/nccl/nccl_abi.h"
+
+namespace powerccl::emulated_nccl {
+
+class Progress;
+struct GroupJob;
+
+// Values of NCCL's ncclFunc_t; sequence numbers are counted by them.
+enum class Func : int {
+  kBroadcast = 0,
+  kReduce = 1,
+  kAllGather = 2,
+  kReduceScatter = 3,
+  kAllReduce = 4,
+  kSendRecv = 5,
+  kSend = 6,
+  kRecv = 7,
+  kAlltoAll = 8,
+  kScatter = 9,
+  kGather = 10,
+};
+const char* func_name(Func func);
+
+// One queued call, as NCCL's task structures keep it: with the profiler's handles and the mask of its moment.
+struct Task {
+  Func func;  // kSend and kRecv for point-to-point
+  const void* send_buffer;
+  void* recv_buffer;  // the buffer of a send or receive
+  size_t count;       // of the call, bytes for AllGather and Broadcast
+  ncclDataType_t type;
+  int root;  // root or peer
+  size_t traffic_bytes;
+  emulator::CollectiveTask wire;
+  int mask = 0;
+  void* group_api_handle = nullptr;
+  void* api_handle = nullptr;
+  void* handle = nullptr;  // its Coll or P2p event
+};
+
+// Tasks launched as one kernel. A captured plan lives as long as its graph may replay it.
+struct Plan {
+  ncclComm* comm = nullptr;
+  uint64_t id = 0;
+  bool persistent = false;
+  std::vector<Task> colls;
+  std::vector<Task> transfers;
+  void* group_handle = nullptr;
+  void* launch_handle = nullptr;
+};
+
+// A captured plan's host node may outlive the communicator: it goes through this, which the communicator empties.
+struct PersistentPlan {
+  std::mutex mutex;
+  std::unique_ptr<Plan> plan;
+};
+
+struct UserReduction {
+  bool live = false;
+  ncclDataType_t type = ncclInt8;
+  bool on_device = false;
+  uint64_t bits = 0;  // the scalar, or its device address
+};
+
+inline constexpr uint64_t kCommMagic = 0x6c6c63637277700aull;
+
+}  // namespace powerccl::emulated_nccl
+
+struct ncclComm {
+  uint64_t magic = powerccl::emulated_nccl::kCommMagic;
+  const powerccl::emulated_nccl::Driver* driver = nullptr;
+  CUcontext context = nullptr;
+  int device = 0;  // CUDA ordinal
+  int gpu = 0;     // the server's number
+  uint64_t id = 0;
+  uint64_t hash = 0;
+  int rank = 0;
+  int ranks = 1;
+  int channels = 1;
+  int warps = 1;
+  bool blocking = true;
+  std::string name;
+  std::atomic<bool> ready{false};
+  std::atomic<int> async_error{ncclSuccess};
+  std::atomic<bool> aborted{false};
+  bool revoked = false;
+  bool finalized = false;
+  int shrinks = 0;
+  std::shared_ptr<powerccl::emulated_nccl::GroupJob> job;  // a non-blocking group not yet joined
+
+  // Queued by the open group of one thread.
+  std::vector<powerccl::emulated_nccl::Task> colls;
+  std::vector<powerccl::emulated_nccl::Task> transfers;
+  std::vector<CUstream> streams;
+  bool capturing = false;
+  uint64_t graph = 0;
+
+  // Launched.
+  uint64_t next_plan = 1;
+  pwe_op last_op{};
+  bool launched = false;
+  CUstream last_stream = nullptr;
+  uint64_t last_graph = 0;  // 0: the last launch was not captured
+  std::vector<powerccl::emulated_nccl::PersistentPlan*> persistent_plans;
+
+  std::mutex reductions_mutex;
+  std::vector<powerccl::emulated_nccl::UserReduction> reductions;
+
+  void* profiler_context = nullptr;
+  bool profiled = false;  // holds a reference on the plugin
+  std::array<std::atomic<uint64_t>, 5> sequence{};
+  std::unique_ptr<powerccl::emulated_nccl::Progress> progress;
+
+  ncclComm();
+  ~ncclComm();
+};
+
+namespace powerccl::emulated_nccl {
+
+// CommCheck, as NCCL: null and garbage are ncclInvalidArgument.
+ncclResult_t check_comm(const ncclComm* comm, const char* function);
+// Usable for another operation: initialised, nothing in progress, no error.
+ncclResult_t ensure_ready(ncclComm* comm);
+// Takes part in creating a communicator of the server's; blocks until every rank does.
+struct Origin {
+  enum class Kind { kJoin, kSplit } kind = Kind::kJoin;
+  emulator::Join join{};
+  emulator::Split split{};
+};
+ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color);
+// Waits until what was launched has ended; gives up when the communicator has failed.
+void drain(ncclComm* comm);
+// Cancels what runs and what is still queued in streams.
+void cancel_operations(ncclComm* comm);
+// Leaves the server's communicator, ends the progress thread, lets the profiler go, and frees.
+void tear_down(ncclComm* comm);
+
+}  // namespace powerccl::emulated_nccl
+#endif

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a call of the API to tasks queued on its communicator.
+#ifndef POWERCCL_EMULATOR_NCCL_OPERATIONS_H
+#define POWERCCL_EMULATOR_NCCL_OPERATIONS_H
+#include "emulator/nccl/comm.h"
+
+namespace powerccl::emulated_nccl {
+
+struct Call {
+  Func func;
+  const char* name;
+  const void* send_buffer;
+  void* recv_buffer;  // of a send or receive: the buffer
+  size_t count;
+  ncclDataType_t type;
+  int op;
+  int root;  // root or peer
+  ncclComm* comm;
+  CUstream stream;
+};
+
+// Checks, queues, and launches unless a group is open: what every operation of the API is.
+ncclResult_t enqueue(const Call& call);
+
+size_t type_bytes(ncclDataType_t type);
+
+}  // namespace powerccl::emulated_nccl
+#endif

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/nccl/profiler.h"
+
+#include "emulator/nccl/plugin.h"
+#include "emulator/nccl/progress.h"
+
+namespace powerccl::emulated_nccl {
+namespace {
+
+constexpr int kTaskMask = kEventProxyOp | kEventProxyStep | kEventKernelCh | kEventNetPlugin;
+constexpr int kGroupApiMask = kEventGroupApi | kEventP2pApi | kEventCollApi | kEventKernelLaunch | kEventGroup |
+                              kEventColl | kEventP2p | kTaskMask;
+constexpr int kCollApiMask = kEventCollApi | kEventColl | kTaskMask;
+constexpr int kP2pApiMask = kEventP2pApi | kEventP2p | kTaskMask;
+constexpr int kGroupMask = kEventGroup | kEventColl | kEventP2p | kTaskMask;
+constexpr int kCollMask = kEventColl | kTaskMask;
+constexpr int kP2pMask = kEventP2p | kTaskMask;
+
+EventDescriptor describe(EventType type, void* parent = nullptr, int rank = 0) {
+  EventDescriptor descriptor{};
+  descriptor.type = type;
+  descriptor.parent = parent;
+  descriptor.rank = rank;
+  return descriptor;
+}
+
+// The first task that wants anything speaks for the plan.
+const Task* first_masked(const Plan& plan) {
+  for (const auto* tasks : {&plan.colls, &plan.transfers})
+    for (const Task& task : *tasks)
+      if (task.mask) return &task;
+  return nullptr;
+}
+
+// The shape of the T4 and H200 machines' kernels: a ring of simple copies for what is large, the low-latency protocol
+// below.
+const char* protocol(const Task& task) {
+  return task.traffic_bytes <= 32 * 1024 ? "LL" : "SIMPLE";
+}
+
+void start_coll(Plan& plan, Task& task) {
+  ncclComm* comm = plan.comm;
+  if (task.mask & kCollMask) {
+    EventDescriptor descriptor = describe(kEventColl, task.api_handle, comm->rank);
+    auto& coll = descriptor.coll;
+    coll.seq_number = comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
+    coll.func = func_name(task.func);
+    coll.send_buffer = task.send_buffer;
+    coll.recv_buffer = task.recv_buffer;
+    coll.count = task.count;
+    coll.root = task.root;
+    coll.datatype = datatype_name(task.type);
+    coll.channels = static_cast<uint8_t>(comm->channels);
+    coll.warps = static_cast<uint8_t>(comm->warps);
+    coll.algo = "RING";
+    coll.proto = protocol(task);
+    coll.parent_group = plan.group_handle;
+    ProfilerPlugin::start(comm->profiler_context, &task.handle, descriptor);
+  }
+  // Captured operations do not count, unless kernel events make NCCL see each replay on every rank.
+  const bool seen = ProfilerPlugin::loaded() && (plan.group_handle || task.api_handle) && (task.mask & kEventKernelCh);
+  if (!plan.persistent || seen) comm->sequence[static_cast<size_t>(task.func)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void start_transfer(Plan& plan, Task& task) {
+  if (!(task.mask & kP2pMask)) return;
+  EventDescriptor descriptor = describe(kEventP2p, task.api_handle, plan.comm->rank);
+  auto& p2p = descriptor.p2p;
+  p2p.func = func_name(task.func);
+  p2p.buffer = task.recv_buffer;
+  p2p.datatype = datatype_name(task.type);
+  p2p.count = task.count;
+  p2p.peer = task.root;
+  p2p.channels = static_cast<uint8_t>(plan.comm->channels);
+  p2p.parent_group = plan.group_handle;
+  ProfilerPlugin::start(plan.comm->profiler_context, &task.handle, descriptor);
+}
+
+}  // namespace
+
+ApiState& api_state() {
+  thread_local ApiState state;
+  return state;
+}
+
+const char* datatype_name(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return "ncclInt8";
+    case ncclInt32:
+      return "ncclInt32";
+    case ncclUint32:
+      return "ncclUint32";
+    case ncclInt64:
+      return "ncclInt64";
+    case ncclUint64:
+      return "ncclUint64";
+    case ncclFloat16:
+      return "ncclFloat16";
+    case ncclFloat32:
+      return "ncclFloat32";
+    case ncclFloat64:
+      return "ncclFloat64";
+    case ncclBfloat16:
+      return "ncclBfloat16";
+    case ncclFloat8e4m3:
+      return "ncclFloat8e4m3";
+    case ncclFloat8e5m2:
+      return "ncclFloat8e5m2";
+    default:
+      return "Unknown";  // ncclUint8 too, in NCCL
+  }
+}
+
+void group_api_started(ncclComm* comm, bool captured, int depth) {
+  ApiState& state = api_state();
+  state.mask = ProfilerPlugin::event_mask();
+  if (!ProfilerPlugin::loaded() || !(state.mask & kGroupApiMask) || state.group_depth != 0) return;
+  EventDescriptor descriptor = describe(kEventGroupApi);
+  descriptor.group_api.graph_captured = captured;
+  descriptor.group_api.group_depth = depth;
+  ProfilerPlugin::start(comm->profiler_context, &state.group_handle, descriptor);
+  state.group_depth = depth;
+  state.group = ApiState::Group::kStarted;
+}
+
+void group_api_start_stopped() {
+  ApiState& state = api_state();
+  if (state.group != ApiState::Group::kStarted) return;
+  state.group = ApiState::Group::kStopped;
+  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kGroupStartApiStop, 0);
+}
+
+void group_api_end_started() {
+  ApiState& state = api_state();
+  if (state.group != ApiState::Group::kStopped) return;
+  state.group = ApiState::Group::kReset;
+  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kGroupEndApiStart, 0);
+}
+
+void group_api_stopped() {
+  ApiState& state = api_state();
+  if (!state.group_handle || state.group_depth != 0) return;
+  ProfilerPlugin::stop(state.group_handle);
+  state.group_handle = nullptr;
+}
+
+void coll_api_started(ncclComm* comm, const ApiCall& call) {
+  ApiState& state = api_state();
+  if (!ProfilerPlugin::loaded() || !(state.mask & kCollApiMask)) return;
+  EventDescriptor descriptor = describe(kEventCollApi, state.group_handle);
+  auto& api = descriptor.coll_api;
+  api.func = func_name(call.func);
+  api.count = call.count;
+  api.datatype = datatype_name(call.type);
+  api.root = call.root;
+  api.stream = call.stream;
+  api.graph_captured = call.captured;
+  ProfilerPlugin::start(comm->profiler_context, &state.coll_handle, descriptor);
+}
+
+// NCCL keeps the handle, and stops it again behind the next operation even if that started none: plugins must bear it.
+void coll_api_stopped() {
+  if (ProfilerPlugin::loaded() && api_state().coll_handle) ProfilerPlugin::stop(api_state().coll_handle);
+}
+
+void p2p_api_started(ncclComm* comm, const ApiCall& call) {
+  ApiState& state = api_state();
+  if (!ProfilerPlugin::loaded() || !(state.mask & kP2pApiMask)) return;
+  EventDescriptor descriptor = describe(kEventP2pApi, state.group_handle);
+  auto& api = descriptor.p2p_api;
+  api.func = func_name(call.func);
+  api.count = call.count;
+  api.datatype = datatype_name(call.type);
+  api.stream = call.stream;
+  api.graph_captured = call.captured;
+  ProfilerPlugin::start(comm->profiler_context, &state.p2p_handle, descriptor);
+}
+
+void p2p_api_stopped() {
+  ApiState& state = api_state();
+  if (!state.p2p_handle) return;
+  ProfilerPlugin::stop(state.p2p_handle);
+  state.p2p_handle = nullptr;
+}
+
+bool wants_kernel_events(const Plan& plan) {
+  if (!ProfilerPlugin::loaded()) return false;
+  for (const Task& task : plan.colls)
+    if (task.mask & kEventKernelCh) return true;
+  for (const Task& task : plan.transfers)
+    if ((task.mask & kEventKernelCh) && task.root != plan.comm->rank) return true;
+  return false;
+}
+
+void launch_started(Plan& plan, CUstream stream) {
+  const Task* masked = first_masked(plan);
+  if (!masked || !(masked->mask & kEventKernelLaunch)) return;
+  EventDescriptor descriptor = describe(kEventKernelLaunch, masked->group_api_handle);
+  descriptor.kernel_launch.stream = stream;
+  ProfilerPlugin::start(plan.comm->profiler_context, &plan.launch_handle, descriptor);
+}
+
+void launch_stopped(Plan& plan) {
+  if (!plan.launch_handle) return;
+  ProfilerPlugin::stop(plan.launch_handle);
+  plan.launch_handle = nullptr;
+}
+
+void plan_posted(Plan& plan) {
+  const Task* masked = first_masked(plan);
+  if (masked && (masked->mask & kGroupMask))
+    ProfilerPlugin::start(plan.comm->profiler_context, &plan.group_handle, describe(kEventGroup));
+  for (Task& task : plan.colls) start_coll(plan, task);
+  for (Task& task : plan.transfers) start_transfer(plan, task);
+  if (wants_kernel_events(plan)) plan.comm->progress->expect(plan);
+  for (auto* tasks : {&plan.colls, &plan.transfers}) {
+    for (Task& task : *tasks) {
+      if (task.handle) ProfilerPlugin::stop(task.handle);
+      task.handle = nullptr;
+    }
+  }
+  if (plan.group_handle) ProfilerPlugin::stop(plan.group_handle);
+  plan.group_handle = nullptr;
+}
+
+}  // namespace powerccl::emulated_nccl

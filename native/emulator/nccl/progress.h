@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator's progress thread: NCCL's proxy thread as far as users and plugins can tell.
+//
+// It waits for what the server has to say about this rank: kernels that started and stopped on the GPU, from which it
+// raises kernel-channel events with the emulated globaltimer, and peers that are gone, which it makes asynchronous
+// errors.
+#ifndef POWERCCL_EMULATOR_NCCL_PROGRESS_H
+#define POWERCCL_EMULATOR_NCCL_PROGRESS_H
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/nccl/comm.h"
+
+namespace powerccl::emulated_nccl {
+
+class Progress {
+ public:
+  explicit Progress(ncclComm& comm);
+  ~Progress();  // the server must have been told to close (leave), or be gone
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // The plan's tasks have their handles: their kernel events may come. Once for each replay of a captured plan.
+  void expect(const Plan& plan);
+
+ private:
+  struct Part {  // a task's kernel events
+    uint32_t task;
+    void* parent;
+    std::vector<void*> channels;  // handles, null where the plugin gave none
+  };
+  struct Run {  // of a plan
+    std::vector<Part> parts;
+    uint32_t last_task;
+  };
+  void work();
+  void handle(const emulator::CommEvent& event);
+  std::deque<Run>* runs_of(uint64_t plan);  // once there are any; null: nobody expects them
+  void started(Run& run, const emulator::CommEvent& event);
+  void stopped(Run& run, const emulator::CommEvent& event);
+
+  ncclComm& comm_;
+  std::mutex mutex_;
+  std::condition_variable expected_;
+  std::unordered_map<uint64_t, std::deque<Run>> plans_;
+  std::thread thread_;
+};
+
+}  // namespace powerccl::emulated_nccl
+#endif
