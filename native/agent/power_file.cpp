@@ -14,7 +14,7 @@ namespace powerccl::agent {
 namespace {
 
 constexpr int64_t kFlushNs = 500'000'000;  // half of the promised second: a tick may be late
-constexpr size_t kFlushBytes = 48 << 10;
+constexpr size_t kFlushBytes = 48 * 1024;
 
 }  // namespace
 

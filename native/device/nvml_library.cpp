@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 namespace powerccl::device {
 namespace {
@@ -17,7 +16,7 @@ template <typename Function>
 void look_up(Function& function, const char* name, const char* older_name = nullptr) {
   void* symbol = dlsym(library, name);
   if (!symbol && older_name) symbol = dlsym(library, older_name);
-  memcpy(&function, &symbol, sizeof function);
+  function = reinterpret_cast<Function>(symbol);
 }
 
 void look_up_all() {
@@ -54,7 +53,8 @@ int load(Error* error) {
   if (library) return kOk;
   const char* path = getenv("POWERCCL_NVML_LIBRARY");
   if (!path || !*path) path = "libnvidia-ml.so.1";
-  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  // Naming the library is what the variable is for; who may set it may set LD_LIBRARY_PATH too.
+  library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // NOLINT(clang-analyzer-optin.taint.GenericTaint)
   if (!library) {
     const char* reason = dlerror();
     return fail(error, kLibraryMissing, "NVML cannot be loaded: %s", reason ? reason : path);

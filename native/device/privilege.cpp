@@ -2,20 +2,26 @@
 #include "device/privilege.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 namespace powerccl::device {
 
 bool process_has_sys_admin() {
-  constexpr unsigned long long kSysAdminBit = 1ull << 21;  // CAP_SYS_ADMIN of linux/capability.h
+  constexpr unsigned kSysAdmin = 21;  // CAP_SYS_ADMIN of linux/capability.h
   FILE* status = fopen("/proc/self/status", "re");
   if (!status) return geteuid() == 0;
+  static const char kKey[] = "CapEff:";
   unsigned long long effective = 0;
   bool found = false;
   char line[256];
-  while (!found && fgets(line, sizeof line, status)) found = sscanf(line, "CapEff: %llx", &effective) == 1;
+  while (!found && fgets(line, sizeof line, status)) {
+    found = strncmp(line, kKey, sizeof kKey - 1) == 0;
+    if (found) effective = strtoull(line + sizeof kKey - 1, nullptr, 16);
+  }
   fclose(status);
-  return found ? (effective & kSysAdminBit) != 0 : geteuid() == 0;
+  return found ? (effective >> kSysAdmin & 1u) != 0 : geteuid() == 0;
 }
 
 }  // namespace powerccl::device
