@@ -116,7 +116,7 @@ class Node {
     guard_.scan();
     std::vector<uint32_t> owners = guard_.living_owners();
     if (told_to_end_ || (launcher_gone_ && owners.empty()))
-      if (sampler_) sampler_->stop();
+      if (sampler_) sampler_->ask_to_stop();
     if (!told_to_end_ && !launcher_gone_) return false;
     if (told_to_end_ && !owners.empty() && !explained_) {
       explained_ = true;

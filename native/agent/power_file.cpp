@@ -13,7 +13,7 @@
 namespace powerccl::agent {
 namespace {
 
-constexpr int64_t kFlushNs = 500'000'000;  // half of the promised second: a tick may be late
+constexpr int64_t kFlushNs = 500'000'000;  // half of the second that rows may wait: a tick may be late
 constexpr size_t kFlushBytes = 48 * 1024;
 
 }  // namespace

@@ -29,7 +29,7 @@ class PowerFile {
   int open(const std::string& path, const std::string& comments);
   int append(const PowerRow& row);
   int flush();
-  // Whether rows have waited for a second.
+  // Whether rows will have waited too long by then.
   bool due(int64_t at_ns) const;
 
  private:

@@ -103,11 +103,15 @@ int Sampler::start(const std::string& path) {
   return 0;
 }
 
+void Sampler::ask_to_stop() {
+  uint64_t one = 1;
+  while (thread_.joinable() && write(stop_event_, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
 void Sampler::stop() {
   if (!thread_.joinable()) return;
-  uint64_t one = 1;
-  while (write(stop_event_, &one, sizeof one) < 0 && errno == EINTR) {
-  }
+  ask_to_stop();
   thread_.join();
 }
 
@@ -134,7 +138,7 @@ void Sampler::run() {
 int Sampler::tick(bool last_one) {
   for (Gpu& gpu : gpus_)
     if (int number = sample_gpu(gpu, deadline_ns_, last_one)) return number;
-  return last_one || file_.due(now_ns()) ? file_.flush() : 0;
+  return last_one || file_.due(now_ns() + interval_ns_) ? file_.flush() : 0;
 }
 
 int Sampler::sample_gpu(Gpu& gpu, int64_t deadline_ns, bool everything) {

@@ -25,7 +25,9 @@ class Sampler {
   // Writes the header and the first row of every GPU, then starts the thread. Returns 0, or the errno of the file that
   // could not be written (already said on stderr).
   int start(const std::string& path);
-  // Takes the last rows, flushes, ends the thread. May be called more than once.
+  // Has the thread take the last rows, flush and end. Waits for nothing: an NVML call on a broken GPU may hang.
+  void ask_to_stop();
+  // The same, and waits for it.
   void stop();
 
  private:

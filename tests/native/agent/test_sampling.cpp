@@ -84,6 +84,14 @@ TEST_F(AgentTest, WritesWithinASecondAndSurvivesItsOwnKill) {
   EXPECT_GT(samples.rows.size(), rows);
 }
 
+TEST_F(AgentTest, RowsOfASlowCadenceAreNotHeldBack) {
+  AgentProcess agent(folder.path(), {{"--interval-ms", "1500"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  size_t rows = 2;
+  EXPECT_TRUE(eventually([&] { return (rows = read_power_file(power_file()).rows.size()) > 2; }));
+  EXPECT_EQ(rows, 4u) << "written at their own tick, not with the next one's";
+}
+
 TEST_F(AgentTest, WithoutNvmlItSaysSoOnceAndIsFine) {
   AgentProcess agent(folder.path(), {{}, {"POWERCCL_NVML_LIBRARY=/nowhere/libnvidia-ml.so.1"}, 0});
   ASSERT_TRUE(agent.wait_ready());
