@@ -20,7 +20,7 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch import native as files
-from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
@@ -194,20 +194,9 @@ def _emulation(native: NativeFiles | None) -> Check:
     first = platforms.get("t4x8") or next(iter(platforms.values()))
     try:
         with tempfile.TemporaryDirectory() as folder, Emulation(native, first, Path(folder)) as emulation:
-            code = "from powerccl.launch.gpus import query_gpus as q; print(q().describe())"
-            environment = emulation.environment(os.environ)
-            package = str(Path(__file__).resolve().parents[2])
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                env=environment,
-                check=False,
-            )
-    except (PowercclError, OSError, subprocess.TimeoutExpired) as error:
-        return Check(name, "broken", str(error), "see the message above; please report it")
-    if done.returncode:
-        return Check(name, "broken", done.stderr.strip()[-200:], "please report it")
-    return Check(name, "ok", f"{', '.join(platforms)} ({first.stem} answers: {done.stdout.strip()})")
+            gpus = query_gpus_in(emulation.environment(os.environ))
+    except (PowercclError, OSError) as error:
+        return Check(name, "broken", str(error), "please report it")
+    if not gpus.names:
+        return Check(name, "broken", gpus.describe(), "please report it")
+    return Check(name, "ok", f"{', '.join(platforms)} ({first.stem} answers: {gpus.describe()})")

@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +80,24 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
     return found
 
 
+def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
+    """query_gpus in a process with that environment: how emulated GPUs are seen from outside."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "powerccl.launch.gpus"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**environment, "PYTHONPATH": path},
+            check=False,
+        )
+        return Gpus(**json.loads(done.stdout))
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return Gpus(reason=f"NVML cannot be asked: {error}")
+
+
 def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
     energy_mj, power_mw = ctypes.c_ulonglong(), ctypes.c_uint()
     found.energy_counter = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy_mj)) == 0
@@ -100,3 +124,7 @@ def may_set_clocks() -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
     return False
+
+
+if __name__ == "__main__":
+    print(json.dumps(dataclasses.asdict(query_gpus())))

@@ -98,9 +98,13 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
 
 
 def events_only_table(profile: PlatformProfile, patterns: list[str]) -> str:
-    """A table that manages everything at the maximum clock, to find what the events cost."""
+    """A table that manages everything at the maximum clock, to find what the events cost.
+
+    The runtime manages nothing at `clock_max_mhz`, so the table puts that 1 MHz above the GPU's.
+    """
     clock = profile.clock_max_mhz
-    lines = [f"platform {_word(profile.name)}", f"gpu {profile.gpu}", f"gpus {profile.gpus}", f"clock_max_mhz {clock}"]
+    lines = [f"platform {_word(profile.name)}", f"gpu {profile.gpu}", f"gpus {profile.gpus}"]
+    lines.append(f"clock_max_mhz {clock + 1}")
     lines += [f"overhead_bytes {pattern} 0" for pattern in patterns]
     lines += [f"min_clock_mhz {pattern} 0 inf {clock}" for pattern in patterns]
     return _finish(lines)

@@ -18,8 +18,8 @@ from powerccl.reports.text import number
 
 PICTURED = 3  # iterations, as in the publication's figures 4 and 9
 
-# PCCL's figures for the same quantities (facts: sources.md, table A), as printed; its 27 % of communication energy is of
-# collectives in general, 29 % is the power in the training run's.
+# PCCL's figures for the same quantities (facts: sources.md, table A), as printed; its 27 % is of collectives in
+# general, the 29 % of power was seen in the training run.
 PUBLISHED: dict[str, str] = {
     "comm_energy_saved_pct": "27 %  (29 % of power)",
     "energy_saved_pct": "17.3 %  (mean of four models)",

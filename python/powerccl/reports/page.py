@@ -8,21 +8,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from plotly.offline import get_plotlyjs
 
-# Validated for colour-vision deficiencies on both surfaces; communication is always the first.
-COMMUNICATION, ELSEWHERE = "#2a78d6", "#c77700"
-# One hue from light to dark for an ordered quantity such as size.
-SEQUENCE = (
-    "#9ec9f5",
-    "#79b1ec",
-    "#5598e0",
-    "#3a80cf",
-    "#2a69b5",
-    "#1f5499",
-    "#16407c",
-    "#0e2f60",
-    "#082046",
-    "#041530",
-)
+SEQUENCE_STEPS = 10  # --s0 to --s9 in base.html: one hue, from near the background to far from it
+
+
+def sequence(count: int) -> list[str]:
+    """Colours for an ordered quantity such as size, as the page's scripts resolve them."""
+    return [f"var:s{round(i * (SEQUENCE_STEPS - 1) / max(count - 1, 1))}" for i in range(count)]
 
 
 def render(template: str, **values: Any) -> str:

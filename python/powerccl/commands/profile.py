@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl profile`."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.commands import say
+from powerccl.errors import PowercclError
+from powerccl.launch.record import choose
+from powerccl.patterns import PATTERNS, parse_bytes
+
+if TYPE_CHECKING:
+    from powerccl.launch.profiling import Profiling
+    from powerccl.platforms.schema import PlatformProfile
+
+SIZES = "128K:64M:2"
+
+
+@click.command("profile")
+@click.option("--emulate", default="", metavar="NAME", help="Profile an emulated server, e.g. t4x8.")
+@click.option("--patterns", default="all", show_default=True, metavar="LIST", help="Patterns, separated by commas.")
+@click.option("--sizes", default=SIZES, show_default=True, metavar="FROM:TO:FACTOR|LIST", help="Message sizes.")
+@click.option("--clocks", default="", metavar="LIST", help="Clocks in MHz; by default twelve of those supported.")
+@click.option("--name", default="", help="The platform's name; by default from GPU and count.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Profile file to write (.json).")
+@click.option("--resume", is_flag=True, help="Go on where an interrupted profile stopped.")
+@click.option("--set-clocks", is_flag=True, help="Really set GPU clocks; without it, only the clock found is profiled.")
+@click.option("--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table there.")
+def command(
+    emulate: str,
+    patterns: str,
+    sizes: str,
+    clocks: str,
+    name: str,
+    out: Path | None,
+    resume: bool,
+    set_clocks: bool,
+    table: Path | None,
+) -> int:
+    """Measure this machine once: bandwidth and power over pattern, size and clock.
+
+    Writes a platform profile (which `powerccl run --policy percall` takes its clocks from) and a page with the curves;
+    prints minimum clocks and overhead points beside PCCL's. Stop it with Ctrl-C; --resume goes on.
+    """
+    from powerccl.launch.profiling import Profiling
+
+    started = time.monotonic()
+    wanted = (
+        list(PATTERNS) if patterns == "all" else [choose("pattern", p.strip(), PATTERNS) for p in patterns.split(",")]
+    )
+    chosen_clocks = _clocks(clocks)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are put back
+    try:
+        with Profiling(emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume) as profiling:
+            for line in profiling.remarks:
+                say(line)
+            profile = _measure(profiling, started)
+            out = profiling.out
+    except KeyboardInterrupt:
+        say("interrupted; the same command with --resume goes on from here")
+        raise
+    _write(profile, out)
+    _show(profile, out, table)
+    return 0
+
+
+def _measure(profiling: Profiling, started: float) -> PlatformProfile:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("profiling", total=profiling.total)
+
+        def moved(stage: str, done: int) -> None:
+            progress.update(task, description=stage, completed=done)
+
+        profile = profiling.measure(moved)
+    profile.seconds = round(profiling.seconds_before + time.monotonic() - started, 1)
+    profile.created_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    return profile
+
+
+def _write(profile: PlatformProfile, out: Path) -> None:
+    from powerccl.platforms.schema import encode
+    from powerccl.reports.profile_page import profile_page
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(encode(profile))
+        out.with_suffix(".html").write_text(profile_page(profile))
+    except OSError as error:
+        raise PowercclError(
+            f"cannot write {error.filename or out}: {error.strerror}", "name another file with --out"
+        ) from error
+    shutil.rmtree(work_folder(out), ignore_errors=True)
+
+
+def work_folder(out: Path) -> Path:
+    """Where an unfinished profile's measurements are kept for --resume."""
+    return out.with_suffix(".profiling")
+
+
+def _show(profile: PlatformProfile, out: Path, table: Path | None) -> None:
+    from rich.console import Console
+
+    from powerccl.platforms.policy_table import policy_table
+    from powerccl.reports.profile import print_profile
+
+    console = Console(highlight=False)
+    print_profile(console, profile)
+    console.print(f"profile  {out}\ncurves   {out.with_suffix('.html')}", soft_wrap=True)
+    if table:
+        table.write_text(policy_table(profile))
+        console.print(f"table    {table}", soft_wrap=True)
+
+
+def _sizes(text: str) -> list[int]:
+    """Sizes in bytes of `128K:64M:2` or `128K,1M,64M`, ascending."""
+    try:
+        if ":" in text:
+            first, last, *rest = text.split(":")
+            size, end, factor = parse_bytes(first), parse_bytes(last), float(rest[0]) if rest else 2.0
+            if size < 1 or factor <= 1 or len(rest) > 1:
+                raise ValueError(text)
+            sizes = []
+            while size <= end:
+                sizes.append(size)
+                size = int(size * factor)
+        else:
+            sizes = sorted({parse_bytes(part) for part in text.split(",")})
+    except ValueError as error:
+        raise PowercclError(f"--sizes {text}: not understood", "128K:64M:2 (from:to:factor) or 128K,1M,64M") from error
+    if not sizes or sizes[0] < 1:
+        raise PowercclError(f"--sizes {text}: no size above 0", "128K:64M:2 (from:to:factor) or 128K,1M,64M")
+    return sizes
+
+
+def _clocks(text: str) -> list[int]:
+    """Clocks in MHz of `1590,900,450`, highest first; none for an empty text."""
+    try:
+        clocks = sorted({int(part) for part in text.split(",")} if text else set(), reverse=True)
+    except ValueError as error:
+        raise PowercclError(f"--clocks {text}: not understood", "MHz, separated by commas: 1590,900,450") from error
+    if clocks and clocks[-1] <= 0:
+        raise PowercclError(f"--clocks {text}: a clock is above 0", "MHz, separated by commas: 1590,900,450")
+    return clocks

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published profiling procedure, driven through powerccl-bench.
+
+First a sweep over pattern, size and clock through plain NCCL; then, at the maximum clock, the same sizes plain and with
+PCCL's own events (`percall` with a table whose every clock is the maximum), to find what those cost. Each point is on
+disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+
+from powerccl.errors import PowercclError
+from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.native import BENCH, find_native
+from powerccl.launch.record import Request, record
+from powerccl.platforms.measurements import (
+    BenchHeader,
+    BenchPoint,
+    clocks_to_profile,
+    empty_profile,
+    overhead_samples,
+    profile_points,
+    read_bench_lines,
+)
+from powerccl.platforms.policy_table import events_only_table, overhead_points
+from powerccl.platforms.schema import ClockSwitch, PlatformProfile
+from powerccl.platforms.store import user_folder
+
+POLL_S = 0.2
+SECONDS_FILE = "seconds"
+
+
+class Profiling:
+    """One machine being profiled; a context manager, since an emulated server may be behind it."""
+
+    def __init__(
+        self,
+        emulate: str,
+        patterns: list[str],
+        sizes: list[int],
+        clocks: list[int],
+        set_clocks: bool,
+        name: str,
+        out: Path | None,
+        resume: bool,
+    ) -> None:
+        self.native = find_native()
+        self.program = str(self.native.path(BENCH))
+        self.emulate = emulate
+        self.patterns, self.sizes = patterns, sizes
+        self.set_clocks = set_clocks
+        self.remarks: list[str] = []
+        self._wanted = (clocks, name, out, resume)
+        self._stack = contextlib.ExitStack()
+        self.environment: dict[str, str] = dict(os.environ)
+        self.seconds_before = 0.0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Profiling:
+        try:
+            self._begin(*self._wanted)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is not None and self.work.is_dir():
+            spent = self.seconds_before + time.monotonic() - self._started
+            (self.work / SECONDS_FILE).write_text(f"{spent:.1f}")
+
+    def _begin(self, clocks: list[int], name: str, out: Path | None, resume: bool) -> None:
+        if self.emulate:
+            platform = emulated_platform(self.native, self.emulate)
+            emulation = self._stack.enter_context(Emulation(self.native, platform, None))
+            self.environment = emulation.environment(os.environ)
+            gpus = query_gpus_in(self.environment)
+        else:
+            gpus = query_gpus()
+        if not gpus.names:
+            raise PowercclError(
+                f"nothing to profile: {gpus.describe()}", "profile an emulated server: powerccl profile --emulate t4x8"
+            )
+        self.name = name or (Path(self.emulate).stem if self.emulate else _platform_name(gpus))
+        self.out = out or user_folder() / f"{self.name}.json"
+        self.work = self.out.with_suffix(".profiling")
+        self.clocks = self._clocks(gpus, clocks)
+        self._prepare(resume)
+
+    def _clocks(self, gpus: Gpus, wanted: list[int]) -> list[int]:
+        """Clocks to sweep; none when they may not be set."""
+        why = ""
+        if os.environ.get("POWERCCL_CLOCKS") in ("dry", "none"):
+            why = f"POWERCCL_CLOCKS={os.environ['POWERCCL_CLOCKS']}"
+        elif not gpus.emulated and not self.set_clocks:
+            why = "no --set-clocks"
+        elif not gpus.emulated and not may_set_clocks():
+            why = "setting clocks takes root or CAP_SYS_ADMIN"
+        if why:
+            self.remarks.append(f"{why}: only the clock found is profiled, so no minimum clock can be known")
+            return []
+        if not gpus.clocks_mhz and not wanted:
+            raise PowercclError("NVML lists no clocks for this GPU", "name them: --clocks 1590,900,450")
+        return wanted or clocks_to_profile(gpus.clocks_mhz)
+
+    def _prepare(self, resume: bool) -> None:
+        if self.work.exists() and not resume:
+            self.remarks.append("starting anew; --resume would have gone on with the interrupted profile")
+            shutil.rmtree(self.work)
+        try:
+            self.work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PowercclError(
+                f"cannot write {self.work}: {error.strerror}", "name another file with --out"
+            ) from error
+        with contextlib.suppress(OSError, ValueError):
+            self.seconds_before = float((self.work / SECONDS_FILE).read_text())
+
+    @property
+    def total(self) -> int:
+        """Points to measure in all."""
+        each = len(self.patterns) * len(self.sizes)
+        return each * (max(len(self.clocks), 1) + 2)
+
+    def measure(self, moved: Callable[[str, int], None]) -> PlatformProfile:
+        """Measure everything that is not yet on disk; `moved(stage, points)` is told of progress.
+
+        Raises:
+            PowercclError: powerccl-bench failed; what it had measured is kept for --resume.
+        """
+        each = len(self.patterns) * len(self.sizes)
+        sweep = self._sweep("points", self.clocks, lambda done: moved("plain NCCL, every clock", done))
+        swept = each * max(len(self.clocks), 1)
+        header, points = sweep
+        plain = self._sweep("plain", [], lambda done: moved("plain NCCL, top clock", swept + done))[1]
+        provenance = "emulated" if header.emulated else "measured"
+        clocks_set = bool(self.clocks) and header.clock_control == "set"
+        found = profile_points(points, provenance)
+        if not found:
+            raise PowercclError("powerccl-bench measured no point", f"see {self.work}/points.log")
+        seen = [point.clock_mhz for point in found]
+        profile = empty_profile(self.name, header, seen, clocks_set)
+        profile.points = found
+        moved("with PCCL's events", swept + each)
+        managed, profile.clock_switch, dry = self._managed(profile, provenance)
+        profile.overhead_samples = overhead_samples(plain, managed, provenance)
+        profile.overhead = overhead_points(profile.overhead_samples, profile.tolerance_pct / 100)
+        if dry:
+            profile.notes.append("clock calls ran dry: overhead points leave out what the driver's calls cost")
+        moved("done", self.total)
+        return profile
+
+    def _arguments(self, file: Path) -> Iterator[list[str]]:
+        """powerccl-bench commands that together measure all patterns and sizes into one file."""
+        base = ["-c", "0", "-n", "5", "--json-lines", str(file), "--resume"]
+        for first, last, factor in _runs_of_sizes(self.sizes):
+            yield [*self.patterns, "-b", str(first), "-e", str(last), "-f", str(factor), *base]
+
+    def _sweep(
+        self, stem: str, clocks: list[int], moved: Callable[[int], None]
+    ) -> tuple[BenchHeader, list[BenchPoint]]:
+        file, log = self.work / f"{stem}.jsonl", self.work / f"{stem}.log"
+        more = (
+            ["--clocks", ",".join(map(str, clocks)), *(["--set-clocks"] if self.set_clocks else [])] if clocks else []
+        )
+        for arguments in self._arguments(file):
+            with log.open("ab") as output:
+                bench = subprocess.Popen(
+                    [self.program, *arguments, *more],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+            try:
+                while bench.poll() is None:
+                    moved(_count_lines(file))
+                    time.sleep(POLL_S)
+            except BaseException:
+                _end(bench)
+                raise
+            self._check(bench.returncode, log)
+        header, points = read_bench_lines(file)
+        if header is None:
+            raise PowercclError("powerccl-bench left no measurements", f"see {log}")
+        return header, points
+
+    def _managed(self, profile: PlatformProfile, provenance: str) -> tuple[list[BenchPoint], ClockSwitch | None, bool]:
+        """The sizes with each call managed at the maximum clock; what a clock request cost; whether it ran dry."""
+        from powerccl.analysis.summary import summarise
+        from powerccl.traces.folder import read_run
+
+        file = self.work / "managed.jsonl"
+        switch: ClockSwitch | None = None
+        dry = False
+        for arguments in self._arguments(file):
+            request = Request(
+                command=[self.program, *arguments],
+                policy="percall",
+                emulate=self.emulate,
+                set_clocks=self.set_clocks,
+                table_text=events_only_table(profile, self.patterns),
+                name="events",
+                runs=self.work / "runs",
+                output="output.log",
+            )
+            recorded = record(request, lambda _: None)
+            assert recorded.folder is not None
+            self._check(recorded.ended.code, recorded.folder / request.output)
+            clocks = summarise(read_run(recorded.folder)).clocks
+            dry = dry or clocks.dry > 0
+            if clocks.mean_call_us is not None and clocks.mean_latency_us is not None:
+                switch = ClockSwitch(
+                    call_us=round(clocks.mean_call_us, 1),
+                    latency_us=round(clocks.mean_latency_us, 1),
+                    requests=clocks.requests,
+                    provenance=provenance,
+                )
+        return read_bench_lines(file)[1], switch, dry
+
+    def _check(self, code: int, log: Path) -> None:
+        if code == 0:
+            return
+        if code in (-signal.SIGINT, 128 + signal.SIGINT):
+            raise KeyboardInterrupt
+        words = [line for line in _tail(log) if line.strip() and not line.startswith("hint:")]
+        raise PowercclError(
+            f"powerccl-bench ended with {code}: {words[-1] if words else 'no message'}",
+            f"its output is in {log}; `powerccl profile --resume` goes on from here",
+        )
+
+
+def _platform_name(gpus: Gpus) -> str:
+    model = gpus.name.lower().removeprefix("nvidia ").removeprefix("tesla ").replace(" ", "-")
+    return f"{model}-x{len(gpus.names)}"
+
+
+def _runs_of_sizes(sizes: list[int]) -> list[tuple[int, int, int]]:
+    """Sizes as few (first, last, factor) runs: one if they grow by a whole factor, else one a size."""
+    if len(sizes) > 1 and sizes[1] % sizes[0] == 0:
+        factor = sizes[1] // sizes[0]
+        if factor > 1 and all(b == a * factor for a, b in pairwise(sizes)):
+            return [(sizes[0], sizes[-1], factor)]
+    return [(size, size, 2) for size in sizes]
+
+
+def _count_lines(file: Path) -> int:
+    """Points in a file that is being written; its first line is the header."""
+    try:
+        return max(0, file.read_bytes().count(b"\n") - 1)
+    except OSError:
+        return 0
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        return log.read_text("utf-8", "replace").splitlines()[-20:]
+    except OSError:
+        return []
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End powerccl-bench so that it resets the clocks it has set."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A platform profile in the terminal: minimum clocks and overhead points, ours beside the published ones."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES, format_bytes
+from powerccl.platforms.policy_table import minimum_clocks
+from powerccl.platforms.schema import PlatformProfile
+from powerccl.reports.terminal import heading
+from powerccl.reports.text import number, seconds
+
+
+def print_profile(console: Console, profile: PlatformProfile) -> None:
+    """Both tables and what setting a clock costs."""
+    console.print()
+    what = f"{profile.name}: {profile.gpus} x {profile.gpu}"
+    console.print(heading(what, "yes" if profile.emulated else ""))
+    facts = [f"{len(profile.points)} points in {seconds(profile.seconds)}"]
+    facts += [f"{key} {value}" for key, value in profile.versions.items()]
+    console.print(Text(" · ".join(facts), style="dim"))
+    console.print()
+    if profile.clocks_set:
+        console.print(_minimum_clocks(profile, console.width))
+    else:
+        console.print(Text("! ", style="bold yellow").append(f"clocks could not be set: {profile.clocks_reason}"))
+    if profile.overhead:
+        console.print()
+        console.print(_overhead(profile))
+    if profile.clock_switch:
+        cost = profile.clock_switch
+        console.print()
+        console.print(
+            f"setting a clock: {number(cost.call_us / 1e3, 'ms')} in the driver, {number(cost.latency_us / 1e3, 'ms')} "
+            f"from asking to done ({cost.requests} requests)"
+        )
+    for note in profile.notes:
+        console.print(Text("! ", style="bold yellow").append(note, style="default"))
+    console.print()
+
+
+def _minimum_clocks(profile: PlatformProfile, width: int) -> Table:
+    clocks = minimum_clocks(profile)
+    sizes = sorted({size for by_size in clocks.values() for size in by_size})
+    room = max(2, (width - 26) // 8)
+    shown = sizes if len(sizes) <= room else [sizes[round(i * (len(sizes) - 1) / (room - 1))] for i in range(room)]
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("minimum clock, MHz", no_wrap=True)
+    for size in shown:
+        table.add_column(format_bytes(size).replace(" ", "").replace("iB", ""), justify="right", no_wrap=True)
+    for pattern in (name for name in PATTERNS if name in clocks):
+        cells = []
+        for size in shown:
+            clock = clocks[pattern].get(size)
+            low = clock is not None and clock < profile.clock_max_mhz
+            cells.append(Text("–" if clock is None else str(clock), style="bright_cyan" if low else "dim"))
+        table.add_row(pattern.replace("_", "-"), *cells)
+    return table
+
+
+def _overhead(profile: PlatformProfile) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table.add_column("overhead point", no_wrap=True)
+    table.add_column("emulated here" if profile.emulated else "measured here", justify="right")
+    table.add_column("published (8 x T4)", justify="right")
+    table.add_column("loss at 1 MiB", justify="right")
+    at_mib = {
+        s.pattern: (s.managed_us / s.plain_us - 1) * 100 for s in profile.overhead_samples if s.size_bytes == 1 << 20
+    }
+    for point in profile.overhead:
+        ours = "never worth it" if point.size_bytes is None else format_bytes(point.size_bytes)
+        theirs = format_bytes(PUBLISHED_OVERHEAD_BYTES[point.pattern])
+        loss = at_mib.get(point.pattern)
+        table.add_row(point.pattern.replace("_", "-"), ours, theirs, "–" if loss is None else f"{loss:.1f} %")
+    return table
