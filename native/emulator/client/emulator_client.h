@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the emulated libcuda.so.1 exports for the emulated libnccl.so.2, beside the driver API. C, so that libnccl may find
-// it with dlsym in the libcuda the process has loaded.
+// What the emulated libcuda.so.1 exports for the emulated libnccl.so.2, beside the driver API. C, so that libnccl may
+// find it with dlsym in the libcuda the process has loaded.
 //
-// Functions return a CUresult unless said otherwise. When the server is gone they return CUDA_ERROR_UNKNOWN; libcuda has
-// then said so once on stderr. All times are CLOCK_MONOTONIC nanoseconds in model time (globaltimer is 10^12 more).
+// Functions return a CUresult unless said otherwise. When the server is gone they return CUDA_ERROR_UNKNOWN; libcuda
+// has then said so once on stderr. All times are CLOCK_MONOTONIC nanoseconds in model time (globaltimer is 10^12 more).
 #ifndef POWERCCL_EMULATOR_CLIENT_H
 #define POWERCCL_EMULATOR_CLIENT_H
 #include <stddef.h>
@@ -19,19 +19,19 @@ extern "C" {
 
 typedef struct {
   uint32_t slot;
-  uint64_t generation; // 0: not tracked (captured into a graph, or no slot was free)
+  uint64_t generation;  // 0: not tracked (captured into a graph, or no slot was free)
 } pwe_op;
 
 typedef struct {
-  uint64_t allocation; // the number under which the server knows it, with this process's client number
-  uint64_t offset;     // of the pointer in it
-  uint64_t bytes_left; // from the pointer to its end
+  uint64_t allocation;  // the number under which the server knows it, with this process's client number
+  uint64_t offset;      // of the pointer in it
+  uint64_t bytes_left;  // from the pointer to its end
   int gpu;
 } pwe_memory;
 
 enum pwe_op_state { PWE_PENDING = 0, PWE_STARTED = 1, PWE_STOPPED = 2 };
 
-int pwe_abi(void); // PWE_ABI
+int pwe_abi(void);  // PWE_ABI
 
 // The server's GPU of the calling thread's current context (CUDA_VISIBLE_DEVICES applied), or -1 without one.
 int pwe_current_gpu(void);
@@ -40,15 +40,17 @@ int pwe_current_device(void);
 // The server's number of this process; the same in every call of one process. 0 before cuInit.
 uint32_t pwe_client(void);
 
-// A request to the collective engine; `type` in [0x1000, 0x1fff]. Blocks until the engine answers, which may be when other
-// ranks have made theirs; other threads' requests go on. *error: the engine's answer code. At most 56 KiB either way.
+// A request to the collective engine; `type` in [0x1000, 0x1fff]. Blocks until the engine answers, which may be when
+// other ranks have made theirs; other threads' requests go on. *error: the engine's answer code. At most 56 KiB either
+// way.
 CUresult pwe_request(uint32_t type, const void* request, size_t request_bytes, void* reply, size_t reply_capacity,
                      size_t* reply_bytes, int32_t* error);
 // The same one-way: nothing comes back.
 CUresult pwe_post(uint32_t type, const void* message, size_t bytes);
 
-// Puts an opaque collective behind what is in the stream; NULL is the legacy default stream. While the stream is capturing
-// it becomes a node of the graph, submitted again at each launch, untracked (op->generation 0). At most 56 KiB.
+// Puts an opaque collective behind what is in the stream; NULL is the legacy default stream. While the stream is
+// capturing it becomes a node of the graph, submitted again at each launch, untracked (op->generation 0). At most 56
+// KiB.
 CUresult pwe_submit(CUstream stream, const void* payload, size_t bytes, pwe_op* op);
 // 1: capturing, 0: not, negative: invalid handle. *graph_id (may be NULL): the capture's number.
 int pwe_is_capturing(CUstream stream, uint64_t* graph_id);
@@ -60,7 +62,8 @@ int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns);
 // Gives the slot back once the operation has stopped. Every tracked operation needs it.
 void pwe_op_release(const pwe_op* op);
 
-// Which allocation a device pointer lies in. CUDA_ERROR_INVALID_VALUE: in none of cuMemAlloc's (or fewer than `bytes` left).
+// Which allocation a device pointer lies in. CUDA_ERROR_INVALID_VALUE: in none of cuMemAlloc's (or fewer than `bytes`
+// left).
 CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory);
 
 #ifdef __cplusplus

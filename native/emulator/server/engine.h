@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The discrete-event engine of the emulated server, in model time.
 //
-// Model time is CLOCK_MONOTONIC nanoseconds but owes nothing to the wall: whoever drives the engine calls advance(). The
-// server drives it with the real clock; calibration tests drive it as fast as they like. One thread only, except what
-// run_in_worker() runs.
+// Model time is CLOCK_MONOTONIC nanoseconds but owes nothing to the wall: whoever drives the engine calls advance().
+// The server drives it with the real clock; calibration tests drive it as fast as they like. One thread only, except
+// what run_in_worker() runs.
 #ifndef POWERCCL_EMULATOR_ENGINE_H
 #define POWERCCL_EMULATOR_ENGINE_H
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <queue>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "emulator/protocol.h"
@@ -24,11 +20,11 @@
 
 namespace powerccl::emulator {
 
-using Time = int64_t; // ns
+using Time = int64_t;  // ns
 using ClientId = uint32_t;
-using OpId = uint64_t;    // a collective at the front of its stream; never reused
-using WorkId = uint64_t;  // never reused, never 0
-using TimerId = uint64_t; // never reused, never 0
+using OpId = uint64_t;     // a collective at the front of its stream; never reused
+using WorkId = uint64_t;   // never reused, never 0
+using TimerId = uint64_t;  // never reused, never 0
 
 // An allocation mapped into the server; stays valid while held, even when its client is gone.
 struct Memory {
@@ -46,7 +42,7 @@ struct Arrival {
   OpId op;
   ClientId client;
   uint32_t gpu;
-  std::span<const std::byte> payload; // valid until finish() or withdrawn()
+  std::span<const std::byte> payload;  // valid until finish() or withdrawn()
 };
 
 // What the collective engine implements (server/collective*).
@@ -57,7 +53,8 @@ class CollectiveHandler {
   virtual void arrived(const Arrival& arrival, Time now) = 0;
   // The op is gone (its client died): the id is void, finish() on it does nothing.
   virtual void withdrawn(OpId op, Time now) = 0;
-  // Message of type [kCollectiveFirst, kCollectiveLast]. If `request` is nonzero answer with Engine::reply(), now or later.
+  // Message of type [kCollectiveFirst, kCollectiveLast]. If `request` is nonzero answer with Engine::reply(), now or
+  // later.
   virtual void message(ClientId client, uint64_t request, uint32_t type, std::span<const std::byte> body, Time now) = 0;
   // After all its ops were withdrawn. Requests of it that were not answered must be forgotten.
   virtual void client_gone(ClientId client, Time now) = 0;
@@ -71,7 +68,7 @@ class Outside {
   virtual void run_callback(ClientId client, uint64_t callback, uint32_t stream, uint64_t sequence) = 0;
   virtual std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation) = 0;
   // Runs `job` beside the engine; `done` is called from the engine's thread afterwards, through Engine::from_outside().
-  virtual void run_in_worker(std::function<void()> job, std::function<void()> done) = 0;
+  virtual void run_in_worker(std::function<void()> job, std::function<void(Time)> done) = 0;
 };
 
 class Engine {
@@ -89,30 +86,34 @@ class Engine {
   // The op is over; its stream goes on. `result` is published in the op's slot (0: fine). Without start() it counts as
   // started now. Unknown ids are ignored.
   void finish(OpId op, int32_t result = 0);
-  // Work of size `total` on these GPUs, progressing at rate(clock of each GPU in MHz) per ns; re-evaluated exactly whenever
-  // one of the clocks changes. `done` is called when it is through, unless cancelled.
-  WorkId start_work(std::vector<uint32_t> gpus, double total, std::function<double(std::span<const double> clocks_mhz)> rate,
-                    std::function<void(Time)> done);
+  // Work of size `total` on these GPUs, progressing at rate(clock of each GPU in MHz) per ns; re-evaluated exactly
+  // whenever one of the clocks changes. `done` is called when it is through, unless cancelled.
+  WorkId start_work(std::vector<uint32_t> gpus, double total,
+                    std::function<double(std::span<const double> clocks_mhz)> rate, std::function<void(Time)> done);
   void cancel_work(WorkId work);
-  TimerId at(Time when, std::function<void(Time)> action); // `when` in the past: as soon as possible
+  void refresh_work(WorkId work);  // its rate depends on more than clocks, and that has changed
+  TimerId at(Time when, std::function<void(Time)> action);  // `when` in the past: as soon as possible
   void cancel_timer(TimerId timer);
   void reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body);
-  std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation); // null: unknown
+  std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation);  // null: unknown
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done);
   Gpu& gpu(uint32_t index) { return gpus_[index]; }
 
   // ---- For whoever drives it.
   void set_collective_handler(CollectiveHandler* handler) { collectives_ = handler; }
-  void advance(Time to);            // carries out everything due up to and including `to`
-  Time next_event() const;          // when something is due next; INT64_MAX if nothing is
+  void advance(Time to);         // carries out everything due up to and including `to`
+  Time next_event() const;       // when something is due next; INT64_MAX if nothing is
+  bool next_is_precise() const;  // that moment is visible outside: worth spinning for
   void add_client(ClientId client, ClientPage* page);
   void remove_client(ClientId client);
   // A submission, a callback's end or a message of the collective engine; takes effect at max(now, its stamp).
   void submit(ClientId client, std::span<const std::byte> message);
   void from_outside(std::function<void(Time)> action, Time stamp);
-  // nvmlDeviceSetGpuLockedClocks, or its reset (0, 0): `done` when the call returns; the clock follows the platform's delay later.
-  void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp, std::function<void(Time)> done);
-  void publish(BoardPage& page);    // keep the board page up to date from now on
+  // nvmlDeviceSetGpuLockedClocks, or its reset (0, 0): `done` when the call returns; the clock follows the platform's
+  // delay later.
+  void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
+                         std::function<void(Time)> done);
+  void publish(BoardPage& page);  // keep the board page up to date from now on
 
  private:
   struct Impl;
@@ -124,5 +125,5 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-} // namespace powerccl::emulator
+}  // namespace powerccl::emulator
 #endif

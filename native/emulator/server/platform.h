@@ -13,7 +13,15 @@ namespace powerccl::emulator {
 
 // Names and order as in wire/trace.h (powerccl_pattern).
 enum class Pattern : uint8_t {
-  kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kSendReceive, kScatter, kGather, kAllToAll,
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kSendReceive,
+  kScatter,
+  kGather,
+  kAllToAll,
 };
 inline constexpr size_t kPatterns = 9;
 const char* pattern_name(Pattern pattern);
@@ -27,35 +35,35 @@ using Line = std::vector<std::pair<double, double>>;
 //   bandwidth(size) x ranks factor x [f >= knee(size): 1 + boost(size) * (max - f) / (max - knee)
 //                                     f <  knee(size): (1 + boost(size)) * (f / knee)^fall(size)]
 struct PatternModel {
-  SizeCurve bandwidth_gbs; // at the maximum clock and the platform's own number of GPUs
+  SizeCurve bandwidth_gbs;  // at the maximum clock and the platform's own number of GPUs
   SizeCurve knee_mhz;
   SizeCurve boost;
   SizeCurve fall;
-  double base_latency_us = 10; // no operation is shorter
+  double base_latency_us = 10;  // no operation is shorter
 };
 
 struct Platform {
-  std::string name;     // "t4x8"
-  std::string gpu_name; // as NVML prints it
+  std::string name;      // "t4x8"
+  std::string gpu_name;  // as NVML prints it
   std::string driver_version;
   uint32_t gpus = 1;
   uint64_t memory_bytes = 0;
   uint32_t multiprocessors = 1, compute_major = 7, compute_minor = 5;
 
   uint32_t clock_min_mhz = 0, clock_max_mhz = 0, clock_step_mhz = 15, memory_clock_mhz = 0, clock_idle_mhz = 0;
-  double reference_clock_mhz = 0; // declared durations hold at this clock
-  double memory_bound_share = 0;  // of a kernel's time at the reference clock: does not scale with the clock
-  double overlap_compute_rate = 1; // a kernel's rate while the GPU also communicates
+  double reference_clock_mhz = 0;   // declared durations hold at this clock
+  double memory_bound_share = 0;    // of a kernel's time at the reference clock: does not scale with the clock
+  double overlap_compute_rate = 1;  // a kernel's rate while the GPU also communicates
 
   double kernel_launch_us = 0, hostfunc_us = 0, memop_us = 0, event_us = 0, copy_launch_us = 0;
   double copy_host_gbs = 10, copy_device_gbs = 200;
 
   // Power in watts: P8 when idle for long, else static + leakage(T) + tree * fV^2 + what runs.
-  double idle_p8_w = 0, idle_drop_ms = 0, static_w = 0, tree_w = 0; // tree_w, compute_w: W per MHz*V^2
+  double idle_p8_w = 0, idle_drop_ms = 0, static_w = 0, tree_w = 0;  // tree_w, compute_w: W per MHz*V^2
   double compute_w = 0;
-  Line voltage_v;       // over MHz
-  SizeCurve comm_w;     // what communication adds, over the bytes of the operation
-  double comm_clock_w = 0; // of it, W per MHz*V^2
+  Line voltage_v;           // over MHz
+  SizeCurve comm_w;         // what communication adds, over the bytes of the operation
+  double comm_clock_w = 0;  // of it, W per MHz*V^2
   double leakage_w_per_k = 0, leakage_reference_c = 0;
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
 
@@ -64,12 +72,14 @@ struct Platform {
   double governor_down_mhz_per_w = 0, governor_up_mhz_per_w = 0, governor_unlimited_mhz_per_w = 0;
   double governor_sustained_ms = 100;
 
-  double refresh_ms = 20;         // of NVML's power and energy readings
-  double energy_read_us = 0;      // one read of the energy counter
-  double set_clock_call_us = 0;   // one call, alone
-  bool set_clock_serialised = true; // calls for different GPUs wait for each other
-  double clock_transition_us = 0; // from the call's return to the clock's change
+  double refresh_ms = 20;            // of NVML's power and energy readings
+  double energy_read_us = 0;         // one read of the energy counter
+  double set_clock_call_us = 0;      // one call, alone
+  bool set_clock_serialised = true;  // calls for different GPUs wait for each other
+  double clock_transition_us = 0;    // from the call's return to the clock's change
   bool may_set_clocks = true;
+
+  uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins are told
 
   std::array<PatternModel, kPatterns> patterns;
 
@@ -79,8 +89,8 @@ struct Platform {
   double collective_ns(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
-  double fv2(double clock_mhz) const; // MHz * V^2
-  double snap_mhz(double clock_mhz) const; // to a step, downwards, within the range
+  double fv2(double clock_mhz) const;       // MHz * V^2
+  double snap_mhz(double clock_mhz) const;  // to a step, downwards, within the range
 };
 
 // bus bandwidth = factor * size / time
@@ -89,5 +99,5 @@ double bus_factor(Pattern pattern, uint32_t nranks);
 // Reads a platform file; on failure returns nothing and says why in `error` (with file and line).
 std::optional<Platform> read_platform(const std::string& path, std::string& error);
 
-} // namespace powerccl::emulator
+}  // namespace powerccl::emulator
 #endif

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices and contexts.
+#include <cstdio>
+
+#include "emulator/cuda/state.h"
+
+namespace powerccl::emulator {
+namespace {
+
+constexpr int kDriverVersion = 12080;
+
+void announce(State& state, const ContextState& context, bool alive) {
+  Context message{};
+  message.header.type = static_cast<uint32_t>(Message::kContext);
+  message.gpu = context.gpu;
+  message.alive = alive ? 1 : 0;
+  state.connection->post(&message.header, sizeof message);
+}
+
+ContextState* new_context(State& state, int device, bool primary) {
+  auto* context = new ContextState{device, state.devices[static_cast<size_t>(device)], primary};
+  context->legacy = state.new_stream(*context, 0);
+  if (context->legacy == nullptr) {
+    delete context;
+    return nullptr;
+  }
+  state.contexts.insert(context);
+  announce(state, *context, true);
+  return context;
+}
+
+void destroy_context(State& state, ContextState* context) {
+  while (!context->streams.empty()) state.destroy_stream(*context->streams.begin());
+  announce(state, *context, false);
+  state.contexts.erase(context);
+  delete context;
+}
+
+bool has_device(const State& state, int device) {
+  return device >= 0 && static_cast<size_t>(device) < state.devices.size();
+}
+
+const BoardGpu& gpu_of(const State& state, int device) {
+  return state.connection->board().gpu[state.devices[static_cast<size_t>(device)]];
+}
+
+ContextState* context_of(State& state, CUcontext handle) {
+  auto* context = reinterpret_cast<ContextState*>(handle);
+  return state.contexts.count(context) != 0 ? context : nullptr;
+}
+
+CUresult create(CUcontext* handle, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(state.mutex);
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  ContextState* context = new_context(state, device, false);
+  if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  context_stack().push_back(context);
+  *handle = reinterpret_cast<CUcontext>(context);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+std::vector<ContextState*>& context_stack() {
+  thread_local std::vector<ContextState*> stack;
+  return stack;
+}
+
+ContextState* current_context() {
+  auto& stack = context_stack();
+  return stack.empty() ? nullptr : stack.back();
+}
+
+}  // namespace powerccl::emulator
+
+using namespace powerccl::emulator;
+
+PWE_EXPORT CUresult cuInit(unsigned flags) {
+  return flags != 0 ? CUDA_ERROR_INVALID_VALUE : State::get().initialise();
+}
+
+PWE_EXPORT CUresult cuDriverGetVersion(int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = kDriverVersion;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGetCount(int* count) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *count = static_cast<int>(state.devices.size());
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  snprintf(name, static_cast<size_t>(length), "%s", state.connection->board().gpu_name);
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  memcpy(uuid->bytes, gpu_of(state, device).uuid_bytes, 16);
+  return CUDA_SUCCESS;
+}
+
+#undef cuDeviceGetUuid
+PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return cuDeviceGetUuid_v2(uuid, device);
+}
+
+PWE_EXPORT CUresult cuDeviceGetPCIBusId(char* bus, int length, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (bus == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", gpu_of(state, device).bus);
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* bus) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (device == nullptr || bus == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  unsigned domain = 0, number = 0;
+  if (sscanf(bus, "%x:%x:", &domain, &number) != 2) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < state.devices.size(); ++i) {
+    if (gpu_of(state, static_cast<int>(i)).bus != number || domain != 0) continue;
+    *device = static_cast<int>(i);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+PWE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = state.connection->board().memory_bytes;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const BoardPage& board = state.connection->board();
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = static_cast<int>(board.compute_major);
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = static_cast<int>(board.compute_minor);
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = static_cast<int>(board.multiprocessors);
+      break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      *value = static_cast<int>(board.clock_max_mhz * 1000);
+      break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      *value = static_cast<int>(board.memory_clock_mhz * 1000);
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = static_cast<int>(gpu_of(state, device).bus);
+      break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = 32;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      *value = 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      *value = 64;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      *value = 0x7fffffff;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      *value = 65535;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = 2048;
+      break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+      *value = 1;
+      break;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = 2;
+      break;
+    default:
+      *value = 0;
+      break;
+  }
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+  if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *can = 0;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(state.mutex);
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  ContextState*& primary = state.primaries[static_cast<size_t>(device)];
+  if (primary == nullptr) primary = new_context(state, device, true);
+  if (primary == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++primary->references;
+  *handle = reinterpret_cast<CUcontext>(primary);
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(state.mutex);
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  ContextState*& primary = state.primaries[static_cast<size_t>(device)];
+  if (primary == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  // It stays up with its handles: a thread may still have it current, and it comes back with the next retain.
+  if (primary->references > 0) --primary->references;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(state.mutex);
+  if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const ContextState* primary = state.primaries[static_cast<size_t>(device)];
+  *flags = primary != nullptr ? primary->flags : 0;
+  *active = primary != nullptr && primary->references > 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice, unsigned) {
+  return CUDA_SUCCESS;
+}
+
+#undef cuCtxCreate
+PWE_EXPORT CUresult cuCtxCreate_v2(CUcontext* handle, unsigned, CUdevice device) {
+  return create(handle, device);
+}
+PWE_EXPORT CUresult cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams*, unsigned, CUdevice device) {
+  return create(handle, device);
+}
+
+PWE_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(state.mutex);
+  ContextState* context = context_of(state, handle);
+  if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  auto& stack = context_stack();
+  if (!stack.empty() && stack.back() == context) stack.pop_back();
+  destroy_context(state, context);
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxSetCurrent(CUcontext handle) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  auto& stack = context_stack();
+  if (handle == nullptr) {
+    if (!stack.empty()) stack.pop_back();
+    return CUDA_SUCCESS;
+  }
+  const std::lock_guard lock(state.mutex);
+  ContextState* context = context_of(state, handle);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stack.empty()) stack.push_back(context);
+  stack.back() = context;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxGetCurrent(CUcontext* handle) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUcontext>(current_context());
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(state.mutex);
+  ContextState* context = context_of(state, handle);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  context_stack().push_back(context);
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  auto& stack = context_stack();
+  if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle != nullptr) *handle = reinterpret_cast<CUcontext>(stack.back());
+  stack.pop_back();
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  const ContextState* context = current_context();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxSynchronize() {
+  State& state = State::get();
+  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  std::vector<std::pair<uint32_t, uint64_t>> points;
+  {
+    const std::lock_guard lock(state.mutex);
+    const ContextState* context = current_context();
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    for (const StreamState* stream : context->streams) points.emplace_back(stream->slot, state.submitted(stream->slot));
+  }
+  for (const auto& [slot, sequence] : points)
+    if (const CUresult result = state.wait(slot, sequence); result != CUDA_SUCCESS) return result;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = 3020;
+  return CUDA_SUCCESS;
+}
+
+PWE_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = 0;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of emulator_client.h: what emulated NCCL needs beside the driver API.
+#include <cstring>
+
+#include "emulator/cuda/state.h"
+
+extern "C" {
+#pragma GCC visibility push(default)
+#include "emulator/client/emulator_client.h"
+#pragma GCC visibility pop
+}
+
+using namespace powerccl::emulator;
+
+namespace {
+
+constexpr uint32_t kFirst = static_cast<uint32_t>(Message::kCollectiveFirst);
+constexpr uint32_t kLast = static_cast<uint32_t>(Message::kCollectiveLast);
+
+int state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {
+  const OpSlot& slot = State::get().connection->page()->ops[op->slot];
+  const uint32_t at = slot.state.load();
+  if (started_ns != nullptr) *started_ns = at >= PWE_STARTED ? slot.started_ns.load() : 0;
+  if (stopped_ns != nullptr) *stopped_ns = at >= PWE_STOPPED ? slot.stopped_ns.load() : 0;
+  if (result != nullptr) *result = at >= PWE_STOPPED ? slot.result.load() : 0;
+  return static_cast<int>(at);
+}
+
+bool tracked(const pwe_op* op) {
+  return op != nullptr && op->generation != 0 && op->slot < kMaxOps && State::get().ready() == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+int pwe_abi(void) {
+  return PWE_ABI;
+}
+
+int pwe_current_gpu(void) {
+  const ContextState* context = current_context();
+  return context != nullptr ? static_cast<int>(context->gpu) : -1;
+}
+
+int pwe_current_device(void) {
+  const ContextState* context = current_context();
+  return context != nullptr ? context->device : -1;
+}
+
+uint32_t pwe_client(void) {
+  State& state = State::get();
+  return state.ready() == CUDA_SUCCESS ? state.connection->client() : 0;
+}
+
+CUresult pwe_request(uint32_t type, const void* request, size_t request_bytes, void* reply, size_t reply_capacity,
+                     size_t* reply_bytes, int32_t* error) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (type < kFirst || type > kLast || request_bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
+  Header header{};
+  header.type = type;
+  Reply answer;
+  if (!state.connection->request(&header, sizeof header, answer, request, request_bytes)) return CUDA_ERROR_UNKNOWN;
+  const size_t copied = std::min(reply_capacity, answer.payload.size());
+  if (copied != 0) memcpy(reply, answer.payload.data(), copied);
+  if (reply_bytes != nullptr) *reply_bytes = answer.payload.size();
+  if (error != nullptr) *error = answer.error;
+  return CUDA_SUCCESS;
+}
+
+CUresult pwe_post(uint32_t type, const void* message, size_t bytes) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (type < kFirst || type > kLast || bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
+  Header header{};
+  header.type = type;
+  return state.connection->post(&header, sizeof header, message, bytes) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+CUresult pwe_submit(CUstream handle, const void* payload, size_t bytes, pwe_op* op) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(state.mutex);
+  StreamState* stream = state.stream_of(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (op != nullptr) *op = {kMaxOps, 0};
+  Node node;
+  node.type = Message::kCollective;
+  const auto* data = static_cast<const std::byte*>(payload);
+  node.payload.assign(data, data + bytes);
+  if (stream->capture != nullptr) return state.enqueue(*stream, std::move(node));
+  uint64_t generation = 0;
+  const uint32_t slot = op != nullptr ? state.take_op(generation) : kMaxOps;
+  const CUresult result = state.send(*stream, node, slot, generation);
+  if (slot == kMaxOps) return result;
+  if (result == CUDA_SUCCESS)
+    *op = {slot, generation};
+  else
+    state.release_op(slot);
+  return result;
+}
+
+int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {
+  State& state = State::get();
+  if (state.ready() != CUDA_SUCCESS) return -1;
+  const std::lock_guard lock(state.mutex);
+  const StreamState* stream = state.stream_of(handle);
+  if (stream == nullptr) return -1;
+  if (stream->capture == nullptr) return 0;
+  if (graph_id != nullptr) *graph_id = stream->capture->id;
+  return 1;
+}
+
+int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {
+  if (!tracked(op)) return -1;
+  const int at = state_of(op, started_ns, stopped_ns, result);
+  if (at == PWE_STOPPED) return at;
+  State& state = State::get();
+  const std::unique_lock lock(state.mutex, std::try_to_lock);
+  return !lock.owns_lock() || state.still_alive() ? at : -1;
+}
+
+int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns) {
+  if (!tracked(op)) return -1;
+  const uint64_t now = monotonic_ns();
+  const uint64_t deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+  if (!State::get().connection->wait_op(op->slot, op->generation, static_cast<uint32_t>(state), deadline)) return -1;
+  return state_of(op, nullptr, nullptr, nullptr);
+}
+
+void pwe_op_release(const pwe_op* op) {
+  if (!tracked(op)) return;
+  State& state = State::get();
+  const std::lock_guard lock(state.mutex);
+  state.release_op(op->slot);
+}
+
+CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(state.mutex);
+  const Allocation* allocation = state.allocation_at(static_cast<uintptr_t>(pointer));
+  if (allocation == nullptr || allocation->id == 0 || allocation->on_host) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t offset = pointer - reinterpret_cast<uintptr_t>(allocation->data);
+  if (bytes > allocation->bytes - offset) return CUDA_ERROR_INVALID_VALUE;
+  *memory = {allocation->id, offset, allocation->bytes - offset, static_cast<int>(allocation->gpu)};
+  return CUDA_SUCCESS;
+}

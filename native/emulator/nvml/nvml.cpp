@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// libnvidia-ml of the emulator. Readings come from the board page without a message; clocks are set by a request that
+// returns when the real call would.
+#include <nvml.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "emulator/client/connection.h"
+#include "emulator/nvml/readings.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// How in-job code and the agent know that these GPUs are nobody's: consent to set clocks is implied.
+EXPORT const char powerccl_emulator_version[];
+const char powerccl_emulator_version[] = "0.1.0";
+
+using namespace powerccl::emulator;
+
+namespace {
+
+constexpr uint64_t kLivenessNs = 100'000'000;
+constexpr unsigned kIdleMemoryClockMhz = 405;
+
+struct Library {
+  std::mutex mutex;
+  std::unique_ptr<Connection> connection;
+  int references = 0;
+  std::atomic<uint64_t> checked_ns{0};
+};
+
+Library& library() {
+  static Library* instance = new Library;  // outlives other threads' last calls
+  return *instance;
+}
+
+// ---- POWERCCL_EMULATOR_NVML_FAIL="set_locked_clocks:after=3:code=15,power:after=0:code=3"
+
+struct Failure {
+  std::string call;
+  long after = 0;
+  int code = NVML_ERROR_UNKNOWN;
+  std::atomic<long> calls{0};
+};
+
+std::vector<std::unique_ptr<Failure>> parse_failures() {
+  std::vector<std::unique_ptr<Failure>> failures;
+  const char* setting = getenv("POWERCCL_EMULATOR_NVML_FAIL");
+  std::string text = setting != nullptr ? setting : "";
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string item = text.substr(0, comma);
+    text.erase(0, comma + 1);
+    auto failure = std::make_unique<Failure>();
+    failure->call = item.substr(0, item.find(':'));
+    const size_t after = item.find(":after="), code = item.find(":code=");
+    if (after != std::string::npos) failure->after = atol(item.c_str() + after + 7);
+    if (code != std::string::npos) failure->code = atoi(item.c_str() + code + 6);
+    failures.push_back(std::move(failure));
+  }
+  return failures;
+}
+
+// The code that this call is to fail with, or 0.
+nvmlReturn_t injected(const char* call) {
+  static const auto* failures = new std::vector<std::unique_ptr<Failure>>(parse_failures());
+  for (const auto& failure : *failures)
+    if (failure->call == call && failure->calls.fetch_add(1) >= failure->after)
+      return static_cast<nvmlReturn_t>(failure->code);
+  return NVML_SUCCESS;
+}
+
+// ---- Handles: the GPU's number, shifted away from NULL.
+
+nvmlDevice_t handle_of(uint32_t gpu) {
+  return reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(gpu) + 1);
+}
+
+struct Access {
+  nvmlReturn_t result;
+  Connection* connection = nullptr;
+  uint32_t gpu = 0;
+};
+
+nvmlReturn_t check(const Library& lib) {
+  if (lib.references == 0 || lib.connection == nullptr) return NVML_ERROR_UNINITIALIZED;
+  return NVML_SUCCESS;
+}
+
+Access access() {
+  Library& lib = library();
+  const std::lock_guard lock(lib.mutex);
+  if (const nvmlReturn_t result = check(lib); result != NVML_SUCCESS) return {result};
+  if (lib.connection->pid() != getpid()) {  // a forked child needs a socket of its own
+    auto own = Connection::open(Role::kNvml, "libnvidia-ml");
+    if (own == nullptr) return {NVML_ERROR_UNKNOWN};
+    lib.connection.release();  // the parent's: shared with it, so neither closed nor used
+    lib.connection = std::move(own);
+  }
+  const uint64_t now = monotonic_ns();
+  if (now - lib.checked_ns.load() > kLivenessNs) {
+    if (!lib.connection->alive()) return {NVML_ERROR_UNKNOWN};
+    lib.checked_ns.store(now);
+  }
+  return {NVML_SUCCESS, lib.connection.get()};
+}
+
+Access access(nvmlDevice_t device) {
+  Access found = access();
+  if (found.result != NVML_SUCCESS) return found;
+  const auto number = reinterpret_cast<uintptr_t>(device);
+  if (number == 0 || number > found.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
+  found.gpu = static_cast<uint32_t>(number - 1);
+  return found;
+}
+
+// One reading of a device: `call` names it for failure injection.
+template <typename F>
+nvmlReturn_t reading(nvmlDevice_t device, const char* call, const void* target, F take) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (const nvmlReturn_t failure = injected(call); failure != NVML_SUCCESS) return failure;
+  take(read_gpu(found.connection->board(), found.gpu, monotonic_ns()), found.connection->board());
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
+  if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (strlen(text) >= capacity) return NVML_ERROR_INSUFFICIENT_SIZE;
+  memcpy(target, text, strlen(text) + 1);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t initialise() {
+  if (const nvmlReturn_t failure = injected("init"); failure != NVML_SUCCESS) return failure;
+  Library& lib = library();
+  const std::lock_guard lock(lib.mutex);
+  if (lib.connection == nullptr) lib.connection = Connection::open(Role::kNvml, "libnvidia-ml");
+  if (lib.connection == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
+  ++lib.references;
+  return NVML_SUCCESS;
+}
+
+bool may_set_clocks(const BoardPage& board) {
+  const char* setting = getenv("POWERCCL_EMULATOR_MAY_SET_CLOCKS");
+  return board.may_set_clocks != 0 && (setting == nullptr || strcmp(setting, "0") != 0);
+}
+
+nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz, unsigned max_mhz) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (!may_set_clocks(found.connection->board())) return NVML_ERROR_NO_PERMISSION;
+  SetLockedClocks message{};
+  message.header.type = static_cast<uint32_t>(Message::kSetLockedClocks);
+  message.gpu = found.gpu;
+  message.min_mhz = min_mhz;
+  message.max_mhz = max_mhz;
+  message.inject = injected(call);
+  Reply reply;
+  if (!found.connection->request(&message.header, sizeof message, reply)) return NVML_ERROR_UNKNOWN;
+  return static_cast<nvmlReturn_t>(reply.error);
+}
+
+void fill_pci(const BoardGpu& gpu, nvmlPciInfo_t& pci) {
+  memset(&pci, 0, sizeof pci);
+  pci.bus = gpu.bus;
+  snprintf(pci.busId, sizeof pci.busId, "%s", gpu.pci);
+  snprintf(pci.busIdLegacy, sizeof pci.busIdLegacy, "0000:%02X:00.0", gpu.bus);
+}
+
+}  // namespace
+
+EXPORT nvmlReturn_t nvmlInit_v2() {
+  return initialise();
+}
+EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned) {
+  return initialise();
+}
+#undef nvmlInit
+EXPORT nvmlReturn_t nvmlInit() {
+  return initialise();
+}
+
+EXPORT nvmlReturn_t nvmlShutdown() {
+  Library& lib = library();
+  const std::lock_guard lock(lib.mutex);
+  if (lib.references == 0) return NVML_ERROR_UNINITIALIZED;
+  --lib.references;  // the connection stays: another thread may be in a call, and the next nvmlInit finds it
+  return NVML_SUCCESS;
+}
+
+EXPORT const char* nvmlErrorString(nvmlReturn_t result) {
+  switch (result) {
+    case NVML_SUCCESS:
+      return "Success";
+    case NVML_ERROR_UNINITIALIZED:
+      return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT:
+      return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED:
+      return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION:
+      return "Insufficient Permissions";
+    case NVML_ERROR_NOT_FOUND:
+      return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+      return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+      return "Driver Not Loaded";
+    case NVML_ERROR_TIMEOUT:
+      return "Timeout";
+    case NVML_ERROR_GPU_IS_LOST:
+      return "GPU is lost";
+    default:
+      return "Unknown Error";
+  }
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
+  const Access found = access();
+  return found.result != NVML_SUCCESS ? found.result
+                                      : copy_text(found.connection->board().driver_version, version, length);
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
+  return copy_text("12.powerccl-emulator", version, length);
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  if (version == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *version = 12080;
+  return NVML_SUCCESS;
+}
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
+  return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
+  const Access found = access();
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = found.connection->board().gpus;
+  return NVML_SUCCESS;
+}
+#undef nvmlDeviceGetCount
+EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned* count) {
+  return nvmlDeviceGetCount_v2(count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
+  const Access found = access();
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (device == nullptr || index >= found.connection->board().gpus) return NVML_ERROR_INVALID_ARGUMENT;
+  *device = handle_of(index);
+  return NVML_SUCCESS;
+}
+#undef nvmlDeviceGetHandleByIndex
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* device) {
+  return nvmlDeviceGetHandleByIndex_v2(index, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  const Access found = access();
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (uuid == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  for (uint32_t i = 0; i < found.connection->board().gpus; ++i) {
+    if (strcmp(found.connection->board().gpu[i].uuid, uuid) != 0) continue;
+    *device = handle_of(i);
+    return NVML_SUCCESS;
+  }
+  return NVML_ERROR_NOT_FOUND;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* bus, nvmlDevice_t* device) {
+  const Access found = access();
+  if (found.result != NVML_SUCCESS) return found.result;
+  unsigned domain = 0, number = 0;
+  if (bus == nullptr || device == nullptr || sscanf(bus, "%x:%x:", &domain, &number) != 2)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  for (uint32_t i = 0; i < found.connection->board().gpus; ++i) {
+    if (domain != 0 || found.connection->board().gpu[i].bus != number) continue;
+    *device = handle_of(i);
+    return NVML_SUCCESS;
+  }
+  return NVML_ERROR_NOT_FOUND;
+}
+#undef nvmlDeviceGetHandleByPciBusId
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* bus, nvmlDevice_t* device) {
+  return nvmlDeviceGetHandleByPciBusId_v2(bus, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* index) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (index == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *index = found.gpu;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* number) {
+  return nvmlDeviceGetIndex(device, number);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned length) {
+  const Access found = access(device);
+  return found.result != NVML_SUCCESS ? found.result : copy_text(found.connection->board().gpu_name, name, length);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned length) {
+  const Access found = access(device);
+  return found.result != NVML_SUCCESS ? found.result
+                                      : copy_text(found.connection->board().gpu[found.gpu].uuid, uuid, length);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (pci == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  fill_pci(found.connection->board().gpu[found.gpu], *pci);
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  *major = static_cast<int>(found.connection->board().compute_major);
+  *minor = static_cast<int>(found.connection->board().compute_minor);
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t* architecture) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  const BoardPage& board = found.connection->board();
+  *architecture = board.compute_major == 7
+                      ? (board.compute_minor >= 5 ? NVML_DEVICE_ARCH_TURING : NVML_DEVICE_ARCH_VOLTA)
+                  : board.compute_major == 8 ? NVML_DEVICE_ARCH_AMPERE
+                  : board.compute_major == 9 ? NVML_DEVICE_ARCH_HOPPER
+                                             : NVML_DEVICE_ARCH_UNKNOWN;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  memory->total = found.connection->board().memory_bytes;
+  memory->used = 0;
+  memory->free = memory->total;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned* clock) {
+  return reading(device, "clock", clock, [&](const Readings& r, const BoardPage&) {
+    *clock = type == NVML_CLOCK_MEM ? r.memory_clock_mhz : r.clock_mhz;
+  });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t type, nvmlClockId_t, unsigned* clock) {
+  return nvmlDeviceGetClockInfo(device, type, clock);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned* clock) {
+  return reading(device, "clock", clock, [&](const Readings&, const BoardPage& board) {
+    *clock = type == NVML_CLOCK_MEM ? board.memory_clock_mhz : board.clock_max_mhz;
+  });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned* count, unsigned* clocks) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const unsigned capacity = *count;
+  *count = 2;
+  if (clocks == nullptr || capacity < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
+  clocks[0] = found.connection->board().memory_clock_mhz;
+  clocks[1] = kIdleMemoryClockMhz;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory_mhz, unsigned* count,
+                                                         unsigned* clocks) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const BoardPage& board = found.connection->board();
+  if (memory_mhz != board.memory_clock_mhz && memory_mhz != kIdleMemoryClockMhz) return NVML_ERROR_NOT_FOUND;
+  const unsigned capacity = *count;
+  *count = (board.clock_max_mhz - board.clock_min_mhz) / board.clock_step_mhz + 1;
+  if (clocks == nullptr || capacity < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < *count; ++i)
+    clocks[i] = board.clock_max_mhz - i * board.clock_step_mhz;  // downwards, as NVML has it
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned* power_mw) {
+  return reading(device, "power", power_mw, [&](const Readings& r, const BoardPage&) { *power_mw = r.power_mw; });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned* limit_mw) {
+  return reading(device, "power_limit", limit_mw,
+                 [&](const Readings& r, const BoardPage&) { *limit_mw = r.power_limit_mw; });
+}
+EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned* limit_mw) {
+  return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
+}
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned* limit_mw) {
+  return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long* energy_mj) {
+  const nvmlReturn_t result = reading(device, "energy", energy_mj, [&](const Readings& r, const BoardPage& board) {
+    *energy_mj = r.energy_mj;
+    const timespec takes{static_cast<time_t>(board.energy_read_ns / 1'000'000'000),
+                         static_cast<long>(board.energy_read_ns % 1'000'000'000)};
+    if (board.energy_read_ns != 0) nanosleep(&takes, nullptr);
+  });
+  return result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t, unsigned* temperature_c) {
+  return reading(device, "temperature", temperature_c,
+                 [&](const Readings& r, const BoardPage&) { *temperature_c = r.temperature_c; });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
+  return reading(device, "utilization", utilization,
+                 [&](const Readings& r, const BoardPage&) { *utilization = {r.utilization_pct, 0}; });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t* state) {
+  return reading(device, "p_state", state,
+                 [&](const Readings& r, const BoardPage&) { *state = static_cast<nvmlPstates_t>(r.p_state); });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long* reasons) {
+  return reading(device, "throttle_reasons", reasons,
+                 [&](const Readings& r, const BoardPage&) { *reasons = r.throttle_reasons; });
+}
+EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long* reasons) {
+  return nvmlDeviceGetCurrentClocksEventReasons(device, reasons);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
+  const Access found = access(device);
+  if (found.result == NVML_SUCCESS) *mode = NVML_FEATURE_ENABLED;
+  return found.result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* current, unsigned* pending) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (found.connection->board().compute_major < 8) return NVML_ERROR_NOT_SUPPORTED;
+  *current = *pending = NVML_DEVICE_MIG_DISABLE;
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count, nvmlProcessInfo_t*) {
+  const Access found = access(device);
+  if (found.result == NVML_SUCCESS) *count = 0;
+  return found.result;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
+  const Access found = access(device);
+  if (found.result != NVML_SUCCESS) return found.result;
+  if (count < 0 || (count > 0 && values == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
+  for (int i = 0; i < count; ++i) {
+    nvmlFieldValue_t& field = values[i];
+    field.nvmlReturn = NVML_SUCCESS;
+    field.timestamp = static_cast<long long>(monotonic_ns() / 1000);
+    if (field.fieldId == NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION) {
+      field.valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+      field.nvmlReturn = nvmlDeviceGetTotalEnergyConsumption(device, &field.value.ullVal);
+    } else if (field.fieldId == NVML_FI_DEV_POWER_INSTANT || field.fieldId == NVML_FI_DEV_POWER_AVERAGE) {
+      field.valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+      field.nvmlReturn = nvmlDeviceGetPowerUsage(device, &field.value.uiVal);
+    } else {
+      field.nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    }
+  }
+  return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned min_mhz, unsigned max_mhz) {
+  if (min_mhz == 0 || max_mhz == 0 || min_mhz > max_mhz) return NVML_ERROR_INVALID_ARGUMENT;
+  return set_clocks(device, "set_locked_clocks", min_mhz, max_mhz);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device) {
+  return set_clocks(device, "reset_locked_clocks", 0, 0);
+}

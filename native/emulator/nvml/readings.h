@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readings of an emulated GPU from the board page, as of now, refreshed as seldom as the platform's sensors are.
+#ifndef POWERCCL_EMULATOR_NVML_READINGS_H
+#define POWERCCL_EMULATOR_NVML_READINGS_H
+#include <cstdint>
+
+#include "emulator/protocol.h"
+
+namespace powerccl::emulator {
+
+struct Readings {
+  uint32_t clock_mhz;
+  uint32_t memory_clock_mhz;
+  uint32_t throttle_reasons;
+  uint32_t p_state;
+  uint32_t power_mw;  // mean of the last whole refresh period
+  uint32_t power_limit_mw;
+  uint32_t utilization_pct;  // of the last whole refresh period
+  uint32_t temperature_c;
+  uint64_t energy_mj;  // since the server started, as of the last refresh
+};
+
+Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);
+
+}  // namespace powerccl::emulator
+#endif

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/server/gpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+namespace powerccl::emulator {
+namespace {
+
+constexpr double kNsPerMs = 1e6;
+constexpr uint32_t kThrottleIdle = 0x1;      // nvmlClocksEventReasonGpuIdle
+constexpr uint32_t kThrottlePowerCap = 0x4;  // nvmlClocksEventReasonSwPowerCap
+
+int64_t period_ns(const Platform& platform) {
+  return std::max<int64_t>(1, std::llround(platform.refresh_ms * kNsPerMs));
+}
+
+}  // namespace
+
+Gpu::Gpu(const Platform& platform, int64_t start)
+    : platform_(&platform),
+      settled_(start),
+      idle_since_(start),
+      refresh_(start - start % period_ns(platform)),
+      clock_mhz_(platform.clock_idle_mhz),
+      cap_mhz_(platform.clock_max_mhz),
+      sustained_mhz_(platform.reference_clock_mhz),
+      average_w_(platform.idle_p8_w),
+      temperature_c_(platform.start_temperature_c) {
+  update();
+}
+
+void Gpu::communication_stopped(double bytes) {
+  auto found = communicating_bytes_.find(bytes);
+  if (found != communicating_bytes_.end()) communicating_bytes_.erase(found);
+}
+
+void Gpu::wake() {
+  asleep_ = false;
+  idle_since_ = settled_;
+}
+
+void Gpu::lock(uint32_t min_mhz, uint32_t max_mhz) {
+  // A governor that is not what limits the clock does not wind up: when the lock goes, computation starts where it held
+  // before, not at the maximum. This is why communicating at a low clock also calms the computation after it.
+  if (max_mhz == 0 && locked_max_mhz_ != 0) cap_mhz_ = std::min(cap_mhz_, sustained_mhz_);
+  locked_min_mhz_ = min_mhz;
+  locked_max_mhz_ = max_mhz;
+}
+
+double Gpu::watts_at(double clock_mhz) const {
+  const Platform& p = *platform_;
+  const double fv2 = p.fv2(clock_mhz);
+  double watts = p.static_w + p.leakage_w_per_k * (temperature_c_ - p.leakage_reference_c) + p.tree_w * fv2;
+  if (kernels_ > 0) watts += p.compute_w * fv2;
+  if (!communicating_bytes_.empty()) watts += p.communication_w(*communicating_bytes_.rbegin(), clock_mhz);
+  return watts;
+}
+
+double Gpu::target_mhz() const {
+  const Platform& p = *platform_;
+  if (asleep_) return p.snap_mhz(std::max(p.clock_idle_mhz, locked_min_mhz_));
+  double target = p.clock_max_mhz;
+  if (locked_max_mhz_ != 0) target = std::min<double>(target, locked_max_mhz_);
+  target = std::min(target, cap_mhz_);
+  // The peak limiter acts within microseconds on what would be drawn; the governor on what has been drawn on average.
+  if (p.peak_limit_w > 0 && computing()) {
+    while (target > p.clock_min_mhz && watts_at(p.snap_mhz(target)) > p.peak_limit_w) target -= p.clock_step_mhz;
+  }
+  return p.snap_mhz(target);
+}
+
+void Gpu::roll(Integral& integral, int64_t from, int64_t to) const {
+  const int64_t period = period_ns(*platform_);
+  const int64_t boundary = to - to % period;
+  auto at = [&](int64_t time) { return integral.value + integral.rate * static_cast<double>(time - from); };
+  if (boundary > refresh_) {
+    integral.latched_before = boundary - period >= from ? at(boundary - period) : integral.latched;
+    integral.latched = at(boundary);
+  }
+  integral.value = at(to);
+}
+
+void Gpu::settle(int64_t now) {
+  if (now <= settled_) return;
+  const double passed_ns = static_cast<double>(now - settled_);
+  roll(energy_, settled_, now);
+  roll(busy_, settled_, now);
+  refresh_ = std::max(refresh_, now - now % period_ns(*platform_));
+  const Platform& p = *platform_;
+  const double steady_c = p.ambient_c + p.thermal_k_per_w * watts_;
+  temperature_c_ = steady_c + (temperature_c_ - steady_c) * std::exp(-passed_ns / (p.thermal_tau_ms * kNsPerMs));
+  average_w_ = watts_ + (average_w_ - watts_) * std::exp(-passed_ns / (p.governor_lag_ms * kNsPerMs));
+  if (computing() && locked_max_mhz_ == 0) {
+    sustained_mhz_ =
+        clock_mhz_ + (sustained_mhz_ - clock_mhz_) * std::exp(-passed_ns / (p.governor_sustained_ms * kNsPerMs));
+  }
+  settled_ = now;
+}
+
+bool Gpu::update() {
+  const Platform& p = *platform_;
+  const bool active = kernels_ > 0 || !communicating_bytes_.empty();
+  if (active) {
+    asleep_ = false;
+    idle_since_ = settled_;
+  }
+  const double before = clock_mhz_;
+  clock_mhz_ = target_mhz();
+  capped_ = computing() && clock_mhz_ < (locked_max_mhz_ != 0 ? locked_max_mhz_ : p.clock_max_mhz);
+  watts_ = asleep_ ? p.idle_p8_w : watts_at(clock_mhz_);
+  energy_.rate = watts_ * 1e-3;  // W over a ns is 1e-3 uJ
+  busy_.rate = active ? 1.0 : 0.0;
+  return clock_mhz_ != before;
+}
+
+bool Gpu::tick(int64_t now) {
+  settle(now);
+  const Platform& p = *platform_;
+  const bool active = kernels_ > 0 || !communicating_bytes_.empty();
+  if (!active && static_cast<double>(now - idle_since_) >= p.idle_drop_ms * kNsPerMs) asleep_ = true;
+  const bool bound_by_lock = locked_max_mhz_ != 0 && locked_max_mhz_ <= cap_mhz_;
+  const double excess_w = average_w_ - p.power_limit_w;
+  if (excess_w > p.governor_band_w) {
+    cap_mhz_ = std::min(cap_mhz_, clock_mhz_) - p.governor_down_mhz_per_w * excess_w;
+  } else if (!bound_by_lock && excess_w < -p.governor_band_w) {
+    // Under computation it feels its way up; without any it hands the clock back at once.
+    cap_mhz_ += (computing() ? p.governor_up_mhz_per_w : p.governor_unlimited_mhz_per_w) * -excess_w;
+  }
+  cap_mhz_ = std::clamp<double>(cap_mhz_, p.clock_min_mhz, p.clock_max_mhz);
+  if (asleep_) return false;
+  return true;
+}
+
+void Gpu::write(GpuState& state) const {
+  const uint32_t version = state.version.load(std::memory_order_relaxed);
+  state.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  state.clock_mhz = static_cast<uint32_t>(clock_mhz_);
+  state.memory_clock_mhz = asleep_ ? 405 : platform_->memory_clock_mhz;
+  state.locked_min_mhz = locked_min_mhz_;
+  state.locked_max_mhz = locked_max_mhz_;
+  state.throttle_reasons = asleep_ ? kThrottleIdle : capped_ ? kThrottlePowerCap : 0;
+  state.p_state = asleep_ ? 8 : 0;
+  state.power_limit_mw = static_cast<uint32_t>(platform_->power_limit_w * 1000);
+  state.since_ns = static_cast<uint64_t>(settled_);
+  state.refresh_ns = static_cast<uint64_t>(refresh_);
+  state.temperature_c = temperature_c_;
+  state.energy_uj = energy_;
+  state.busy_ns = busy_;
+  std::atomic_thread_fence(std::memory_order_release);
+  state.version.store(version + 2, std::memory_order_release);
+}
+
+}  // namespace powerccl::emulator

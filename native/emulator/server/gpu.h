@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// One emulated GPU: clock, governor, temperature, power and energy. Pure model time; knows nothing of streams or
+// clients.
+//
+// Power is constant between two calls of settle(), so its integral is exact. Whoever changes what runs calls
+// settle(now) first, then the change, then update(), which gives the new clock and power.
+#ifndef POWERCCL_EMULATOR_GPU_H
+#define POWERCCL_EMULATOR_GPU_H
+#include <cstdint>
+#include <set>
+
+#include "emulator/protocol.h"
+#include "emulator/server/platform.h"
+
+namespace powerccl::emulator {
+
+class Gpu {
+ public:
+  Gpu(const Platform& platform, int64_t start);
+
+  double clock_mhz() const { return clock_mhz_; }
+  double watts() const { return watts_; }
+  double temperature_c() const { return temperature_c_; }
+  double energy_uj() const { return energy_.value; }  // at the last settle()
+  uint32_t kernels() const { return kernels_; }
+  bool communicating() const { return !communicating_bytes_.empty(); }
+  bool asleep() const { return asleep_; }
+
+  void settle(int64_t now);
+  // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
+  void kernel_started() { ++kernels_; }
+  void kernel_stopped() { --kernels_; }
+  void communication_started(double bytes) { communicating_bytes_.insert(bytes); }
+  void communication_stopped(double bytes);
+  void wake();                                    // a context came up: out of P8 for a while
+  void lock(uint32_t min_mhz, uint32_t max_mhz);  // 0, 0: unlocked
+  bool update();
+  // The governor's periodic look at the averaged power. False: nothing to watch any more, stop until something runs.
+  bool tick(int64_t now);
+
+  void write(GpuState& state) const;  // into the board page
+
+ private:
+  double watts_at(double clock_mhz) const;
+  double target_mhz() const;
+  bool computing() const { return kernels_ > 0; }
+  void roll(Integral& integral, int64_t from, int64_t to) const;
+
+  const Platform* platform_;
+  int64_t settled_;
+  int64_t idle_since_;
+  int64_t refresh_;
+  double clock_mhz_;
+  double cap_mhz_;        // what the power governor allows
+  double sustained_mhz_;  // where it has held lately under computation
+  double average_w_;
+  double temperature_c_;
+  double watts_ = 0;
+  uint32_t kernels_ = 0;
+  uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
+  bool asleep_ = true;
+  bool capped_ = false;
+  std::multiset<double> communicating_bytes_;  // bytes of each operation on the GPU
+  Integral energy_{};
+  Integral busy_{};
+};
+
+}  // namespace powerccl::emulator
+#endif

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccl-emulator: the GPU server that the emulated libcuda, libnvidia-ml and libnccl of one emulation share.
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#if POWERCCL_EMULATED_NCCL
+#include "emulator/server/collective_engine.h"
+#endif
+#include "emulator/server/server.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "usage: powerccl-emulator --platform FILE --socket PATH\n"
+    "  Serves the emulated GPUs of a platform file to processes that have POWERCCL_EMULATOR_SOCKET=PATH and the "
+    "emulator's\n"
+    "  libraries on LD_LIBRARY_PATH. Prints `ready` when it listens. Ends with its standard input, or on SIGTERM.\n"
+    "exit status: 0 ended as told, 1 could not start, 2 wrong usage\n";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string platform_path, socket_path;
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option == "--help" || option == "-h") {
+      fputs(kUsage, stdout);
+      return 0;
+    }
+    std::string* target = option == "--platform" ? &platform_path : option == "--socket" ? &socket_path : nullptr;
+    if (target == nullptr || i + 1 == argc) {
+      fprintf(stderr, "powerccl-emulator: %s: unknown option, or its value is missing\n%s", argv[i], kUsage);
+      return 2;
+    }
+    *target = argv[++i];
+  }
+  if (platform_path.empty() || socket_path.empty()) {
+    fprintf(stderr, "powerccl-emulator: --platform and --socket are needed\n%s", kUsage);
+    return 2;
+  }
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // one descriptor an allocation
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  std::string error;
+  const auto platform = powerccl::emulator::read_platform(platform_path, error);
+  if (!platform) {
+    fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
+    return 1;
+  }
+  powerccl::emulator::Server server(*platform, socket_path, error);
+  if (!error.empty()) {
+    fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
+    return 1;
+  }
+#if POWERCCL_EMULATED_NCCL
+  powerccl::emulator::CollectiveEngine collectives(server.engine());
+  server.engine().set_collective_handler(&collectives);
+#endif
+  puts("ready");
+  fflush(stdout);
+  const int status = server.run();
+  server.engine().set_collective_handler(nullptr);
+  return status;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulated GPU server: sockets, shared pages and real time around the engine.
+#ifndef POWERCCL_EMULATOR_SERVER_H
+#define POWERCCL_EMULATOR_SERVER_H
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "emulator/protocol.h"
+#include "emulator/server/engine.h"
+#include "emulator/server/platform.h"
+
+namespace powerccl::emulator {
+
+class Server final : public Outside {
+ public:
+  // Listens on `socket_path`. On failure `error` says why and run() must not be called.
+  Server(const Platform& platform, std::string socket_path, std::string& error);
+  ~Server() override;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  Engine& engine() { return *engine_; }
+  // Until SIGTERM, SIGINT, a kStop request, or the end of stdin (the launcher's death). Returns the exit code.
+  int run();
+
+  void reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) override;
+  void run_callback(ClientId client, uint64_t callback, uint32_t stream, uint64_t sequence) override;
+  std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation) override;
+  void run_in_worker(std::function<void()> job, std::function<void(Time)> done) override;
+
+ private:
+  struct Connection {
+    int fd = -1;
+    Role role = Role::kCuda;
+    ClientId client = 0;  // 0: has not said hello
+    std::deque<std::pair<std::vector<std::byte>, std::vector<int>>> unsent;
+  };
+  struct Allocation {
+    int fd = -1;
+    uint64_t bytes = 0;
+    uint32_t gpu = 0;
+    bool on_host = false;
+    std::weak_ptr<Memory> mapped;
+  };
+  struct Client {
+    int main = -1;  // connection
+    int callbacks = -1;
+    int page_fd = -1;
+    ClientPage* page = nullptr;
+    std::deque<std::vector<std::byte>> waiting_callbacks;
+    std::unordered_map<uint64_t, Allocation> allocations;
+  };
+
+  bool listen_on(const std::string& path, std::string& error);
+  bool make_board(std::string& error);
+  void accept_all();
+  void receive(int fd);
+  void handle(Connection& connection, std::vector<std::byte>& message, int attached);
+  void hello(Connection& connection, const Hello& message);
+  void allocate(Connection& connection, const Allocate& message, int attached);
+  void free_allocation(Connection& connection, const Free& message);
+  void lock_clocks(Connection& connection, const SetLockedClocks& message);
+  void send(Connection& connection, std::vector<std::byte> message, std::vector<int> descriptors = {});
+  void flush(Connection& connection);
+  void status(Connection& connection, uint64_t request, int32_t error);
+  void close_connection(int fd);
+  void forget_client(ClientId client);
+  void work();
+  void finish_jobs();
+  bool wait();  // until something may be due; false: the server is to end
+
+  const Platform& platform_;
+  std::string path_;
+  std::unique_ptr<Engine> engine_;
+  BoardPage* board_ = nullptr;
+  int board_fd_ = -1, listener_ = -1, epoll_ = -1, timer_ = -1, signals_ = -1, wake_ = -1;
+  bool stop_ = false;
+  ClientId next_client_ = 1;
+  std::unordered_map<int, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<ClientId, Client> clients_;
+  std::vector<uint64_t> used_bytes_;  // per GPU
+
+  std::thread worker_;
+  std::mutex jobs_mutex_;
+  std::condition_variable jobs_ready_;
+  bool worker_stops_ = false;
+  std::deque<std::pair<std::function<void()>, std::function<void(Time)>>> jobs_;
+  std::vector<std::pair<std::function<void(Time)>, Time>> done_jobs_;
+};
+
+}  // namespace powerccl::emulator
+#endif
