@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock client that really sets clocks: native/device behind the runtime's interface.
+#ifndef POWERCCL_DOORS_NCCL_NVML_CLIENT_H
+#define POWERCCL_DOORS_NCCL_NVML_CLIENT_H
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+
+// Door::open_clock: opens NVML, and claims the GPU in the run folder's clock journal, without which no clock is set.
+// Consent is the caller's business.
+int open_nvml_clock(void* context, const GpuIdentity& gpu, const char* run_folder, ClockClient* client, char* text,
+                    uint32_t text_size, const char** hint);
+
+}  // namespace powerccl::nccl
+#endif

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// The profiler plugin's function tables: look up, guard, delegate. Nothing but success is ever returned, because NCCL
+// passes some of what a plugin returns on to the job.
+#include <pthread.h>
+#include <stdio.h>
+
+#include <new>
+
+#include "doors/nccl/cuda.h"
+#include "doors/nccl/nvml_client.h"
+#include "doors/nccl/profiler_abi.h"
+#include "doors/nccl/words.h"
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+namespace {
+
+// Constructed when the first communicator comes, so that a process that loads the library and never communicates pays
+// nothing; never destroyed, because NCCL's threads may outlive everything.
+alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
+std::atomic<Runtime*> g_runtime{nullptr};
+pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+Cuda g_cuda;
+int g_version = 0;  // the profiler version that NCCL chose; one a process
+
+// NCCL's own event masks: one a loaded NCCL, which may be unloaded when its communicators have gone.
+struct Mask {
+  std::atomic<int*> word{nullptr};
+  uint32_t communicators = 0;  // under g_mutex
+};
+constexpr uint32_t kMasks = 4;
+Mask g_masks[kMasks];
+std::atomic<int> g_base_mask{0};
+
+constexpr int kAskedMask = kEventColl | kEventP2p | kEventKernelCh;
+
+void ask_kernel_events(void*, bool on) {
+  const int mask = g_base_mask.load(std::memory_order_relaxed) | (on ? kAskedMask : 0);
+  for (Mask& each : g_masks) {
+    int* word = each.word.load(std::memory_order_acquire);
+    if (word != nullptr) __atomic_store_n(word, mask, __ATOMIC_RELAXED);
+  }
+}
+
+int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
+  return g_cuda.launch_host_func(stream, callback, data);
+}
+
+void forked_child() {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  if (runtime != nullptr) runtime->forked_child();
+}
+
+__attribute__((destructor)) void library_ends() {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  if (runtime != nullptr) runtime->shut_down();
+}
+
+Handle from(void* handle) {
+  return reinterpret_cast<Handle>(handle);
+}
+
+// What is always asked for. v4 knows no API events and has no place to choose per operation.
+int base_mask(int version, bool managed) {
+  if (version == 4) return kEventGroup | kEventColl | kEventP2p;
+  return kEventGroup | kEventGroupApi | kEventCollApi | kEventP2pApi | (version >= 6 ? int{kEventCeColl} : 0) |
+         (managed ? int{kEventKernelLaunch} : 0);
+}
+
+Mask* mask_of(int* word) {
+  Mask* unused = nullptr;
+  for (Mask& mask : g_masks) {
+    int* known = mask.word.load(std::memory_order_relaxed);
+    if (known == word) return &mask;
+    if (known == nullptr && unused == nullptr) unused = &mask;
+  }
+  if (unused != nullptr) unused->word.store(word, std::memory_order_release);
+  return unused;
+}
+
+Communicator* communicator_up(int version, int* event_mask, const CommunicatorSeen& seen) {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  if (runtime == nullptr) {
+    runtime = new (g_storage) Runtime();
+    g_cuda = find_cuda();
+    g_version = version;
+    pthread_atfork(nullptr, nullptr, forked_child);
+    g_runtime.store(runtime, std::memory_order_release);
+  }
+  // A second NCCL in this process that speaks another version is left alone: a trace has one vocabulary.
+  if (version != g_version || event_mask == nullptr) return nullptr;
+  Mask* mask = mask_of(event_mask);
+  if (mask == nullptr) return nullptr;
+
+  Door door;
+  library_text(door.library, sizeof(door.library), version);
+  door.sees_calls = version >= 5;
+  door.ask_kernel_events = ask_kernel_events;
+  door.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
+  door.open_clock = open_nvml_clock;
+  if (g_base_mask.load(std::memory_order_relaxed) == 0) {
+    g_base_mask.store(base_mask(version, false), std::memory_order_relaxed);
+  }
+  Communicator* communicator = runtime->communicator_up(seen, current_gpu(g_cuda), door);
+  if (communicator == nullptr) {
+    if (mask->communicators == 0) mask->word.store(nullptr, std::memory_order_release);
+    return nullptr;
+  }
+  communicator->door = mask;
+  ++mask->communicators;
+  if (communicator->gpu->managed) g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
+  ask_kernel_events(nullptr, runtime->selection().asked());
+  return communicator;
+}
+
+Result init(int version, void** context, int* event_mask, const CommunicatorSeen& seen) {
+  *context = nullptr;
+  pthread_mutex_lock(&g_mutex);
+  *context = communicator_up(version, event_mask, seen);
+  pthread_mutex_unlock(&g_mutex);
+  return 0;
+}
+
+Result init_v4(void** context, int* event_mask, const char* name, uint64_t id, int nodes, int ranks, int rank, Logger) {
+  return init(4, context, event_mask, {id, name, ranks, rank, nodes});
+}
+
+template <int kVersion>
+Result init_v5(void** context, uint64_t id, int* event_mask, const char* name, int nodes, int ranks, int rank, Logger) {
+  return init(kVersion, context, event_mask, {id, name, ranks, rank, nodes});
+}
+
+Result finalize(void* context) {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  Communicator* communicator = static_cast<Communicator*>(context);
+  if (runtime == nullptr || communicator == nullptr) return 0;
+  runtime->communicator_down(communicator);
+  pthread_mutex_lock(&g_mutex);
+  Mask* mask = static_cast<Mask*>(communicator->door);
+  if (mask != nullptr && mask->communicators > 0 && --mask->communicators == 0) {
+    mask->word.store(nullptr, std::memory_order_release);
+  }
+  communicator->door = nullptr;
+  pthread_mutex_unlock(&g_mutex);
+  return 0;
+}
+
+CallSeen call_seen(const char* function, size_t count, const char* datatype, int root, void* stream, bool captured) {
+  const Datatype type = datatype_of(datatype);
+  CallSeen seen;
+  seen.pattern = pattern_of(function);
+  seen.datatype = type.number;
+  seen.message_bytes = count * type.bytes;
+  // NCCL leaves 0 there for collectives without a root.
+  const bool rooted = seen.pattern == POWERCCL_BROADCAST || seen.pattern == POWERCCL_REDUCE ||
+                      seen.pattern == POWERCCL_SCATTER || seen.pattern == POWERCCL_GATHER;
+  seen.root = rooted ? root : -1;
+  seen.stream = reinterpret_cast<uint64_t>(stream);
+  seen.captured = captured;
+  return seen;
+}
+
+bool is_send(const char* function) {
+  return function != nullptr && function[0] == 'S';
+}
+
+template <int kVersion>
+Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
+  const Coll& coll = event.coll;
+  TaskSeen task;
+  task.call = kVersion >= 5 ? from(event.parent) : 0;
+  task.operation = call_seen(coll.function, coll.count, coll.datatype, coll.root, nullptr, false);
+  task.algorithm = algorithm_of(coll.algorithm);
+  task.protocol = protocol_of(coll.protocol);
+  task.channels = coll.channels;
+  task.warps = coll.warps;
+  return runtime->kernel_task(communicator, from(kVersion >= 5 ? coll.parent_group : event.parent), task);
+}
+
+template <int kVersion>
+Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
+  const P2p& p2p = event.p2p;
+  TaskSeen task;
+  task.call = kVersion >= 5 ? from(event.parent) : 0;
+  task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
+  task.operation.root = p2p.peer;
+  task.point_to_point = true;
+  task.send = is_send(p2p.function);
+  task.channels = p2p.channels;
+  return runtime->kernel_task(communicator, from(kVersion >= 5 ? p2p.parent_group : event.parent), task);
+}
+
+template <int kVersion>
+Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
+  switch (kVersion == 4 ? event.type & 0xff : event.type) {
+    case kEventGroup:
+      return runtime->kernel_begins(communicator);
+    case kEventColl:
+      return start_coll<kVersion>(runtime, communicator, event);
+    case kEventP2p:
+      return start_p2p<kVersion>(runtime, communicator, event);
+    case kEventKernelCh:
+      return runtime->channel_starts(from(event.parent), event.kernel_channel.gpu_timer);
+    default:
+      break;
+  }
+  if (kVersion == 4) return 0;
+  switch (event.type) {
+    case kEventGroupApi:
+      return runtime->group_begins(communicator, event.group_api.graph_captured);
+    case kEventCollApi: {
+      const CollApi& api = event.coll_api;
+      return runtime->collective(
+          communicator, from(event.parent),
+          call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured));
+    }
+    case kEventP2pApi: {
+      const P2pApi& api = event.p2p_api;
+      return runtime->point_to_point(
+          communicator, from(event.parent), is_send(api.function),
+          call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured));
+    }
+    case kEventKernelLaunch:
+      return runtime->launch_begins(communicator, from(event.parent), event.kernel_launch.stream);
+    case kEventCeColl: {
+      if (kVersion < 6) return 0;
+      const CeColl& copy = event.ce_coll;
+      TaskSeen task;
+      task.call = from(event.parent);
+      task.operation = call_seen(copy.function, copy.count, copy.datatype, copy.root, copy.stream, false);
+      return runtime->copy_begins(communicator, task, copy.stream);
+    }
+    default:
+      return 0;
+  }
+}
+
+template <int kVersion>
+Result start_event(void* context, void** handle, EventDescriptor* descriptor) {
+  // NCCL reads the handle back whatever is returned, and keeps an old one where none is written.
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  const Handle named = runtime == nullptr || context == nullptr
+                           ? 0
+                           : start<kVersion>(runtime, static_cast<Communicator*>(context), *descriptor);
+  *handle = reinterpret_cast<void*>(named);
+  return 0;
+}
+
+Result stop_event(void* handle) {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  if (runtime == nullptr) return 0;
+  switch (kind_of(from(handle))) {
+    case HandleKind::kGroup:
+      runtime->group_ends(from(handle));
+      break;
+    case HandleKind::kLaunch:
+      runtime->launch_ends(from(handle));
+      break;
+    case HandleKind::kKernel:
+      runtime->kernel_enqueued(from(handle));
+      break;
+    default:
+      break;
+  }
+  return 0;
+}
+
+Result record_event_state(void* handle, int state, StateArguments* arguments) {
+  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
+  if (runtime == nullptr) return 0;
+  if (state == kStateKernelChStop && arguments != nullptr) {
+    runtime->channel_stops(from(handle), arguments->gpu_timer);
+  } else if (state == kStateGroupEndApiStart) {
+    runtime->group_ending(from(handle));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace powerccl::nccl
+
+using namespace powerccl::nccl;
+
+#define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
+POWERCCL_EXPORT ProfilerV4 ncclProfiler_v4;
+POWERCCL_EXPORT ProfilerV5 ncclProfiler_v5;
+POWERCCL_EXPORT ProfilerV6 ncclProfiler_v6;
+POWERCCL_EXPORT ProfilerV7 ncclProfiler_v7;
+
+ProfilerV4 ncclProfiler_v4 = {"PowerCCL", init_v4, start_event<4>, stop_event, record_event_state, finalize};
+ProfilerV5 ncclProfiler_v5 = {"PowerCCL", init_v5<5>, start_event<5>, stop_event, record_event_state, finalize};
+ProfilerV6 ncclProfiler_v6 = {"PowerCCL", init_v5<6>, start_event<6>, stop_event, record_event_state, finalize};
+ProfilerV7 ncclProfiler_v7 = {"PowerCCL", init_v5<7>, start_event<7>, stop_event, record_event_state, finalize};

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which policy a GPU gets: the one asked for, or `observe` with a reason.
+#include <stdio.h>
+
+#include "runtime/log.h"
+#include "runtime/runtime.h"
+
+namespace powerccl {
+
+bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
+  if (environment_.clocks != ClockClientName::kNvml) {
+    *client = dry_clock_client();
+    return true;
+  }
+  if (door_.open_clock == nullptr) {
+    snprintf(reason, reason_size, "no real clock can be set through %s", door_.library);
+    *hint = "leave POWERCCL_CLOCKS at dry";
+    return false;
+  }
+  char text[160] = "";
+  const int code =
+      door_.open_clock(door_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
+  if (code == 0) return true;
+  snprintf(reason, reason_size, "the GPU's clock cannot be set (code %d: %s)", code, text);
+  return false;
+}
+
+void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
+  if (environment_.policy == PolicyName::kObserve) return;
+  const char* policy = text_of(environment_.policy);
+  const char* path = environment_.policy_table;
+  char reason[400] = "";
+  const char* hint = "";
+  const char* short_reason = "";
+  PolicyTable::Refusal refusal;
+  ClockClient client;
+  if (environment_.clocks == ClockClientName::kNone) {
+    short_reason = "POWERCCL_CLOCKS=none";
+    snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS is none, and it changes clocks");
+    hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
+  } else if (door_.sees_calls ? door_.call_behind == nullptr : environment_.kernel_events == KernelEvents::kNone) {
+    short_reason = "no way to know when a call has run";
+    snprintf(reason, sizeof(reason), "nothing here tells when a call has run (%s)",
+             door_.sees_calls ? "libcuda.so.1 has no cuLaunchHostFunc" : "POWERCCL_KERNEL_EVENTS is none");
+    hint = door_.sees_calls ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
+  } else if (path[0] == '\0') {
+    short_reason = "no policy table";
+    snprintf(reason, sizeof(reason), "there is no policy table");
+    hint = "`powerccl run --platform NAME`, or `powerccl profile` to measure this machine";
+  } else if (!gpu->table.load(path, &refusal)) {
+    short_reason = "policy table refused";
+    if (refusal.line > 0) {
+      snprintf(reason, sizeof(reason), "policy table %.200s, line %d: %s", path, refusal.line, refusal.reason);
+    } else {
+      snprintf(reason, sizeof(reason), "policy table %.200s: %s", path, refusal.reason);
+    }
+    hint = "make it again with `powerccl profile --table`";
+  } else if (strcmp(gpu->table.gpu(), gpu->identity.name) != 0) {
+    short_reason = "policy table is for another GPU";
+    snprintf(reason, sizeof(reason), "policy table %.200s is for `%s`, this GPU is `%s`", path, gpu->table.gpu(),
+             gpu->identity.name[0] != '\0' ? gpu->identity.name : "unknown");
+    hint = "choose this machine's platform profile, or make one with `powerccl profile`";
+  } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
+    short_reason = "clock cannot be set";
+  } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2)) {
+    short_reason = "no clock thread";
+    snprintf(reason, sizeof(reason), "its clock thread cannot be started");
+    hint = "raise the limit on processes (ulimit -u)";
+  } else {
+    gpu->managed = true;
+    gpu->dry = client.dry;
+    gpu->policy.store(&gpu->percall, std::memory_order_release);
+    if (client.dry && environment_.speaks() && gpu->index == 0) {
+      say("`powerccl run --set-clocks` lets it", "policy %s runs dry: clocks are decided and recorded, none is set",
+          policy);
+    }
+    return;
+  }
+  snprintf(note, note_size, "observe, not %s: %s", policy, short_reason);
+  if (environment_.speaks() && gpu->index == 0) say(hint, "policy %s becomes observe: %s", policy, reason);
+}
+
+}  // namespace powerccl

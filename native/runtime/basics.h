@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What libc gives, in the shape the runtime needs it. Nothing here allocates, throws or blocks for long.
+#ifndef POWERCCL_RUNTIME_BASICS_H
+#define POWERCCL_RUNTIME_BASICS_H
+#include <linux/futex.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace powerccl {
+
+inline uint64_t clock_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+inline uint64_t monotonic_ns() {
+  return clock_ns(CLOCK_MONOTONIC);
+}
+
+// Copies at most size - 1 characters and always terminates.
+inline void copy_text(char* to, size_t size, const char* from) {
+  size_t length = strnlen(from, size - 1);
+  memcpy(to, from, length);
+  to[length] = '\0';
+}
+
+// Held for tens of nanoseconds at a time; a holder that lost its core is waited for by yielding.
+class SpinLock {
+ public:
+  void lock() {
+    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire); ++spins) {
+      if (spins >= 100) sched_yield();
+    }
+  }
+  void unlock() { locked_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> locked_{false};
+};
+
+class SpinGuard {
+ public:
+  explicit SpinGuard(SpinLock& lock) : lock_(lock) { lock_.lock(); }
+  ~SpinGuard() { lock_.unlock(); }
+  SpinGuard(const SpinGuard&) = delete;
+  SpinGuard& operator=(const SpinGuard&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
+// Waits while *word == expected, at most timeout_ns; spurious wake-ups happen.
+inline void futex_wait(std::atomic<uint32_t>* word, uint32_t expected, uint64_t timeout_ns) {
+  timespec timeout{static_cast<time_t>(timeout_ns / 1000000000u), static_cast<long>(timeout_ns % 1000000000u)};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, &timeout, nullptr, 0);
+}
+inline void futex_wake_all(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 0x7fffffff, nullptr, nullptr, 0);
+}
+
+}  // namespace powerccl
+#endif

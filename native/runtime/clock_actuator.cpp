@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/clock_actuator.h"
+
+#include <signal.h>
+
+#include "runtime/log.h"
+
+namespace powerccl {
+
+bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug) {
+  client_ = client;
+  trace_ = trace;
+  debug_ = debug;
+  stopping_.store(false);
+  failed_.store(false);
+  holds_.store(0);
+  // The job's signals are for the job's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  started_ = pthread_create(&thread_, nullptr, thread_main, this) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (started_) pthread_setname_np(thread_, "powerccl-clock");
+  return started_;
+}
+
+void ClockActuator::hold(uint32_t mhz, uint64_t call_id) {
+  const uint64_t number = wished_.fetch_add(1, std::memory_order_seq_cst) + 1;
+  Wish& wish = ring_[number % kRing];
+  wish.number.store(0, std::memory_order_seq_cst);
+  wish.mhz.store(mhz, std::memory_order_release);
+  wish.call_id.store(call_id, std::memory_order_release);
+  wish.asked_ns.store(monotonic_ns(), std::memory_order_release);
+  wish.number.store(number, std::memory_order_release);
+  // Counted after the wish: a clock thread that sees somebody hold must not take an older wish for theirs.
+  holds_.fetch_add(1, std::memory_order_seq_cst);
+  wake();
+}
+
+void ClockActuator::hold_on() {
+  holds_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void ClockActuator::release(uint32_t holds, uint64_t call_id) {
+  released_call_.store(call_id, std::memory_order_relaxed);
+  released_ns_.store(monotonic_ns(), std::memory_order_relaxed);
+  // Holds that settle() has already forgotten are not taken back twice.
+  int64_t before = holds_.load(std::memory_order_relaxed);
+  int64_t after;
+  do {
+    after = before > static_cast<int64_t>(holds) ? before - static_cast<int64_t>(holds) : 0;
+  } while (!holds_.compare_exchange_weak(before, after, std::memory_order_seq_cst));
+  if (after == 0 && before != 0) wake();
+}
+
+void ClockActuator::wake() {
+  bell_.fetch_add(1, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst)) futex_wake_all(&bell_);
+}
+
+bool ClockActuator::settle(uint64_t timeout_ns) {
+  if (!started_) return true;
+  const uint64_t deadline = monotonic_ns() + timeout_ns;
+  holds_.store(0, std::memory_order_seq_cst);
+  settled_.store(false, std::memory_order_seq_cst);
+  wake();
+  while (!settled_.load(std::memory_order_acquire)) {
+    const uint32_t seen = settled_bell_.load(std::memory_order_acquire);
+    if (settled_.load(std::memory_order_acquire)) break;
+    const uint64_t now = monotonic_ns();
+    if (now >= deadline) break;
+    futex_wait(&settled_bell_, seen, deadline - now);
+  }
+  return applied_mhz_.load(std::memory_order_acquire) == 0 && !reset_refused_.load(std::memory_order_acquire);
+}
+
+bool ClockActuator::stop(uint64_t timeout_ns) {
+  if (!started_) return true;
+  const bool reset = settle(timeout_ns);
+  stopping_.store(true, std::memory_order_seq_cst);
+  wake();
+  // A thread stuck in the driver is left to itself: the process must be able to end.
+  if (settled_.load(std::memory_order_acquire)) {
+    pthread_join(thread_, nullptr);
+  } else {
+    pthread_detach(thread_);
+  }
+  started_ = false;
+  return reset;
+}
+
+void* ClockActuator::thread_main(void* self) {
+  static_cast<ClockActuator*>(self)->work();
+  return nullptr;
+}
+
+bool ClockActuator::newest(Taken* taken) {
+  for (;;) {
+    const uint64_t number = wished_.load(std::memory_order_seq_cst);
+    if (number == 0) return false;
+    Wish& wish = ring_[number % kRing];
+    if (wish.number.load(std::memory_order_acquire) != number) {
+      sched_yield();  // being written this moment
+      continue;
+    }
+    taken->mhz = wish.mhz.load(std::memory_order_acquire);
+    taken->call_id = wish.call_id.load(std::memory_order_acquire);
+    taken->asked_ns = wish.asked_ns.load(std::memory_order_acquire);
+    taken->number = number;
+    if (wish.number.load(std::memory_order_relaxed) == number) return true;
+  }
+}
+
+void ClockActuator::work() {
+  constexpr uint64_t kLongSleep = 3600ull * 1000000000u;
+  for (;;) {
+    const uint32_t bell = bell_.load(std::memory_order_seq_cst);
+    const bool stopping = stopping_.load(std::memory_order_seq_cst);
+    const uint32_t applied = applied_mhz_.load(std::memory_order_relaxed);
+    if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
+      Taken wish;
+      if (newest(&wish)) {
+        const uint64_t unseen = wish.number > taken_ ? wish.number - taken_ : 0;
+        taken_ = wish.number;
+        if (wish.mhz != applied) carry_out(wish.mhz, wish, unseen > 0 ? static_cast<uint32_t>(unseen - 1) : 0);
+      }
+    } else if (applied != 0 || (reset_refused_ && !settled_.load(std::memory_order_relaxed))) {
+      Taken cause;
+      cause.call_id = released_call_.load(std::memory_order_relaxed);
+      cause.asked_ns = released_ns_.load(std::memory_order_relaxed);
+      carry_out(0, cause, 0);
+    }
+    if (!settled_.load(std::memory_order_relaxed) && holds_.load(std::memory_order_seq_cst) <= 0 &&
+        applied_mhz_.load(std::memory_order_relaxed) == 0) {
+      settled_.store(true, std::memory_order_release);
+      settled_bell_.fetch_add(1, std::memory_order_release);
+      futex_wake_all(&settled_bell_);
+    }
+    if (stopping) return;
+    asleep_.store(true, std::memory_order_seq_cst);
+    if (bell_.load(std::memory_order_seq_cst) == bell) futex_wait(&bell_, bell, kLongSleep);
+    asleep_.store(false, std::memory_order_relaxed);
+  }
+}
+
+void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced) {
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_CLOCK;
+  record.flags = client_.dry ? POWERCCL_FLAG_DRY : 0;
+  record.clock.call_id = cause.call_id;
+  record.clock.asked_ns = cause.asked_ns;
+  record.clock.min_mhz = record.clock.max_mhz = mhz;
+  record.clock.coalesced = coalesced;
+  record.clock.begin_ns = monotonic_ns();
+  // A set that failed may have had an effect all the same, so from here on it counts as set.
+  if (mhz != 0) applied_mhz_.store(mhz, std::memory_order_release);
+  const int result = mhz != 0 ? client_.set(client_.self, mhz, mhz) : client_.reset(client_.self);
+  record.clock.end_ns = monotonic_ns();
+  record.clock.result = result;
+  if (result == 0 && mhz != 0 && client_.read != nullptr) {
+    uint32_t read_back = 0;
+    if (client_.read(client_.self, &read_back) == 0) record.clock.read_back_mhz = read_back;
+  }
+  trace_->append(record);
+  switches_.fetch_add(1, std::memory_order_relaxed);
+  if (debug_) {
+    say(nullptr, "clock %s %u MHz: code %d, %llu us", mhz != 0 ? "set to" : "reset from",
+        mhz != 0 ? mhz : applied_mhz_.load(std::memory_order_relaxed), result,
+        static_cast<unsigned long long>((record.clock.end_ns - record.clock.begin_ns) / 1000));
+  }
+  if (mhz == 0) {
+    // Refused or not, it has been tried. A refused reset leaves the client's mark, so that the agent tries again.
+    applied_mhz_.store(0, std::memory_order_release);
+    reset_refused_.store(result != 0, std::memory_order_release);
+  }
+  if (result == 0) return;
+  if (!failed_.exchange(true, std::memory_order_seq_cst)) {
+    const char* hint = nullptr;
+    const char* text = client_.explain != nullptr ? client_.explain(client_.self, result, &hint) : nullptr;
+    say(hint, "the clock cannot be %s (code %d%s%s); from here on clocks are left alone", mhz != 0 ? "set" : "reset",
+        result, text != nullptr ? ": " : "", text != nullptr ? text : "");
+    trace_->note(mhz != 0 ? "clock set failed: disarmed to observe" : "clock reset failed: disarmed to observe");
+  }
+  if (mhz != 0) carry_out(0, cause, 0);
+}
+
+}  // namespace powerccl

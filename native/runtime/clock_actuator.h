@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// One GPU's clock thread: takes the newest wish and carries it out, because a device call takes milliseconds and the
+// threads that have wishes are NCCL's and CUDA's. Wishing never blocks and never calls the driver.
+//
+// A managed call holds the clock from the moment it is decided until it has run: hold() then release(). While anybody
+// holds, the newest wished clock applies; when the last holder has gone, the default does.
+#ifndef POWERCCL_RUNTIME_CLOCK_ACTUATOR_H
+#define POWERCCL_RUNTIME_CLOCK_ACTUATOR_H
+#include <pthread.h>
+#include <stdint.h>
+
+#include <atomic>
+
+#include "runtime/clock_client.h"
+#include "runtime/trace_writer.h"
+
+namespace powerccl {
+
+class ClockActuator {
+ public:
+  ClockActuator() = default;
+  ClockActuator(const ClockActuator&) = delete;
+  ClockActuator& operator=(const ClockActuator&) = delete;
+
+  // Starts the thread. False if there can be none. `debug`: also say each request.
+  bool start(const ClockClient& client, TraceWriter* trace, bool debug);
+
+  // A managed call: `mhz` from now on, until released as often as held.
+  void hold(uint32_t mhz, uint64_t call_id);
+  // One hold more at whatever clock is wished for already.
+  void hold_on();
+  // `call_id` is the call whose end this is; it stands in the CLOCK record of the reset.
+  void release(uint32_t holds, uint64_t call_id);
+
+  // Whether the device has refused a request; then nothing more is asked of it but a last reset.
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+
+  // Forgets all holds, has the clock reset if it is set, and waits for that, at most `timeout_ns`. False: still set.
+  bool settle(uint64_t timeout_ns);
+
+  // settle(), then ends the thread.
+  bool stop(uint64_t timeout_ns);
+
+  uint64_t switches() const { return switches_.load(std::memory_order_relaxed); }
+
+ private:
+  // Wishes are a ring of which only the newest counts. All fields are atomics, and `number` is stored last, so that the
+  // clock thread can tell a wish that was overwritten while it was read.
+  struct Wish {
+    std::atomic<uint64_t> number{0};
+    std::atomic<uint64_t> call_id{0}, asked_ns{0};
+    std::atomic<uint32_t> mhz{0};
+  };
+  struct Taken {
+    uint64_t number = 0, call_id = 0, asked_ns = 0;
+    uint32_t mhz = 0;
+  };
+  static constexpr uint64_t kRing = 64;
+
+  static void* thread_main(void* self);
+  void work();
+  void wake();
+  bool newest(Taken* taken);
+  void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
+
+  ClockClient client_;
+  TraceWriter* trace_ = nullptr;
+  bool debug_ = false;
+  pthread_t thread_ = {};
+  bool started_ = false;
+
+  Wish ring_[kRing];
+  std::atomic<uint64_t> wished_{0};
+  std::atomic<int64_t> holds_{0};
+  std::atomic<uint64_t> released_call_{0}, released_ns_{0};
+  std::atomic<uint32_t> bell_{0};
+  std::atomic<bool> asleep_{false}, stopping_{false}, failed_{false};
+  std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
+  std::atomic<bool> settled_{true};       // false while somebody waits in settle()
+  std::atomic<bool> reset_refused_{false};
+  std::atomic<uint32_t> settled_bell_{0};
+  std::atomic<uint64_t> switches_{0};
+  uint64_t taken_ = 0;  // the clock thread's: the last wish it has seen
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/environment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/basics.h"
+#include "runtime/log.h"
+
+namespace powerccl {
+namespace {
+
+enum class Variable {
+#define POWERCCL_ENV(name, type, fallback, reader, text) name,
+#include "wire/environment.def"
+#undef POWERCCL_ENV
+};
+
+struct Declared {
+  const char* name;
+  const char* fallback;
+};
+constexpr Declared kDeclared[] = {
+#define POWERCCL_ENV(name, type, fallback, reader, text) {#name, fallback},
+#include "wire/environment.def"
+#undef POWERCCL_ENV
+};
+
+const Declared& declared(Variable variable) {
+  return kDeclared[static_cast<int>(variable)];
+}
+
+const char* text_of_variable(Variable variable) {
+  const char* value = getenv(declared(variable).name);
+  return value != nullptr && *value != '\0' ? value : declared(variable).fallback;
+}
+
+bool parse_integer(const char* text, long* value) {
+  char* end = nullptr;
+  *value = strtol(text, &end, 10);
+  return end != text && *end == '\0';
+}
+
+// Launchers' own variables, most specific first.
+int from_launcher(const char* const* names, int count) {
+  for (int i = 0; i < count; ++i) {
+    const char* text = getenv(names[i]);
+    long value = 0;
+    if (text != nullptr && parse_integer(text, &value) && value >= 0 && value <= INT_MAX) {
+      return static_cast<int>(value);
+    }
+  }
+  return -1;
+}
+
+int local_rank() {
+  constexpr const char* kNames[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+  return from_launcher(kNames, 4);
+}
+
+long integer(Variable variable, long least, long most) {
+  const char* text = text_of_variable(variable);
+  long value = 0;
+  if (parse_integer(text, &value) && value >= least && value <= most) return value;
+  if (local_rank() <= 0) {
+    say("unset it, or give a whole number in that range", "%s=%s is not a number from %ld to %ld; using %s",
+        declared(variable).name, text, least, most, declared(variable).fallback);
+  }
+  parse_integer(declared(variable).fallback, &value);
+  return value;
+}
+
+// The index of the variable's value among `names`; the default's where it is none of them.
+int choice(Variable variable, const char* const* names, int count, const char* hint) {
+  const char* text = text_of_variable(variable);
+  for (int i = 0; i < count; ++i) {
+    if (strcmp(text, names[i]) == 0) return i;
+  }
+  if (local_rank() <= 0) {
+    say(hint, "%s=%s is not known; using %s", declared(variable).name, text, declared(variable).fallback);
+  }
+  for (int i = 0; i < count; ++i) {
+    if (strcmp(declared(variable).fallback, names[i]) == 0) return i;
+  }
+  return 0;
+}
+
+void path(Variable variable, char* to) {
+  const char* text = text_of_variable(variable);
+  if (strlen(text) >= PATH_MAX) {
+    say("use a shorter path", "%s is longer than %d characters; ignored", declared(variable).name, PATH_MAX - 1);
+    text = "";
+  }
+  copy_text(to, PATH_MAX, text);
+}
+
+constexpr const char* kPolicies[] = {"observe", "percall"};
+constexpr const char* kClocks[] = {"none", "dry", "nvml"};
+constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
+
+}  // namespace
+
+const char* text_of(PolicyName name) {
+  return kPolicies[static_cast<int>(name)];
+}
+const char* text_of(ClockClientName name) {
+  return kClocks[static_cast<int>(name)];
+}
+
+void read_environment(Environment* environment) {
+  *environment = Environment();
+  environment->disabled = integer(Variable::POWERCCL_DISABLE, 0, 1) != 0;
+  path(Variable::POWERCCL_RUN_FOLDER, environment->run_folder);
+  // A process that is left alone is left alone entirely: not even a wrong value is worth a line.
+  if (environment->disabled || environment->run_folder[0] == '\0') return;
+  path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
+  environment->policy = static_cast<PolicyName>(
+      choice(Variable::POWERCCL_POLICY, kPolicies, 2, "policies are observe and percall; see `powerccl run --help`"));
+  environment->clocks =
+      static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and nvml"));
+  environment->kernel_events = static_cast<KernelEvents>(
+      choice(Variable::POWERCCL_KERNEL_EVENTS, kKernelEvents, 3, "it is one of auto, all and none"));
+  environment->trace_limit_bytes = static_cast<uint64_t>(integer(Variable::POWERCCL_TRACE_LIMIT_MB, 1, 1 << 20)) << 20;
+  environment->debug = static_cast<int>(integer(Variable::POWERCCL_DEBUG, 0, 2));
+  environment->emulated = text_of_variable(Variable::POWERCCL_EMULATOR_SOCKET)[0] != '\0';
+
+  constexpr const char* kRank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+  constexpr const char* kSize[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+  environment->rank = from_launcher(kRank, 5);
+  environment->nranks = from_launcher(kSize, 4);
+  environment->local_rank = local_rank();
+}
+
+}  // namespace powerccl

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime's settings, read once from the environment (wire/environment.def has names, defaults and texts).
+#ifndef POWERCCL_RUNTIME_ENVIRONMENT_H
+#define POWERCCL_RUNTIME_ENVIRONMENT_H
+#include <limits.h>
+#include <stdint.h>
+
+namespace powerccl {
+
+enum class PolicyName { kObserve, kPerCall };
+enum class ClockClientName { kNone, kDry, kNvml };
+enum class KernelEvents { kAuto, kAll, kNone };
+
+struct Environment {
+  char run_folder[PATH_MAX] = "";    // empty: fully passive
+  char policy_table[PATH_MAX] = "";  // empty: none
+  PolicyName policy = PolicyName::kObserve;
+  ClockClientName clocks = ClockClientName::kDry;
+  KernelEvents kernel_events = KernelEvents::kAuto;
+  uint64_t trace_limit_bytes = 0;
+  int debug = 0;
+  bool disabled = false;
+  bool emulated = false;  // the emulator's libraries are in use
+  // What the launcher says about this process; -1 where it does not.
+  int rank = -1, nranks = -1, local_rank = -1;
+
+  // Whether this process says what all of a host's ranks would say alike.
+  bool speaks() const { return local_rank <= 0; }
+};
+
+// Reads the environment of the process. What cannot be understood is said on stderr with a hint and replaced by the
+// default, so that a typing error never changes the job.
+void read_environment(Environment* environment);
+
+const char* text_of(PolicyName name);
+const char* text_of(ClockClientName name);
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime in the job: what a door calls with what it sees. Knows phases and policy, and nothing of the library
+// seen.
+//
+// Any thread may call anything. Nothing here throws, exits or reports an error to the caller: on any doubt it disarms,
+// says so once on stderr and in the trace, and lets everything pass. Everything is a fixed pool; what finds no room is
+// counted and left out.
+//
+// The order of a call: group_begins, then collective or point_to_point once or more, group_ending, launched, kernel
+// events, group_ends; the library may leave any of them out. One process may hold several ranks, each with its own GPU:
+// one Runtime, and per GPU a trace, a policy and a clock thread.
+#ifndef POWERCCL_RUNTIME_RUNTIME_H
+#define POWERCCL_RUNTIME_RUNTIME_H
+#include <pthread.h>
+#include <stdint.h>
+
+#include <atomic>
+
+#include "runtime/clock_actuator.h"
+#include "runtime/clock_client.h"
+#include "runtime/environment.h"
+#include "runtime/gpu_clock.h"
+#include "runtime/handle.h"
+#include "runtime/kernel_selection.h"
+#include "runtime/patterns.h"
+#include "runtime/policy.h"
+#include "runtime/policy_table.h"
+#include "runtime/pools.h"
+#include "runtime/trace_writer.h"
+
+namespace powerccl {
+
+struct GpuIdentity {
+  int device = -1;     // as the library numbers it
+  char uuid[48] = "";  // "GPU-..."; empty: unknown
+  char pci[20] = "";   // "00000000:65:00.0"
+  char name[64] = "";  // "Tesla T4"; empty: unknown
+};
+
+// What the door offers to the runtime. All may be called from any thread.
+struct Door {
+  char library[32] = "";  // "nccl 2.28.9 profiler v5"
+  // Calls are seen when they are made (else only when they have been launched), and kernel events can be asked for per
+  // operation.
+  bool sees_calls = true;
+  // Says whether kernel events are wanted from now on.
+  void (*ask_kernel_events)(void* context, bool on) = nullptr;
+  // Has `callback(data)` called once what `stream` holds now has run. 0 or an error code. Null: there is no such thing.
+  int (*call_behind)(void* context, void* stream, void (*callback)(void* data), void* data) = nullptr;
+  // Opens the real clock of a GPU, with POWERCCL_CLOCKS=nvml only. 0, or an error code with a text and a hint.
+  int (*open_clock)(void* context, const GpuIdentity& gpu, const char* run_folder, ClockClient* client, char* text,
+                    uint32_t text_size, const char** hint) = nullptr;
+  void* context = nullptr;
+};
+
+struct CommunicatorSeen {
+  uint64_t id = 0;
+  const char* name = "";  // may be null
+  int nranks = 0, rank = 0, nnodes = 0;
+};
+
+struct CallSeen {
+  uint8_t pattern = POWERCCL_PATTERN_UNKNOWN;
+  uint8_t datatype = 255;      // the library's own number
+  uint64_t message_bytes = 0;  // count x size of the type, as passed to the call
+  int root = -1;
+  uint64_t stream = 0;
+  bool captured = false;
+};
+
+struct TaskSeen {
+  Handle call = 0;  // 0: unknown
+  CallSeen operation;
+  bool point_to_point = false, send = false;
+  int peer = -1;
+  uint8_t algorithm = POWERCCL_ALGO_UNKNOWN, protocol = POWERCCL_PROTO_UNKNOWN;
+  uint8_t channels = 0, warps = 0;
+};
+
+struct Gpu {
+  uint32_t index = 0;
+  GpuIdentity identity;
+  TraceWriter trace;
+  ClockActuator actuator;
+  GpuClock clock;
+  PolicyTable table;
+  Observe observe;
+  PerCall percall{&table};
+  std::atomic<const Policy*> policy{&observe};
+  std::atomic<uint64_t> calls{0};
+  int communicators = 0;  // under the runtime's mutex
+  bool usable = false;    // there is a trace to write
+  bool managed = false;   // a policy that changes clocks was accepted, and the actuator runs
+  bool dry = true;
+};
+
+struct Communicator {
+  std::atomic<bool> alive{false};
+  Gpu* gpu = nullptr;
+  void* door = nullptr;  // the door's own
+  uint32_t index = 0;    // in the traces; never used twice
+  uint64_t id = 0;
+  int nranks = 0, rank = 0;
+  // Holds of managed calls that have not been launched yet, and the group they belong to.
+  std::atomic<uint32_t> held{0};
+  std::atomic<uint64_t> held_group{0};
+  std::atomic<uint64_t> held_call{0};
+};
+
+class Runtime {
+ public:
+  static constexpr uint32_t kGpus = 16, kCommunicators = 1024, kGroups = 128, kLaunches = 256, kKernels = 4096;
+  static constexpr uint32_t kCallbacks = 1024, kRecentCalls = 1024;
+
+  Runtime() = default;
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // The first one arms the runtime. Null: this communicator is to be left alone.
+  Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Door& door);
+  void communicator_down(Communicator* communicator);
+
+  Handle group_begins(Communicator* communicator, bool captured);
+  Handle collective(Communicator* communicator, Handle group, const CallSeen& call);
+  Handle point_to_point(Communicator* communicator, Handle group, bool send, const CallSeen& call);
+  // Everything has been put in; the launch comes next.
+  void group_ending(Handle group);
+  void group_ends(Handle group);
+
+  // A kernel (or copies) of `group` is about to go to `stream`, and has gone.
+  Handle launch_begins(Communicator* communicator, Handle group, void* stream);
+  void launch_ends(Handle launch);
+
+  // A kernel was launched; its tasks follow, then kernel_enqueued. Its channels start and stop at any time after.
+  Handle kernel_begins(Communicator* communicator);
+  Handle kernel_task(Communicator* communicator, Handle kernel, const TaskSeen& task);
+  void kernel_enqueued(Handle kernel);
+  Handle channel_starts(Handle task, uint64_t gpu_ns);
+  void channel_stops(Handle channel, uint64_t gpu_ns);
+
+  // A collective that copy engines carry out: a launch without kernel events; launch_ends ends it. Its KERNEL record
+  // has no GPU times (0); seen_*_ns are when it was given to the stream.
+  Handle copy_begins(Communicator* communicator, const TaskSeen& task, void* stream);
+
+  // Resets what is set and stops the clock threads: the end of the process.
+  void shut_down();
+  // A forked child: the traces and clocks are its parent's.
+  void forked_child();
+
+  const Environment& environment() const { return environment_; }
+  // The GPU's state, for tests and benchmarks; null if there is none.
+  Gpu* gpu(uint32_t index) { return index < gpu_count_.load(std::memory_order_acquire) ? &gpus_[index] : nullptr; }
+  KernelSelection& selection() { return selection_; }
+  uint64_t left_out() const { return left_out_.load(std::memory_order_relaxed); }
+
+ private:
+  enum class State { kCold, kArmed, kPassive };
+  // arming.cpp
+  bool armed() const { return state_.load(std::memory_order_acquire) == State::kArmed; }
+  void arm(const Door& door);
+  Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
+  bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
+  void choose_policy(Gpu* gpu, char* note, size_t note_size);
+  bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
+
+  // calls.cpp
+  CallGroup* find_group(Handle handle);
+  uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
+                  uint64_t call_id);
+  void drop_holds(Communicator* communicator);
+  void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
+  void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
+  void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);
+  void evict_groups();
+  void remember(Handle call, uint8_t pattern, uint64_t bytes);
+  bool recall(Handle call, uint8_t* pattern, uint64_t* bytes);
+
+  // launches.cpp
+  void launched(Communicator* communicator, Handle group, void* stream);
+  static void callback_fired(void* data);
+  void cancel_callbacks(Communicator* communicator);
+  void degrade(Gpu* gpu, const char* note);
+
+  // kernels.cpp
+  LaunchedKernel* lock_kernel(Handle handle);
+  void finish_kernel(LaunchedKernel* kernel);
+  void flush_kernels(Communicator* communicator, uint64_t opened_before_ns);
+
+  std::atomic<State> state_{State::kCold};
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // over arming, communicators and GPUs; never in a call's path
+  Environment environment_;
+  Door door_;
+  KernelSelection selection_;
+  Gpu gpus_[kGpus];
+  std::atomic<uint32_t> gpu_count_{0};
+  Communicator communicators_[kCommunicators];
+  std::atomic<uint64_t> group_serial_{0}, kernel_serial_{0}, launch_serial_{0};
+  std::atomic<uint32_t> group_number_{0}, next_callback_{0};
+  uint32_t next_communicator_ = 0;
+  std::atomic<uint64_t> left_out_{0};
+  CallGroup groups_[kGroups];
+  Launch launches_[kLaunches];
+  LaunchedKernel kernels_[kKernels];
+  Callback callbacks_[kCallbacks];
+  RecentCall recent_[kRecentCalls];
+};
+
+}  // namespace powerccl
+#endif
