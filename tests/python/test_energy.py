@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interval sets, energy curves and their division between communication and the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.energy import EnergyCurve, energy_curve, split
+
+MS = 1_000_000
+NO_POWER = np.empty(0)
+
+
+def test_union_merges_overlaps_and_drops_empties() -> None:
+    found = iv.union([10, 0, 12, 30, 40], [20, 5, 15, 30, 50])
+    assert found.tolist() == [[0, 5], [10, 20], [40, 50]]
+    assert iv.union([0, 5], [5, 9]).tolist() == [[0, 9]]  # touching ones are one
+    assert iv.union([], []).tolist() == []
+
+
+def test_clip_length_and_containment() -> None:
+    spans = iv.union([0, 10, 20], [5, 15, 25])
+    assert iv.clip(spans, 3, 21).tolist() == [[3, 5], [10, 15], [20, 21]]
+    assert iv.length_ns(spans) == 15
+    assert iv.contains(spans, np.array([0, 5, 12, 25, -1])).tolist() == [True, False, True, False, False]
+    assert iv.covered_before(spans, np.array([-5, 0, 3, 7, 12, 100])).tolist() == [0, 0, 3, 5, 7, 15]
+    assert iv.covered_before(iv.EMPTY, np.array([5])).tolist() == [0]
+
+
+def ideal(end_ms: int, every_ms: int, watts: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sample times, power (mW) and the exact counter (uJ) of a power given per ms."""
+    power = np.array([watts(t) for t in range(end_ms + 1)], dtype=float)  # type: ignore[operator]
+    energy = np.concatenate([[0], np.cumsum(power * 1000)])
+    t = np.arange(0, end_ms + 1, every_ms)
+    return (t * MS).astype(np.int64), power[t] * 1000, energy[t].astype(np.int64)
+
+
+def test_counter_gives_exact_energy() -> None:
+    time, power, energy = ideal(1000, 20, lambda t: 50 if t < 500 else 100)
+    curve = energy_curve(time, power, energy)
+    assert curve is not None
+    assert curve.source == "counter"
+    assert curve.update_ns == 20 * MS
+    assert curve.within(np.array([[100 * MS, 900 * MS]])) == pytest.approx(20 + 40)
+
+
+def test_a_slow_counter_is_dated_between_the_reads() -> None:
+    time, power, exact = ideal(3000, 20, lambda t: 80)
+    # Every 100 ms, at 10 ms past a read, the counter shows what it was then.
+    shown = np.array([exact[0] + 80_000 * (t // MS - (t // MS - 10) % 100) if t else 0 for t in time], dtype=np.int64)
+    curve = energy_curve(time, power, np.maximum.accumulate(np.maximum(shown, 0)))
+    assert curve is not None
+    assert curve.update_ns == 100 * MS
+    assert curve.within(np.array([[1000 * MS, 2000 * MS]])) == pytest.approx(80, rel=0.02)
+
+
+def test_without_a_counter_power_is_integrated() -> None:
+    time, power, _ = ideal(1000, 20, lambda t: 60)
+    curve = energy_curve(time, power, np.full(len(time), -1))
+    assert curve is not None
+    assert curve.source == "power"
+    assert curve.joules[-1] == pytest.approx(60)
+
+
+def test_a_counter_that_stands_or_goes_back_is_not_trusted() -> None:
+    time, power, energy = ideal(1000, 20, lambda t: 60)
+    assert energy_curve(time, power, np.full(len(time), 5)).source == "power"  # type: ignore[union-attr]
+    energy[30] = 0
+    assert energy_curve(time, power, energy).source == "power"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_samples_are_no_curve(count: int) -> None:
+    time = np.arange(count, dtype=np.int64)
+    assert energy_curve(time, np.full(count, 5e4), np.full(count, -1)) is None
+
+
+def test_samples_that_say_nothing_are_no_curve() -> None:
+    time = np.arange(10, dtype=np.int64) * MS
+    assert energy_curve(time, np.full(10, np.nan), np.full(10, -1)) is None
+
+
+def test_mixed_steps_are_divided_by_the_power_of_pure_ones() -> None:
+    # 45 W in communication, 90 W elsewhere, edges in the middle of sampling steps.
+    def watts(t: int) -> float:
+        return 45 if t % 200 >= 110 else 90
+
+    time, power, energy = ideal(4000, 20, watts)
+    curve = energy_curve(time, power, energy)
+    assert curve is not None
+    spans = np.array([[(k * 200 + 110) * MS, (k + 1) * 200 * MS] for k in range(20)], dtype=np.int64)
+    exact = 20 * 0.090 * 45
+    attribution = split(curve, spans)
+    assert attribution.resolved
+    assert attribution.curve.within(spans) == pytest.approx(exact, rel=0.005)
+    assert curve.within(spans) - exact > exact * 0.02  # what splitting mends
+    assert attribution.uncertainty_joules == pytest.approx(curve.within(spans) - exact, rel=0.3)
+    assert attribution.curve.joules[-1] == pytest.approx(curve.joules[-1])
+
+
+def test_communication_shorter_than_samples_is_not_resolved() -> None:
+    time, power, energy = ideal(2000, 20, lambda t: 60)
+    curve = energy_curve(time, power, energy)
+    assert curve is not None
+    spans = np.array([[k * 20 * MS + 5 * MS, k * 20 * MS + 10 * MS] for k in range(100)], dtype=np.int64)
+    attribution = split(curve, spans)
+    assert not attribution.resolved
+    assert attribution.curve is curve
+    assert attribution.uncertainty_joules > 0
+
+
+def test_intervals_outside_the_curve_add_nothing() -> None:
+    curve = EnergyCurve(np.array([0, 100], dtype=np.int64), np.array([0.0, 5.0]), "power", 1, 1)
+    assert curve.within(np.array([[200, 300]])) == 0
+    assert split(curve, np.array([[200, 300]])).uncertainty_joules == 0

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Summaries of synthetic runs whose truth is known, and their comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import synthetic
+from synthetic import MS, TraceWriter, training_run, write_info, write_power
+
+from powerccl.analysis.compare import change_pct, compare
+from powerccl.analysis.findings import RunSummary, read_summary, write_summary
+from powerccl.analysis.summary import summarise
+from powerccl.traces import records
+from powerccl.traces.folder import read_run
+
+
+def test_golden_training_run(tmp_path: Path) -> None:
+    found = summarise(read_run(training_run(tmp_path / "run")))
+    assert found.wall_s == pytest.approx(1.8)
+    assert found.emulated == "yes"
+    assert found.ranks == 2
+    assert found.finished
+    communication = found.communication
+    assert communication.calls == communication.timed_calls == 18
+    assert communication.time_s == pytest.approx(1.35, rel=1e-3)
+    assert communication.share_pct == pytest.approx(75, rel=1e-3)
+    assert communication.joules == pytest.approx(2 * 1.35 * 45, rel=2e-3)
+    assert communication.average_watts == pytest.approx(45, rel=2e-3)
+    assert communication.other_average_watts == pytest.approx(70, rel=2e-3)
+    assert communication.resolved
+    assert communication.uncertainty_joules is not None
+    assert communication.uncertainty_joules < 2
+    assert found.energy.source == "counter"
+    assert found.energy.sample_ms == 20
+    assert found.energy.joules == pytest.approx(2 * (1.33 * 45 + 0.45 * 70), rel=0.01)  # the first step is unseen
+    large, small = found.patterns
+    assert (large.pattern, large.calls, large.median_bytes) == ("all_reduce", 6, 609_222_656)
+    assert large.median_us == pytest.approx(370_000)
+    assert large.busbw_gbs == pytest.approx(609_222_656 / 0.37 / 1e9)  # two ranks: factor 1
+    assert large.joules_per_operation == pytest.approx(0.37 * 45, rel=0.01)
+    assert (small.calls, small.total_bytes) == (12, 12 * 65_536_000)
+    assert not found.problems
+
+
+def test_a_window_takes_a_part(tmp_path: Path) -> None:
+    found = summarise(read_run(training_run(tmp_path / "run")), (600 * MS, 1200 * MS))
+    assert found.wall_s == pytest.approx(0.6)
+    assert found.communication.time_s == pytest.approx(0.45, rel=1e-3)
+    assert found.energy.joules == pytest.approx(2 * (0.45 * 45 + 0.15 * 70), rel=0.005)
+
+
+def test_a_killed_job_still_has_a_summary(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    write_info(folder, 0, exit_code=None)
+    trace = folder / "rank-1.trace"
+    trace.write_bytes(trace.read_bytes()[:-70])
+    found = summarise(read_run(folder))
+    assert not found.finished
+    assert found.exit_code is None
+    assert found.wall_s == pytest.approx(1.8, rel=0.01)
+    assert found.communication.joules is not None
+    assert any("cut off" in problem for problem in found.problems)
+
+
+def test_calls_not_timed_are_estimated_from_their_kind_and_marked(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 2)
+    trace.comm(MS)
+    for call_id in range(1, 11):
+        trace.call(call_id, call_id * 10 * MS, 4096)
+        if call_id in (1, 6):
+            trace.kernel(call_id, call_id * 10 * MS, call_id * 10 * MS + 50_000, 4096)
+    trace.call(11, 200 * MS, 999, "gather")
+    trace.write(tmp_path)
+    found = summarise(read_run(tmp_path))
+    assert (found.communication.calls, found.communication.timed_calls, found.communication.untimed_calls) == (11, 2, 1)
+    assert found.communication.estimated_s == pytest.approx(8 * 50e-6)
+    assert found.communication.time_s == pytest.approx(2 * 50e-6)
+    assert found.communication.joules is None
+    row = next(row for row in found.patterns if row.pattern == "all_reduce")
+    assert (row.calls, row.timed) == (10, 2)
+    lone = next(row for row in found.patterns if row.pattern == "gather")
+    assert (lone.median_us, lone.busbw_gbs, lone.timed) == (None, None, 0)
+
+
+def test_a_groups_kernel_covers_all_its_calls(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 2)
+    for call_id in (1, 2, 3):
+        trace.call(call_id, MS, 1 << 20, flags=records.FLAG_GROUPED, group=5)
+    trace.call(4, 5 * MS, 1 << 20, flags=records.FLAG_GROUPED, group=6)
+    trace.kernel(1, 2 * MS, 3 * MS, 3 << 20, flags=records.FLAG_GROUPED)
+    trace.write(tmp_path)
+    found = summarise(read_run(tmp_path)).communication
+    assert (found.calls, found.timed_calls) == (4, 3)
+
+
+def test_captured_calls_count_by_their_replays(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 8)
+    trace.comm(MS)
+    trace.call(1, MS, 1 << 20, flags=records.FLAG_CAPTURED)
+    for replay in range(5):
+        trace.kernel(1, (10 + replay) * MS, (10 + replay) * MS + 400_000, 1 << 20)
+    trace.write(tmp_path)
+    found = summarise(read_run(tmp_path))
+    row = found.patterns[0]
+    assert (row.calls, row.captured_calls, row.timed, row.total_bytes) == (0, 1, 5, 5 << 20)
+    assert row.busbw_gbs == pytest.approx((1 << 20) / 400e-6 * 1.75 / 1e9)
+    assert found.communication.time_s == pytest.approx(5 * 400e-6)
+
+
+def test_overlapping_kernels_of_a_gpu_count_once(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 2)
+    trace.kernel(1, 10 * MS, 20 * MS, 1 << 20)
+    trace.kernel(2, 15 * MS, 30 * MS, 1 << 20)
+    trace.write(tmp_path)
+    assert summarise(read_run(tmp_path)).communication.time_s == pytest.approx(0.020)
+
+
+def test_clock_requests(tmp_path: Path) -> None:
+    trace = TraceWriter(policy="percall", clock_client="nvml")
+    trace.clock(1, 1 * MS, 480, took_ns=2 * MS, read_back_mhz=480, coalesced=1)
+    trace.clock(1, 9 * MS, 0, took_ns=4 * MS)
+    trace.clock(2, 20 * MS, 480, took_ns=3 * MS, read_back_mhz=1590)
+    trace.clock(2, 30 * MS, 0, took_ns=3 * MS, result=15)
+    trace.write(tmp_path)
+    clocks = summarise(read_run(tmp_path)).clocks
+    assert (clocks.requests, clocks.sets, clocks.resets, clocks.failed, clocks.dry) == (4, 2, 2, 1, 0)
+    assert (clocks.coalesced, clocks.off_target) == (1, 1)
+    assert clocks.mean_call_us == pytest.approx(3000)
+    assert clocks.mean_latency_us == pytest.approx(3010)
+
+
+def test_dry_requests_have_no_latency(tmp_path: Path) -> None:
+    trace = TraceWriter(policy="percall", clock_client="dry")
+    trace.clock(1, 1 * MS, 480, took_ns=0, flags=records.FLAG_DRY)
+    trace.write(tmp_path)
+    clocks = summarise(read_run(tmp_path)).clocks
+    assert (clocks.requests, clocks.dry, clocks.mean_call_us) == (1, 1, None)
+
+
+def test_without_samples_energy_is_not_known(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    (folder / "power-node1.csv").unlink()
+    found = summarise(read_run(folder))
+    assert found.energy.joules is None
+    assert found.energy.reason
+    assert found.communication.joules is None
+    assert found.communication.time_s > 0
+
+
+def test_gpus_are_matched_by_pci_where_the_trace_has_no_uuid(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 1, gpu_uuid="")
+    trace.kernel(1, 100 * MS, 300 * MS, 1 << 20)
+    trace.write(tmp_path)
+    write_power(tmp_path, 1, 500 * MS, 50.0)
+    found = summarise(read_run(tmp_path))
+    assert found.gpus[0].name == "Tesla T4"
+    assert found.communication.joules == pytest.approx(10, rel=0.01)
+
+
+def test_a_job_without_nccl_has_the_nodes_energy(tmp_path: Path) -> None:
+    write_power(tmp_path, 2, 1000 * MS, 30.0)
+    write_info(tmp_path, 1000 * MS)
+    found = summarise(read_run(tmp_path))
+    assert found.ranks == 0
+    assert found.energy.joules == pytest.approx(2 * 30 * 0.98, rel=0.001)
+    assert found.communication.joules is None
+
+
+def test_only_the_jobs_gpus_count(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run", ranks=1)
+    write_power(folder, 4, 1800 * MS, 50.0)
+    found = summarise(read_run(folder))
+    assert len(found.gpus) == 1
+    assert found.energy.joules == pytest.approx(50 * 1.78, rel=0.001)
+
+
+def test_throttle_reasons_are_named(tmp_path: Path) -> None:
+    found = summarise(read_run(training_run(tmp_path / "run")))
+    assert found.gpus[0].throttle_reasons == ["power limit"]
+
+
+def test_notes_and_locked_gpus_reach_the_summary(tmp_path: Path) -> None:
+    import struct
+
+    trace = TraceWriter()
+    trace.note(MS, "disarmed: the table is of another GPU")
+    trace.write(tmp_path)
+    slot = struct.pack("<48sIIQQII", b"GPU-a", 1, 4242, 5, 6, 3, 0)
+    (tmp_path / "clocks-node1.journal").write_bytes(struct.pack("<8sII", b"PWRCCLJR", 1, 1) + slot)
+    found = summarise(read_run(tmp_path))
+    assert found.notes == ["disarmed: the table is of another GPU"]
+    assert (found.clocks.left_locked, found.clocks.restored_by_agent) == (1, 3)
+
+
+def test_summaries_survive_the_disk(tmp_path: Path) -> None:
+    found = summarise(read_run(training_run(tmp_path / "run")))
+    write_summary(found, tmp_path / "summary.json")
+    assert read_summary(tmp_path / "summary.json") == found
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(msgspec.MsgspecError):
+        read_summary(tmp_path / "summary.json")
+
+
+def test_comparison(tmp_path: Path) -> None:
+    before = summarise(read_run(training_run(tmp_path / "a", comm_watts=45)))
+    after = summarise(read_run(training_run(tmp_path / "b", comm_watts=33)))
+    found = {row.what: row for row in compare(before, after).differences}
+    assert found["communication energy"].change_pct == pytest.approx(-26.7, abs=0.3)
+    assert found["wall time"].change_pct == pytest.approx(0)
+    assert not compare(before, after).caveats
+
+
+def test_comparison_names_what_makes_it_hard(tmp_path: Path) -> None:
+    before = summarise(read_run(training_run(tmp_path / "a", ranks=1)))
+    after = summarise(read_run(training_run(tmp_path / "b", ranks=2)))
+    before.command, before.emulated, after.exit_code = ["other"], "", 1
+    caveats = compare(before, after).caveats
+    assert len(caveats) == 4
+    assert "1 GPUs against 2" in caveats
+
+
+@pytest.mark.parametrize(("before", "after", "change"), [(2, 3, 50), (0, 3, None), (None, 3, None), (3, None, None)])
+def test_change(before: float | None, after: float | None, change: float | None) -> None:
+    assert change_pct(before, after) == change
+
+
+def test_summary_type_is_what_is_written(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    trace.write(tmp_path)
+    found = summarise(read_run(tmp_path))
+    assert isinstance(found, RunSummary)
+    assert synthetic.uuid(0) == found.gpus[0].gpu

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading traces, samples and journals, sound and damaged."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import synthetic
+from synthetic import MS, TraceWriter
+
+from powerccl.traces import records, tables
+from powerccl.traces.folder import read_journal, read_run
+from powerccl.traces.power import read_power
+from powerccl.traces.rank import TraceError, read_rank
+
+
+def sample_trace() -> TraceWriter:
+    trace = TraceWriter(rank=3, nranks=4, policy="percall", clock_client="dry", flags=3)
+    trace.comm(1 * MS)
+    trace.call(1, 2 * MS, 1 << 20, "broadcast", flags=records.FLAG_KERNEL_ASKED | records.FLAG_MANAGED)
+    trace.kernel(1, 3 * MS, 4 * MS, 1 << 20, "broadcast")
+    trace.clock(1, 2 * MS, 480, flags=records.FLAG_DRY)
+    trace.note(5 * MS, "x" * 48)
+    return trace
+
+
+def test_header_and_every_kind(tmp_path: Path) -> None:
+    rank = read_rank(sample_trace().write(tmp_path))
+    assert (rank.rank, rank.nranks, rank.host, rank.policy, rank.clock_client) == (3, 4, "node1", "percall", "dry")
+    assert rank.gpu == synthetic.uuid(3)
+    assert rank.dry
+    assert rank.emulated
+    assert [len(rank.kinds[kind]) for kind in (1, 2, 3, 4, 5, 6)] == [1, 1, 1, 1, 0, 1]
+    assert not rank.problems
+    assert rank.last_ns() == 5_010_000  # the clock request's end
+
+
+def test_tables_have_the_recorded_values(tmp_path: Path) -> None:
+    sample_trace().write(tmp_path)
+    run = read_run(tmp_path)
+    call = tables.calls(run).row(0, named=True)
+    assert call["pattern"] == "broadcast"
+    assert call["ranks"] == 4
+    assert call["size_class"] == 1 << 20
+    assert call["managed"]
+    assert call["kernel_asked"]
+    assert not call["captured"]
+    kernel = tables.kernels(run).row(0, named=True)
+    assert kernel["duration_ns"] == 1 * MS
+    assert kernel["start_ns"] == 3 * MS + 20_000  # mapped no better than the least delay
+    assert (kernel["algorithm"], kernel["protocol"], kernel["channels"]) == ("ring", "simple", 4)
+    clock = tables.clocks(run).row(0, named=True)
+    assert (clock["min_mhz"], clock["dry"], clock["end_ns"] - clock["begin_ns"]) == (480, True, 3 * MS)
+    assert tables.notes(run)["text"].to_list() == ["x" * 48]
+
+
+def test_size_classes_are_powers_of_two(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    sizes = {0: 0, 1: 1, 3: 2, 1023: 512, 1024: 1024, 609_222_656: 1 << 29, 1 << 40: 1 << 40}
+    for call_id, size in enumerate(sizes):
+        trace.call(call_id, MS, size)
+    trace.write(tmp_path)
+    assert tables.calls(read_run(tmp_path))["size_class"].to_list() == list(sizes.values())
+
+
+def test_an_empty_trace_is_a_trace(tmp_path: Path) -> None:
+    rank = read_rank(TraceWriter().write(tmp_path))
+    assert all(len(rows) == 0 for rows in rank.kinds.values())
+    run = read_run(tmp_path)
+    for table in (tables.calls, tables.kernels, tables.clocks, tables.notes):
+        assert len(table(run)) == 0
+
+
+def test_a_cut_off_trace_reads_to_its_last_whole_record(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.trace"
+    path.write_bytes(sample_trace().bytes()[: 4096 + 64 * 2 + 30])
+    rank = read_rank(path)
+    assert len(rank.kinds[records.CALL]) == 1
+    assert len(rank.kinds[records.KERNEL]) == 0
+    assert "5 records committed, 2 in the file" in rank.problems[0]
+
+
+def test_records_beyond_committed_are_not_read(tmp_path: Path) -> None:
+    rank = read_rank(sample_trace().write(tmp_path, committed=2))
+    assert len(rank.kinds[records.CALL]) == 1
+    assert len(rank.kinds[records.KERNEL]) == 0
+
+
+def test_unknown_kinds_are_skipped_and_counted(tmp_path: Path) -> None:
+    trace = sample_trace()
+    trace.raw(77)
+    trace.raw(0)
+    rank = read_rank(trace.write(tmp_path))
+    assert len(rank.kinds[records.CALL]) == 1
+    assert "2 records of kinds" in rank.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "cut off inside its header"),
+        (b"PWRCCLTR" + b"\0" * 50, "cut off inside its header"),
+        (b"\x7fELF" + b"\0" * 5000, "not a PowerCCL trace"),
+        (TraceWriter(version=9).bytes(), "trace version 9"),
+        (sample_trace().bytes().replace(struct.pack("<III", 1, 4096, 64), struct.pack("<III", 1, 4096, 7)), "damaged"),
+        (sample_trace().bytes().replace(struct.pack("<III", 1, 4096, 64), struct.pack("<III", 1, 8, 64)), "damaged"),
+    ],
+)
+def test_what_is_no_trace_is_refused_by_name(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "rank-0.trace"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=words) as error:
+        read_rank(path)
+    assert "rank-0.trace" in str(error.value)
+    assert any(words in problem for problem in read_run(tmp_path).problems)
+
+
+def test_garbage_never_raises(tmp_path: Path) -> None:
+    random.seed(7)
+    good = bytearray(sample_trace().bytes())
+    for _ in range(60):
+        damaged = bytearray(good)
+        for _ in range(40):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        (tmp_path / "rank-0.trace").write_bytes(damaged[: random.randrange(len(damaged))])
+        (tmp_path / "power-x.csv").write_bytes(random.randbytes(300))
+        (tmp_path / "clocks-x.journal").write_bytes(b"PWRCCLJR" + random.randbytes(200))
+        (tmp_path / "run.json").write_bytes(random.randbytes(40))
+        run = read_run(tmp_path)
+        for table in (tables.calls, tables.kernels, tables.clocks, tables.notes):
+            table(run)
+        assert run.problems
+
+
+def test_impossible_kernels_are_left_out(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    trace.kernel(1, 2 * MS, 3 * MS, 1024)
+    trace.kernel(2, 5 * MS, 4 * MS, 1024)
+    trace.kernel(3, 0, 3_700_000 * MS, 1024)
+    rank = read_rank(trace.write(tmp_path))
+    assert len(rank.kinds[records.KERNEL]) == 1
+    assert "2 kernel records with impossible times" in rank.problems[0]
+
+
+def test_dropped_records_are_told(tmp_path: Path) -> None:
+    rank = read_rank(TraceWriter(dropped=12).write(tmp_path))
+    assert "12 records dropped" in rank.problems[0]
+
+
+def test_drift_between_the_clocks_is_found(tmp_path: Path) -> None:
+    random.seed(1)
+    trace = TraceWriter()
+    drift = 40e-6
+    for call_id in range(2000):
+        start = 10 * MS + call_id * 20 * MS
+        # The GPU's clock runs fast by `drift`, and the host learns of things 5 us to 3 ms late.
+        trace.kernel(
+            call_id,
+            start,
+            start + MS,
+            1 << 20,
+            delay_ns=5_000 + int(random.expovariate(1 / 200_000)),
+            ahead_ns=synthetic.GPU_AHEAD_NS + int(start * drift),
+        )
+    rank = read_rank(trace.write(tmp_path))
+    host = rank.clock_map.to_host(rank.kinds[records.KERNEL]["gpu_start_ns"])
+    wrong = [int(host[i]) - (10 * MS + i * 20 * MS) for i in range(2000)]
+    assert max(abs(error) for error in wrong) < 30_000  # without drift it would be 1.6 ms
+    assert rank.clock_map.drift == pytest.approx(-drift, rel=0.05)
+
+
+def test_a_short_trace_maps_without_a_slope(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    for call_id, delay in enumerate((50_000, 9_000, 30_000)):
+        trace.kernel(call_id, call_id * 100 * MS + MS, call_id * 100 * MS + 2 * MS, 1024, delay_ns=delay)
+    rank = read_rank(trace.write(tmp_path))
+    assert rank.clock_map.drift == 0
+    assert rank.clock_map.offset_ns == 9_000 - synthetic.GPU_AHEAD_NS
+
+
+def test_power_is_sorted_and_typed(tmp_path: Path) -> None:
+    log = read_power(synthetic.write_power(tmp_path, 2, 100 * MS, 50.0))
+    assert log.host == "node1"
+    assert log.emulated
+    assert log.samples["gpu"].to_list() == [0] * 6 + [1] * 6
+    assert log.samples["energy_uj"].to_list()[:3] == [0, 1_000_000, 2_000_000]
+
+
+def test_damaged_power_lines_are_counted(tmp_path: Path) -> None:
+    path = synthetic.write_power(tmp_path, 1, 100 * MS, 50.0)
+    text = path.read_text().replace("40000000,0", "forty,0").replace("60000000,0,", "60000000,")
+    path.write_text(text + "120000000,0,GPU")
+    log = read_power(path)
+    assert len(log.samples) == 4
+    assert any("last line cut off" in problem for problem in log.problems)
+    assert any("2 lines do not parse" in problem for problem in log.problems)
+
+
+def test_power_without_a_column_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "power-node1.csv"
+    path.write_text("# host: node1\ntime_ns,gpu,uuid\n1,0,GPU\n")
+    log = read_power(path)
+    assert len(log.samples) == 0
+    assert "no column power_mw" in log.problems[0]
+
+
+def test_power_not_yet_written(tmp_path: Path) -> None:
+    path = tmp_path / "power-node1.csv"
+    path.write_bytes(b"")
+    assert len(read_power(path).samples) == 0
+
+
+def test_journal_tells_who_holds_a_clock(tmp_path: Path) -> None:
+    slots = [
+        struct.pack("<48sIIQQII", b"GPU-a", 1, 4242, 5, 6, 0, 0),
+        struct.pack("<48sIIQQII", b"GPU-b", 0, 0, 5, 7, 2, 0),
+        b"\0" * 80,
+    ]
+    path = tmp_path / "clocks-node1.journal"
+    path.write_bytes(struct.pack("<8sII", b"PWRCCLJR", 1, 3) + b"".join(slots))
+    first, second = read_journal(path)
+    assert (first.gpu_uuid, first.locked, first.pid, first.host) == ("GPU-a", True, 4242, "node1")
+    assert (second.gpu_uuid, second.locked, second.restored_by_agent) == ("GPU-b", False, 2)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_run(tmp_path / "nothing")
+
+
+def test_an_empty_folder_reads(tmp_path: Path) -> None:
+    run = read_run(tmp_path)
+    assert run.problems == ["run.json is missing: command and times are not known"]
