@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #ifndef POWERCCL_TESTS_AGENT_FIXTURE_H
 #define POWERCCL_TESTS_AGENT_FIXTURE_H
-#include <map>
-
 #include "../device/support.h"
 #include "agent_process.h"
+#include "power_samples.h"
 
 // The real agent on the fake NVML.
 class AgentTest : public ::testing::Test {
@@ -34,10 +33,4 @@ class AgentTest : public ::testing::Test {
   powerccl::device::Journal journal;
 };
 
-struct PowerSamples {
-  std::map<std::string, std::string> about;  // the "# key: value" lines
-  std::vector<std::map<std::string, std::string>> rows;
-  bool whole = false;  // ends in a newline, and every row has every column
-};
-PowerSamples read_power_file(const std::string& path);
 #endif

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "power_samples.h"
+
+#include <algorithm>
 #include <sstream>
 
-#include "agent_fixture.h"
+#include "agent_process.h"
 
 namespace {
 
