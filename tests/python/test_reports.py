@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terminal tables and pictures, and pages."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic import MS, training_run, write_info
+from test_platforms import profile
+
+from powerccl.analysis.compare import compare
+from powerccl.analysis.savings import savings
+from powerccl.analysis.series import GpuSeries, gpu_series
+from powerccl.analysis.summary import summarise
+from powerccl.analysis.training import Iteration, Training, TrainResult, read_training
+from powerccl.platforms.schema import ClockSwitch, OverheadSample
+from powerccl.reports import text
+from powerccl.reports.chart import power_and_clock
+from powerccl.reports.demo import DemoResult, print_demo
+from powerccl.reports.demo_page import demo_page
+from powerccl.reports.profile import print_profile
+from powerccl.reports.profile_page import profile_page
+from powerccl.reports.terminal import print_comparison, print_summary
+from powerccl.traces.folder import read_run
+
+
+def console(width: int = 120, **more: object) -> Console:
+    return Console(file=io.StringIO(), width=width, highlight=False, **more)  # type: ignore[arg-type]
+
+
+def printed(target: Console) -> str:
+    assert isinstance(target.file, io.StringIO)
+    return target.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [(None, "W", "–"), (45.04, "W", "45.0 W"), (0, "", "0"), (1590, "MHz", "1590 MHz"), (0.00123, "", "0.00123")],
+)
+def test_numbers(value: float | None, unit: str, shown: str) -> None:
+    assert text.number(value, unit) == shown
+
+
+def test_energies_times_and_changes() -> None:
+    assert [text.joules(v) for v in (6.9, 1240, 3.1e6, 0.02, None)] == ["6.90 J", "1.24 kJ", "3.10 MJ", "20.0 mJ", "–"]
+    assert [text.seconds(v) for v in (125, 12.34, 0.431, 4e-5, 0, None)] == [
+        "2 min 05 s",
+        "12.3 s",
+        "431 ms",
+        "40.0 µs",
+        "0 s",
+        "–",
+    ]
+    assert [text.change(v) for v in (-17.84, 0.01, -0.01, None)] == ["-17.8 %", "0.0 %", "0.0 %", "–"]
+
+
+def test_summary_in_the_terminal(tmp_path: Path) -> None:
+    target = console()
+    print_summary(target, summarise(read_run(training_run(tmp_path / "run"))))
+    shown = printed(target)
+    assert "powerccl · run  emulated" in shown
+    assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · exit 0" in shown
+    assert "75 % communication" in shown
+    assert "energy counter read every 20 ms" in shown
+    assert "\x1b" not in shown
+    line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))
+    assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "6"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
+    target = console(width)
+    found = summarise(read_run(training_run(tmp_path / "run")))
+    print_summary(target, found)
+    print_comparison(target, compare(found, found))
+    assert max(len(line) for line in printed(target).splitlines()) <= width
+
+
+def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
+    found = summarise(read_run(training_run(tmp_path / "run")))
+    found.clocks.requests, found.clocks.failed, found.clocks.left_locked, found.clocks.dry = 5, 2, 1, 5
+    found.notes = [f"note {i}" for i in range(20)]
+    target = console()
+    print_summary(target, found)
+    shown = printed(target)
+    assert "2 clock requests failed" in shown
+    assert "`nvidia-smi -rgc` resets them" in shown
+    assert "dry run, decided but not set" in shown
+    assert "14 more in summary.json" in shown
+
+
+def test_a_run_without_traces_says_why_that_may_be(tmp_path: Path) -> None:
+    write_info(tmp_path, 100 * MS)
+    target = console()
+    print_summary(target, summarise(read_run(tmp_path)))
+    assert "no rank left a trace" in printed(target)
+
+
+def two_trainings(tmp_path: Path) -> tuple[Training, Training]:
+    found = []
+    for policy, watts, step_ms in (("observe", 45.0, 600.0), ("percall", 33.0, 606.0)):
+        folder = training_run(tmp_path / policy, iterations=6, comm_watts=watts)
+        write_info(folder, 3600 * MS, policy=policy)
+        iterations = [Iteration(i, i == 0, step_ms, 450.0, i * 600 * MS, (i + 1) * 600 * MS) for i in range(6)]
+        found.append(read_training(folder, TrainResult(True, True, 2, "Tesla T4", iterations)))
+    return found[0], found[1]
+
+
+def test_savings_of_a_training(tmp_path: Path) -> None:
+    observed, managed = two_trainings(tmp_path)
+    figures = savings(observed, managed, "percall")
+    assert figures["percall.comm_energy_saved_pct"].value == pytest.approx((45 - 33) / 45 * 100, abs=0.3)
+    before = 0.45 * 45 + 0.15 * 70
+    assert figures["percall.energy_saved_pct"].value == pytest.approx(0.45 * 12 / before * 100, abs=0.4)
+    assert figures["percall.slowdown_pct"].value == pytest.approx(1.0, abs=0.01)
+    assert figures["percall.slowdown_pct"].n == 5  # the warm-up is left out
+    for figure in figures.values():
+        assert figure.low <= figure.value <= figure.high
+
+
+def test_training_without_iterations_or_samples_is_refused(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    with pytest.raises(ValueError, match="no iteration was measured"):
+        read_training(folder, TrainResult(True, True, 2, "Tesla T4", [Iteration(0, True, 1, 1, 0, 1)]))
+    (folder / "power-node1.csv").unlink()
+    with pytest.raises(ValueError, match="no power samples"):
+        read_training(folder, TrainResult(True, True, 2, "Tesla T4", [Iteration(0, False, 600, 450, 0, 600 * MS)]))
+
+
+def test_demo_in_the_terminal_labels_and_compares(tmp_path: Path) -> None:
+    observed, managed = two_trainings(tmp_path)
+    target = console(100)
+    print_demo(target, DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "percall")))
+    shown = printed(target)
+    assert "emulated t4x8" in shown
+    assert "published (8 x T4)" in shown
+    assert "17.3 %" in shown
+    assert "█" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 100
+
+
+def test_demo_page_is_self_contained_and_labelled(tmp_path: Path) -> None:
+    observed, managed = two_trainings(tmp_path)
+    page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "percall"))])
+    assert "emulated t4x8" in page
+    assert 'id="picture-0-percall"' in page
+    assert "<script src" not in page
+    assert "<link" not in page
+
+
+def series(width_ms: float = 100.0) -> GpuSeries:
+    time = np.arange(0, width_ms, 10.0)
+    return GpuSeries("GPU", time, np.where(time < 50, 40.0, 80.0), time * 0 + 800.0, np.array([[0.0, 50.0]]), width_ms)
+
+
+def test_terminal_picture() -> None:
+    lines = [line.plain for line in power_and_clock(series(), 80.0, 1600.0, 30, rows=2)]
+    assert lines[0] == " 1600 MHz " + " " * 20
+    assert lines[1] == "        0 " + "█" * 20
+    assert lines[2] == "     80 W " + " " * 10 + "█" * 10
+    assert lines[4] == " " * 10 + "━" * 10 + "╌" * 10
+    assert lines[5].endswith("100 ms")
+
+
+def test_series_are_cut_to_the_stretch(tmp_path: Path) -> None:
+    run = read_run(training_run(tmp_path / "run"))
+    found = gpu_series(run, 620 * MS, 1200 * MS)
+    assert found is not None
+    assert found.time_ms[0] == 0
+    assert found.time_ms[-1] == 580
+    assert found.communication_ms.tolist() == [[pytest.approx(130, abs=0.1), pytest.approx(580, abs=0.1)]]
+    assert gpu_series(run, 0, 1, "GPU-other") is None
+
+
+def test_profile_in_the_terminal() -> None:
+    samples = [
+        OverheadSample(pattern="all_reduce", size_bytes=1 << 20, plain_us=100, managed_us=105, provenance="emulated")
+    ]
+    switch = ClockSwitch(call_us=3000, latency_us=4500, requests=10, provenance="emulated")
+    target = console()
+    print_profile(target, profile(overhead_samples=samples, clock_switch=switch, notes=["a note"]))
+    shown = printed(target)
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.startswith("all-reduce")}
+    assert "t4x8: 8 x Tesla T4  emulated" in shown
+    assert rows["all-reduce"] == ["all-reduce", "2", "MiB", "1", "MiB", "5.0", "%"]
+    assert "3.00 ms in the driver" in shown
+    assert "a note" in shown
+
+
+def test_profile_without_clocks_says_so() -> None:
+    target = console()
+    print_profile(target, profile(clocks_set=False, clocks_reason="no --set-clocks"))
+    assert "clocks could not be set: no --set-clocks" in printed(target)
+    assert "Clocks could not be set" in profile_page(profile(clocks_set=False, clocks_reason="no --set-clocks"))
+
+
+def test_profile_page() -> None:
+    page = profile_page(profile())
+    assert 'id="bandwidth-all_reduce"' in page
+    assert 'id="power-all_reduce"' not in page  # no power was measured
+    assert "<td>all-reduce</td>" in page
