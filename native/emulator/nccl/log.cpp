@@ -28,7 +28,7 @@ int debug_level() {
 }
 
 std::mutex last_error_mutex;
-char last_error_text[512];
+char last_error_text[1024];
 
 // One write a line, so that lines of several ranks do not mix.
 void print(const char* level, const char* text) {

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every pattern, datatype and operator against a reference, in place and out of place.
+#include <cmath>
+
+#include "emulator/server/collective_reduce.h"
+#include "rank.h"
+
+namespace {
+
+using powerccl::emulator::DataType;
+using powerccl::emulator::element_bytes;
+
+constexpr ncclDataType_t kTypes[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
+                                     ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
+constexpr size_t kCount = 1003;
+constexpr int kRoot = 1;
+
+template <typename T>
+void put(std::byte* to, double value) {
+  const T typed = static_cast<T>(value);
+  memcpy(to, &typed, sizeof typed);
+}
+template <typename T>
+double get(const std::byte* from) {
+  T typed;
+  memcpy(&typed, from, sizeof typed);
+  return static_cast<double>(typed);
+}
+
+void encode(std::byte* to, double value, ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return put<int8_t>(to, value);
+    case ncclUint8:
+      return put<uint8_t>(to, value);
+    case ncclInt32:
+      return put<int32_t>(to, value);
+    case ncclUint32:
+      return put<uint32_t>(to, value);
+    case ncclInt64:
+      return put<int64_t>(to, value);
+    case ncclUint64:
+      return put<uint64_t>(to, value);
+    case ncclFloat32:
+      return put<float>(to, value);
+    case ncclFloat64:
+      return put<double>(to, value);
+    default:
+      break;
+  }
+  const auto narrow = static_cast<float>(value);
+  const uint16_t bits =
+      type == ncclFloat16 ? powerccl::emulator::float_to_half(narrow) : powerccl::emulator::float_to_bfloat16(narrow);
+  memcpy(to, &bits, sizeof bits);
+}
+
+double decode(const std::byte* from, ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+      return get<int8_t>(from);
+    case ncclUint8:
+      return get<uint8_t>(from);
+    case ncclInt32:
+      return get<int32_t>(from);
+    case ncclUint32:
+      return get<uint32_t>(from);
+    case ncclInt64:
+      return get<int64_t>(from);
+    case ncclUint64:
+      return get<uint64_t>(from);
+    case ncclFloat32:
+      return get<float>(from);
+    case ncclFloat64:
+      return get<double>(from);
+    default:
+      break;
+  }
+  uint16_t bits;
+  memcpy(&bits, from, sizeof bits);
+  return type == ncclFloat16 ? powerccl::emulator::half_to_float(bits) : powerccl::emulator::bfloat16_to_float(bits);
+}
+
+// Small enough that every result is exact in every type.
+double input(int rank, size_t index) {
+  return 1 + static_cast<double>((index * 7 + static_cast<size_t>(rank) * 3) % 3);
+}
+
+double reduced(int ranks, size_t index, int op, ncclDataType_t type) {
+  double value = input(0, index);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const double next = input(rank, index);
+    if (op == ncclSum || op == ncclAvg) value += next;
+    if (op == ncclProd) value *= next;
+    if (op == ncclMax) value = std::max(value, next);
+    if (op == ncclMin) value = std::min(value, next);
+  }
+  if (op == ncclAvg) value /= ranks;
+  const bool whole = type <= ncclUint64;
+  return whole ? std::trunc(value) : value;
+}
+
+class Typed {
+ public:
+  Typed(ncclDataType_t type, size_t count)
+      : type_(type), width_(element_bytes(static_cast<DataType>(type))), buffer_(count * width_), count_(count) {}
+  template <typename F>
+  void fill(F&& value) {
+    std::vector<std::byte> host(count_ * width_);
+    for (size_t i = 0; i < count_; ++i) encode(&host[i * width_], value(i), type_);
+    buffer_.set(host);
+  }
+  template <typename F>
+  void expect(const char* what, F&& value) const {
+    const std::vector<std::byte> host = buffer_.get();
+    for (size_t i = 0; i < count_; ++i) {
+      const double got = decode(&host[i * width_], type_), wanted = value(i);
+      if (got == wanted) continue;
+      fprintf(stderr, "rank %d: %s type %d: element %zu is %g, not %g\n", test_rank(), what, type_, i, got, wanted);
+      _Exit(1);
+    }
+  }
+  std::byte* at(size_t index = 0) const { return buffer_.at(index * width_); }
+
+ private:
+  ncclDataType_t type_;
+  size_t width_;
+  Buffer<std::byte> buffer_;
+  size_t count_;
+};
+
+struct Bench {
+  const Rank& job;
+  ncclComm_t comm;
+  CUstream stream;
+  void sync() const { CUDA(cuStreamSynchronize(stream)); }
+};
+
+void reductions(const Bench& b, ncclDataType_t type, ncclRedOp_t op, bool in_place) {
+  const auto ranks = static_cast<size_t>(b.job.ranks);
+  const auto mine = [&](size_t i) { return input(b.job.rank, i); };
+  Typed send(type, kCount * ranks), receive(type, kCount * ranks);
+  send.fill(mine);
+  receive.fill([](size_t) { return 77; });
+  Typed& out = in_place ? send : receive;
+  NCCL(ncclAllReduce(send.at(), out.at(), kCount * ranks, type, op, b.comm, b.stream));
+  b.sync();
+  out.expect("all-reduce", [&](size_t i) { return reduced(b.job.ranks, i, op, type); });
+
+  send.fill(mine);
+  receive.fill([](size_t) { return 77; });
+  NCCL(ncclReduce(send.at(), out.at(), kCount * ranks, type, op, kRoot, b.comm, b.stream));
+  b.sync();
+  if (b.job.rank == kRoot)
+    out.expect("reduce", [&](size_t i) { return reduced(b.job.ranks, i, op, type); });
+  else
+    receive.expect("reduce elsewhere", [](size_t) { return 77; });
+
+  send.fill(mine);
+  const size_t first = kCount * static_cast<size_t>(b.job.rank);
+  Typed part(type, kCount);
+  NCCL(ncclReduceScatter(send.at(), in_place ? send.at(first) : part.at(), kCount, type, op, b.comm, b.stream));
+  b.sync();
+  const auto wanted = [&](size_t i) { return reduced(b.job.ranks, first + i, op, type); };
+  if (!in_place) return part.expect("reduce-scatter", wanted);
+  send.expect("reduce-scatter in place",
+              [&](size_t i) { return i >= first && i < first + kCount ? wanted(i - first) : mine(i); });
+}
+
+void moves(const Bench& b, ncclDataType_t type, bool in_place) {
+  const auto ranks = static_cast<size_t>(b.job.ranks);
+  const auto me = static_cast<size_t>(b.job.rank);
+  const auto value = [](size_t rank, size_t i) { return static_cast<double>((rank * 31 + i * 5) % 100); };
+  Typed all(type, kCount * ranks), one(type, kCount), other(type, kCount * ranks);
+
+  one.fill([&](size_t i) { return value(me, i); });
+  if (in_place)
+    NCCL(ncclBcast(one.at(), kCount, type, kRoot, b.comm, b.stream));
+  else
+    NCCL(ncclBroadcast(one.at(), all.at(), kCount, type, kRoot, b.comm, b.stream));
+  b.sync();
+  if (in_place) {
+    one.expect("broadcast in place", [&](size_t i) { return value(kRoot, i); });
+  } else {
+    Typed copy(type, kCount);
+    CUDA(cuMemcpyDtoD(reinterpret_cast<CUdeviceptr>(copy.at()), reinterpret_cast<CUdeviceptr>(all.at()),
+                      kCount * element_bytes(static_cast<DataType>(type))));
+    copy.expect("broadcast", [&](size_t i) { return value(kRoot, i); });
+  }
+
+  all.fill([&](size_t i) { return i / kCount == me ? value(me, i % kCount) : 9; });
+  one.fill([&](size_t i) { return value(me, i); });
+  NCCL(ncclAllGather(in_place ? all.at(me * kCount) : one.at(), all.at(), kCount, type, b.comm, b.stream));
+  b.sync();
+  all.expect("all-gather", [&](size_t i) { return value(i / kCount, i % kCount); });
+
+  const auto pair = [&](size_t from, size_t to, size_t i) {
+    return static_cast<double>((from * 13 + to * 29 + i) % 100);
+  };
+  all.fill([&](size_t i) { return pair(me, i / kCount, i % kCount); });
+  NCCL(ncclAlltoAll(all.at(), other.at(), kCount, type, b.comm, b.stream));
+  b.sync();
+  other.expect("all-to-all", [&](size_t i) { return pair(i / kCount, me, i % kCount); });
+
+  one.fill([&](size_t i) { return value(me, i); });
+  other.fill([](size_t) { return 9; });
+  NCCL(ncclGather(one.at(), other.at(), kCount, type, kRoot, b.comm, b.stream));
+  b.sync();
+  other.expect("gather", [&](size_t i) { return me == kRoot ? value(i / kCount, i % kCount) : 9; });
+
+  all.fill([&](size_t i) { return pair(me, i / kCount, i % kCount); });
+  NCCL(ncclScatter(all.at(), one.at(), kCount, type, kRoot, b.comm, b.stream));
+  b.sync();
+  one.expect("scatter", [&](size_t i) { return pair(kRoot, me, i); });
+
+  const size_t next = (me + 1) % ranks, before = (me + ranks - 1) % ranks;
+  one.fill([&](size_t i) { return value(me, i); });
+  Typed got(type, kCount);
+  NCCL(ncclGroupStart());
+  NCCL(ncclSend(one.at(), kCount, type, static_cast<int>(next), b.comm, b.stream));
+  NCCL(ncclRecv(got.at(), kCount, type, static_cast<int>(before), b.comm, b.stream));
+  NCCL(ncclGroupEnd());
+  b.sync();
+  got.expect("send-receive", [&](size_t i) { return value(before, i); });
+}
+
+void data(const Rank& job) {
+  const CUstream stream = take_device(job.rank);
+  const Bench bench{job, init(job), stream};
+  for (const ncclDataType_t type : kTypes) {
+    for (const bool in_place : {false, true}) {
+      for (const ncclRedOp_t op : {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg}) reductions(bench, type, op, in_place);
+      moves(bench, type, in_place);
+    }
+  }
+  NCCL(ncclCommDestroy(bench.comm));
+}
+
+// With POWERCCL_EMULATOR_MOVE_DATA=0 operations take place and change nothing.
+void unmoved(const Rank& job) {
+  const CUstream stream = take_device(job.rank);
+  const ncclComm_t comm = init(job);
+  Buffer<float> buffer(std::vector<float>(64, 1));
+  NCCL(ncclAllReduce(buffer.at(), buffer.at(), 64, ncclFloat32, ncclSum, comm, stream));
+  CUDA(cuStreamSynchronize(stream));
+  CHECK(buffer.get() == std::vector<float>(64, 1));
+  NCCL(ncclCommDestroy(comm));
+}
+
+void pre_mul_sum(const Rank& job) {
+  const CUstream stream = take_device(job.rank);
+  const ncclComm_t comm = init(job);
+  float scalar = static_cast<float>(job.rank + 1);
+  ncclRedOp_t on_host, on_device;
+  Buffer<float> device_scalar(std::vector<float>{0.5f});
+  NCCL(ncclRedOpCreatePreMulSum(&on_host, &scalar, ncclFloat32, ncclScalarHostImmediate, comm));
+  NCCL(ncclRedOpCreatePreMulSum(&on_device, device_scalar.at(), ncclFloat32, ncclScalarDevice, comm));
+  CHECK(on_host >= ncclNumOps && on_device != on_host);
+  Buffer<float> in(std::vector<float>(8, 2)), out(8);
+  NCCL(ncclAllReduce(in.at(), out.at(), 8, ncclFloat32, on_host, comm, stream));
+  CUDA(cuStreamSynchronize(stream));
+  const auto n = static_cast<float>(job.ranks);
+  CHECK(out.get() == std::vector<float>(8, n * (n + 1)));
+  NCCL(ncclAllReduce(in.at(), out.at(), 8, ncclFloat32, on_device, comm, stream));
+  CUDA(cuStreamSynchronize(stream));
+  CHECK(out.get() == std::vector<float>(8, n));
+  CHECK_IS(ncclAllReduce(in.at(), out.at(), 8, ncclFloat16, on_host, comm, stream), ncclInvalidArgument);
+  NCCL(ncclRedOpDestroy(on_host, comm));
+  CHECK_IS(ncclRedOpDestroy(on_host, comm), ncclInvalidArgument);
+  CHECK_IS(ncclRedOpDestroy(ncclSum, comm), ncclInvalidArgument);
+  CHECK_IS(ncclAllReduce(in.at(), out.at(), 8, ncclFloat32, on_host, comm, stream), ncclInvalidArgument);
+  NCCL(ncclCommDestroy(comm));
+}
+
+}  // namespace
+
+std::vector<NamedScenario> data_scenarios() {
+  return {{"data", data}, {"unmoved", unmoved}, {"pre_mul_sum", pre_mul_sum}};
+}
