@@ -24,6 +24,8 @@ namespace {
 
 constexpr double kMinTimeEmulatedS = 0.25;
 constexpr double kMinTimeRealS = 1.0;  // counters of real GPUs move every 100 ms
+constexpr int kSampleEmulatedMs = 2;
+constexpr int kSampleRealMs = 10;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -62,6 +64,7 @@ Setting decide(Options& options) {
   if (options.min_time_s < 0) {
     options.min_time_s = !options.energy ? 0 : setting.emulated ? kMinTimeEmulatedS : kMinTimeRealS;
   }
+  if (options.sample_ms == 0) options.sample_ms = setting.emulated ? kSampleEmulatedMs : kSampleRealMs;
   decide_clocks(options, setting);
   return setting;
 }

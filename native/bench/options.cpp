@@ -35,12 +35,16 @@ bool parse_switch(const std::string& text, const char* what) {
   return parse_integer(text, what, 0, 1) != 0;
 }
 
+void add_pattern(Options& options, Pattern pattern) {
+  if (std::ranges::find(options.patterns, pattern) == options.patterns.end()) options.patterns.push_back(pattern);
+}
+
 void add_patterns(Options& options, const std::string& text) {
   for (const std::string& name : split(text, ',')) {
     if (name == "all") {
-      for (const PatternInfo& each : patterns()) options.patterns.push_back(each.pattern);
+      for (const PatternInfo& each : patterns()) add_pattern(options, each.pattern);
     } else if (const auto pattern = pattern_named(name)) {
-      options.patterns.push_back(*pattern);
+      add_pattern(options, *pattern);
     } else {
       usage_error("no pattern is called '" + name + "'",
                   "all, all_reduce, broadcast, reduce, all_gather, reduce_scatter, send_receive, scatter, gather, "
@@ -182,7 +186,7 @@ void apply_train(Options& options, int code, const std::string& value) {
   }
 }
 
-void apply(Options& options, int code, const std::string& value, const char* name) {
+void apply(Options& options, int code, const std::string& value, const std::string& name) {
   switch (code) {
     case 'b':
       options.min_bytes = parse_size(value, "-b");
@@ -289,7 +293,7 @@ void apply(Options& options, int code, const std::string& value, const char* nam
       options.sample_ms = parse_integer(value, "--sample-ms", 1, 1000);
       break;
     case '?':
-      usage_error(std::string("unknown option, or an option without its value: ") + name);
+      usage_error("unknown option, or an option without its value: " + name);
     default:
       apply_train(options, code, value);
   }
@@ -366,10 +370,12 @@ Options parse_options(int argc, char** argv) {
   opterr = 0;
   optind = 0;  // glibc: start afresh, permuting
   for (;;) {
-    const int before = optind == 0 ? 1 : optind;
     const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:G:T:I:J:h", kLongOptions, nullptr);
     if (code == -1) break;
-    apply(options, code, optarg != nullptr ? optarg : "", argv[std::min(before, argc - 1)]);
+    // getopt leaves the letter in optopt, or nothing of an unknown long option but the word it has just passed.
+    const bool letter = optopt > 0 && optopt < 256;
+    const std::string word = letter ? std::string("-") + static_cast<char>(optopt) : argv[std::max(optind - 1, 0)];
+    apply(options, code, optarg != nullptr ? optarg : "", word);
   }
   for (int i = optind; i < argc; ++i) {
     const std::string word = argv[i];

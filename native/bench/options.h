@@ -46,7 +46,7 @@ struct Options {
   bool energy = true;
   double min_time_s = -1;  // -1: 0.25 emulated, 1.0 real, 0 without energy
   double settle_s = 0.1;   // collectives run unmeasured after a change of clock
-  int sample_ms = 10;
+  int sample_ms = 0;   // 0: 2 emulated, 10 real, where a reading takes milliseconds itself
   int timeout_s = 300;  // for each point or iteration, and for start-up; 0: none
   std::string nccl, rendezvous, json, json_lines;
   std::vector<std::string> skip;

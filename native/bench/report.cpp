@@ -47,6 +47,12 @@ Report::Report(const Options& options, const Setting& setting, const std::vector
       board_(*launch.board),
       started_unix_s_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()),
       started_ns_(monotonic_ns()) {
+  const std::string folder =
+      options.json.find('/') != std::string::npos ? options.json.substr(0, options.json.rfind('/') + 1) : ".";
+  if (!options.json.empty() && access(folder.c_str(), W_OK) != 0) {
+    throw Failure(kExitUsage, "cannot write " + options.json + ": " + std::strerror(errno),
+                  "name a file in a folder that exists and is yours");
+  }
   if (!options.json_lines.empty()) {
     lines_ = std::fopen(options.json_lines.c_str(), options.resume ? "ae" : "we");
     const bool cut = lines_ != nullptr && options.resume &&

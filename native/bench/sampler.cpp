@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace powerccl::bench {
 namespace {
 
 // A counter that has moved by less than this many periods says little about power.
 constexpr int kLeastPeriods = 2;
-constexpr int kSlowEvery = 16;  // temperature and throttle reasons change slowly
+constexpr double kLeastSlackS = 1e-4;  // no reading is dated better than this
+constexpr int kSlowEvery = 16;         // temperature and throttle reasons change slowly
 
 std::optional<double> joules_at(const std::vector<EnergyUpdate>& updates, uint64_t ns) {
   const auto after = std::lower_bound(updates.begin(), updates.end(), ns,
@@ -25,19 +27,35 @@ std::optional<double> joules_at(const std::vector<EnergyUpdate>& updates, uint64
 }  // namespace
 
 std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns) {
+  // A straight line through the updates, each weighing by how exactly its moment is known: one reading that came late
+  // (the sampler did not get a core in time) must not decide about the slope.
+  struct {
+    double weight, time, joules, time_time, time_joules;
+  } sum{};
   const EnergyUpdate* first = nullptr;
   const EnergyUpdate* last = nullptr;
-  int periods = -1;
+  int seen = 0;
   for (const EnergyUpdate& update : updates) {
     if (update.time_ns < from_ns + update.slack_ns || update.time_ns + update.slack_ns > to_ns) continue;
     if (first == nullptr) first = &update;
     last = &update;
-    ++periods;
+    ++seen;
+    const double slack = std::max(static_cast<double>(update.slack_ns) * 1e-9, kLeastSlackS);
+    const double weight = 1 / (slack * slack);
+    const double time = static_cast<double>(update.time_ns - first->time_ns) * 1e-9;
+    const double joules = update.joules - first->joules;
+    sum.weight += weight;
+    sum.time += weight * time;
+    sum.joules += weight * joules;
+    sum.time_time += weight * time * time;
+    sum.time_joules += weight * time * joules;
   }
-  if (periods < 1) return std::nullopt;
+  if (seen < 2) return std::nullopt;
+  const double spread = sum.time_time - sum.time * sum.time / sum.weight;
+  const double covariance = sum.time_joules - sum.time * sum.joules / sum.weight;
+  if (!(spread > 0)) return std::nullopt;
   const double seconds = static_cast<double>(last->time_ns - first->time_ns) * 1e-9;
-  const auto unknown = static_cast<double>(first->slack_ns + last->slack_ns);
-  return SteadyPower{(last->joules - first->joules) / seconds, seconds, periods, unknown * 1e-9};
+  return SteadyPower{covariance / spread, seconds, seen - 1, 1 / std::sqrt(spread)};
 }
 
 std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns) {
@@ -91,6 +109,7 @@ void Sampler::note(nvmlReturn_t result, const char* call) {
 
 void Sampler::sample_energy(Gpu& gpu) {
   // NVML calls stay outside the lock: an energy read takes milliseconds.
+  const uint64_t asked_ns = monotonic_ns();
   unsigned long long energy_mj = 0;
   unsigned int power_mw = 0;
   const nvmlReturn_t result =
@@ -112,7 +131,7 @@ void Sampler::sample_energy(Gpu& gpu) {
     gpu.last_watts = watts;
     gpu.updates.push_back({now, 0, gpu.power_joules});
   }
-  gpu.seen_ns = now;
+  gpu.seen_ns = gpu.counts ? asked_ns : now;
 }
 
 void Sampler::sample(Gpu& gpu, bool slow_ones_too) {
@@ -156,7 +175,7 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
     result.watts_all_gpus += power->watts;
     result.window_s += power->window_s;
     result.updates += power->updates;
-    result.uncertainty_pct += 100 * power->uncertainty_s / power->window_s;
+    result.uncertainty_pct += 100 * power->uncertainty;
   }
   if (clocks > 0) result.clock_mean_mhz = clock_sum / static_cast<double>(clocks);
   if (told < gpus_.size()) {

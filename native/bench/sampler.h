@@ -39,10 +39,10 @@ struct Window {
 
 struct SteadyPower {
   double watts, window_s;
-  int updates;           // periods between the first and the last update
-  double uncertainty_s;  // how far the two moments are known
+  int updates;         // periods between the first and the last update
+  double uncertainty;  // of the power, as a fraction, from how exactly the updates' moments are known
 };
-// Mean power between the first and the last update inside [from, to]; nothing if there are not two.
+// Mean power of a steady load, from the updates inside [from, to]; nothing if there are not two.
 std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
 // Energy of [from, to] on straight lines between updates; nothing if the updates do not reach over it.
 std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);

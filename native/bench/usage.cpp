@@ -44,7 +44,7 @@ both
       --rendezvous DIR    where the processes of such a launcher find each other (/dev/shm)
       --json FILE         all results as one object (native/bench/README.md says what is in it)
       --min-time SECONDS  keep going so long for the sake of the energy counter (1; emulated 0.25)
-      --no-energy         no NVML, no energy      --sample-ms N  pause between NVML samples (10)
+      --no-energy         no NVML, no energy      --sample-ms N  pause between NVML samples (10; emulated 2)
       --set-clocks        consent to changing this machine's GPU clocks for --clocks
   -T, --timeout SECONDS   give up on a point that takes longer (300); 0: never
       --nccl FILE         the libnccl to load (else NCCL_LIBRARY, libnccl.so.2, POWERCCL_NCCL_LIBRARY)

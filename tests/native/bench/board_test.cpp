@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/board.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "bench/failure.h"
+#include "bench/launch.h"
+#include "bench/train.h"
+
+namespace powerccl::bench {
+namespace {
+
+TEST(Board, ReducesOverProcesses) {
+  Board* board = Board::create(4);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 4; ++rank) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      bool good = true;
+      for (int turn = 0; turn < 200; ++turn) {
+        good = good && board->max(rank, turn * rank) == turn * 3 && board->sum(rank, 1) == 4;
+      }
+      _exit(good ? 0 : 1);
+    }
+    children.push_back(pid);
+  }
+  for (const pid_t pid : children) {
+    int status = 1;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(Board, AFailureFreesWhoeverWaits) {
+  Board* board = Board::create(3);
+  std::thread in_barrier([&] { EXPECT_THROW(board->barrier(), Aborted); });
+  std::thread waiting([&] { EXPECT_THROW(board->wait_for_id(), Aborted); });
+  usleep(10'000);
+  board->fail(kExitRankFailed, "rank 2 died", "look");
+  board->fail(kExitTimeout, "later", "");
+  waiting.join();
+  in_barrier.join();
+  EXPECT_TRUE(board->sleep_unless_failed(1));
+  EXPECT_EQ(board->exit_code(), kExitRankFailed);
+  EXPECT_EQ(board->reason(), "rank 2 died");
+  EXPECT_EQ(board->hint(), "look");
+  EXPECT_THROW(board->tell(Tell::kPoint), Aborted);
+}
+
+TEST(Board, NewsArriveOnceAndAreAnswered) {
+  Board* board = Board::create(1);
+  EXPECT_EQ(board->wait_for_news(1000), Tell::kNothing);
+  std::thread teller([&] {
+    board->clock_mhz = 900;
+    EXPECT_EQ(board->tell(Tell::kClock), 42);
+    EXPECT_EQ(board->tell(Tell::kFinish), 43);
+  });
+  Tell what = Tell::kNothing;
+  while ((what = board->wait_for_news(1'000'000)) == Tell::kNothing) {
+  }
+  EXPECT_EQ(what, Tell::kClock);
+  EXPECT_EQ(board->clock_mhz, 900);
+  board->answer(42);
+  while ((what = board->wait_for_news(1'000'000)) == Tell::kNothing) {
+  }
+  EXPECT_EQ(what, Tell::kFinish);
+  board->answer(43);
+  teller.join();
+}
+
+class Meeting : public testing::Test {
+ protected:
+  std::string folder_ = testing::TempDir();
+  std::string key_ = "test-" + std::to_string(getpid());
+};
+
+TEST_F(Meeting, RanksMeetThroughAFile) {
+  Board* first = nullptr;
+  std::thread creator([&] { first = Board::meet(folder_, key_, 2, true, 10); });
+  Board* second = Board::meet(folder_, key_, 2, false, 10);
+  creator.join();
+  second->clock_mhz = 7;
+  EXPECT_EQ(first->clock_mhz, 7);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/powerccl-bench-" + key_));
+}
+
+TEST_F(Meeting, GivesUpWhenNobodyComes) {
+  EXPECT_THROW(Board::meet(folder_, key_, 2, false, 0.05), Failure);
+  EXPECT_THROW(Board::meet(folder_, key_, 2, true, 0.05), Failure);
+}
+
+class LauncherPlaceTest : public testing::Test {
+ protected:
+  void SetUp() override { TearDown(); }
+  void TearDown() override {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(LauncherPlaceTest, NoneWithoutVariables) {
+  EXPECT_FALSE(launcher_place());
+}
+
+TEST_F(LauncherPlaceTest, Torchrun) {
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("LOCAL_RANK", "3", 1);
+  setenv("LOCAL_WORLD_SIZE", "4", 1);
+  const auto place = launcher_place();
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->rank, 3);
+  EXPECT_EQ(place->ranks, 4);
+  EXPECT_EQ(place->local_rank, 3);
+  EXPECT_EQ(place->key.find('/'), std::string::npos);
+}
+
+TEST_F(LauncherPlaceTest, RefusesSeveralHosts) {
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "8", 1);
+  setenv("LOCAL_RANK", "3", 1);
+  setenv("LOCAL_WORLD_SIZE", "4", 1);
+  EXPECT_THROW(launcher_place(), Failure);
+}
+
+TEST(Union, OfOverlappingStretches) {
+  EXPECT_EQ(union_ns({}), 0U);
+  EXPECT_EQ(union_ns({{10, 20}, {30, 35}}), 15U);
+  EXPECT_EQ(union_ns({{30, 35}, {10, 32}, {12, 14}}), 25U);
+}
+
+}  // namespace
+}  // namespace powerccl::bench

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/options.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "bench/failure.h"
+#include "bench/models.h"
+
+namespace powerccl::bench {
+namespace {
+
+Options parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "powerccl-bench");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return parse_options(static_cast<int>(words.size()), argv.data());
+}
+
+std::string refusal(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), kExitUsage);
+    EXPECT_NE(failure.hint(), "");
+    return failure.what();
+  }
+  return "";
+}
+
+TEST(Size, TakesSuffixesOf1024) {
+  EXPECT_EQ(parse_size("8", "-b"), 8U);
+  EXPECT_EQ(parse_size("0", "-b"), 0U);
+  EXPECT_EQ(parse_size("128K", "-b"), 131072U);
+  EXPECT_EQ(parse_size("64m", "-b"), 67108864U);
+  EXPECT_EQ(parse_size("62.5M", "-b"), 65536000U);
+  EXPECT_EQ(parse_size("581MiB", "-b"), 609222656U);
+  EXPECT_EQ(parse_size("2G", "-b"), 2147483648U);
+}
+
+TEST(Size, RefusesWhatIsNone) {
+  for (const char* text : {"", "K", "12Q", "-1", "1KK", "nan", "1e30"}) {
+    EXPECT_THROW(parse_size(text, "-b"), Failure) << text;
+  }
+}
+
+TEST(Clocks, ListsAndRanges) {
+  EXPECT_EQ(parse_clocks("1590,900"), (std::vector<int>{1590, 900}));
+  EXPECT_EQ(parse_clocks("default"), (std::vector<int>{kClockAsFound}));
+  EXPECT_EQ(parse_clocks("345:300:15"), (std::vector<int>{345, 330, 315, 300}));
+  EXPECT_EQ(parse_clocks("300:340:15"), (std::vector<int>{300, 315, 330}));
+  EXPECT_THROW(parse_clocks("fast"), Failure);
+  EXPECT_THROW(parse_clocks("300:400"), Failure);
+}
+
+TEST(Options, NcclTestsLettersMeanTheSame) {
+  const Options options = parse({"all_reduce_perf",
+                                 "-b",
+                                 "8",
+                                 "-e",
+                                 "128M",
+                                 "-f",
+                                 "4",
+                                 "-n",
+                                 "7",
+                                 "-w",
+                                 "3",
+                                 "-c",
+                                 "0",
+                                 "-d",
+                                 "half",
+                                 "-o",
+                                 "max",
+                                 "-r",
+                                 "2",
+                                 "-g",
+                                 "4",
+                                 "-G",
+                                 "5",
+                                 "-T",
+                                 "9"});
+  EXPECT_EQ(options.patterns, (std::vector<Pattern>{Pattern::kAllReduce}));
+  EXPECT_EQ(options.min_bytes, 8U);
+  EXPECT_EQ(options.max_bytes, 134217728U);
+  EXPECT_EQ(options.factor, 4);
+  EXPECT_EQ(options.iterations, 7);
+  EXPECT_EQ(options.warmup, 3);
+  EXPECT_EQ(options.check, 0);
+  EXPECT_EQ(options.types, (std::vector<Type>{Type::kFloat16}));
+  EXPECT_EQ(options.ops, (std::vector<Op>{Op::kMax}));
+  EXPECT_EQ(options.root, 2);
+  EXPECT_EQ(options.gpus, 4);
+  EXPECT_EQ(options.graph_launches, 5);
+  EXPECT_EQ(options.timeout_s, 9);
+}
+
+TEST(Options, AllPatternsOnceEach) {
+  EXPECT_EQ(parse({"all", "all_reduce"}).patterns.size(), kPatterns);
+  EXPECT_EQ(parse({"sendrecv,alltoall"}).patterns, (std::vector<Pattern>{Pattern::kSendReceive, Pattern::kAllToAll}));
+}
+
+TEST(Options, AllTypesAndOperators) {
+  const Options options = parse({"all_reduce", "-d", "all", "-o", "all", "-r", "all"});
+  EXPECT_EQ(options.types.size(), types().size());
+  EXPECT_EQ(options.ops.size(), operators().size());
+  EXPECT_EQ(options.root, -1);
+}
+
+TEST(Options, SayWhatIsWrong) {
+  EXPECT_NE(refusal({}).find("pattern"), std::string::npos);
+  EXPECT_NE(refusal({"all_redux"}).find("all_redux"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-n", "many"}).find("-n"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-n", "1.5"}).find("whole"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-b", "2M", "-e", "1M"}).find("-e"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "--frobnicate"}).find("--frobnicate"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-q"}).find("-q"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-n"}).find("-n"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "--resume"}).find("--json-lines"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "-d", "float8"}).find("float8"), std::string::npos);
+}
+
+TEST(Train, ModelsAreReplacedPartByPart) {
+  const Options options = parse({"train", "--model", "gpt2", "--backward-ms", "5", "--buckets", "1M,2M", "--overlap",
+                                 "backward", "--dtype", "bfloat16", "--iterations", "3"});
+  EXPECT_EQ(options.mode, Mode::kTrain);
+  EXPECT_EQ(options.train.iterations, 3);
+  const Model model = model_of(options.train);
+  EXPECT_EQ(model.name, "gpt2");
+  EXPECT_EQ(model.forward_ms, 47);
+  EXPECT_EQ(model.backward_ms, 5);
+  EXPECT_EQ(model.buckets_bytes, (std::vector<size_t>{1 << 20, 2 << 20}));
+  EXPECT_EQ(model.overlap, Overlap::kBackward);
+  EXPECT_EQ(model.type, Type::kBfloat16);
+  EXPECT_EQ(model.buckets_source, "given");
+}
+
+TEST(Train, UnknownModelIsNamed) {
+  TrainOptions options;
+  options.model = "gpt5";
+  EXPECT_THROW(model_of(options), Failure);
+}
+
+TEST(Train, PresetsCommunicateAsPublished) {
+  for (const Model& model : models()) {
+    double bytes = 0;
+    for (const size_t bucket : model.buckets_bytes) bytes += static_cast<double>(bucket);
+    const double communication_ms = bytes * bus_factor(Pattern::kAllReduce, 8) / 3e9 * 1e3;
+    const double share = communication_ms / (communication_ms + model.forward_ms + model.backward_ms);
+    if (model.name == "microllama") {
+      EXPECT_NEAR(communication_ms, 440, 12);
+    } else {
+      EXPECT_GT(share, 0.23) << model.name;
+      EXPECT_LT(share, 0.64) << model.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace powerccl::bench

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace powerccl::bench {
+namespace {
+
+Options two_sizes() {
+  Options options;
+  options.patterns = {Pattern::kAllReduce, Pattern::kBroadcast};
+  options.min_bytes = 1024;
+  options.max_bytes = 2048;
+  return options;
+}
+
+class Lines : public testing::Test {
+ protected:
+  void write(const std::string& text) { std::ofstream(path_) << text; }
+  void TearDown() override { std::remove(path_.c_str()); }
+  std::string path_ = testing::TempDir() + "powerccl-plan-" + std::to_string(getpid()) + ".jsonl";
+};
+
+const char kAllReduce1024[] =
+    R"({"type": "point", "pattern": "all_reduce", "size_bytes": 1024, "count": 256, "dtype": "float32", "op": "sum", )"
+    R"("root": null, "in_place": false, "ranks": 8, "clock_requested_mhz": 900, "iterations": 20})";
+
+TEST(Sizes, FactorAndStep) {
+  Options options = two_sizes();
+  EXPECT_EQ(sizes_of(options), (std::vector<size_t>{1024, 2048}));
+  options.step_bytes = 512;
+  EXPECT_EQ(sizes_of(options), (std::vector<size_t>{1024, 1536, 2048}));
+  options.step_bytes = 0;
+  options.factor = 1.5;
+  EXPECT_EQ(sizes_of(options), (std::vector<size_t>{1024, 1536}));
+  options.min_bytes = 0;
+  EXPECT_EQ(sizes_of(options), (std::vector<size_t>{0}));
+}
+
+TEST(Plan, ChangesClocksSeldom) {
+  Options options = two_sizes();
+  options.clocks_mhz = {1590, 900};
+  const std::vector<Point> plan = make_plan(options, 8, {});
+  ASSERT_EQ(plan.size(), 8U);
+  int changes = 0;
+  for (size_t i = 1; i < plan.size(); ++i) changes += plan[i].clock_mhz != plan[i - 1].clock_mhz;
+  EXPECT_EQ(changes, 1);
+  EXPECT_EQ(plan[0].shape.size_bytes, 1024U);
+  EXPECT_EQ(plan[1].shape.size_bytes, 2048U);
+}
+
+TEST(Plan, OperatorsAndRootsOnlyWhereTheyMean) {
+  Options options = two_sizes();
+  options.max_bytes = options.min_bytes;
+  options.ops = {Op::kSum, Op::kMax};
+  options.root = -1;
+  const std::vector<Point> plan = make_plan(options, 4, {});
+  EXPECT_EQ(plan.size(), 2U + 4U);  // all-reduce with two operators, broadcast from four roots
+}
+
+TEST(Plan, InPlaceWhereThereIsSuchAForm) {
+  Options options = two_sizes();
+  options.patterns = {Pattern::kAllReduce, Pattern::kAllToAll};
+  options.max_bytes = options.min_bytes;
+  options.in_place = true;
+  EXPECT_EQ(make_plan(options, 4, {}).size(), 3U);
+}
+
+TEST_F(Lines, DonePointsAreLeftOut) {
+  write(std::string("{\"type\": \"header\", \"pattern\": \"none\"}\n") + kAllReduce1024 + "\n");
+  Options options = two_sizes();
+  options.clocks_mhz = {900, 800};
+  const auto done = done_points(path_);
+  EXPECT_EQ(done.size(), 1U);
+  const std::vector<Point> plan = make_plan(options, 8, done);
+  ASSERT_EQ(plan.size(), 7U);
+  EXPECT_EQ(plan[0].shape.size_bytes, 2048U);
+  EXPECT_EQ(make_plan(options, 4, done).size(), 8U);  // other ranks, other points
+}
+
+TEST_F(Lines, ALineCutOffIsNotCounted) {
+  const std::string whole = std::string(kAllReduce1024) + "\n";
+  write(whole + std::string(kAllReduce1024, 100));
+  uint64_t length = 0;
+  EXPECT_EQ(done_points(path_, &length).size(), 1U);
+  EXPECT_EQ(length, whole.size());
+}
+
+TEST_F(Lines, AMissingFileHoldsNothing) {
+  EXPECT_TRUE(done_points(path_).empty());
+}
+
+}  // namespace
+}  // namespace powerccl::bench
