@@ -25,8 +25,8 @@ Gpu::Gpu(const Platform& platform, int64_t start)
       refresh_(start - start % period_ns(platform)),
       clock_mhz_(platform.clock_idle_mhz),
       cap_mhz_(platform.clock_max_mhz),
-      sustained_mhz_(platform.reference_clock_mhz),
       average_w_(platform.idle_p8_w),
+      slow_w_(platform.idle_p8_w),
       temperature_c_(platform.start_temperature_c) {
   update();
 }
@@ -42,20 +42,28 @@ void Gpu::wake() {
 }
 
 void Gpu::lock(uint32_t min_mhz, uint32_t max_mhz) {
-  // A governor that is not what limits the clock does not wind up: when the lock goes, computation starts where it held
-  // before, not at the maximum. This is why communicating at a low clock also calms the computation after it.
-  if (max_mhz == 0 && locked_max_mhz_ != 0) cap_mhz_ = std::min(cap_mhz_, sustained_mhz_);
+  // While the clock is locked the governor is not what limits it and does not wind up: computation then starts where its
+  // power fits, not at the maximum. This is how communicating at a low clock also calms the computation behind it.
+  if (max_mhz == 0 && locked_max_mhz_ != 0) cap_mhz_ = clock_for(platform_->governor_start_w);
   locked_min_mhz_ = min_mhz;
   locked_max_mhz_ = max_mhz;
 }
 
-double Gpu::watts_at(double clock_mhz) const {
+double Gpu::watts_at(double clock_mhz, bool computes) const {
   const Platform& p = *platform_;
   const double fv2 = p.fv2(clock_mhz);
-  double watts = p.static_w + p.leakage_w_per_k * (temperature_c_ - p.leakage_reference_c) + p.tree_w * fv2;
-  if (kernels_ > 0) watts += p.compute_w * fv2;
+  const double leakage_w = p.leakage_w_per_kv * p.volts(clock_mhz) * (temperature_c_ - p.leakage_reference_c);
+  double watts = p.static_w + leakage_w + p.tree_w * fv2;
+  if (computes) watts += p.compute_w * fv2;
   if (!communicating_bytes_.empty()) watts += p.communication_w(*communicating_bytes_.rbegin(), clock_mhz);
-  return watts;
+  return std::max(watts, p.idle_p8_w);
+}
+
+double Gpu::clock_for(double watts) const {
+  const Platform& p = *platform_;
+  double clock_mhz = p.clock_max_mhz;
+  while (clock_mhz > p.clock_min_mhz && watts_at(clock_mhz, true) > watts) clock_mhz -= p.clock_step_mhz;
+  return clock_mhz;
 }
 
 double Gpu::target_mhz() const {
@@ -65,9 +73,7 @@ double Gpu::target_mhz() const {
   if (locked_max_mhz_ != 0) target = std::min<double>(target, locked_max_mhz_);
   target = std::min(target, cap_mhz_);
   // The peak limiter acts within microseconds on what would be drawn; the governor on what has been drawn on average.
-  if (p.peak_limit_w > 0 && computing()) {
-    while (target > p.clock_min_mhz && watts_at(p.snap_mhz(target)) > p.peak_limit_w) target -= p.clock_step_mhz;
-  }
+  if (p.peak_limit_w > 0 && computing()) target = std::min(target, clock_for(p.peak_limit_w));
   return p.snap_mhz(target);
 }
 
@@ -92,10 +98,7 @@ void Gpu::settle(int64_t now) {
   const double steady_c = p.ambient_c + p.thermal_k_per_w * watts_;
   temperature_c_ = steady_c + (temperature_c_ - steady_c) * std::exp(-passed_ns / (p.thermal_tau_ms * kNsPerMs));
   average_w_ = watts_ + (average_w_ - watts_) * std::exp(-passed_ns / (p.governor_lag_ms * kNsPerMs));
-  if (computing() && locked_max_mhz_ == 0) {
-    sustained_mhz_ =
-        clock_mhz_ + (sustained_mhz_ - clock_mhz_) * std::exp(-passed_ns / (p.governor_sustained_ms * kNsPerMs));
-  }
+  slow_w_ = watts_ + (slow_w_ - watts_) * std::exp(-passed_ns / (p.governor_slow_ms * kNsPerMs));
   settled_ = now;
 }
 
@@ -109,7 +112,7 @@ bool Gpu::update() {
   const double before = clock_mhz_;
   clock_mhz_ = target_mhz();
   capped_ = computing() && clock_mhz_ < (locked_max_mhz_ != 0 ? locked_max_mhz_ : p.clock_max_mhz);
-  watts_ = asleep_ ? p.idle_p8_w : watts_at(clock_mhz_);
+  watts_ = asleep_ ? p.idle_p8_w : watts_at(clock_mhz_, computing());
   energy_.rate = watts_ * 1e-3;  // W over a ns is 1e-3 uJ
   busy_.rate = active ? 1.0 : 0.0;
   return clock_mhz_ != before;
@@ -120,13 +123,14 @@ bool Gpu::tick(int64_t now) {
   const Platform& p = *platform_;
   const bool active = kernels_ > 0 || !communicating_bytes_.empty();
   if (!active && static_cast<double>(now - idle_since_) >= p.idle_drop_ms * kNsPerMs) asleep_ = true;
-  const bool bound_by_lock = locked_max_mhz_ != 0 && locked_max_mhz_ <= cap_mhz_;
-  const double excess_w = average_w_ - p.power_limit_w;
-  if (excess_w > p.governor_band_w) {
-    cap_mhz_ = std::min(cap_mhz_, clock_mhz_) - p.governor_down_mhz_per_w * excess_w;
-  } else if (!bound_by_lock && excess_w < -p.governor_band_w) {
-    // Under computation it feels its way up; without any it hands the clock back at once.
-    cap_mhz_ += (computing() ? p.governor_up_mhz_per_w : p.governor_unlimited_mhz_per_w) * -excess_w;
+  const bool locked = locked_max_mhz_ != 0 && locked_max_mhz_ <= cap_mhz_;
+  const double limit_w = p.power_limit_w - p.governor_slow_gain * std::max(0.0, slow_w_ - p.power_limit_w);
+  if (average_w_ > limit_w + p.governor_high_w) {
+    cap_mhz_ = std::min(cap_mhz_, clock_mhz_) - p.governor_step_mhz;
+  } else if (!locked && !computing()) {
+    cap_mhz_ = p.clock_max_mhz; // without computation there is nothing to govern
+  } else if (!locked && std::max(average_w_, watts_) < limit_w + p.governor_low_w) {
+    cap_mhz_ += p.governor_step_mhz;
   }
   cap_mhz_ = std::clamp<double>(cap_mhz_, p.clock_min_mhz, p.clock_max_mhz);
   if (asleep_) return false;

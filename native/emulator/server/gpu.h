@@ -41,7 +41,8 @@ class Gpu {
   void write(GpuState& state) const;  // into the board page
 
  private:
-  double watts_at(double clock_mhz) const;
+  double watts_at(double clock_mhz, bool computing) const;
+  double clock_for(double watts) const; // highest at which computation draws no more
   double target_mhz() const;
   bool computing() const { return kernels_ > 0; }
   void roll(Integral& integral, int64_t from, int64_t to) const;
@@ -52,8 +53,8 @@ class Gpu {
   int64_t refresh_;
   double clock_mhz_;
   double cap_mhz_;        // what the power governor allows
-  double sustained_mhz_;  // where it has held lately under computation
-  double average_w_;
+  double average_w_;  // over the governor's lag
+  double slow_w_;     // over its long average
   double temperature_c_;
   double watts_ = 0;
   uint32_t kernels_ = 0;

@@ -90,6 +90,9 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   auto real = [&](const char* key, double& field) {
     keys[key] = [&field](const std::string& text) { return parse_number(text, field) && field >= 0; };
   };
+  auto signed_real = [&](const char* key, double& field) {
+    keys[key] = [&field](const std::string& text) { return parse_number(text, field); };
+  };
   auto whole = [&](const char* key, uint32_t& field) {
     keys[key] = [&field](const std::string& text) {
       double value;
@@ -131,7 +134,7 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("tree_w", p.tree_w);
   real("compute_w", p.compute_w);
   real("comm_clock_w", p.comm_clock_w);
-  real("leakage_w_per_k", p.leakage_w_per_k);
+  real("leakage_w_per_kv", p.leakage_w_per_kv);
   real("leakage_reference_c", p.leakage_reference_c);
   real("ambient_c", p.ambient_c);
   real("thermal_k_per_w", p.thermal_k_per_w);
@@ -141,11 +144,12 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("peak_limit_w", p.peak_limit_w);
   real("governor_period_ms", p.governor_period_ms);
   real("governor_lag_ms", p.governor_lag_ms);
-  real("governor_band_w", p.governor_band_w);
-  real("governor_down_mhz_per_w", p.governor_down_mhz_per_w);
-  real("governor_up_mhz_per_w", p.governor_up_mhz_per_w);
-  real("governor_unlimited_mhz_per_w", p.governor_unlimited_mhz_per_w);
-  real("governor_sustained_ms", p.governor_sustained_ms);
+  signed_real("governor_low_w", p.governor_low_w);
+  signed_real("governor_high_w", p.governor_high_w);
+  real("governor_step_mhz", p.governor_step_mhz);
+  real("governor_slow_ms", p.governor_slow_ms);
+  real("governor_slow_gain", p.governor_slow_gain);
+  real("governor_start_w", p.governor_start_w);
   real("refresh_ms", p.refresh_ms);
   real("energy_read_us", p.energy_read_us);
   real("set_clock_call_us", p.set_clock_call_us);
@@ -187,8 +191,9 @@ const char* missing(const Platform& p) {
   if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
   if (p.voltage_v.empty()) return "voltage_v is missing";
   if (p.power_limit_w <= 0) return "power_limit_w is missing";
+  if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
   if (p.refresh_ms <= 0 || p.governor_period_ms <= 0 || p.governor_lag_ms <= 0 || p.thermal_tau_ms <= 0 ||
-      p.governor_sustained_ms <= 0)
+      p.governor_slow_ms <= 0)
     return "a period or time constant is 0";
   if (p.copy_host_gbs <= 0 || p.copy_device_gbs <= 0) return "copy_*_gbs must be above 0";
   for (const PatternModel& model : p.patterns) {
@@ -248,10 +253,9 @@ double Platform::communication_w(double bytes, double clock_mhz) const {
   return at_size(comm_w, std::max(bytes, 1.0), 0) + comm_clock_w * fv2(clock_mhz);
 }
 
-double Platform::fv2(double clock_mhz) const {
-  const double volts = interpolate(voltage_v, clock_mhz, 1);
-  return clock_mhz * volts * volts;
-}
+double Platform::volts(double clock_mhz) const { return interpolate(voltage_v, clock_mhz, 1); }
+
+double Platform::fv2(double clock_mhz) const { return clock_mhz * volts(clock_mhz) * volts(clock_mhz); }
 
 double Platform::snap_mhz(double clock_mhz) const {
   const double steps = std::floor((std::min<double>(clock_mhz, clock_max_mhz) - clock_min_mhz) / clock_step_mhz + 1e-9);
