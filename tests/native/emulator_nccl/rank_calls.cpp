@@ -264,6 +264,18 @@ void profiled(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
+// For a plugin that asks for kernel events by size.
+void sampled(const Rank& job) {
+  const CUstream stream = take_device(job.rank);
+  const ncclComm_t comm = init(job);
+  Buffer<float> buffer(1000);
+  for (const size_t count : {1000, 1000, 10, 10, 1000}) {
+    NCCL(ncclAllReduce(buffer.at(), buffer.at(), count, ncclFloat32, ncclSum, comm, stream));
+    CUDA(cuStreamSynchronize(stream));
+  }
+  NCCL(ncclCommDestroy(comm));
+}
+
 }  // namespace
 
 std::vector<NamedScenario> call_scenarios() {
@@ -271,5 +283,6 @@ std::vector<NamedScenario> call_scenarios() {
           {"streams", streams},   {"many_communicators", many_communicators},
           {"init_all", init_all}, {"threads", threads},
           {"graphs", graphs},     {"alone", alone},
-          {"timing", timing},     {"profiled", profiled}};
+          {"timing", timing},     {"profiled", profiled},
+          {"sampled", sampled}};
 }
