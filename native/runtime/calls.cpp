@@ -23,8 +23,10 @@ powerccl_trace_record new_call(Communicator* communicator, const CallSeen& call,
   return record;
 }
 
-Handle call_handle(const Communicator* communicator, const powerccl_trace_record& record) {
-  return make_handle(HandleKind::kCall, communicator->gpu->index, record.call.call_id,
+// The slot says which GPU counted the call and which group, if any, holds it.
+Handle call_handle(const Communicator* communicator, Handle group, const powerccl_trace_record& record) {
+  const uint32_t group_slot = kind_of(group) == HandleKind::kGroup ? slot_of(group) + 1 : 0;
+  return make_handle(HandleKind::kCall, communicator->gpu->index + group_slot * Runtime::kGpus, record.call.call_id,
                      (record.flags & POWERCCL_FLAG_CAPTURED ? kCapturedBit : 0) |
                          (record.flags & POWERCCL_FLAG_KERNEL_ASKED ? kAskedBit : 0));
 }
@@ -74,7 +76,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   record.call.bytes = call.message_bytes * (size_counts_ranks(call.pattern) ? communicator->nranks : 1);
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
-  const Handle handle = call_handle(communicator, record);
+  const Handle handle = call_handle(communicator, group_handle, record);
   if (CallGroup* group = find_group(group_handle)) {
     if (group->call_count == CallGroup::kCalls) flush_calls(group, monotonic_ns(), true);
     group->calls[group->call_count++] = {communicator, record};
@@ -108,7 +110,7 @@ Handle Runtime::point_to_point(Communicator* communicator, Handle group_handle, 
   }
   (send ? exchange->parts.sends : exchange->parts.receives) += 1;
   (send ? exchange->parts.sent_bytes : exchange->parts.received_bytes) += call.message_bytes;
-  const Handle handle = call_handle(communicator, exchange->record);
+  const Handle handle = call_handle(communicator, group_handle, exchange->record);
   if (by_itself) {
     decide_exchange(exchange, group_handle, true);
     record_call(communicator, &exchange->record, exchange->record.call.start_ns, 0);
@@ -129,7 +131,7 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
   if (may_manage) {
     record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
   }
-  remember(call_handle(communicator, record), its.pattern, its.bytes);
+  remember(call_handle(communicator, group, record), its.pattern, its.bytes);
 }
 
 void Runtime::group_ending(Handle handle) {
@@ -195,15 +197,18 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   // Where only kernel events tell of the end, a call is managed once such calls have been seen to have them.
   if (!door_.sees_calls && !selection_.answers(pattern, bytes)) return 0;
   const uint64_t serial = serial_of(group);
-  if (communicator->held_group.load(std::memory_order_relaxed) != serial) drop_holds(communicator);
+  // Holds of an older group were never launched. They go after the new one has come, lest the clock jump in between.
+  const bool newer = communicator->held_group.load(std::memory_order_relaxed) != serial;
+  const uint32_t never_launched = newer ? communicator->held.exchange(0, std::memory_order_acq_rel) : 0;
   communicator->held_group.store(serial, std::memory_order_relaxed);
   communicator->held_call.store(call_id, std::memory_order_relaxed);
   communicator->held.fetch_add(1, std::memory_order_release);
   gpu->actuator.hold(mhz, call_id);
+  if (never_launched > 0) gpu->actuator.release(never_launched, call_id);
   return POWERCCL_FLAG_MANAGED;
 }
 
-// Managed calls that were never launched: the library failed, or had nothing to launch.
+// The holds of managed calls that are not launched yet, and now never will be.
 void Runtime::drop_holds(Communicator* communicator) {
   const uint32_t held = communicator->held.exchange(0, std::memory_order_acq_rel);
   if (held > 0) communicator->gpu->actuator.release(held, communicator->held_call.load(std::memory_order_relaxed));

@@ -48,6 +48,10 @@ void KernelSelection::made(const Operation& operation, bool asked) {
     its.since_asked.fetch_add(1, std::memory_order_relaxed);
   }
   if (fixed_.load(std::memory_order_relaxed)) return;
+  const int64_t earned = static_cast<int64_t>(its.duration_ns.load(std::memory_order_relaxed) / 100);
+  const int64_t credit =
+      credit_ns_.load(std::memory_order_relaxed) + earned - (asked ? static_cast<int64_t>(kCostNs) : 0);
+  credit_ns_.store(credit < kMostCreditNs ? credit : kMostCreditNs, std::memory_order_relaxed);
   if (operation.captured) {
     SpinGuard guard(lock_);
     fixed_.store(true, std::memory_order_relaxed);
@@ -72,7 +76,9 @@ bool KernelSelection::wanted(uint32_t signature) {
   const uint32_t since = its.since_asked.load(std::memory_order_relaxed) + 1;
   if (asked < kFirst) return true;
   if (its.answered.load(std::memory_order_relaxed) == 0) return asked < kSilentAfter || since >= kSilentEvery;
-  return since * its.duration_ns.load(std::memory_order_relaxed) >= kFreeNs;
+  const uint64_t duration_ns = its.duration_ns.load(std::memory_order_relaxed);
+  if (duration_ns >= kFreeNs) return true;
+  return since * duration_ns >= kFreeNs && credit_ns_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kCostNs);
 }
 
 void KernelSelection::answered(uint8_t pattern, uint64_t bytes, uint64_t duration_ns) {

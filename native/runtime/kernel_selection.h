@@ -67,6 +67,7 @@ class KernelSelection {
     std::atomic<uint64_t> duration_ns{0};
   };
   static constexpr uint32_t kSuccessors = 256;
+  static constexpr int64_t kMostCreditNs = 16 * static_cast<int64_t>(kCostNs);
   static constexpr uint64_t kRecentlyNs = 1000000000u;
 
   Class& class_of(uint8_t pattern, uint64_t bytes) { return classes_[pattern][size_class(bytes)]; }
@@ -83,6 +84,8 @@ class KernelSelection {
   uint64_t changed_ns_ = 0;
   uint64_t changed_by_ = 0;
 
+  // What asking may still cost: 1 % of what has run, less what was asked. Keeps wrong predictions from costing more.
+  std::atomic<int64_t> credit_ns_{0};
   std::atomic<uint32_t> previous_{0};
   std::atomic<uint32_t> unknown_{0};
   std::atomic<uint64_t> successors_[kSuccessors] = {};  // signature << 32 | the one that followed

@@ -19,7 +19,6 @@ Handle Runtime::launch_begins(Communicator* communicator, Handle group, void* st
   launch->communicator = communicator;
   launch->group = group;
   launch->stream = stream;
-  launch->copy.kind = POWERCCL_REC_NONE;
   return make_handle(HandleKind::kLaunch, slot, serial);
 }
 
@@ -30,43 +29,22 @@ void Runtime::launch_ends(Handle handle) {
   Communicator* communicator = launch.communicator;
   const Handle group = launch.group;
   void* stream = launch.stream;
-  powerccl_trace_record copy = launch.copy;
   launch.serial.store(0, std::memory_order_release);
-  if (!armed()) return;
-  if (copy.kind != POWERCCL_REC_NONE) {
-    copy.kernel.seen_stop_ns = monotonic_ns();
-    communicator->gpu->trace.append(copy);
-    if (communicator->held.load(std::memory_order_relaxed) == 0) return;
-  }
-  launched(communicator, group, stream);
+  if (armed()) launched(communicator, group, stream);
 }
 
-// Copy engines have no channels to tell of: what is known is when the copies were given to the stream.
-Handle Runtime::copy_begins(Communicator* communicator, const TaskSeen& task, void* stream) {
-  if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return 0;
-  uint32_t slot = 0;
-  uint64_t serial = 0;
-  Launch* launch = take_slot(launches_, &launch_serial_, &slot, &serial);
-  if (launch == nullptr) {
-    left_out_.fetch_add(1, std::memory_order_relaxed);
-    drop_holds(communicator);
-    return 0;
+Handle Runtime::copy_begins(Communicator* communicator, Handle call, void* stream) {
+  if (!armed() || communicator == nullptr) return 0;
+  const uint32_t slot = slot_of(call) / kGpus;  // 0: the call was made outside of all groups
+  if (slot == 0) return launch_begins(communicator, 0, stream);
+  CallGroup& group = groups_[slot - 1];
+  for (uint32_t i = 0; i < group.call_count; ++i) {
+    powerccl_trace_record& record = group.calls[i].record;
+    if (group.calls[i].communicator != communicator || record.call.call_id != serial_of(call)) continue;
+    record.flags |= POWERCCL_FLAG_COPY_ENGINE;
+    return launch_begins(communicator, make_handle(HandleKind::kGroup, slot - 1, group.serial.load()), stream);
   }
-  launch->communicator = communicator;
-  launch->group = make_handle(HandleKind::kGroup, 0, communicator->held_group.load(std::memory_order_relaxed));
-  launch->stream = stream;
-  const uint8_t pattern = task.operation.pattern;
-  powerccl_trace_record& record = launch->copy;
-  record = {};
-  record.kind = POWERCCL_REC_KERNEL;
-  record.comm = communicator->index;
-  record.kernel.call_id = serial_of(task.call);
-  record.kernel.seen_start_ns = monotonic_ns();
-  record.kernel.bytes = task.operation.message_bytes * (size_counts_ranks(pattern) ? communicator->nranks : 1);
-  record.kernel.pattern = pattern;
-  record.kernel.algorithm = POWERCCL_ALGO_COPY_ENGINE;
-  if (task.call & kCapturedBit) record.flags |= POWERCCL_FLAG_CAPTURED;
-  return make_handle(HandleKind::kLaunch, slot, serial);
+  return 0;
 }
 
 void Runtime::launched(Communicator* communicator, Handle group, void* stream) {

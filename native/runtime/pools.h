@@ -47,7 +47,6 @@ struct Launch {
   Communicator* communicator = nullptr;
   Handle group = 0;
   void* stream = nullptr;
-  powerccl_trace_record copy = {};  // kind 0: a kernel; else what copy engines carry out
 };
 
 // A kernel that was launched, until its last channel has stopped.

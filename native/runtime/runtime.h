@@ -130,6 +130,9 @@ class Runtime {
   // A kernel (or copies) of `group` is about to go to `stream`, and has gone.
   Handle launch_begins(Communicator* communicator, Handle group, void* stream);
   void launch_ends(Handle launch);
+  // The same for `call` where copy engines carry it out: there are no kernel events. Only on the calling thread, before
+  // its group ends.
+  Handle copy_begins(Communicator* communicator, Handle call, void* stream);
 
   // A kernel was launched; its tasks follow, then kernel_enqueued. Its channels start and stop at any time after.
   Handle kernel_begins(Communicator* communicator);
@@ -137,10 +140,6 @@ class Runtime {
   void kernel_enqueued(Handle kernel);
   Handle channel_starts(Handle task, uint64_t gpu_ns);
   void channel_stops(Handle channel, uint64_t gpu_ns);
-
-  // A collective that copy engines carry out: a launch without kernel events; launch_ends ends it. Its KERNEL record
-  // has no GPU times (0); seen_*_ns are when it was given to the stream.
-  Handle copy_begins(Communicator* communicator, const TaskSeen& task, void* stream);
 
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();

@@ -46,13 +46,14 @@ enum powerccl_record_kind {
 };
 
 // record.flags
-#define POWERCCL_FLAG_CAPTURED 0x0001u  // CALL: recorded into a CUDA graph; runs at each replay
+#define POWERCCL_FLAG_CAPTURED 0x0001u  // CALL: recorded into a CUDA graph; runs at each replay. KERNEL: a replay
 #define POWERCCL_FLAG_GROUPED 0x0002u   // CALL: one of several fused by ncclGroupStart/End; KERNEL: the fused kernel
 #define POWERCCL_FLAG_MANAGED 0x0004u   // CALL: the policy asked for a clock because of it
 #define POWERCCL_FLAG_DRY 0x0008u       // CLOCK: decided and recorded, nothing called
 #define POWERCCL_FLAG_ENDED 0x0010u     // COMM: finalized or destroyed
 #define POWERCCL_FLAG_COLL_EVENT 0x0020u // CALL: seen as the launch-time event only (NCCL < 2.28: no stream, no API time)
 #define POWERCCL_FLAG_KERNEL_ASKED 0x0040u // CALL: kernel events were asked for
+#define POWERCCL_FLAG_COPY_ENGINE 0x0080u // CALL: carried out by copy engines, which have no kernel events
 
 struct powerccl_trace_header {
   char magic[8];             // POWERCCL_TRACE_MAGIC, no terminator

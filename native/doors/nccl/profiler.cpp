@@ -224,11 +224,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return runtime->launch_begins(communicator, from(event.parent), event.kernel_launch.stream);
     case kEventCeColl: {
       if (kVersion < 6) return 0;
-      const CeColl& copy = event.ce_coll;
-      TaskSeen task;
-      task.call = from(event.parent);
-      task.operation = call_seen(copy.function, copy.count, copy.datatype, copy.root, copy.stream, false);
-      return runtime->copy_begins(communicator, task, copy.stream);
+      return runtime->copy_begins(communicator, from(event.parent), event.ce_coll.stream);
     }
     default:
       return 0;

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/clock_actuator.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/log.h"
+#include "trace_reader.h"
+
+namespace powerccl::test {
+namespace {
+
+constexpr uint64_t kSecond = 1000000000u;
+
+// A GPU whose driver takes its time, and fails when told to.
+struct Gpu {
+  std::mutex mutex;
+  std::vector<uint32_t> done;  // clocks set; 0 for resets
+  uint32_t now = 0;
+  int delay_us = 0, set_result = 0, reset_result = 0;
+
+  ClockClient client() {
+    ClockClient made;
+    made.self = this;
+    made.dry = false;
+    made.set = [](void* self, uint32_t, uint32_t mhz) { return static_cast<Gpu*>(self)->carry_out(mhz); };
+    made.reset = [](void* self) { return static_cast<Gpu*>(self)->carry_out(0); };
+    made.read = [](void* self, uint32_t* mhz) {
+      *mhz = static_cast<Gpu*>(self)->now;
+      return 0;
+    };
+    made.explain = [](void*, int, const char** hint) -> const char* {
+      *hint = "try again as root";
+      return "no permission";
+    };
+    return made;
+  }
+  int carry_out(uint32_t mhz) {
+    usleep(static_cast<useconds_t>(delay_us));
+    std::lock_guard guard(mutex);
+    const int result = mhz != 0 ? set_result : reset_result;
+    done.push_back(mhz);
+    if (result == 0) now = mhz;
+    return result;
+  }
+  uint32_t clock() {
+    std::lock_guard guard(mutex);
+    return now;
+  }
+  size_t calls() {
+    std::lock_guard guard(mutex);
+    return done.size();
+  }
+};
+
+class Actuator : public testing::Test {
+ protected:
+  void SetUp() override {
+    powerccl_trace_header header = {};
+    ASSERT_EQ(trace.open((folder / "a.trace").c_str(), header, 16u << 20), 0);
+  }
+  void start() { ASSERT_TRUE(actuator->start(gpu.client(), &trace, false)); }
+  bool reaches(uint32_t mhz) {
+    for (int i = 0; i < 10000 && gpu.clock() != mhz; ++i) usleep(1000);
+    return gpu.clock() == mhz;
+  }
+  std::vector<powerccl_trace_record> clocks() { return read_trace(folder / "a.trace").of(POWERCCL_REC_CLOCK); }
+
+  Folder folder;
+  TraceWriter trace;
+  Gpu gpu;
+  std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
+};
+
+TEST_F(Actuator, SetsWhileHeldAndResetsAfter) {
+  start();
+  actuator->hold(480, 7);
+  ASSERT_TRUE(reaches(480));
+  actuator->release(1, 7);
+  ASSERT_TRUE(reaches(0));
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  const auto records = clocks();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].clock.max_mhz, 480u);
+  EXPECT_EQ(records[0].clock.min_mhz, 480u);
+  EXPECT_EQ(records[0].clock.call_id, 7u);
+  EXPECT_EQ(records[0].clock.read_back_mhz, 480u);
+  EXPECT_EQ(records[0].flags & POWERCCL_FLAG_DRY, 0);
+  EXPECT_LE(records[0].clock.asked_ns, records[0].clock.begin_ns);
+  EXPECT_LE(records[0].clock.begin_ns, records[0].clock.end_ns);
+  EXPECT_EQ(records[1].clock.max_mhz, 0u);
+  EXPECT_EQ(records[1].clock.call_id, 7u);
+}
+
+TEST_F(Actuator, StaysWhileAnybodyHolds) {
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  actuator->hold(480, 2);
+  actuator->release(1, 1);
+  usleep(20000);
+  EXPECT_EQ(gpu.clock(), 480u);
+  actuator->release(1, 2);
+  EXPECT_TRUE(reaches(0));
+  actuator->stop(5 * kSecond);
+  EXPECT_EQ(gpu.done, (std::vector<uint32_t>{480, 0}));
+}
+
+TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
+  gpu.delay_us = 20000;
+  start();
+  actuator->hold(300, 1);
+  while (gpu.calls() == 0) {
+    // While the first is being carried out, ten more come.
+    if (actuator->switches() == 0) break;
+  }
+  usleep(5000);
+  for (uint32_t i = 0; i < 10; ++i) actuator->hold(400 + 10 * i, 2 + i);
+  ASSERT_TRUE(reaches(490));
+  actuator->release(11, 11);
+  ASSERT_TRUE(reaches(0));
+  actuator->stop(5 * kSecond);
+  EXPECT_EQ(gpu.done, (std::vector<uint32_t>{300, 490, 0}));
+  EXPECT_EQ(clocks()[1].clock.coalesced, 9u);
+  EXPECT_EQ(clocks()[1].clock.call_id, 11u);
+}
+
+TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
+  gpu.delay_us = 30000;
+  start();
+  actuator->hold(480, 1);
+  usleep(5000);
+  for (uint64_t call = 2; call < 50; ++call) {
+    actuator->hold(510, call);
+    actuator->release(1, call);
+  }
+  actuator->release(1, 1);
+  ASSERT_TRUE(reaches(480) || gpu.calls() > 0);
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_EQ(gpu.clock(), 0u);
+  EXPECT_LE(gpu.done.size(), 2u);
+}
+
+TEST_F(Actuator, WishingDoesNotWaitForTheDriver) {
+  gpu.delay_us = 300000;
+  start();
+  actuator->hold(480, 1);
+  usleep(20000);
+  const uint64_t begin = monotonic_ns();
+  for (uint64_t call = 2; call < 1002; ++call) actuator->hold(480, call);
+  EXPECT_LT(monotonic_ns() - begin, 200000000u);
+  actuator->release(1001, 1);
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+}
+
+TEST_F(Actuator, RefusalIsSaidOnceAndUndone) {
+  gpu.set_result = 4;
+  int text[2];
+  ASSERT_EQ(pipe(text), 0);
+  log_to(text[1]);
+  start();
+  for (uint64_t call = 1; call < 20; ++call) {
+    actuator->hold(480, call);
+    usleep(500);
+    actuator->release(1, call);
+  }
+  for (int i = 0; i < 5000 && !actuator->failed(); ++i) usleep(1000);
+  EXPECT_TRUE(actuator->failed());
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  log_to(2);
+  close(text[1]);
+  char said[2048] = "";
+  EXPECT_GT(read(text[0], said, sizeof(said) - 1), 0);
+  close(text[0]);
+  EXPECT_STREQ(said,
+               "powerccl: the clock cannot be set (code 4: no permission); from here on clocks are left alone\n"
+               "hint: try again as root\n");
+  const auto records = clocks();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].clock.result, 4);
+  EXPECT_EQ(records[1].clock.max_mhz, 0u);  // a failed set may have worked all the same
+  EXPECT_EQ(read_trace(folder / "a.trace").notes(), "clock set failed: disarmed to observe\n");
+}
+
+TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {
+  log_to(open("/dev/null", O_WRONLY));
+  gpu.reset_result = 15;
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  actuator->release(1, 1);
+  for (int i = 0; i < 5000 && gpu.calls() < 2; ++i) usleep(1000);
+  EXPECT_FALSE(actuator->settle(5 * kSecond));
+  gpu.reset_result = 0;
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  log_to(2);
+  EXPECT_EQ(gpu.clock(), 0u);
+}
+
+TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
+  start();
+  actuator->hold(480, 1);
+  actuator->hold_on();
+  ASSERT_TRUE(reaches(480));
+  EXPECT_TRUE(actuator->settle(5 * kSecond));
+  EXPECT_EQ(gpu.clock(), 0u);
+  actuator->release(2, 1);  // late, and of no effect on those who come after
+  actuator->hold(510, 2);
+  ASSERT_TRUE(reaches(510));
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_EQ(gpu.clock(), 0u);
+}
+
+TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {
+  gpu.delay_us = 1500000;
+  start();
+  actuator->hold(480, 1);
+  usleep(50000);
+  const uint64_t begin = monotonic_ns();
+  EXPECT_FALSE(actuator->stop(kSecond / 10));
+  EXPECT_LT(monotonic_ns() - begin, kSecond);
+  // The thread that was left to itself undoes what it did, in its own time.
+  EXPECT_TRUE(reaches(480) && reaches(0));
+  usleep(100000);
+}
+
+TEST_F(Actuator, ThreadsWishAndReleaseAtOnce) {
+  start();
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      for (uint64_t i = 0; i < 5000; ++i) {
+        actuator->hold(static_cast<uint32_t>(400 + t), t * 5000 + i);
+        actuator->release(1, t * 5000 + i);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_TRUE(actuator->stop(10 * kSecond));
+  EXPECT_EQ(gpu.clock(), 0u);
+  for (const auto& record : clocks()) {
+    EXPECT_TRUE(record.clock.max_mhz == 0 || (record.clock.max_mhz >= 400 && record.clock.max_mhz < 404));
+  }
+}
+
+}  // namespace
+}  // namespace powerccl::test

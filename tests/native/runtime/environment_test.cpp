@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/environment.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+
+#include "runtime/log.h"
+
+namespace powerccl::test {
+namespace {
+
+class EnvironmentTest : public testing::Test {
+ protected:
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  void TearDown() override {
+    for (const auto& name : names_) unsetenv(name.c_str());
+  }
+  // What is said on stderr while the environment is read.
+  std::string read() {
+    int text[2];
+    EXPECT_EQ(pipe(text), 0);
+    log_to(text[1]);
+    read_environment(&environment);
+    log_to(2);
+    close(text[1]);
+    std::string said(4096, '\0');
+    said.resize(static_cast<size_t>(::read(text[0], said.data(), said.size())));
+    close(text[0]);
+    return said;
+  }
+  Environment environment;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+TEST_F(EnvironmentTest, WithoutARunFolderNothingIsReadOrSaid) {
+  set("POWERCCL_POLICY", "nonsense");
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.run_folder, "");
+}
+
+TEST_F(EnvironmentTest, DefaultsAreTheTables) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.run_folder, "/tmp/run");
+  EXPECT_EQ(environment.policy, PolicyName::kObserve);
+  EXPECT_EQ(environment.clocks, ClockClientName::kDry);
+  EXPECT_EQ(environment.kernel_events, KernelEvents::kAuto);
+  EXPECT_EQ(environment.trace_limit_bytes, 256u << 20);
+  EXPECT_EQ(environment.rank, -1);
+  EXPECT_EQ(environment.local_rank, -1);
+  EXPECT_FALSE(environment.disabled);
+  EXPECT_FALSE(environment.emulated);
+}
+
+TEST_F(EnvironmentTest, ValuesAreTaken) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  set("POWERCCL_POLICY", "percall");
+  set("POWERCCL_CLOCKS", "nvml");
+  set("POWERCCL_KERNEL_EVENTS", "all");
+  set("POWERCCL_TRACE_LIMIT_MB", "3");
+  set("POWERCCL_DEBUG", "2");
+  set("POWERCCL_EMULATOR_SOCKET", "/tmp/socket");
+  set("RANK", "5");
+  set("WORLD_SIZE", "8");
+  set("LOCAL_RANK", "1");
+  set("SLURM_PROCID", "7");
+  EXPECT_EQ(read(), "");
+  EXPECT_EQ(environment.policy, PolicyName::kPerCall);
+  EXPECT_EQ(environment.clocks, ClockClientName::kNvml);
+  EXPECT_EQ(environment.kernel_events, KernelEvents::kAll);
+  EXPECT_EQ(environment.trace_limit_bytes, 3u << 20);
+  EXPECT_EQ(environment.debug, 2);
+  EXPECT_TRUE(environment.emulated);
+  EXPECT_EQ(environment.rank, 5);
+  EXPECT_EQ(environment.nranks, 8);
+  EXPECT_EQ(environment.local_rank, 1);
+}
+
+TEST_F(EnvironmentTest, NonsenseIsSaidAndReplacedByTheDefault) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  set("POWERCCL_POLICY", "fastest");
+  set("POWERCCL_TRACE_LIMIT_MB", "-5");
+  set("RANK", "five");
+  const std::string said = read();
+  EXPECT_NE(said.find("powerccl: POWERCCL_POLICY=fastest is not known; using observe\nhint: "), std::string::npos);
+  EXPECT_NE(said.find("POWERCCL_TRACE_LIMIT_MB=-5"), std::string::npos);
+  EXPECT_EQ(environment.policy, PolicyName::kObserve);
+  EXPECT_EQ(environment.trace_limit_bytes, 256u << 20);
+  EXPECT_EQ(environment.rank, -1);
+  // What all ranks of a host would say, the first one says.
+  set("LOCAL_RANK", "3");
+  EXPECT_EQ(read(), "");
+}
+
+}  // namespace
+}  // namespace powerccl::test
