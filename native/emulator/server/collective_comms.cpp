@@ -2,6 +2,7 @@
 // Communicators: joining, splitting, leaving, aborting, and telling ranks what happened to the others.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "emulator/server/collective_engine.h"
 
@@ -243,6 +244,7 @@ void CollectiveEngine::client_gone(ClientId client, Time) {
       involved = true;
       comm.splits[rank].clear();
       state.poll_request = 0;
+      state.events.clear();
       if (state.life != RankState::Life::kLeft) state.life = RankState::Life::kLost;
     }
     if (!involved) continue;
@@ -252,9 +254,10 @@ void CollectiveEngine::client_gone(ClientId client, Time) {
   }
 }
 
+// A rank that left is still owed what happened before.
 void CollectiveEngine::forget_if_empty(Comm& comm) {
   const bool empty = std::all_of(comm.ranks.begin(), comm.ranks.end(), [](const RankState& rank) {
-    return rank.life == RankState::Life::kLeft || rank.life == RankState::Life::kLost;
+    return rank.life == RankState::Life::kLost || (rank.life == RankState::Life::kLeft && rank.events.empty());
   });
   if (empty) comms_.erase(comm.id);
 }
@@ -262,28 +265,26 @@ void CollectiveEngine::forget_if_empty(Comm& comm) {
 void CollectiveEngine::poll(Comm& comm, uint32_t rank, uint64_t request) {
   RankState& state = comm.ranks[rank];
   if (!request) return;
-  if (state.life == RankState::Life::kLeft) return engine_.reply(state.client, request, kCollectiveInvalidArgument, {});
   if (state.poll_request) engine_.reply(state.client, state.poll_request, kCollectiveInvalidUsage, {});
   state.poll_request = request;
-  if (state.events.empty()) return;
-  CommEvent first = state.events.front();
-  state.events.pop_front();
-  tell(comm, rank, first);
+  deliver(comm, rank);
 }
 
-void CollectiveEngine::tell(Comm& comm, uint32_t rank, CommEvent event) {
+void CollectiveEngine::tell(Comm& comm, uint32_t rank, const CommEvent& event) {
   RankState& state = comm.ranks[rank];
   if (state.life == RankState::Life::kLeft || state.life == RankState::Life::kLost) return;
-  if (!state.poll_request) {
-    state.events.push_back(event);
-    return;
-  }
-  std::vector<CommEvent> events{event};
-  while (!state.events.empty() && events.size() < kMaxEventsPerReply) {
-    events.push_back(state.events.front());
-    state.events.pop_front();
-  }
+  state.events.push_back(event);
+  deliver(comm, rank);
+}
+
+void CollectiveEngine::deliver(Comm& comm, uint32_t rank) {
+  RankState& state = comm.ranks[rank];
+  if (!state.poll_request || state.events.empty()) return;
+  const size_t count = std::min(state.events.size(), kMaxEventsPerReply);
+  const std::vector<CommEvent> events(state.events.begin(), state.events.begin() + static_cast<std::ptrdiff_t>(count));
+  state.events.erase(state.events.begin(), state.events.begin() + static_cast<std::ptrdiff_t>(count));
   engine_.reply(state.client, std::exchange(state.poll_request, 0), kCollectiveOk, std::as_bytes(std::span(events)));
+  if (state.life == RankState::Life::kLeft) forget_if_empty(comm);
 }
 
 void CollectiveEngine::tell_error(Comm& comm, uint32_t rank, int32_t result, const std::string& text) {

@@ -149,7 +149,8 @@ class CollectiveEngine : public CollectiveHandler {
   void refuse(ClientId client, uint64_t request, int32_t error, const std::string& text);
   Comm* find(uint64_t id);
   void forget_if_empty(Comm& comm);
-  void tell(Comm& comm, uint32_t rank, CommEvent event);
+  void tell(Comm& comm, uint32_t rank, const CommEvent& event);
+  void deliver(Comm& comm, uint32_t rank);  // may forget the communicator
   void tell_error(Comm& comm, uint32_t rank, int32_t result, const std::string& text);
   void tell_of_missing(Comm& comm);
   void break_comm(Comm& comm, int32_t result, const std::string& text);

@@ -85,8 +85,6 @@ double input(int rank, size_t index) {
   const size_t at = index + static_cast<size_t>(rank);
   return 1 + (at % 4 == 0) + (at % 5 == 0);
 }
-return 1 + static_cast<double>((index * 7 + static_cast<size_t>(rank) * 3) % 3);
-}
 
 double reduced(int ranks, size_t index, int op, ncclDataType_t type) {
   double value = input(0, index);
