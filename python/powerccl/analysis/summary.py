@@ -27,6 +27,9 @@ THROTTLE_REASONS = {
     0x40: "thermal limit (hardware)",
     0x80: "power brake",
 }
+ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for checking; ours comes from the kernels
+# A stretch must last so many samples for its energy to be its own.
+LONG_IN_SAMPLES = 1.5
 
 
 @dataclass
@@ -53,7 +56,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
     _attribute(patterns, kernels, gpus)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
-    notes = list(dict.fromkeys(tables.notes(run)["text"].to_list()))
+    notes = [text for text in dict.fromkeys(tables.notes(run)["text"].to_list()) if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
         emulated=(info.emulated if info else "") or ("yes" if run.emulated else ""),
@@ -217,7 +220,7 @@ def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
 
 
 def _attribute(patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled]) -> None:
-    """Fill joules_per_operation where a kernel outlasts the sampling and the GPU's communication power is known."""
+    """Fill joules_per_operation from stretches of one kind that outlast the sampling, back-to-back kernels as one."""
     curves = {gpu.finding.gpu: gpu for gpu in gpus}
     for row in patterns:
         joules, operations = 0.0, 0
@@ -227,11 +230,11 @@ def _attribute(patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sa
             if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
                 continue
             curve = sampled.attribution.curve
-            if (row.median_us or 0.0) * 1e3 < curve.read_ns:
-                continue
-            spans = np.stack([rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()], axis=1)
-            inside = (spans[:, 0] >= curve.time_ns[0]) & (spans[:, 1] <= curve.time_ns[-1])
-            joules += curve.within(spans[inside])
+            start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+            stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)))
+            long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_SAMPLES * curve.read_ns]
+            inside = iv.contains(long, start) & iv.contains(long, stop - 1)
+            joules += curve.within(iv.union(start[inside], stop[inside]))
             operations += int(inside.sum())
         if operations:
             row.joules_per_operation = joules / operations

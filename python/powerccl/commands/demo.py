@@ -45,6 +45,9 @@ def command(models: tuple[str, ...], iterations: int, json_file: str, html_file:
     published), and sets the published figures beside the ones measured here. Every figure here is emulated.
     """
     models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
+    from powerccl.platforms.store import BUILTIN, load_profile
+
+    load_profile(str(BUILTIN / f"{PLATFORM}.json"))  # before minutes are spent
     console = _console(json_file)
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as temporary:
         runs = runs_dir or Path(temporary)
@@ -82,6 +85,7 @@ def _console(json_file: str) -> Console:
 
 def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
     from powerccl.analysis.training import read_train_result, read_training
+    from powerccl.platforms.store import BUILTIN
 
     result_file = "train.json"
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
@@ -90,7 +94,7 @@ def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
         request = Request(
             command=[program, "train", "--model", model, "--iterations", str(iterations), "--json", str(written)],
             policy=policy,
-            platform=PLATFORM if policy != "observe" else "",
+            platform=str(BUILTIN / f"{PLATFORM}.json") if policy != "observe" else "",
             emulate=PLATFORM,
             name=f"{model}-{policy}",
             runs=runs,

@@ -31,7 +31,7 @@ from powerccl.launch.record import Request, record
 @click.option("--name", default="", help="Name of the run folder; the command's by default.")
 @click.option(
     "--runs-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     default=Path("runs"),
     show_default=True,
     help="Where run folders go.",

@@ -191,7 +191,7 @@ def _start_agent(
     native: NativeFiles, folder: Path, request: Request, base: Mapping[str, str], say: Callable[[str], None]
 ) -> Service | None:
     agent = start_agent(native, folder, request.interval_ms, base, machine.node())
-    if not agent.wait_ready(AGENT_READY_S) and agent.process.poll() is not None:
+    if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
         say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
         agent.stop(0)
         return None

@@ -50,6 +50,14 @@ class Service:
                 seen += chunk
         return True
 
+    def has_ended(self, seconds: float) -> bool:
+        """Whether it has ended, or does so within that time."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def stop(self, seconds: float) -> bool:
         """End its stdin, give it time to finish, then terminate it. True if it went by itself."""
         if self.process.stdin:

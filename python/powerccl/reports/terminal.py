@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -60,7 +61,8 @@ def _facts(summary: RunSummary) -> Text:
     if summary.library:
         parts.append(summary.library)
     parts.append(ended)
-    line = Text(shlex.join(summary.command)[:160] + "\n" if summary.command else "", style="dim")
+    words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
+    line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
     return line.append(" · ".join(parts))
 
 

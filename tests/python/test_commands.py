@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a user meets it: output, messages, exit codes. Native programs are stand-ins (fakes.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fakes
+import pytest
+import synthetic
+from click.testing import CliRunner
+from test_platforms import profile
+
+from powerccl.commands import VERBS, cli
+from powerccl.platforms.schema import encode
+
+PACKAGE = Path(__file__).parents[2] / "python"
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POWERCCL_NATIVE", str(fakes.native_folder(tmp_path / "native")))
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "powerccl", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def powerccl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, **environment)
+    out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def only_run(work: Path) -> Path:
+    (run,) = (work / "runs").iterdir()
+    return run
+
+
+def test_help_lists_every_verb_and_exits_with_0() -> None:
+    result = CliRunner().invoke(cli, [])
+    assert result.exit_code == 0
+    for verb in VERBS:
+        assert verb in result.output
+        described = CliRunner().invoke(cli, [verb, "--help"])
+        assert described.exit_code == 0
+        assert "Usage:" in described.output
+
+
+def test_version() -> None:
+    assert powerccl("--version").stdout.startswith("powerccl, version 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "hint"),
+    [
+        (["rum"], "No such command 'rum'", "`powerccl --help`"),
+        (["run", "--polcy", "x", "true"], "No such option", "`powerccl run --help`"),
+        (["run"], "no command to run", "powerccl run -- python train.py"),
+        (["run", "--policy", "percal", "--", "true"], "unknown policy 'percal'", "did you mean 'percall'?"),
+        (["run", "--emulate", "t4x9", "--", "true"], "unknown emulated platform 't4x9'", "did you mean 't4x8'?"),
+        (["run", "--policy", "percall", "--emulate", "h200x4", "--", "true"], "unknown platform 'h200x4'", "known:"),
+        (["run", "--baseline", "none", "--", "true"], "no baseline run none", "runs/"),
+        (["run", "--interval-ms", "-1", "--", "true"], "Invalid value for '--interval-ms'", "--help"),
+        (["demo", "--model", "lama"], "unknown model 'lama'", "microllama"),
+        (["profile", "--patterns", "all_redcue"], "unknown pattern 'all_redcue'", "did you mean 'all_reduce'?"),
+        (["profile", "--sizes", "1M:x"], "--sizes 1M:x: not understood", "128K:64M:2"),
+        (["profile", "--sizes", "0"], "no size above 0", "128K:64M:2"),
+        (["profile", "--clocks", "fast"], "--clocks fast: not understood", "1590,900,450"),
+        (["bench", "--emulate", "nope", "all_reduce"], "unknown emulated platform 'nope'", "t4x8"),
+    ],
+)
+def test_user_errors_exit_with_1_and_a_hint(arguments: list[str], words: str, hint: str, work: Path) -> None:
+    result = powerccl(*arguments)
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert hint in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert not (work / "runs").exists()
+
+
+def test_run_passes_output_and_code_through_and_leaves_a_folder(work: Path) -> None:
+    result = powerccl("run", "--", "sh", "-c", "echo mine; echo its >&2; exit 7")
+    assert result.returncode == 7
+    assert result.stdout == "mine\n"
+    assert "its" in result.stderr
+    assert "exit 7" in result.stderr
+    run = only_run(work)
+    info = json.loads((run / "run.json").read_text())
+    assert info["exit_code"] == 7
+    assert info["command"][0] == "sh"
+    assert info["end_ns"] > info["start_ns"] > 0
+    assert json.loads((run / "summary.json").read_text())["exit_code"] == 7
+    assert (run / "agent-is-gone").exists()
+    assert "--interval-ms 20" in (run / "agent-was-here").read_text()
+
+
+def test_the_job_sees_its_environment(work: Path) -> None:
+    result = powerccl("run", "-q", "--", "env")
+    seen = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    assert seen["POWERCCL_POLICY"] == "observe"
+    assert seen["POWERCCL_CLOCKS"] == "none"
+    assert seen["POWERCCL_RUN_FOLDER"] == str(only_run(work))
+    assert seen["NCCL_PROFILER_PLUGIN"].endswith("lib/libpowerccl-nccl.so")
+    assert result.stderr == ""
+
+
+def test_emulated_percall_gets_a_table_and_the_emulators_libraries(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(encode(profile()))
+    result = powerccl(
+        "run", "-q", "--emulate", "t4x8", "--policy", "percall", "--platform", str(tmp_path / "mine.json"), "--", "env"
+    )
+    assert result.returncode == 0, result.stderr
+    seen = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    assert seen["POWERCCL_CLOCKS"] == "nvml"
+    assert seen["LD_LIBRARY_PATH"].split(":")[0].endswith("native/emulator")
+    table = Path(seen["POWERCCL_POLICY_TABLE"])
+    assert table.parent == only_run(work)
+    assert "min_clock_mhz all_reduce 1048576 inf 480" in table.read_text()
+    assert not Path(seen["POWERCCL_EMULATOR_SOCKET"]).exists()  # the server has gone with the job
+
+
+def test_dry_in_the_environment_wins(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(encode(profile()))
+    arguments = ["run", "-q", "--emulate", "t4x8", "--policy", "percall", "--platform", str(tmp_path / "mine.json")]
+    result = powerccl(*arguments, "--set-clocks", "--", "env", POWERCCL_CLOCKS="dry")
+    assert "POWERCCL_CLOCKS=dry\n" in result.stdout
+    assert "POWERCCL_CLOCKS=dry: no clock is set" in result.stderr
+
+
+def test_percall_without_a_gpu_records_only() -> None:
+    result = powerccl("run", "-q", "--policy", "percall", "--", "env", LD_LIBRARY_PATH="")
+    assert result.returncode == 0
+    assert "recording only" in result.stderr
+    assert "POWERCCL_POLICY=observe" in result.stdout
+
+
+def test_a_users_own_profiler_is_replaced_aloud() -> None:
+    result = powerccl("run", "-q", "--", "true", NCCL_PROFILER_PLUGIN="inspector")
+    assert "NCCL loads one profiler" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [(["no-such-program"], 127), (["./data"], 126)])
+def test_a_command_that_cannot_start_exits_as_a_shell_would(command: list[str], code: int, work: Path) -> None:
+    (work / "data").write_text("x")
+    result = powerccl("run", "--", *command)
+    assert result.returncode == code
+    assert "error: cannot run" in result.stderr
+
+
+def test_a_signal_ends_job_and_launcher_alike(work: Path) -> None:
+    process = start("run", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "exit 143" in err
+    assert json.loads((only_run(work) / "run.json").read_text())["signal"] == signal.SIGTERM
+
+
+def test_a_killed_launcher_leaves_a_readable_folder_and_no_agent(work: Path) -> None:
+    process = start("run", "--", "sh", "-c", "echo $$; sleep 60")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait(30)
+    run = only_run(work)
+    deadline = time.monotonic() + 20
+    while not (run / "agent-is-gone").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (run / "agent-is-gone").exists()
+    os.kill(child, signal.SIGKILL)
+    process.stdout.close()
+    info = json.loads((run / "run.json").read_text())
+    assert info["exit_code"] is None
+    assert info["end_ns"] == 0
+
+
+def test_two_jobs_at_once_have_two_folders(work: Path) -> None:
+    jobs = [start("run", "-q", "--name", "same", "--", "sleep", "0.3") for _ in range(3)]
+    for job in jobs:
+        job.communicate(timeout=60)
+    assert [job.returncode for job in jobs] == [0, 0, 0]
+    assert len(list((work / "runs").iterdir())) == 3
+
+
+def test_ranks_of_one_job_share_folder_and_agent(work: Path) -> None:
+    step = {"SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
+    arguments = ("run", "--", "sh", "-c", "echo $POWERCCL_RUN_FOLDER; sleep 0.3")
+    ranks = [start(*arguments, **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)) for i in range(3)]
+    said = [rank.communicate(timeout=60) for rank in ranks]
+    assert len({out for out, _ in said}) == 1
+    assert [bool(err) for _, err in said] == [True, False, False]  # rank 0 speaks for all
+    run = only_run(work)
+    assert run.name == "slurm-9.0-sh"
+    assert len((run / "agent-was-here").read_text().splitlines()) == 1
+
+
+def test_a_run_folder_that_cannot_be_made(work: Path) -> None:
+    (work / "runs").write_text("in the way")
+    result = powerccl("run", "--", "sh", "-c", "echo ran")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "--best-effort" in result.stderr
+    result = powerccl("run", "--best-effort", "--", "sh", "-c", "echo ran; exit 3")
+    assert (result.returncode, result.stdout) == (3, "ran\n")
+    assert "running unrecorded" in result.stderr
+
+
+def test_a_disk_that_fills_up_leaves_the_job_alone(work: Path) -> None:
+    # The folder becomes a file while the job runs: nothing more can be written there.
+    script = 'rm -r "$POWERCCL_RUN_FOLDER"; echo > "$POWERCCL_RUN_FOLDER"; exit 6'
+    result = powerccl("run", "--", "sh", "-c", script)
+    assert result.returncode == 6
+    assert "could not be recorded" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_agent_that_fails_is_told_and_the_job_runs(work: Path, tmp_path: Path) -> None:
+    fakes.write_program(
+        tmp_path / "native/bin/powerccl-agent", "#!/bin/sh\necho 'powerccl-agent: broken' >&2; exit 1\n"
+    )
+    result = powerccl("run", "-q", "--", "sh", "-c", "exit 5")
+    assert result.returncode == 5
+    assert "power and clocks are not sampled: powerccl-agent: broken" in result.stderr
+
+
+def test_summary_as_json_and_against_a_baseline(work: Path) -> None:
+    assert powerccl("run", "-q", "--name", "before", "--", "true").returncode == 0
+    before = only_run(work)
+    synthetic.training_run(before)
+    result = powerccl("run", "--baseline", before.name, "--json", "-", "--", "true")
+    assert json.loads(result.stdout)["schema"] == 1
+    assert "against the baseline" in result.stderr
+    assert "the commands differ" in result.stderr
+
+
+def test_runs_start_without_heavy_imports() -> None:
+    code = (
+        "import sys; from powerccl.commands import run; "
+        "heavy = {'numpy', 'polars', 'rich', 'plotly', 'jinja2', 'msgspec'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_doctor_as_json_and_text() -> None:
+    result = powerccl("doctor", "--json")
+    document = json.loads(result.stdout)
+    states = {check["name"]: check["state"] for check in document["checks"]}
+    assert states["native files"] == "ok"
+    assert states["agent"] == "ok"
+    assert states["NCCL plugin"] == "broken"  # the stand-in is an empty file
+    assert not document["usable"]
+    assert result.returncode == 1
+    text = powerccl("doctor")
+    assert text.returncode == 1
+    assert "Does not work:" in text.stdout
+    assert "→ reinstall powerccl" in text.stdout
+
+
+def test_doctor_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "native/bin/powerccl-bench").unlink()
+    result = powerccl("doctor", "--json")
+    found = next(check for check in json.loads(result.stdout)["checks"] if check["name"] == "native files")
+    assert "lacks bin/powerccl-bench" in found["found"]
+    assert "make build" in found["advice"]
+
+
+def test_bench_passes_arguments_and_code(tmp_path: Path) -> None:
+    fakes.write_program(
+        tmp_path / "native/bin/powerccl-bench", '#!/bin/sh\necho "$@"; env | grep -c EMULATOR; exit 4\n'
+    )
+    result = powerccl("bench", "all_reduce", "-b", "1M", "--json", "x")
+    assert (result.returncode, result.stdout) == (4, "all_reduce -b 1M --json x\n0\n")
+    result = powerccl("bench", "--emulate", "t4x8", "--", "train", "--help")
+    assert (result.returncode, result.stdout) == (4, "train --help\n1\n")
+
+
+PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce,gather", "--sizes", "1M:4M:2", "--out", "p.json")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stand-in for libnvidia-ml answers nothing, so what would be asked of it is put in its place."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import json, powerccl.launch.gpus as g\n"
+        f"g.query_gpus_in = lambda _: g.Gpus(**json.loads({fakes.GPUS_MODULE_JSON!r}))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{PACKAGE}")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_profile_end_to_end(work: Path) -> None:
+    result = powerccl(*PROFILE, "--table", "p.table")
+    assert result.returncode == 0, result.stderr
+    made = json.loads((work / "p.json").read_text())
+    assert made["gpu"] == "Tesla T4"
+    assert made["emulated"]
+    assert len(made["points"]) == 2 * 3 * 4
+    assert {point["provenance"] for point in made["points"]} == {"emulated"}
+    assert "emulated here" in result.stdout
+    assert "published (8 x T4)" in result.stdout
+    assert "min_clock_mhz all_reduce 1048576 inf 480" in (work / "p.table").read_text()
+    # 20 us on 350, 700 and 1400 us: under 2 % from 4 MiB
+    assert {point["pattern"]: point["size_bytes"] for point in made["overhead"]} == {
+        "all_reduce": 4 << 20,
+        "gather": 4 << 20,
+    }
+    assert "t4x8: platform profile" in (work / "p.html").read_text()
+    assert not (work / "p.profiling").exists()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_an_interrupted_profile_goes_on(work: Path) -> None:
+    result = powerccl(*PROFILE, FAKE_BENCH_STOPS_AFTER="10")
+    assert result.returncode == 1
+    assert "powerccl-bench ended with 4: powerccl-bench: a rank failed" in result.stderr
+    assert "--resume" in result.stderr
+    assert not (work / "p.json").exists()
+    kept = (work / "p.profiling/points.jsonl").read_text()
+    assert kept.count('"point"') == 10
+    result = powerccl(*PROFILE, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert len(json.loads((work / "p.json").read_text())["points"]) == 24
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_profile_begun_anew_says_so(work: Path) -> None:
+    powerccl(*PROFILE, FAKE_BENCH_STOPS_AFTER="10")
+    assert "starting anew" in powerccl(*PROFILE).stderr
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_profile_where_clocks_may_not_be_set(work: Path) -> None:
+    result = powerccl(*PROFILE, POWERCCL_CLOCKS="dry")
+    assert result.returncode == 0, result.stderr
+    assert "only the clock found is profiled" in result.stderr
+    made = json.loads((work / "p.json").read_text())
+    assert not made["clocks_set"]
+    assert len(made["points"]) == 6
+
+
+def test_profile_without_a_gpu_points_at_the_emulator() -> None:
+    result = powerccl("profile", LD_LIBRARY_PATH="")
+    assert result.returncode == 1
+    assert "powerccl profile --emulate t4x8" in result.stderr
+
+
+def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("powerccl.launch.native.find_native", broken)
+    monkeypatch.setattr("powerccl.commands.bench.find_native", broken)
+    result = CliRunner().invoke(cli, ["bench", "x"])
+    assert result.exit_code == 2
+    assert "unexpected: RuntimeError: surprise" in result.output

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting jobs: folders, launchers, environment, services, and the child with its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fakes
+import pytest
+
+from powerccl.errors import PowercclError
+from powerccl.launch import folder as folders
+from powerccl.launch.child import ChildNotStartedError, run_child
+from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.environment import emulated_environment, job_environment, recorded
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.record import choose, decide_clocks
+from powerccl.launch.services import Service
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> NativeFiles:
+    return NativeFiles(fakes.native_folder(tmp_path / "native"))
+
+
+def test_native_files_by_environment(native: NativeFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
+    assert find_native().root == native.root
+    assert sorted(native.emulated_platforms()) == ["h200x4", "t4x8"]
+    monkeypatch.setenv("POWERCCL_NATIVE", str(tmp_path / "none"))
+    with pytest.raises(PowercclError, match="is no folder"):
+        find_native()
+
+
+def test_a_missing_native_file_says_how_to_get_it(native: NativeFiles) -> None:
+    native.path("bin/powerccl-bench").unlink()
+    with pytest.raises(PowercclError, match="powerccl-bench is missing") as error:
+        native.path("bin/powerccl-bench")
+    assert "make build" in error.value.hint
+
+
+def test_folders_of_one_second_are_distinct(tmp_path: Path) -> None:
+    made = {folders.make_folder(tmp_path / "runs", "job name/x", None) for _ in range(5)}
+    assert len(made) == 5
+    assert all("job-name-x" in path.name for path in made)
+    assert not list((tmp_path / "runs").rglob(".probe*"))
+
+
+def test_launchers_of_one_job_share_a_folder(tmp_path: Path) -> None:
+    environment = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
+    ranks = [folders.detect_launcher({**environment, "SLURM_PROCID": str(rank)}) for rank in range(4)]
+    made = {folders.make_folder(tmp_path, "app", launcher) for launcher in ranks}
+    assert [path.name for path in made] == ["slurm-77.2-app"]
+    assert ranks[3] == folders.JobLauncher("slurm", "slurm-77.2", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # a batch script, not a step
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "extern", "SLURM_STEP_NUM_TASKS": "4"}, None),
+        (
+            {
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "OMPI_COMM_WORLD_RANK": "2",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "PMIX_NAMESPACE": "prterun-n1-99@1",
+            },
+            folders.JobLauncher("openmpi", "mpi-prterun-n1-99-1", 2, 0),
+        ),
+        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        (
+            {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALRANKID": "1"},
+            folders.JobLauncher("hydra", f"mpi-{os.getppid()}", 1, 1),
+        ),
+    ],
+)
+def test_launchers_are_told_apart(environment: dict[str, str], expected: folders.JobLauncher | None) -> None:
+    assert folders.detect_launcher(environment) == expected
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file in the way")
+    with pytest.raises(PowercclError) as error:
+        folders.make_folder(tmp_path / "runs", "job", None)
+    assert "cannot write a run folder" in error.value.message
+    assert "--best-effort" in error.value.hint
+
+
+def test_socket_paths_are_short_private_and_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    long = tmp_path / ("x" * 200)
+    first, second = folders.socket_path(long), folders.socket_path(tmp_path)
+    assert first != second
+    assert len(first.name) < 20
+    assert first.parent.stat().st_mode & 0o777 == 0o700
+    first.parent.chmod(0o777)
+    with pytest.raises(PowercclError, match="belongs to somebody else"):
+        folders.socket_path(long)
+
+
+def test_the_jobs_environment(native: NativeFiles, tmp_path: Path) -> None:
+    base = {"LD_LIBRARY_PATH": "/opt/x", "POWERCCL_POLICY_TABLE": "stale", "SECRET_TOKEN": "s", "NCCL_DEBUG": "INFO"}
+    emulated = emulated_environment(base, native, tmp_path / "s.sock")
+    assert emulated["LD_LIBRARY_PATH"] == f"{native.root}/emulator:/opt/x"
+    assert emulated["POWERCCL_EMULATOR_SOCKET"] == str(tmp_path / "s.sock")
+    job = job_environment(base, native, tmp_path, "observe", None, "none")
+    assert job["NCCL_PROFILER_PLUGIN"] == f"{native.root}/lib/libpowerccl-nccl.so"
+    assert job["POWERCCL_RUN_FOLDER"] == str(tmp_path)
+    assert "POWERCCL_POLICY_TABLE" not in job
+    assert recorded(base).keys() == {"LD_LIBRARY_PATH", "POWERCCL_POLICY_TABLE", "NCCL_DEBUG"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "emulated", "set_clocks", "environment", "mode", "words"),
+    [
+        ("observe", False, False, {}, "none", None),
+        ("observe", True, False, {}, "none", None),
+        ("observe", False, True, {}, "none", "sets no clocks"),
+        ("percall", True, False, {}, "nvml", None),
+        ("percall", False, False, {}, "dry", "add --set-clocks to set them"),
+        ("percall", True, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
+        ("percall", False, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
+    ],
+)
+def test_who_may_set_clocks(
+    policy: str, emulated: bool, set_clocks: bool, environment: dict[str, str], mode: str, words: str | None
+) -> None:
+    found, said = decide_clocks(policy, emulated, set_clocks, environment)
+    assert found == mode
+    assert (said is None) if words is None else (said is not None and words in said)
+
+
+@pytest.mark.parametrize(("right", "mode"), [(True, "nvml"), (False, "dry")])
+def test_consent_without_the_right_runs_dry(right: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
+    found, said = decide_clocks("percall", False, True, {})
+    assert found == mode
+    assert right or (said is not None and "root or CAP_SYS_ADMIN" in said)
+
+
+def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: "Name:\tx\nCapEff:\t0000000000200000\n")
+    assert may_set_clocks()
+    monkeypatch.setattr(Path, "read_text", lambda _: "CapEff:\t0000000000100000\n")
+    assert not may_set_clocks()
+
+
+def test_no_driver_is_a_reason_not_an_error() -> None:
+    found = query_gpus("libno-such-nvml.so.1")
+    assert found.names == []
+    assert "no NVIDIA driver here" in found.describe()
+    assert query_gpus("libc.so.6").reason.startswith("NVML too old")
+    assert query_gpus_in({**os.environ, "LD_LIBRARY_PATH": ""}).names == query_gpus().names
+
+
+def test_mixed_gpus_are_described() -> None:
+    assert Gpus(names=["A", "A", "B"]).describe() == "2 x A + 1 x B"
+
+
+def test_choices_suggest() -> None:
+    assert choose("policy", "observe", ["observe", "percall"]) == "observe"
+    with pytest.raises(PowercclError) as error:
+        choose("policy", "percal", ["observe", "percall"])
+    assert error.value.hint == "did you mean 'percall'? known: observe, percall"
+
+
+def test_emulated_platforms_by_name_or_file(native: NativeFiles, tmp_path: Path) -> None:
+    assert emulated_platform(native, "t4x8").name == "t4x8.conf"
+    mine = tmp_path / "mine.conf"
+    mine.write_text("")
+    assert emulated_platform(native, str(mine)) == mine
+    with pytest.raises(PowercclError) as error:
+        emulated_platform(native, "t4x9")
+    assert "did you mean 't4x8'?" in error.value.hint
+    with pytest.raises(PowercclError, match="no platform file"):
+        emulated_platform(native, "./none.conf")
+
+
+def test_emulation_is_up_inside_and_gone_after(native: NativeFiles, tmp_path: Path) -> None:
+    with Emulation(native, emulated_platform(native, "t4x8"), tmp_path) as emulation:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(emulation.listening))
+        assert emulation.service is not None
+        process = emulation.service.process
+    assert process.poll() is not None
+    assert not emulation.listening.exists()
+
+
+def test_an_emulator_that_fails_is_quoted(native: NativeFiles, tmp_path: Path) -> None:
+    fakes.write_program(native.root / "bin/powerccl-emulator", "#!/bin/sh\necho 'line 3: no clocks' >&2; exit 1\n")
+    with (
+        pytest.raises(PowercclError, match="line 3: no clocks"),
+        Emulation(native, emulated_platform(native, "t4x8"), tmp_path),
+    ):
+        pass
+
+
+def test_a_service_ends_with_its_stdin(tmp_path: Path) -> None:
+    service = Service(["sh", "-c", "echo ready; cat; exit 0"], os.environ, tmp_path / "log")
+    assert service.wait_ready(10)
+    assert service.stop(10)
+
+
+def test_a_service_that_will_not_end_is_ended(tmp_path: Path) -> None:
+    service = Service(["sh", "-c", "echo ready; sleep 60"], os.environ, tmp_path / "log")
+    assert service.wait_ready(10)
+    assert not service.stop(0.1)
+    assert service.process.returncode == -signal.SIGTERM
+
+
+def test_a_service_without_ready(tmp_path: Path) -> None:
+    quiet = Service(["sh", "-c", "echo 'cannot: x' >&2; echo 'hint: y' >&2; exit 1"], os.environ, tmp_path / "log")
+    assert not quiet.wait_ready(10)
+    quiet.stop(5)
+    assert quiet.last_words() == "cannot: x"
+    slow = Service(["sleep", "60"], os.environ, tmp_path / "log2")
+    assert not slow.wait_ready(0.1)
+    slow.stop(0.1)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"),
+    [("exit 0", 0, None), ("exit 42", 42, None), ("kill -9 $$", 137, 9), ("kill -TERM $$", 143, 15)],
+)
+def test_how_a_child_ended(script: str, code: int, number: int | None) -> None:
+    ended = run_child(["sh", "-c", script], os.environ)
+    assert (ended.code, ended.signal) == (code, number)
+
+
+def test_a_child_that_cannot_start(tmp_path: Path) -> None:
+    with pytest.raises(ChildNotStartedError) as missing:
+        run_child(["/no/such/program"], os.environ)
+    assert missing.value.code == 127
+    plain = tmp_path / "data"
+    plain.write_text("x")
+    with pytest.raises(ChildNotStartedError) as denied:
+        run_child([str(plain)], os.environ)
+    assert denied.value.code == 126
+    script = tmp_path / "script"
+    fakes.write_program(script, "#!/no/such/interpreter\n")
+    with pytest.raises(ChildNotStartedError, match="interpreter") as broken:
+        run_child([str(script)], os.environ)
+    assert broken.value.code == 126
+
+
+def test_output_can_be_redirected(tmp_path: Path) -> None:
+    run_child(["sh", "-c", "echo out; echo err >&2"], os.environ, tmp_path / "log")
+    assert (tmp_path / "log").read_text() == "out\nerr\n"
+
+
+def test_the_child_has_the_systems_signal_dispositions(tmp_path: Path) -> None:
+    run_child(["sh", "-c", "grep -E 'SigBlk|SigIgn' /proc/self/status"], os.environ, tmp_path / "log")
+    masks = {line.split(":")[0]: int(line.split()[1], 16) for line in (tmp_path / "log").read_text().splitlines()}
+    assert masks["SigBlk"] == 0
+    assert not masks["SigIgn"] >> (signal.SIGPIPE - 1) & 1  # Python ignores it; a job expects to die of it
+
+
+LAUNCHER = """
+import os, sys
+sys.path.insert(0, {package!r})
+from powerccl.launch.child import run_child
+ended = run_child(sys.argv[1:], os.environ)
+sys.exit(ended.code)
+"""
+
+
+def start_launcher(*command: str, **more: object) -> subprocess.Popen[str]:
+    package = str(Path(__file__).parents[2] / "python")
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER.format(package=package), *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_child_once(number: signal.Signals) -> None:
+    script = (
+        "import signal,time,sys\n"
+        "got = []\n"
+        f"signal.signal({int(number)}, lambda *_: got.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not got: time.sleep(0.01)\n"
+        "time.sleep(0.2); print(len(got), flush=True); sys.exit(5)\n"
+    )
+    launcher = start_launcher(sys.executable, "-c", script)
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "ready\n"
+    launcher.send_signal(number)
+    assert launcher.stdout.read() == "1\n"
+    assert launcher.wait(20) == 5
+
+
+def test_a_signal_that_ends_the_child_shows_in_the_code() -> None:
+    launcher = start_launcher("sh", "-c", "echo ready; sleep 60")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "ready\n"
+    launcher.terminate()
+    assert launcher.wait(20) == 143
+
+
+def test_nohup_stays_nohup() -> None:
+    launcher = start_launcher(
+        "sh",
+        "-c",
+        "echo ready; sleep 0.5; exit 3",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "ready\n"
+    launcher.send_signal(signal.SIGHUP)
+    assert launcher.wait(20) == 3
+
+
+def test_a_launcher_whose_children_are_reaped_for_it_still_sees_the_end() -> None:
+    launcher = start_launcher("sh", "-c", "exit 9", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert launcher.wait(20) == 9
+
+
+def test_a_stopped_child_is_not_an_ended_one() -> None:
+    launcher = start_launcher("sh", "-c", "echo $$; sleep 0.3; exit 4")
+    assert launcher.stdout is not None
+    child = int(launcher.stdout.readline())
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(0.2)
+    assert launcher.poll() is None
+    os.kill(child, signal.SIGCONT)
+    assert launcher.wait(20) == 4
