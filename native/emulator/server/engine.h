@@ -16,60 +16,10 @@
 
 #include "emulator/protocol.h"
 #include "emulator/server/gpu.h"
+#include "emulator/server/interfaces.h"
 #include "emulator/server/platform.h"
 
 namespace powerccl::emulator {
-
-using Time = int64_t;  // ns
-using ClientId = uint32_t;
-using OpId = uint64_t;     // a collective at the front of its stream; never reused
-using WorkId = uint64_t;   // never reused, never 0
-using TimerId = uint64_t;  // never reused, never 0
-
-// An allocation mapped into the server; stays valid while held, even when its client is gone.
-struct Memory {
-  std::byte* data = nullptr;
-  size_t bytes = 0;
-  uint32_t gpu = 0;
-  Memory() = default;
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory();
-};
-
-// A collective whose turn in its stream has come.
-struct Arrival {
-  OpId op;
-  ClientId client;
-  uint32_t gpu;
-  std::span<const std::byte> payload;  // valid until finish() or withdrawn()
-};
-
-// What the collective engine implements (server/collective*).
-class CollectiveHandler {
- public:
-  virtual ~CollectiveHandler() = default;
-  // The op is at the front of its stream: its kernel would be launched now. Nothing behind it runs until finish().
-  virtual void arrived(const Arrival& arrival, Time now) = 0;
-  // The op is gone (its client died): the id is void, finish() on it does nothing.
-  virtual void withdrawn(OpId op, Time now) = 0;
-  // Message of type [kCollectiveFirst, kCollectiveLast]. If `request` is nonzero answer with Engine::reply(), now or
-  // later.
-  virtual void message(ClientId client, uint64_t request, uint32_t type, std::span<const std::byte> body, Time now) = 0;
-  // After all its ops were withdrawn. Requests of it that were not answered must be forgotten.
-  virtual void client_gone(ClientId client, Time now) = 0;
-};
-
-// How the engine reaches the outside; the server implements it over sockets, tests as they need.
-class Outside {
- public:
-  virtual ~Outside() = default;
-  virtual void reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) = 0;
-  virtual void run_callback(ClientId client, uint64_t callback, uint32_t stream, uint64_t sequence) = 0;
-  virtual std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation) = 0;
-  // Runs `job` beside the engine; `done` is called from the engine's thread afterwards, through Engine::from_outside().
-  virtual void run_in_worker(std::function<void()> job, std::function<void(Time)> done) = 0;
-};
 
 class Engine {
  public:
@@ -79,8 +29,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // ---- For the collective engine.
-  Time now() const { return now_; }
-  const Platform& platform() const { return platform_; }
+  Time now() const;
+  const Platform& platform() const;
   // The op's kernel is on the GPU from now: the start is published and the GPU draws communication power for `bytes`.
   void start(OpId op, double bytes);
   // The op is over; its stream goes on. `result` is published in the op's slot (0: fine). Without start() it counts as
@@ -97,10 +47,10 @@ class Engine {
   void reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body);
   std::shared_ptr<Memory> memory(ClientId client, uint64_t allocation);  // null: unknown
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done);
-  Gpu& gpu(uint32_t index) { return gpus_[index]; }
+  Gpu& gpu(uint32_t index);
 
   // ---- For whoever drives it.
-  void set_collective_handler(CollectiveHandler* handler) { collectives_ = handler; }
+  void set_collective_handler(CollectiveHandler* handler);
   void advance(Time to);         // carries out everything due up to and including `to`
   Time next_event() const;       // when something is due next; INT64_MAX if nothing is
   bool next_is_precise() const;  // that moment is visible outside: worth spinning for
@@ -116,13 +66,8 @@ class Engine {
   void publish(BoardPage& page);  // keep the board page up to date from now on
 
  private:
-  struct Impl;
-  friend struct Impl;
-  const Platform& platform_;
-  Time now_;
-  std::vector<Gpu> gpus_;
-  CollectiveHandler* collectives_ = nullptr;
-  std::unique_ptr<Impl> impl_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace powerccl::emulator

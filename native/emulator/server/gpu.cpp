@@ -42,8 +42,8 @@ void Gpu::wake() {
 }
 
 void Gpu::lock(uint32_t min_mhz, uint32_t max_mhz) {
-  // While the clock is locked the governor is not what limits it and does not wind up: computation then starts where its
-  // power fits, not at the maximum. This is how communicating at a low clock also calms the computation behind it.
+  // While the clock is locked the governor is not what limits it and does not wind up: computation then starts where
+  // its power fits, not at the maximum. This is how communicating at a low clock also calms the computation behind it.
   if (max_mhz == 0 && locked_max_mhz_ != 0) cap_mhz_ = clock_for(platform_->governor_start_w);
   locked_min_mhz_ = min_mhz;
   locked_max_mhz_ = max_mhz;
@@ -128,7 +128,7 @@ bool Gpu::tick(int64_t now) {
   if (average_w_ > limit_w + p.governor_high_w) {
     cap_mhz_ = std::min(cap_mhz_, clock_mhz_) - p.governor_step_mhz;
   } else if (!locked && !computing()) {
-    cap_mhz_ = p.clock_max_mhz; // without computation there is nothing to govern
+    cap_mhz_ = p.clock_max_mhz;  // without computation there is nothing to govern
   } else if (!locked && std::max(average_w_, watts_) < limit_w + p.governor_low_w) {
     cap_mhz_ += p.governor_step_mhz;
   }

@@ -42,7 +42,7 @@ class Gpu {
 
  private:
   double watts_at(double clock_mhz, bool computing) const;
-  double clock_for(double watts) const; // highest at which computation draws no more
+  double clock_for(double watts) const;  // highest at which computation draws no more
   double target_mhz() const;
   bool computing() const { return kernels_ > 0; }
   void roll(Integral& integral, int64_t from, int64_t to) const;
@@ -52,7 +52,7 @@ class Gpu {
   int64_t idle_since_;
   int64_t refresh_;
   double clock_mhz_;
-  double cap_mhz_;        // what the power governor allows
+  double cap_mhz_;    // what the power governor allows
   double average_w_;  // over the governor's lag
   double slow_w_;     // over its long average
   double temperature_c_;

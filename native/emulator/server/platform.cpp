@@ -253,9 +253,13 @@ double Platform::communication_w(double bytes, double clock_mhz) const {
   return at_size(comm_w, std::max(bytes, 1.0), 0) + comm_clock_w * fv2(clock_mhz);
 }
 
-double Platform::volts(double clock_mhz) const { return interpolate(voltage_v, clock_mhz, 1); }
+double Platform::volts(double clock_mhz) const {
+  return interpolate(voltage_v, clock_mhz, 1);
+}
 
-double Platform::fv2(double clock_mhz) const { return clock_mhz * volts(clock_mhz) * volts(clock_mhz); }
+double Platform::fv2(double clock_mhz) const {
+  return clock_mhz * volts(clock_mhz) * volts(clock_mhz);
+}
 
 double Platform::snap_mhz(double clock_mhz) const {
   const double steps = std::floor((std::min<double>(clock_mhz, clock_max_mhz) - clock_min_mhz) / clock_step_mhz + 1e-9);

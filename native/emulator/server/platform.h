@@ -61,19 +61,20 @@ struct Platform {
   // Power in watts: P8 when idle for long, else static + leakage(T) + tree * fV^2 + what runs.
   double idle_p8_w = 0, idle_drop_ms = 0, static_w = 0, tree_w = 0;  // tree_w, compute_w: W per MHz*V^2
   double compute_w = 0;
-  Line voltage_v;           // over MHz
-  SizeCurve comm_w;         // what communication adds, over the bytes of the operation
-  double comm_clock_w = 0;  // of it, W per MHz*V^2
-  double leakage_w_per_kv = 0, leakage_reference_c = 0; // per kelvin above the reference and volt
+  Line voltage_v;                                        // over MHz
+  SizeCurve comm_w;                                      // what communication adds, over the bytes of the operation
+  double comm_clock_w = 0;                               // of it, W per MHz*V^2
+  double leakage_w_per_kv = 0, leakage_reference_c = 0;  // per kelvin above the reference and volt
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
 
-  double power_limit_w = 0, peak_limit_w = 0; // peak 0: none
+  double power_limit_w = 0, peak_limit_w = 0;  // peak 0: none
   // The power governor. Under computation it compares the power averaged over `lag` with the limit and steps the clock
-  // down above limit + high, up below limit + low; whatever a long average exceeds the limit by lowers both, `gain` times.
+  // down above limit + high, up below limit + low; whatever a long average exceeds the limit by lowers both, `gain`
+  // times.
   double governor_period_ms = 10, governor_lag_ms = 25, governor_step_mhz = 15;
   double governor_low_w = 0, governor_high_w = 0;
   double governor_slow_ms = 1000, governor_slow_gain = 1;
-  double governor_start_w = 0; // where computation starts after a locked clock: the clock that draws this much
+  double governor_start_w = 0;  // where computation starts after a locked clock: the clock that draws this much
 
   double refresh_ms = 20;            // of NVML's power and energy readings
   double energy_read_us = 0;         // one read of the energy counter
@@ -93,7 +94,7 @@ struct Platform {
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
   double volts(double clock_mhz) const;
-  double fv2(double clock_mhz) const;  // MHz * V^2
+  double fv2(double clock_mhz) const;       // MHz * V^2
   double snap_mhz(double clock_mhz) const;  // to a step, downwards, within the range
 };
 
