@@ -74,6 +74,20 @@ int clock_lock(ClockDevice* device, uint32_t min_mhz, uint32_t max_mhz, Error* e
   return nvml_check(device->nvml->lock_clocks(handle_of(device), min_mhz, max_mhz), "locking the clock", error);
 }
 
+bool clock_refused(int code) {
+  switch (code) {
+    case kSymbolMissing:
+    case kBadArgument:
+    case NVML_ERROR_UNINITIALIZED:
+    case NVML_ERROR_INVALID_ARGUMENT:
+    case NVML_ERROR_NOT_SUPPORTED:
+    case NVML_ERROR_NO_PERMISSION:
+      return true;
+    default:
+      return false;
+  }
+}
+
 int clock_reset(ClockDevice* device, Error* error) {
   if (!device->nvml) return not_open(error);
   if (!device->nvml->reset_clocks) return nvml_lacks("nvmlDeviceResetGpuLockedClocks", error);

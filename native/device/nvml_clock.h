@@ -36,6 +36,10 @@ void clock_close(ClockDevice* device);
 // nvmlDeviceSetGpuLockedClocks: 0 < min_mhz <= max_mhz. Needs root (CAP_SYS_ADMIN) and outlives the process.
 int clock_lock(ClockDevice* device, uint32_t min_mhz, uint32_t max_mhz, Error* error);
 
+// Whether a clock_lock that ended with this code was turned away before anything changed (no right, not supported, not
+// a clock of this GPU). After any other failure the clock may be locked or not.
+bool clock_refused(int code);
+
 // nvmlDeviceResetGpuLockedClocks: back to the driver's own choice, whoever had set a lock.
 int clock_reset(ClockDevice* device, Error* error);
 

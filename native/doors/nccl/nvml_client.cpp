@@ -22,8 +22,12 @@ std::atomic<uint32_t> g_count{0};
 
 int set(void* self, uint32_t min_mhz, uint32_t max_mhz) {
   NvmlClient* client = static_cast<NvmlClient*>(self);
+  const bool marked = client->slot->state != POWERCCL_CLOCK_DEFAULT;
   device::journal_mark(client->slot);
-  return device::clock_lock(&client->device, min_mhz, max_mhz, &client->error);
+  const int code = device::clock_lock(&client->device, min_mhz, max_mhz, &client->error);
+  // A mark for a lock that never came about would have the agent try to undo what this user may not undo either.
+  if (!marked && device::clock_refused(code)) device::journal_clear(client->slot);
+  return code;
 }
 
 int reset(void* self) {

@@ -89,6 +89,12 @@ TEST_F(NvmlClock, ReportsAnNvmlThatFailsMidway) {
   EXPECT_EQ(clock_reset(&gpu, nullptr), 15) << "an error may be unwanted";
 }
 
+TEST_F(NvmlClock, TellsARefusalFromAFailure) {
+  for (int code : {2, 3, 4, static_cast<int>(kSymbolMissing), static_cast<int>(kBadArgument)})
+    EXPECT_TRUE(clock_refused(code)) << code;
+  for (int code : {0, 10, 15, 999}) EXPECT_FALSE(clock_refused(code)) << code;
+}
+
 TEST_F(NvmlClock, ReportsAnNvmlThatDoesNotInitialise) {
   fake->result[kFakeInit] = 9;  // DRIVER_NOT_LOADED
   ClockDevice other;

@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input and faults: a clear message with what to do, the job's own result unharmed, clocks as before, and a run
+folder that still reads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import (
+    IDLE_MHZ,
+    LOCK_MHZ,
+    Done,
+    EmulatedMachine,
+    Powerccl,
+    Running,
+    alive,
+    descendants,
+    eventually,
+    profile_of,
+)
+
+from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.summary import summarise
+from powerccl.launch.gpus import may_set_clocks
+from powerccl.traces import records
+from powerccl.traces.folder import RunData, read_run
+
+pytestmark = pytest.mark.timeout(300)
+
+needs_right = pytest.mark.skipif(
+    not may_set_clocks(), reason="outside --emulate, clocks are only set with CAP_SYS_ADMIN, as on a real machine"
+)
+COMMUNICATORS = str(Path(__file__).parent / "programs/communicators.py")
+SHORT = ("all_reduce", "-b", "1M", "-e", "4M", "-c", "1", "--min-time", "0.1")
+MANAGED = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "--min-time", "0.3")
+LONG = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "-n", "5000")  # over three minutes, unless it is ended
+
+
+def advised(done: Done) -> bool:
+    """Whether an error came with what to do."""
+    return "\nhint: " in done.err and "Traceback" not in done.err
+
+
+def last_run(powerccl: Powerccl) -> tuple[RunData, RunSummary]:
+    """The newest run folder, which must read and summarise without trouble of its own."""
+    run = read_run(powerccl.runs[-1])
+    return run, summarise(run)
+
+
+def is_whole(run: RunData) -> bool:
+    """Everything reads, and no clock is marked as locked."""
+    return not run.problems and not any(slot.locked for slot in run.journal)
+
+
+def notes(run: RunData) -> str:
+    """What the ranks noted in their traces."""
+    texts = [
+        bytes(text) for rank in run.ranks if records.NOTE in rank.kinds for text in rank.kinds[records.NOTE]["text"]
+    ]
+    return "\n".join(text.rstrip(b"\0").decode() for text in texts)
+
+
+def clock_requests(run: RunData) -> int:
+    """How often a clock was asked for, or would have been."""
+    return sum(len(rank.kinds[records.CLOCK]) for rank in run.ranks)
+
+
+# ---- Commands that cannot be carried out: nothing is started.
+
+
+def test_unknown_policy_names_the_nearest(powerccl: Powerccl) -> None:
+    done = powerccl("run", "--policy", "precall", "--", "touch", "started")
+    assert done.code == 1
+    assert "error: unknown policy 'precall'" in done.err
+    assert "hint: did you mean 'percall'? known: observe, percall" in done.err
+    assert not (powerccl.folder / "started").exists()
+    assert not powerccl.runs
+
+
+@pytest.mark.parametrize("option", ["--emulate", "--platform"])
+def test_unknown_platform_lists_the_known(powerccl: Powerccl, option: str) -> None:
+    extra = ["--emulate", "t4x8", "--policy", "percall"] if option == "--platform" else []
+    done = powerccl("run", *extra, option, "t4x9", "--", "touch", "started")
+    assert done.code == 1
+    assert "t4x9" in done.err
+    assert advised(done)
+    assert not (powerccl.folder / "started").exists()
+
+
+def test_missing_command(powerccl: Powerccl) -> None:
+    nothing = powerccl("run")
+    assert nothing.code == 1
+    assert "error: no command to run" in nothing.err
+    assert advised(nothing)
+    unknown = powerccl("run", "--emulate", "t4x8", "--", "no-such-program")
+    assert unknown.code == 127
+    assert "no-such-program" in unknown.err
+    assert advised(unknown)
+    (powerccl.folder / "data").write_text("no program\n")
+    refused = powerccl("run", "--", "./data")
+    assert refused.code == 126
+    assert advised(refused)
+
+
+def test_damaged_profile_is_refused(powerccl: Powerccl, profile: Path) -> None:
+    profile.write_bytes(profile.read_bytes()[:-200])
+    done = powerccl("run", "--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--", "true")
+    assert done.code == 1
+    assert str(profile) in done.err
+    assert advised(done)
+
+
+def test_profile_of_another_machine_is_refused(on_machine: Powerccl, tmp_path: Path) -> None:
+    for gpu, gpus in (("NVIDIA H200", 8), ("Tesla T4", 4)):
+        foreign = tmp_path / "foreign.json"
+        foreign.write_bytes(profile_of(gpu, gpus))
+        arguments = ("--policy", "percall", "--platform", str(foreign), "--", "touch", "started")
+        done = on_machine("run", *arguments)
+        assert done.code == 1
+        assert f"measured on {gpus} x {gpu}" in done.err
+        assert advised(done)
+        assert not (on_machine.folder / "started").exists()
+
+
+# ---- Policy tables that cannot be followed: the job runs, nothing is managed.
+
+GOOD_TABLE = f"""powerccl-policy-table 1
+platform test
+gpu Tesla T4
+gpus 8
+clock_max_mhz 1590
+overhead_bytes all_reduce 1048576
+min_clock_mhz all_reduce 1048576 inf {LOCK_MHZ}
+end 6
+"""
+BAD_TABLES = {
+    "empty": "",
+    "no table": "#!/bin/sh\necho hello\n",
+    "newer version": GOOD_TABLE.replace("table 1", "table 2"),
+    "truncated": GOOD_TABLE[: GOOD_TABLE.index("end")],
+    "cut inside a line": GOOD_TABLE[: GOOD_TABLE.index("inf")],
+    "a line missing": GOOD_TABLE.replace("gpus 8\n", ""),
+    "unknown pattern": GOOD_TABLE.replace("overhead_bytes all_reduce", "overhead_bytes all_produce"),
+    "no number": GOOD_TABLE.replace("inf 480", "inf fast"),
+    "overlapping ranges": GOOD_TABLE.replace("end 6", "min_clock_mhz all_reduce 2097152 inf 600\nend 7"),
+    "other GPU": GOOD_TABLE.replace("Tesla T4", "NVIDIA H200"),
+    "binary": "powerccl-policy-table 1\n\x00\x01\x02\nend 1\n",
+}
+
+
+def with_table(powerccl: Powerccl, path: Path) -> Done:
+    """A job whose runtime is given the table directly, as in a container without `powerccl run`."""
+    variables = ("env", "POWERCCL_POLICY=percall", f"POWERCCL_POLICY_TABLE={path}", "POWERCCL_CLOCKS=nvml")
+    return powerccl("run", "--emulate", "t4x8", "--", *variables, powerccl.bench, *MANAGED)
+
+
+def test_good_table_is_followed(powerccl: Powerccl) -> None:
+    table = powerccl.folder / "table"
+    table.write_text(GOOD_TABLE)
+    done = with_table(powerccl, table)
+    run, _ = last_run(powerccl)
+    assert done.code == 0, done.err
+    assert clock_requests(run) > 0, "or the tests of bad tables show nothing"
+
+
+@pytest.mark.parametrize("fault", [*BAD_TABLES, "missing"])
+def test_bad_table_leaves_clocks_alone(powerccl: Powerccl, fault: str) -> None:
+    table = powerccl.folder / "table"
+    if fault != "missing":
+        table.write_text(BAD_TABLES[fault])
+    done = with_table(powerccl, table)
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert "powerccl: " in done.err
+    assert "observe" in done.err
+    assert "hint: " in done.err
+    run, summary = last_run(powerccl)
+    assert is_whole(run)
+    assert clock_requests(run) == 0
+    assert notes(run), "the trace says why nothing was managed"
+    assert summary.communication.time_s > 0, "recorded all the same"
+
+
+# ---- Machines that cannot do what was hoped for.
+
+
+def test_no_gpu(powerccl: Powerccl) -> None:
+    done = powerccl("run", "--", "sh", "-c", "echo result; exit 7")
+    assert (done.code, done.out) == (7, "result\n")
+    assert "no power samples" in done.err or "not sampled" in done.err
+    run, _ = last_run(powerccl)
+    assert not run.problems
+    bench = powerccl("bench", "all_reduce")
+    assert bench.code == 3
+    assert "--emulate" in bench.err
+    assert advised(bench)
+
+
+def test_percall_without_gpu_records_only(powerccl: Powerccl, profile: Path) -> None:
+    done = powerccl("run", "--policy", "percall", "--set-clocks", "--platform", str(profile), "--", "echo", "result")
+    assert (done.code, done.out) == (0, "result\n")
+    assert "nothing for policy percall to manage" in done.err
+
+
+def percall(powerccl: Powerccl, profile: Path, **environment: str) -> Done:
+    """A job under percall on an emulated server of its own."""
+    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    return powerccl("run", *options, "--", powerccl.bench, *MANAGED, **environment)
+
+
+def test_no_right_to_set_clocks(powerccl: Powerccl, profile: Path) -> None:
+    done = percall(powerccl, profile, POWERCCL_EMULATOR_MAY_SET_CLOCKS="0")
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert "no permission" in done.err
+    assert "CAP_SYS_ADMIN" in done.err
+    run, summary = last_run(powerccl)
+    assert is_whole(run)
+    assert summary.communication.time_s > 0
+
+
+def test_dry_in_the_environment_wins(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    running = on_machine.start("run", *arguments, "--", on_machine.bench, *MANAGED, POWERCCL_CLOCKS="dry")
+    seen: set[int] = set()
+    while running.process.poll() is None:
+        seen.update(machine.clocks_mhz())
+    done = running.wait()
+    assert done.code == 0, done.err
+    assert "POWERCCL_CLOCKS=dry" in done.err
+    assert LOCK_MHZ not in seen
+    run, _ = last_run(on_machine)
+    assert clock_requests(run) > 0, "decided and recorded"
+
+
+def test_nvml_missing(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    """CUDA works, NVML does not: containers are built like this."""
+    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    missing = {"POWERCCL_NVML_LIBRARY": "/nowhere/libnvidia-ml.so.1"}
+    done = on_machine("run", *options, "--", on_machine.bench, *SHORT, **missing)
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert done.err.count("NVML cannot be loaded") >= 1
+    assert "hint: " in done.err
+    run, summary = last_run(on_machine)
+    assert is_whole(run)
+    assert summary.communication.time_s > 0
+    assert summary.energy.joules is None
+    assert machine.clocks_mhz() == [IDLE_MHZ] * 8
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "set_locked_clocks:after=2:code=15",
+        "set_locked_clocks:after=0:code=999",
+        "reset_locked_clocks:after=1:code=999",
+        "power:after=40:code=15,energy:after=40:code=15,clock:after=40:code=15",
+        "init:after=0:code=9",
+    ],
+)
+def test_nvml_failing_midway(powerccl: Powerccl, profile: Path, failure: str) -> None:
+    done = percall(powerccl, profile, POWERCCL_EMULATOR_NVML_FAIL=failure)
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert "Traceback" not in done.err
+    assert "powerccl" in done.err
+    run, summary = last_run(powerccl)
+    assert not run.problems
+    assert summary.communication.time_s > 0
+    if "locked" in failure:
+        assert "from here on clocks are left alone" in done.err
+
+
+@needs_right
+def test_failing_nvml_leaves_no_clock_locked(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    """Resets fail in the job; the agent, whose NVML works, undoes what they leave."""
+    failing = ("env", "POWERCCL_EMULATOR_NVML_FAIL=reset_locked_clocks:after=0:code=999")
+    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    done = on_machine("run", *arguments, "--", *failing, on_machine.bench, *MANAGED)
+    assert done.code == 0, done.err
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+    assert sum(slot.restored_by_agent for slot in run.journal) > 0
+
+
+# ---- Run folders that cannot be written.
+
+
+def test_run_folder_not_writable(powerccl: Powerccl) -> None:
+    (powerccl.folder / "file").write_text("")
+    for place in ("file/runs", "/proc/runs"):
+        done = powerccl("run", "--runs-dir", place, "--", "touch", "started")
+        assert done.code == 1
+        assert "cannot write a run folder" in done.err
+        assert "--best-effort" in done.err
+        assert not (powerccl.folder / "started").exists()
+        done = powerccl("run", "--runs-dir", place, "--best-effort", "--", "echo", "result")
+        assert (done.code, done.out) == (0, "result\n")
+        assert "running unrecorded" in done.err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system takes root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
+    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--runs-dir", str(small_disk))
+    done = powerccl("run", *options, "--interval-ms", "1", "--", powerccl.bench, *MANAGED)
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert "Traceback" not in done.err
+    assert "No space left on device" in done.err or "disk" in done.err
+    assert "hint: " in done.err
+    folder = max(small_disk.glob("*/"), key=lambda path: path.stat().st_mtime_ns)
+    run = read_run(folder)
+    summarise(run)
+    assert not any(slot.locked for slot in run.journal)
+
+
+# ---- Processes that die.
+
+
+def start_long(powerccl: Powerccl, *options: str) -> tuple[Running, int, list[int]]:
+    """A job of eight ranks amid its collectives: the launcher, powerccl-bench and its ranks."""
+    running = powerccl.start("run", *options, "--", powerccl.bench, *LONG)
+    bench = 0
+    ranks: list[int] = []
+
+    def started() -> bool:
+        nonlocal bench, ranks
+        assert running.process.poll() is None, running.err.read_text()
+        for pid in descendants(running.process.pid):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "powerccl-bench"[:15] and len(descendants(pid)) >= 8:
+                bench, ranks = pid, descendants(pid)
+                return True
+        return False
+
+    assert eventually(started), running.err.read_text()
+    folder = powerccl.runs[-1]
+
+    def communicating() -> bool:
+        traces = read_run(folder).ranks
+        return len(traces) == 8 and all(len(trace.kinds[records.KERNEL]) > 0 for trace in traces)
+
+    assert eventually(communicating), running.err.read_text()
+    return running, bench, ranks
+
+
+def agents_below(pid: int) -> list[int]:
+    """The launcher's agents."""
+    return [child for child in descendants(pid) if "powerccl-agent" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def machine_is_back(machine: EmulatedMachine) -> bool:
+    """All GPUs idle and unlocked."""
+    return eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+
+
+def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    options = ["--policy", "percall", "--set-clocks", "--platform", str(profile)]
+    running, _, ranks = start_long(on_machine, *options)
+    if may_set_clocks():
+        assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
+    time.sleep(0.2)
+    os.kill(ranks[3], signal.SIGKILL)
+    done = running.wait()
+    assert done.code == 4, done.err
+    assert "rank 3" in done.err
+    assert not any(alive(pid) for pid in ranks)
+    assert machine_is_back(machine)
+    run, summary = last_run(on_machine)
+    assert is_whole(run)
+    assert len(run.ranks) == 8
+    assert summary.communication.time_s > 0
+    assert run.info
+    assert run.info.exit_code == 4
+
+
+def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    """Every process of the job at once, as an out-of-memory killer or a batch system does."""
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    for pid in (bench, *ranks):
+        os.kill(pid, signal.SIGKILL)
+    done = running.wait()
+    assert done.code == 128 + signal.SIGKILL
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+    assert run.info
+    assert run.info.signal == signal.SIGKILL
+
+
+def test_launcher_killed_job_lives(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    agents = [
+        pid for pid in descendants(running.process.pid) if "powerccl-agent" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    assert len(agents) == 1
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+    time.sleep(0.5)
+    assert alive(bench), "the job is unharmed"
+    assert all(alive(pid) for pid in ranks)
+    assert alive(agents[0]), "and guarded on"
+    for pid in (bench, *ranks):
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not alive(agents[0])), "the agent ends with the last rank"
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+    assert len(run.ranks) == 8
+    assert run.power
+    assert len(run.power[0].samples) > 0
+
+
+def test_launcher_killed_with_its_emulated_server(powerccl: Powerccl, profile: Path) -> None:
+    """The GPUs go with the launcher; the ranks must end and not hang."""
+    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    running, bench, ranks = start_long(powerccl, *options)
+    agents = agents_below(running.process.pid)
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+    assert eventually(lambda: not any(alive(pid) for pid in (bench, *ranks, *agents)))
+    run = read_run(powerccl.runs[-1])
+    summarise(run)
+    assert not run.problems
+    assert len(run.ranks) == 8
+
+
+def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    os.kill(running.process.pid, signal.SIGTERM)
+    done = running.wait()
+    assert done.code == 128 + signal.SIGTERM
+    assert not any(alive(pid) for pid in (bench, *ranks))
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+
+
+def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    """Without its guard a job still ends well and leaves no clock behind."""
+    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    running = on_machine.start("run", *arguments, "--", on_machine.bench, *MANAGED)
+    found: list[int] = []
+
+    def agent_up() -> bool:
+        found[:] = agents_below(running.process.pid)
+        return bool(found)
+
+    assert eventually(agent_up)
+    time.sleep(0.3)
+    os.kill(found[0], signal.SIGKILL)
+    done = running.wait()
+    assert done.code == 0, done.err
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+
+
+# ---- Jobs in each other's way, and odd collectives.
+
+
+def test_two_jobs_at_once(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    arguments = ("run", "--policy", "percall", "--set-clocks", "--platform", str(profile), "--", on_machine.bench)
+    both = [on_machine.start(*arguments, *MANAGED) for _ in range(2)]
+    for running in both:
+        done = running.wait()
+        assert done.code == 0, done.err
+        assert "Out of bounds values : 0 OK" in done.out
+    assert len(on_machine.runs) == 2
+    for folder in on_machine.runs:
+        run = read_run(folder)
+        summarise(run)
+        assert is_whole(run)
+        assert len(run.ranks) == 8
+    assert machine_is_back(machine)
+
+
+def test_two_emulated_jobs_at_once(powerccl: Powerccl) -> None:
+    both = [powerccl.start("run", "--emulate", "t4x8", "--", powerccl.bench, *SHORT) for _ in range(2)]
+    for running in both:
+        done = running.wait()
+        assert done.code == 0, done.err
+        assert "Out of bounds values : 0 OK" in done.out
+    assert len(powerccl.runs) == 2
+
+
+def test_more_ranks_than_gpus(powerccl: Powerccl) -> None:
+    done = powerccl("run", "--emulate", "t4x8", "--", powerccl.bench, "all_reduce", "-g", "9")
+    assert done.code == 3
+    assert "9" in done.err
+    assert advised(done)
+    run, _ = last_run(powerccl)
+    assert not run.problems
+
+
+@pytest.mark.parametrize("what", ["abort", "zero"])
+def test_odd_communicators(on_machine: Powerccl, machine: EmulatedMachine, profile: Path, what: str) -> None:
+    """An aborted communicator, and collectives of no bytes."""
+    arguments = ("run", "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    done = on_machine(*arguments, "--", sys.executable, COMMUNICATORS, what)
+    assert (done.code, done.out) == (0, "right\n"), done.err
+    assert machine_is_back(machine)
+    run, summary = last_run(on_machine)
+    assert is_whole(run)
+    assert summary.communication.time_s > 0
+
+
+def test_zero_sized_sweep(powerccl: Powerccl) -> None:
+    sizes = ("-b", "0", "-e", "0", "-c", "1", "--min-time", "0.05")
+    done = powerccl("run", "--emulate", "t4x8", "--", powerccl.bench, "all_reduce", "broadcast", *sizes)
+    assert done.code == 0, done.err
+    run, _ = last_run(powerccl)
+    assert is_whole(run)
