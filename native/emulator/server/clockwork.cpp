@@ -7,16 +7,24 @@
 
 namespace powerccl::emulator {
 
+namespace {
+
+constexpr Time kPatienceNs = 20'000'000;
+
+}  // namespace
+
 Time after_us(Time from, double us) {
   return from + static_cast<Time>(std::llround(us * 1e3));
 }
 
-Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start) {
+Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start), driven_to_(start) {
   for (uint32_t i = 0; i < platform.gpus; ++i) gpus_.emplace_back(platform, start);
 }
 
 void Clockwork::advance(Time to) {
-  while (!timers_.empty() && timers_.begin()->first.first <= to) {
+  driven_to_ = to;
+  std::erase_if(holds_, [to](const auto& entry) { return entry.second.given_up_at <= to; });
+  while (!timers_.empty() && timers_.begin()->first.first <= limit(to)) {
     const auto first = timers_.begin();
     // Not `to`: what is read later but was sent before it keeps its own time.
     now_ = std::max(now_, first->first.first);
@@ -27,8 +35,27 @@ void Clockwork::advance(Time to) {
   }
 }
 
+Time Clockwork::limit(Time to) const {
+  for (const auto& [id, hold] : holds_) to = std::min(to, hold.until);
+  return to;
+}
+
 Time Clockwork::next() const {
-  return timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first;
+  const Time due = timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first;
+  if (due <= limit(due)) return due;
+  Time given_up_at = std::numeric_limits<Time>::max();
+  for (const auto& [id, hold] : holds_) given_up_at = std::min(given_up_at, hold.given_up_at);
+  return given_up_at;
+}
+
+Clockwork::HoldId Clockwork::hold(Time when) {
+  const HoldId id = new_id();
+  holds_[id] = {when, std::max(when, driven_to_) + kPatienceNs};
+  return id;
+}
+
+bool Clockwork::release(HoldId hold) {
+  return holds_.erase(hold) != 0;
 }
 
 bool Clockwork::next_is_precise() const {

@@ -21,6 +21,7 @@ Time after_us(Time from, double us);
 
 class Clockwork {
  public:
+  using HoldId = uint64_t;
   using Action = std::function<void(Time)>;
   using Rate = std::function<double(std::span<const double> clocks_mhz)>;  // per ns
 
@@ -35,6 +36,11 @@ class Clockwork {
   // `precise`: somebody outside sees when it happens.
   TimerId at(Time when, Action action, bool precise = true);
   void cancel_timer(TimerId timer);
+
+  // Model time stops at `when` until release(): what comes behind depends on somebody outside, who is late only because
+  // this machine is busy. Given up after kPatienceNs of driven time, so that nobody can stop the model for good.
+  HoldId hold(Time when);
+  bool release(HoldId hold);  // false: it was given up
 
   uint32_t gpus() const { return static_cast<uint32_t>(gpus_.size()); }
   Gpu& gpu(uint32_t index) { return gpus_[index]; }
@@ -66,6 +72,12 @@ class Clockwork {
     bool kernel = false;
   };
 
+  struct Hold {
+    Time until = 0;        // model time
+    Time given_up_at = 0;  // driven time
+  };
+
+  Time limit(Time to) const;
   void rerate(uint32_t gpu);
   void rate_work(WorkId id, Work& work);
   void complete_work(WorkId id);
@@ -82,6 +94,8 @@ class Clockwork {
   std::unordered_map<TimerId, Time> timer_times_;
   std::unordered_map<WorkId, Work> works_;
   bool ticking_ = false;
+  Time driven_to_;
+  std::map<HoldId, Hold> holds_;
 };
 
 }  // namespace powerccl::emulator

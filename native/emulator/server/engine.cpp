@@ -61,7 +61,9 @@ void Engine::cancel_work(WorkId work) {
   parts_->clockwork.cancel_work(work);
 }
 
-void Engine::refresh_work(WorkId work) { parts_->clockwork.refresh_work(work); }
+void Engine::refresh_work(WorkId work) {
+  parts_->clockwork.refresh_work(work);
+}
 
 TimerId Engine::at(Time when, std::function<void(Time)> action) {
   return parts_->clockwork.at(when, std::move(action));
@@ -112,6 +114,10 @@ void Engine::submit(ClientId client, std::span<const std::byte> message) {
   Header header;
   memcpy(&header, message.data(), sizeof header);
   auto copy = std::make_shared<std::vector<std::byte>>(message.begin(), message.end());
+  if (header.type == static_cast<uint32_t>(Message::kCallbackDone)) {  // model time waits for it
+    parts_->streams.process(client, std::move(*copy));
+    return;
+  }
   parts_->clockwork.at(static_cast<Time>(header.stamp_ns),
                        [this, client, copy](Time) { parts_->streams.process(client, std::move(*copy)); });
 }

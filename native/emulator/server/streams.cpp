@@ -84,7 +84,8 @@ void Streams::process(ClientId client, std::vector<std::byte> message) {
     return;
   }
   if (type_of(message) == Message::kCallbackDone) {
-    callback_done(key_of(client, as<CallbackDone>(message).stream), as<CallbackDone>(message).sequence);
+    callback_done(key_of(client, as<CallbackDone>(message).stream), as<CallbackDone>(message).sequence,
+                  static_cast<Time>(header.stamp_ns));
     return;
   }
   const StreamHeader& to = as<StreamHeader>(message);
@@ -221,21 +222,22 @@ void Streams::begin_callback(Stream& stream) {
   const double gbs = call.to_host != 0 ? platform.copy_host_gbs : platform.copy_device_gbs;
   const double us = call.is_copy != 0 ? static_cast<double>(call.bytes) / (gbs * 1e3) : platform.hostfunc_us;
   stream.due = after_us(clockwork_.now(), us);
+  // The client's thread may get a core only long after a real driver's would: that is this machine's lateness, not the
+  // model's.
+  stream.hold = clockwork_.hold(stream.due);
   outside_.run_callback(stream.client, call.callback, stream.slot, call.to.sequence);
 }
 
-void Streams::callback_done(Key key, uint64_t sequence) {
+void Streams::callback_done(Key key, uint64_t sequence, Time stamp) {
   const auto found = streams_.find(key);
   if (found == streams_.end() || found->second.queue.empty()) return;
   Stream& stream = found->second;
   const std::vector<std::byte>& front = stream.queue.front();
   if (stream.stage != Stage::kRunning || type_of(front) != Message::kCallback) return;
   if (as<StreamHeader>(front).sequence != sequence || stream.timer != 0) return;
-  if (stream.due <= clockwork_.now()) {
-    complete_and_step(key);
-  } else {
-    stream.timer = clockwork_.at(stream.due, [this, key](Time) { complete_and_step(key); });
-  }
+  const bool slow = !clockwork_.release(stream.hold);
+  const Time end = slow ? std::max(stream.due, stamp) : stream.due;
+  stream.timer = clockwork_.at(end, [this, key](Time) { complete_and_step(key); });
 }
 
 void Streams::write_value(Key key) {
@@ -350,6 +352,7 @@ void Streams::remove_client(ClientId client) {
       continue;
     }
     clockwork_.cancel_timer(stream.timer);
+    clockwork_.release(stream.hold);
     waiters_.erase(at->first);
     if (stream.work != 0) {
       clockwork_.cancel_work(stream.work);

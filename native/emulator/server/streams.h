@@ -47,7 +47,8 @@ class Streams {
     TimerId timer = 0;                         // of the launch, or of the front's end
     WorkId work = 0;                           // of a kernel
     OpId collective = 0;
-    Time due = 0;  // a callback's end, if the client is faster
+    Time due = 0;  // a callback's end, if the client is not much slower
+    Clockwork::HoldId hold = 0;
   };
   struct RunningCollective {
     Key stream = 0;
@@ -70,7 +71,7 @@ class Streams {
   void begin_callback(Stream& stream);
   void begin_collective(Key key, Stream& stream);
   void write_value(Key key);
-  void callback_done(Key key, uint64_t sequence);
+  void callback_done(Key key, uint64_t sequence, Time stamp);
   void complete_and_step(Key key);
   void complete_front(Key key, Stream& stream);
   void drop_if_done(Key key);
