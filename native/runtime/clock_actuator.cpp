@@ -80,11 +80,8 @@ bool ClockActuator::stop(uint64_t timeout_ns) {
   stopping_.store(true, std::memory_order_seq_cst);
   wake();
   // A thread stuck in the driver is left to itself: the process must be able to end.
-  if (settled_.load(std::memory_order_acquire)) {
-    pthread_join(thread_, nullptr);
-  } else {
-    pthread_detach(thread_);
-  }
+  if (!settled_.load(std::memory_order_acquire)) return false;
+  pthread_join(thread_, nullptr);
   started_ = false;
   return reset;
 }

@@ -38,7 +38,7 @@ class ClockActuator {
   // Forgets all holds, has the clock reset if it is set, and waits for that, at most `timeout_ns`. False: still set.
   bool settle(uint64_t timeout_ns);
 
-  // settle(), then ends the thread.
+  // settle(), then ends the thread. One that does not settle in time is left to end by itself; stop again to wait more.
   bool stop(uint64_t timeout_ns);
 
   uint64_t switches() const { return switches_.load(std::memory_order_relaxed); }

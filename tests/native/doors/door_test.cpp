@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 
 #include "../runtime/trace_reader.h"
 #include "nccl_driver.h"
-#include "runtime/basics.h"
 
 namespace powerccl::test {
 namespace {
@@ -53,18 +53,17 @@ class Door : public testing::TestWithParam<int> {
     setenv("POWERCCL_POLICY_TABLE", (folder / "table").c_str(), 1);
   }
   TraceFile trace(const std::string& name = "rank-0.trace") { return read_trace(folder / name); }
+  TraceFile only_trace() {
+    const auto traces = folder.traces();
+    EXPECT_EQ(traces.size(), 1u);
+    return traces.empty() ? TraceFile() : read_trace(traces[0]);
+  }
 
   Folder folder;
 };
 
-bool eventually(const std::function<bool()>& condition) {
-  const uint64_t deadline = monotonic_ns() + 10000000000u;
-  while (!condition()) {
-    if (monotonic_ns() > deadline) return false;
-    usleep(1000);
-  }
-  return true;
-}
+// What NCCL tells from 2.28 on: the calls themselves.
+class ApiDoor : public Door {};
 
 TEST_P(Door, RecordsAnAllReduceWithItsKernel) {
   in_child([&] {
@@ -103,6 +102,426 @@ TEST_P(Door, RecordsAnAllReduceWithItsKernel) {
   EXPECT_EQ(kernels[0].kernel.channels, 4);
 }
 
+// What powerccl.<pattern> is to NCCL's function names: bytes are NCCL tests' `size`.
+TEST_P(Door, BytesAreNcclTestsSize) {
+  struct Case {
+    const char* function;
+    uint8_t pattern;
+    uint64_t factor;
+  };
+  const Case cases[] = {{"AllReduce", POWERCCL_ALL_REDUCE, 1},
+                        {"Broadcast", POWERCCL_BROADCAST, 1},
+                        {"Reduce", POWERCCL_REDUCE, 1},
+                        {"AllGather", POWERCCL_ALL_GATHER, 4},
+                        {"ReduceScatter", POWERCCL_REDUCE_SCATTER, 4}};
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    for (const Case& each : cases) {
+      Communicator::run(plugin, communicator.collective(each.function, 1000, "ncclFloat32", 2), 100, 200);
+    }
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  const auto kernels = file.of(POWERCCL_REC_KERNEL);
+  ASSERT_EQ(calls.size(), 5u);
+  ASSERT_EQ(kernels.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(calls[i].call.pattern, cases[i].pattern);
+    EXPECT_EQ(calls[i].call.bytes, 4000 * cases[i].factor) << cases[i].function;
+    EXPECT_EQ(kernels[i].kernel.bytes, 4000 * cases[i].factor) << cases[i].function;
+    const bool rooted = cases[i].pattern == POWERCCL_BROADCAST || cases[i].pattern == POWERCCL_REDUCE;
+    EXPECT_EQ(calls[i].call.root_or_peer, rooted ? 2 : -1);
+  }
+}
+
+TEST_P(Door, SendsAndReceivesAreRecognised) {
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 1);
+    Communicator::run(plugin, communicator.all_to_all(1000), 100, 200);
+    for (int peer = 0; peer < 4; ++peer) communicator.add_send(1000, peer);  // a scatter's root
+    communicator.add_receive(1000, 1);
+    Communicator::run(plugin, communicator.group_end(), 300, 400);
+    for (int peer = 0; peer < 4; ++peer) communicator.add_receive(1000, peer);  // a gather's
+    communicator.add_send(1000, 1);
+    Communicator::run(plugin, communicator.group_end(), 500, 600);
+    communicator.add_send(1000, 2);  // a ring's neighbours
+    communicator.add_receive(1000, 0);
+    Communicator::run(plugin, communicator.group_end(), 700, 800);
+    communicator.add_receive(1000, 0);
+    Communicator::run(plugin, communicator.group_end(), 900, 1000);
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  const auto kernels = file.of(POWERCCL_REC_KERNEL);
+  ASSERT_EQ(calls.size(), 5u);
+  ASSERT_EQ(kernels.size(), 5u);
+  const uint8_t patterns[] = {POWERCCL_ALL_TO_ALL, POWERCCL_SCATTER, POWERCCL_GATHER, POWERCCL_SEND_RECEIVE,
+                              POWERCCL_SEND_RECEIVE};
+  const uint64_t bytes[] = {16000, 16000, 16000, 4000, 4000};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(calls[i].call.pattern, patterns[i]) << i;
+    EXPECT_EQ(calls[i].call.bytes, bytes[i]) << i;
+    EXPECT_EQ(kernels[i].kernel.pattern, patterns[i]) << i;
+    EXPECT_EQ(kernels[i].kernel.bytes, bytes[i]) << i;
+    EXPECT_EQ(kernels[i].kernel.gpu_start_ns, 100 + 200 * i);
+    EXPECT_EQ(kernels[i].kernel.gpu_stop_ns, 200 + 200 * i);
+    EXPECT_EQ(kernels[i].kernel.call_id, calls[i].call.call_id);
+  }
+  EXPECT_EQ(calls[1].call.sends, 4);
+  EXPECT_EQ(calls[1].call.receives, 1);
+}
+
+TEST_P(Door, PassiveWithoutARunFolder) {
+  in_child([&] {
+    unsetenv("POWERCCL_RUN_FOLDER");
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    EXPECT_EQ(communicator.context(), nullptr);
+    EXPECT_EQ(Communicator::mask.load(), 0);
+    Communicator::mask = 0xffff;  // NCCL calls even so, where somebody has set the mask
+    Communicator::run(plugin, communicator.collective("AllReduce", 100), 1, 2);
+    Communicator::run(plugin, communicator.all_to_all(100), 1, 2);
+  });
+  EXPECT_TRUE(folder.traces().empty());
+}
+
+TEST_P(Door, WithoutCudaItObserves) {
+  in_child([&] {
+    use_table();
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    Communicator::run(plugin, communicator.collective("AllReduce", 4 << 20), 1, 2);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(std::string(file.header.policy), "observe");
+  EXPECT_EQ(std::string(file.header.gpu_uuid), "");
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 1u);
+  EXPECT_NE(file.notes().find("observe, not percall"), std::string::npos);
+}
+
+TEST_P(Door, PercallRunsDry) {
+  const bool callbacks = GetParam() >= 5;
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    for (int i = 0; i < 3; ++i) {
+      const KernelOnGpu kernel =
+          communicator.collective("AllReduce", 4 << 20, "ncclFloat32", 0, false, reinterpret_cast<void*>(0x77));
+      usleep(20000);
+      Communicator::run(plugin, kernel, 1000 * i + 100, 1000 * i + 900);
+      if (callbacks) {
+        EXPECT_EQ(cuda.pending(), 1);
+        EXPECT_EQ(cuda.last_stream(), reinterpret_cast<void*>(0x77));
+        EXPECT_TRUE(cuda.run_one());
+      }
+      usleep(20000);
+    }
+    communicator.collective("AllReduce", 100);
+    EXPECT_EQ(cuda.pending(), 0);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(std::string(file.header.policy), "percall");
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  const auto clocks = file.of(POWERCCL_REC_CLOCK);
+  ASSERT_EQ(calls.size(), 4u);
+  // Before 2.28 the end is known from kernel events alone, so the first call only shows that there are any.
+  const size_t managed = callbacks ? 3 : 2;
+  ASSERT_EQ(clocks.size(), 2 * managed);
+  for (size_t i = 0; i < managed; ++i) {
+    EXPECT_EQ(clocks[2 * i].clock.max_mhz, 480u);
+    EXPECT_EQ(clocks[2 * i + 1].clock.max_mhz, 0u);
+    EXPECT_NE(clocks[2 * i].flags & POWERCCL_FLAG_DRY, 0);
+    EXPECT_EQ(clocks[2 * i].clock.call_id, calls[i + 3 - managed].call.call_id);
+  }
+  EXPECT_EQ(calls[3].flags & POWERCCL_FLAG_MANAGED, 0);
+  EXPECT_EQ(file.of(POWERCCL_REC_CALLBACK).size(), callbacks ? 3u : 0u);
+}
+
+TEST_P(ApiDoor, CapturedCallsGetNoCallback) {
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    communicator.collective("AllReduce", 4 << 20, "ncclFloat32", 0, true);
+    EXPECT_EQ(cuda.pending(), 0);
+    for (uint64_t i = 0; i < 3; ++i) {
+      Communicator::run(plugin, communicator.replay(), 1000 * i + 100, 1000 * i + 200);
+    }
+    // Its wish stays, captured or not: NCCL's counters of GPU and host must keep pace.
+    const int mask = Communicator::mask;
+    for (int i = 0; i < 200; ++i) {
+      Communicator::run(plugin, communicator.collective("AllReduce", 64), 1, 2);
+      EXPECT_EQ(Communicator::mask.load(), mask);
+    }
+  });
+  const TraceFile file = only_trace();
+  EXPECT_TRUE(file.of(POWERCCL_REC_CLOCK).empty());
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  ASSERT_EQ(calls.size(), 201u);
+  EXPECT_NE(calls[0].flags & POWERCCL_FLAG_CAPTURED, 0);
+  size_t replays = 0;
+  for (const auto& kernel : file.of(POWERCCL_REC_KERNEL)) {
+    if (kernel.flags & POWERCCL_FLAG_CAPTURED) {
+      ++replays;
+      EXPECT_EQ(kernel.kernel.call_id, calls[0].call.call_id);
+    }
+  }
+  EXPECT_EQ(replays, 3u);
+}
+
+TEST_P(ApiDoor, ShortOperationsAreSampled) {
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    uint64_t at = 1000;
+    for (int i = 0; i < 4000; ++i) {
+      const bool large = i % 4 == 3;
+      const uint64_t duration = large ? 2000000 : 40000;
+      Communicator::run(plugin,
+                        communicator.collective(large ? "AllReduce" : "Broadcast", large ? 64 << 20 : 1024 << (i % 4)),
+                        at, at + duration);
+      at += 3000000;
+    }
+  });
+  size_t small = 0, large = 0;
+  const TraceFile file = only_trace();
+  for (const auto& kernel : file.of(POWERCCL_REC_KERNEL))
+    ++(kernel.kernel.pattern == POWERCCL_ALL_REDUCE ? large : small);
+  EXPECT_GE(large, 990u);
+  EXPECT_GT(small, 6u);
+  EXPECT_LT(small, 300u);
+  size_t asked = 0;
+  for (const auto& call : file.of(POWERCCL_REC_CALL)) asked += (call.flags & POWERCCL_FLAG_KERNEL_ASKED) != 0 ? 1 : 0;
+  EXPECT_EQ(asked, small + large);
+}
+
+TEST_P(Door, SeveralGpusInOneProcess) {
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.emplace_back([&, rank] {
+        cuda.set_device(rank);
+        Communicator communicator(plugin, 4, rank);
+        std::thread proxy;
+        for (uint64_t i = 0; i < 300; ++i) {
+          const KernelOnGpu kernel =
+              i % 5 == 0 ? communicator.all_to_all(64) : communicator.collective("AllReduce", 64);
+          if (proxy.joinable()) proxy.join();
+          proxy = std::thread([&plugin, kernel, i] { Communicator::run(plugin, kernel, 1000 * i, 1000 * i + 500); });
+        }
+        // The communicator goes while its last kernel is still reporting.
+        communicator.destroy();
+        proxy.join();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  });
+  ASSERT_EQ(folder.traces().size(), 4u);
+  std::vector<int> ranks;
+  for (const auto& path : folder.traces()) {
+    const TraceFile file = read_trace(path);
+    ASSERT_TRUE(file.good);
+    ranks.push_back(file.header.rank);
+    EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 300u);
+    EXPECT_EQ(file.header.dropped, 0u);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST_P(Door, LateEventsAndASecondLifeAreHarmless) {
+  in_child([&] {
+    setenv("POWERCCL_KERNEL_EVENTS", "all", 1);
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    KernelOnGpu late;
+    {
+      Communicator communicator(plugin, 4, 0);
+      late = communicator.collective("AllReduce", 4 << 20);
+    }
+    late.context = nullptr;
+    Communicator::run(plugin, late, 100, 200);
+    Communicator again(plugin, 4, 0, 0x1234);
+    Communicator::run(plugin, again.collective("AllReduce", 4 << 20), 300, 400);
+    dlclose(plugin.library);  // NCCL closes the plugin with its last communicator; threads may still be inside
+    Communicator::run(plugin, late, 500, 600);
+    again.destroy();
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.of(POWERCCL_REC_COMM).size(), 4u);
+  const auto kernels = file.of(POWERCCL_REC_KERNEL);
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_EQ(kernels[0].kernel.gpu_start_ns, 300u);
+}
+
+TEST_P(Door, AForkedChildWritesNothing) {
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    communicator.collective("AllReduce", 64);
+    const pid_t child = fork();
+    if (child == 0) {
+      communicator.collective("AllReduce", 64);
+      Communicator second(plugin, 4, 0);
+      _exit(second.context() == nullptr ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  });
+  EXPECT_EQ(only_trace().of(POWERCCL_REC_CALL).size(), 1u);
+}
+
+// Set, never reset, and the process just ends: the library's destructor resets.
+TEST_P(ApiDoor, TheEndOfTheProcessResets) {
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    static Communicator* communicator = new Communicator(plugin, 4, 0);
+    communicator->collective("AllReduce", 4 << 20);
+    usleep(50000);
+  });
+  const auto clocks = only_trace().of(POWERCCL_REC_CLOCK);
+  ASSERT_EQ(clocks.size(), 2u);
+  EXPECT_EQ(clocks[0].clock.max_mhz, 480u);
+  EXPECT_EQ(clocks[1].clock.max_mhz, 0u);
+}
+
+TEST_P(ApiDoor, ARefusedHostFunctionDisarms) {
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    cuda.set_launch_result(1);
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    for (int i = 0; i < 3; ++i) communicator.collective("AllReduce", 4 << 20);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 3u);
+  EXPECT_NE(file.notes().find("host callback refused"), std::string::npos);
+}
+
+// Events, handles and strings that no NCCL known to us sends.
+TEST_P(Door, UnknownEventsAreIgnored) {
+  in_child([&] {
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    for (int bit = 0; bit < 64; ++bit) {
+      nccl::EventDescriptor event = {};
+      event.type = uint64_t{1} << bit;
+      void* handle = &event;
+      EXPECT_EQ(plugin.start(communicator.context(), &handle, &event), 0);
+      EXPECT_NE(handle, &event);
+      EXPECT_EQ(plugin.record(handle, bit, nullptr), 0);
+      EXPECT_EQ(plugin.stop(handle), 0);
+    }
+    for (uint64_t handle = 0; handle < 4096; ++handle) {
+      EXPECT_EQ(plugin.stop(reinterpret_cast<void*>(handle * 0x123456789u)), 0);
+    }
+    Communicator::run(plugin, communicator.collective("SomethingNew", 100, "ncclFloat4"), 1, 2);
+  });
+  for (const auto& call : only_trace().of(POWERCCL_REC_CALL)) EXPECT_EQ(call.call.datatype, 255);
+}
+
+// Copy engines, told of from 2.29 on.
+class CopyDoor : public Door {};
+
+TEST_P(CopyDoor, CopyEnginesLeaveACallAndGetACallback) {
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    ASSERT_NE(Communicator::mask.load() & static_cast<int>(nccl::kEventCeColl), 0);
+    void* group = nullptr;
+    void* api = nullptr;
+    void* copy = nullptr;
+    nccl::EventDescriptor event = {};
+    event.type = nccl::kEventGroupApi;
+    plugin.start(communicator.context(), &group, &event);
+    event = {};
+    event.type = nccl::kEventCollApi;
+    event.parent = group;
+    event.coll_api = {"AlltoAll", 1 << 20, "ncclFloat32", 0, nullptr, false, 0};
+    plugin.start(communicator.context(), &api, &event);
+    plugin.stop(api);
+    plugin.record(group, nccl::kStateGroupEndApiStart, nullptr);
+    event = {};
+    event.type = nccl::kEventCeColl;
+    event.parent = api;
+    event.ce_coll = {
+        1, "AlltoAll", nullptr, nullptr, 1 << 20, 0, "ncclFloat32", "UC", false, 0, 0, 1, reinterpret_cast<void*>(0x99),
+        0};
+    plugin.start(communicator.context(), &copy, &event);
+    EXPECT_NE(copy, nullptr);
+    plugin.stop(copy);
+    plugin.stop(group);
+    EXPECT_EQ(cuda.last_stream(), reinterpret_cast<void*>(0x99));
+    EXPECT_TRUE(cuda.run_one());
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0].call.pattern, POWERCCL_ALL_TO_ALL);
+  EXPECT_EQ(calls[0].call.bytes, 16u << 20);
+  EXPECT_NE(calls[0].flags & POWERCCL_FLAG_COPY_ENGINE, 0);
+  EXPECT_NE(calls[0].flags & POWERCCL_FLAG_MANAGED, 0);
+  EXPECT_EQ(file.of(POWERCCL_REC_CALLBACK).size(), 1u);
+}
+
+class Clocks : public Door {};
+
+// The emulator speaks for NVML in the end-to-end tests; here it is simply not there.
+TEST_P(Clocks, WithoutNvmlTheJobGoesOn) {
+  in_child([&] {
+    use_table();
+    setenv("POWERCCL_CLOCKS", "nvml", 1);
+    setenv("POWERCCL_NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1", 1);
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    communicator.collective("AllReduce", 4 << 20);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(std::string(file.header.policy), "observe");
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 1u);
+  EXPECT_TRUE(file.of(POWERCCL_REC_CLOCK).empty());
+  EXPECT_EQ(file.notes(), "observe, not percall: clock cannot be set\n");
+}
+
+TEST(DoorLifetime, ASecondVersionInOneProcessIsLeftAlone) {
+  Folder folder;
+  fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("POWERCCL_RUN_FOLDER", folder.path().c_str(), 1);
+    const Plugin first = Plugin::load(5), second = Plugin::load(6);
+    Communicator one(first, 2, 0), two(second, 2, 0);
+    _exit(one.context() != nullptr && two.context() == nullptr ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(V5, Clocks, testing::Values(5));
+INSTANTIATE_TEST_SUITE_P(Versions, ApiDoor, testing::Values(5, 6, 7),
+                         [](const auto& version) { return "v" + std::to_string(version.param); });
+INSTANTIATE_TEST_SUITE_P(Versions, CopyDoor, testing::Values(6, 7),
+                         [](const auto& version) { return "v" + std::to_string(version.param); });
 INSTANTIATE_TEST_SUITE_P(Versions, Door, testing::Values(4, 5, 6, 7),
                          [](const auto& version) { return "v" + std::to_string(version.param); });
 

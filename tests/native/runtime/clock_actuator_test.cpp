@@ -23,7 +23,7 @@ struct Gpu {
   std::mutex mutex;
   std::vector<uint32_t> done;  // clocks set; 0 for resets
   uint32_t now = 0;
-  int delay_us = 0, set_result = 0, reset_result = 0;
+  std::atomic<int> delay_us{0}, set_result{0}, reset_result{0};
 
   ClockClient client() {
     ClockClient made;
@@ -32,7 +32,7 @@ struct Gpu {
     made.set = [](void* self, uint32_t, uint32_t mhz) { return static_cast<Gpu*>(self)->carry_out(mhz); };
     made.reset = [](void* self) { return static_cast<Gpu*>(self)->carry_out(0); };
     made.read = [](void* self, uint32_t* mhz) {
-      *mhz = static_cast<Gpu*>(self)->now;
+      *mhz = static_cast<Gpu*>(self)->clock();
       return 0;
     };
     made.explain = [](void*, int, const char** hint) -> const char* {
@@ -42,9 +42,9 @@ struct Gpu {
     return made;
   }
   int carry_out(uint32_t mhz) {
-    usleep(static_cast<useconds_t>(delay_us));
+    usleep(static_cast<useconds_t>(delay_us.load()));
     std::lock_guard guard(mutex);
-    const int result = mhz != 0 ? set_result : reset_result;
+    const int result = mhz != 0 ? set_result.load() : reset_result.load();
     done.push_back(mhz);
     if (result == 0) now = mhz;
     return result;
@@ -113,22 +113,20 @@ TEST_F(Actuator, StaysWhileAnybodyHolds) {
 }
 
 TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
-  gpu.delay_us = 20000;
   start();
   actuator->hold(300, 1);
-  while (gpu.calls() == 0) {
-    // While the first is being carried out, ten more come.
-    if (actuator->switches() == 0) break;
-  }
-  usleep(5000);
+  ASSERT_TRUE(reaches(300));
+  gpu.delay_us = 50000;
+  actuator->hold(310, 100);
+  usleep(10000);  // while it is being carried out, ten more come
   for (uint32_t i = 0; i < 10; ++i) actuator->hold(400 + 10 * i, 2 + i);
   ASSERT_TRUE(reaches(490));
-  actuator->release(11, 11);
+  actuator->release(12, 11);
   ASSERT_TRUE(reaches(0));
   actuator->stop(5 * kSecond);
-  EXPECT_EQ(gpu.done, (std::vector<uint32_t>{300, 490, 0}));
-  EXPECT_EQ(clocks()[1].clock.coalesced, 9u);
-  EXPECT_EQ(clocks()[1].clock.call_id, 11u);
+  EXPECT_EQ(gpu.done, (std::vector<uint32_t>{300, 310, 490, 0}));
+  EXPECT_EQ(clocks()[2].clock.coalesced, 9u);
+  EXPECT_EQ(clocks()[2].clock.call_id, 11u);
 }
 
 TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
@@ -226,8 +224,8 @@ TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {
   EXPECT_FALSE(actuator->stop(kSecond / 10));
   EXPECT_LT(monotonic_ns() - begin, kSecond);
   // The thread that was left to itself undoes what it did, in its own time.
-  EXPECT_TRUE(reaches(480) && reaches(0));
-  usleep(100000);
+  EXPECT_TRUE(actuator->stop(20 * kSecond));
+  EXPECT_EQ(gpu.done, (std::vector<uint32_t>{480, 0}));
 }
 
 TEST_F(Actuator, ThreadsWishAndReleaseAtOnce) {

@@ -1,0 +1,35 @@
+"""Check what a library that is loaded into jobs exports and needs: check_exports.py LIBRARY EXPORT... (exit 1 if not so).
+
+It may need nothing but libc (and the loader, which some toolchains name for thread-local variables).
+"""
+
+import subprocess
+import sys
+
+ALLOWED_NEEDED = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+
+def main() -> int:
+    library, wanted = sys.argv[1], set(sys.argv[2:])
+    dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
+    needed = {line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line}
+    table = subprocess.run(["readelf", "--dyn-syms", "-W", library], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in table.splitlines()]
+    symbols = [row for row in rows if len(row) >= 8 and row[0].rstrip(":").isdigit()]
+    exported = {row[7].split("@")[0] for row in symbols if row[6] not in ("UND", "ABS")}
+    # libgcc's and libstdc++'s helpers would be undefined here if they had crept in.
+    foreign = {row[7] for row in symbols if row[6] == "UND" and (row[7].startswith("_Z") or "@GLIBCXX" in row[7])}
+    faults = []
+    if "libc.so.6" not in needed or not needed <= ALLOWED_NEEDED:
+        faults.append(f"needs {sorted(needed)}, may need {sorted(ALLOWED_NEEDED)}")
+    if exported != wanted:
+        faults.append(f"exports {sorted(exported)}, should export {sorted(wanted)}")
+    if foreign:
+        faults.append(f"takes from elsewhere {sorted(foreign)}")
+    for fault in faults:
+        print(f"{library}: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
