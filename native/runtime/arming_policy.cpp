@@ -31,7 +31,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   const char* path = environment_.policy_table;
   char reason[400] = "";
   const char* hint = "";
-  const char* short_reason = "";
+  const char* short_reason;
   PolicyTable::Refusal refusal;
   ClockClient client;
   if (environment_.clocks == ClockClientName::kNone) {

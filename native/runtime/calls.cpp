@@ -43,7 +43,7 @@ CallGroup* Runtime::find_group(Handle handle) {
   return group->serial.load(std::memory_order_acquire) == serial_of(handle) ? group : nullptr;
 }
 
-Handle Runtime::group_begins(Communicator* communicator, bool captured) {
+Handle Runtime::group_begins(Communicator* communicator) {
   if (!armed() || communicator == nullptr) return 0;
   uint32_t slot = 0;
   uint64_t serial = 0;

@@ -32,7 +32,7 @@ Handle Runtime::kernel_begins(Communicator* communicator) {
   }
   SpinGuard guard(kernel->lock);
   kernel->communicator = communicator;
-  kernel->group = door_.sees_calls ? 0 : group_begins(communicator, false);
+  kernel->group = door_.sees_calls ? 0 : group_begins(communicator);
   kernel->opened_ns = monotonic_ns();
   kernel->call = kernel->bytes = 0;
   kernel->gpu_start_ns = kernel->gpu_stop_ns = kernel->seen_start_ns = kernel->seen_stop_ns = 0;

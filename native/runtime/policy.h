@@ -11,7 +11,7 @@ class Policy {
  public:
   // A call was made (not yet run): the clock, in MHz, to ask for until it has run; 0: leave it alone. Called on the
   // caller's thread; must not block. Captured calls run when their graph is replayed and are never put here.
-  virtual uint32_t when_called(uint8_t pattern, uint64_t bytes) const { return 0; }
+  virtual uint32_t when_called([[maybe_unused]] uint8_t pattern, [[maybe_unused]] uint64_t bytes) const { return 0; }
 
  protected:
   ~Policy() = default;

@@ -17,6 +17,20 @@
 
 namespace powerccl {
 
+namespace {
+
+// A word of the table as it stands in a message: cut, and terminated.
+struct Shown {
+  char text[41];
+  explicit Shown(std::string_view word) {
+    const size_t length = word.size() < sizeof(text) ? word.size() : sizeof(text) - 1;
+    for (size_t i = 0; i < length; ++i) text[i] = word[i];
+    text[length] = '\0';
+  }
+};
+
+}  // namespace
+
 class PolicyTable::Parser {
  public:
   Parser(PolicyTable* table, Refusal* refusal) : table_(*table), refusal_(*refusal) {}
@@ -29,7 +43,7 @@ class PolicyTable::Parser {
       ++refusal_.line;
       const size_t newline = text.find('\n');
       if (newline == std::string_view::npos) return refuse("the last line has no newline: the file is cut short");
-      if (!take({text.data(), newline})) return false;
+      if (!take({text.begin(), text.begin() + newline})) return false;
       text.remove_prefix(newline + 1);
     }
     if (!ended_) return refuse("no `end` line: the file is cut short");
@@ -55,7 +69,7 @@ class PolicyTable::Parser {
     }
     line->remove_prefix(begin);
     const size_t end = line->find(' ') == std::string_view::npos ? line->size() : line->find(' ');
-    const std::string_view found(line->data(), end);
+    const std::string_view found(line->begin(), line->begin() + end);
     line->remove_prefix(end);
     return found;
   }
@@ -63,18 +77,16 @@ class PolicyTable::Parser {
   template <typename Number>
   bool number(std::string_view* line, const char* what, Number most, Number* value) {
     const std::string_view text = word(line);
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *value);
-    if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || *value > most) {
-      return refuse("%s is not a whole number in range: `%.*s`", what, shown(text), text.data());
+    const auto parsed = std::from_chars(text.begin(), text.end(), *value);
+    if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.end() || *value > most) {
+      return refuse("%s is not a whole number in range: `%s`", what, Shown(text).text);
     }
     return true;
   }
 
-  static int shown(std::string_view text) { return static_cast<int>(text.size() < 40 ? text.size() : 40); }
-
   bool nothing_follows(std::string_view line) {
     const std::string_view rest = word(&line);
-    return rest.empty() || refuse("unexpected `%.*s` at the end of the line", shown(rest), rest.data());
+    return rest.empty() || refuse("unexpected `%s` at the end of the line", Shown(rest).text);
   }
 
   bool text_value(std::string_view line, const char* what, char* to, size_t size) {
@@ -111,7 +123,7 @@ class PolicyTable::Parser {
     if (keyword == "clock_max_mhz") return take_count(line, "clock_max_mhz", 100000u, &table_.clock_max_mhz_);
     if (keyword == "overhead_bytes") return take_overhead(line);
     if (keyword == "min_clock_mhz") return take_range(line);
-    return refuse("unknown keyword `%.*s`", shown(keyword), keyword.data());
+    return refuse("unknown keyword `%s`", Shown(keyword).text);
   }
 
   bool take_count(std::string_view line, const char* what, uint32_t most, uint32_t* value) {
@@ -123,7 +135,7 @@ class PolicyTable::Parser {
   bool take_pattern(std::string_view* line, uint8_t* pattern) {
     const std::string_view name = word(line);
     *pattern = pattern_by_name(name);
-    return *pattern != POWERCCL_PATTERN_UNKNOWN || refuse("unknown pattern `%.*s`", shown(name), name.data());
+    return *pattern != POWERCCL_PATTERN_UNKNOWN || refuse("unknown pattern `%s`", Shown(name).text);
   }
 
   bool take_overhead(std::string_view line) {

@@ -120,7 +120,7 @@ class Runtime {
   Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Door& door);
   void communicator_down(Communicator* communicator);
 
-  Handle group_begins(Communicator* communicator, bool captured);
+  Handle group_begins(Communicator* communicator);
   Handle collective(Communicator* communicator, Handle group, const CallSeen& call);
   Handle point_to_point(Communicator* communicator, Handle group, bool send, const CallSeen& call);
   // Everything has been put in; the launch comes next.

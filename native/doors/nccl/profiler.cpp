@@ -137,8 +137,9 @@ Result finalize(void* context) {
   runtime->communicator_down(communicator);
   pthread_mutex_lock(&g_mutex);
   Mask* mask = static_cast<Mask*>(communicator->door);
-  if (mask != nullptr && mask->communicators > 0 && --mask->communicators == 0) {
-    mask->word.store(nullptr, std::memory_order_release);
+  if (mask != nullptr && mask->communicators > 0) {
+    --mask->communicators;
+    if (mask->communicators == 0) mask->word.store(nullptr, std::memory_order_release);
   }
   communicator->door = nullptr;
   pthread_mutex_unlock(&g_mutex);
@@ -207,7 +208,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
   if (kVersion == 4) return 0;
   switch (event.type) {
     case kEventGroupApi:
-      return runtime->group_begins(communicator, event.group_api.graph_captured);
+      return runtime->group_begins(communicator);
     case kEventCollApi: {
       const CollApi& api = event.coll_api;
       return runtime->collective(
@@ -238,7 +239,7 @@ Result start_event(void* context, void** handle, EventDescriptor* descriptor) {
   const Handle named = runtime == nullptr || context == nullptr
                            ? 0
                            : start<kVersion>(runtime, static_cast<Communicator*>(context), *descriptor);
-  *handle = reinterpret_cast<void*>(named);
+  *handle = reinterpret_cast<void*>(named);  // NOLINT(performance-no-int-to-ptr): never followed, by nobody
   return 0;
 }
 

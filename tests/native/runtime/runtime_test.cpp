@@ -95,7 +95,7 @@ class RuntimeTest : public testing::Test {
   }
   // A collective by itself, launched; its kernel if one was asked for.
   Handle collective(Communicator* communicator, const CallSeen& seen) {
-    const Handle group = runtime->group_begins(communicator, seen.captured);
+    const Handle group = runtime->group_begins(communicator);
     const Handle handle = runtime->collective(communicator, group, seen);
     runtime->group_ending(group);
     runtime->launch_ends(runtime->launch_begins(communicator, group, nullptr));
@@ -148,7 +148,7 @@ class RuntimeTest : public testing::Test {
 TEST_F(RuntimeTest, WithoutARunFolderNothingHappens) {
   unsetenv("POWERCCL_RUN_FOLDER");
   EXPECT_EQ(up(), nullptr);
-  EXPECT_EQ(runtime->group_begins(nullptr, false), 0u);
+  EXPECT_EQ(runtime->group_begins(nullptr), 0u);
   EXPECT_FALSE(asked.load());
   EXPECT_TRUE(folder.traces().empty());
   EXPECT_EQ(said(), "");
@@ -261,7 +261,7 @@ TEST_F(RuntimeTest, SeveralRanksInAProcessHaveATraceEach) {
 
 TEST_F(RuntimeTest, FusedCallsShareAGroup) {
   Communicator* communicator = up();
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   std::vector<Handle> handles;
   for (int i = 0; i < 3; ++i) {
     handles.push_back(runtime->collective(communicator, group, call(POWERCCL_ALL_REDUCE, 1u << 20)));
@@ -295,7 +295,7 @@ TEST_F(RuntimeTest, FusedCallsShareAGroup) {
 
 TEST_F(RuntimeTest, AGroupLargerThanItsPoolIsWhollyRecorded) {
   Communicator* communicator = up();
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   for (int i = 0; i < 100; ++i) runtime->collective(communicator, group, call(POWERCCL_REDUCE, 64));
   runtime->group_ends(group);
   const auto calls = trace().of(POWERCCL_REC_CALL);
@@ -305,7 +305,7 @@ TEST_F(RuntimeTest, AGroupLargerThanItsPoolIsWhollyRecorded) {
 
 TEST_F(RuntimeTest, SendsAndReceivesBecomeOneCall) {
   Communicator* communicator = up(4);
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   Handle handle = 0;
   for (int peer = 0; peer < 4; ++peer) {
     handle = runtime->point_to_point(communicator, group, true, call(POWERCCL_SEND_RECEIVE, 1000));
@@ -341,7 +341,7 @@ TEST_F(RuntimeTest, SendsAndReceivesBecomeOneCall) {
 
 TEST_F(RuntimeTest, CopyEnginesLeaveACallButNoKernel) {
   Communicator* communicator = up(4);
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   const Handle handle = runtime->collective(communicator, group, call(POWERCCL_ALL_TO_ALL, 1000));
   runtime->launch_ends(runtime->copy_begins(communicator, handle, nullptr));
   runtime->group_ends(group);
@@ -401,7 +401,7 @@ TEST_F(RuntimeTest, OverlappingCallsKeepTheClock) {
 TEST_F(RuntimeTest, AGroupOfManagedCallsHasOneCallbackAKernel) {
   use_percall();
   Communicator* communicator = up();
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   for (int i = 0; i < 3; ++i) runtime->collective(communicator, group, call(POWERCCL_ALL_REDUCE, 4u << 20));
   runtime->group_ending(group);
   runtime->launch_ends(runtime->launch_begins(communicator, group, nullptr));
@@ -419,7 +419,7 @@ TEST_F(RuntimeTest, AGroupOfManagedCallsHasOneCallbackAKernel) {
 TEST_F(RuntimeTest, SendsAndReceivesAreManagedOnceTheyAreAllThere) {
   use_percall();
   Communicator* communicator = up(2);
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   for (int peer = 0; peer < 2; ++peer) {
     runtime->point_to_point(communicator, group, true, call(POWERCCL_SEND_RECEIVE, 4u << 20));
     runtime->point_to_point(communicator, group, false, call(POWERCCL_SEND_RECEIVE, 4u << 20));
@@ -440,7 +440,7 @@ TEST_F(RuntimeTest, CapturedCallsAreRecordedAndNeverManaged) {
   set("POWERCCL_KERNEL_EVENTS", "all");
   Communicator* communicator = up();
   const CallSeen seen = call(POWERCCL_ALL_REDUCE, 64u << 20, true);
-  const Handle group = runtime->group_begins(communicator, true);
+  const Handle group = runtime->group_begins(communicator);
   const Handle handle = runtime->collective(communicator, group, seen);
   runtime->group_ending(group);
   runtime->launch_ends(runtime->launch_begins(communicator, group, nullptr));
@@ -467,7 +467,7 @@ TEST_F(RuntimeTest, CapturedCallsAreRecordedAndNeverManaged) {
 TEST_F(RuntimeTest, ACallThatWasNeverLaunchedDoesNotKeepTheClock) {
   use_percall();
   Communicator* communicator = up();
-  const Handle group = runtime->group_begins(communicator, false);
+  const Handle group = runtime->group_begins(communicator);
   runtime->collective(communicator, group, call(POWERCCL_ALL_REDUCE, 4u << 20));
   runtime->group_ends(group);  // the library failed before its launch
   ASSERT_TRUE(eventually([&] { return trace().of(POWERCCL_REC_CLOCK).size() == 1; }));
@@ -490,7 +490,7 @@ TEST_F(RuntimeTest, AnAbortedCommunicatorGivesTheClockBack) {
   // What comes late is for nobody.
   runtime->channel_stops(channel, 5000);
   EXPECT_EQ(runtime->channel_starts(task, 6000), 0u);
-  EXPECT_EQ(runtime->group_begins(nullptr, false), 0u);
+  EXPECT_EQ(runtime->group_begins(nullptr), 0u);
   EXPECT_EQ(collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20)), 0u);
   run_callback();
   // And the next communicator starts afresh, in the same trace.
@@ -677,16 +677,16 @@ TEST_F(RuntimeTest, PoolsThatAreUsedUpLeaveOutAndCount) {
   Communicator* communicator = up();
   // Groups whose end never comes.
   std::vector<Handle> groups;
-  for (uint32_t i = 0; i < Runtime::kGroups; ++i) groups.push_back(runtime->group_begins(communicator, false));
+  for (uint32_t i = 0; i < Runtime::kGroups; ++i) groups.push_back(runtime->group_begins(communicator));
   EXPECT_EQ(runtime->left_out(), 0u);
-  EXPECT_EQ(runtime->group_begins(communicator, false), 0u);
+  EXPECT_EQ(runtime->group_begins(communicator), 0u);
   EXPECT_EQ(runtime->left_out(), 1u);
   // A call outside of all groups is still recorded.
   runtime->collective(communicator, 0, call(POWERCCL_ALL_REDUCE, 64));
   runtime->point_to_point(communicator, 0, true, call(POWERCCL_SEND_RECEIVE, 64));
   EXPECT_EQ(trace().of(POWERCCL_REC_CALL).size(), 2u);
   for (const Handle group : groups) runtime->group_ends(group);
-  EXPECT_NE(runtime->group_begins(communicator, false), 0u);
+  EXPECT_NE(runtime->group_begins(communicator), 0u);
   // Kernels that never end.
   for (uint32_t i = 0; i < Runtime::kKernels + 10; ++i) collective(communicator, call(POWERCCL_ALL_REDUCE, 64));
   EXPECT_EQ(runtime->left_out(), 11u);
