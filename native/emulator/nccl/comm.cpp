@@ -86,7 +86,13 @@ ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color) {
 }
 
 void drain(ncclComm* comm) {
-  if (!comm->launched || comm->last_op.generation == 0) return;
+  if (!comm->launched || comm->async_error != ncclSuccess || comm->aborted) return;
+  // Replays of a graph are not known one by one.
+  if (!comm->persistent_plans.empty() || comm->last_op.generation == 0) {
+    const CurrentContext context(*comm->driver, comm->context);
+    comm->driver->cuCtxSynchronize();
+    return;
+  }
   constexpr uint64_t kLookAgainNs = 20'000'000;
   while (comm->async_error == ncclSuccess && !comm->aborted) {
     const int state = comm->driver->pwe_op_wait(&comm->last_op, PWE_STOPPED, kLookAgainNs);

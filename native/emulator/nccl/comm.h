@@ -45,6 +45,7 @@ struct Task {
   int root;  // root or peer
   size_t traffic_bytes;
   emulator::CollectiveTask wire;
+  int channels = 1;
   int mask = 0;
   void* group_api_handle = nullptr;
   void* api_handle = nullptr;

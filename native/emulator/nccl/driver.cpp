@@ -44,6 +44,7 @@ bool load(Driver& d) {
   POWERCCL_FIND(cuDevicePrimaryCtxRetain);
   POWERCCL_FIND(cuCtxGetCurrent);
   POWERCCL_FIND(cuCtxSetCurrent);
+  POWERCCL_FIND(cuCtxSynchronize);
   POWERCCL_FIND(cuEventCreate);
   POWERCCL_FIND(cuEventRecord);
   POWERCCL_FIND(cuEventDestroy);

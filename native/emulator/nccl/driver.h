@@ -16,6 +16,7 @@ struct Driver {
   decltype(&::cuDevicePrimaryCtxRetain) cuDevicePrimaryCtxRetain;
   decltype(&::cuCtxGetCurrent) cuCtxGetCurrent;
   decltype(&::cuCtxSetCurrent) cuCtxSetCurrent;
+  decltype(&::cuCtxSynchronize) cuCtxSynchronize;
   decltype(&::cuEventCreate) cuEventCreate;
   decltype(&::cuEventRecord) cuEventRecord;
   decltype(&::cuEventDestroy) cuEventDestroy;

@@ -168,6 +168,7 @@ ncclResult_t append_transfer(const Call& call, uint8_t pattern) {
     Task task = make_task(call, wire);
     task.api_handle = api_state().p2p_handle;
     task.traffic_bytes = call.count * type_bytes(call.type);
+    task.channels = channels_for(comm, task.traffic_bytes);
     comm->transfers.push_back(task);
   }
   p2p_api_stopped();
@@ -209,6 +210,7 @@ ncclResult_t append_collective(const Call& call) {
                         : call.func == Func::kAllGather || call.func == Func::kReduceScatter ? ranks
                                                                                              : 1;
   task.traffic_bytes = bytes * factor;
+  task.channels = channels_for(comm, task.traffic_bytes);
   comm->colls.push_back(task);
   if (told) coll_api_stopped();
   return ncclSuccess;
@@ -272,6 +274,11 @@ ncclResult_t append(const Call& call) {
 
 size_t type_bytes(ncclDataType_t type) {
   return emulator::element_bytes(static_cast<emulator::DataType>(type));
+}
+
+int channels_for(const ncclComm* comm, size_t traffic_bytes) {
+  constexpr size_t kBytesPerChannel = 64 * 1024;
+  return static_cast<int>(std::clamp<size_t>(traffic_bytes / kBytesPerChannel, 1, static_cast<size_t>(comm->channels)));
 }
 
 const char* func_name(Func func) {

@@ -23,6 +23,8 @@ struct Call {
 ncclResult_t enqueue(const Call& call);
 
 size_t type_bytes(ncclDataType_t type);
+// Channels that an operation with so much traffic gets: more as it grows, up to what the communicator has.
+int channels_for(const ncclComm* comm, size_t traffic_bytes);
 
 }  // namespace powerccl::emulated_nccl
 #endif

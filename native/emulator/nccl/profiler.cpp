@@ -50,7 +50,7 @@ void start_coll(Plan& plan, Task& task) {
     coll.count = task.count;
     coll.root = task.root;
     coll.datatype = datatype_name(task.type);
-    coll.channels = static_cast<uint8_t>(comm->channels);
+    coll.channels = static_cast<uint8_t>(task.channels);
     coll.warps = static_cast<uint8_t>(comm->warps);
     coll.algo = "RING";
     coll.proto = protocol(task);
@@ -71,7 +71,7 @@ void start_transfer(Plan& plan, Task& task) {
   p2p.datatype = datatype_name(task.type);
   p2p.count = task.count;
   p2p.peer = task.root;
-  p2p.channels = static_cast<uint8_t>(plan.comm->channels);
+  p2p.channels = static_cast<uint8_t>(task.channels);
   p2p.parent_group = plan.group_handle;
   ProfilerPlugin::start(plan.comm->profiler_context, &task.handle, descriptor);
 }

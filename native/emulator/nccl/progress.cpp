@@ -24,7 +24,8 @@ void Progress::expect(const Plan& plan) {
   Run run;
   uint32_t index = 0;
   const auto add = [&](const Task& task, uint32_t at) {
-    if (task.mask & kEventKernelCh) run.parts.push_back({at, task.handle, {}});
+    if (task.mask & kEventKernelCh)
+      run.parts.push_back({at, task.handle, std::vector<void*>(static_cast<size_t>(task.channels))});
   };
   for (const Task& task : plan.colls) add(task, index++);
   // The point-to-point tasks of a kernel run side by side: the server tells of them once, under the first one's number.
@@ -95,7 +96,6 @@ std::deque<Progress::Run>* Progress::runs_of(uint64_t plan) {
 void Progress::started(Run& run, const CommEvent& event) {
   for (Part& part : run.parts) {
     if (part.task != event.task) continue;
-    part.channels.assign(static_cast<size_t>(comm_.channels), nullptr);
     for (size_t channel = 0; channel < part.channels.size(); ++channel) {
       EventDescriptor descriptor{};
       descriptor.type = kEventKernelCh;

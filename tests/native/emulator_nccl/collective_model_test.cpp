@@ -3,6 +3,7 @@
 #include "collective_model.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 namespace powerccl::emulator::test {
 namespace {
@@ -319,6 +320,55 @@ TEST_F(CollectiveModel, JoiningFailsForAllWhenARankIsWrong) {
   const uint64_t g = model.request(3, CollectiveMessage::kJoin, model.join_of(1, 2, 8));
   EXPECT_EQ(model.replies.at(f).error, kCollectiveOk);
   EXPECT_EQ(model.replies.at(g).error, kCollectiveOk);
+}
+
+TEST_F(CollectiveModel, ARankThatDiesWhileJoiningFailsTheJoin) {
+  model.request(1, CollectiveMessage::kJoin, model.join_of(0, 3, 9));
+  const uint64_t waiting = model.request(2, CollectiveMessage::kJoin, model.join_of(1, 3, 9));
+  model.engine.remove_client(1);
+  ASSERT_TRUE(model.replies.contains(waiting));
+  EXPECT_EQ(model.replies.at(waiting).error, kCollectiveRemoteError);
+}
+
+TEST_F(CollectiveModel, ARankThatDiesWhileSplittingFailsTheSplit) {
+  const uint64_t comm = model.communicator(3);
+  model.request(1, CollectiveMessage::kSplit, Split{comm, 0, 0, 0, 0});
+  const uint64_t waiting = model.request(2, CollectiveMessage::kSplit, Split{comm, 1, 0, 0, 0});
+  model.engine.remove_client(3);
+  ASSERT_TRUE(model.replies.contains(waiting));
+  EXPECT_EQ(model.replies.at(waiting).error, kCollectiveRemoteError);
+}
+
+TEST_F(CollectiveModel, DataMovesOnlyIfEveryRankWantsIt) {
+  const auto memory = [&](ClientId client) {
+    auto made = std::make_shared<Memory>();
+    made->bytes = 4096;
+    made->data =
+        static_cast<std::byte*>(mmap(nullptr, made->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    *reinterpret_cast<int32_t*>(made->data) = static_cast<int32_t>(client);
+    model.memories[{client, 7}] = made;
+    return reinterpret_cast<int32_t*>(made->data);
+  };
+  const int32_t* values[] = {memory(1), memory(2)};
+  CollectiveTask task = Model::task(TaskKind::kAllReduce, 1, DataType::kInt32);
+  task.input = task.output = {7, 0};
+  for (const bool all_want : {false, true}) {
+    uint64_t last = 0;
+    const auto key = static_cast<uint8_t>(10 + all_want);
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      last = model.request(Model::client_of(rank), CollectiveMessage::kJoin,
+                           model.join_of(rank, 2, key, all_want || rank == 0));
+    const uint64_t comm = model.replies.at(last).as<Joined>().comm;
+    for (uint32_t rank = 0; rank < 2; ++rank) model.submit(comm, rank, {task});
+    model.run_for(kMs);
+    EXPECT_EQ(*values[0], all_want ? 3 : 1);
+    EXPECT_EQ(*values[1], all_want ? 3 : 2);
+  }
+  task.output = {7, 4094};
+  const uint64_t comm = model.communicator(2, 20, true);
+  for (uint32_t rank = 0; rank < 2; ++rank) model.submit(comm, rank, {task});
+  model.run_for(kMs);
+  EXPECT_EQ(model.result(0), kCollectiveInvalidArgument);
 }
 
 TEST_F(CollectiveModel, ABadPayloadEndsWithAnErrorAndHarmsNobody) {

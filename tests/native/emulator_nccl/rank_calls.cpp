@@ -198,9 +198,15 @@ void graphs(const Rank& job) {
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 100, ncclInt32, ncclMax, comm, stream));
   CUDA(cuStreamSynchronize(stream));
   CHECK(buffer.get() == std::vector<int32_t>(100, expected));
+  // Destroying waits for replays that are still queued; a replay after it changes nothing and hangs nobody.
+  CUDA(cuGraphLaunch(executable, stream));
+  NCCL(ncclCommDestroy(comm));
+  CHECK(buffer.get() == std::vector<int32_t>(100, expected * job.ranks));
+  CUDA(cuGraphLaunch(executable, stream));
+  CUDA(cuStreamSynchronize(stream));
+  CHECK(buffer.get() == std::vector<int32_t>(100, expected * job.ranks));
   CUDA(cuGraphExecDestroy(executable));
   CUDA(cuGraphDestroy(graph));
-  NCCL(ncclCommDestroy(comm));
 }
 
 // A rank alone.
