@@ -77,7 +77,11 @@ def test_version() -> None:
         (["run"], "no command to run", "powerccl run -- python train.py"),
         (["run", "--policy", "percal", "--", "true"], "unknown policy 'percal'", "did you mean 'percall'?"),
         (["run", "--emulate", "t4x9", "--", "true"], "unknown emulated platform 't4x9'", "did you mean 't4x8'?"),
-        (["run", "--policy", "percall", "--emulate", "h200x4", "--", "true"], "unknown platform 'h200x4'", "known:"),
+        (
+            ["run", "--policy", "percall", "--emulate", "h200x4", "--", "true"],
+            "the emulated h200x4",
+            "profile --emulate h200x4",
+        ),
         (["run", "--baseline", "none", "--", "true"], "no baseline run none", "runs/"),
         (["run", "--interval-ms", "-1", "--", "true"], "Invalid value for '--interval-ms'", "--help"),
         (["demo", "--model", "lama"], "unknown model 'lama'", "microllama"),
@@ -379,3 +383,13 @@ def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli, ["bench", "x"])
     assert result.exit_code == 2
     assert "unexpected: RuntimeError: surprise" in result.output
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_profile_of_another_machine_than_the_emulated_one(tmp_path: Path, work: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(encode(profile()))
+    arguments = ["run", "--emulate", "h200x4", "--policy", "percall", "--platform", str(tmp_path / "mine.json")]
+    result = powerccl(*arguments, "--", "sh", "-c", "echo ran")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "'t4x8' was measured on 8 x Tesla T4; this machine has 2 of them" in result.stderr

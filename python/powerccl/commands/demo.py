@@ -96,6 +96,7 @@ def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
             policy=policy,
             platform=str(BUILTIN / f"{PLATFORM}.json") if policy != "observe" else "",
             emulate=PLATFORM,
+            overhead="published",
             name=f"{model}-{policy}",
             runs=runs,
             interval_ms=10,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from powerccl import __version__
 from powerccl.errors import PowercclError
@@ -19,10 +20,13 @@ from powerccl.launch import environment as env
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
-from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus
+from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
+
+if TYPE_CHECKING:
+    from powerccl.platforms.schema import PlatformProfile
 
 POLICIES = ("observe", "percall")
 AGENT_READY_S = 3.0
@@ -90,12 +94,14 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     say_once = say if leads else _silent
 
     with contextlib.ExitStack() as stack:
-        gpus, policy, table_text = _plan(request, say_once)
+        gpus, policy, table_text, profile = _plan(request, say_once)
         folder = _folder(request, launcher, say_once)
         emulation = None
         if platform_file:
             emulation = stack.enter_context(Emulation(native, platform_file, folder, serve=on_node))
             base = emulation.environment(base)
+            if profile is not None and request.platform:
+                _check_emulated(profile, base)
         if folder is None:
             return Recorded(run_child(request.command, base), None, leads)
 
@@ -132,19 +138,36 @@ def _silent(_: str) -> None:
     """The other ranks' launchers keep quiet."""
 
 
-def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str]:
-    """GPUs, the policy that can really be followed, and its table; profiles are read before anything is started."""
+def _check_emulated(profile: PlatformProfile, environment: Mapping[str, str]) -> None:
+    from powerccl.platforms.store import check_machine
+
+    check_machine(profile, query_gpus_in(environment).names)
+
+
+def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str, PlatformProfile | None]:
+    """GPUs, the policy that can really be followed, its table, and the profile that was made from.
+
+    Profiles are read before anything is started.
+    """
     if request.policy == "observe" or request.table_text:
-        return Gpus(), request.policy, request.table_text
+        return Gpus(), request.policy, request.table_text, None
     from powerccl.platforms.policy_table import policy_table
-    from powerccl.platforms.store import check_machine, load_profile, profile_for
+    from powerccl.platforms.store import check_machine, known_profiles, load_profile, profile_for
 
     gpus = Gpus() if request.emulate else query_gpus()
     if not request.emulate and not gpus.names:
         say(f"{gpus.describe()}: nothing for policy {request.policy} to manage, recording only")
-        return gpus, "observe", ""
-    if request.platform or request.emulate:
-        profile = load_profile(request.platform or request.emulate)
+        return gpus, "observe", "", None
+    if request.platform:
+        profile = load_profile(request.platform)
+    elif request.emulate:
+        name = Path(request.emulate).stem
+        if name not in known_profiles():
+            raise PowercclError(
+                f"no platform profile for the emulated {name}",
+                f"make one: powerccl profile --emulate {request.emulate}",
+            )
+        profile = load_profile(name)
     else:
         found = profile_for(gpus.names)
         if found is None:
@@ -155,7 +178,7 @@ def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str]
         profile = found
     if not request.emulate:
         check_machine(profile, gpus.names)
-    return gpus, request.policy, policy_table(profile, request.overhead)
+    return gpus, request.policy, policy_table(profile, request.overhead), profile
 
 
 def decide_clocks(
@@ -221,7 +244,7 @@ def _describe(
         start_ns=time.monotonic_ns(),
         policy=policy,
         clocks=clocks,
-        platform=request.platform or request.emulate,
+        platform=Path(request.platform or request.emulate).stem,
         emulated=Path(request.emulate).stem if request.emulate else "",
         interval_ms=request.interval_ms,
         gpus=gpus.names,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import median
 
 import msgspec
 
@@ -103,12 +102,13 @@ def _rounded(value: float | None, digits: int) -> float | None:
 def overhead_samples(
     plain: Iterable[BenchPoint], managed: Iterable[BenchPoint], provenance: str
 ) -> list[OverheadSample]:
-    """Plain and managed times of each pattern and size that both have; the median where one was measured repeatedly."""
+    """Plain and managed times of each pattern and size that both have; the least, since disturbances only add to it."""
 
     def times(points: Iterable[BenchPoint]) -> dict[tuple[str, int], list[float]]:
         found: dict[tuple[str, int], list[float]] = {}
         for point in points:
-            found.setdefault((point.pattern, point.size_bytes), []).append(point.time_us)
+            least_us = min(point.time_us, point.time_low_us or point.time_us)
+            found.setdefault((point.pattern, point.size_bytes), []).append(least_us)
         return found
 
     before, after = times(plain), times(managed)
@@ -116,8 +116,8 @@ def overhead_samples(
         OverheadSample(
             pattern=pattern,
             size_bytes=size,
-            plain_us=round(median(before[pattern, size]), 3),
-            managed_us=round(median(after[pattern, size]), 3),
+            plain_us=round(min(before[pattern, size]), 3),
+            managed_us=round(min(after[pattern, size]), 3),
             provenance=provenance,
         )
         for pattern, size in sorted(before.keys() & after.keys())

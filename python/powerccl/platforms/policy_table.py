@@ -14,7 +14,6 @@ from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms.schema import OverheadPoint, OverheadSample, PlatformProfile, Point
 
-MAX_TOLERANCE = 0.04  # however much a point scatters, more than this is a loss
 MAX_LINES = 256  # of a policy table
 VERSION_LINE = "powerccl-policy-table 1"
 
@@ -31,23 +30,26 @@ def minimum_clocks(profile: PlatformProfile) -> dict[str, dict[int, int]]:
 
 
 def _scan(points: list[Point], tolerance: float) -> int:
-    """Lowest clock, from the top down, that keeps the top's bandwidth; one bad point between good ones is noise."""
+    """Lowest clock, from the top down, that keeps the top's bandwidth; one bad point between good ones is noise.
+
+    Compared are the least times measured: what disturbs a measurement only ever adds to it.
+    """
     points = sorted(points, key=lambda point: -point.clock_mhz)
-    top = points[0]
-    if top.time_low_us and top.time_high_us:
-        spread = (top.time_high_us - top.time_low_us) / 2 / top.time_us
-        tolerance = min(max(tolerance, spread), max(MAX_TOLERANCE, tolerance))
-    enough = top.busbw_gbs * (1 - tolerance)
-    lowest = top.clock_mhz
+    longest_us = _least_us(points[0]) / (1 - tolerance)
+    lowest = points[0].clock_mhz
     missed = 0
     for point in points[1:]:
-        if point.busbw_gbs >= enough:
+        if _least_us(point) <= longest_us:
             lowest, missed = point.clock_mhz, 0
         else:
             missed += 1
             if missed == 2:
                 break
     return lowest
+
+
+def _least_us(point: Point) -> float:
+    return min(point.time_us, point.time_low_us or point.time_us)
 
 
 def overhead_points(samples: list[OverheadSample], tolerance: float = 0.02) -> list[OverheadPoint]:
