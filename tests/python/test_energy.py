@@ -56,6 +56,29 @@ def test_a_slow_counter_is_dated_between_the_reads() -> None:
     assert curve.within(np.array([[1000 * MS, 2000 * MS]])) == pytest.approx(80, rel=0.02)
 
 
+def test_a_counter_read_seldom_scales_the_power_samples() -> None:
+    time, power, exact = ideal(10_000, 20, lambda t: 50 if t % 2000 < 1000 else 100)
+    seldom = np.full(len(exact), -1, dtype=np.int64)
+    seldom[::70] = exact[::70]
+    seldom[-1] = exact[-1]
+    curve = energy_curve(time, power * 0.9, seldom)  # a board whose power reading is 10 % low
+    assert curve is not None
+    assert curve.source == "power+counter"
+    assert curve.within(np.array([[2000 * MS, 3000 * MS]])) == pytest.approx(50, rel=0.03)
+    assert curve.within(np.array([[3000 * MS, 4000 * MS]])) == pytest.approx(100, rel=0.03)
+    assert curve.within(np.array([[0, 10_000 * MS]])) == pytest.approx(750, rel=0.001)
+
+
+@pytest.mark.parametrize(("end_ms", "gain"), [(10_000, 5.0), (1000, 0.9)])
+def test_a_seldom_counter_that_cannot_scale_is_left_aside(end_ms: int, gain: float) -> None:
+    time, power, exact = ideal(end_ms, 20, lambda t: 60)
+    seldom = np.full(len(exact), -1, dtype=np.int64)
+    seldom[[0, len(exact) // 2, -1]] = exact[[0, len(exact) // 2, -1]]
+    curve = energy_curve(time, power * gain, seldom)
+    assert curve is not None
+    assert curve.source == "power"
+
+
 def test_without_a_counter_power_is_integrated() -> None:
     time, power, _ = ideal(1000, 20, lambda t: 60)
     curve = energy_curve(time, power, np.full(len(time), -1))

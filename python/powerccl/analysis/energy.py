@@ -3,7 +3,8 @@
 
 Where the total-energy counter works, the curve goes through its updates; a counter that updates less often than it is
 read (100 ms on current data-centre GPUs) gives a point only where its value changed, dated midway between two reads.
-Elsewhere the curve integrates power samples. Between points energy grows evenly, which smears short communication over
+Elsewhere the curve integrates power samples; where reading the counter is so dear that the agent reads it seldom (3 ms
+of processor time on an H200), they are scaled to what it counted in all. Between points energy grows evenly, which smears short communication over
 its surroundings. `split` mends that: in a step that holds both communication and other work, power is taken in the
 ratio found in steps that hold only one of them. How much that moved is the uncertainty given; nothing is extrapolated
 beyond the first and last point.
@@ -19,11 +20,14 @@ import numpy.typing as npt
 from powerccl.analysis import intervals as iv
 
 MIN_PURE_STEPS = 3
+SELDOM = 1.5  # samples per counter read from which on the counter only scales power
+SCALING_NS = 2_000_000_000  # over less, a counter's 100 ms steps say less than power samples do
+SOUND_SCALE = (0.5, 2.0)  # beyond, one of the two is wrong, and which is not known
 
 
 @dataclass(frozen=True)
 class EnergyCurve:
-    """Cumulative energy: `joules[i]` at `time_ns[i]`, rising; source is `counter` or `power`.
+    """Cumulative energy: `joules[i]` at `time_ns[i]`, rising; source is `counter`, `power` or `power+counter`.
 
     `update_ns` is the median distance of points, `read_ns` that of the samples they came from.
     """
@@ -73,14 +77,17 @@ def energy_curve(
     if len(time_ns) < 2:
         return None
     read_ns = float(np.median(np.diff(time_ns)))
-    return _from_counter(time_ns, energy_uj, read_ns) or _from_power(time_ns, power_mw, read_ns)
+    counted = energy_uj >= 0
+    counter = _from_counter(time_ns[counted], energy_uj[counted], read_ns)
+    power = _from_power(time_ns, power_mw, read_ns)
+    if counter and power and len(time_ns) > SELDOM * counted.sum():
+        return _scaled(power, time_ns[counted], energy_uj[counted])
+    return counter or power
 
 
 def _from_counter(
     time_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64], read_ns: float
 ) -> EnergyCurve | None:
-    known = energy_uj >= 0
-    time_ns, energy_uj = time_ns[known], energy_uj[known]
     if len(time_ns) < 3 or np.any(np.diff(energy_uj) < 0):
         return None  # no counter, or one that went back: not to be trusted
     changed = np.flatnonzero(np.diff(energy_uj) > 0) + 1
@@ -105,6 +112,16 @@ def _from_power(
     steps = seconds * (power_mw[1:] + power_mw[:-1]) / 2e3
     joules = np.concatenate([[0.0], np.cumsum(steps)])
     return EnergyCurve(time_ns, joules, "power", read_ns, read_ns)
+
+
+def _scaled(power: EnergyCurve, read_at_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64]) -> EnergyCurve:
+    """The power curve, made to agree with the counter from its first to its last read."""
+    ends = power.at(read_at_ns[[0, -1]])
+    integrated = float(ends[1] - ends[0])
+    scale = float(energy_uj[-1] - energy_uj[0]) / 1e6 / integrated if integrated > 0 else 0.0
+    if read_at_ns[-1] - read_at_ns[0] < SCALING_NS or not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
+        return power
+    return EnergyCurve(power.time_ns, power.joules * scale, "power+counter", power.read_ns, power.update_ns)
 
 
 def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:

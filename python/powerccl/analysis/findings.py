@@ -16,7 +16,7 @@ class Energy(msgspec.Struct, kw_only=True):
     joules: float | None = None
     average_watts: float | None = None
     covered_s: float | None = None
-    source: str = "none"  # counter, power, none
+    source: str = "none"  # counter, power, power+counter (power samples scaled to the counter), none
     sample_ms: float | None = None
     update_ms: float | None = None
     reason: str = ""
@@ -69,7 +69,7 @@ class Clocks(msgspec.Struct, kw_only=True):
     coalesced: int = 0
     mean_call_us: float | None = None  # the driver call
     mean_latency_us: float | None = None  # from the asking to the driver call's return
-    off_target: int = 0  # the clock read back was above what had been set
+    off_target: int = 0  # read at once after the call, the clock was still above the one set
     left_locked: int = 0  # GPUs that the journal still says are locked
     restored_by_agent: int = 0
 

@@ -123,8 +123,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             ended = run_child(request.command, child_environment, folder / request.output if request.output else None)
         finally:
             info.end_ns = time.monotonic_ns()
-            if agent and not agent.stop(AGENT_END_S):
-                say("powerccl-agent had to be ended: ranks of this job still hold clocks")
+            if agent:
+                _release_agent(agent, native, folder, base, say)
         info.exit_code, info.signal = ended.code, ended.signal
         if leads:
             try:
@@ -221,6 +221,21 @@ def _start_agent(
     for line in agent.words():
         say(line.removeprefix("powerccl-agent: "))
     return agent
+
+
+def _release_agent(
+    agent: Service, native: NativeFiles, folder: Path, base: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Let the agent go, which it does once no process that may lock a clock lives. It is never killed: it is the guard."""
+    if agent.has_ended(0):  # somebody killed it: another one undoes what it would have undone
+        try:
+            agent = start_agent(native, folder, 0, base, machine.node())
+        except (PowercclError, OSError) as error:
+            say(f"powerccl-agent has ended too soon and cannot be started again ({error}): clocks may be left locked")
+            return
+        agent.wait_ready(AGENT_READY_S)
+    if not agent.release(AGENT_END_S):
+        say(f"processes of this job still live and may set clocks; powerccl-agent (pid {agent.process.pid}) stays on")
 
 
 def _describe(

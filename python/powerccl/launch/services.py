@@ -74,6 +74,12 @@ class Service:
             self.process.wait()
         return False
 
+    def release(self, seconds: float) -> bool:
+        """End its stdin and give it time to finish; after that it is on its own. True if it has ended."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        return self.has_ended(seconds)
+
     def words(self) -> list[str]:
         """What it has written to its log so far, line by line."""
         try:

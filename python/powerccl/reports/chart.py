@@ -36,7 +36,7 @@ def area(
     lines = []
     for row in range(rows):
         label = f"{top:.0f} {unit}" if row == 0 else "0" if row == rows - 1 else ""
-        line = Text(f"{label:>{LABEL}} ", style="dim")
+        line = Text.assemble((f"{label:>{LABEL}} ", "dim"))
         for column in range(width):
             level = int(np.clip(round(filled[column] - (rows - 1 - row) * 8), 0, 8))
             line.append(EIGHTHS[level], style=COMMUNICATION if busy[column] else ELSEWHERE)

@@ -14,7 +14,7 @@ from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.training import Training
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.terminal import heading
-from powerccl.reports.text import number
+from powerccl.reports.text import mhz, number
 
 PICTURED = 3  # iterations, as in the publication's figures 4 and 9
 
@@ -105,7 +105,7 @@ def _absolute(result: DemoResult) -> Table:
         cells = [found.get(f"{policy}.{name}") for policy, _ in result.runs()]
         table.add_row(label, *[number(cell.value if cell else None, unit) for cell in cells], theirs)
     clocks = [training.summary.communication.clock_mhz for _, training in result.runs()]
-    table.add_row("clock communicating", *[number(clock, "MHz", 4) for clock in clocks], "1590 MHz, 500 MHz")
+    table.add_row("clock communicating", *[mhz(clock) for clock in clocks], "1590 MHz, 500 MHz")
     return table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from powerccl.analysis.series import GpuSeries
 from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
 from powerccl.reports.page import axis, layout, render
-from powerccl.reports.text import number
+from powerccl.reports.text import mhz, number
 
 WORDS = {
     "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
@@ -75,7 +75,7 @@ def _rows(result: DemoResult) -> list[list[str]]:
         cells = [result.figures.get(f"{policy}.{name}") for policy, _ in result.runs()]
         rows.append([label, *[number(cell.value if cell else None, unit) for cell in cells], published])
     communication = [training.summary.communication for _, training in result.runs()]
-    clocks = [number(found.clock_mhz, "MHz", 4) for found in communication]
+    clocks = [mhz(found.clock_mhz) for found in communication]
     rows.append(["clock while communicating", *clocks, "1590 MHz → 500 MHz"])
     elsewhere = [number(found.other_average_watts, "W") for found in communication]
     rows.append(["power while computing, per GPU", *elsewhere, "60–100 W → 60–80 W"])

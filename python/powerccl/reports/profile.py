@@ -10,7 +10,7 @@ from rich.text import Text
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES, format_bytes
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
-from powerccl.reports.terminal import heading
+from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import number, seconds
 
 
@@ -26,7 +26,7 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
     if profile.clocks_set:
         console.print(_minimum_clocks(profile, console.width))
     else:
-        console.print(Text("! ", style="bold yellow").append(f"clocks could not be set: {profile.clocks_reason}"))
+        console.print(warning(f"clocks could not be set: {profile.clocks_reason}"))
     if profile.overhead:
         console.print()
         console.print(_overhead(profile))
@@ -38,7 +38,7 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
             f"from asking to done ({cost.requests} requests)"
         )
     for note in profile.notes:
-        console.print(Text("! ", style="bold yellow").append(note, style="default"))
+        console.print(warning(note))
     console.print()
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from powerccl.analysis.compare import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.patterns import format_bytes
-from powerccl.reports.text import change, joules, number, seconds
+from powerccl.reports.text import change, joules, mhz, number, seconds
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
@@ -32,6 +32,11 @@ def heading(text: str, emulated: str = "") -> Text:
     if emulated:
         line.append("  emulated" + (f" {emulated}" if emulated != "yes" else ""), style="bold magenta")
     return line
+
+
+def warning(text: str) -> Text:
+    """A line that deserves attention."""
+    return Text.assemble(("! ", "bold yellow"), text)
 
 
 def print_summary(console: Console, summary: RunSummary) -> None:
@@ -103,7 +108,7 @@ def _totals(summary: RunSummary, narrow: bool) -> Table:
                 seconds(communication.time_s),
                 joules(communication.joules) + spread,
                 number(communication.average_watts, "W"),
-                number(communication.clock_mhz, "MHz", 4),
+                mhz(communication.clock_mhz),
                 _coverage(summary),
             ]
         )
@@ -113,7 +118,7 @@ def _totals(summary: RunSummary, narrow: bool) -> Table:
                 seconds(elsewhere_s),
                 joules(other),
                 number(communication.other_average_watts, "W"),
-                number(communication.other_clock_mhz, "MHz", 4),
+                mhz(communication.other_clock_mhz),
                 "",
             ]
         )
@@ -126,7 +131,8 @@ def _source(summary: RunSummary) -> str:
     energy = summary.energy
     if energy.joules is None:
         return energy.reason
-    text = "energy counter" if energy.source == "counter" else f"{energy.source} samples"
+    words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
+    text = words.get(energy.source, f"{energy.source} samples")
     if energy.sample_ms is not None and energy.update_ms is not None:
         text += f" read every {energy.sample_ms:.0f} ms"
         if energy.update_ms > energy.sample_ms * 1.5:
@@ -192,8 +198,6 @@ def _remarks(summary: RunSummary) -> list[Text]:
     warnings = []
     if clocks.failed:
         warnings.append(f"{clocks.failed} clock requests failed; the trace has the driver's error codes")
-    if clocks.off_target:
-        warnings.append(f"{clocks.off_target} times the clock read back was above the one set")
     if clocks.restored_by_agent:
         warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
     if clocks.left_locked:
@@ -203,7 +207,7 @@ def _remarks(summary: RunSummary) -> list[Text]:
             "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
         )
     warnings += summary.notes + summary.problems
-    remarks += [Text("! ", style="bold yellow").append(line, style="default") for line in warnings[:8]]
+    remarks += [warning(line) for line in warnings[:8]]
     if len(warnings) > 8:
         remarks.append(Text(f"… {len(warnings) - 8} more in summary.json", style="dim"))
     return remarks
@@ -221,12 +225,10 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         style = ""
         if row.what in LOWER_IS_BETTER and row.change_pct is not None and abs(row.change_pct) >= 1:
             style = "green" if row.change_pct < 0 else "red"
-        show = joules if row.unit == "J" else seconds if row.unit == "s" else None
-        cells = [
-            show(v) if show else number(v, row.unit, 4 if row.unit == "MHz" else 3) for v in (row.baseline, row.value)
-        ]
+        show = {"J": joules, "s": seconds, "MHz": mhz}.get(row.unit)
+        cells = [show(v) if show else number(v, row.unit) for v in (row.baseline, row.value)]
         table.add_row(row.what, *cells, Text(change(row.change_pct), style=style))
     console.print()
     console.print(table)
     for caveat in comparison.caveats:
-        console.print(Text("! ", style="bold yellow").append(caveat, style="default"))
+        console.print(warning(caveat))

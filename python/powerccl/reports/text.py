@@ -41,6 +41,11 @@ def seconds(value: float | None) -> str:
     return number(value * 1e3, "ms") if value >= 1e-3 else number(value * 1e6, "µs")
 
 
+def mhz(value: float | None) -> str:
+    """A clock, in whole MHz."""
+    return NOT_KNOWN if value is None else f"{value:.0f} MHz"
+
+
 def change(value: float | None) -> str:
     """A change in percent, with its sign."""
     if value is None:
