@@ -27,8 +27,7 @@ powerccl_trace_record new_call(Communicator* communicator, const CallSeen& call,
 Handle call_handle(const Communicator* communicator, Handle group, const powerccl_trace_record& record) {
   const uint32_t group_slot = kind_of(group) == HandleKind::kGroup ? slot_of(group) + 1 : 0;
   return make_handle(HandleKind::kCall, communicator->gpu->index + group_slot * Runtime::kGpus, record.call.call_id,
-                     (record.flags & POWERCCL_FLAG_CAPTURED ? kCapturedBit : 0) |
-                         (record.flags & POWERCCL_FLAG_KERNEL_ASKED ? kAskedBit : 0));
+                     record.flags & POWERCCL_FLAG_CAPTURED ? kCapturedBit : 0);
 }
 
 uint8_t capped(uint32_t count) {

@@ -109,7 +109,7 @@ bool ClockActuator::newest(Taken* taken) {
 }
 
 void ClockActuator::work() {
-  constexpr uint64_t kLongSleep = 3600ull * 1000000000u;
+  constexpr uint64_t kLongSleepNs = 3600ull * 1000000000u;
   for (;;) {
     const uint32_t bell = bell_.load(std::memory_order_seq_cst);
     const bool stopping = stopping_.load(std::memory_order_seq_cst);
@@ -133,14 +133,32 @@ void ClockActuator::work() {
       settled_bell_.fetch_add(1, std::memory_order_release);
       futex_wake_all(&settled_bell_);
     }
-    if (stopping) return;
+    if (stopping) return read_back();
+    uint64_t sleep_ns = kLongSleepNs;
+    if (read_at_ns_ != 0) {
+      const uint64_t now = monotonic_ns();
+      if (now >= read_at_ns_) {
+        read_back();
+      } else {
+        sleep_ns = read_at_ns_ - now;
+      }
+    }
     asleep_.store(true, std::memory_order_seq_cst);
-    if (bell_.load(std::memory_order_seq_cst) == bell) futex_wait(&bell_, bell, kLongSleep);
+    if (bell_.load(std::memory_order_seq_cst) == bell) futex_wait(&bell_, bell, sleep_ns);
     asleep_.store(false, std::memory_order_relaxed);
   }
 }
 
+void ClockActuator::read_back() {
+  if (read_at_ns_ == 0) return;
+  read_at_ns_ = 0;
+  uint32_t mhz = 0;
+  if (client_.read(client_.self, &mhz) == 0) unread_.clock.read_back_mhz = mhz;
+  trace_->append(unread_);
+}
+
 void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced) {
+  read_back();
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_CLOCK;
   record.flags = client_.dry ? POWERCCL_FLAG_DRY : 0;
@@ -155,10 +173,11 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
   record.clock.end_ns = monotonic_ns();
   record.clock.result = result;
   if (result == 0 && mhz != 0 && client_.read != nullptr) {
-    uint32_t read_back = 0;
-    if (client_.read(client_.self, &read_back) == 0) record.clock.read_back_mhz = read_back;
+    unread_ = record;
+    read_at_ns_ = record.clock.end_ns + kArrivalNs;
+  } else {
+    trace_->append(record);
   }
-  trace_->append(record);
   switches_.fetch_add(1, std::memory_order_relaxed);
   if (debug_) {
     say(nullptr, "clock %s %u MHz: code %d, %llu us", mhz != 0 ? "set to" : "reset from",

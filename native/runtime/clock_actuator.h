@@ -62,6 +62,7 @@ class ClockActuator {
   void wake();
   bool newest(Taken* taken);
   void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
+  void read_back();
 
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
@@ -80,7 +81,12 @@ class ClockActuator {
   std::atomic<bool> reset_refused_{false};
   std::atomic<uint32_t> settled_bell_{0};
   std::atomic<uint64_t> switches_{0};
-  uint64_t taken_ = 0;  // the clock thread's: the last wish it has seen
+  // The clock thread's own. A clock takes some milliseconds to arrive, so it is read back, and its set recorded, when
+  // they have passed or when the next change comes.
+  static constexpr uint64_t kArrivalNs = 10000000u;
+  uint64_t taken_ = 0;  // the last wish it has seen
+  powerccl_trace_record unread_ = {};
+  uint64_t read_at_ns_ = 0;  // 0: nothing is to be read back
 };
 
 }  // namespace powerccl

@@ -12,12 +12,11 @@ using Handle = uint64_t;  // 0: nothing
 enum class HandleKind : uint32_t { kNone = 0, kGroup, kCall, kLaunch, kKernel, kTask, kChannel };
 
 constexpr Handle kCapturedBit = 1u << 4;  // a call's
-constexpr Handle kAskedBit = 1u << 5;     // a call's: kernel events were asked for
 constexpr int kSerialBits = 44;
 
-// kind 4 bits, flags 2, spare 2, slot 12, serial 44.
-constexpr Handle make_handle(HandleKind kind, uint32_t slot, uint64_t serial, Handle flags = 0) {
-  return static_cast<Handle>(kind) | flags | uint64_t{slot & 0xfffu} << 8 | serial << (64 - kSerialBits);
+// kind 4 bits, flag 1, spare 3, slot 12, serial 44.
+constexpr Handle make_handle(HandleKind kind, uint32_t slot, uint64_t serial, Handle flag = 0) {
+  return static_cast<Handle>(kind) | flag | uint64_t{slot & 0xfffu} << 8 | serial << (64 - kSerialBits);
 }
 constexpr HandleKind kind_of(Handle handle) {
   return static_cast<HandleKind>(handle & 0xf);
@@ -29,7 +28,7 @@ constexpr uint64_t serial_of(Handle handle) {
   return handle >> (64 - kSerialBits);
 }
 constexpr Handle retyped(Handle handle, HandleKind kind) {
-  return (handle & ~Handle{0x3f}) | static_cast<Handle>(kind);
+  return (handle & ~Handle{0x1f}) | static_cast<Handle>(kind);
 }
 
 }  // namespace powerccl

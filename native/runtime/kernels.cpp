@@ -53,7 +53,9 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
     call = task.point_to_point ? point_to_point(communicator, kernel->group, task.send, task.operation)
                                : collective(communicator, kernel->group, task.operation);
   }
-  const bool asked = call != 0 ? (call & kAskedBit) != 0 : selection_.asked();
+  // A door that sees calls asks for tasks together with their channels, so that this one's channels will report is
+  // known from its being told of, whatever the library's habit of reading the wish.
+  const bool asked = door_.sees_calls || selection_.asked();
   if (call & kCapturedBit) kernel->flags |= POWERCCL_FLAG_CAPTURED;
   uint8_t pattern = task.operation.pattern;
   if (task.point_to_point) {

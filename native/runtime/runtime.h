@@ -40,8 +40,8 @@ struct GpuIdentity {
 // What the door offers to the runtime. All may be called from any thread.
 struct Door {
   char library[32] = "";  // "nccl 2.28.9 profiler v5"
-  // Calls are seen when they are made (else only when they have been launched), and kernel events can be asked for per
-  // operation.
+  // Calls are seen when they are made (else only when they have been launched), and kernel events, with the tasks that
+  // they belong to, can be asked for per operation.
   bool sees_calls = true;
   // Says whether kernel events are wanted from now on.
   void (*ask_kernel_events)(void* context, bool on) = nullptr;

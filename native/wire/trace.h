@@ -112,7 +112,7 @@ struct powerccl_trace_record {
       uint64_t asked_ns, begin_ns, end_ns; // asked for; the device call's begin and end
       uint32_t min_mhz, max_mhz; // 0, 0: reset to default
       int32_t result;        // 0, or the driver's error code
-      uint32_t read_back_mhz; // SM clock read after the call; 0 if not read
+      uint32_t read_back_mhz; // SM clock 10 ms after the call, or just before the next change; 0 if not read
       uint32_t coalesced;    // requests that this one replaced before they were carried out
       uint32_t reserved;
     } clock;
