@@ -40,6 +40,15 @@ double at_size(const SizeCurve& curve, double bytes, double otherwise) {
   return curve.back().second;
 }
 
+// Straight between the points on logarithmic axes both: with bandwidth at most proportional to size no larger operation
+// is faster than a smaller one.
+double power_law(const SizeCurve& curve, double bytes) {
+  SizeCurve logarithms;
+  logarithms.reserve(curve.size());
+  for (const auto& [size, value] : curve) logarithms.emplace_back(size, std::log2(value));
+  return std::exp2(at_size(logarithms, bytes, 0));
+}
+
 bool parse_number(const std::string& text, double& value) {
   char* end = nullptr;
   value = std::strtod(text.c_str(), &end);
@@ -231,7 +240,7 @@ double Platform::bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_m
   const PatternModel& model = patterns[static_cast<size_t>(pattern)];
   const double first = model.bandwidth_gbs.front().first;
   // Below the first point the time is what it is there: latency.
-  double bandwidth = at_size(model.bandwidth_gbs, bytes, 1) * std::min(1.0, bytes / first);
+  double bandwidth = power_law(model.bandwidth_gbs, bytes) * std::min(1.0, bytes / first);
   const double knee = at_size(model.knee_mhz, bytes, clock_min_mhz);
   const double boost = at_size(model.boost, bytes, 0);
   if (clock_mhz >= knee) {

@@ -35,7 +35,7 @@ using Line = std::vector<std::pair<double, double>>;
 //   bandwidth(size) x ranks factor x [f >= knee(size): 1 + boost(size) * (max - f) / (max - knee)
 //                                     f <  knee(size): (1 + boost(size)) * (f / knee)^fall(size)]
 struct PatternModel {
-  SizeCurve bandwidth_gbs;  // at the maximum clock and the platform's own number of GPUs
+  SizeCurve bandwidth_gbs;  // a power law between points; at the maximum clock and the platform's own number of GPUs
   SizeCurve knee_mhz;
   SizeCurve boost;
   SizeCurve fall;

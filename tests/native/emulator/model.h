@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An emulated server in pure model time: no sockets, no sleeping. One client; a collective's payload is a `Transfer`, run
-// on its GPU alone as if all ranks had arrived together.
+// An emulated server in pure model time: no sockets, no sleeping. One client; a collective's payload is a `Transfer`,
+// run on its GPU alone as if all ranks had arrived together.
 #ifndef POWERCCL_TESTS_EMULATOR_MODEL_H
 #define POWERCCL_TESTS_EMULATOR_MODEL_H
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ class Model final : public Outside, public CollectiveHandler {
  public:
   static constexpr ClientId kClient = 1;
 
-  explicit Model(Platform on) : platform(std::move(on)), page(std::make_unique<ClientPage>()), engine(platform, kMs * 1000, *this) {
+  explicit Model(Platform on)
+      : platform(std::move(on)), page(std::make_unique<ClientPage>()), engine(platform, kMs * 1000, *this) {
     engine.set_collective_handler(this);
     engine.add_client(kClient, page.get());
     clock_ns = kMs * 1000;
@@ -73,6 +74,7 @@ class Model final : public Outside, public CollectiveHandler {
   }
   double event_ms(uint32_t event) const { return static_cast<double>(page->events[event].time_ns.load()) * 1e-6; }
   bool recorded(uint32_t event) const { return page->events[event].generation.load() != 0; }
+  bool idle_or_new(uint32_t stream = 0) const { return sequences.count(stream) == 0 || idle(stream); }
   bool idle(uint32_t stream = 0) const { return page->streams[stream].completed.load() == sequences.at(stream); }
 
   void advance_ms(double ms) { advance_to(clock_ns + static_cast<Time>(ms * 1e6)); }
@@ -96,10 +98,14 @@ class Model final : public Outside, public CollectiveHandler {
     while (!returned) advance_to(engine.next_event());
     advance_ms(platform.clock_transition_us * 1e-3 + 0.001);
   }
-  void lock_later(uint32_t mhz, uint32_t gpu = 0) { engine.set_locked_clocks(gpu, mhz, mhz, true, clock_ns, [](Time) {}); }
+  void lock_later(uint32_t mhz, uint32_t gpu = 0) {
+    engine.set_locked_clocks(gpu, mhz, mhz, true, clock_ns, [](Time) {});
+  }
 
   // Outside
-  void reply(ClientId, uint64_t request, int32_t error, std::span<const std::byte>) override { replies[request] = error; }
+  void reply(ClientId, uint64_t request, int32_t error, std::span<const std::byte>) override {
+    replies[request] = error;
+  }
   void run_callback(ClientId, uint64_t callback, uint32_t stream, uint64_t sequence) override {
     callbacks.push_back({callback, stream, sequence, engine.now()});
   }
@@ -110,7 +116,8 @@ class Model final : public Outside, public CollectiveHandler {
   }
   void callback_done(uint32_t stream, uint64_t sequence) {
     CallbackDone message{};
-    message.header = {static_cast<uint32_t>(Message::kCallbackDone), sizeof message, static_cast<uint64_t>(clock_ns), 0};
+    message.header = {static_cast<uint32_t>(Message::kCallbackDone), sizeof message, static_cast<uint64_t>(clock_ns),
+                      0};
     message.stream = stream;
     message.sequence = sequence;
     engine.submit(kClient, std::as_bytes(std::span(&message, 1)));
@@ -125,12 +132,15 @@ class Model final : public Outside, public CollectiveHandler {
     const OpId op = arrival.op;
     open.insert(op);
     if (hold) return;
-    engine.start_work({arrival.gpu}, 1, [this, transfer](std::span<const double> clocks) {
-      return 1 / platform.collective_ns(transfer.pattern, transfer.bytes, clocks[0], transfer.ranks);
-    }, [this, op](Time) {
-      open.erase(op);
-      engine.finish(op);
-    });
+    engine.start_work(
+        {arrival.gpu}, 1,
+        [this, transfer](std::span<const double> clocks) {
+          return 1 / platform.collective_ns(transfer.pattern, transfer.bytes, clocks[0], transfer.ranks);
+        },
+        [this, op](Time) {
+          open.erase(op);
+          engine.finish(op);
+        });
   }
   void withdrawn(OpId op, Time) override { withdrawn_ops.push_back(op); }
   void message(ClientId client, uint64_t request, uint32_t, std::span<const std::byte>, Time) override {
@@ -149,7 +159,7 @@ class Model final : public Outside, public CollectiveHandler {
   std::unique_ptr<ClientPage> page;
   Engine engine;
   Time clock_ns;
-  bool hold = false; // collectives start and never end
+  bool hold = false;  // collectives start and never end
   uint32_t next_event = 0;
   std::map<uint32_t, uint64_t> sequences;
   std::map<uint64_t, int32_t> replies;
@@ -172,18 +182,18 @@ class Model final : public Outside, public CollectiveHandler {
 struct StepFigures {
   double iteration_ms = 0, joules = 0;
   double compute_ms = 0, compute_joules = 0, comm_ms = 0, comm_joules = 0;
-  std::vector<double> compute_watts; // means over the NVML refresh period, wholly inside computation
-  std::vector<double> compute_mhz;   // at the ends of those periods
+  std::vector<double> compute_watts;  // means over the NVML refresh period, wholly inside computation
+  std::vector<double> compute_mhz;    // at the ends of those periods
   double joules_per_iteration() const { return joules; }
 };
 
 struct TrainingStep {
-  std::vector<double> kernels_ms;    // computation
+  std::vector<double> kernels_ms;  // computation
   std::vector<double> all_reduce_bytes;
 };
 
-// Averages over `iterations` after `warm_up`. `lock_mhz` 0: default clocks, else the clock is asked for when a collective
-// starts and given back behind it, as the published policy does.
+// Averages over `iterations` after `warm_up`. `lock_mhz` 0: default clocks, else the clock is asked for when a
+// collective starts and given back behind it, as the published policy does.
 inline StepFigures replay(Model& model, const TrainingStep& step, int warm_up, int iterations, uint32_t lock_mhz) {
   StepFigures figures;
   for (int i = 0; i < warm_up + iterations; ++i) {
@@ -224,5 +234,5 @@ inline StepFigures replay(Model& model, const TrainingStep& step, int warm_up, i
   return figures;
 }
 
-} // namespace powerccl::emulator
+}  // namespace powerccl::emulator
 #endif
