@@ -123,7 +123,7 @@ bool Connection::handshake(Role role, uint32_t client) {
   return sound && board_ != nullptr && (role != Role::kCuda || page_ != nullptr);
 }
 
-void Connection::lost() {
+void Connection::lose() {
   // A forked child shares the socket but has no GPU; its parent is the one to complain.
   if (lost_.exchange(true) || getpid() != pid_) return;
   fprintf(stderr, "powerccl-emulator: %s: the emulated GPU server is gone; every call fails from here on\n", library_);
@@ -132,7 +132,7 @@ void Connection::lost() {
 bool Connection::alive() {
   if (lost_.load()) return false;
   pollfd watched{fd_, POLLRDHUP, 0};
-  if (poll(&watched, 1, 0) > 0 && (watched.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) lost();
+  if (poll(&watched, 1, 0) > 0 && (watched.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) lose();
   return !lost_.load();
 }
 
@@ -158,7 +158,7 @@ bool Connection::send(Header* header, size_t bytes, const void* payload, size_t 
   do {
     sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent < 0) lost();
+  if (sent < 0) lose();
   return sent >= 0;
 }
 
@@ -197,7 +197,7 @@ bool Connection::request(Header* header, size_t bytes, Reply& reply, const void*
     do {
       got = recv(fd_, buffer.data(), buffer.size(), 0);
     } while (got < 0 && errno == EINTR);
-    if (got <= 0) lost();
+    if (got <= 0) lose();
     lock.lock();
     reading_ = false;
     if (got >= static_cast<ssize_t>(sizeof(Status))) {

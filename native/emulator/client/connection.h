@@ -36,6 +36,8 @@ class Connection {
   ClientPage* page() const { return page_; }  // kCuda only
   int pid() const { return pid_; }
 
+  // It has been noticed that the server is gone.
+  bool lost() const { return lost_.load(); }
   // False: the server is gone. Looks at the socket, so it costs a system call.
   bool alive();
   // One-way; `header` leads `bytes` of message, `payload` follows. Fills in the header. False: the server is gone.
@@ -57,7 +59,7 @@ class Connection {
   Connection(int fd, const char* library) : fd_(fd), library_(library) {}
   bool handshake(Role role, uint32_t client);
   bool send(Header* header, size_t bytes, const void* payload, size_t payload_bytes, int descriptor);
-  void lost();
+  void lose();
 
   int fd_;
   const char* library_;

@@ -78,6 +78,7 @@ CUresult State::ready() const {
 }
 
 bool State::still_alive() {
+  if (connection->lost()) return false;
   const uint64_t now = monotonic_ns();
   if (now - checked_ns_ < kLivenessNs) return true;
   checked_ns_ = now;

@@ -105,6 +105,7 @@ Access access() {
     lib.connection.release();  // the parent's: shared with it, so neither closed nor used
     lib.connection = std::move(own);
   }
+  if (lib.connection->lost()) return {NVML_ERROR_UNKNOWN};
   const uint64_t now = monotonic_ns();
   if (now - lib.checked_ns.load() > kLivenessNs) {
     if (!lib.connection->alive()) return {NVML_ERROR_UNKNOWN};
@@ -429,6 +430,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, uns
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t, unsigned* temperature_c) {
   return reading(device, "temperature", temperature_c,
                  [&](const Readings& r, const BoardPage&) { *temperature_c = r.temperature_c; });
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t* temperature) {
+  if (temperature != nullptr && temperature->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  return reading(device, "temperature", temperature, [&](const Readings& r, const BoardPage&) {
+    temperature->temperature = static_cast<int>(r.temperature_c);
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {

@@ -29,6 +29,9 @@ Gpu::Gpu(const Platform& platform, int64_t start)
       slow_w_(platform.idle_p8_w),
       temperature_c_(platform.start_temperature_c) {
   update();
+  // As if it had idled before: the first readings are those of an idle GPU, not of none.
+  energy_.latched = -energy_.rate * static_cast<double>(start - refresh_);
+  energy_.latched_before = energy_.latched - energy_.rate * static_cast<double>(period_ns(platform));
 }
 
 void Gpu::communication_stopped(double bytes) {
