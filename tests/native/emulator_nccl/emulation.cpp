@@ -2,6 +2,7 @@
 #include "emulation.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -64,8 +65,10 @@ Emulation::~Emulation() {
   for (const pid_t pid : running_) waitpid(pid, nullptr, 0);
   close(server_input_);
   if (server_ > 0) {
+    int status = 0;
     kill(server_, SIGTERM);
-    waitpid(server_, nullptr, 0);
+    waitpid(server_, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the emulated server ended with status " << status;
   }
   std::filesystem::remove_all(folder_);
 }
@@ -85,6 +88,7 @@ void Emulation::start(const std::string& scenario, int ranks, const Environment&
     if (pid == 0) {
       setenv("POWERCCL_EMULATOR_SOCKET", socket_.c_str(), 1);
       setenv("LD_LIBRARY_PATH", POWERCCL_TEST_LIBRARIES, 1);
+      setenv("TSAN_OPTIONS", "suppressions=" POWERCCL_TEST_FOLDER "/tsan.supp", 1);
       unsetenv("NCCL_PROFILER_PLUGIN");
       for (const auto& [variable, value] : environment) setenv(variable.c_str(), value.c_str(), 1);
       point(STDOUT_FILENO, log_of(folder_, jobs_, static_cast<size_t>(rank), "out"));

@@ -10,6 +10,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <string>
 
@@ -29,6 +30,8 @@ struct Handle {
   int number;
   uint64_t type;
 };
+
+std::deque<Handle> handles;  // kept to the end: NCCL stops CollApi handles again later
 
 const char* thread_name() {
   return getpid() == syscall(SYS_gettid) ? "main" : "other";
@@ -97,8 +100,7 @@ int start_any(void** handle, const EventDescriptor& d) {
     const int with = 0x1 | 0x2 | 0x40 | 0x100 | 0x200;
     __atomic_store_n(mask, static_cast<long long>(d.coll_api.count) >= from ? with : with & ~0x40, __ATOMIC_RELAXED);
   }
-  // Never freed: NCCL stops CollApi handles again later.
-  auto* made = new Handle{++next_number, d.type};
+  Handle* made = &handles.emplace_back(Handle{++next_number, d.type});
   fprintf(file, "%s start %s %d parent=%d%s\n", thread_name(), type_name(d.type), made->number, number_of(d.parent),
           details(d).c_str());
   fflush(file);
