@@ -54,7 +54,7 @@ std::unique_ptr<Connection> Connection::open(Role role, const char* library, uin
   address.sun_family = AF_UNIX;
   const size_t length = strlen(path);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  const int buffer = 4 << 20;
+  const int buffer = 4 * 1024 * 1024;
   if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
   if (length < sizeof address.sun_path) memcpy(address.sun_path, path, length);
   if (fd < 0 || length >= sizeof address.sun_path ||
@@ -132,7 +132,8 @@ void Connection::lose() {
 bool Connection::alive() {
   if (lost_.load()) return false;
   pollfd watched{fd_, POLLRDHUP, 0};
-  if (poll(&watched, 1, 0) > 0 && (watched.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) lose();
+  constexpr unsigned kEnds = POLLRDHUP | POLLHUP | POLLERR;
+  if (poll(&watched, 1, 0) > 0 && (static_cast<unsigned>(watched.revents) & kEnds) != 0) lose();
   return !lost_.load();
 }
 
@@ -195,7 +196,8 @@ bool Connection::request(Header* header, size_t bytes, Reply& reply, const void*
     buffer.resize(kMaxMessageBytes);
     ssize_t got;
     do {
-      got = recv(fd_, buffer.data(), buffer.size(), 0);
+      // The lock was given up above, which the analyzer does not see.
+      got = recv(fd_, buffer.data(), buffer.size(), 0);  // NOLINT(clang-analyzer-unix.BlockInCriticalSection)
     } while (got < 0 && errno == EINTR);
     if (got <= 0) lose();
     lock.lock();

@@ -2,6 +2,7 @@
 // Devices and contexts.
 #include <cstdio>
 
+#include "emulator/client/bus_id.h"
 #include "emulator/cuda/state.h"
 
 namespace powerccl::emulator {
@@ -141,10 +142,10 @@ PWE_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* bus) {
   State& state = State::get();
   if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
   if (device == nullptr || bus == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  unsigned domain = 0, number = 0;
-  if (sscanf(bus, "%x:%x:", &domain, &number) != 2) return CUDA_ERROR_INVALID_VALUE;
+  unsigned long number = 0;
+  if (!parse_bus_id(bus, number)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < state.devices.size(); ++i) {
-    if (gpu_of(state, static_cast<int>(i)).bus != number || domain != 0) continue;
+    if (gpu_of(state, static_cast<int>(i)).bus != number) continue;
     *device = static_cast<int>(i);
     return CUDA_SUCCESS;
   }

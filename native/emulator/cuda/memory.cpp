@@ -6,12 +6,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
+
 #include "emulator/cuda/state.h"
 
 namespace powerccl::emulator {
 namespace {
 
 constexpr size_t kAlwaysMovedBytes = 64 * 1024;
+
+void* pointer_of(CUdeviceptr pointer) {
+  return std::bit_cast<void*>(pointer);
+}
 
 CUresult allocate(void** pointer, size_t bytes, bool on_host) {
   State& state = State::get();
@@ -137,7 +143,7 @@ CUresult fill(CUdeviceptr target, uint32_t pattern, size_t width, size_t count, 
   std::unique_lock lock(state.mutex);
   StreamState* stream = state.stream_of(stream_handle);
   if (stream == nullptr) return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
-  auto* data = reinterpret_cast<std::byte*>(target);
+  auto* data = static_cast<std::byte*>(pointer_of(target));
   const size_t bytes = width * count;
   if (!fits(state, data, bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0) return CUDA_SUCCESS;
@@ -148,7 +154,7 @@ CUresult fill(CUdeviceptr target, uint32_t pattern, size_t width, size_t count, 
   if (state.move_data || bytes <= kAlwaysMovedBytes) {
     node.run = [data, pattern, width, count] {
       if (width == 1) {
-        memset(data, static_cast<int>(pattern & 0xff), count);
+        memset(data, static_cast<uint8_t>(pattern), count);
       } else {
         for (size_t i = 0; i < count; ++i) memcpy(data + i * width, &pattern, width);
       }
@@ -157,10 +163,6 @@ CUresult fill(CUdeviceptr target, uint32_t pattern, size_t width, size_t count, 
   const CUresult result = state.enqueue(*stream, std::move(node));
   if (result != CUDA_SUCCESS || !synchronous) return result;
   return wait_here(state, lock, *stream);
-}
-
-void* pointer_of(CUdeviceptr pointer) {
-  return reinterpret_cast<void*>(pointer);
 }
 
 }  // namespace

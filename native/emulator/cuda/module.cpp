@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules and launches. A kernel's code is not run: what it would do is told by its parameter `..._declared_ns`.
 #include <cctype>
+#include <cstdlib>
 #include <string>
 
 #include "emulator/cuda/state.h"
@@ -57,7 +58,7 @@ void add_parameter(const std::string& text, Function& function) {
   size_t count = 1;
   const size_t bracket = name.find('[');
   if (bracket != std::string::npos) {
-    count = static_cast<size_t>(atol(name.c_str() + bracket + 1));
+    count = std::strtoul(name.c_str() + bracket + 1, nullptr, 10);
     name.resize(bracket);
   }
   size_t bytes = 0;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams and events.
+#include <bit>
+
 #include "emulator/cuda/state.h"
 
 namespace powerccl::emulator {
@@ -72,7 +74,7 @@ CUresult write_value(CUstream stream_handle, CUdeviceptr address, uint32_t value
   } else {  // registered memory is this process's alone
     node.type = Message::kCallback;
     node.is_copy = true;
-    auto* target = reinterpret_cast<uint32_t*>(address);
+    auto* target = std::bit_cast<uint32_t*>(address);
     node.run = [target, value] { __atomic_store_n(target, value, __ATOMIC_RELEASE); };
   }
   return state.enqueue(*stream, std::move(node));

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <string>
 
+#include "emulator/client/bus_id.h"
 #include "emulator/client/connection.h"
 #include "emulator/nvml/readings.h"
 
@@ -62,8 +64,8 @@ std::vector<std::unique_ptr<Failure>> parse_failures() {
     auto failure = std::make_unique<Failure>();
     failure->call = item.substr(0, item.find(':'));
     const size_t after = item.find(":after="), code = item.find(":code=");
-    if (after != std::string::npos) failure->after = atol(item.c_str() + after + 7);
-    if (code != std::string::npos) failure->code = atoi(item.c_str() + code + 6);
+    if (after != std::string::npos) failure->after = std::strtol(item.c_str() + after + 7, nullptr, 10);
+    if (code != std::string::npos) failure->code = static_cast<int>(std::strtol(item.c_str() + code + 6, nullptr, 10));
     failures.push_back(std::move(failure));
   }
   return failures;
@@ -81,7 +83,7 @@ nvmlReturn_t injected(const char* call) {
 // ---- Handles: the GPU's number, shifted away from NULL.
 
 nvmlDevice_t handle_of(uint32_t gpu) {
-  return reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(gpu) + 1);
+  return std::bit_cast<nvmlDevice_t>(static_cast<uintptr_t>(gpu) + 1);
 }
 
 struct Access {
@@ -102,7 +104,7 @@ Access access() {
   if (lib.connection->pid() != getpid()) {  // a forked child needs a socket of its own
     auto own = Connection::open(Role::kNvml, "libnvidia-ml");
     if (own == nullptr) return {NVML_ERROR_UNKNOWN};
-    lib.connection.release();  // the parent's: shared with it, so neither closed nor used
+    [[maybe_unused]] const Connection* parents = lib.connection.release();  // the parent's: shared with it, so neither closed nor used
     lib.connection = std::move(own);
   }
   if (lib.connection->lost()) return {NVML_ERROR_UNKNOWN};
@@ -284,11 +286,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* de
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* bus, nvmlDevice_t* device) {
   const Access found = access();
   if (found.result != NVML_SUCCESS) return found.result;
-  unsigned domain = 0, number = 0;
-  if (bus == nullptr || device == nullptr || sscanf(bus, "%x:%x:", &domain, &number) != 2)
-    return NVML_ERROR_INVALID_ARGUMENT;
+  unsigned long number = 0;
+  if (bus == nullptr || device == nullptr || !parse_bus_id(bus, number)) return NVML_ERROR_INVALID_ARGUMENT;
   for (uint32_t i = 0; i < found.connection->board().gpus; ++i) {
-    if (domain != 0 || found.connection->board().gpu[i].bus != number) continue;
+    if (found.connection->board().gpu[i].bus != number) continue;
     *device = handle_of(i);
     return NVML_SUCCESS;
   }

@@ -43,9 +43,9 @@ void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
     BoardGpu& gpu = page.gpu[i];
     const uint64_t high = name_hash(platform.name.c_str(), 1),
                    low = name_hash(platform.name.c_str(), 0x9e3779b97f4a7c15u) + i;
-    for (int byte = 0; byte < 8; ++byte) {
-      gpu.uuid_bytes[byte] = static_cast<uint8_t>(high >> (56 - 8 * byte));
-      gpu.uuid_bytes[8 + byte] = static_cast<uint8_t>(low >> (56 - 8 * byte));
+    for (unsigned byte = 0; byte < 8; ++byte) {
+      gpu.uuid_bytes[byte] = static_cast<uint8_t>(high >> (56u - 8u * byte));
+      gpu.uuid_bytes[8 + byte] = static_cast<uint8_t>(low >> (56u - 8u * byte));
     }
     int at = snprintf(gpu.uuid, sizeof gpu.uuid, "GPU-");
     for (int byte = 0; byte < 16; ++byte) {

@@ -236,7 +236,7 @@ double bus_factor(Pattern pattern, uint32_t nranks) {
   }
 }
 
-double Platform::bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const {
+double Platform::bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_mhz, uint32_t) const {
   const PatternModel& model = patterns[static_cast<size_t>(pattern)];
   const double first = model.bandwidth_gbs.front().first;
   // Below the first point the time is what it is there: latency.
@@ -310,7 +310,8 @@ std::optional<Platform> read_platform(const std::string& path, std::string& erro
                         : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
                                                                         : nullptr;
     if (wrong != nullptr) {
-      error = path + ":" + std::to_string(number) + ": " + key + ": " + wrong;
+      error = path;
+      error.append(":").append(std::to_string(number)).append(": ").append(key).append(": ").append(wrong);
       return std::nullopt;
     }
     keys.erase(found);

@@ -88,6 +88,7 @@ struct Platform {
   std::array<PatternModel, kPatterns> patterns;
 
   // Bus bandwidth in GB/s (10^9 bytes) that NCCL tests would print for an operation of `bytes` (NCCL tests' size).
+  // Bus bandwidth is what does not depend on the number of ranks, and here it does not.
   double bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;
   // How long the operation takes from the last rank's arrival when all its GPUs hold `clock_mhz` (the slowest counts).
   double collective_ns(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;

@@ -187,7 +187,7 @@ void Server::accept_all() {
   while (true) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
-    const int buffer = 4 << 20;
+    const int buffer = 4 * 1024 * 1024;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
     if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {

@@ -61,7 +61,7 @@ class Streams {
     Key stream;
   };
 
-  static Key key_of(ClientId client, uint32_t slot) { return static_cast<Key>(client) << 32 | slot; }
+  static Key key_of(ClientId client, uint32_t slot) { return static_cast<Key>(client) << 32u | slot; }
   double launch_latency_us(const std::vector<std::byte>& message) const;
   void step(Key key);
   void run_front(Key key);
