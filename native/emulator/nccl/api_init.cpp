@@ -235,7 +235,8 @@ NCCL_API(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_
 NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* child_slot,
          ncclConfig_t* given, int flags) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommShrink"); result != ncclSuccess) return group_error(result);
-  if (!child_slot || !excluded || excluded_count < 1 || excluded_count >= comm->ranks || (flags & ~kShrinkAbort)) {
+  if (!child_slot || !excluded || excluded_count < 1 || excluded_count >= comm->ranks ||
+      (static_cast<unsigned>(flags) & ~kShrinkAbort) != 0) {
     warn("ncclCommShrink: invalid list of %d excluded ranks, or flags %d", excluded_count, flags);
     return group_error(ncclInvalidArgument);
   }
@@ -249,7 +250,7 @@ NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int* excluded, int excluded_
   }
   ncclConfig_t config;
   if (!read_config(given, config)) return group_error(ncclInvalidArgument);
-  if (flags & kShrinkAbort)
+  if ((static_cast<unsigned>(flags) & kShrinkAbort) != 0)
     cancel_operations(comm);
   else if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess)
     return group_error(result);

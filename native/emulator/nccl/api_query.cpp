@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The API's questions, memory and reduction operators.
+#include <bit>
 #include <cstring>
 
 #include "emulator/nccl/group.h"
@@ -92,7 +93,7 @@ NCCL_API(ncclResult_t, MemAlloc, void** pointer, size_t bytes) {
   if (!pointer || bytes == 0) return ncclInvalidArgument;
   CUdeviceptr address = 0;
   if (loaded->cuMemAlloc(&address, bytes) != CUDA_SUCCESS) return ncclUnhandledCudaError;
-  *pointer = reinterpret_cast<void*>(address);
+  *pointer = std::bit_cast<void*>(address);
   return ncclSuccess;
 }
 

@@ -46,7 +46,7 @@ struct Task {
   size_t traffic_bytes;
   emulator::CollectiveTask wire;
   int channels = 1;
-  int mask = 0;
+  uint64_t mask = 0;  // of event types
   void* group_api_handle = nullptr;
   void* api_handle = nullptr;
   void* handle = nullptr;  // its Coll or P2p event
@@ -80,7 +80,8 @@ inline constexpr uint64_t kCommMagic = 0x6c6c63637277700aull;
 
 }  // namespace powerccl::emulated_nccl
 
-struct ncclComm {
+// Grouped by what belongs together.
+struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   uint64_t magic = powerccl::emulated_nccl::kCommMagic;
   const powerccl::emulated_nccl::Driver* driver = nullptr;
   CUcontext context = nullptr;

@@ -41,6 +41,7 @@ ncclResult_t run_inits(const std::vector<InitJob>& inits) {
   // Each waits for the other ranks, which may be in this very group.
   std::vector<ncclResult_t> results(inits.size(), ncclSuccess);
   std::vector<std::thread> threads;
+  threads.reserve(inits.size());
   for (size_t i = 0; i < inits.size(); ++i) threads.emplace_back([&, i] { results[i] = run_init(inits[i]); });
   for (std::thread& thread : threads) thread.join();
   const auto failed = std::find_if(results.begin(), results.end(), [](ncclResult_t r) { return r != ncclSuccess; });
@@ -138,8 +139,8 @@ void group_joined(ncclComm* comm) {
   if (std::find(comms.begin(), comms.end(), comm) == comms.end()) comms.push_back(comm);
 }
 
-void group_init(InitJob job) {
-  group().inits.push_back(std::move(job));
+void group_init(const InitJob& job) {
+  group().inits.push_back(job);
 }
 
 void group_forget(ncclComm* comm) {

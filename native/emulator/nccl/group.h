@@ -35,7 +35,7 @@ int group_depth();
 ncclResult_t group_error(ncclResult_t result);
 // The communicator has something queued in this thread's group.
 void group_joined(ncclComm* comm);
-void group_init(InitJob job);
+void group_init(const InitJob& job);
 // Drops a communicator that is aborted or destroyed while queued.
 void group_forget(ncclComm* comm);
 

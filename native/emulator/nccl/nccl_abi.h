@@ -56,7 +56,7 @@ struct ncclUniqueId {
 inline constexpr int kConfigUndefined = INT_MIN;
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kSplitNoColor = -1;
-inline constexpr int kShrinkAbort = 1;
+inline constexpr unsigned kShrinkAbort = 1;
 
 // Grows at its end from version to version; `size` says how much of it the caller knows.
 struct ncclConfig_t {

@@ -2,6 +2,7 @@
 #include "emulator/nccl/operations.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 
 #include "emulator/nccl/group.h"
@@ -81,7 +82,7 @@ ncclResult_t set_reduction(const Call& call, CollectiveTask& wire) {
     wire.scalar.offset = user.bits;
     return ncclSuccess;
   }
-  return resolve(call.comm, call.name, reinterpret_cast<const void*>(user.bits), type_bytes(call.type), wire.scalar);
+  return resolve(call.comm, call.name, std::bit_cast<const void*>(user.bits), type_bytes(call.type), wire.scalar);
 }
 
 TaskKind wire_kind(Func func) {

@@ -33,7 +33,7 @@ int mask = 0;  // written by the plugin whenever it likes, hence read atomically
 int newest_abi_spoken() {
   const char* value = getenv("POWERCCL_EMULATOR_PROFILER_ABI");
   if (!value || !*value) return kDefaultAbi;
-  const int asked = atoi(value);
+  const auto asked = static_cast<int>(strtol(value, nullptr, 10));
   if (asked >= kOldestAbi && asked <= kNewestAbi) return asked;
   error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value,
         kDefaultAbi);
@@ -137,8 +137,8 @@ bool ProfilerPlugin::loaded() {
 int ProfilerPlugin::abi_version() {
   return abi.load();
 }
-int ProfilerPlugin::event_mask() {
-  return __atomic_load_n(&mask, __ATOMIC_RELAXED);
+uint64_t ProfilerPlugin::event_mask() {
+  return static_cast<unsigned>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
 }
 
 int ProfilerPlugin::init(void** context, uint64_t comm_id, const char* comm_name, int ranks, int rank) {

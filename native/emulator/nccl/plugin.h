@@ -16,7 +16,7 @@ class ProfilerPlugin {
   static bool loaded();
   static int abi_version();
   // The mask of events that the plugin wants now; plugins may change it at any time.
-  static int event_mask();
+  static uint64_t event_mask();
 
   static int init(void** context, uint64_t comm_id, const char* comm_name, int ranks, int rank);
   static void start(void* context, void** handle, const EventDescriptor& descriptor);

@@ -7,14 +7,14 @@
 namespace powerccl::emulated_nccl {
 namespace {
 
-constexpr int kTaskMask = kEventProxyOp | kEventProxyStep | kEventKernelCh | kEventNetPlugin;
-constexpr int kGroupApiMask = kEventGroupApi | kEventP2pApi | kEventCollApi | kEventKernelLaunch | kEventGroup |
-                              kEventColl | kEventP2p | kTaskMask;
-constexpr int kCollApiMask = kEventCollApi | kEventColl | kTaskMask;
-constexpr int kP2pApiMask = kEventP2pApi | kEventP2p | kTaskMask;
-constexpr int kGroupMask = kEventGroup | kEventColl | kEventP2p | kTaskMask;
-constexpr int kCollMask = kEventColl | kTaskMask;
-constexpr int kP2pMask = kEventP2p | kTaskMask;
+constexpr uint64_t kTaskMask = kEventProxyOp | kEventProxyStep | kEventKernelCh | kEventNetPlugin;
+constexpr uint64_t kGroupApiMask = kEventGroupApi | kEventP2pApi | kEventCollApi | kEventKernelLaunch | kEventGroup |
+                                   kEventColl | kEventP2p | kTaskMask;
+constexpr uint64_t kCollApiMask = kEventCollApi | kEventColl | kTaskMask;
+constexpr uint64_t kP2pApiMask = kEventP2pApi | kEventP2p | kTaskMask;
+constexpr uint64_t kGroupMask = kEventGroup | kEventColl | kEventP2p | kTaskMask;
+constexpr uint64_t kCollMask = kEventColl | kTaskMask;
+constexpr uint64_t kP2pMask = kEventP2p | kTaskMask;
 
 EventDescriptor describe(EventType type, void* parent = nullptr, int rank = 0) {
   EventDescriptor descriptor{};

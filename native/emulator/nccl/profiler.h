@@ -15,7 +15,7 @@ namespace powerccl::emulated_nccl {
 struct ApiState {
   enum class Group { kReset, kStarted, kStopped };
   int group_depth = 0;  // of the profiled group; 0: none is open
-  int mask = 0;
+  uint64_t mask = 0;
   Group group = Group::kReset;
   void* group_handle = nullptr;
   void* p2p_handle = nullptr;

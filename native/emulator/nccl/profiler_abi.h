@@ -13,17 +13,17 @@
 namespace powerccl::emulated_nccl {
 
 enum EventType : uint64_t {
-  kEventGroup = 1u << 0,
-  kEventColl = 1u << 1,
-  kEventP2p = 1u << 2,
-  kEventProxyOp = 1u << 3,
-  kEventProxyStep = 1u << 4,
-  kEventKernelCh = 1u << 6,
-  kEventNetPlugin = 1u << 7,
-  kEventGroupApi = 1u << 8,
-  kEventCollApi = 1u << 9,
-  kEventP2pApi = 1u << 10,
-  kEventKernelLaunch = 1u << 11,
+  kEventGroup = 0x1,
+  kEventColl = 0x2,
+  kEventP2p = 0x4,
+  kEventProxyOp = 0x8,
+  kEventProxyStep = 0x10,
+  kEventKernelCh = 0x40,
+  kEventNetPlugin = 0x80,
+  kEventGroupApi = 0x100,
+  kEventCollApi = 0x200,
+  kEventP2pApi = 0x400,
+  kEventKernelLaunch = 0x800,
 };
 
 enum EventState : int { kKernelChStop = 22, kGroupStartApiStop = 23, kGroupEndApiStart = 24 };

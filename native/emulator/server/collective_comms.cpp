@@ -234,6 +234,7 @@ void CollectiveEngine::client_gone(ClientId client, Time) {
   for (const JoinKey& key : failed) fail_join(key, kCollectiveRemoteError, "a rank's process ended while joining");
 
   std::vector<uint64_t> ids;
+  ids.reserve(comms_.size());
   for (const auto& [id, comm] : comms_) ids.push_back(id);
   for (const uint64_t id : ids) {
     Comm& comm = *comms_.at(id);

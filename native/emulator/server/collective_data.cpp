@@ -31,6 +31,7 @@ void move_collective(const CollectiveTask& task, std::vector<RankData>& ranks) {
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
   std::vector<uint64_t> scalars;
+  scalars.reserve(ranks.size());
   for (const RankData& rank : ranks) scalars.push_back(rank.scalar);
   const auto reduce_chunk = [&](size_t offset) {
     inputs.clear();

@@ -9,38 +9,39 @@
 
 namespace powerccl::emulator {
 
-float half_to_float(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+float half_to_float(uint16_t half) {
+  const uint32_t bits = half;
+  const uint32_t sign = (bits & 0x8000u) << 16u;
   const uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13u);
   // Scaling by a power of two handles subnormals and normals alike.
-  const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  const float value = std::bit_cast<float>(magnitude << 13u) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
 uint16_t float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16u & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and above round to infinity
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to infinity
   if (magnitude < 0x38800000u) {
     // Adding 0.5 lets the FPU round the subnormal's bits into the low mantissa, to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
-  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
-  return sign | static_cast<uint16_t>((rounded - 0x38000000u) >> 13);
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13u & 1u);
+  return static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13u);
 }
 
 float bfloat16_to_float(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16u);
 }
 
 uint16_t float_to_bfloat16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16u | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u);
 }
 
 namespace {
