@@ -457,20 +457,31 @@ def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, pr
 
 
 def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """Without its guard a job still ends well and leaves no clock behind."""
-    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
-    running = on_machine.start("run", *arguments, "--", on_machine.bench, *MANAGED)
-    found: list[int] = []
-
-    def agent_up() -> bool:
-        found[:] = agents_below(running.process.pid)
-        return bool(found)
-
-    assert eventually(agent_up)
-    time.sleep(0.3)
-    os.kill(found[0], signal.SIGKILL)
+    """A job that has lost its guard, and then a rank in a collective: the launcher sees to the clocks."""
+    running, _, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    if may_set_clocks():
+        assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
+    os.kill(agents_below(running.process.pid)[0], signal.SIGKILL)
+    os.kill(ranks[5], signal.SIGKILL)
     done = running.wait()
-    assert done.code == 0, done.err
+    assert done.code == 4, done.err
+    assert machine_is_back(machine)
+    run, _ = last_run(on_machine)
+    assert is_whole(run)
+
+
+def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+    """The command ends, its ranks do not: the launcher ends too and the agent stays with them."""
+    script = f"{on_machine.bench} {' '.join(LONG)} > /dev/null 2>&1 & echo $!; sleep 5; exit 3"
+    options = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    done = on_machine("run", *options, "--", "sh", "-c", script)
+    assert done.code == 3, done.err
+    bench = int(done.out)
+    ranks = descendants(bench)
+    assert len(ranks) == 8
+    assert "stays on" in done.err
+    for pid in (bench, *ranks):
+        os.kill(pid, signal.SIGKILL)
     assert machine_is_back(machine)
     run, _ = last_run(on_machine)
     assert is_whole(run)

@@ -4,10 +4,10 @@
 Where the total-energy counter works, the curve goes through its updates; a counter that updates less often than it is
 read (100 ms on current data-centre GPUs) gives a point only where its value changed, dated midway between two reads.
 Elsewhere the curve integrates power samples; where reading the counter is so dear that the agent reads it seldom (3 ms
-of processor time on an H200), they are scaled to what it counted in all. Between points energy grows evenly, which smears short communication over
-its surroundings. `split` mends that: in a step that holds both communication and other work, power is taken in the
-ratio found in steps that hold only one of them. How much that moved is the uncertainty given; nothing is extrapolated
-beyond the first and last point.
+of processor time on an H200), they are scaled to what it counted in all. Between points energy grows evenly, which
+smears short communication over its surroundings. `split` mends that: in a step that holds both communication and other
+work, power is taken in the ratio found in steps that hold only one of them. How much that moved is the uncertainty
+given; nothing is extrapolated beyond the first and last point.
 """
 
 from __future__ import annotations

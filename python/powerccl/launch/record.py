@@ -226,7 +226,7 @@ def _start_agent(
 def _release_agent(
     agent: Service, native: NativeFiles, folder: Path, base: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Let the agent go, which it does once no process that may lock a clock lives. It is never killed: it is the guard."""
+    """Let the agent end once no process lives that may lock a clock. It is never killed: it is the guard."""
     if agent.has_ended(0):  # somebody killed it: another one undoes what it would have undone
         try:
             agent = start_agent(native, folder, 0, base, machine.node())
