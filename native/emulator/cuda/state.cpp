@@ -86,7 +86,9 @@ bool State::still_alive() {
 }
 
 CUresult State::wait(uint32_t slot, uint64_t sequence) {
-  return connection->wait_stream(slot, sequence) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  if (!connection->wait_stream(slot, sequence)) return CUDA_ERROR_UNKNOWN;
+  see_callbacks();
+  return CUDA_SUCCESS;
 }
 
 StreamState* State::new_stream(ContextState& context, unsigned flags) {
@@ -280,6 +282,7 @@ void State::serve_callbacks() {
       }
     }
     if (run) run();
+    callbacks_run_.fetch_add(1, std::memory_order_release);
     CallbackDone done{};
     done.header.type = static_cast<uint32_t>(Message::kCallbackDone);
     done.stream = order.stream;

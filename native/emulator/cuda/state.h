@@ -2,6 +2,7 @@
 // What the emulated driver keeps in a process. One mutex guards all of it: calls are short, and wait without it.
 #ifndef POWERCCL_EMULATOR_CUDA_STATE_H
 #define POWERCCL_EMULATOR_CUDA_STATE_H
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -127,6 +128,10 @@ class State {
   // Sleeps until a point of a stream, without the mutex.
   CUresult wait(uint32_t slot, uint64_t sequence);
 
+  // Behind every answer that a stream is through: what callbacks wrote before is seen from here on. Their thread and
+  // this one are ordered by the server, which neither compilers nor thread sanitizers know of.
+  void see_callbacks() const { callbacks_run_.load(std::memory_order_acquire); }
+
   // Slots for operations of emulated NCCL. kMaxOps: none free.
   uint32_t take_op(uint64_t& generation);
   void release_op(uint32_t slot);
@@ -154,6 +159,7 @@ class State {
   std::mutex callbacks_mutex_;
   std::unordered_map<uint64_t, std::function<void()>> callbacks_;
   uint64_t next_callback_ = 1;
+  std::atomic<uint64_t> callbacks_run_{0};
 };
 
 // The calling thread's current context, or null.

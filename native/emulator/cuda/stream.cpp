@@ -110,8 +110,9 @@ PWE_EXPORT CUresult cuStreamQuery(CUstream handle) {
   const std::lock_guard lock(state.mutex);
   const StreamState* stream = state.stream_of(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (!state.pending(stream->slot)) return CUDA_SUCCESS;
-  return state.still_alive() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
+  if (state.pending(stream->slot)) return state.still_alive() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
+  state.see_callbacks();
+  return CUDA_SUCCESS;
 }
 
 PWE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
@@ -276,8 +277,10 @@ PWE_EXPORT CUresult cuEventQuery(CUevent handle) {
   const std::lock_guard lock(state.mutex);
   const EventState* event = state.event_of(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (state.connection->page()->events[event->slot].generation.load() >= event->generation) return CUDA_SUCCESS;
-  return state.still_alive() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
+  if (state.connection->page()->events[event->slot].generation.load() < event->generation)
+    return state.still_alive() ? CUDA_ERROR_NOT_READY : CUDA_ERROR_UNKNOWN;
+  state.see_callbacks();
+  return CUDA_SUCCESS;
 }
 
 PWE_EXPORT CUresult cuEventSynchronize(CUevent handle) {

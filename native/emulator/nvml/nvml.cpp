@@ -104,7 +104,8 @@ Access access() {
   if (lib.connection->pid() != getpid()) {  // a forked child needs a socket of its own
     auto own = Connection::open(Role::kNvml, "libnvidia-ml");
     if (own == nullptr) return {NVML_ERROR_UNKNOWN};
-    [[maybe_unused]] const Connection* parents = lib.connection.release();  // the parent's: shared with it, so neither closed nor used
+    [[maybe_unused]] const Connection* parents =
+        lib.connection.release();  // the parent's: shared with it, so neither closed nor used
     lib.connection = std::move(own);
   }
   if (lib.connection->lost()) return {NVML_ERROR_UNKNOWN};
