@@ -85,6 +85,7 @@ class TraceWriter:
         delay_ns: int = 20_000,
         ahead_ns: int = GPU_AHEAD_NS,
         flags: int = 0,
+        comm: int = 0,
     ) -> None:
         """A kernel at host times start..stop, whose GPU clock is ahead by ahead_ns, seen delay_ns late."""
         body = struct.pack(
@@ -101,7 +102,7 @@ class TraceWriter:
             4,
             8,
         )
-        self._add(3, flags, 0, body)
+        self._add(3, flags, comm, body)
 
     def clock(
         self,

@@ -113,7 +113,7 @@ def test_captured_calls_count_by_their_replays(tmp_path: Path) -> None:
 def test_overlapping_kernels_of_a_gpu_count_once(tmp_path: Path) -> None:
     trace = TraceWriter(0, 2)
     trace.kernel(1, 10 * MS, 20 * MS, 1 << 20)
-    trace.kernel(2, 15 * MS, 30 * MS, 1 << 20)
+    trace.kernel(2, 15 * MS, 30 * MS, 1 << 20, comm=1)
     trace.write(tmp_path)
     assert summarise(read_run(tmp_path)).communication.time_s == pytest.approx(0.020)
 

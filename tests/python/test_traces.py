@@ -145,6 +145,19 @@ def test_impossible_kernels_are_left_out(tmp_path: Path) -> None:
     assert "2 kernel records with impossible times" in rank.problems[0]
 
 
+def test_kernels_read_too_late_are_left_out(tmp_path: Path) -> None:
+    """A stop that lies behind the next kernel's start is a later operation's (see rank.py)."""
+    trace = TraceWriter()
+    for call in range(10):
+        start = (10 + call) * MS
+        stop = start + (64 * MS if call in (3, 4) else MS - 5_000)
+        trace.kernel(call + 1, start, stop, 1 << 20)
+    rank = read_rank(trace.write(tmp_path))
+    kept = rank.kinds[records.KERNEL]
+    assert kept["call_id"].tolist() == [1, 2, 3, 6, 7, 8, 9, 10]
+    assert any("2 kernel records with impossible times" in problem for problem in rank.problems)
+
+
 def test_dropped_records_are_told(tmp_path: Path) -> None:
     rank = read_rank(TraceWriter(dropped=12).write(tmp_path))
     assert "12 records dropped" in rank.problems[0]

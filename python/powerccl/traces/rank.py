@@ -138,12 +138,28 @@ def read_rank(path: Path) -> RankTrace:
 
 _HOUR_NS = np.uint64(3_600_000_000_000)
 _LATEST_NS = np.uint64(1 << 62)
+_OVERLAP_NS = 20_000  # that much of two kernels' times may overlap: the stop is the last channel's, the start the first's
 
 
 def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Kernels whose stop is after their start and within an hour of it, and how many were not."""
+    """Kernels with credible times, and how many had none: stop after start, within an hour, and before the next one.
+
+    NCCL keeps the times of a channel's last 64 operations and reads them from a thread of its own. When that thread
+    falls behind, it finds the times of a later operation in an earlier one's place; since the kernels of a communicator
+    run one after the other, such a kernel seems to run into its successor.
+    """
     start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
     seen = kernels["seen_stop_ns"]
     sound = (start > 0) & (stop >= start) & (stop < _LATEST_NS) & (seen < _LATEST_NS)
     sound &= np.where(sound, stop - start, _HOUR_NS) < _HOUR_NS
-    return kernels[sound], int(len(kernels) - sound.sum())
+    possible = kernels[sound]
+    order = np.lexsort((possible["gpu_start_ns"], possible["comm"]))
+    ordered = possible[order]
+    following = np.append(ordered["comm"][1:] == ordered["comm"][:-1], False) if len(ordered) else np.zeros(0, bool)
+    overlap = np.zeros(len(ordered), np.int64)
+    overlap[:-1] = (ordered["gpu_stop_ns"][:-1] - ordered["gpu_start_ns"][1:]).view(np.int64)
+    length = (ordered["gpu_stop_ns"] - ordered["gpu_start_ns"]).astype(np.int64)
+    misread = following & (overlap > np.maximum(_OVERLAP_NS, length // 4))
+    keep = np.ones(len(possible), bool)
+    keep[order[misread]] = False
+    return possible[keep], int(len(kernels) - keep.sum())
