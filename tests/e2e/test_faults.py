@@ -29,15 +29,11 @@ from harness import (
 
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.summary import summarise
-from powerccl.launch.gpus import may_set_clocks
 from powerccl.traces import records
 from powerccl.traces.folder import RunData, read_run
 
 pytestmark = pytest.mark.timeout(300)
 
-needs_right = pytest.mark.skipif(
-    not may_set_clocks(), reason="outside --emulate, clocks are only set with CAP_SYS_ADMIN, as on a real machine"
-)
 COMMUNICATORS = str(Path(__file__).parent / "programs/communicators.py")
 SHORT = ("all_reduce", "-b", "1M", "-e", "4M", "-c", "1", "--min-time", "0.1")
 MANAGED = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "--min-time", "0.3")
@@ -205,7 +201,7 @@ def test_no_gpu(powerccl: Powerccl) -> None:
 
 
 def test_percall_without_gpu_records_only(powerccl: Powerccl, profile: Path) -> None:
-    done = powerccl("run", "--policy", "percall", "--set-clocks", "--platform", str(profile), "--", "echo", "result")
+    done = powerccl("run", "--policy", "percall", "--platform", str(profile), "--", "echo", "result")
     assert (done.code, done.out) == (0, "result\n")
     assert "nothing for policy percall to manage" in done.err
 
@@ -228,7 +224,7 @@ def test_no_right_to_set_clocks(powerccl: Powerccl, profile: Path) -> None:
 
 
 def test_dry_in_the_environment_wins(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    arguments = ("--policy", "percall", "--platform", str(profile))
     running = on_machine.start("run", *arguments, "--", on_machine.bench, *MANAGED, POWERCCL_CLOCKS="dry")
     seen: set[int] = set()
     while running.process.poll() is None:
@@ -280,11 +276,10 @@ def test_nvml_failing_midway(powerccl: Powerccl, profile: Path, failure: str) ->
         assert "from here on clocks are left alone" in done.err
 
 
-@needs_right
 def test_failing_nvml_leaves_no_clock_locked(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """Resets fail in the job; the agent, whose NVML works, undoes what they leave."""
     failing = ("env", "POWERCCL_EMULATOR_NVML_FAIL=reset_locked_clocks:after=0:code=999")
-    arguments = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    arguments = ("--policy", "percall", "--platform", str(profile))
     done = on_machine("run", *arguments, "--", *failing, on_machine.bench, *MANAGED)
     assert done.code == 0, done.err
     assert machine_is_back(machine)
@@ -309,12 +304,18 @@ def test_run_folder_not_writable(powerccl: Powerccl) -> None:
         assert "running unrecorded" in done.err
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 KiB."""
+@pytest.fixture(params=[60, 300])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of so many KiB: it fills while the traces or the samples are written."""
+    yield from mounted_disk(tmp_path, request.param)
+
+
+def mounted_disk(tmp_path: Path, kib: int) -> Iterator[Path]:
+    """A file system of so many KiB, as long as it is used."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(place)], capture_output=True)
+    size = f"size={kib}k"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting a small file system takes root")
     yield place
@@ -333,6 +334,20 @@ def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
     run = read_run(folder)
     summarise(run)
     assert not any(slot.locked for slot in run.journal)
+
+
+def test_disk_full_from_the_start(powerccl: Powerccl, profile: Path, tmp_path: Path) -> None:
+    for disk in mounted_disk(tmp_path, 4):
+        options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--runs-dir", str(disk))
+        done = powerccl("run", *options, "--", "touch", "started")
+        assert done.code == 1
+        assert "No space left on device" in done.err
+        assert advised(done)
+        assert not (powerccl.folder / "started").exists()
+        done = powerccl("run", *options, "--best-effort", "--", powerccl.bench, *SHORT)
+        assert done.code == 0, done.err
+        assert "running unrecorded" in done.err
+        assert "Out of bounds values : 0 OK" in done.out
 
 
 # ---- Processes that die.
@@ -375,10 +390,9 @@ def machine_is_back(machine: EmulatedMachine) -> bool:
 
 
 def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    options = ["--policy", "percall", "--set-clocks", "--platform", str(profile)]
+    options = ["--policy", "percall", "--platform", str(profile)]
     running, _, ranks = start_long(on_machine, *options)
-    if may_set_clocks():
-        assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
+    assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     time.sleep(0.2)
     os.kill(ranks[3], signal.SIGKILL)
     done = running.wait()
@@ -396,7 +410,7 @@ def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachi
 
 def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """Every process of the job at once, as an out-of-memory killer or a batch system does."""
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
     for pid in (bench, *ranks):
         os.kill(pid, signal.SIGKILL)
     done = running.wait()
@@ -409,7 +423,7 @@ def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profil
 
 
 def test_launcher_killed_job_lives(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
     agents = [
         pid for pid in descendants(running.process.pid) if "powerccl-agent" in Path(f"/proc/{pid}/cmdline").read_text()
     ]
@@ -446,7 +460,7 @@ def test_launcher_killed_with_its_emulated_server(powerccl: Powerccl, profile: P
 
 
 def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
     os.kill(running.process.pid, signal.SIGTERM)
     done = running.wait()
     assert done.code == 128 + signal.SIGTERM
@@ -458,9 +472,8 @@ def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, pr
 
 def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """A job that has lost its guard, and then a rank in a collective: the launcher sees to the clocks."""
-    running, _, ranks = start_long(on_machine, "--policy", "percall", "--set-clocks", "--platform", str(profile))
-    if may_set_clocks():
-        assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
+    running, _, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
+    assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     os.kill(agents_below(running.process.pid)[0], signal.SIGKILL)
     os.kill(ranks[5], signal.SIGKILL)
     done = running.wait()
@@ -473,7 +486,7 @@ def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: P
 def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """The command ends, its ranks do not: the launcher ends too and the agent stays with them."""
     script = f"{on_machine.bench} {' '.join(LONG)} > /dev/null 2>&1 & echo $!; sleep 5; exit 3"
-    options = ("--policy", "percall", "--set-clocks", "--platform", str(profile))
+    options = ("--policy", "percall", "--platform", str(profile))
     done = on_machine("run", *options, "--", "sh", "-c", script)
     assert done.code == 3, done.err
     bench = int(done.out)
@@ -491,7 +504,7 @@ def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: Emulate
 
 
 def test_two_jobs_at_once(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    arguments = ("run", "--policy", "percall", "--set-clocks", "--platform", str(profile), "--", on_machine.bench)
+    arguments = ("run", "--policy", "percall", "--platform", str(profile), "--", on_machine.bench)
     both = [on_machine.start(*arguments, *MANAGED) for _ in range(2)]
     for running in both:
         done = running.wait()
@@ -527,7 +540,7 @@ def test_more_ranks_than_gpus(powerccl: Powerccl) -> None:
 @pytest.mark.parametrize("what", ["abort", "zero"])
 def test_odd_communicators(on_machine: Powerccl, machine: EmulatedMachine, profile: Path, what: str) -> None:
     """An aborted communicator, and collectives of no bytes."""
-    arguments = ("run", "--policy", "percall", "--set-clocks", "--platform", str(profile))
+    arguments = ("run", "--policy", "percall", "--platform", str(profile))
     done = on_machine(*arguments, "--", sys.executable, COMMUNICATORS, what)
     assert (done.code, done.out) == (0, "right\n"), done.err
     assert machine_is_back(machine)

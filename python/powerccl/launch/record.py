@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from powerccl.platforms.schema import PlatformProfile
 
 POLICIES = ("observe", "percall")
+ELSEWHERE = "name another place with --runs-dir DIR, or run unrecorded with --best-effort"
 AGENT_READY_S = 3.0
-AGENT_END_S = 20.0
+AGENT_END_S = 8.0
 
 
 @dataclass
@@ -105,17 +106,21 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         if folder is None:
             return Recorded(run_child(request.command, base), None, leads)
 
-        clocks, about_clocks = decide_clocks(policy, bool(request.emulate), request.set_clocks, base)
+        clocks, about_clocks = decide_clocks(policy, bool(request.emulate) or gpus.emulated, request.set_clocks, base)
         if about_clocks:
             say_once(about_clocks)
-        table = None
-        if table_text:
-            table = folder / "policy.table"
-            table.write_text(table_text)
-        agent = _start_agent(native, folder, request, base, say) if on_node else None
+        table = folder / "policy.table" if table_text else None
         info = _describe(request, folder, policy, clocks, gpus, launcher, base)
-        if leads:
-            write_run_info(folder, info)
+        try:
+            if table:
+                table.write_text(table_text)
+            if leads:
+                write_run_info(folder, info)
+        except OSError as error:
+            _unrecorded(request, PowercclError(f"cannot write in {folder}: {error.strerror}", ELSEWHERE), say)
+            return Recorded(run_child(request.command, base), None, leads)
+        agent = _start_agent(native, folder, request, base, say) if on_node else None
+        info.start_ns = time.monotonic_ns()
         child_environment = env.job_environment(base, native, folder, policy, table, clocks)
         if "NCCL_PROFILER_PLUGIN" in base:
             say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
@@ -204,10 +209,15 @@ def _folder(request: Request, launcher: JobLauncher | None, say: Callable[[str],
     try:
         return make_folder(request.runs, request.name or job_name(request.command), launcher)
     except PowercclError as error:
-        if not request.best_effort:
-            raise
-        say(f"{error.message}; running unrecorded")
+        _unrecorded(request, error, say)
         return None
+
+
+def _unrecorded(request: Request, error: PowercclError, say: Callable[[str], None]) -> None:
+    """Go on without a record, if the user wants that."""
+    if not request.best_effort:
+        raise error
+    say(f"{error.message}; running unrecorded")
 
 
 def _start_agent(

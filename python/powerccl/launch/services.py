@@ -10,9 +10,18 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from powerccl.errors import PowercclError
 from powerccl.launch.native import AGENT, EMULATOR, NativeFiles
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """The log to append to; where it cannot be made (a full disk), nothing: a helper matters more than its words."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return Path(os.devnull).open("ab")
 
 
 class Service:
@@ -23,7 +32,7 @@ class Service:
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
-        with log.open("ab") as errors:
+        with _open_log(log) as errors:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
