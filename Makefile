@@ -60,8 +60,8 @@ test-e2e: test-native
 # make lint    formatting, static checks and the arrows between the rooms
 lint: setup build/test/.configured
 	tools/check-format
-	$(BIN)/ruff check python tests tools scripts
-	$(BIN)/ruff format --check python tests tools scripts
+	$(BIN)/ruff check python tests tools scripts examples
+	$(BIN)/ruff format --check python tests tools scripts examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows native
@@ -70,8 +70,8 @@ lint: setup build/test/.configured
 
 format: setup
 	tools/check-format --fix
-	$(BIN)/ruff check --fix python tests tools scripts
-	$(BIN)/ruff format python tests tools scripts
+	$(BIN)/ruff check --fix python tests tools scripts examples
+	$(BIN)/ruff format python tests tools scripts examples
 
 reference: setup
 	$(BIN)/python tools/generate-reference

@@ -32,7 +32,9 @@ def main() -> None:
     blocks = [layer for _ in range(options.layers) for layer in (nn.Linear(options.width, options.width), nn.GELU())]
     model = DistributedDataParallel(nn.Sequential(*blocks).cuda(), device_ids=[local])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.randn(options.batch, options.width, device="cuda", generator=torch.Generator("cuda").manual_seed(local))
+    data = torch.randn(
+        options.batch, options.width, device="cuda", generator=torch.Generator("cuda").manual_seed(local)
+    )
 
     started = time.perf_counter()
     for _ in range(options.steps):

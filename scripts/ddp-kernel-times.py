@@ -1,6 +1,8 @@
 """A DDP job that times each bucket's all-reduce with CUDA events, to set beside a trace of the same job.
 
-torchrun --nproc-per-node N scripts/ddp-kernel-times.py --out FILE: rank 0 writes [{"bytes", "event_us"}] in launch order.
+torchrun --nproc-per-node N scripts/ddp-kernel-times.py --out FILE
+
+Rank 0 writes [{"bytes", "event_us"}] in launch order.
 PyTorch records the events itself on the collective's own stream (TORCH_NCCL_ENABLE_TIMING).
 """
 

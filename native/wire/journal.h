@@ -14,17 +14,17 @@
 #define POWERCCL_JOURNAL_SLOTS 64u
 
 enum powerccl_journal_state {
-  POWERCCL_CLOCK_DEFAULT = 0, // nothing of ours is set
-  POWERCCL_CLOCK_LOCKED = 1,  // set, or about to be
+  POWERCCL_CLOCK_DEFAULT = 0,  // nothing of ours is set
+  POWERCCL_CLOCK_LOCKED = 1,   // set, or about to be
 };
 
 struct powerccl_journal_slot {
   char gpu_uuid[48];
-  uint32_t state;             // powerccl_journal_state
-  uint32_t pid;               // the process that set it; 0: the slot is free
-  uint64_t pid_start_ticks;   // field 22 of /proc/<pid>/stat, against reuse of the number
-  uint64_t changed_ns;        // CLOCK_MONOTONIC
-  uint32_t restored_by_agent; // how often the agent had to undo it
+  uint32_t state;              // powerccl_journal_state
+  uint32_t pid;                // the process that set it; 0: the slot is free
+  uint64_t pid_start_ticks;    // field 22 of /proc/<pid>/stat, against reuse of the number
+  uint64_t changed_ns;         // CLOCK_MONOTONIC
+  uint32_t restored_by_agent;  // how often the agent had to undo it
   uint32_t reserved;
 };
 

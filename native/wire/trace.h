@@ -3,8 +3,9 @@
 //
 // Readers: python/powerccl/traces/ and docs/reference/trace-format.md. Little endian. A file is one header of
 // POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer stores the record
-// first and `committed` after it (release), so a file cut off by SIGKILL reads up to its last whole record. Readers skip
-// kinds they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's globaltimer.
+// first and `committed` after it (release), so a file cut off by SIGKILL reads up to its last whole record. Readers
+// skip kinds they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's
+// globaltimer.
 #ifndef POWERCCL_WIRE_TRACE_H
 #define POWERCCL_WIRE_TRACE_H
 #include <stdint.h>
@@ -30,19 +31,26 @@ enum powerccl_pattern {
 };
 
 enum powerccl_algorithm {
-  POWERCCL_ALGO_UNKNOWN = 0, POWERCCL_ALGO_TREE, POWERCCL_ALGO_RING, POWERCCL_ALGO_COLLNET_DIRECT,
-  POWERCCL_ALGO_COLLNET_CHAIN, POWERCCL_ALGO_NVLS, POWERCCL_ALGO_NVLS_TREE, POWERCCL_ALGO_PAT, POWERCCL_ALGO_COPY_ENGINE,
+  POWERCCL_ALGO_UNKNOWN = 0,
+  POWERCCL_ALGO_TREE,
+  POWERCCL_ALGO_RING,
+  POWERCCL_ALGO_COLLNET_DIRECT,
+  POWERCCL_ALGO_COLLNET_CHAIN,
+  POWERCCL_ALGO_NVLS,
+  POWERCCL_ALGO_NVLS_TREE,
+  POWERCCL_ALGO_PAT,
+  POWERCCL_ALGO_COPY_ENGINE,
 };
 enum powerccl_protocol { POWERCCL_PROTO_UNKNOWN = 0, POWERCCL_PROTO_LL, POWERCCL_PROTO_LL128, POWERCCL_PROTO_SIMPLE };
 
 enum powerccl_record_kind {
   POWERCCL_REC_NONE = 0,
-  POWERCCL_REC_COMM = 1,       // a communicator came up (or went: flag ENDED)
-  POWERCCL_REC_CALL = 2,       // a call was made: what was enqueued
-  POWERCCL_REC_KERNEL = 3,     // a communication kernel ran, with GPU timestamps
-  POWERCCL_REC_CLOCK = 4,      // a clock was asked for (or would have been: flag DRY)
-  POWERCCL_REC_CALLBACK = 5,   // the host callback behind a call fired
-  POWERCCL_REC_NOTE = 6,       // one line of text: why the runtime disarmed, what it could not do
+  POWERCCL_REC_COMM = 1,      // a communicator came up (or went: flag ENDED)
+  POWERCCL_REC_CALL = 2,      // a call was made: what was enqueued
+  POWERCCL_REC_KERNEL = 3,    // a communication kernel ran, with GPU timestamps
+  POWERCCL_REC_CLOCK = 4,     // a clock was asked for (or would have been: flag DRY)
+  POWERCCL_REC_CALLBACK = 5,  // the host callback behind a call fired
+  POWERCCL_REC_NOTE = 6,      // one line of text: why the runtime disarmed, what it could not do
 };
 
 // record.flags
@@ -51,69 +59,71 @@ enum powerccl_record_kind {
 #define POWERCCL_FLAG_MANAGED 0x0004u   // CALL: the policy asked for a clock because of it
 #define POWERCCL_FLAG_DRY 0x0008u       // CLOCK: decided and recorded, nothing called
 #define POWERCCL_FLAG_ENDED 0x0010u     // COMM: finalized or destroyed
-#define POWERCCL_FLAG_COLL_EVENT 0x0020u // CALL: seen as the launch-time event only (NCCL < 2.28: no stream, no API time)
-#define POWERCCL_FLAG_KERNEL_ASKED 0x0040u // CALL: kernel events were asked for
-#define POWERCCL_FLAG_COPY_ENGINE 0x0080u // CALL: carried out by copy engines, which have no kernel events
+#define POWERCCL_FLAG_COLL_EVENT \
+  0x0020u  // CALL: seen as the launch-time event only (NCCL < 2.28: no stream, no API time)
+#define POWERCCL_FLAG_KERNEL_ASKED 0x0040u  // CALL: kernel events were asked for
+#define POWERCCL_FLAG_COPY_ENGINE 0x0080u   // CALL: carried out by copy engines, which have no kernel events
 
 struct powerccl_trace_header {
-  char magic[8];             // POWERCCL_TRACE_MAGIC, no terminator
-  uint32_t version;          // POWERCCL_TRACE_VERSION
+  char magic[8];     // POWERCCL_TRACE_MAGIC, no terminator
+  uint32_t version;  // POWERCCL_TRACE_VERSION
   uint32_t header_bytes;
   uint32_t record_bytes;
-  uint32_t flags;            // bit 0: the clock client is dry; bit 1: emulated
-  int32_t rank;              // of the job (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else of the first communicator
+  uint32_t flags;  // bit 0: the clock client is dry; bit 1: emulated
+  int32_t rank;    // of the job (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else of the first communicator
   int32_t nranks;
-  int32_t local_rank;        // -1 if unknown
+  int32_t local_rank;  // -1 if unknown
   uint32_t pid;
-  uint64_t start_ns;         // CLOCK_MONOTONIC when the file was opened
-  uint64_t start_realtime_ns; // CLOCK_REALTIME at the same moment
-  uint64_t committed;        // records readable, stored with release
-  uint64_t dropped;          // records not written for want of space
-  uint64_t limit_records;    // the writer's hard limit
+  uint64_t start_ns;           // CLOCK_MONOTONIC when the file was opened
+  uint64_t start_realtime_ns;  // CLOCK_REALTIME at the same moment
+  uint64_t committed;          // records readable, stored with release
+  uint64_t dropped;            // records not written for want of space
+  uint64_t limit_records;      // the writer's hard limit
   char host[64];
-  char gpu_uuid[48];         // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown
-  char gpu_pci[20];          // "00000000:65:00.0", NVML's long form
+  char gpu_uuid[48];  // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown
+  char gpu_pci[20];   // "00000000:65:00.0", NVML's long form
   char policy[16];
-  char clock_client[16];     // "none", "dry", "nvml"
-  char library[32];          // "nccl 2.28.9 profiler v5"
+  char clock_client[16];  // "none", "dry", "nvml"
+  char library[32];       // "nccl 2.28.9 profiler v5"
 };
 
 struct powerccl_trace_record {
-  uint16_t kind;             // powerccl_record_kind
+  uint16_t kind;  // powerccl_record_kind
   uint16_t flags;
-  uint32_t comm;             // index of the communicator in this trace; COMM records define it
+  uint32_t comm;  // index of the communicator in this trace; COMM records define it
   union {
     struct {
       uint64_t time_ns;
-      uint64_t comm_id;      // NCCL's hash: the same on all ranks
+      uint64_t comm_id;  // NCCL's hash: the same on all ranks
       int32_t nranks, rank, nnodes, device;
       char name[24];
     } comm_up;
     struct {
-      uint64_t call_id;      // counts up in this trace; other records refer to it
-      uint64_t start_ns, stop_ns; // the call on the host
-      uint64_t bytes;        // NCCL tests' `size` (docs/concepts/patterns.md)
+      uint64_t call_id;            // counts up in this trace; other records refer to it
+      uint64_t start_ns, stop_ns;  // the call on the host
+      uint64_t bytes;              // NCCL tests' `size` (docs/concepts/patterns.md)
       uint64_t stream;
       uint32_t group;        // 0: not grouped, else counts up
       int32_t root_or_peer;  // root of a rooted collective, peer of a send-receive, -1
-      uint8_t pattern, datatype, sends, receives; // sends/receives: how many a point-to-point group held (255: or more)
+      uint8_t pattern, datatype, sends,
+          receives;  // sends/receives: how many a point-to-point group held (255: or more)
       uint32_t reserved;
     } call;
     struct {
-      uint64_t call_id;      // of the first call in the kernel
-      uint64_t gpu_start_ns, gpu_stop_ns; // least start, greatest stop over the channels
-      uint64_t seen_start_ns, seen_stop_ns; // when the host learnt of them
+      uint64_t call_id;                      // of the first call in the kernel
+      uint64_t gpu_start_ns, gpu_stop_ns;    // least start, greatest stop over the channels
+      uint64_t seen_start_ns, seen_stop_ns;  // when the host learnt of them
       uint64_t bytes;
       uint8_t pattern, algorithm, protocol, channels;
       uint8_t warps, reserved[3];
     } kernel;
     struct {
-      uint64_t call_id;      // that caused it, 0 if none
-      uint64_t asked_ns, begin_ns, end_ns; // asked for; the device call's begin and end
-      uint32_t min_mhz, max_mhz; // 0, 0: reset to default
-      int32_t result;        // 0, or the driver's error code
-      uint32_t read_back_mhz; // SM clock 10 ms after the call, or just before the next change; 0 if not read
-      uint32_t coalesced;    // requests that this one replaced before they were carried out
+      uint64_t call_id;                     // that caused it, 0 if none
+      uint64_t asked_ns, begin_ns, end_ns;  // asked for; the device call's begin and end
+      uint32_t min_mhz, max_mhz;            // 0, 0: reset to default
+      int32_t result;                       // 0, or the driver's error code
+      uint32_t read_back_mhz;  // SM clock 10 ms after the call, or just before the next change; 0 if not read
+      uint32_t coalesced;      // requests that this one replaced before they were carried out
       uint32_t reserved;
     } clock;
     struct {
@@ -122,7 +132,7 @@ struct powerccl_trace_record {
     } callback;
     struct {
       uint64_t time_ns;
-      char text[48];         // zero-padded, not necessarily terminated
+      char text[48];  // zero-padded, not necessarily terminated
     } note;
     uint8_t bytes56[56];
   };

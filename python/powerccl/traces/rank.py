@@ -138,7 +138,7 @@ def read_rank(path: Path) -> RankTrace:
 
 _HOUR_NS = np.uint64(3_600_000_000_000)
 _LATEST_NS = np.uint64(1 << 62)
-_OVERLAP_NS = 20_000  # that much of two kernels' times may overlap: the stop is the last channel's, the start the first's
+_OVERLAP_NS = 20_000  # what two kernels may overlap by: a stop is the last channel's, a start the first's
 
 
 def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:

@@ -1,4 +1,4 @@
-"""Check what a library that is loaded into jobs exports and needs: check_exports.py LIBRARY EXPORT... (exit 1 if not so).
+"""Check what a library for jobs exports and needs: check_exports.py LIBRARY EXPORT... (exit 1 if not so).
 
 It may need nothing but libc (and the loader, which some toolchains name for thread-local variables).
 """
