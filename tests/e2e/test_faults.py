@@ -5,6 +5,7 @@ folder that still reads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -307,9 +308,11 @@ def test_run_folder_not_writable(powerccl: Powerccl) -> None:
 @pytest.fixture(params=[60, 300])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system of so many KiB: it fills while the traces or the samples are written."""
-    yield from mounted_disk(tmp_path, request.param)
+    with mounted_disk(tmp_path, request.param) as place:
+        yield place
 
 
+@contextlib.contextmanager
 def mounted_disk(tmp_path: Path, kib: int) -> Iterator[Path]:
     """A file system of so many KiB, as long as it is used."""
     place = tmp_path / "small"
@@ -318,8 +321,10 @@ def mounted_disk(tmp_path: Path, kib: int) -> Iterator[Path]:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting a small file system takes root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
@@ -337,7 +342,7 @@ def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
 
 
 def test_disk_full_from_the_start(powerccl: Powerccl, profile: Path, tmp_path: Path) -> None:
-    for disk in mounted_disk(tmp_path, 4):
+    with mounted_disk(tmp_path, 4) as disk:
         options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--runs-dir", str(disk))
         done = powerccl("run", *options, "--", "touch", "started")
         assert done.code == 1
