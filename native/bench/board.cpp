@@ -33,6 +33,8 @@ void copy_text(char* to, size_t size, const std::string& text) {
   std::strncpy(to, text.c_str(), size - 1);
   to[size - 1] = '\0';
 }
+const char* const kMeetHint =
+    "all ranks must run on one host and share the folder (--rendezvous DIR); -g N starts ranks of its own instead";
 Failure cannot(const std::string& doing, const std::string& path) {
   return Failure(kExitMissing, doing + " " + path + ": " + std::strerror(errno),
                  "--rendezvous DIR names another folder");
@@ -91,8 +93,7 @@ Board* Board::meet(const std::string& folder, const std::string& key, int ranks,
     }
     if (file >= 0) close(file);
     if (board == nullptr && monotonic_ns() > deadline) {
-      throw Failure(kExitTimeout, "rank 0 has not shown up at " + path,
-                    "all ranks must run on one host and share the folder; --rendezvous DIR names another");
+      throw Failure(kExitTimeout, "rank 0 has not shown up at " + path, kMeetHint);
     }
     if (board == nullptr) usleep(10'000);
   }
@@ -107,7 +108,7 @@ Board* Board::meet(const std::string& folder, const std::string& key, int ranks,
       throw Failure(kExitTimeout,
                     "only " + std::to_string(board->attached_.load()) + " of " + std::to_string(ranks) +
                         " ranks have shown up at " + path,
-                    "all ranks must run on one host and share the folder; --rendezvous DIR names another");
+                    kMeetHint);
     }
     usleep(5'000);
   }

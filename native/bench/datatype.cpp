@@ -19,40 +19,42 @@ T get(const void* where) {
   return value;
 }
 
+constexpr uint32_t kHalfSign = 0x8000, kHalfInfinity = 0x7c00, kHalfNan = 0x7e00, kHalfFractions = 1024;
+
 uint16_t to_half(double value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const uint32_t sign = std::signbit(value) ? kHalfSign : 0;
   const double size = std::fabs(value);
-  if (std::isnan(value)) return 0x7e00;
-  if (size == 0) return sign;
-  if (size >= 65520) return sign | 0x7c00;
+  if (std::isnan(value)) return kHalfNan;
+  if (size == 0) return static_cast<uint16_t>(sign);
+  if (size >= 65520) return static_cast<uint16_t>(sign + kHalfInfinity);
   int exponent = 0;
   std::frexp(size, &exponent);
   exponent = std::max(exponent - 1, -14);  // subnormals share the least exponent
   const double ulp = std::ldexp(1.0, exponent - 10);
   const auto steps = static_cast<uint32_t>(std::nearbyint(size / ulp));  // 1024..2048 where normal
-  if (exponent == -14 && steps < 1024) return static_cast<uint16_t>(sign | steps);
-  // Rounding up to 2048 carries into the exponent by itself.
-  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 15) << 10) + (steps - 1024)));
+  // The leading one of a normal number is not stored: it adds one to the exponent, as does rounding up to 2048.
+  return static_cast<uint16_t>(sign + static_cast<uint32_t>(exponent + 14) * kHalfFractions + steps);
 }
 
-double from_half(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
+double from_half(uint16_t stored) {
+  const uint32_t bits = stored;
+  const auto exponent = static_cast<int>(bits % kHalfSign / kHalfFractions);
+  const uint32_t fraction = bits % kHalfFractions;
   double size = 0;
   if (exponent == 31) {
     size = fraction != 0 ? NAN : INFINITY;
   } else if (exponent == 0) {
     size = std::ldexp(fraction, -24);
   } else {
-    size = std::ldexp(fraction + 1024, exponent - 25);
+    size = std::ldexp(fraction + kHalfFractions, exponent - 25);
   }
-  return (bits & 0x8000) != 0 ? -size : size;
+  return bits >= kHalfSign ? -size : size;
 }
 
 uint16_t to_bfloat(double value) {
   if (std::isnan(value)) return 0x7fc0;
   const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U);
 }
 
 }  // namespace
@@ -118,7 +120,7 @@ double load(Type type, const void* where) {
     case Type::kFloat16:
       return from_half(get<uint16_t>(where));
     case Type::kBfloat16:
-      return std::bit_cast<float>(static_cast<uint32_t>(get<uint16_t>(where)) << 16);
+      return std::bit_cast<float>(static_cast<uint32_t>(get<uint16_t>(where)) << 16U);
     case Type::kFloat64:
       return get<double>(where);
     case Type::kInt32:

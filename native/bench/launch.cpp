@@ -123,10 +123,12 @@ std::optional<LauncherPlace> launcher_place() {
                                     std::to_string(*ranks) + " do not fit (at most " + std::to_string(kMaxRanks) + ")");
     }
     if (local_ranks < *ranks) {
-      throw Failure(kExitUsage,
-                    "the launch spans hosts: " + std::to_string(local_ranks) + " of " + std::to_string(*ranks) +
-                        " ranks are here",
-                    "powerccl-bench measures one host; use NCCL tests under `powerccl run` for several");
+      throw Failure(
+          kExitUsage,
+          "the launch spans hosts: " + std::to_string(local_ranks) + " of " + std::to_string(*ranks) +
+              " ranks are here",
+          "powerccl-bench measures one host, and -g N starts its own ranks there; for several hosts run NCCL tests "
+          "under `powerccl run`");
     }
     return LauncherPlace{*rank, *ranks, local_rank, launch_key(names)};
   }

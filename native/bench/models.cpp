@@ -6,7 +6,7 @@
 namespace powerccl::bench {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kMiB = 1048576;
 
 // PCCL publishes the phases of MicroLlama alone, and for all four that communication takes 23 to 64 % of the time on
 // eight T4 with ~3 GB/s of all-reduce bus bandwidth. The other models' gradients follow from their parameters; their

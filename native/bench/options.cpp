@@ -25,7 +25,7 @@ double parse_number(const std::string& text, const char* what, double low, doubl
   return value;
 }
 
-int parse_integer(const std::string& text, const char* what, int low, int high = 1 << 30) {
+int parse_integer(const std::string& text, const char* what, int low, int high = 1000000000) {
   const double value = parse_number(text, what, low, high);
   if (value != std::floor(value)) usage_error(std::string(what) + ": '" + text + "' is not a whole number");
   return static_cast<int>(value);
@@ -300,7 +300,11 @@ void apply(Options& options, int code, const std::string& value, const std::stri
 }
 
 void check_together(const Options& options) {
-  if (options.mode == Mode::kTrain) return;
+  if (options.mode == Mode::kTrain) {
+    if (!options.patterns.empty()) usage_error("train takes no pattern");
+    if (options.clocks_mhz.size() > 1) usage_error("train takes one --clock");
+    return;
+  }
   if (options.patterns.empty())
     usage_error("which pattern?", "powerccl-bench all_reduce, powerccl-bench all, or --help");
   if (options.max_bytes < options.min_bytes) usage_error("-e is less than -b");
@@ -327,7 +331,7 @@ size_t parse_size(const std::string& text, const char* what) {
   std::string unit = end;
   if (unit.ends_with("iB")) {
     unit.resize(unit.size() - 2);
-  } else if (unit.ends_with("B")) {
+  } else if (unit.ends_with('B')) {
     unit.resize(unit.size() - 1);
   }
   const std::string letters = "KMGT";

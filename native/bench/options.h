@@ -31,7 +31,7 @@ struct Options {
   std::vector<std::string> command;
 
   std::vector<Pattern> patterns;
-  size_t min_bytes = 128 << 10, max_bytes = 64 << 20, step_bytes = 0;
+  size_t min_bytes = 131072, max_bytes = 67108864, step_bytes = 0;
   double factor = 2;
   int iterations = 20, warmup = 1, check = 1, graph_launches = 0;
   bool blocking = false, in_place = false, events = false, grouped = false;
@@ -46,8 +46,8 @@ struct Options {
   bool energy = true;
   double min_time_s = -1;  // -1: 0.25 emulated, 1.0 real, 0 without energy
   double settle_s = 0.1;   // collectives run unmeasured after a change of clock
-  int sample_ms = 0;   // 0: 2 emulated, 10 real, where a reading takes milliseconds itself
-  int timeout_s = 300;  // for each point or iteration, and for start-up; 0: none
+  int sample_ms = 0;       // 0: 2 emulated, 10 real, where a reading takes milliseconds itself
+  int timeout_s = 300;     // for each point or iteration, and for start-up; 0: none
   std::string nccl, rendezvous, json, json_lines;
   std::vector<std::string> skip;
   bool resume = false;

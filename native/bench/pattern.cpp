@@ -2,15 +2,16 @@
 #include "bench/pattern.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace powerccl::bench {
 namespace {
 
 const void* const_pointer(CUdeviceptr address) {
-  return reinterpret_cast<const void*>(address);
+  return std::bit_cast<const void*>(address);
 }
 void* pointer(CUdeviceptr address) {
-  return reinterpret_cast<void*>(address);
+  return std::bit_cast<void*>(address);
 }
 
 // Sends and receives of one operation, fused by a group, for patterns without a call of their own (NCCL before 2.28).

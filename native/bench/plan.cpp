@@ -38,7 +38,7 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
   std::string line;
   uint64_t whole = 0;
   while (std::getline(file, line)) {
-    if (file.eof() || !line.ends_with("}")) break;
+    if (file.eof() || !line.ends_with('}')) break;
     whole += line.size() + 1;
     if (field(line, "type") != "point") continue;
     done.insert(

@@ -62,6 +62,7 @@ Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin
   cuda_.check(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   cuda_.check(cuda_.event_create(&done_, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 
+  if (rank < 0 || rank >= kMaxRanks) throw Failure(kExitUsage, "rank " + std::to_string(rank) + " is out of range");
   RankAbout& about = board.about[rank];
   about.device = device;
   CUuuid uuid{};
@@ -223,6 +224,7 @@ void run_rank(const Options& options, Board& board, Crew& crew, int rank, int de
     crew.remove(self);
     self->close();
   } catch (const Aborted&) {
+    return;  // whoever failed has said so
   } catch (const Failure& failure) {
     board.fail(failure.code(), who + failure.what(), failure.hint());
   } catch (const std::exception& error) {

@@ -182,6 +182,8 @@ json::Object Report::common() const {
       .add("clock_control", setting_.clock_control)
       .add("clock_control_reason", unless_empty(setting_.clock_reason));
   if (options_.mode == Mode::kTrain) {
+    const int clock = setting_.clock_control == "set" ? options_.clocks_mhz.front() : kClockAsFound;
+    object.add("clock_requested_mhz", clock == kClockAsFound ? std::nullopt : std::optional<int>(clock));
     object.add("model", json::Object()
                             .add("name", model_.name)
                             .add("forward_ms", model_.forward_ms)

@@ -44,6 +44,7 @@ json::Object Report::step_object(const StepNews& step, const StepEnergy& energy)
     return all ? std::optional<double>(*all / gpus) : std::nullopt;
   };
   std::vector<json::Raw> buckets;
+  buckets.reserve(static_cast<size_t>(step.buckets));
   for (int i = 0; i < step.buckets; ++i) {
     buckets.push_back(json::Object()
                           .add("bytes", model_.buckets_bytes[static_cast<size_t>(i)])

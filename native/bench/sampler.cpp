@@ -167,7 +167,8 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
       result.clock_min_mhz = std::min<double>(result.clock_min_mhz.value_or(sample.mhz), sample.mhz);
       result.clock_max_mhz = std::max<double>(result.clock_max_mhz.value_or(sample.mhz), sample.mhz);
     }
-    if (gpu.temperature_c) result.temperature_c = std::max(result.temperature_c.value_or(0), *gpu.temperature_c);
+    if (gpu.temperature_c)
+      result.temperature_c = std::max(result.temperature_c.value_or(0), gpu.temperature_c.value_or(0));
     if (gpu.throttle_known) result.throttle_reasons = result.throttle_reasons.value_or(0) | gpu.throttle;
     const auto power = steady_power(gpu.updates, from_ns, to_ns);
     if (!power || power->updates < kLeastPeriods) continue;

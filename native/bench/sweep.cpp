@@ -245,6 +245,7 @@ class Sweep {
     }
     rank_.wait(rank_.stream());
     std::vector<double> times;
+    times.reserve(operations);
     for (size_t i = 0; i < operations; ++i) {
       times.push_back(rank_.elapsed_ms(rank_.event(2 * i), rank_.event(2 * i + 1)) * 1e3);
     }

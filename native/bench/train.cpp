@@ -2,8 +2,10 @@
 #include "bench/train.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 
 #include "bench/compute_kernel.h"
@@ -28,13 +30,14 @@ class Train {
 
   void run() {
     const bool declared = std::getenv("POWERCCL_EMULATOR_SOCKET") != nullptr;
-    ComputeKernel compute(rank_, declared);
-    compute_ = &compute;
+    compute_ = std::make_unique<ComputeKernel>(rank_, declared);
     if (rank_.rank() == 0) {
-      board_.start.compute_iterations_per_ms = compute.iterations_per_ms();
-      board_.start.blocks = static_cast<int32_t>(compute.blocks());
+      board_.start.compute_iterations_per_ms = compute_->iterations_per_ms();
+      board_.start.blocks = static_cast<int32_t>(compute_->blocks());
       board_.start.threads = ComputeKernel::kThreads;
       board_.tell(Tell::kStart);
+      board_.clock_mhz = options_.clocks_mhz.front();
+      if (options_.wants_clock()) board_.tell(Tell::kClock);
     }
     for (int i = 0; i < options_.train.warmup + options_.train.iterations; ++i) {
       rank_.set_deadline();
@@ -58,7 +61,7 @@ class Train {
   void all_reduce(size_t bucket, CUdeviceptr data) {
     rank_.throw_if_failed();
     const size_t count = model_.buckets_bytes[bucket] / info(model_.type).bytes;
-    void* gradients = reinterpret_cast<void*>(data);
+    void* gradients = std::bit_cast<void*>(data);
     rank_.record(event(kFirstBucket + 2 * bucket), communication_);
     rank_.nccl().check(rank_.nccl().all_reduce(gradients, gradients, count, info(model_.type).nccl, info(Op::kSum).nccl,
                                                rank_.comm(), communication_),
@@ -147,7 +150,7 @@ class Train {
   Rank& rank_;
   Board& board_;
   CUstream communication_ = nullptr;
-  ComputeKernel* compute_ = nullptr;
+  std::unique_ptr<ComputeKernel> compute_;
 };
 
 }  // namespace

@@ -35,6 +35,7 @@ train
       --model NAME        microllama opt gpt2 distilgpt2 (microllama)
       --iterations N      steps measured (5), after -w unmeasured ones (2)
       --forward-ms X  --backward-ms X  --buckets 62.5M,581M,62.5M  --dtype TYPE    in place of the model's own
+      --clock MHZ             the whole run at this clock
       --overlap WHAT      none: synchronise after backward; backward: each bucket as soon as its part is done
 
 both

@@ -2,6 +2,7 @@
 #include "bench/verify.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -9,11 +10,11 @@ namespace powerccl::bench {
 namespace {
 
 uint32_t mix(uint32_t value) {
-  value ^= value >> 16;
+  value ^= value >> 16U;
   value *= 0x7feb352dU;
-  value ^= value >> 15;
+  value ^= value >> 15U;
   value *= 0x846ca68bU;
-  return value ^ (value >> 16);
+  return value ^ (value >> 16U);
 }
 
 // One whole period of elements, from which any stretch is copied or compared.
@@ -68,12 +69,12 @@ size_t wrong_in(Type type, const Cycle& expected, const uint8_t* data, size_t fi
 }
 
 Cycle values_of(const Call& call, int rank) {
-  return Cycle(call.type, [&](size_t i) { return value_at(call.type, call.op, rank, call.ranks, i); });
+  return Cycle(call.type, [&](size_t i) { return value_at(call.type, call.op, rank, i); });
 }
 
 }  // namespace
 
-double value_at(Type type, Op op, int rank, int ranks, size_t index) {
+double value_at(Type type, Op op, int rank, size_t index) {
   const uint32_t bits =
       mix(static_cast<uint32_t>(index % kPeriod) * 2654435761U + static_cast<uint32_t>(rank) * 40503U);
   if (op == Op::kProd) {
@@ -90,9 +91,9 @@ double value_at(Type type, Op op, int rank, int ranks, size_t index) {
 }
 
 double reduced_at(Type type, Op op, int ranks, size_t index) {
-  double result = value_at(type, op, 0, ranks, index);
+  double result = value_at(type, op, 0, index);
   for (int rank = 1; rank < ranks; ++rank) {
-    const double value = value_at(type, op, rank, ranks, index);
+    const double value = value_at(type, op, rank, index);
     switch (op) {
       case Op::kSum:
       case Op::kAvg:
@@ -119,7 +120,7 @@ double reduced_at(Type type, Op op, int ranks, size_t index) {
 double tolerance(Type type, Op op, int ranks, double expected) {
   const int mantissa = info(type).mantissa_bits;
   if (mantissa == 0 || op == Op::kMax || op == Op::kMin || op == Op::kProd) return 0;
-  const bool power_of_two = (ranks & (ranks - 1)) == 0;
+  const bool power_of_two = std::has_single_bit(static_cast<unsigned>(ranks));
   const double largest = 16.0 * ranks;
   if (std::ldexp(1.0, mantissa) >= largest && (op == Op::kSum || power_of_two)) return 0;
   const double step = std::ldexp(op == Op::kAvg ? 16.0 : largest, -mantissa);

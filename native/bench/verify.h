@@ -18,7 +18,7 @@ namespace powerccl::bench {
 inline constexpr size_t kPeriod = 8191;
 
 // Element `index` of what `rank` sends.
-double value_at(Type type, Op op, int rank, int ranks, size_t index);
+double value_at(Type type, Op op, int rank, size_t index);
 
 // The reduction of that element over all ranks, as the type represents it.
 double reduced_at(Type type, Op op, int ranks, size_t index);
