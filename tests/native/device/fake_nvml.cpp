@@ -67,8 +67,8 @@ nvmlReturn_t give(nvmlReturn_t result, Value value, Value* to) {
 [[maybe_unused]] void burn(uint32_t microseconds) {
   timespec start;
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &start);
-  do clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+  do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   while ((now.tv_sec - start.tv_sec) * 1000000 + (now.tv_nsec - start.tv_nsec) / 1000 < microseconds);
 }
 
