@@ -91,6 +91,8 @@ Child start_child(const Launch& launch, int first, int count, const sigset_t& ol
   }
   const int code = ranks(first, count, device);
   std::fflush(nullptr);
+  // After a failure, threads may still be inside NCCL's abort: nothing they use may be destroyed under them.
+  if (code != kExitOk) _exit(code);
   std::exit(code);
 }
 

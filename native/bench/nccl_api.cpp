@@ -13,17 +13,7 @@ std::string environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
-}  // namespace
-
-std::vector<std::string> nccl_candidates(const std::string& explicit_path) {
-  if (!explicit_path.empty()) return {explicit_path};
-  if (const std::string chosen = environment("NCCL_LIBRARY"); !chosen.empty()) return {chosen};
-  std::vector<std::string> names{"libnccl.so.2"};
-  if (const std::string wheel = environment("POWERCCL_NCCL_LIBRARY"); !wheel.empty()) names.push_back(wheel);
-  return names;
-}
-
-NcclApi NcclApi::load(const std::string& explicit_path) {
+NcclApi load(const std::string& explicit_path) {
   const Library library = Library::open(
       nccl_candidates(explicit_path),
       "install NCCL (pip install nvidia-nccl-cu13), or name the file: --nccl /path/libnccl.so.2 or NCCL_LIBRARY=...");
@@ -49,6 +39,21 @@ NcclApi NcclApi::load(const std::string& explicit_path) {
   library.optional(api.gather, "ncclGather");
   library.optional(api.scatter, "ncclScatter");
   api.path = library.path_of(api.get_version);
+  return api;
+}
+
+}  // namespace
+
+std::vector<std::string> nccl_candidates(const std::string& explicit_path) {
+  if (!explicit_path.empty()) return {explicit_path};
+  if (const std::string chosen = environment("NCCL_LIBRARY"); !chosen.empty()) return {chosen};
+  std::vector<std::string> names{"libnccl.so.2"};
+  if (const std::string wheel = environment("POWERCCL_NCCL_LIBRARY"); !wheel.empty()) names.push_back(wheel);
+  return names;
+}
+
+const NcclApi& NcclApi::instance(const std::string& explicit_path) {
+  static const NcclApi api = load(explicit_path);
   return api;
 }
 

@@ -42,7 +42,8 @@ struct NcclApi {
   int (*scatter)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);  // since 2.28
   std::string path;
 
-  static NcclApi load(const std::string& explicit_path);
+  // Loaded once a process, by whichever rank comes first; `explicit_path` is the same for all.
+  static const NcclApi& instance(const std::string& explicit_path);
   // Throws Failure(kExitRankFailed) with NCCL's own words; `comm` may be null.
   void check(int result, const char* doing, NcclComm comm = nullptr) const;
 };

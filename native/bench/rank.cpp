@@ -54,7 +54,12 @@ CUdevice open_device(const CudaApi& cuda, const Board& board, int ordinal) {
 }  // namespace
 
 Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin)
-    : options_(options), board_(board), rank_(rank), spin_(spin), cuda_(CudaApi::instance()) {
+    : options_(options),
+      board_(board),
+      rank_(rank),
+      spin_(spin),
+      cuda_(CudaApi::instance()),
+      nccl_(NcclApi::instance(options.nccl)) {
   const CUdevice cu_device = open_device(cuda_, board, device);
   CUcontext context = nullptr;
   cuda_.check(cuda_.primary_context_retain(&context, cu_device), "cuDevicePrimaryCtxRetain");
@@ -72,7 +77,6 @@ Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin
   cuda_.check(cuda_.device_get_pci_bus_id(about.pci, sizeof about.pci, cu_device), "cuDeviceGetPCIBusId");
   cuda_.check(cuda_.device_get_attribute(&about.sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cu_device),
               "cuDeviceGetAttribute");
-  nccl_ = NcclApi::load(options.nccl);
   board.barrier();
   for (int other = 0; other < rank; ++other) {
     if (std::strcmp(board.about[other].uuid, about.uuid) == 0) {
@@ -175,36 +179,34 @@ namespace {
 // The ranks of this process as the watchdog sees them: there from the end of their construction until they close.
 class Crew {
  public:
-  void add(Rank* rank) {
+  void add(const std::shared_ptr<Rank>& rank) {
     const std::lock_guard lock(mutex_);
     ranks_.push_back(rank);
   }
-  void remove(Rank* rank) {
+  void remove(const std::shared_ptr<Rank>& rank) {
     const std::lock_guard lock(mutex_);
     std::erase(ranks_, rank);
   }
   template <typename Visit>
   void each(Visit visit) {
     const std::lock_guard lock(mutex_);
-    for (Rank* rank : ranks_) visit(*rank);
+    for (const auto& rank : ranks_) visit(rank);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<Rank*> ranks_;
+  std::vector<std::shared_ptr<Rank>> ranks_;
 };
 
 // Ends the process if aborting the communicators does not bring its ranks home.
 void watch(Board& board, Crew& crew, const std::atomic<bool>& over) {
   while (!over) {
     if (!board.sleep_unless_failed(kWatchNs)) {
-      crew.each([](Rank& rank) { rank.poll_async_error(); });
+      crew.each([](const std::shared_ptr<Rank>& rank) { rank->poll_async_error(); });
       continue;
     }
     // NCCL's abort waits for the others' in one process: one thread each, and nobody waits for them.
-    std::vector<Rank*> ranks;
-    crew.each([&](Rank& rank) { ranks.push_back(&rank); });
-    for (Rank* rank : ranks) std::thread([rank] { rank->abort(); }).detach();
+    crew.each([](const std::shared_ptr<Rank>& rank) { std::thread([rank] { rank->abort(); }).detach(); });
     for (int waited = 0; waited < kAbortGraceMs && !over; waited += 10) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -216,8 +218,7 @@ void run_rank(const Options& options, Board& board, Crew& crew, int rank, int de
               const std::function<void(Rank&)>& work) {
   const std::string who = "rank " + std::to_string(rank) + ": ";
   try {
-    // Never destroyed: after a failure the watchdog may still be aborting its communicator.
-    auto* self = new Rank(options, board, rank, device, spin);
+    const auto self = std::make_shared<Rank>(options, board, rank, device, spin);
     crew.add(self);
     work(*self);
     board.barrier();

@@ -63,7 +63,7 @@ class Rank {
   int rank_;
   bool spin_;
   const CudaApi& cuda_;
-  NcclApi nccl_;
+  const NcclApi& nccl_;
   CUstream stream_ = nullptr;
   std::atomic<NcclComm> comm_{nullptr};
   CUdeviceptr send_ = 0, recv_ = 0;
