@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job: collectives and a training step under `powerccl run`, the demo and a small profile, all emulated.
+
+Bounds on energy are wider than the documented figures (bench/results/demo-emulated.json): this runs on busy machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import polars as pl
+import pytest
+from harness import Powerccl, eventually
+
+from powerccl.patterns import PATTERNS
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData, read_run
+
+
+def only_run(powerccl: Powerccl) -> RunData:
+    """The one run folder there is, read."""
+    (folder,) = powerccl.runs
+    return read_run(folder)
+
+
+def test_all_nine_patterns_are_recorded(powerccl: Powerccl) -> None:
+    """Every rank's trace tells the patterns apart and times them, and the data arrives right."""
+    done = powerccl(
+        "run", "--emulate", "t4x8", "--", powerccl.bench, "all", "-b", "1M", "-n", "2", "-c", "1", "--no-energy"
+    )
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    run = only_run(powerccl)
+    calls = tables.calls(run)
+    assert calls["rank"].n_unique() == 8
+    seen = calls.filter(pl.col("bytes") == 1 << 20).group_by("pattern").agg(pl.col("rank").n_unique())
+    ranks = dict(seen.iter_rows())
+    everywhere = set(PATTERNS) - {"scatter", "gather"}
+    assert {name for name, count in ranks.items() if count == 8} >= everywhere
+    assert ranks["scatter"] == 1  # on the root; the others see one receive
+    assert ranks["gather"] == 1
+    assert tables.kernels(run).height > 0
+
+
+@pytest.mark.parametrize("mode", [["--threads"], ["--graph", "3"], ["--grouped"]])
+def test_threads_graphs_and_groups(powerccl: Powerccl, mode: list[str]) -> None:
+    """Other ways to make the calls give right results; captured calls are recorded as captured, and not managed."""
+    command = [powerccl.bench, "all_to_all", "-b", "4M", "-n", "2", "-c", "1", "--no-energy", *mode]
+    done = powerccl("run", "--emulate", "t4x8", "--policy", "percall", "--platform", "t4x8", "--", *command)
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    calls = tables.calls(only_run(powerccl))
+    captured = calls.filter(pl.col("captured"))
+    assert captured.is_empty() != (mode[0] == "--graph")
+    assert not captured["managed"].any()
+
+
+def test_percall_lowers_the_clock_while_communicating(powerccl: Powerccl) -> None:
+    """The replayed step: the same time, less energy, and the clock low in communication alone."""
+    found = {}
+    for policy in ("observe", "percall"):
+        command = [powerccl.bench, "train", "--model", "microllama", "--iterations", "4"]
+        out = f"{policy}.json"
+        options = ["--emulate", "t4x8", "--policy", policy, "--platform", "t4x8", "--name", policy, "--json", out]
+        done = powerccl("run", *options, "--", *command)
+        assert done.code == 0, done.err
+        found[policy] = json.loads((powerccl.folder / out).read_text())
+    before, after = (found[policy]["communication"] for policy in ("observe", "percall"))
+    assert before["clock_mhz"] > 1400
+    assert after["clock_mhz"] < 800
+    assert after["joules"] < 0.85 * before["joules"]
+    assert after["time_s"] < 1.1 * before["time_s"]
+    assert found["percall"]["clocks"]["requests"] > 0
+
+
+def test_demo_in_json(powerccl: Powerccl) -> None:
+    """`powerccl demo --json` writes the figures that the README quotes."""
+    done = powerccl("demo", "--iterations", "4", "--json", "demo.json", "--html", "demo.html")
+    assert done.code == 0, done.err
+    assert "emulated" in done.out
+    figures = json.loads((powerccl.folder / "demo.json").read_text())
+    assert 15 < figures["demo.microllama.percall.comm_energy_saved_pct"]["value"] < 40
+    assert figures["demo.microllama.percall.energy_saved_pct"]["value"] > 8
+    assert figures["demo.microllama.percall.slowdown_pct"]["value"] < 10
+    page = (powerccl.folder / "demo.html").read_text()
+    assert "emulated" in page
+    assert 'src="http' not in page  # it opens offline
+
+
+def test_profile_is_resumable_and_finds_low_clocks(powerccl: Powerccl, tmp_path: Path) -> None:
+    """A small profile: large all-reduces keep their bandwidth at 480 MHz and not at 300."""
+    options = ["--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "8M", "--clocks", "1590,900,480,300"]
+    done = powerccl("profile", *options, "--out", "small.json")
+    assert done.code == 0, done.err
+    profile = json.loads((tmp_path / "small.json").read_text())
+    bandwidth = {point["clock_mhz"]: point["busbw_gbs"] for point in profile["points"]}
+    assert bandwidth[480] > 0.95 * bandwidth[1590]
+    assert bandwidth[300] < 0.95 * bandwidth[1590]
+    assert all(point["provenance"] == "emulated" for point in profile["points"])
+
+
+def test_an_interrupted_profile_goes_on(powerccl: Powerccl, tmp_path: Path) -> None:
+    """Ctrl-C keeps what was measured, says how to go on, and --resume keeps those points as they were."""
+    options = ["profile", "--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "1M:64M:2"]
+    options += ["--clocks", "1590,900,480", "--out", "resumed.json"]
+    running = powerccl.start(*options)
+
+    def measured() -> list[dict[str, float]]:
+        files = (tmp_path / "resumed.profiling").glob("*.jsonl")
+        lines = [json.loads(line) for path in files for line in path.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["type"] == "point"]
+
+    assert eventually(lambda: len(measured()) > 3)
+    os.kill(running.process.pid, signal.SIGINT)
+    stopped = running.wait()
+    assert stopped.code != 0
+    assert "--resume" in stopped.err
+    kept = measured()
+    assert kept
+    done = powerccl(*options, "--resume")
+    assert done.code == 0, done.err
+    points = json.loads((tmp_path / "resumed.json").read_text())["points"]
+    assert len(points) == 7 * 3
+    times = {(point["size_bytes"], point["clock_mhz"]): point["time_us"] for point in points}
+    for point in kept:
+        assert times[point["size_bytes"], point["clock_requested_mhz"]] == pytest.approx(point["time_us"], rel=1e-3)
