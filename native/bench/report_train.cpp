@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training step's part of the report. Energies come last: a counter must have moved past the end of a step first.
+#include <algorithm>
 #include <vector>
 
 #include "bench/report.h"
@@ -97,7 +98,20 @@ void Report::conclude_train() {
     }
     if (energy.communication_joules) communication_joules.push_back(*energy.communication_joules / gpus);
   }
-  const auto joules_each = median_of(joules);
+  auto joules_each = median_of(joules);
+  auto watts_each = median_of(watts);
+  const char* joules_from = joules_each ? "steps" : nullptr;
+  if (!joules_each && !step_ms.empty()) {
+    // Steps shorter than the counter can tell: their mean over all of them, pauses between them included.
+    const StepNews& first =
+        *std::find_if(steps_.begin(), steps_.end(), [](const StepNews& step) { return step.warmup == 0; });
+    const uint64_t end_ns = steps_.back().end_ns;
+    if (const auto all = sampler_->joules_all_gpus(first.start_ns, end_ns)) {
+      joules_each = *all / gpus / static_cast<double>(step_ms.size());
+      watts_each = *all / gpus / static_cast<double>(end_ns - first.start_ns) * 1e9;
+      joules_from = "stretch";
+    }
+  }
   double whole_s = 0;
   for (const double ms : step_ms) whole_s += ms * 1e-3;
   const auto per_second =
@@ -111,11 +125,13 @@ void Report::conclude_train() {
       .add("joules_per_gpu", joules_each)
       .add("joules_all_gpus", joules_each ? std::optional<double>(*joules_each * gpus) : std::nullopt)
       .add("communication_joules_per_gpu", median_of(communication_joules))
-      .add("watts_per_gpu", median_of(watts))
+      .add("watts_per_gpu", watts_each)
+      .add("joules_from", joules_from != nullptr ? std::optional<std::string>(joules_from) : std::nullopt)
       .add("steps_per_s", per_second);
   std::printf("#\n# Median step           : %g ms, communication %.1f %%\n", median(step_ms), 100 * median(share));
   if (joules_each) {
-    std::printf("# Median energy a step  : %g J per GPU, %g W\n", *joules_each, median(watts));
+    std::printf("# %-21s : %g J per GPU, %g W\n", joules.empty() ? "Mean energy a step" : "Median energy a step",
+                *joules_each, watts_each.value_or(0));
   } else {
     std::printf("# Median energy a step  : N/A\n");
   }

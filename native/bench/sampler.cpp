@@ -59,6 +59,9 @@ std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates
 }
 
 std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns) {
+  if (updates.size() < 2 || to_ns < from_ns) return std::nullopt;
+  const uint64_t distance_ns = (updates.back().time_ns - updates.front().time_ns) / (updates.size() - 1);
+  if (to_ns - from_ns < 2 * distance_ns) return std::nullopt;
   const auto begin = joules_at(updates, from_ns);
   const auto end = joules_at(updates, to_ns);
   if (!begin || !end) return std::nullopt;

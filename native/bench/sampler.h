@@ -44,7 +44,9 @@ struct SteadyPower {
 };
 // Mean power of a steady load, from the updates inside [from, to]; nothing if there are not two.
 std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
-// Energy of [from, to] on straight lines between updates; nothing if the updates do not reach over it.
+// Energy of [from, to] on straight lines between updates; nothing if the updates do not reach over it, or if the
+// stretch is shorter than two of their usual distances, when it would tell about its surroundings rather than about
+// itself.
 std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
 
 class Sampler {

@@ -326,6 +326,14 @@ TEST_F(Emulated, TrainingStepHasItsPhases) {
             "True");
 }
 
+TEST_F(Emulated, EnergyOfShortStepsComesFromAllOfThem) {
+  const Ended ended = bench({"train", "--forward-ms", "6", "--backward-ms", "9", "--buckets", "1M", "--iterations",
+                             "12", "-g", "2", "--json", file("t.json")});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(json("t.json", "d[\"summary\"][\"joules_from\"], d[\"results\"][-1][\"joules_per_gpu\"]"), "stretch None");
+  EXPECT_GT(std::stod(json("t.json", "d[\"summary\"][\"watts_per_gpu\"]")), 30);
+}
+
 TEST_F(Emulated, OverlapHidesCommunication) {
   const std::vector<std::string> words = {
       "train", "--forward-ms", "20", "--backward-ms", "120", "--buckets", "16M,16M,16M", "--iterations", "2", "-w",

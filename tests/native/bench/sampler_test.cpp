@@ -52,7 +52,11 @@ TEST(SteadyPower, NothingFromOneUpdate) {
 TEST(JoulesBetween, StraightLines) {
   const auto updates = steady(10);
   EXPECT_NEAR(*joules_between(updates, 30 * kMs, 110 * kMs), 4.0, 1e-9);
-  EXPECT_NEAR(*joules_between(updates, 40 * kMs, 60 * kMs), 1.0, 1e-9);
+  EXPECT_NEAR(*joules_between(updates, 40 * kMs, 80 * kMs), 2.0, 1e-9);
+}
+
+TEST(JoulesBetween, NothingFromLessThanTwoPeriods) {
+  EXPECT_FALSE(joules_between(steady(10), 40 * kMs, 79 * kMs));
 }
 
 TEST(JoulesBetween, NothingBeyondWhatWasSeen) {
