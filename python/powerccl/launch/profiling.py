@@ -161,11 +161,6 @@ class Profiling:
         profile.overhead = overhead_points(profile.overhead_samples, profile.tolerance_pct / 100)
         if dry:
             profile.notes.append("clock calls ran dry: overhead points leave out what the driver's calls cost")
-        if profile.emulated:
-            profile.notes.append(
-                f"emulated: the callbacks of {profile.gpus} ranks share this machine's {os.cpu_count()} CPUs, so the "
-                "overhead points are mostly its own; `powerccl run --overhead published` takes PCCL's"
-            )
         moved("done", self.total)
         return profile
 
