@@ -83,8 +83,8 @@ sanitize: setup build/deps/.ready
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured
-	cmake --build build/test --parallel $(JOBS) --target runtime_benchmark
-	build/test/bench/micro/runtime_benchmark
+	cmake --build build/test --parallel $(JOBS) --target powerccl_runtime_benchmark
+	build/test/bench/micro/powerccl_runtime_benchmark
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
 wheel: setup

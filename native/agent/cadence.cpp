@@ -8,12 +8,11 @@
 namespace powerccl::agent {
 namespace {
 
-constexpr double kCheapCpuShare = 0.0005;  // of one core, for one metric over all GPUs: not worth thinning out
-constexpr double kCheapWallShare = 0.05;   // of the interval
-constexpr double kCpuShare = 0.002;        // what a dear metric may take of one core
-constexpr double kWallShare = 0.1;         // and of the sampler's time
-constexpr int64_t kCounterPeriodNs =
-    100'000'000;  // the energy counter of Volta and later, facts/gpu-energy.md section 2
+constexpr double kCheapCpuShare = 0.0005;          // of one core, for one metric over all GPUs: not worth thinning out
+constexpr double kCheapWallShare = 0.05;           // of the interval
+constexpr double kCpuShare = 0.002;                // what a dear metric may take of one core
+constexpr double kWallShare = 0.1;                 // and of the sampler's time
+constexpr int64_t kCounterPeriodNs = 100'000'000;  // of current energy counters (docs/concepts/hardware.md)
 constexpr int kReads = 3;
 
 }  // namespace
@@ -25,6 +24,7 @@ int64_t read_period_ns(device::Metric metric, ReadPrice price, unsigned gpus, in
   double interval = static_cast<double>(interval_ns);
   if (cpu_ns <= kCheapCpuShare * interval && wall_ns <= kCheapWallShare * interval) return interval_ns;
   auto affordable = static_cast<int64_t>(std::max(cpu_ns / kCpuShare, wall_ns / kWallShare));
+  if (affordable <= interval_ns) return interval_ns;  // some counters move every 20 ms: read them as often as that
   int64_t period = std::max(affordable, kCounterPeriodNs);
   return (period + interval_ns - 1) / interval_ns * interval_ns;
 }

@@ -2,7 +2,7 @@
 // Reading power, energy, clocks and what limits them from every GPU of the node through NVML.
 //
 // Each metric is its own call, because their prices differ a thousandfold: on an H200 power and clocks take about 1 us
-// and the total-energy counter 2.4 to 4 ms (facts/measured.md). Whoever samples decides how often to pay which.
+// and the total-energy counter 2.4 to 4 ms (docs/concepts/hardware.md). Whoever samples decides how often to pay which.
 #ifndef POWERCCL_DEVICE_NVML_SAMPLE_H
 #define POWERCCL_DEVICE_NVML_SAMPLE_H
 #include <stdint.h>

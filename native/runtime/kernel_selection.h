@@ -26,7 +26,7 @@ namespace powerccl {
 
 class KernelSelection {
  public:
-  static constexpr uint64_t kCostNs = 8000;           // of asking, measured at 1 MiB: facts/measured.md
+  static constexpr uint64_t kCostNs = 8000;           // of asking, measured at 1 MiB: docs/concepts/hardware.md
   static constexpr uint64_t kFreeNs = 100 * kCostNs;  // from this duration on the cost is under 1 %
   static constexpr uint32_t kFirst = 2;               // of each pattern and size class these are always asked for
   static constexpr uint32_t kSilentAfter = 8;         // asked for so often without an answer: hardly ever again

@@ -19,7 +19,7 @@ class Policy {
 
 class Observe final : public Policy {};
 
-// PCCL as published (facts/sources.md, A): every call above its pattern's overhead point gets its minimum clock, set
+// PCCL as published (docs/concepts/pccl.md): every call above its pattern's overhead point gets its minimum clock, set
 // when the call is made and reset by a callback behind it.
 class PerCall final : public Policy {
  public:

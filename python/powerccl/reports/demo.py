@@ -18,7 +18,7 @@ from powerccl.reports.text import mhz, number
 
 PICTURED = 3  # iterations, as in the publication's figures 4 and 9
 
-# PCCL's figures for the same quantities (facts: sources.md, table A), as printed; its 27 % is of collectives in
+# PCCL's figures for the same quantities (docs/concepts/pccl.md), as printed; its 27 % is of collectives in
 # general, the 29 % of power was seen in the training run.
 PUBLISHED: dict[str, str] = {
     "comm_energy_saved_pct": "27 %  (29 % of power)",

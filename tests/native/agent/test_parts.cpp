@@ -30,8 +30,12 @@ TEST(Cadence, DearMetricsStayUnderTheirShareOfACore) {
 }
 
 TEST(Cadence, NothingDearIsReadMoreOftenThanItsCounterCounts) {
-  EXPECT_EQ(read_period_ns(kEnergyUj, {20'000, 20'000}, 1, 20 * kMs), 100 * kMs);
-  EXPECT_EQ(read_period_ns(kEnergyUj, {20'000, 20'000}, 1, 300 * kMs), 300 * kMs);
+  EXPECT_EQ(read_period_ns(kEnergyUj, {100'000, 100'000}, 1, 20 * kMs), 100 * kMs);
+  EXPECT_EQ(read_period_ns(kEnergyUj, {100'000, 100'000}, 1, 300 * kMs), 300 * kMs);
+}
+
+TEST(Cadence, WhatCanBeAffordedAtEveryTickIsReadAtEveryTick) {  // a T4's counter moves every 20 ms
+  EXPECT_EQ(read_period_ns(kEnergyUj, {2'000, 2'000}, 8, 10 * kMs), 10 * kMs);
 }
 
 TEST(Cadence, WaitingCountsLessThanWorking) {
