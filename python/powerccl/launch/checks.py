@@ -25,7 +25,7 @@ from powerccl.launch.native import NativeFiles, find_native
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
 NEEDED_GLIBC = (2, 17)
-# The profiler plugin versions each NCCL loads (from the libraries of each release), newest first: (least NCCL version, newest ABI).
+# The newest profiler plugin ABI that each NCCL loads, newest first: (least NCCL version, ABI).
 PROFILER_ABI = ((23100, 7), (22900, 6), (22800, 5), (22700, 4))
 
 
