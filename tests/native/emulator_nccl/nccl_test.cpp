@@ -62,8 +62,10 @@ TEST(Nccl, RanksThatDisagreeAreToldInsteadOfHanging) {
 TEST(Nccl, TheServersDeathIsAnErrorAndNoHang) {
   Emulation emulation;
   emulation.start("server_death", 2);
-  for (int i = 0; i < 5000 && emulation.output_of(0).empty(); ++i) usleep(2000);
-  ASSERT_EQ(emulation.output_of(0), "up\n");
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < 5000 && emulation.output_of(rank).empty(); ++i) usleep(2000);
+    ASSERT_EQ(emulation.output_of(rank), "up\n");
+  }
   emulation.kill_server();
   const auto ranks = emulation.finish();
   EXPECT_EQ(statuses(ranks), std::vector<int>(2, 0)) << errors(ranks);

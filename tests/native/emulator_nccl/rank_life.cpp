@@ -249,15 +249,13 @@ void mismatch(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-// The server is killed by the test when this rank says so.
+// The server is killed by the test when all ranks have said that they are up.
 void server_death(const Rank& job) {
   const CUstream stream = take_device(job.rank);
   const ncclComm_t comm = init(job);
   expect_sum(comm, stream, job.ranks);
-  if (job.rank == 0) {
-    printf("up\n");
-    fflush(stdout);
-  }
+  printf("up\n");
+  fflush(stdout);
   CHECK_IS(await_async_error(comm, ncclSuccess), ncclSystemError);
   CHECK(ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, comm, stream) != ncclSuccess);
   CHECK_IS(ncclCommDestroy(comm), ncclSuccess);
