@@ -45,12 +45,15 @@ enum powerccl_protocol { POWERCCL_PROTO_UNKNOWN = 0, POWERCCL_PROTO_LL, POWERCCL
 
 enum powerccl_record_kind {
   POWERCCL_REC_NONE = 0,
-  POWERCCL_REC_COMM = 1,      // a communicator came up (or went: flag ENDED)
-  POWERCCL_REC_CALL = 2,      // a call was made: what was enqueued
-  POWERCCL_REC_KERNEL = 3,    // a communication kernel ran, with GPU timestamps
-  POWERCCL_REC_CLOCK = 4,     // a clock was asked for (or would have been: flag DRY)
-  POWERCCL_REC_CALLBACK = 5,  // the host callback behind a call fired
-  POWERCCL_REC_NOTE = 6,      // one line of text: why the runtime disarmed, what it could not do
+  POWERCCL_REC_COMM = 1,       // a communicator came up (or went: flag ENDED)
+  POWERCCL_REC_CALL = 2,       // a call was made: what was enqueued
+  POWERCCL_REC_KERNEL = 3,     // a communication kernel ran, with GPU timestamps
+  POWERCCL_REC_CLOCK = 4,      // a clock was asked for (or would have been: flag DRY)
+  POWERCCL_REC_CALLBACK = 5,   // the host callback behind a call fired
+  POWERCCL_REC_NOTE = 6,       // one line of text: why the runtime disarmed, what it could not do
+  POWERCCL_REC_MPI_CALL = 7,   // one blocking MPI call that took long (mpi-<n>.trace)
+  POWERCCL_REC_MPI_TOTAL = 8,  // all blocking MPI calls so far of one function, communicator and size class
+  POWERCCL_REC_PROCESS = 9,    // what the process has used so far
 };
 
 // record.flags
@@ -134,6 +137,34 @@ struct powerccl_trace_record {
       uint64_t time_ns;
       char text[48];  // zero-padded, not necessarily terminated
     } note;
+    struct {
+      uint64_t start_ns, stop_ns;
+      uint64_t wait_ns;   // of it, the library polled and nothing moved
+      uint64_t sleep_ns;  // of that, the thread was not on its core
+      uint64_t bytes;     // as in mpi_total
+      uint16_t function;  // place in wire/mpi_functions.def
+      uint16_t thread;
+      int32_t peer;  // root or peer, -1
+      uint64_t reserved;
+    } mpi_call;
+    struct {  // sums since the process began; the latest of a (thread, function, comm, size_class) counts
+      uint64_t time_ns;
+      uint64_t calls;
+      uint64_t bytes;  // count x size of the type, as passed (this rank's contribution); 0 where the call has none
+      uint64_t call_ns, wait_ns, sleep_ns;
+      uint16_t function, thread;
+      uint8_t size_class;  // 0: no bytes, else 1 + floor(log2(bytes))
+      uint8_t reserved[3];
+    } mpi_total;
+    struct {
+      uint64_t time_ns;
+      uint64_t user_ns, system_ns;  // CPU time of the process (getrusage)
+      uint64_t sleeps;              // how often a wait slept
+      uint64_t sleep_ns;
+      uint64_t asked_ns;      // how long those sleeps were meant to be
+      uint32_t threads;       // that made blocking MPI calls
+      uint32_t thread_level;  // MPI_THREAD_SINGLE..MULTIPLE: 0..3
+    } process;
     uint8_t bytes56[56];
   };
 };
