@@ -7,6 +7,7 @@ Packed with `struct` from the field lists of native/wire/trace.h, not with the r
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -21,6 +22,12 @@ PATTERNS = [
     "gather",
     "all_to_all",
 ]
+# From the definition, so that the reader's own list is compared with it wherever a trace is read.
+MPI_FUNCTIONS = re.findall(
+    r"^POWERCCL_MPI(?:_C)?\((\w+),",
+    (Path(__file__).parents[2] / "native/wire/mpi_functions.def").read_text(),
+    re.MULTILINE,
+)
 GPU_AHEAD_NS = 1_000_000_000_000
 MS = 1_000_000
 HOST = "node1"
@@ -132,6 +139,38 @@ class TraceWriter:
 
     def note(self, time_ns: int, text: str) -> None:
         self._add(6, 0, 0, struct.pack("<Q48s", time_ns, text.encode()))
+
+    def mpi_comm(self, time_ns: int, comm: int, comm_id: int, nranks: int, name: str = "") -> None:
+        self._add(1, 0, comm, struct.pack("<QQiiii24s", time_ns, comm_id, nranks, self.rank, 1, -1, name.encode()))
+
+    def mpi_total(
+        self,
+        time_ns: int,
+        function: str,
+        calls: int,
+        call_ns: int,
+        wait_ns: int = 0,
+        sleep_ns: int = 0,
+        size: int = 0,
+        comm: int = 0,
+        thread: int = 0,
+    ) -> None:
+        """Sums up to time_ns of calls with `size` bytes each."""
+        number = MPI_FUNCTIONS.index(function)
+        body = struct.pack(
+            "<QQQQQQHHB3x", time_ns, calls, calls * size, call_ns, wait_ns, sleep_ns, number, thread, size.bit_length()
+        )
+        self._add(8, 0, comm, body)
+
+    def mpi_call(
+        self, function: str, start_ns: int, stop_ns: int, wait_ns: int = 0, sleep_ns: int = 0, size: int = 0
+    ) -> None:
+        number = MPI_FUNCTIONS.index(function)
+        self._add(7, 0, 0, struct.pack("<QQQQQHHiQ", start_ns, stop_ns, wait_ns, sleep_ns, size, number, 0, -1, 0))
+
+    def process(self, time_ns: int, cpu_ns: int, sleeps: int = 0, sleep_ns: int = 0, asked_ns: int = 0) -> None:
+        body = struct.pack("<QQQQQQII", time_ns, cpu_ns - cpu_ns // 4, cpu_ns // 4, sleeps, sleep_ns, asked_ns, 1, 1)
+        self._add(9, 0, 0, body)
 
     def raw(self, kind: int) -> None:
         self._add(kind, 0, 0, b"\xff" * 56)
@@ -257,4 +296,37 @@ def training_run(
     end_ns = iterations * step
     write_power(folder, ranks, end_ns, watts, lambda _, now: 1100 if now % step < 150 * MS else 1590)
     write_info(folder, end_ns)
+    return folder
+
+
+def mpi_trace(rank: int, nranks: int, **header: object) -> TraceWriter:
+    """A rank of MPI's, as the door opens its trace; the world is communicator 0."""
+    defaults = {"gpu_uuid": "", "gpu_pci": "", "clock_client": "auto", "library": "mpich 5.0.2", "start_ns": 10 * MS}
+    trace = TraceWriter(rank, nranks, **{**defaults, **header})
+    trace.mpi_comm(10 * MS, 0, 1, nranks, "world")
+    return trace
+
+
+def mpi_run(folder: Path, ranks: int = 2, end_ns: int = 2010 * MS, cpu: str = "") -> Path:
+    """A stencil of 2 s on `ranks` ranks: the last one computes longest, the others wait for it in MPI_Allreduce.
+
+    Rank r waits 600 ms * (ranks - 1 - r) / (ranks - 1), of it 90 % asleep; every rank transfers 100 ms in
+    MPI_Allreduce of 8 bytes, 40 ms in MPI_Sendrecv of 64 KiB, and waits 10 ms in MPI_Wait, which names no communicator.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        trace = mpi_trace(rank, ranks)
+        wait_ns = 600 * MS * (ranks - 1 - rank) // max(ranks - 1, 1)
+        sleep_ns = wait_ns * 9 // 10
+        for part, at_ns in ((0.5, 1000 * MS), (1.0, end_ns)):
+            wait, sleep = int(wait_ns * part), int(sleep_ns * part)
+            trace.mpi_total(at_ns, "Allreduce", int(1000 * part), wait + int(100 * MS * part), wait, sleep, 8)
+            trace.mpi_total(at_ns, "Sendrecv", int(2000 * part), int(40 * MS * part), 0, 0, 65536)
+            trace.mpi_total(at_ns, "Wait", int(10 * part), int(10 * MS * part), int(10 * MS * part), comm=0xFFFFFFFF)
+            trace.process(at_ns, int((2000 * MS - sleep_ns) * part), 100, sleep, sleep - 100 * 50_000 if sleep else 0)
+        trace.mpi_call("Allreduce", 500 * MS, 540 * MS, 39 * MS, 35 * MS, 8)
+        trace.write(folder, f"mpi-{rank}.trace")
+    if cpu:
+        (folder / f"cpu-{HOST}.csv").write_text(cpu)
+    write_info(folder, end_ns, command=["mpiexec", "-n", str(ranks), "./stencil"])
     return folder

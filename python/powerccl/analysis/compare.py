@@ -39,12 +39,18 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
         ("power elsewhere", "W", baseline.communication.other_average_watts, run.communication.other_average_watts),
         ("clock in communication", "MHz", baseline.communication.clock_mhz, run.communication.clock_mhz),
         ("clock elsewhere", "MHz", baseline.communication.other_clock_mhz, run.communication.other_clock_mhz),
+        ("time in MPI, per rank", "s", *_of_mpi(baseline, run, "time_per_rank_s")),
+        ("waiting in MPI, per rank", "s", *_of_mpi(baseline, run, "wait_per_rank_s")),
+        ("CPU time of the ranks", "s", *_of_mpi(baseline, run, "cpu_s")),
+        ("energy of the CPUs", "J", _cpu_joules(baseline), _cpu_joules(run)),
     ]
     caveats: list[str] = []
     if baseline.command != run.command:
         caveats.append("the commands differ")
     if baseline.emulated != run.emulated:
         caveats.append("one run is emulated or on another emulated platform")
+    if baseline.mpi and run.mpi and baseline.mpi.ranks != run.mpi.ranks:
+        caveats.append(f"{baseline.mpi.ranks} MPI ranks against {run.mpi.ranks}")
     if len(baseline.gpus) != len(run.gpus):
         caveats.append(f"{len(baseline.gpus)} GPUs against {len(run.gpus)}")
     for summary, word in ((baseline, "baseline"), (run, "run")):
@@ -59,6 +65,14 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
         ],
         caveats=caveats,
     )
+
+
+def _of_mpi(baseline: RunSummary, run: RunSummary, name: str) -> tuple[float | None, float | None]:
+    return getattr(baseline.mpi, name, None), getattr(run.mpi, name, None)
+
+
+def _cpu_joules(summary: RunSummary) -> float | None:
+    return summary.mpi.energy.joules if summary.mpi else None
 
 
 def change_pct(before: float | None, after: float | None) -> float | None:

@@ -93,6 +93,101 @@ class Gpu(msgspec.Struct, kw_only=True):
     throttle_reasons: list[str] = []
 
 
+class MpiTimes(msgspec.Struct, kw_only=True):
+    """Blocking MPI calls: sums over the processes. time_s = wait_s + transfer_s; sleep_s is a part of wait_s."""
+
+    calls: int = 0
+    bytes: int = 0  # as passed by the ranks
+    time_s: float = 0.0
+    wait_s: float = 0.0  # the library polled and nothing moved
+    transfer_s: float = 0.0
+    sleep_s: float = 0.0  # the thread was not on its core
+
+
+class MpiRow(MpiTimes, kw_only=True):
+    """One function and size class over all communicators; `*_per_rank_s` are means over the ranks of the run."""
+
+    function: str
+    size_class_bytes: int  # of one call: 0 where it has no bytes of its own, else the power of two at or below
+    time_per_rank_s: float
+    wait_per_rank_s: float
+    transfer_per_rank_s: float
+    sleep_per_rank_s: float
+
+
+class MpiComm(MpiTimes, kw_only=True):
+    """One communicator; those of the same members count as one. id 0: calls that name none, such as MPI_Wait."""
+
+    comm_id: int
+    name: str
+    nranks: int  # 0: not known
+    ranks: list[int]  # those that left a trace
+
+
+class MpiRank(MpiTimes, kw_only=True):
+    """One rank: `execution_s` is its span without MPI, None where the span is not known."""
+
+    rank: int
+    host: str
+    pid: int  # of its first process
+    span_s: float | None = None  # from the trace's start to its last record
+    execution_s: float | None = None
+    cpu_s: float | None = None
+
+
+class MpiImbalance(msgspec.Struct, kw_only=True):
+    """How unevenly the ranks of a communicator came to one collective: who waited least came last.
+
+    imbalance_pct = (longest - shortest wait of a rank) / the longest time a rank spent in it.
+    """
+
+    function: str
+    comm_id: int
+    comm_name: str
+    nranks: int
+    calls: int  # per rank
+    imbalance_pct: float
+    latest_rank: int
+    wait_min_s: float
+    wait_max_s: float
+    time_max_s: float
+
+
+class CpuEnergy(msgspec.Struct, kw_only=True):
+    """Energy of the hosts' processors (RAPL) over the job, and how idle they were. Everything on the host counts."""
+
+    joules: float | None = None
+    average_watts: float | None = None
+    domains: dict[str, float] = {}  # joules of each RAPL domain, host by host: "node1 package-0"
+    covered_s: float | None = None
+    idle_pct: float | None = None  # of all processors' time
+    hosts: int = 0
+    reason: str = ""
+
+
+class MpiSummary(MpiTimes, kw_only=True):
+    """What MPI came to, over all processes that left a trace."""
+
+    library: str
+    ranks: int
+    processes: int  # more than ranks where a command ran several MPI jobs
+    wait_mode: str  # auto, published, observe
+    wall_s: float | None
+    time_per_rank_s: float
+    wait_per_rank_s: float
+    transfer_per_rank_s: float
+    sleep_per_rank_s: float
+    share_pct: float | None  # time_per_rank_s of wall_s
+    cpu_s: float | None  # used by the processes
+    sleeps: int
+    oversleep_us: float | None  # mean of how much longer than asked a sleep lasted
+    rows: list[MpiRow]
+    comms: list[MpiComm]
+    by_rank: list[MpiRank]
+    imbalance: list[MpiImbalance]
+    energy: CpuEnergy
+
+
 class RunSummary(msgspec.Struct, kw_only=True):
     """Findings of one run."""
 
@@ -114,6 +209,8 @@ class RunSummary(msgspec.Struct, kw_only=True):
     clocks: Clocks
     patterns: list[PatternRow] = []
     gpus: list[Gpu] = []
+    mpi: MpiSummary | None = None
+    mpi_unseen: str = ""  # why a job that looks like one of MPI left no MPI trace
     notes: list[str] = []
     problems: list[str] = []
 

@@ -14,8 +14,10 @@ from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
 from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
+from powerccl.analysis.mpi import summarise_mpi
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.mpi_tables import mpi_notes
 from powerccl.traces.power import PowerLog
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
@@ -56,7 +58,8 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
     _attribute(patterns, kernels, gpus)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
-    notes = [text for text in dict.fromkeys(tables.notes(run)["text"].to_list()) if not text.startswith(ROUTINE_NOTE)]
+    said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
+    notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
         emulated=(info.emulated if info else "") or ("yes" if run.emulated else ""),
@@ -76,6 +79,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
         clocks=clock_switches(tables.clocks(run), run.journal),
         patterns=patterns,
         gpus=[gpu.finding for gpu in gpus],
+        mpi=summarise_mpi(run, wall_s),
         notes=notes,
         problems=list(run.problems),
     )
@@ -91,7 +95,7 @@ def _wall_s(run: RunData) -> float | None:
     info = run.info
     if info and info.end_ns > info.start_ns > 0:
         return (info.end_ns - info.start_ns) / 1e9
-    here = [rank for rank in run.ranks if not info or not info.host or rank.host == info.host]
+    here = [rank for rank in [*run.ranks, *run.mpi] if not info or not info.host or rank.host == info.host]
     starts = [rank.start_ns for rank in here] + ([info.start_ns] if info and info.start_ns else [])
     ends = [rank.last_ns() for rank in here]
     sampled = [log.samples for log in run.power if len(log.samples) and (not info or log.host == info.host)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder: `run.json`, `rank-*.trace`, `power-<host>.csv`, `clocks-<host>.journal`."""
+"""The run folder: `run.json`, `rank-*.trace`, `mpi-*.trace`, `power-` and `cpu-<host>.csv`, `clocks-<host>.journal`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 from powerccl.traces.run_info import RUN_FILE, RunInfo
 
 if TYPE_CHECKING:
+    from powerccl.traces.cpu import CpuLog
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
@@ -32,11 +33,16 @@ class JournalSlot(msgspec.Struct):
 
 @dataclass
 class RunData:
-    """Everything a run folder holds; `problems` says in words what could not be read."""
+    """Everything a run folder holds; `problems` says in words what could not be read.
+
+    `ranks` are NCCL's, `mpi` the processes that called MPI: the same process may be in both.
+    """
 
     folder: Path
     info: RunInfo | None = None
     ranks: list[RankTrace] = field(default_factory=list)
+    mpi: list[RankTrace] = field(default_factory=list)
+    cpu: list[CpuLog] = field(default_factory=list)
     power: list[PowerLog] = field(default_factory=list)
     journal: list[JournalSlot] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -54,6 +60,7 @@ def read_run(folder: Path) -> RunData:
     Raises:
         FileNotFoundError: there is no such folder.
     """
+    from powerccl.traces.cpu import read_cpu
     from powerccl.traces.power import read_power
     from powerccl.traces.rank import read_rank
 
@@ -69,10 +76,14 @@ def read_run(folder: Path) -> RunData:
 
     run.ranks = _read_each(run, "rank-*.trace", read_rank)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
+    run.mpi = _read_each(run, "mpi-*.trace", read_rank)
+    run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
+    run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
     run.power = _read_each(run, "power-*.csv", read_power)
     run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
-    run.problems += [problem for rank in run.ranks for problem in rank.problems]
+    run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
+    run.problems += [problem for log in run.cpu for problem in log.problems]
     return run
 
 

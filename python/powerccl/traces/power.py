@@ -48,14 +48,12 @@ class PowerLog:
         return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
 
-def read_power(path: Path) -> PowerLog:
-    """Read a sample file up to its last whole line; lines that do not parse are counted and left out.
+def read_lines(path: Path) -> tuple[dict[str, str], list[str], list[list[str]], list[str], int]:
+    """A sample file taken apart: its `# key: value` lines, column names, rows as text, problems, and bad lines.
 
     Raises:
         OSError: the file cannot be read.
     """
-    import polars as pl
-
     text = path.read_bytes().decode("utf-8", "replace")
     whole, _, rest = text.rpartition("\n")
     problems = [f"{path.name}: last line cut off, skipped"] if rest else []
@@ -67,7 +65,7 @@ def read_power(path: Path) -> PowerLog:
         if line.startswith("#"):
             key, _, value = line[1:].partition(":")
             about[key.strip()] = value.strip()
-        elif not header:
+        elif line and not header:
             header = [name.strip() for name in line.split(",")]
         elif line:
             fields = line.split(",")
@@ -75,8 +73,20 @@ def read_power(path: Path) -> PowerLog:
                 rows.append(fields)
             else:
                 bad += 1
+    return about, header, rows, problems, bad
+
+
+def read_power(path: Path) -> PowerLog:
+    """Read a sample file up to its last whole line; lines that do not parse are counted and left out.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    import polars as pl
+
+    about, header, rows, problems, bad = read_lines(path)
     missing = [name for name in COLUMNS if name not in header]
-    if missing and (header != [""] or rows):
+    if missing and (header or rows):
         problems.append(f"{path.name}: no column {', '.join(missing)}: no power is known from it")
     if missing:
         rows = []

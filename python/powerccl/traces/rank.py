@@ -59,6 +59,9 @@ class RankTrace:
             (records.CLOCK, "end_ns"),
             (records.CALLBACK, "time_ns"),
             (records.COMM, "time_ns"),
+            (records.MPI_CALL, "stop_ns"),
+            (records.MPI_TOTAL, "time_ns"),
+            (records.PROCESS, "time_ns"),
         ):
             if len(self.kinds[kind]):
                 latest = max(latest, int(self.kinds[kind][name].max()))
@@ -113,6 +116,11 @@ def read_rank(path: Path) -> RankTrace:
         problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
         kinds[records.KERNEL] = kernels
 
+    for kind in MPI_TIMES:
+        kinds[kind], bad = _sound_mpi(kinds[kind], kind)
+        if bad:
+            problems.append(f"{path.name}: {bad} {records.KINDS[kind]} records with impossible numbers, skipped")
+
     return RankTrace(
         path=path,
         rank=int(header["rank"]),
@@ -138,7 +146,27 @@ def read_rank(path: Path) -> RankTrace:
 
 _HOUR_NS = np.uint64(3_600_000_000_000)
 _LATEST_NS = np.uint64(1 << 62)
+_MOST = np.uint64(1 << 58)  # nine years in ns: sums of a few of these still fit 64 bits
 _OVERLAP_NS = 20_000  # what two kernels may overlap by: a stop is the last channel's, a start the first's
+
+
+MPI_TIMES = {
+    records.MPI_CALL: ("start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes"),
+    records.MPI_TOTAL: ("time_ns", "calls", "bytes", "call_ns", "wait_ns", "sleep_ns"),
+    records.PROCESS: ("time_ns", "user_ns", "system_ns", "sleeps", "sleep_ns", "asked_ns"),
+}
+
+
+def _sound_mpi(rows: npt.NDArray[np.void], kind: int) -> tuple[npt.NDArray[np.void], int]:
+    """Records of an MPI kind whose numbers can be, and how many cannot: beyond years, or ending before they began."""
+    sound = np.ones(len(rows), bool)
+    for name in MPI_TIMES[kind]:
+        sound &= rows[name] < _MOST
+    if kind == records.MPI_CALL:
+        sound &= rows["stop_ns"] >= rows["start_ns"]
+    if kind == records.MPI_TOTAL:
+        sound &= rows["size_class"] <= 63
+    return rows[sound], int(len(rows) - sound.sum())
 
 
 def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:

@@ -11,7 +11,18 @@ HEADER_BYTES = 4096
 RECORD_BYTES = 64
 
 COMM, CALL, KERNEL, CLOCK, CALLBACK, NOTE = 1, 2, 3, 4, 5, 6
-KINDS = {COMM: "comm", CALL: "call", KERNEL: "kernel", CLOCK: "clock", CALLBACK: "callback", NOTE: "note"}
+MPI_CALL, MPI_TOTAL, PROCESS = 7, 8, 9
+KINDS = {
+    COMM: "comm",
+    CALL: "call",
+    KERNEL: "kernel",
+    CLOCK: "clock",
+    CALLBACK: "callback",
+    NOTE: "note",
+    MPI_CALL: "mpi_call",
+    MPI_TOTAL: "mpi_total",
+    PROCESS: "process",
+}
 
 FLAG_CAPTURED = 0x01
 FLAG_GROUPED = 0x02
@@ -119,6 +130,48 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
     ),
     CALLBACK: np.dtype([*_COMMON, ("call_id", "<u8"), ("time_ns", "<u8"), ("reserved", "V40")]),
     NOTE: np.dtype([*_COMMON, ("time_ns", "<u8"), ("text", "S48")]),
+    MPI_CALL: np.dtype(
+        [
+            *_COMMON,
+            ("start_ns", "<u8"),
+            ("stop_ns", "<u8"),
+            ("wait_ns", "<u8"),
+            ("sleep_ns", "<u8"),
+            ("bytes", "<u8"),
+            ("function", "<u2"),
+            ("thread", "<u2"),
+            ("peer", "<i4"),
+            ("reserved", "<u8"),
+        ]
+    ),
+    MPI_TOTAL: np.dtype(
+        [
+            *_COMMON,
+            ("time_ns", "<u8"),
+            ("calls", "<u8"),
+            ("bytes", "<u8"),
+            ("call_ns", "<u8"),
+            ("wait_ns", "<u8"),
+            ("sleep_ns", "<u8"),
+            ("function", "<u2"),
+            ("thread", "<u2"),
+            ("size_class", "u1"),
+            ("reserved", "V3"),
+        ]
+    ),
+    PROCESS: np.dtype(
+        [
+            *_COMMON,
+            ("time_ns", "<u8"),
+            ("user_ns", "<u8"),
+            ("system_ns", "<u8"),
+            ("sleeps", "<u8"),
+            ("sleep_ns", "<u8"),
+            ("asked_ns", "<u8"),
+            ("threads", "<u4"),
+            ("thread_level", "<u4"),
+        ]
+    ),
 }
 
 for _kind, _layout in LAYOUTS.items():

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's MPI records as polars tables, all processes together; times on the host's CLOCK_MONOTONIC, ns.
+
+`trace` counts the run's MPI traces: a command that starts two MPI jobs has two processes of each rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from powerccl.traces import records
+from powerccl.traces.mpi_functions import function_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from powerccl.traces.folder import RunData
+    from powerccl.traces.rank import RankTrace
+
+Schema = dict[str, type[pl.DataType]]
+_OWNER: Schema = {"trace": pl.Int64, "rank": pl.Int64, "host": pl.String}
+_COMM: Schema = {"comm_id": pl.UInt64, "comm_name": pl.String, "nranks": pl.Int64}
+
+
+def _owner(index: int, trace: RankTrace, rows: int) -> dict[str, object]:
+    return {"trace": np.full(rows, index), "rank": np.full(rows, trace.rank), "host": [trace.host] * rows}
+
+
+def _numbers(rows: npt.NDArray[np.void], names: Sequence[str]) -> dict[str, object]:
+    return {name: rows[name].astype(np.int64) for name in names}
+
+
+def _comms(trace: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
+    """Id (the same on all its ranks; 0: none, as for MPI_Wait), name and size of each row's communicator."""
+    known: dict[int, tuple[int, str, int]] = {}
+    for comm in trace.kinds[records.COMM]:
+        name = bytes(comm["name"]).split(b"\0", 1)[0].decode("utf-8", "replace")
+        known[int(comm["comm"])] = (int(comm["comm_id"]), name, max(int(comm["nranks"]), 0))
+    found = [known.get(index, (0, "", 0)) for index in rows["comm"].tolist()]
+    return {
+        "comm_id": [comm_id for comm_id, _, _ in found],
+        "comm_name": [name for _, name, _ in found],
+        "nranks": [size for _, _, size in found],
+    }
+
+
+def _functions(rows: npt.NDArray[np.void]) -> list[str]:
+    return [function_name(number) for number in rows["function"].tolist()]
+
+
+def _frame(schema: Schema, parts: list[dict[str, object]]) -> pl.DataFrame:
+    frames = [pl.DataFrame(part, schema=schema) for part in parts]
+    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
+
+
+def mpi_totals(run: RunData) -> pl.DataFrame:
+    """What each process did in MPI: the latest sums of each thread, function, communicator and size class.
+
+    Columns: trace, rank, host, comm_id, comm_name, nranks, function, thread, size_class_bytes (0: no bytes, else the
+    power of two at or below), time_ns, calls, bytes, call_ns, wait_ns (at most call_ns), sleep_ns.
+    """
+    numbers = ("time_ns", "calls", "bytes", "call_ns", "wait_ns", "sleep_ns")
+    schema: Schema = {**_OWNER, **_COMM, "function": pl.String, "thread": pl.Int64, "size_class_bytes": pl.Int64}
+    schema.update(dict.fromkeys(numbers, pl.Int64))
+    parts: list[dict[str, object]] = []
+    for index, trace in enumerate(run.mpi):
+        rows = _latest(trace.kinds[records.MPI_TOTAL], ("thread", "function", "comm", "size_class"))
+        size_class = rows["size_class"].astype(np.int64)
+        parts.append(
+            {
+                **_owner(index, trace, len(rows)),
+                **_comms(trace, rows),
+                "function": _functions(rows),
+                "thread": rows["thread"].astype(np.int64),
+                "size_class_bytes": np.where(size_class > 0, np.int64(1) << np.maximum(size_class - 1, 0), 0),
+                **_numbers(rows, numbers),
+            }
+        )
+    return _frame(schema, parts).with_columns(pl.min_horizontal("wait_ns", "call_ns").alias("wait_ns"))
+
+
+def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.void]:
+    """The latest row of each key; of two at the same time, the one written last."""
+    order = np.argsort(rows["time_ns"], kind="stable")
+    latest = {tuple(int(rows[name][i]) for name in key): i for i in order.tolist()}
+    return rows[list(latest.values())]
+
+
+def mpi_calls(run: RunData) -> pl.DataFrame:
+    """The single calls that were recorded, those that took long.
+
+    Columns: trace, rank, host, comm_id, comm_name, nranks, function, thread, peer (-1: none), start_ns, stop_ns,
+    wait_ns, sleep_ns, bytes.
+    """
+    numbers = ("thread", "peer", "start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes")
+    schema: Schema = {**_OWNER, **_COMM, "function": pl.String, **dict.fromkeys(numbers, pl.Int64)}
+    parts: list[dict[str, object]] = []
+    for index, trace in enumerate(run.mpi):
+        rows = trace.kinds[records.MPI_CALL]
+        parts.append(
+            {
+                **_owner(index, trace, len(rows)),
+                **_comms(trace, rows),
+                "function": _functions(rows),
+                **_numbers(rows, numbers),
+            }
+        )
+    return _frame(schema, parts)
+
+
+def mpi_process(run: RunData) -> pl.DataFrame:
+    """What each process has used, as last recorded.
+
+    Columns: trace, rank, host, time_ns, user_ns, system_ns (CPU time), sleeps, sleep_ns, asked_ns (what those sleeps
+    were meant to last), threads (that made blocking MPI calls), thread_level (MPI_THREAD_SINGLE..MULTIPLE: 0..3).
+    """
+    numbers = ("time_ns", "user_ns", "system_ns", "sleeps", "sleep_ns", "asked_ns", "threads", "thread_level")
+    schema: Schema = {**_OWNER, **dict.fromkeys(numbers, pl.Int64)}
+    parts: list[dict[str, object]] = []
+    for index, trace in enumerate(run.mpi):
+        rows = _latest(trace.kinds[records.PROCESS], ())
+        parts.append({**_owner(index, trace, len(rows)), **_numbers(rows, numbers)})
+    return _frame(schema, parts)
+
+
+def mpi_notes(run: RunData) -> list[str]:
+    """What the door had to say, each sentence once."""
+    texts = [
+        bytes(text).split(b"\0", 1)[0].decode("utf-8", "replace")
+        for trace in run.mpi
+        for text in trace.kinds[records.NOTE]["text"].tolist()
+    ]
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI traces, what is found in them, and how it is shown."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import synthetic
+from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
+
+from powerccl.analysis.compare import compare
+from powerccl.analysis.findings import RunSummary, read_summary, write_summary
+from powerccl.analysis.summary import summarise
+from powerccl.traces import mpi_tables, records
+from powerccl.traces.cpu import read_cpu
+from powerccl.traces.folder import read_run
+from powerccl.traces.mpi_functions import COLLECTIVES, FUNCTIONS, function_name
+from powerccl.traces.rank import read_rank
+
+WIRE = Path(__file__).parents[2] / "native/wire"
+RAPL = """# host: node1
+# package-0_max_energy_range_uj: 1000000
+time_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns
+0,package-0,900000,-1,-1
+0,dram,5000000,-1,-1
+0,core,1,-1,-1
+0,cpu,-1,1000,1000
+1000000000,package-0,400000,-1,-1
+1000000000,dram,6000000,-1,-1
+1000000000,core,9,-1,-1
+2010000000,package-0,700000,-1,-1
+2010000000,dram,6500000,-1,-1
+2010000000,cpu,-1,1000001000,3000001000
+"""
+
+
+def test_functions_are_those_of_the_wire() -> None:
+    definition = (WIRE / "mpi_functions.def").read_text()
+    found = re.findall(r"^POWERCCL_MPI(?:_C)?\((\w+), *\d+, *(\w+)", definition, re.MULTILINE)
+    assert tuple(name for name, _ in found) == FUNCTIONS
+    assert {name for name, kind in found if kind.startswith("COLLECTIVE")} == COLLECTIVES
+    assert function_name(FUNCTIONS.index("Allreduce")) == "MPI_Allreduce"
+    assert function_name(60_000) == "MPI function 60000"
+
+
+def test_kinds_and_fields_are_those_of_the_wire() -> None:
+    header = (WIRE / "trace.h").read_text()
+    for kind, name in records.KINDS.items():
+        assert f"POWERCCL_REC_{name.upper()} = {kind}," in header
+    for kind, name in ((7, "mpi_call"), (8, "mpi_total"), (9, "process")):
+        end = header.index(f"}} {name};")
+        body = header[header.rindex("struct {", 0, end) : end]
+        body = re.sub(r"//.*|\[\d+\]", "", body)
+        names = [word.strip() for line in re.findall(r"u?int\d+_t ([^;]+);", body) for word in line.split(",")]
+        assert names == list(records.LAYOUTS[kind].names or ())[3:]
+        assert records.LAYOUTS[kind].itemsize == 64
+
+
+def test_tables_hold_the_latest_sums(tmp_path: Path) -> None:
+    run = read_run(mpi_run(tmp_path / "run"))
+    assert not run.ranks
+    assert [(trace.rank, trace.library, trace.clock_client) for trace in run.mpi] == [
+        (0, "mpich 5.0.2", "auto"),
+        (1, "mpich 5.0.2", "auto"),
+    ]
+    totals = mpi_tables.mpi_totals(run)
+    assert len(totals) == 6
+    row = totals.row(0, named=True)
+    assert (row["function"], row["comm_id"], row["comm_name"], row["nranks"]) == ("MPI_Allreduce", 1, "world", 2)
+    assert (row["calls"], row["size_class_bytes"], row["call_ns"], row["wait_ns"]) == (1000, 8, 700 * MS, 600 * MS)
+    assert [totals.row(2, named=True)[name] for name in ("comm_id", "comm_name", "nranks")] == [0, "", 0]
+    call = mpi_tables.mpi_calls(run).row(0, named=True)
+    assert (call["function"], call["stop_ns"] - call["start_ns"], call["peer"]) == ("MPI_Allreduce", 40 * MS, -1)
+    process = mpi_tables.mpi_process(run)
+    assert process["user_ns"].to_list() == [1095 * MS, 1500 * MS]
+    assert run.mpi[0].last_ns() == 2010 * MS
+
+
+def test_size_classes_are_powers_of_two(tmp_path: Path) -> None:
+    trace = mpi_trace(0, 1)
+    sizes = {0: 0, 1: 1, 3: 2, 1023: 512, 1024: 1024, 1 << 62: 1 << 62}
+    for size in sizes:
+        trace.mpi_total(20 * MS, "Bcast", 1 if size < 1 << 60 else 0, MS, 0, 0, size)
+    trace.write(tmp_path, "mpi-0.trace")
+    assert mpi_tables.mpi_totals(read_run(tmp_path))["size_class_bytes"].to_list() == list(sizes.values())
+
+
+def test_golden_summary(tmp_path: Path) -> None:
+    run = summarise(read_run(mpi_run(tmp_path / "run")))
+    found = run.mpi
+    assert found
+    assert run.wall_s == pytest.approx(2.01)
+    assert (found.library, found.ranks, found.processes, found.wait_mode) == ("mpich 5.0.2", 2, 2, "auto")
+    assert found.time_s == pytest.approx(2 * 0.15 + 0.6)
+    assert found.wait_s == pytest.approx(0.6 + 2 * 0.01)
+    assert found.transfer_s == pytest.approx(2 * 0.14)
+    assert found.sleep_s == pytest.approx(0.54)
+    assert found.time_per_rank_s == pytest.approx(0.45)
+    assert found.share_pct == pytest.approx(0.45 / 2.01 * 100)
+    assert found.cpu_s == pytest.approx(4.0 - 0.54)
+    assert found.sleeps == 200
+    assert found.oversleep_us == pytest.approx(25)
+    assert [(row.function, row.calls, row.bytes) for row in found.rows] == [
+        ("MPI_Allreduce", 2000, 16000),
+        ("MPI_Sendrecv", 4000, 4000 * 65536),
+        ("MPI_Wait", 20, 0),
+    ]
+    assert found.rows[0].wait_per_rank_s == pytest.approx(0.3)
+    assert [(comm.name, comm.nranks, comm.ranks) for comm in found.comms] == [("world", 2, [0, 1]), ("", 0, [0, 1])]
+    first, second = found.by_rank
+    assert (first.execution_s, second.execution_s) == (pytest.approx(2.0 - 0.75), pytest.approx(2.0 - 0.15))
+    assert first.wait_s == pytest.approx(0.61)
+    (imbalance,) = found.imbalance
+    assert (imbalance.function, imbalance.latest_rank, imbalance.calls) == ("MPI_Allreduce", 1, 1000)
+    assert imbalance.imbalance_pct == pytest.approx(600 / 700 * 100)
+    assert found.energy.joules is None
+    assert found.energy.reason
+    write_summary(run, tmp_path / "summary.json")
+    assert read_summary(tmp_path / "summary.json") == run
+
+
+def test_a_gpu_job_finds_the_same_with_mpi_beside_it(tmp_path: Path) -> None:
+    alone = summarise(read_run(training_run(tmp_path / "run")))
+    with_mpi = mpi_run(tmp_path / "other")
+    for path in with_mpi.glob("mpi-*.trace"):
+        path.rename(tmp_path / "run" / path.name)
+    both = summarise(read_run(tmp_path / "run"))
+    assert both.mpi
+    both.mpi = None
+    assert both == alone
+
+
+def test_two_jobs_of_one_command_are_added_up(tmp_path: Path) -> None:
+    mpi_run(tmp_path)
+    (tmp_path / "mpi-0.999.trace").write_bytes((tmp_path / "mpi-0.trace").read_bytes())
+    (tmp_path / "mpi-1.999.trace").write_bytes((tmp_path / "mpi-1.trace").read_bytes())
+    found = summarise(read_run(tmp_path)).mpi
+    assert found
+    assert (found.ranks, found.processes) == (2, 4)
+    assert found.by_rank[0].span_s == pytest.approx(4.0)
+    assert found.imbalance[0].calls == 2000
+
+
+def test_a_collective_of_which_a_rank_is_missing_is_not_compared(tmp_path: Path) -> None:
+    (mpi_run(tmp_path, 3) / "mpi-1.trace").unlink()
+    found = summarise(read_run(tmp_path)).mpi
+    assert found
+    assert found.imbalance == []
+    assert found.comms[0].ranks == [0, 2]
+
+
+def test_energy_of_the_processors(tmp_path: Path) -> None:
+    found = summarise(read_run(mpi_run(tmp_path, cpu=RAPL))).mpi
+    assert found
+    assert found.energy.domains == {"node1 package-0": pytest.approx(0.8), "node1 dram": pytest.approx(1.5)}
+    assert found.energy.joules == pytest.approx(2.3)
+    assert found.energy.average_watts == pytest.approx(2.3 / 2.01)
+    assert found.energy.idle_pct == pytest.approx(75)
+
+
+def test_no_energy_is_told_of_counters_that_cannot_be_read(tmp_path: Path) -> None:
+    text = (
+        "# host: node1\n# energy_reason: energy_uj is for root only\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"
+    )
+    found = summarise(read_run(mpi_run(tmp_path, cpu=text + "0,cpu,-1,0,0\n2010000000,cpu,-1,100,300\n"))).mpi
+    assert found
+    assert found.energy.joules is None
+    assert found.energy.reason == "energy_uj is for root only"
+    assert found.energy.idle_pct == 75
+
+
+def test_cpu_samples_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "cpu-node1.csv"
+    path.write_text(RAPL.replace("0,dram,5000000", "zero,dram,5000000") + "3,pack")
+    log = read_cpu(path)
+    assert len(log.samples) == 9
+    assert any("last line cut off" in problem for problem in log.problems)
+    assert any("1 lines do not parse" in problem for problem in log.problems)
+    path.write_text("domain,joules\npackage-0,4\n")
+    assert "no column time_ns" in read_cpu(path).problems[0]
+    path.write_bytes(b"")
+    assert len(read_cpu(path).samples) == 0
+
+
+def test_damaged_traces_never_fail(tmp_path: Path) -> None:
+    random.seed(11)
+    good = (mpi_run(tmp_path) / "mpi-0.trace").read_bytes()
+    for _ in range(60):
+        damaged = bytearray(good)
+        for _ in range(60):
+            damaged[random.randrange(4096, len(damaged))] = random.randrange(256)
+        (tmp_path / "mpi-0.trace").write_bytes(damaged[: random.randrange(4096, len(damaged))])
+        (tmp_path / "cpu-node1.csv").write_bytes(RAPL.encode()[: random.randrange(200)] + random.randbytes(100))
+        summarise(read_run(tmp_path))
+
+
+def test_impossible_numbers_are_left_out(tmp_path: Path) -> None:
+    trace = mpi_trace(0, 1)
+    trace.mpi_total(20 * MS, "Bcast", 1, 1 << 63)
+    trace.mpi_total(20 * MS, "Bcast", 1, 5 * MS, 9 * MS)
+    trace.mpi_call("Bcast", 9 * MS, 8 * MS)
+    rank = read_rank(trace.write(tmp_path, "mpi-0.trace"))
+    assert len(rank.kinds[records.MPI_TOTAL]) == 1
+    assert len(rank.problems) == 2
+    assert mpi_tables.mpi_totals(read_run(tmp_path))["wait_ns"].to_list() == [5 * MS]
+
+
+def test_a_trace_without_any_record(tmp_path: Path) -> None:
+    synthetic.TraceWriter(0, 1).write(tmp_path, "mpi-0.trace")
+    write_info(tmp_path, 100 * MS)
+    found = summarise(read_run(tmp_path)).mpi
+    assert found
+    assert (found.calls, found.cpu_s, found.by_rank[0].execution_s) == (0, None, None)
+
+
+def test_two_runs_are_compared(tmp_path: Path) -> None:
+    run = summarise(read_run(mpi_run(tmp_path)))
+    rows = {row.what: row for row in compare(run, run).differences}
+    assert rows["CPU time of the ranks"].value == pytest.approx(3.46)
+    assert rows["time in MPI, per rank"].change_pct == 0
+    assert isinstance(run, RunSummary)
