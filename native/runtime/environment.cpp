@@ -70,6 +70,18 @@ long integer(Variable variable, long least, long most) {
   return value;
 }
 
+double number(Variable variable, double least, double most) {
+  const char* text = text_of_variable(variable);
+  char* end = nullptr;
+  double value = strtod(text, &end);
+  if (end != text && *end == '\0' && value >= least && value <= most) return value;
+  if (local_rank() <= 0) {
+    say("unset it, or give a number in that range", "%s=%s is not a number from %g to %g; using %s",
+        declared(variable).name, text, least, most, declared(variable).fallback);
+  }
+  return strtod(declared(variable).fallback, nullptr);
+}
+
 // The index of the variable's value among `names`; the default's where it is none of them.
 int choice(Variable variable, const char* const* names, int count, const char* hint) {
   const char* text = text_of_variable(variable);
@@ -97,6 +109,9 @@ void path(Variable variable, char* to) {
 constexpr const char* kPolicies[] = {"observe", "percall"};
 constexpr const char* kClocks[] = {"none", "dry", "nvml"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
+constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
+constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "sleep", "spin"};
+constexpr const char* kMpiCollectives[] = {"node", "all", "none"};
 
 }  // namespace
 
@@ -105,6 +120,21 @@ const char* text_of(PolicyName name) {
 }
 const char* text_of(ClockClientName name) {
   return kClocks[static_cast<int>(name)];
+}
+const char* text_of(MpiMode mode) {
+  return kMpiModes[static_cast<int>(mode)];
+}
+
+void read_mpi_environment(MpiEnvironment* environment) {
+  *environment = MpiEnvironment();
+  environment->mode = static_cast<MpiMode>(
+      choice(Variable::POWERCCL_MPI, kMpiModes, 4, "it is one of auto, published, observe and off"));
+  environment->budget_percent = number(Variable::POWERCCL_MPI_BUDGET, 0.01, 50.0);
+  environment->method = static_cast<WaitWish>(
+      choice(Variable::POWERCCL_MPI_METHOD, kMpiMethods, 5, "it is one of auto, umwait, mwaitx, sleep and spin"));
+  environment->collectives = static_cast<MpiCollectives>(
+      choice(Variable::POWERCCL_MPI_COLLECTIVES, kMpiCollectives, 3, "it is one of node, all and none"));
+  environment->cpu_clock = integer(Variable::POWERCCL_MPI_CPU_CLOCK, 0, 1) != 0;
 }
 
 void read_environment(Environment* environment) {

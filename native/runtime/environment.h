@@ -5,6 +5,8 @@
 #include <limits.h>
 #include <stdint.h>
 
+#include "runtime/wait_methods.h"
+
 namespace powerccl {
 
 enum class PolicyName { kObserve, kPerCall };
@@ -27,6 +29,23 @@ struct Environment {
   // Whether this process says what all of a host's ranks would say alike.
   bool speaks() const { return local_rank <= 0; }
 };
+
+// How ranks wait in MPI.
+enum class MpiMode { kAuto, kPublished, kObserve, kOff };
+enum class MpiCollectives { kNode, kAll, kNone };
+
+struct MpiEnvironment {
+  MpiMode mode = MpiMode::kAuto;
+  double budget_percent = 1.0;
+  WaitWish method = WaitWish::kAuto;
+  MpiCollectives collectives = MpiCollectives::kNode;
+  bool cpu_clock = false;
+};
+
+// As read_environment, for the MPI door: needs no run folder.
+void read_mpi_environment(MpiEnvironment* environment);
+
+const char* text_of(MpiMode mode);
 
 // Reads the environment of the process. What cannot be understood is said on stderr with a hint and replaced by the
 // default, so that a typing error never changes the job.

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/mpi/door.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "runtime/log.h"
+
+namespace powerccl::mpi {
+
+Door g_door;
+__thread ThreadState* t_thread __attribute__((tls_model("initial-exec"))) = nullptr;
+
+namespace {
+
+constexpr uint64_t kFlushNs = 1000000000;
+constexpr uint64_t kLongCallNs = 200000;
+
+pthread_key_t g_thread_key;
+pthread_mutex_t g_arming = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t ns_of(const timeval& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_usec) * 1000u;
+}
+
+// The next thread that comes takes its place, and goes on with its sums.
+void thread_ends(void* data) {
+  ThreadState* thread = static_cast<ThreadState*>(data);
+  t_thread = nullptr;
+  if (g_door.armed.load(std::memory_order_acquire)) flush(thread, ticks());
+  thread->taken.store(false, std::memory_order_release);
+}
+
+void record_process() {
+  rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return;
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_PROCESS;
+  auto& process = record.process;
+  process.time_ns = monotonic_ns();
+  process.user_ns = ns_of(usage.ru_utime);
+  process.system_ns = ns_of(usage.ru_stime);
+  process.threads = g_door.threads.load(std::memory_order_relaxed);
+  process.thread_level = static_cast<uint32_t>(g_door.library.thread_level);
+  for (uint32_t i = 0; i < process.threads; ++i) {
+    const Waiter& waiter = g_door.pool[i].waiter;
+    process.sleeps += waiter.sleeps;
+    process.sleep_ns += g_door.clock.length_ns(waiter.slept_ticks);
+    process.asked_ns += g_door.clock.length_ns(waiter.asked_ticks);
+  }
+  g_door.trace.append(record);
+}
+
+void open_trace(int rank, int size) {
+  const Environment& environment = g_door.environment;
+  if (environment.run_folder[0] == '\0') return;
+  powerccl_trace_header header = {};
+  header.flags = 1u;
+  header.rank = rank;
+  header.nranks = size;
+  header.local_rank = environment.local_rank;
+  header.pid = static_cast<uint32_t>(getpid());
+  header.start_ns = monotonic_ns();
+  header.start_realtime_ns = clock_ns(CLOCK_REALTIME);
+  gethostname(header.host, sizeof(header.host) - 1);
+  copy_text(header.policy, sizeof(header.policy), "observe");
+  copy_text(header.clock_client, sizeof(header.clock_client), text_of(g_door.settings.mode));
+  copy_text(header.library, sizeof(header.library), g_door.library.name);
+  char path[PATH_MAX + 64];
+  int error = EEXIST;
+  for (int attempt = 0; attempt < 2 && error == EEXIST; ++attempt) {
+    if (attempt == 0) snprintf(path, sizeof(path), "%s/mpi-%d.trace", environment.run_folder, rank);
+    if (attempt == 1) snprintf(path, sizeof(path), "%s/mpi-%d.%u.trace", environment.run_folder, rank, header.pid);
+    error = g_door.trace.open(path, header, environment.trace_limit_bytes);
+  }
+  if (error == 0) {
+    // Half of the room is kept for the sums, which tell everything but when.
+    g_door.long_calls_left.store(environment.trace_limit_bytes / POWERCCL_TRACE_RECORD_BYTES / 2,
+                                 std::memory_order_relaxed);
+    return;
+  }
+  char reason[64];
+  say("make room, or let POWERCCL_RUN_FOLDER name a folder that the job may write to",
+      "the trace %s cannot be made (%s); MPI rank %d waits as it should, unrecorded", path,
+      error_text(error, reason, sizeof(reason)), rank);
+}
+
+// Open MPI calls this in every progress loop; only idle ones yield. More than one between two yields: something moved.
+int progress_looped() {
+  ThreadState* thread = t_thread;
+  if (thread != nullptr) ++thread->polls;
+  return 0;
+}
+
+void wire_open_mpi() {
+  using Register = int (*)(int (*)());
+  using SetYield = void (*)(bool);
+  auto set_yield = reinterpret_cast<SetYield>(next_symbol("opal_progress_set_yield_when_idle"));
+  auto add = reinterpret_cast<Register>(next_symbol("opal_progress_register"));
+  if (set_yield != nullptr) set_yield(true);
+  if (add != nullptr) add(progress_looped);
+}
+
+void forked_child() {
+  if (!g_door.armed.exchange(false, std::memory_order_acq_rel)) return;
+  t_thread = nullptr;
+  g_door.trace.close();
+}
+
+}  // namespace
+
+void before_init() {
+  pthread_mutex_lock(&g_arming);
+  read_environment(&g_door.environment);
+  if (!g_door.environment.disabled) read_mpi_environment(&g_door.settings);
+  if (g_door.environment.disabled) g_door.settings.mode = MpiMode::kOff;
+  if (g_door.settings.mode == MpiMode::kPublished) register_member();
+  pthread_mutex_unlock(&g_arming);
+}
+
+void after_init(Word result) {
+  if (static_cast<int32_t>(result) != 0 || g_door.settings.mode == MpiMode::kOff) return;
+  pthread_mutex_lock(&g_arming);
+  if (g_door.armed.load(std::memory_order_relaxed)) {
+    pthread_mutex_unlock(&g_arming);
+    return;
+  }
+  Library& library = g_door.library;
+  int rank = 0, size = 1;
+  if (!identify(&library) || library.comm_rank(library.comm_world, &rank) != 0 ||
+      library.comm_size(library.comm_world, &size) != 0) {
+    if (g_door.environment.speaks()) {
+      say("nothing is recorded or changed in this job; use a library that has the MPI profiling interface",
+          "this MPI library lacks PMPI_ functions");
+    }
+    pthread_mutex_unlock(&g_arming);
+    return;
+  }
+  const MpiEnvironment& settings = g_door.settings;
+  g_door.clock.begin();
+  const WaitTable table = machine_wait_table(g_door.clock);
+  const WaitChoice choice = choose_wait_method(table, settings.method);
+  g_door.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
+  g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
+  g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
+  open_trace(rank, size);
+  if (settings.mode == MpiMode::kPublished) {
+    g_door.published_collectives = settings.collectives == MpiCollectives::kAll ||
+                                   (settings.collectives == MpiCollectives::kNode && all_members_here(library));
+    if (rank == 0 && settings.collectives != MpiCollectives::kNone && !g_door.published_collectives) {
+      say("receives, sends and waits are handled all the same; POWERCCL_MPI_COLLECTIVES=all says that every rank of "
+          "every host has it",
+          "not every MPI rank is known to have this library: no barrier is put in front of collectives");
+    }
+  } else if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && rank == 0) {
+    say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
+        library.name);
+  }
+  if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
+  pthread_key_create(&g_thread_key, thread_ends);
+  pthread_atfork(nullptr, nullptr, forked_child);
+  if (g_door.environment.debug >= 1 && rank == 0) {
+    say(nullptr, "%s, %d ranks: waits %s, %s", library.name, size, text_of(settings.mode), choice.text);
+  }
+  if (g_door.trace.is_open()) g_door.trace.note(choice.text);
+  g_door.armed.store(true, std::memory_order_release);
+  pthread_mutex_unlock(&g_arming);
+}
+
+ThreadState* adopt_thread() {
+  if (!g_door.armed.load(std::memory_order_acquire)) return nullptr;
+  for (uint32_t i = 0; i < Door::kThreads; ++i) {
+    ThreadState& thread = g_door.pool[i];
+    if (thread.taken.load(std::memory_order_relaxed) || thread.taken.exchange(true, std::memory_order_acq_rel)) {
+      continue;
+    }
+    thread.index = static_cast<uint16_t>(i);
+    thread.inside = thread.by_request = false;
+    thread.flushed = ticks();
+    uint32_t known = g_door.threads.load(std::memory_order_relaxed);
+    while (known < i + 1 && !g_door.threads.compare_exchange_weak(known, i + 1)) {
+    }
+    pthread_setspecific(g_thread_key, &thread);
+    t_thread = &thread;
+    return &thread;
+  }
+  return nullptr;
+}
+
+void flush(ThreadState* thread, uint64_t now_ticks) {
+  thread->flushed = now_ticks;
+  if (!g_door.trace.is_open()) return;
+  if (thread->index == 0) {
+    g_door.clock.calibrate();
+    record_process();
+  }
+  thread->accounts.flush(g_door.trace, g_door.clock, thread->index, monotonic_ns());
+}
+
+void before_finalize() {
+  if (!g_door.armed.load(std::memory_order_acquire)) return;
+  g_door.clock.calibrate();
+  const uint32_t threads = g_door.threads.load(std::memory_order_acquire);
+  if (g_door.trace.is_open()) {
+    record_process();
+    uint64_t left_out = 0;
+    for (uint32_t i = 0; i < threads; ++i) {
+      g_door.pool[i].accounts.flush(g_door.trace, g_door.clock, static_cast<uint16_t>(i), monotonic_ns());
+      left_out += g_door.pool[i].accounts.left_out();
+    }
+    if (left_out > 0) {
+      char text[48];
+      const uint64_t shown = left_out < 999999999u ? left_out : 999999999u;
+      snprintf(text, sizeof(text), "%u MPI calls left out: too many kinds", static_cast<unsigned>(shown));
+      g_door.trace.note(text);
+    }
+  }
+}
+
+// A job that ends without MPI_Finalize (exit, MPI_Abort) leaves its last sums all the same.
+__attribute__((destructor)) static void library_ends() {
+  before_finalize();
+}
+
+}  // namespace powerccl::mpi

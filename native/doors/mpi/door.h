@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPI door's state: one a process, and one a thread that makes blocking calls.
+//
+// A blocking call goes: entry.cpp finds the thread, notes the time, lets the call through (or, in `published`, waits by
+// request first), and has it accounted for. While it is inside, the library's idle loop reaches hooks.cpp, which waits.
+// Outside of a blocking call nothing of ours ever waits, so sched_yield() keeps its meaning for everybody else.
+#ifndef POWERCCL_DOORS_MPI_DOOR_H
+#define POWERCCL_DOORS_MPI_DOOR_H
+#include <stdint.h>
+
+#include <atomic>
+
+#include "doors/mpi/communicators.h"
+#include "doors/mpi/functions.h"
+#include "doors/mpi/library.h"
+#include "runtime/call_accounts.h"
+#include "runtime/environment.h"
+#include "runtime/ticks.h"
+#include "runtime/trace_writer.h"
+#include "runtime/waiter.h"
+
+namespace powerccl::mpi {
+
+struct ThreadState {
+  static constexpr uint32_t kCached = 64;
+  struct CachedCommunicator {
+    Word handle = 0;
+    uint32_t generation = 0;  // 0: empty
+    CommunicatorKnown known;
+  };
+  struct CachedType {
+    Word handle = 0;
+    uint32_t generation = 0;
+    uint32_t bytes = 0;
+  };
+
+  std::atomic<bool> taken{false};
+  bool inside = false;     // a blocking call of this thread is under way
+  bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
+  uint32_t polls = 0;      // Open MPI: progress loops since the last idle one
+  uint16_t index = 0;
+  uint64_t start = 0;  // ticks, of the call
+  uint64_t flushed = 0;
+  Waiter waiter;
+  CallAccounts accounts;
+  CachedCommunicator communicators[kCached];
+  CachedType types[kCached];
+};
+
+struct Door {
+  static constexpr uint32_t kThreads = 64;
+
+  std::atomic<bool> armed{false};
+  Environment environment;
+  MpiEnvironment settings;
+  Library library;
+  TickClock clock;
+  WaitPlan plan;
+  TraceWriter trace;
+  Communicators communicators;
+  std::atomic<uint32_t> type_generation{1};
+  std::atomic<uint32_t> threads{0};
+  uint64_t flush_ticks = 0;      // how often a thread writes its sums
+  uint64_t long_call_ticks = 0;  // calls longer than this are recorded one by one
+  std::atomic<uint64_t> long_calls_left{0};  // of the trace's room for them
+  bool published_collectives = false;
+  ThreadState pool[kThreads];
+};
+
+extern Door g_door;
+extern __thread ThreadState* t_thread __attribute__((tls_model("initial-exec")));
+
+// door.cpp
+// Called before and after the library's own initialisation; `result` is its MPI error code.
+void before_init();
+void after_init(Word result);
+void before_finalize();
+// This thread's state, given out at its first blocking call; null: MPI is not up, or there are more threads than room.
+ThreadState* adopt_thread();
+inline ThreadState* this_thread() {
+  ThreadState* thread = t_thread;
+  return __builtin_expect(thread != nullptr, 1) ? thread : adopt_thread();
+}
+
+// accounting.cpp
+// The call has returned: adds it to the thread's sums. `large`: counts are MPI_Count.
+void account(ThreadState* thread, Function function, bool large, const Word* arguments, Word result, uint32_t freed);
+// The index of the communicator that is about to be freed; after it, its handle means nothing.
+uint32_t before_free(ThreadState* thread, Function function, const Word* arguments);
+CommunicatorKnown communicator_of(ThreadState* thread, Word handle);
+void flush(ThreadState* thread, uint64_t now_ticks);
+
+// published.cpp: receives, sends and waits by request, and a barrier request in front of collectives. True: the call
+// was carried out, with `result`; false: make the call itself.
+bool carried_out(ThreadState* thread, Function function, bool large, const Word* arguments, Word* result);
+void register_member();
+// Whether every rank of the world has this library in the same mode: all on this host, their marks seen.
+bool all_members_here(const Library& library);
+
+}  // namespace powerccl::mpi
+#endif

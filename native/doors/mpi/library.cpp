@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/mpi/library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/basics.h"
+
+namespace powerccl::mpi {
+namespace {
+
+struct Found {
+  char path[512] = "";
+};
+
+// libmpi.so.12, libmpi_abi.so.1, libmpich.so.12, libmpi_intel...; not libmpi_mpifh and its like, which hold none of it.
+int look_at(dl_phdr_info* info, size_t, void* data) {
+  Found* found = static_cast<Found*>(data);
+  const char* slash = strrchr(info->dlpi_name, '/');
+  const char* file = slash != nullptr ? slash + 1 : info->dlpi_name;
+  const bool plain = strncmp(file, "libmpi.so", 9) == 0 || strncmp(file, "libmpi_abi.so", 13) == 0 ||
+                     strncmp(file, "libmpich.so", 11) == 0 || strncmp(file, "libmpi-", 7) == 0;
+  if (!plain || strlen(info->dlpi_name) >= sizeof(found->path)) return 0;
+  copy_text(found->path, sizeof(found->path), info->dlpi_name);
+  return 1;
+}
+
+template <class F>
+void find(F*& function, const char* name) {
+  function = reinterpret_cast<F*>(next_symbol(name));
+}
+
+}  // namespace
+
+void* next_symbol(const char* name) {
+  void* symbol = dlsym(RTLD_NEXT, name);
+  if (symbol != nullptr) return symbol;
+  // A library that was dlopened without RTLD_GLOBAL, as mpi4py's is, stands in no scope of ours.
+  Found found;
+  dl_iterate_phdr(look_at, &found);
+  if (found.path[0] == '\0') return nullptr;
+  void* library = dlopen(found.path, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  symbol = dlsym(library, name);
+  dlclose(library);
+  return symbol;
+}
+
+void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor) {
+  *major = *minor = 0;
+  struct Known {
+    const char* mark;
+    const char* name;
+  };
+  constexpr Known kKnown[] = {{"Open MPI v", "open mpi"},
+                              {"Intel(R) MPI Library", "intel mpi"},
+                              {"MVAPICH", "mvapich"},
+                              {"MPICH Version:", "mpich"}};
+  for (const Known& known : kKnown) {
+    const char* at = strstr(text, known.mark);
+    if (at == nullptr) continue;
+    at += strlen(known.mark);
+    while (*at != '\0' && (*at < '0' || *at > '9')) ++at;
+    char* rest = nullptr;
+    *major = static_cast<int>(strtol(at, &rest, 10));
+    if (rest != nullptr && *rest == '.') *minor = static_cast<int>(strtol(rest + 1, nullptr, 10));
+    int digits = 0;
+    while ((at[digits] >= '0' && at[digits] <= '9') || (at[digits] == '.' && digits > 0)) ++digits;
+    snprintf(name, size, "%s%s %.*s", known.name, standard_abi ? " abi" : "", digits, at);
+    return;
+  }
+  snprintf(name, size, "unknown mpi");
+}
+
+bool identify(Library* library) {
+  find(library->comm_size, "PMPI_Comm_size");
+  find(library->comm_rank, "PMPI_Comm_rank");
+  find(library->comm_test_inter, "PMPI_Comm_test_inter");
+  find(library->comm_group, "PMPI_Comm_group");
+  find(library->group_translate_ranks, "PMPI_Group_translate_ranks");
+  find(library->group_free, "PMPI_Group_free");
+  find(library->type_size, "PMPI_Type_size");
+  int (*get_version)(char*, int*) = nullptr;
+  int (*query_thread)(int*) = nullptr;
+  find(get_version, "PMPI_Get_library_version");
+  find(query_thread, "PMPI_Query_thread");
+  if (library->comm_size == nullptr || library->comm_rank == nullptr || library->comm_test_inter == nullptr ||
+      library->comm_group == nullptr || library->group_translate_ranks == nullptr || library->group_free == nullptr ||
+      library->type_size == nullptr || get_version == nullptr || query_thread == nullptr) {
+    return false;
+  }
+  // Longer than MPI_MAX_LIBRARY_VERSION_STRING of all that are known (MPICH: 8192).
+  static char text[16384];
+  int length = 0, major = 0, minor = 0;
+  if (get_version(text, &length) != 0) return false;
+  text[sizeof(text) - 1] = '\0';
+  if (query_thread(&library->thread_level) != 0) library->thread_level = 0;
+
+  void* world = next_symbol("ompi_mpi_comm_world");
+  Dl_info where{};
+  const bool standard_abi = dladdr(reinterpret_cast<void*>(get_version), &where) != 0 && where.dli_fname != nullptr &&
+                            strstr(where.dli_fname, "libmpi_abi") != nullptr;
+  parse_version(text, standard_abi, library->name, sizeof(library->name), &major, &minor);
+  if (standard_abi) {  // MPI 5.0, chapter 20
+    library->comm_null = 0x100;
+    library->comm_world = 0x101;
+    library->comm_self = 0x102;
+    library->in_place = 1;
+    library->status_ignore = 0;
+  } else if (world != nullptr) {
+    library->open_mpi = true;
+    library->comm_world = reinterpret_cast<Word>(world);
+    library->comm_self = reinterpret_cast<Word>(next_symbol("ompi_mpi_comm_self"));
+    library->comm_null = reinterpret_cast<Word>(next_symbol("ompi_mpi_comm_null"));
+    library->in_place = 1;
+    library->status_ignore = 0;
+  } else {  // the MPICH ABI: MPICH, Intel MPI, MVAPICH, Cray MPICH
+    library->int_handles = true;
+    library->comm_null = 0x04000000;
+    library->comm_world = 0x44000000;
+    library->comm_self = 0x44000001;
+    library->in_place = -1;
+    library->status_ignore = 1;
+  }
+  const bool throttles = strncmp(library->name, "mpich", 5) == 0 && (major > 4 || (major == 4 && minor >= 3));
+  if (library->open_mpi || throttles || strncmp(library->name, "intel", 5) == 0 ||
+      strncmp(library->name, "mvapich", 7) == 0) {
+    library->hook = Hook::kYield;
+  } else if (next_symbol("ucp_worker_progress") != nullptr) {
+    library->hook = Hook::kUcx;
+  }
+  return true;
+}
+
+}  // namespace powerccl::mpi

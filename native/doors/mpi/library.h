@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPI library of this process: which one it is, its handles, and its functions behind ours.
+#ifndef POWERCCL_DOORS_MPI_LIBRARY_H
+#define POWERCCL_DOORS_MPI_LIBRARY_H
+#include <stdint.h>
+
+#include "doors/mpi/functions.h"
+
+namespace powerccl::mpi {
+
+// How the library's idle loop reaches us.
+enum class Hook : uint8_t {
+  kNone,
+  kYield,  // sched_yield(), once the library is told to yield
+  kUcx,    // ucp_worker_progress(), which MPICH before 4.3 over UCX calls at every poll
+};
+
+struct Library {
+  char name[32] = "";  // "mpich 5.0.2"
+  Hook hook = Hook::kNone;
+  bool open_mpi = false;
+  Word comm_world = 0, comm_self = 0, comm_null = 0;
+  Word in_place = 0, status_ignore = 0;
+  bool int_handles = false;  // a handle is the low half of its word
+  int thread_level = 0;
+
+  // All local: they send nothing. Null where the library lacks them, which only `usable` libraries do not.
+  int (*comm_size)(Word, int*) = nullptr;
+  int (*comm_rank)(Word, int*) = nullptr;
+  int (*comm_test_inter)(Word, int*) = nullptr;
+  int (*comm_group)(Word, Word*) = nullptr;
+  int (*group_translate_ranks)(Word, int, const int*, Word, int*) = nullptr;
+  int (*group_free)(Word*) = nullptr;
+  int (*type_size)(Word, int*) = nullptr;
+
+  Word handle(Word word) const { return int_handles ? static_cast<int32_t>(word) : word; }
+};
+
+// The next definition of a symbol behind this library: the one the program would have called. Null: there is none.
+void* next_symbol(const char* name);
+
+// Fills `library` from what is loaded. Call once MPI is initialised. False: its PMPI_ functions are not there.
+bool identify(Library* library);
+
+// What MPI_Get_library_version says, as Library::name and the version's numbers. For tests, apart.
+void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor);
+
+}  // namespace powerccl::mpi
+#endif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread's waiting inside blocking calls of a library that polls: how long it has waited, and what it does with the
+// core meanwhile.
+//
+// First it polls (spin budget), giving way to whoever else wants the core; then it pauses, each time for at most a
+// fraction of the time already waited, so that it goes on at most that fraction late. Whenever the library moved
+// something, waiting starts anew: a rank that serves others' messages while it waits serves them awake.
+#ifndef POWERCCL_RUNTIME_WAITER_H
+#define POWERCCL_RUNTIME_WAITER_H
+#include <stdint.h>
+
+#include "runtime/wait_methods.h"
+
+namespace powerccl {
+
+// Shared by all threads, constant once made.
+struct WaitPlan {
+  WaitTable table;
+  WaitChoice choice;
+  double fraction = 0.01;  // of the time waited: the longest pause
+  bool sleeps = true;      // false: waits are watched, nothing else
+  uint64_t spin_ticks = 0;
+  uint64_t longest_ticks = 0;       // bound of a pause: what somebody else's message may have to wait here
+  uint64_t progress_gap_ticks = 0;  // polls further apart than this had something to do
+  uint64_t yield_ticks = 0;         // polls for so long before it offers the core to others, and between such offers
+  uint64_t taken_ticks = 0;         // an offer that took longer was taken
+  uint64_t instruction_ticks = 0;   // pauses up to here by instruction, if there is one
+  // Called at the first pause of a call after `long_ticks` of waiting and at the call's end. May be null.
+  void (*long_wait)(void* context, bool begins) = nullptr;
+  void* long_wait_context = nullptr;
+  uint64_t long_ticks = 0;
+};
+
+WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
+
+class Waiter {
+ public:
+  void begin() {
+    last_ = 0;
+    wait_ = 0;
+    sleep_ = 0;
+    polls_ = 0;
+  }
+  // The library has polled and nothing moved. `progressed`: it is known that something did since the last time.
+  void idle(const WaitPlan& plan, bool progressed);
+  // The call is over: what was changed for it is put back.
+  void end(const WaitPlan& plan) {
+    if (__builtin_expect(slept_, 0)) put_back(plan);
+  }
+
+  uint64_t wait_ticks() const { return wait_; }
+  uint64_t sleep_ticks() const { return sleep_; }
+
+  // Over the thread's life.
+  uint64_t sleeps = 0, asked_ticks = 0, slept_ticks = 0, offers_taken = 0;
+
+ private:
+  void put_back(const WaitPlan& plan);
+  void offer_core(const WaitPlan& plan, uint64_t now);
+  bool pause(const WaitPlan& plan, uint64_t want_ticks);
+
+  uint64_t stretch_ = 0;  // since when nothing has moved
+  uint64_t last_ = 0;     // end of the last look; 0: none in this call
+  uint64_t wait_ = 0, sleep_ = 0;
+  uint64_t last_offer_ = 0;
+  uint64_t overshoot_ = 0;  // of sleeps, as learned
+  uint64_t slack_ns_ = 0;
+  uint32_t polls_ = 0;   // left before the next pause
+  uint32_t shared_ = 0;  // the core is wanted by others: looks left for which that is believed
+  bool slept_ = false, long_ = false;
+};
+
+}  // namespace powerccl
+#endif
