@@ -28,6 +28,13 @@ int look_at(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
+// An object of the library. A program linked without PIC has its own copy of it, which is then everybody's, so the
+// search begins at the program.
+Word object(const char* name) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  return reinterpret_cast<Word>(found != nullptr ? found : next_symbol(name));
+}
+
 template <class F>
 void find(F*& function, const char* name) {
   function = reinterpret_cast<F*>(next_symbol(name));
@@ -99,7 +106,7 @@ bool identify(Library* library) {
   text[sizeof(text) - 1] = '\0';
   if (query_thread(&library->thread_level) != 0) library->thread_level = 0;
 
-  void* world = next_symbol("ompi_mpi_comm_world");
+  const Word world = object("ompi_mpi_comm_world");
   Dl_info where{};
   const bool standard_abi = dladdr(reinterpret_cast<void*>(get_version), &where) != 0 && where.dli_fname != nullptr &&
                             strstr(where.dli_fname, "libmpi_abi") != nullptr;
@@ -110,11 +117,11 @@ bool identify(Library* library) {
     library->comm_self = 0x102;
     library->in_place = 1;
     library->status_ignore = 0;
-  } else if (world != nullptr) {
+  } else if (world != 0) {
     library->open_mpi = true;
-    library->comm_world = reinterpret_cast<Word>(world);
-    library->comm_self = reinterpret_cast<Word>(next_symbol("ompi_mpi_comm_self"));
-    library->comm_null = reinterpret_cast<Word>(next_symbol("ompi_mpi_comm_null"));
+    library->comm_world = world;
+    library->comm_self = object("ompi_mpi_comm_self");
+    library->comm_null = object("ompi_mpi_comm_null");
     library->in_place = 1;
     library->status_ignore = 0;
   } else {  // the MPICH ABI: MPICH, Intel MPI, MVAPICH, Cray MPICH

@@ -13,6 +13,7 @@ from rich.text import Text
 from powerccl.analysis.compare import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.patterns import format_bytes
+from powerccl.reports.mpi import print_mpi
 from powerccl.reports.text import change, joules, mhz, number, seconds
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
@@ -44,6 +45,17 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     console.print(_facts(summary))
+    if summary.ranks or summary.gpus or not summary.mpi:
+        _print_gpu_part(console, summary)
+    if summary.mpi:
+        print_mpi(console, summary.mpi)
+    for line in _remarks(summary):
+        console.print(line)
+    console.print()
+    console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
+
+
+def _print_gpu_part(console: Console, summary: RunSummary) -> None:
     if summary.communication.time_s > 0:
         console.print()
         console.print(_share_bar(summary, min(console.width, 100)))
@@ -52,19 +64,23 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     if summary.patterns:
         console.print()
         console.print(_patterns(summary.patterns, console.width < NARROW))
-    for line in _remarks(summary):
-        console.print(line)
-    console.print()
-    console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
 
 
 def _facts(summary: RunSummary) -> Text:
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
-    parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
+    parts = []
+    if summary.ranks or not summary.mpi:
+        parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
     if summary.library:
         parts.append(summary.library)
+    if summary.mpi:
+        mpi = summary.mpi
+        parts.append(f"{mpi.ranks} MPI rank{'s' * (mpi.ranks != 1)}")
+        if mpi.processes > mpi.ranks:
+            parts[-1] += f" ({mpi.processes} processes)"
+        parts += [word for word in (mpi.library, f"wait mode {mpi.wait_mode}" if mpi.wait_mode else "") if word]
     parts.append(ended)
     words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
     line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
@@ -191,7 +207,8 @@ def clock_line(clocks: Clocks) -> str:
 
 def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
-    lines = [""] if clocks.requests or summary.problems or summary.notes or not summary.ranks else []
+    nothing = not summary.ranks and not summary.mpi
+    lines = [""] if clocks.requests or summary.problems or summary.notes or nothing else []
     remarks = [Text(line) for line in lines]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
@@ -202,7 +219,9 @@ def _remarks(summary: RunSummary) -> list[Text]:
         warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
     if clocks.left_locked:
         warnings.append(f"{clocks.left_locked} GPUs are marked as still locked: `nvidia-smi -rgc` resets them")
-    if not summary.ranks:
+    if summary.mpi_unseen:
+        warnings.append(summary.mpi_unseen)
+    elif nothing:
         warnings.append(
             "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
         )

@@ -46,6 +46,13 @@ def mhz(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:.0f} MHz"
 
 
+def percent(value: float | None) -> str:
+    """A share in percent: `3.2 %`, `45 %`."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
 def change(value: float | None) -> str:
     """A change in percent, with its sign."""
     if value is None:
