@@ -25,6 +25,10 @@ from powerccl.launch.record import choose, decide_clocks
 from powerccl.launch.services import Service
 
 
+def started(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
 @pytest.fixture
 def native(tmp_path: Path) -> NativeFiles:
     return NativeFiles(fakes.native_folder(tmp_path / "native"))
@@ -78,9 +82,11 @@ def test_launchers_of_one_job_share_a_folder(tmp_path: Path) -> None:
             folders.JobLauncher("openmpi", "mpi-prterun-n1-99-1", 2, 0),
         ),
         ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        ({"PMIX_NAMESPACE": "pbs-7", "PMIX_RANK": "3"}, folders.JobLauncher("pmix", "mpi-pbs-7", 3, -1)),
+        ({"PMIX_NAMESPACE": "n", "PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, None),
         (
             {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALRANKID": "1"},
-            folders.JobLauncher("hydra", f"mpi-{os.getppid()}", 1, 1),
+            folders.JobLauncher("hydra", f"mpi-{os.getppid()}-{started(os.getppid())}", 1, 1),
         ),
     ],
 )

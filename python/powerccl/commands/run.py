@@ -11,7 +11,8 @@ import click
 from powerccl.commands import fail, say
 from powerccl.errors import PowercclError
 from powerccl.launch.child import ChildNotStartedError
-from powerccl.launch.record import Request, record
+from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
+from powerccl.launch.record import Recorded, Request, choose, record
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -27,6 +28,19 @@ from powerccl.launch.record import Request, record
     default="measured",
     show_default=True,
     help="Overhead points: the profile's own or PCCL's.",
+)
+@click.option(
+    "--mpi",
+    default="",
+    metavar=f"[{'|'.join(MODES)}]",
+    help="How ranks wait in MPI: asleep (auto), as PCCL published it, as ever (observe: record only); off: no MPI.  "
+    "[default: auto]",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(*BUDGET_RANGE_PCT),
+    metavar="PERCENT",
+    help=f"Most that a wait in MPI may end late, of its length.  [default: {DEFAULT_BUDGET_PCT:g}]",
 )
 @click.option("--name", default="", help="Name of the run folder; the command's by default.")
 @click.option(
@@ -54,6 +68,8 @@ def command(
     emulate: str,
     set_clocks: bool,
     overhead: str,
+    mpi: str,
+    budget: float | None,
     name: str,
     runs_dir: Path,
     baseline: str,
@@ -72,10 +88,13 @@ def command(
     powerccl run -- torchrun --nproc-per-node 8 train.py
     powerccl run --policy percall --set-clocks -- ./app
     powerccl run --emulate t4x8 --policy percall -- powerccl-bench all_reduce -b 1M -e 64M
+    powerccl run -- mpiexec -n 4 ./app
     srun powerccl run -- ./app
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if not arguments:
         raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
+    if mpi:
+        choose("MPI mode", mpi, MODES)
     before = _find_baseline(baseline, runs_dir) if baseline else None
     request = Request(
         command=list(arguments),
@@ -87,6 +106,8 @@ def command(
         name=name,
         runs=runs_dir,
         interval_ms=interval_ms,
+        mpi=mpi,
+        budget_pct=budget,
         best_effort=best_effort,
     )
     try:
@@ -95,13 +116,13 @@ def command(
         fail(str(error), "check the command's name and PATH", error.code)
     if recorded.folder and recorded.leads:
         try:
-            _report(recorded.folder, before, json_file, quiet)
+            _report(recorded, recorded.folder, before, json_file, quiet)
         except Exception as error:  # the job is over: nothing that happens now may change how it ended
             say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
     return recorded.ended.code
 
 
-def _report(folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
     from powerccl.analysis.compare import compare
     from powerccl.analysis.findings import SUMMARY_FILE, write_summary
     from powerccl.analysis.summary import summarise
@@ -109,6 +130,7 @@ def _report(folder: Path, before: Path | None, json_file: str, quiet: bool) -> N
     from powerccl.traces.folder import read_run
 
     summary = summarise(read_run(folder))
+    summary.mpi_unseen = recorded.mpi_unseen
     try:
         write_summary(summary, folder / SUMMARY_FILE)
     except OSError as error:

@@ -9,7 +9,21 @@ from pathlib import Path
 from powerccl.launch.native import EMULATED_LIBRARIES, NCCL_DOOR, NativeFiles
 
 # What `run.json` keeps of the environment: what changes how a job communicates or which GPUs it sees.
-RECORDED_PREFIXES = ("NCCL_", "POWERCCL_", "CUDA_", "TORCH_", "SLURM_JOB", "SLURM_NTASKS", "SLURM_NNODES", "OMP_")
+RECORDED_PREFIXES = (
+    "NCCL_",
+    "POWERCCL_",
+    "CUDA_",
+    "TORCH_",
+    "SLURM_JOB",
+    "SLURM_NTASKS",
+    "SLURM_NNODES",
+    "OMP_",
+    "OMPI_MCA_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "MV2_",
+    "UCX_",
+)
 RECORDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 

@@ -25,6 +25,11 @@ class JobLauncher:
     rank: int
     local_rank: int
 
+    @property
+    def speaks_mpi(self) -> bool:
+        """Whether it starts nothing but MPI programs, as a rule."""
+        return self.name != "slurm"
+
 
 def detect_launcher(environment: Mapping[str, str]) -> JobLauncher | None:
     """The launcher whose environment says that we are one of several ranks; None when started alone."""
@@ -41,16 +46,40 @@ def detect_launcher(environment: Mapping[str, str]) -> JobLauncher | None:
         return JobLauncher("slurm", job, number("SLURM_PROCID"), number("SLURM_LOCALID"))
     if number("OMPI_COMM_WORLD_SIZE") > 1:
         space = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or str(os.getppid())
-        return JobLauncher(
-            "openmpi",
-            f"mpi-{_plain(space)}",
-            number("OMPI_COMM_WORLD_RANK"),
-            number("OMPI_COMM_WORLD_LOCAL_RANK"),
-        )
+        rank, local_rank = number("OMPI_COMM_WORLD_RANK", "PMIX_RANK"), number("OMPI_COMM_WORLD_LOCAL_RANK")
+        return JobLauncher("openmpi", f"mpi-{_plain(space)}", rank, local_rank)
     if number("PMI_SIZE") > 1:
-        # Hydra gives no job id; its proxy on this node is the parent of this node's ranks.
-        return JobLauncher("hydra", f"mpi-{os.getppid()}", number("PMI_RANK"), number("MPI_LOCALRANKID", "PMI_RANK"))
+        return JobLauncher("hydra", _hydra_job(), number("PMI_RANK"), number("MPI_LOCALRANKID", "PMI_RANK"))
+    if environment.get("PMIX_NAMESPACE") and number("PMIX_RANK") >= 0 and "OMPI_COMM_WORLD_SIZE" not in environment:
+        # Some other launcher that speaks PMIx. It tells neither how many there are nor which are on this node.
+        return JobLauncher("pmix", f"mpi-{_plain(environment['PMIX_NAMESPACE'])}", number("PMIX_RANK"), -1)
     return None
+
+
+def _hydra_job() -> str:
+    """Hydra gives its ranks no job id. What those of one node share is their proxy, an ancestor of this process.
+
+    Its pid and when it started tell jobs apart, on one node: ranks on two nodes have two folders.
+    """
+    pid = os.getppid()
+    for _ in range(16):
+        name, parent, _ = _process(pid)
+        if name.startswith(("hydra_pmi_proxy", "hydra_bstrap")) or not parent:
+            break
+        pid = parent
+    if not name.startswith("hydra"):
+        pid = os.getppid()
+    return f"mpi-{pid}-{_process(pid)[2]}"
+
+
+def _process(pid: int) -> tuple[str, int, int]:
+    """Name, parent and start (clock ticks since boot) of a process; empty and zeros if it cannot be seen."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return text[text.index("(") + 1 : text.rindex(")")], int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return "", 0, 0
 
 
 def make_folder(runs: Path, name: str, launcher: JobLauncher | None) -> Path:

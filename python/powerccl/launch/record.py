@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from powerccl import __version__
 from powerccl.errors import PowercclError
 from powerccl.launch import environment as env
+from powerccl.launch import mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
@@ -47,6 +48,8 @@ class Request:
     name: str = ""
     runs: Path = Path("runs")
     interval_ms: int = 20
+    mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
+    budget_pct: float | None = None  # None: what the environment says, else 1
     best_effort: bool = False
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
@@ -55,11 +58,15 @@ class Request:
 
 @dataclass
 class Recorded:
-    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for all ranks."""
+    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for all ranks.
+
+    `mpi_unseen`: why a job that looks like one of MPI left no MPI trace; else empty.
+    """
 
     ended: Ended
     folder: Path | None
     leads: bool
+    mpi_unseen: str = ""
 
 
 def choose(kind: str, value: str, options: Iterable[str]) -> str:
@@ -87,6 +94,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     base = {**os.environ, **request.environment}
     if shutil.which(request.command[0], path=base.get("PATH")) is None and not Path(request.command[0]).exists():
         raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
+    mode = mpi.choose_mode(request.mpi, base)
     native = find_native()
     platform_file = emulated_platform(native, request.emulate) if request.emulate else None
     launcher = detect_launcher(base)
@@ -122,6 +130,10 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         agent = _start_agent(native, folder, request, base, say) if on_node else None
         info.start_ns = time.monotonic_ns()
         child_environment = env.job_environment(base, native, folder, policy, table, clocks)
+        for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
+        child_environment.update(for_mpi)
+        if no_mpi and request.mpi:
+            say_once(no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
             say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
         try:
@@ -136,7 +148,11 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
                 write_run_info(folder, info)
             except OSError as error:
                 say(f"the run's end could not be recorded in {folder}: {error.strerror}")
-        return Recorded(ended, folder, leads)
+        unseen = ""
+        if leads and not no_mpi:
+            among_ranks = launcher is not None and launcher.speaks_mpi
+            unseen = mpi.why_unseen(request.command, child_environment, folder, mode, among_ranks)
+        return Recorded(ended, folder, leads, unseen)
 
 
 def _silent(_: str) -> None:

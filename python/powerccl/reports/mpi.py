@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What MPI came to, in the terminal: a bar, times, the calls, and each rank's wait against its execution."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.findings import MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.patterns import format_bytes
+from powerccl.reports.text import joules, number, percent, seconds
+
+EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
+CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
+NARROW = 84
+MAX_ROWS = 8
+MAX_RANKS = 8
+WORTH_SHOWING = 0.001  # of the time in MPI: calls below are left to summary.json
+
+
+def print_mpi(console: Console, mpi: MpiSummary) -> None:
+    """The MPI part of a summary."""
+    width = min(console.width, 100)
+    narrow = console.width < NARROW
+    console.print()
+    console.print(_bar(mpi, width))
+    console.print(_key())
+    console.print()
+    console.print(_totals(mpi, narrow))
+    if mpi.rows:
+        console.print()
+        console.print(_calls(mpi, narrow))
+    pictured = _pictured(mpi.by_rank)
+    if len(mpi.by_rank) > 1 and pictured:
+        console.print()
+        for line in _ranks(pictured, len(mpi.by_rank), width):
+            console.print(line, no_wrap=True, overflow="crop")
+    worst = mpi.imbalance[0] if mpi.imbalance else None
+    if worst and worst.imbalance_pct >= 1:
+        console.print(_latest(worst))
+
+
+def parts(execution_s: float, of_it: MpiRank | MpiSummary, ranks: int = 1) -> list[tuple[str, float]]:
+    """Style and seconds of each part of a rank's time, in the order pictured."""
+    asleep = min(of_it.sleep_s, of_it.wait_s)
+    return [
+        (EXECUTING, execution_s),
+        (TRANSFERRING, of_it.transfer_s / ranks),
+        (WAITING, (of_it.wait_s - asleep) / ranks),
+        (ASLEEP, asleep / ranks),
+    ]
+
+
+def bar(shares: list[tuple[str, float]], whole: float, cells: int) -> Text:
+    """Parts of a whole as a bar of that many cells; what is there at all and rounds to nothing takes none."""
+    line = Text()
+    done, before = 0.0, 0
+    for style, part in shares:
+        done += part
+        upto = min(round(done / whole * cells), cells) if whole > 0 else 0
+        line.append(CELLS[style] * (upto - before), style=style)
+        before = max(upto, before)
+    return line
+
+
+def _bar(mpi: MpiSummary, width: int) -> Text:
+    label = f" {mpi.share_pct or 0:.0f} % MPI"
+    whole = mpi.wall_s or mpi.time_per_rank_s
+    elsewhere = max(whole - mpi.time_per_rank_s, 0.0)
+    return bar(parts(elsewhere, mpi, mpi.ranks), whole, max(width - len(label), 10)).append(label)
+
+
+def _key() -> Text:
+    words = {EXECUTING: "executing", TRANSFERRING: "transferring", WAITING: "waiting, awake", ASLEEP: "waiting, asleep"}
+    line = Text()
+    for style, word in words.items():
+        line.append(CELLS[style] * 2, style=style).append(f" {word}   ", style="dim")
+    return line
+
+
+def _totals(mpi: MpiSummary, narrow: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    for column in ("time / rank", "share", "all ranks"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("", style="dim")
+    wall_s = mpi.wall_s
+
+    def row(name: str | Text, per_rank_s: float | None, all_s: float | None, words: str = "") -> None:
+        share = None if not wall_s or per_rank_s is None else per_rank_s / wall_s * 100
+        cells = [name, seconds(per_rank_s), percent(share), "" if all_s is None else seconds(all_s), words]
+        table.add_row(*cells[: 4 if narrow else 5])
+
+    row("whole run", wall_s, None)
+    row("in MPI", mpi.time_per_rank_s, mpi.time_s)
+    row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s)
+    row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s)
+    slept = f"{mpi.sleeps} sleeps" if mpi.sleeps else ""
+    if slept and mpi.oversleep_us is not None:
+        slept += f", each {max(mpi.oversleep_us, 0.0):.0f} µs longer than asked"
+    row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept)
+    per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
+    row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")
+    energy = mpi.energy
+    if energy.joules is not None:
+        words = (
+            f"processors of {energy.hosts} host{'s' * (energy.hosts != 1)} (RAPL), {number(energy.average_watts, 'W')}"
+        )
+        table.add_row(*["CPU energy", "", "", joules(energy.joules), words][: 4 if narrow else 5])
+    elif not narrow:
+        idle = "" if energy.idle_pct is None else f"; processors idle {energy.idle_pct:.0f} % of the time"
+        table.add_row("CPU energy", "", "", joules(None), energy.reason + idle)
+    return table
+
+
+def _calls(mpi: MpiSummary, narrow: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("call", no_wrap=True)
+    columns = ("size", "calls", "time / rank", "waiting", "mean") if narrow else (
+        "size", "calls", "time / rank", "waiting", "asleep", "transferring", "mean"
+    )  # fmt: skip
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    shown = [row for row in mpi.rows if row.time_s >= WORTH_SHOWING * mpi.time_s][:MAX_ROWS]
+    for row in shown:
+        table.add_row(*_call(row, narrow))
+    if len(mpi.rows) > len(shown):
+        table.add_row(f"… {len(mpi.rows) - len(shown)} more in summary.json", style="dim")
+    return table
+
+
+def _call(row: MpiRow, narrow: bool) -> list[str]:
+    size = row.bytes / row.calls if row.calls else 0.0
+    cells = [
+        row.function,
+        format_bytes(round(size)) if row.bytes else "",
+        str(row.calls),
+        seconds(row.time_per_rank_s),
+        seconds(row.wait_per_rank_s),
+    ]
+    if not narrow:
+        cells += [seconds(row.sleep_per_rank_s), seconds(row.transfer_per_rank_s)]
+    return [*cells, seconds(row.time_s / row.calls if row.calls else None)]
+
+
+def _pictured(ranks: list[MpiRank]) -> list[MpiRank]:
+    """All ranks, or of many those that waited least and most, in the order of waiting."""
+    known = [rank for rank in ranks if rank.span_s]
+    if len(known) <= MAX_RANKS:
+        return known
+    by_wait = sorted(known, key=lambda rank: rank.wait_s)
+    return by_wait[: MAX_RANKS // 2] + by_wait[-MAX_RANKS // 2 :]
+
+
+def _ranks(ranks: list[MpiRank], of: int, width: int) -> list[Text]:
+    lines = [Text(f"ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
+    longest = max(rank.span_s or 0.0 for rank in ranks)
+    name_width = max(len(str(rank.rank)) for rank in ranks)
+    for rank in ranks:
+        label = f" {seconds(rank.wait_s)} waiting"
+        cells = max(width - name_width - len("rank  ") - 16, 10)
+        line = Text(f"rank {rank.rank:>{name_width}} ", style="dim")
+        line.append_text(bar(parts(rank.execution_s or 0.0, rank), longest, cells))
+        lines.append(line.append(label))
+    return lines
+
+
+def _latest(worst: MpiImbalance) -> Text:
+    name = f" on {worst.comm_name}" if worst.comm_name else ""
+    return Text.assemble(
+        ("imbalance  ", "dim"),
+        f"{worst.function}{name}: {worst.imbalance_pct:.0f} %; rank {worst.latest_rank} comes last "
+        f"(it waited {seconds(worst.wait_min_s)}, others up to {seconds(worst.wait_max_s)})",
+    )
