@@ -5,7 +5,7 @@ namespace powerccl {
 namespace {
 
 constexpr double kSpinUs = 150.0;
-constexpr double kLongestUs = 1000.0;
+constexpr double kLongestUs = 2000.0;
 constexpr double kProgressGapUs = 5.0;
 constexpr double kYieldUs = 8.0;
 constexpr double kTakenUs = 30.0;
@@ -34,17 +34,23 @@ WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double
   return plan;
 }
 
-void Waiter::idle(const WaitPlan& plan, bool progressed) {
+void Waiter::idle(const WaitPlan& plan, Moved moved) {
   const uint64_t now = plan.table.now(plan.table.context);
-  if (last_ == 0 || progressed || now - last_ > plan.progress_gap_ticks) {
+  if (last_ == 0 || moved == Moved::kSomething) {
     stretch_ = now;
+    awake_until_ = now + plan.spin_ticks;
     polls_ = 0;
+  } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
+    // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this rank
+    // awake, and a busy machine costs it little.
+    stretch_ += (now - stretch_) / 2;
+    awake_until_ = now + plan.spin_ticks;
   } else {
     wait_ += now - last_;
   }
   const uint64_t waited = now - stretch_;
   last_ = now;
-  if (waited < plan.spin_ticks || !plan.sleeps) {
+  if (now < awake_until_ || !plan.sleeps) {
     if (shared_ > 0 || (waited > plan.yield_ticks && now - last_offer_ > plan.yield_ticks)) offer_core(plan, now);
     return;
   }

@@ -3,8 +3,8 @@
 // core meanwhile.
 //
 // First it polls (spin budget), giving way to whoever else wants the core; then it pauses, each time for at most a
-// fraction of the time already waited, so that it goes on at most that fraction late. Whenever the library moved
-// something, waiting starts anew: a rank that serves others' messages while it waits serves them awake.
+// fraction of the time already waited, so that it goes on at most that fraction late. When the library moved something
+// meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves them awake.
 #ifndef POWERCCL_RUNTIME_WAITER_H
 #define POWERCCL_RUNTIME_WAITER_H
 #include <stdint.h>
@@ -33,16 +33,21 @@ struct WaitPlan {
 
 WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
 
+// What is known of the time since the last idle poll.
+enum class Moved : uint8_t { kUnknown, kNothing, kSomething };
+
 class Waiter {
  public:
   void begin() {
     last_ = 0;
+    awake_until_ = 0;
     wait_ = 0;
     sleep_ = 0;
     polls_ = 0;
   }
-  // The library has polled and nothing moved. `progressed`: it is known that something did since the last time.
-  void idle(const WaitPlan& plan, bool progressed);
+  // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one. Where that is not
+  // known, polls far apart are taken for a sign, but other things keep a thread from polling as well.
+  void idle(const WaitPlan& plan, Moved moved);
   // The call is over: what was changed for it is put back.
   void end(const WaitPlan& plan) {
     if (__builtin_expect(slept_, 0)) put_back(plan);
@@ -60,6 +65,7 @@ class Waiter {
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 
   uint64_t stretch_ = 0;  // since when nothing has moved
+  uint64_t awake_until_ = 0;  // no pause before
   uint64_t last_ = 0;     // end of the last look; 0: none in this call
   uint64_t wait_ = 0, sleep_ = 0;
   uint64_t last_offer_ = 0;

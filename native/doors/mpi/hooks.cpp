@@ -11,9 +11,12 @@ namespace {
 
 void idle(ThreadState* thread) {
   if (thread->by_request) return;
-  const bool progressed = thread->polls > 1;
+  const uint32_t polls = thread->polls;
   thread->polls = 0;
-  thread->waiter.idle(g_door.plan, progressed);
+  // Only idle polls come here. With more than one between two of them, something moved in the others.
+  thread->waiter.idle(g_door.plan, polls == 0   ? Moved::kUnknown
+                                   : polls == 1 ? Moved::kNothing
+                                                : Moved::kSomething);
 }
 
 }  // namespace
@@ -37,11 +40,15 @@ extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(v
   }
   const unsigned moved = progress(worker);
   ThreadState* thread = t_thread;
-  if (thread == nullptr || !thread->inside || g_door.library.hook != Hook::kUcx) return moved;
-  if (moved == 0) {
-    idle(thread);
-  } else {
-    thread->polls = 2;
+  if (thread == nullptr || !thread->inside) return moved;
+  if (g_door.library.hook == Hook::kYield) {
+    if (!g_door.library.open_mpi) ++thread->polls;  // MPICH polls UCX once a round
+  } else if (g_door.library.hook == Hook::kUcx) {
+    if (moved == 0) {
+      idle(thread);  // what moved in shared memory is not seen here
+    } else {
+      thread->polls = 2;
+    }
   }
   return moved;
 }

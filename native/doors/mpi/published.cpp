@@ -53,7 +53,7 @@ int await(ThreadState* thread, Test test) {
     int done = 0;
     const int result = test(&done);
     if (result != 0 || done != 0) return result;
-    thread->waiter.idle(g_door.plan, false);
+    thread->waiter.idle(g_door.plan, Moved::kUnknown);
   }
 }
 
