@@ -12,7 +12,7 @@ from powerccl.analysis.cpu_energy import cpu_energy
 from powerccl.analysis.findings import MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.traces.folder import RunData
 from powerccl.traces.mpi_functions import COLLECTIVES
-from powerccl.traces.mpi_tables import mpi_process, mpi_totals
+from powerccl.traces.mpi_tables import mpi_process, mpi_totals, wait_method
 from powerccl.traces.rank import RankTrace
 
 _SUMS = ("calls", "bytes", "call_ns", "wait_ns", "sleep_ns")
@@ -33,6 +33,7 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         ranks=ranks,
         processes=len(run.mpi),
         wait_mode=_most(trace.clock_client for trace in run.mpi),
+        wait_method=wait_method(run),
         wall_s=wall_s,
         **sums,
         **_per_rank(sums, ranks),

@@ -104,7 +104,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
 
     with contextlib.ExitStack() as stack:
         gpus, policy, table_text, profile = _plan(request, say_once)
-        folder = _folder(request, launcher, say_once)
+        name = request.name or _job_name(request.command, base)
+        folder = _folder(request, name, launcher, say_once)
         emulation = None
         if platform_file:
             emulation = stack.enter_context(Emulation(native, platform_file, folder, serve=on_node))
@@ -118,7 +119,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         if about_clocks:
             say_once(about_clocks)
         table = folder / "policy.table" if table_text else None
-        info = _describe(request, folder, policy, clocks, gpus, launcher, base)
+        info = _describe(request, name, policy, clocks, gpus, launcher, base)
         try:
             if table:
                 table.write_text(table_text)
@@ -127,7 +128,10 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         except OSError as error:
             _unrecorded(request, PowercclError(f"cannot write in {folder}: {error.strerror}", ELSEWHERE), say)
             return Recorded(run_child(request.command, base), None, leads)
-        agent = _start_agent(native, folder, request, base, say) if on_node else None
+        among_ranks = launcher is not None and launcher.speaks_mpi
+        for_processors = among_ranks or mpi.is_launcher(request.command)  # most likely: GPUs are not missed aloud
+        about_agent = _silent if for_processors and not request.emulate else say
+        agent = _start_agent(native, folder, request, base, say, about_agent) if on_node else None
         info.start_ns = time.monotonic_ns()
         child_environment = env.job_environment(base, native, folder, policy, table, clocks)
         for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
@@ -150,7 +154,6 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
                 say(f"the run's end could not be recorded in {folder}: {error.strerror}")
         unseen = ""
         if leads and not no_mpi:
-            among_ranks = launcher is not None and launcher.speaks_mpi
             unseen = mpi.why_unseen(request.command, child_environment, folder, mode, among_ranks)
         return Recorded(ended, folder, leads, unseen)
 
@@ -221,9 +224,15 @@ def decide_clocks(
     return "nvml", None
 
 
-def _folder(request: Request, launcher: JobLauncher | None, say: Callable[[str], None]) -> Path | None:
+def _job_name(command: list[str], environment: Mapping[str, str]) -> str:
+    """A short name for a command; an MPI launcher's is its program's."""
+    program = mpi.program_behind(command, environment) if mpi.is_launcher(command) else None
+    return job_name([str(program), *command[1:]] if program else command)
+
+
+def _folder(request: Request, name: str, launcher: JobLauncher | None, say: Callable[[str], None]) -> Path | None:
     try:
-        return make_folder(request.runs, request.name or job_name(request.command), launcher)
+        return make_folder(request.runs, name, launcher)
     except PowercclError as error:
         _unrecorded(request, error, say)
         return None
@@ -237,7 +246,12 @@ def _unrecorded(request: Request, error: PowercclError, say: Callable[[str], Non
 
 
 def _start_agent(
-    native: NativeFiles, folder: Path, request: Request, base: Mapping[str, str], say: Callable[[str], None]
+    native: NativeFiles,
+    folder: Path,
+    request: Request,
+    base: Mapping[str, str],
+    say: Callable[[str], None],
+    quote: Callable[[str], None],
 ) -> Service | None:
     agent = start_agent(native, folder, request.interval_ms, base, machine.node())
     if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
@@ -245,7 +259,7 @@ def _start_agent(
         agent.stop(0)
         return None
     for line in agent.words():
-        say(line.removeprefix("powerccl-agent: "))
+        quote(line.removeprefix("powerccl-agent: "))
     return agent
 
 
@@ -266,7 +280,7 @@ def _release_agent(
 
 def _describe(
     request: Request,
-    folder: Path,
+    name: str,
     policy: str,
     clocks: str,
     gpus: Gpus,
@@ -278,7 +292,7 @@ def _describe(
         versions["driver"] = gpus.driver
     return RunInfo(
         command=request.command,
-        name=request.name or job_name(request.command),
+        name=name,
         host=machine.node(),
         working_directory=str(Path.cwd()),
         started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

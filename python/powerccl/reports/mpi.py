@@ -16,7 +16,15 @@ CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
 NARROW = 84
 MAX_ROWS = 8
 MAX_RANKS = 8
+UNEVEN = 0.005  # of the run: collectives that wait less are even enough
 WORTH_SHOWING = 0.001  # of the time in MPI: calls below are left to summary.json
+
+
+def mpi_waits(mode: str, method: str) -> str:
+    """How ranks waited, for one line."""
+    if mode == "observe":
+        return "waits observed only"
+    return f"waits {mode}" + (f": {method.replace(' us ', ' µs ')}" if method else "")
 
 
 def print_mpi(console: Console, mpi: MpiSummary) -> None:
@@ -37,7 +45,7 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
         for line in _ranks(pictured, len(mpi.by_rank), width):
             console.print(line, no_wrap=True, overflow="crop")
     worst = mpi.imbalance[0] if mpi.imbalance else None
-    if worst and worst.imbalance_pct >= 1:
+    if worst and worst.wait_max_s - worst.wait_min_s >= UNEVEN * (mpi.wall_s or mpi.time_per_rank_s):
         console.print(_latest(worst))
 
 
@@ -98,8 +106,8 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
     row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s)
     row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s)
     slept = f"{mpi.sleeps} sleeps" if mpi.sleeps else ""
-    if slept and mpi.oversleep_us is not None:
-        slept += f", each {max(mpi.oversleep_us, 0.0):.0f} µs longer than asked"
+    if slept and (mpi.oversleep_us or 0.0) >= 1:
+        slept += f", each {mpi.oversleep_us:.0f} µs longer than asked"
     row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept)
     per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
     row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")

@@ -13,7 +13,7 @@ from rich.text import Text
 from powerccl.analysis.compare import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.patterns import format_bytes
-from powerccl.reports.mpi import print_mpi
+from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.text import change, joules, mhz, number, seconds
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
@@ -80,7 +80,8 @@ def _facts(summary: RunSummary) -> Text:
         parts.append(f"{mpi.ranks} MPI rank{'s' * (mpi.ranks != 1)}")
         if mpi.processes > mpi.ranks:
             parts[-1] += f" ({mpi.processes} processes)"
-        parts += [word for word in (mpi.library, f"wait mode {mpi.wait_mode}" if mpi.wait_mode else "") if word]
+        parts += [mpi.library] if mpi.library else []
+        parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
     parts.append(ended)
     words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
     line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")

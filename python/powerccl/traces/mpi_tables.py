@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
     from powerccl.traces.rank import RankTrace
 
+# The door names its choice in a note as it starts (native/runtime/wait_methods.cpp).
+_METHOD = re.compile(r"(umwait|mwaitx|sleep|spin)\b")
 Schema = dict[str, type[pl.DataType]]
 _OWNER: Schema = {"trace": pl.Int64, "rank": pl.Int64, "host": pl.String}
 _COMM: Schema = {"comm_id": pl.UInt64, "comm_name": pl.String, "nranks": pl.Int64}
@@ -129,10 +132,18 @@ def mpi_process(run: RunData) -> pl.DataFrame:
 
 
 def mpi_notes(run: RunData) -> list[str]:
-    """What the door had to say, each sentence once."""
-    texts = [
+    """What the door had to say, each sentence once, without how it waits."""
+    return list(dict.fromkeys(text for text in _notes(run) if not _METHOD.match(text)))
+
+
+def wait_method(run: RunData) -> str:
+    """How the first process waited, as its door chose: `umwait, sleep (16 us late)`; empty if it said nothing."""
+    return next((text for text in _notes(run) if _METHOD.match(text)), "")
+
+
+def _notes(run: RunData) -> list[str]:
+    return [
         bytes(text).split(b"\0", 1)[0].decode("utf-8", "replace")
         for trace in run.mpi
         for text in trace.kinds[records.NOTE]["text"].tolist()
     ]
-    return list(dict.fromkeys(texts))
