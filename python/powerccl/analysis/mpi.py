@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -46,6 +47,19 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         by_rank=_by_rank(run.mpi, totals, processes),
         imbalance=_imbalance(totals),
         energy=cpu_energy(run),
+    )
+
+
+def each_alone(run: RunData) -> str:
+    """What to say where a launcher's processes did not find each other; empty where they did."""
+    if len(run.mpi) < 2 or any(trace.nranks != 1 for trace in run.mpi):
+        return ""
+    started = Path(run.info.command[0]).name if run.info and run.info.command else ""
+    if not started.startswith(("mpiexec", "mpirun")) and not (run.info and run.info.launcher):
+        return ""
+    return (
+        f"{len(run.mpi)} processes, each alone in its MPI_COMM_WORLD: the launcher seems to be another MPI's "
+        f"than the program's ({_most(trace.library for trace in run.mpi)})"
     )
 
 

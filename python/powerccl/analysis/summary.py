@@ -14,7 +14,7 @@ from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
 from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
-from powerccl.analysis.mpi import summarise_mpi
+from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.mpi_tables import mpi_notes
@@ -59,6 +59,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
+    said.update(dict.fromkeys(filter(None, [each_alone(run)])))
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(

@@ -55,6 +55,9 @@ def check_machine() -> list[Check]:
     gpus = query_gpus()
     checks += _gpus(gpus)
     checks += _nccl()
+    from powerccl.launch.mpi_checks import check_mpi
+
+    checks += check_mpi(native)
     checks.append(_emulation(native))
     return checks
 

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl doctor` on MPI: libraries and launchers found, how ranks would wait, and what energy can be read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerccl.launch.checks import Check
+from powerccl.launch.native import MPI_DOOR, NativeFiles
+
+LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
+LIBRARY_NAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12")
+CPU_INFO = Path("/proc/cpuinfo")
+POWERCAP = Path("/sys/class/powercap")
+PERF_POWER = Path("/sys/bus/event_source/devices/power/events")
+CPU_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
+_PATIENCE_S = 20
+
+# MPI_Get_library_version may be called before MPI_Init. In a process of its own: loading an MPI is its business.
+_ASK_VERSION = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
+assert library.MPI_Get_library_version(text, ctypes.byref(length)) == 0
+uses_ucx = any("libucp.so" in line for line in open("/proc/self/maps"))
+print(uses_ucx, text.value.decode("utf-8", "replace"))
+"""
+
+
+@dataclass(frozen=True)
+class MpiLibrary:
+    """An MPI library: its kind and version, and whether UCX came with it."""
+
+    path: str
+    kind: str  # Open MPI, MPICH, Intel MPI, MVAPICH, or empty
+    version: tuple[int, ...]
+    standard_abi: bool
+    ucx: bool
+
+    @property
+    def name(self) -> str:
+        """`MPICH 5.0.2 (MPI-5 ABI)`."""
+        number = ".".join(map(str, self.version))
+        return f"{self.kind or 'an unknown MPI'} {number}".strip() + (" (MPI-5 ABI)" if self.standard_abi else "")
+
+    @property
+    def waits(self) -> tuple[bool, str]:
+        """Whether idle ranks can sleep in the library's own progress loop, and in words."""
+        if self.kind in ("Open MPI", "Intel MPI", "MVAPICH") or (self.kind == "MPICH" and self.version >= (4, 3)):
+            return True, "idle ranks sleep in its own progress loop"
+        if self.ucx:
+            return True, "idle ranks sleep in UCX's progress"
+        return False, "no idle hook known: use `powerccl run --mpi published`"
+
+
+def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
+    """Checks of MPI and of what its waiting ranks could save, in the order a job needs them."""
+    if native is None or not native.has(MPI_DOOR):
+        yield Check("MPI library", "missing", f"this build has no {MPI_DOOR}", "build it anew, or reinstall powerccl")
+    launchers, libraries = find_launchers(), find_libraries()
+    for library in libraries:
+        sleeps, words = library.waits
+        yield Check("MPI", "ok" if sleeps else "missing", f"{library.name} in {library.path}: {words}")
+    if not libraries:
+        advice = "jobs may bring their own; else: pip install mpich"
+        yield Check("MPI", "missing", "no MPI library found by the loader, beside mpiexec or in this Python", advice)
+    found = ", ".join(launchers) or "no mpiexec on PATH"
+    yield Check("mpiexec", "ok" if launchers else "missing", found)
+    yield _waiting()
+    yield _energy()
+    yield _frequency()
+
+
+def find_launchers() -> list[str]:
+    """Launchers on PATH and in this Python's environment, each file once."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
+    found: dict[Path, str] = {}
+    for name in LAUNCHER_NAMES:
+        path = shutil.which(name, path=places)
+        if path:
+            found.setdefault(Path(path).resolve(), path)
+    return list(found.values())
+
+
+def find_libraries() -> list[MpiLibrary]:
+    """MPI libraries beside the launchers, in this Python's environment and known to the loader, each file once."""
+    folders = [Path(path).resolve().parent.parent / "lib" for path in find_launchers()]
+    folders += [Path(path).parent.parent / "lib" for path in find_launchers()] + [Path(sys.prefix) / "lib"]
+    candidates = [folder / name for folder in folders for name in LIBRARY_NAMES]
+    known = {path.resolve(): str(path) for path in reversed([*candidates, *_of_loader()]) if path.exists()}
+    asked = (ask_library(path) for path in sorted(known.values()))
+    return [library for library in asked if library is not None]
+
+
+def _of_loader() -> list[Path]:
+    """Paths that the loader's cache has for the names."""
+    program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [Path(words[-1]) for words in lines if words and words[0] in LIBRARY_NAMES]
+
+
+def ask_library(path: str) -> MpiLibrary | None:
+    """What a library says of itself; None if it cannot be loaded or asked."""
+    command = [sys.executable, "-c", _ASK_VERSION, path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode:
+        return None
+    ucx, _, text = done.stdout.partition(" ")
+    return parse_library(path, text, ucx == "True")
+
+
+def parse_library(path: str, text: str, ucx: bool) -> MpiLibrary:
+    """A library from MPI_Get_library_version's text."""
+    marks = {
+        "Open MPI": r"Open MPI v",
+        "Intel MPI": r"Intel\(R\) MPI Library",
+        "MVAPICH": r"MVAPICH[^\d]*",
+        "MPICH": r"MPICH Version:",
+    }
+    for kind, mark in marks.items():
+        found = re.search(mark + r"[^\d]*([\d.]+)", text)
+        if found:
+            numbers = tuple(int(part) for part in found[1].split(".") if part)
+            return MpiLibrary(path, kind, numbers, "libmpi_abi" in Path(path).name, ucx)
+    return MpiLibrary(path, "", (), "libmpi_abi" in Path(path).name, ucx)
+
+
+def _waiting() -> Check:
+    try:
+        text = CPU_INFO.read_text()
+    except OSError:
+        text = ""
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    found = [name for flag, name in (("waitpkg", "UMWAIT"), ("monitorx", "MWAITX")) if flag in flags]
+    if not found:
+        return Check("waiting", "ok", "neither UMWAIT nor MWAITX in this processor: a short spin, then timed sleeps")
+    return Check(
+        "waiting", "ok", f"{' and '.join(found)}, where it passes its timed test as a job starts; then timed sleeps"
+    )
+
+
+def _energy() -> Check:
+    name = "CPU energy"
+    counters = sorted(POWERCAP.glob("*rapl*:*/energy_uj")) if POWERCAP.is_dir() else []
+    readable = [path for path in counters if os.access(path, os.R_OK)]
+    if readable:
+        return Check(name, "ok", f"{len(readable)} RAPL counters (powercap)")
+    if (PERF_POWER / "energy-pkg").exists():
+        if _may_use_perf():
+            return Check(name, "ok", "RAPL by perf")
+        return Check(name, "missing", "RAPL by perf only, and no right to it", "perf_event_paranoid 0 or CAP_PERFMON")
+    if counters:
+        return Check(
+            name, "missing", "RAPL counters are for root only here", "run as root, or let your group read them"
+        )
+    return Check(name, "missing", "no RAPL counters (a virtual machine, or no driver): CPU seconds are told instead")
+
+
+def _may_use_perf() -> bool:
+    try:
+        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    except (OSError, ValueError):
+        return False
+    return os.geteuid() == 0 or paranoid <= 0
+
+
+def _frequency() -> Check:
+    name = "CPU clocks"
+    if not CPU_FREQUENCY.exists():
+        return Check(name, "missing", "no cpufreq here: waiting ranks sleep, their cores' clocks stay as they are")
+    if not os.access(CPU_FREQUENCY, os.W_OK):
+        return Check(name, "missing", "cpufreq may not be written here: POWERCCL_MPI_CPU_CLOCK does nothing")
+    return Check(name, "ok", "cpufreq may be written (only with POWERCCL_MPI_CPU_CLOCK=1)")
