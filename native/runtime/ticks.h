@@ -54,9 +54,7 @@ class TickClock {
   uint64_t time_ns(uint64_t at_ticks) const {
     return at_ticks >= base_ticks_ ? base_ns_ + length_ns(at_ticks - base_ticks_) : base_ns_;
   }
-  uint64_t from_ns(uint64_t length) const {
-    return static_cast<uint64_t>(static_cast<double>(length) / ns_per_tick());
-  }
+  uint64_t from_ns(uint64_t length) const { return static_cast<uint64_t>(static_cast<double>(length) / ns_per_tick()); }
 
  private:
   // Of a few readings the one least disturbed.

@@ -19,15 +19,17 @@ uint64_t machine_now(void*) {
 // Written as bytes, because the assembler and the compiler's flags must not decide what a machine may have.
 void machine_tpause(void*, uint64_t deadline) {
   const uint32_t low = static_cast<uint32_t>(deadline), high = static_cast<uint32_t>(deadline >> 32);
-  const uint32_t deepest = 0;                                                   // C0.2
-  asm volatile(".byte 0x66, 0x0f, 0xae, 0xf7"                                   // tpause %edi
-               : : "D"(deepest), "a"(low), "d"(high) : "cc", "memory");
+  const uint32_t deepest = 0;                  // C0.2
+  asm volatile(".byte 0x66, 0x0f, 0xae, 0xf7"  // tpause %edi
+               :
+               : "D"(deepest), "a"(low), "d"(high)
+               : "cc", "memory");
 }
 
 void machine_mwaitx(void*, uint32_t most_ticks) {
   alignas(64) static thread_local char line[64] __attribute__((tls_model("initial-exec")));
-  asm volatile(".byte 0x0f, 0x01, 0xfa" : : "a"(line), "c"(0), "d"(0) : "memory");               // monitorx
-  asm volatile(".byte 0x0f, 0x01, 0xfb" : : "a"(0), "b"(most_ticks), "c"(2) : "memory");         // mwaitx, C1, timer on
+  asm volatile(".byte 0x0f, 0x01, 0xfa" : : "a"(line), "c"(0), "d"(0) : "memory");        // monitorx
+  asm volatile(".byte 0x0f, 0x01, 0xfb" : : "a"(0), "b"(most_ticks), "c"(2) : "memory");  // mwaitx, C1, timer on
 }
 #endif
 
@@ -140,7 +142,8 @@ WaitChoice choose_wait_method(const WaitTable& table, WaitWish wish) {
     }
   }
   const bool wished = wish == WaitWish::kUmwait || wish == WaitWish::kMwaitx;
-  if (wished && choice.instruction == WaitMethod::kSpin && *refused == '\0') refused = "; not offered by this processor";
+  if (wished && choice.instruction == WaitMethod::kSpin && *refused == '\0')
+    refused = "; not offered by this processor";
   choice.overshoot_ticks = sleep_overshoot(table);
   snprintf(choice.text, sizeof(choice.text), "%s%ssleep (%.0f us late)%s",
            choice.instruction == WaitMethod::kSpin ? "" : text_of(choice.instruction),

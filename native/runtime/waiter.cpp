@@ -41,8 +41,8 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     awake_until_ = now + plan.spin_ticks;
     polls_ = 0;
   } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
-    // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this rank
-    // awake, and a busy machine costs it little.
+    // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this
+    // rank awake, and a busy machine costs it little.
     stretch_ += (now - stretch_) / 2;
     awake_until_ = now + plan.spin_ticks;
   } else {

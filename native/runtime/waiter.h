@@ -64,9 +64,9 @@ class Waiter {
   void offer_core(const WaitPlan& plan, uint64_t now);
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 
-  uint64_t stretch_ = 0;  // since when nothing has moved
+  uint64_t stretch_ = 0;      // since when nothing has moved
   uint64_t awake_until_ = 0;  // no pause before
-  uint64_t last_ = 0;     // end of the last look; 0: none in this call
+  uint64_t last_ = 0;         // end of the last look; 0: none in this call
   uint64_t wait_ = 0, sleep_ = 0;
   uint64_t last_offer_ = 0;
   uint64_t overshoot_ = 0;  // of sleeps, as learned

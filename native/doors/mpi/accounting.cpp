@@ -13,8 +13,8 @@ int64_t count_at(const Word* arguments, int place, bool large) {
 uint64_t size_of_type(ThreadState* thread, Word word) {
   const Word handle = g_door.library.handle(word);
   const uint32_t generation = g_door.type_generation.load(std::memory_order_acquire);
-  auto& cached = thread->types[((static_cast<uint64_t>(handle) >> 4) ^ static_cast<uint64_t>(handle)) %
-                               ThreadState::kCached];
+  auto& cached =
+      thread->types[((static_cast<uint64_t>(handle) >> 4) ^ static_cast<uint64_t>(handle)) % ThreadState::kCached];
   if (cached.handle != handle || cached.generation != generation) {
     int bytes = 0;
     if (g_door.library.type_size(word, &bytes) != 0 || bytes < 0) bytes = 0;

@@ -35,9 +35,9 @@ struct ThreadState {
   };
 
   std::atomic<bool> taken{false};
-  bool inside = false;     // a blocking call of this thread is under way
+  bool inside = false;      // a blocking call of this thread is under way
   bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
-  uint32_t polls = 0;      // Open MPI: progress loops since the last idle one
+  uint32_t polls = 0;       // Open MPI: progress loops since the last idle one
   uint16_t index = 0;
   uint64_t start = 0;  // ticks, of the call
   uint64_t flushed = 0;
@@ -60,8 +60,8 @@ struct Door {
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
   std::atomic<uint32_t> threads{0};
-  uint64_t flush_ticks = 0;      // how often a thread writes its sums
-  uint64_t long_call_ticks = 0;  // calls longer than this are recorded one by one
+  uint64_t flush_ticks = 0;                  // how often a thread writes its sums
+  uint64_t long_call_ticks = 0;              // calls longer than this are recorded one by one
   std::atomic<uint64_t> long_calls_left{0};  // of the trace's room for them
   bool published_collectives = false;
   ThreadState pool[kThreads];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI_X and PMPI_X of every function that can block: look up, guard, delegate. The PMPI_ names are here as well, because
-// Open MPI's Fortran bindings call those; whichever comes first is the call, what it calls in turn passes through.
+// MPI_X and PMPI_X of every function that can block: look up, guard, delegate. The PMPI_ names are here as well,
+// because Open MPI's Fortran bindings call those; whichever comes first is the call, what it calls in turn passes
+// through.
 #include <stdlib.h>
 
 #include "doors/mpi/door.h"
@@ -97,8 +98,10 @@ inline Word forward(Words... words) {
 #define POWERCCL_NAMES_12 POWERCCL_NAMES_10, k, l
 
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
-#define POWERCCL_FORWARD(symbol, function, form, arity) \
-  POWERCCL_EXPORT Word symbol(POWERCCL_WORDS_##arity) { return forward<function, form>(POWERCCL_NAMES_##arity); }
+#define POWERCCL_FORWARD(symbol, function, form, arity)     \
+  POWERCCL_EXPORT Word symbol(POWERCCL_WORDS_##arity) {     \
+    return forward<function, form>(POWERCCL_NAMES_##arity); \
+  }
 
 #define POWERCCL_MPI(name, arity, kind, count, type, comm, peer) \
   POWERCCL_FORWARD(MPI_##name, k##name, kPlain, arity)           \

@@ -14,9 +14,7 @@ void idle(ThreadState* thread) {
   const uint32_t polls = thread->polls;
   thread->polls = 0;
   // Only idle polls come here. With more than one between two of them, something moved in the others.
-  thread->waiter.idle(g_door.plan, polls == 0   ? Moved::kUnknown
-                                   : polls == 1 ? Moved::kNothing
-                                                : Moved::kSomething);
+  thread->waiter.idle(g_door.plan, polls == 0 ? Moved::kUnknown : polls == 1 ? Moved::kNothing : Moved::kSomething);
 }
 
 }  // namespace
