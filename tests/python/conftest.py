@@ -16,7 +16,7 @@ def _plain_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
     for name in list(os.environ):
-        if name.startswith(("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "NCCL_")):
+        if name.startswith(("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPIR_", "NCCL_", "LD_PRELOAD")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")

@@ -323,7 +323,7 @@ def mpi_run(folder: Path, ranks: int = 2, end_ns: int = 2010 * MS, cpu: str = ""
             trace.mpi_total(at_ns, "Allreduce", int(1000 * part), wait + int(100 * MS * part), wait, sleep, 8)
             trace.mpi_total(at_ns, "Sendrecv", int(2000 * part), int(40 * MS * part), 0, 0, 65536)
             trace.mpi_total(at_ns, "Wait", int(10 * part), int(10 * MS * part), int(10 * MS * part), comm=0xFFFFFFFF)
-            trace.process(at_ns, int((2000 * MS - sleep_ns) * part), 100, sleep, sleep - 100 * 50_000 if sleep else 0)
+            trace.process(at_ns, int((2000 * MS - sleep_ns) * part), 100, sleep, max(sleep - 100 * 50_000, 0))
         trace.mpi_call("Allreduce", 500 * MS, 540 * MS, 39 * MS, 35 * MS, 8)
         trace.write(folder, f"mpi-{rank}.trace")
     if cpu:

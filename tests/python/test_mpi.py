@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 from pathlib import Path
 
 import pytest
 import synthetic
+from rich.console import Console
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
 from powerccl.analysis.compare import compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
+from powerccl.reports.terminal import print_summary
 from powerccl.traces import mpi_tables, records
 from powerccl.traces.cpu import read_cpu
 from powerccl.traces.folder import read_run
@@ -222,3 +225,71 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     assert rows["CPU time of the ranks"].value == pytest.approx(3.46)
     assert rows["time in MPI, per rank"].change_pct == 0
     assert isinstance(run, RunSummary)
+
+
+def console(width: int) -> Console:
+    return Console(file=io.StringIO(), width=width, highlight=False)
+
+
+def printed(run: RunSummary, width: int = 120) -> str:
+    target = console(width)
+    print_summary(target, run)
+    assert isinstance(target.file, io.StringIO)
+    return target.file.getvalue()
+
+
+def test_summary_in_the_terminal(tmp_path: Path) -> None:
+    shown = printed(summarise(read_run(mpi_run(tmp_path / "run"))))
+    assert "2 MPI ranks · mpich 5.0.2 · waits auto · exit 0" in shown
+    assert "22 % MPI" in shown
+    lines = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    assert " ".join(lines["MPI_Allreduce"][1:]) == "8 B 2000 400 ms 300 ms 270 ms 100 ms 400 µs"
+    assert "MPI_Allreduce on world: 86 %; rank 1 comes last (it waited 0 s, others up to 600 ms)" in shown
+    assert "energy, " not in shown  # nothing of GPUs where there are none
+    assert "NCCL" not in shown
+    assert "communication" not in shown
+
+
+def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    for path in mpi_run(tmp_path / "other").glob("mpi-*.trace"):
+        path.rename(folder / path.name)
+    shown = printed(summarise(read_run(folder)))
+    assert "75 % communication" in shown
+    assert "MPI_Allreduce" in shown
+    assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · 2 MPI ranks · mpich 5.0.2" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("ranks", [1, 2, 300])
+def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int, ranks: int) -> None:
+    shown = printed(summarise(read_run(mpi_run(tmp_path / "run", ranks))), width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_how_ranks_waited_is_told_and_is_no_warning(tmp_path: Path) -> None:
+    folder = mpi_run(tmp_path / "run")
+    trace = mpi_trace(0, 2)
+    trace.note(20 * MS, "umwait, sleep (16 us late)")
+    trace.note(30 * MS, "3 MPI calls left out: too many kinds")
+    trace.write(folder, "mpi-0.trace")
+    run = summarise(read_run(folder))
+    assert run.notes == ["3 MPI calls left out: too many kinds"]
+    assert "waits auto: umwait, sleep (16 µs late)" in printed(run)
+
+
+def test_processes_that_did_not_find_each_other(tmp_path: Path) -> None:
+    for pid in (1, 2):
+        mpi_trace(0, 1, pid=pid).write(tmp_path, f"mpi-0.{pid}.trace")
+    write_info(tmp_path, 100 * MS, command=["/usr/bin/mpiexec", "-n", "2", "./a"])
+    assert any("each alone in its MPI_COMM_WORLD" in note for note in summarise(read_run(tmp_path)).notes)
+    write_info(tmp_path, 100 * MS, command=["parallel", "./a"])
+    assert summarise(read_run(tmp_path)).notes == []
+
+
+def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> None:
+    write_info(tmp_path, 100 * MS)
+    run = summarise(read_run(tmp_path))
+    run.mpi_unseen = "MPI was not seen: app is statically linked"
+    assert "! MPI was not seen: app is statically linked" in printed(run)
+    assert "no rank left a trace" not in printed(run)

@@ -130,7 +130,7 @@ def parse_library(path: str, text: str, ucx: bool) -> MpiLibrary:
     marks = {
         "Open MPI": r"Open MPI v",
         "Intel MPI": r"Intel\(R\) MPI Library",
-        "MVAPICH": r"MVAPICH[^\d]*",
+        "MVAPICH": r"MVAPICH2?",
         "MPICH": r"MPICH Version:",
     }
     for kind, mark in marks.items():

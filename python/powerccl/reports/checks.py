@@ -55,5 +55,7 @@ def print_checks(console: Console, checks: Sequence[Finding]) -> None:
         console.print(Text(f"Does not work: {', '.join(wrong)}.", style="bold red"))
     elif any(check.name == "GPUs" and check.state == "ok" for check in checks):
         console.print("Next: powerccl run -- <your job>")
+    elif any(check.name == "mpiexec" and check.state == "ok" for check in checks):
+        console.print("No GPU here, but MPI. Next: powerccl run -- mpiexec -n 2 ./app, or powerccl demo")
     else:
         console.print("No GPU here; everything can be tried on an emulated server. Next: powerccl demo")

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MPI door around a job: environment, launchers, why nothing was seen, and what doctor finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import fakes
+import pytest
+
+from powerccl.errors import PowercclError
+from powerccl.launch import mpi, mpi_checks
+from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
+from powerccl.launch.native import MPI_DOOR, NativeFiles
+
+PACKAGE = Path(__file__).parents[2] / "python"
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> NativeFiles:
+    root = fakes.native_folder(tmp_path / "native")
+    # A library that the loader takes, as any does for LD_PRELOAD; it holds nothing.
+    compiler = shutil.which("cc")
+    if compiler:
+        subprocess.run([compiler, "-shared", "-o", str(root / MPI_DOOR), "-x", "c", "/dev/null"], check=True)
+    else:
+        fakes.write_program(root / MPI_DOOR, "")
+    return NativeFiles(root)
+
+
+def test_what_is_asked_for_counts_but_off_in_the_environment_wins() -> None:
+    assert choose_mode("", {}) == "auto"
+    assert choose_mode("published", {"POWERCCL_MPI": "observe"}) == "published"
+    assert choose_mode("", {"POWERCCL_MPI": "observe"}) == "observe"
+    assert choose_mode("auto", {"POWERCCL_MPI": "off"}) == "off"
+    with pytest.raises(PowercclError, match="POWERCCL_MPI=fast: no such mode"):
+        choose_mode("", {"POWERCCL_MPI": "fast"})
+
+
+def test_the_jobs_environment(native: NativeFiles) -> None:
+    door = str(native.root / MPI_DOOR)
+    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
+    added, problem = mpi_environment(base, native, "auto", None)
+    assert not problem
+    assert added == {
+        "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so",
+        "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "POWERCCL_MPI": "auto",
+        "POWERCCL_MPI_BUDGET": "1",
+    }
+    again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
+    assert again["LD_PRELOAD"] == added["LD_PRELOAD"]  # not twice in a run within a run
+    assert again["POWERCCL_MPI_BUDGET"] == "2.5"
+    assert "POWERCCL_MPI_BUDGET" not in mpi_environment({"POWERCCL_MPI_BUDGET": "3"}, native, "auto", None)[0]
+    assert mpi_environment(base, native, "off", None)[0] == {"POWERCCL_MPI": "off"}
+
+
+def test_a_door_that_cannot_be_preloaded_is_told_of(native: NativeFiles, tmp_path: Path) -> None:
+    (native.root / MPI_DOOR).unlink()
+    added, problem = mpi_environment({}, native, "auto", None)
+    assert added == {}
+    assert "has no lib/libpowerccl-mpi.so" in problem
+    blank = NativeFiles(fakes.native_folder(tmp_path / "my files"))
+    fakes.write_program(blank.root / MPI_DOOR, "")
+    assert "blank or colon" in mpi_environment({}, blank, "auto", None)[1]
+
+
+def test_programs_behind_launchers(tmp_path: Path) -> None:
+    program = tmp_path / "app"
+    fakes.write_program(program, "#!/bin/sh\n")
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert is_launcher(["/opt/mpi/bin/mpirun"])
+    assert is_launcher(["mpiexec.hydra"])
+    assert not is_launcher(["mpiexec-wrapper.py"])
+    assert program_behind(["mpiexec", "-n", "2", "--bind-to", "core", "app", "-x"], path) == program
+    assert program_behind(["mpiexec", "-n", "2"], path) is None
+    assert program_behind(["app"], path) == program
+
+
+def elf(dynamic: bool, *contents: bytes) -> bytes:
+    """The least that reads as a 64-bit ELF file: one program header, PT_INTERP or PT_LOAD."""
+    header = (
+        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    )
+    return header + struct.pack("<I", 3 if dynamic else 1).ljust(56, b"\0") + b"\0".join([b"", *contents, b""])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "image", "words"),
+    [
+        (True, elf(False, b"MPI_Init", b"PMPI_Init"), "app is statically linked"),
+        (False, elf(False, b"MPI_Init", b"PMPI_Init"), "app is statically linked"),
+        (False, elf(False, b"MPIR_CVAR_X"), "app is statically linked"),
+        (False, elf(True, b"MPI_Init", b"PMPI_Init"), "has its MPI linked in statically"),
+        (True, elf(True, b"MPI_Init", b"libmpi.so.12"), "no rank called MPI_Init"),
+        (True, elf(True, b"PMPI_Init", b"libmpi.so.12"), "no rank called MPI_Init"),
+        (True, elf(False), "no rank called MPI_Init"),
+        (True, b"#!/bin/sh\n", "no rank called MPI_Init"),
+        (False, elf(True, b"MPI_Init", b"libmpi.so.12"), None),
+        (False, elf(False), None),
+        (False, b"#!/bin/sh\n", None),
+        (False, b"", None),
+        (False, b"\x7fELF\x02\x01", None),
+        (False, elf(False)[:70], None),
+    ],
+)
+def test_why_nothing_was_seen(launcher: bool, image: bytes, words: str | None, tmp_path: Path) -> None:
+    program = tmp_path / "app"
+    program.write_bytes(image)
+    program.chmod(0o755)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    environment = {"LD_PRELOAD": "x", "PATH": str(tmp_path)}
+    command = ["mpiexec", "-n", "2", "app"] if launcher else ["app"]
+    said = why_unseen(command, environment, folder, "auto", False)
+    assert said == "" if words is None else words in said
+    assert bool(why_unseen(["app"], environment, folder, "auto", True))  # among an MPI launcher's ranks
+    assert why_unseen(command, environment, folder, "off", False) == ""
+    assert why_unseen(command, {"PATH": str(tmp_path)}, folder, "auto", False) == ""
+    (folder / "mpi-0.trace").write_bytes(b"")
+    assert why_unseen(command, environment, folder, "auto", True) == ""
+
+
+def powerccl(native: NativeFiles, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "POWERCCL_NATIVE": str(native.root), "PYTHONPATH": str(PACKAGE), **more}
+    command = [sys.executable, "-m", "powerccl", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def seen(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
+    found = seen(powerccl(native, tmp_path, "run", "-q", "--budget", "5", "--", "env"))
+    assert found["LD_PRELOAD"] == str(native.root / MPI_DOOR)
+    assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("auto", "5")
+    assert found["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi", "observe", "--", "env"))
+    assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("observe", "1")
+    for off in (["--mpi", "off"], []):
+        found = seen(powerccl(native, tmp_path, "run", "-q", *off, "--", "env", POWERCCL_MPI="" if off else "off"))
+        assert found["POWERCCL_MPI"] == "off"
+        assert "LD_PRELOAD" not in found
+
+
+def test_a_build_without_the_door_says_so_only_when_asked(native: NativeFiles, tmp_path: Path) -> None:
+    (native.root / MPI_DOOR).unlink()
+    assert powerccl(native, tmp_path, "run", "-q", "--", "true").stderr == ""
+    asked = powerccl(native, tmp_path, "run", "-q", "--mpi", "auto", "--", "true")
+    assert "has no lib/libpowerccl-mpi.so: MPI is not recorded" in asked.stderr
+    assert asked.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mpi", "atuo"], "did you mean 'auto'?"),
+        (["--budget", "0"], "Invalid value for '--budget'"),
+        (["--budget", "51"], "Invalid value for '--budget'"),
+    ],
+)
+def test_options_that_are_wrong(native: NativeFiles, tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = powerccl(native, tmp_path, "run", *arguments, "--", "true")
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+def test_a_launcher_whose_ranks_never_call_mpi(native: NativeFiles, tmp_path: Path) -> None:
+    fakes.write_program(tmp_path / "mpiexec", '#!/bin/sh\nshift 2\nexec "$@"\n')
+    done = powerccl(native, tmp_path, "run", "--", "./mpiexec", "-n", "2", "true")
+    assert done.returncode == 0
+    assert "! MPI was not seen: no rank called MPI_Init" in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.endswith("-true")
+    assert json.loads((run / "summary.json").read_text())["mpi_unseen"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sleeps"),
+    [
+        ("Open MPI v5.0.11, package: Open MPI x", "Open MPI 5.0.11", True),
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH 5.0.2", True),
+        ("MPICH Version:\t4.3.0", "MPICH 4.3.0", True),
+        ("MPICH Version:\t4.0.2", "MPICH 4.0.2", False),
+        ("Intel(R) MPI Library 2021.19 for Linux* OS", "Intel MPI 2021.19", True),
+        ("MVAPICH2 Version : 2.3.7", "MVAPICH 2.3.7", True),
+        ("Somebody's MPI", "an unknown MPI", False),
+    ],
+)
+def test_mpi_libraries_by_their_own_words(text: str, name: str, sleeps: bool) -> None:
+    library = mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=False)
+    assert (library.name, library.waits[0]) == (name, sleeps)
+    assert mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=True).waits[0]
+    assert "(MPI-5 ABI)" in mpi_checks.parse_library("/x/libmpi_abi.so.1", text, False).name
+
+
+def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: NativeFiles) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor: 0\nflags\t: fpu waitpkg monitorx\n")
+    counter = tmp_path / "powercap/intel-rapl:0/energy_uj"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("1")
+    monkeypatch.setattr(mpi_checks, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "powercap")
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", counter)
+    monkeypatch.setattr(mpi_checks, "find_libraries", lambda: [])
+    monkeypatch.setattr(mpi_checks, "find_launchers", lambda: [])
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert "UMWAIT and MWAITX" in found["waiting"].found
+    assert found["CPU energy"].found == "1 RAPL counters (powercap)"
+    assert found["CPU clocks"].state == "ok"
+    assert (found["MPI"].state, found["mpiexec"].state) == ("missing", "missing")
+    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")
+    monkeypatch.setattr(mpi_checks, "PERF_POWER", tmp_path / "none")
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path / "none")
+    (native.root / MPI_DOOR).unlink()
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
+
+
+def test_modes_are_those_of_the_environment_table() -> None:
+    table = (PACKAGE.parent / "native/wire/environment.def").read_text()
+    line = next(line for line in table.splitlines() if "POWERCCL_MPI," in line)
+    assert all(f"`{mode}`" in line for mode in mpi.MODES)
