@@ -2,9 +2,13 @@
 // MPI_X and PMPI_X of every function that can block: look up, guard, delegate. The PMPI_ names are here as well,
 // because Open MPI's Fortran bindings call those; whichever comes first is the call, what it calls in turn passes
 // through.
-#include <stdlib.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <utility>
 
 #include "doors/mpi/door.h"
+#include "doors/mpi/narrow.h"
 #include "runtime/log.h"
 
 using namespace powerccl;
@@ -21,6 +25,8 @@ __attribute__((noinline, cold)) void* find_next(Function function, Form form) {
   snprintf(name, sizeof(name), "%sMPI_%s%s", form == kProfiling || form == kLargeProfiling ? "P" : "",
            kSignatures[function].name, form >= kLarge ? "_c" : "");
   void* next = next_symbol(name);
+  // A program may ask whether the library has the form with large counts by a weak reference, and has found ours.
+  if (next == nullptr && form >= kLarge) return nullptr;
   if (next == nullptr) {
     // Without this library the program would not have been linked to the end either.
     say("the program was built for another MPI library than the one that was loaded", "%s is not in the MPI library",
@@ -32,11 +38,29 @@ __attribute__((noinline, cold)) void* find_next(Function function, Form form) {
 }
 
 template <Function kFunction, Form kForm, class... Words>
+Word forward(Words... words);
+
+// The library lacks the form with large counts: its plain one does, as long as the counts are no larger.
+template <Function kFunction, Form kForm, size_t... kPlaces>
+__attribute__((noinline, cold)) Word in_plain_form(Word* arguments, std::index_sequence<kPlaces...>) {
+  constexpr Form kPlainForm = kForm == kLarge ? kPlain : kProfiling;
+  Narrowed narrowed;
+  const int error = narrowed.narrow(kFunction, arguments);
+  return error != 0 ? error : forward<kFunction, kPlainForm>(arguments[kPlaces]...);
+}
+
+template <Function kFunction, Form kForm, class... Words>
 inline Word forward(Words... words) {
   constexpr Kind kKind = kSignatures[kFunction].kind;
   using Next = Word (*)(Words...);
   void* found = g_next[kFunction][kForm].load(std::memory_order_acquire);
   if (__builtin_expect(found == nullptr, 0)) found = find_next(kFunction, kForm);
+  if constexpr (kForm >= kLarge) {
+    if (__builtin_expect(found == nullptr, 0)) {
+      Word arguments[] = {words...};
+      return in_plain_form<kFunction, kForm>(arguments, std::make_index_sequence<sizeof...(Words)>());
+    }
+  }
   const Next next = reinterpret_cast<Next>(found);
   if constexpr (kKind == Kind::INIT) {
     static __thread int depth __attribute__((tls_model("initial-exec")));
