@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import fakes
 import pytest
+from rich.console import Console
 
+from powerccl.analysis.savings import Figure
+from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
-from powerccl.launch import mpi, mpi_checks
+from powerccl.launch import mpi, mpi_checks, mpi_demo
 from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
 from powerccl.launch.native import MPI_DOOR, NativeFiles
 
@@ -232,3 +236,85 @@ def test_modes_are_those_of_the_environment_table() -> None:
     table = (PACKAGE.parent / "native/wire/environment.def").read_text()
     line = next(line for line in table.splitlines() if "POWERCCL_MPI," in line)
     assert all(f"`{mode}`" in line for mode in mpi.MODES)
+
+
+BENCH_MPI = f"""#!{sys.executable}
+import json, os, pathlib, sys
+if os.environ.get("FAKE_BENCH_FAILS", "") == os.environ.get("POWERCCL_MPI", "none"):
+    sys.exit("no slots")
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(PACKAGE)!r}]
+managed = os.environ.get("POWERCCL_MPI") == "auto"
+if managed:
+    import synthetic
+    for rank in (0, 1):
+        trace = synthetic.mpi_trace(rank, 2)
+        times_ns = [ms * (1 - rank) * 1_000_000 for ms in (400, 390, 300)]
+        trace.mpi_total(2_000_000_000, "Allreduce", 300, *times_ns)
+        trace.process(2_000_000_000, 1_000_000_000)
+        trace.write(pathlib.Path(os.environ["POWERCCL_RUN_FOLDER"]), f"mpi-{{rank}}.trace")
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(
+    json.dumps(dict(seconds=2.0, cpu_s=3.4 if managed else 4.0)))
+"""
+
+
+@pytest.fixture
+def small_mpi(native: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
+    """A launcher that starts one process and a benchmark that says what it is to say."""
+    fakes.write_program(tmp_path / "bin/mpiexec", '#!/bin/sh\nshift 2\nexec "$@"\n')
+    fakes.write_program(native.root / "bin/powerccl-bench-mpi", BENCH_MPI)
+    monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
+    monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [str(tmp_path / "bin/mpiexec")])
+    return native
+
+
+def demo(tmp_path: Path) -> tuple[dict[str, object], str]:
+    target = Console(file=io.StringIO(), width=100, highlight=False)
+    figures = demo_command._mpi(target, tmp_path / "runs")
+    assert isinstance(target.file, io.StringIO)
+    return figures, target.file.getvalue()
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+@pytest.mark.usefixtures("small_mpi")
+def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> None:
+    figures, shown = demo(tmp_path)
+    assert len(list((tmp_path / "runs").iterdir())) == 2 * demo_command.MPI_RUNS
+    saved = figures["demo.mpi.cpu_saved_pct"]
+    assert isinstance(saved, Figure)
+    assert (saved.value, saved.unit, saved.n) == (pytest.approx(15), "%", demo_command.MPI_RUNS)
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "CPU time, 2 ranks 4.00 s 3.40 s -15.0 % (-15.0 % to -15.0 %)" in lines
+    assert "run time 2.00 s 2.00 s 0.0 % (0.0 % to 0.0 %)" in lines
+    assert "of it asleep 300 ms" in lines
+    assert max(len(line) for line in shown.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(("fails", "words"), [("none", "no MPI job: "), ("auto", "no MPI figures: ")])
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+@pytest.mark.usefixtures("small_mpi")
+def test_a_demo_whose_mpi_fails_goes_on(
+    tmp_path: Path,
+    fails: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FAKE_BENCH_FAILS", fails)
+    assert demo(tmp_path) == ({}, "")
+    said = capsys.readouterr().err
+    assert words in said
+    assert "no slots" in said
+
+
+def test_a_demo_without_mpi_says_so_in_a_line(
+    small_mpi: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [])
+    assert demo(tmp_path) == ({}, "")
+    assert "no MPI job: no mpiexec here (pip install mpich brings one)" in capsys.readouterr().err
+    (small_mpi.root / MPI_DOOR).unlink()
+    assert demo(tmp_path) == ({}, "")
+    assert "no MPI job: this build has no MPI part" in capsys.readouterr().err
+    monkeypatch.setenv("POWERCCL_MPI", "off")
+    assert demo(tmp_path) == ({}, "")
+    assert "POWERCCL_MPI=off" in capsys.readouterr().err

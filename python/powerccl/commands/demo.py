@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,11 +19,14 @@ from powerccl.launch.record import Request, choose, record
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from powerccl.analysis.stencil import StencilRun
     from powerccl.analysis.training import Training
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
 PLATFORM = "t4x8"
 POLICY = "percall"
+MPI_RUNS = 3  # each way
+MPI_ITERATIONS = 300
 
 
 @click.command("demo")
@@ -35,14 +39,19 @@ POLICY = "percall"
     help=f"{', '.join(MODELS)}; repeatable.",
 )
 @click.option("--iterations", type=click.IntRange(3, 1000), default=8, show_default=True, help="Measured iterations.")
+@click.option("--mpi/--no-mpi", default=True, show_default=True, help="The second part: a real MPI job on two ranks.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the figures there (-: stdout).")
 @click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the picture there.")
 @click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the run folders there.")
-def command(models: tuple[str, ...], iterations: int, json_file: str, html_file: str, runs_dir: Path | None) -> int:
+def command(
+    models: tuple[str, ...], iterations: int, mpi: bool, json_file: str, html_file: str, runs_dir: Path | None
+) -> int:
     """Show what power-aware collectives save, on an emulated server with eight T4s. No GPU needed.
 
     Replays the training step of the PCCL publication under `observe` (nothing changed) and `percall` (PCCL as
-    published), and sets the published figures beside the ones measured here. Every figure here is emulated.
+    published), and sets the published figures beside the ones measured here. Every figure of it is emulated.
+
+    Then, where there is an MPI: a real job on two ranks, one of which has more to do, without and with the library.
     """
     models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
     from powerccl.platforms.store import BUILTIN, load_profile
@@ -64,6 +73,8 @@ def command(models: tuple[str, ...], iterations: int, json_file: str, html_file:
             figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
             shown.append(DemoResult(model, PLATFORM, observed, managed, found))
             print_demo(console, shown[-1])
+        if mpi:
+            figures.update(_mpi(console, runs))
         if html_file:
             from powerccl.reports.demo_page import demo_page
 
@@ -118,6 +129,44 @@ def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
         return read_training(recorded.folder, read_train_result(recorded.folder / result_file))
     except ValueError as error:
         raise PowercclError(f"{model} under {policy}: {error}", "see `powerccl doctor`") from error
+
+
+def _mpi(console: Console, runs: Path) -> dict[str, object]:
+    """The MPI job in turns without and with the library; nothing but a line on stderr where there is no MPI."""
+    from powerccl.launch.mpi_demo import IMBALANCE_PCT, RANKS, RESULT_FILE, find_mpi, run_stencil
+
+    native = find_native()
+    if os.environ.get("POWERCCL_MPI") == "off":
+        say("no MPI job: POWERCCL_MPI=off")
+        return {}
+    with console.status("looking for an MPI …"):
+        launcher, reason = find_mpi(native)
+    if not launcher:
+        say(f"no MPI job: {reason}")
+        return {}
+    from powerccl.analysis.stencil import read_stencil, stencil_figures
+    from powerccl.reports.demo_mpi import MpiDemo, print_mpi_demo
+
+    ways: dict[str, list[StencilRun]] = {"off": [], "auto": []}
+    try:
+        for turn in range(1, MPI_RUNS + 1):
+            for mode, found in ways.items():
+                with console.status(
+                    f"MPI: run {turn} of {MPI_RUNS} {'with' if found is ways['auto'] else 'without'} …"
+                ):
+                    name = f"stencil-{mode}-{turn}"
+                    folder = run_stencil(native, launcher, mode, MPI_ITERATIONS, runs, name, say)
+                    found.append(read_stencil(folder, RESULT_FILE))
+    except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
+        say(f"no MPI figures: {error}")
+        return {}
+    pictured = ways["auto"][-1].mpi
+    if pictured is None:
+        say("no MPI figures: the library saw nothing; see `powerccl doctor`")
+        return {}
+    figures = stencil_figures(ways["off"], ways["auto"])
+    print_mpi_demo(console, MpiDemo(RANKS, IMBALANCE_PCT, figures, pictured))
+    return {f"demo.mpi.{name}": figure for name, figure in figures.items()}
 
 
 def _write_json(figures: dict[str, object], target: str) -> None:

@@ -16,6 +16,7 @@ from powerccl.launch.checks import Check
 from powerccl.launch.native import MPI_DOOR, NativeFiles
 
 LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
+SYNONYMS = ("mpirun", "mpiexec.hydra")
 LIBRARY_NAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12")
 CPU_INFO = Path("/proc/cpuinfo")
 POWERCAP = Path("/sys/class/powercap")
@@ -79,12 +80,13 @@ def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
 
 
 def find_launchers() -> list[str]:
-    """Launchers on PATH and in this Python's environment, each file once."""
+    """Launchers on PATH and in this Python's environment, each file and kind of a folder once."""
     places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
     found: dict[Path, str] = {}
     for name in LAUNCHER_NAMES:
         path = shutil.which(name, path=places)
-        if path:
+        beside = any(Path(path or "").parent == Path(other).parent for other in found.values())
+        if path and not (beside and name in SYNONYMS):
             found.setdefault(Path(path).resolve(), path)
     return list(found.values())
 

@@ -33,16 +33,15 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     narrow = console.width < NARROW
     console.print()
     console.print(_bar(mpi, width))
-    console.print(_key())
+    console.print(key())
     console.print()
     console.print(_totals(mpi, narrow))
     if mpi.rows:
         console.print()
         console.print(_calls(mpi, narrow))
-    pictured = _pictured(mpi.by_rank)
-    if len(mpi.by_rank) > 1 and pictured:
+    if len(mpi.by_rank) > 1:
         console.print()
-        for line in _ranks(pictured, len(mpi.by_rank), width):
+        for line in rank_lines(mpi, width):
             console.print(line, no_wrap=True, overflow="crop")
     worst = mpi.imbalance[0] if mpi.imbalance else None
     if worst and worst.wait_max_s - worst.wait_min_s >= UNEVEN * (mpi.wall_s or mpi.time_per_rank_s):
@@ -79,7 +78,8 @@ def _bar(mpi: MpiSummary, width: int) -> Text:
     return bar(parts(elsewhere, mpi, mpi.ranks), whole, max(width - len(label), 10)).append(label)
 
 
-def _key() -> Text:
+def key() -> Text:
+    """What the cells of bars mean."""
     words = {EXECUTING: "executing", TRANSFERRING: "transferring", WAITING: "waiting, awake", ASLEEP: "waiting, asleep"}
     line = Text()
     for style, word in words.items():
@@ -162,7 +162,11 @@ def _pictured(ranks: list[MpiRank]) -> list[MpiRank]:
     return by_wait[: MAX_RANKS // 2] + by_wait[-MAX_RANKS // 2 :]
 
 
-def _ranks(ranks: list[MpiRank], of: int, width: int) -> list[Text]:
+def rank_lines(mpi: MpiSummary, width: int) -> list[Text]:
+    """Each rank's wait against its execution, as bars; of many ranks those that waited least and most."""
+    ranks, of = _pictured(mpi.by_rank), len(mpi.by_rank)
+    if not ranks:
+        return []
     lines = [Text(f"ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
     longest = max(rank.span_s or 0.0 for rank in ranks)
     name_width = max(len(str(rank.rank)) for rank in ranks)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's MPI job, run several times without and with the library: medians with their ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from powerccl.analysis.compare import change_pct
+from powerccl.analysis.findings import MpiSummary
+from powerccl.analysis.savings import Figure
+from powerccl.analysis.summary import summarise
+from powerccl.traces.folder import read_run
+
+
+class StencilResult(msgspec.Struct):
+    """What powerccl-bench-mpi wrote: seconds of the measured iterations, and CPU seconds of all ranks in them."""
+
+    seconds: float
+    cpu_s: float
+
+
+class StencilRun(msgspec.Struct):
+    """One run: the job's own times, and what its traces say (None without the library)."""
+
+    result: StencilResult
+    mpi: MpiSummary | None
+
+
+def read_stencil(folder: Path, result_file: str) -> StencilRun:
+    """A run from its folder.
+
+    Raises:
+        ValueError: the benchmark's result cannot be read.
+        OSError: it is not there.
+    """
+    result = msgspec.json.decode((folder / result_file).read_bytes(), type=StencilResult)
+    return StencilRun(result, summarise(read_run(folder)).mpi)
+
+
+def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> dict[str, Figure]:
+    """Figures by short name. Savings are of pairs run one after the other, so that a slow minute counts for both."""
+    figures = {}
+    for word, runs in (("without", without), ("with", managed)):
+        figures[f"{word}.run_s"] = _figure([run.result.seconds for run in runs], "s")
+        figures[f"{word}.cpu_s"] = _figure([run.result.cpu_s for run in runs], "s")
+    seen = [run.mpi for run in managed if run.mpi]
+    if seen:
+        figures["with.wait_s"] = _figure([mpi.wait_s for mpi in seen], "s")
+        figures["with.sleep_s"] = _figure([mpi.sleep_s for mpi in seen], "s")
+    pairs = [(before.result, after.result) for before, after in zip(without, managed, strict=True)]
+    saved = [change_pct(before.cpu_s, after.cpu_s) for before, after in pairs]
+    slower = [change_pct(before.seconds, after.seconds) for before, after in pairs]
+    figures["cpu_saved_pct"] = _figure([-value for value in saved if value is not None], "%")
+    figures["slowdown_pct"] = _figure([value for value in slower if value is not None], "%")
+    return figures
+
+
+def _figure(values: list[float], unit: str) -> Figure:
+    """Median and range."""
+    values = values or [0.0]
+    return Figure(*(round(median(values), 4), unit, round(min(values), 4), round(max(values), 4), len(values)))

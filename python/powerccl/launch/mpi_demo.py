@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's MPI job: a stencil on two ranks, one of which has more to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch.mpi_checks import find_launchers
+from powerccl.launch.native import BENCH_MPI, MPI_DOOR, NativeFiles
+from powerccl.launch.record import Request, record
+
+RANKS = 2
+IMBALANCE_PCT = 20
+RESULT_FILE = "stencil.json"
+_PATIENCE_S = 60
+# For this job only: Open MPI refuses to be root's, and to run two ranks where it counts one core.
+_OPEN_MPI = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def job_variables() -> dict[str, str]:
+    """What the demo's job needs in its environment beside the user's own."""
+    wanted = {**_OPEN_MPI, **(_AS_ROOT if os.geteuid() == 0 else {})}
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+def find_mpi(native: NativeFiles) -> tuple[str, str]:
+    """An mpiexec with which two ranks of the benchmark find each other; empty and the reason where there is none."""
+    if not native.has(BENCH_MPI) or not native.has(MPI_DOOR):
+        return "", "this build has no MPI part"
+    reason = "no mpiexec here (pip install mpich brings one)"
+    for launcher in find_launchers():
+        with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
+            reason = _try(_command(launcher, native, 1, Path(folder) / RESULT_FILE))
+        if not reason:
+            return launcher, ""
+    return "", reason
+
+
+def _command(launcher: str, native: NativeFiles, iterations: int, result: Path) -> list[str]:
+    stencil = [str(native.path(BENCH_MPI)), "stencil", "--imbalance-pct", str(IMBALANCE_PCT)]
+    return [launcher, "-n", str(RANKS), *stencil, "--iterations", str(iterations), "--json", str(result)]
+
+
+def _try(command: list[str]) -> str:
+    """Why a launcher does not do, empty if it does."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+            env={**os.environ, **job_variables()},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command[0]} does not run the MPI benchmark ({type(error).__name__})"
+    words = [line for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode:
+        return f"{command[0]} does not run the MPI benchmark: {words[0] if words else f'exit {done.returncode}'}"
+    return "" if Path(command[-1]).exists() else f"{command[0]} ran no benchmark"
+
+
+def run_stencil(
+    native: NativeFiles, launcher: str, mode: str, iterations: int, runs: Path, name: str, say: Callable[[str], None]
+) -> Path:
+    """Run it once under a wait mode (`off`: without the library) and return its run folder, with RESULT_FILE in it.
+
+    Raises:
+        PowercclError: it failed; its last words are in the message.
+        KeyboardInterrupt: a signal ended it.
+    """
+    with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
+        written = Path(folder) / RESULT_FILE
+        request = Request(
+            command=_command(launcher, native, iterations, written),
+            name=name,
+            runs=runs,
+            mpi=mode,
+            budget_pct=None,
+            environment=job_variables(),
+            output="output.log",
+        )
+        recorded = record(request, say)
+        assert recorded.folder is not None
+        if recorded.ended.signal:
+            raise KeyboardInterrupt
+        if recorded.ended.code or not written.exists():
+            log = recorded.folder / request.output
+            words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+            raise PowercclError(
+                f"the MPI job ended with {recorded.ended.code}: {words[-1] if words else 'no message'}",
+                "see what is wrong with `powerccl doctor`",
+            )
+        (recorded.folder / RESULT_FILE).write_bytes(written.read_bytes())
+    return recorded.folder
