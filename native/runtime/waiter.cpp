@@ -7,7 +7,7 @@ namespace {
 constexpr double kSpinUs = 150.0;
 constexpr double kLongestUs = 2000.0;
 constexpr double kProgressGapUs = 5.0;
-constexpr double kYieldUs = 8.0;
+constexpr double kYieldUs = 20.0;
 constexpr double kTakenUs = 30.0;
 constexpr double kInstructionUs = 200.0;
 constexpr double kLongWaitUs = 5000.0;

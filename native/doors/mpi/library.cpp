@@ -133,8 +133,7 @@ bool identify(Library* library) {
     library->status_ignore = 1;
   }
   const bool throttles = strncmp(library->name, "mpich", 5) == 0 && (major > 4 || (major == 4 && minor >= 3));
-  if (library->open_mpi || throttles || strncmp(library->name, "intel", 5) == 0 ||
-      strncmp(library->name, "mvapich", 7) == 0) {
+  if (library->open_mpi || throttles || strncmp(library->name, "intel", 5) == 0) {
     library->hook = Hook::kYield;
   } else if (next_symbol("ucp_worker_progress") != nullptr) {
     library->hook = Hook::kUcx;

@@ -19,12 +19,18 @@ struct Shape {
   int8_t root;        // the arrays mean something there only
 };
 constexpr Shape kShapes[] = {
-    {kAllgather, {1, 4}, {-1, -1, -1, -1}, -1},       {kGather, {1, 4}, {-1, -1, -1, -1}, -1},
-    {kScatter, {1, 4}, {-1, -1, -1, -1}, -1},         {kAlltoall, {1, 4}, {-1, -1, -1, -1}, -1},
-    {kNeighbor_allgather, {1, 4}, {-1, -1, -1, -1}, -1}, {kNeighbor_alltoall, {1, 4}, {-1, -1, -1, -1}, -1},
-    {kSendrecv, {1, 6}, {-1, -1, -1, -1}, -1},        {kAllgatherv, {1, -1}, {4, 5, -1, -1}, -1},
-    {kGatherv, {1, -1}, {4, 5, -1, -1}, 7},           {kScatterv, {5, -1}, {1, 2, -1, -1}, 7},
-    {kAlltoallv, {-1, -1}, {1, 2, 5, 6}, -1},         {kAlltoallw, {-1, -1}, {1, 2, 5, 6}, -1},
+    {kAllgather, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kGather, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kScatter, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kAlltoall, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kNeighbor_allgather, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kNeighbor_alltoall, {1, 4}, {-1, -1, -1, -1}, -1},
+    {kSendrecv, {1, 6}, {-1, -1, -1, -1}, -1},
+    {kAllgatherv, {1, -1}, {4, 5, -1, -1}, -1},
+    {kGatherv, {1, -1}, {4, 5, -1, -1}, 7},
+    {kScatterv, {5, -1}, {1, 2, -1, -1}, 7},
+    {kAlltoallv, {-1, -1}, {1, 2, 5, 6}, -1},
+    {kAlltoallw, {-1, -1}, {1, 2, 5, 6}, -1},
     {kReduce_scatter, {-1, -1}, {2, -1, -1, -1}, -1},
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments of the forms with MPI_Count counts, made into those of the plain forms. Programs that find `MPI_Recv_c` by a
-// weak reference (mpi4py does) find ours in front of a library that has none; then it has to work.
+// Arguments of the forms with MPI_Count counts, made into those of the plain forms. Programs that find `MPI_Recv_c` by
+// a weak reference (mpi4py does) find ours in front of a library that has none; then it has to work.
 #ifndef POWERCCL_DOORS_MPI_NARROW_H
 #define POWERCCL_DOORS_MPI_NARROW_H
 #include "doors/mpi/functions.h"

@@ -160,7 +160,7 @@ TEST_F(WaiterTest, ObservingNeverPauses) {
 TEST_F(WaiterTest, TheCoreIsOfferedToOthersWhileSpinning) {
   plan_with(false);
   wait(100 * kUs);
-  EXPECT_GT(machine.yields, 5);
+  EXPECT_GE(machine.yields, 3);
   EXPECT_LT(machine.yields, 20);
   machine.yields = 0;
   machine.yield_takes = 3000 * kUs;  // somebody takes it
