@@ -94,6 +94,13 @@ def test_launchers_are_told_apart(environment: dict[str, str], expected: folders
     assert folders.detect_launcher(environment) == expected
 
 
+def test_who_speaks_for_a_folder() -> None:
+    assert folders.JobLauncher("slurm", "j", 0, 0).leads
+    assert not folders.JobLauncher("slurm", "j", 2, 0).leads  # the second node shares the first one's folder
+    assert folders.JobLauncher("hydra", "j", 2, 0).leads  # the second node has its own
+    assert not folders.JobLauncher("hydra", "j", 3, 1).leads
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file in the way")
     with pytest.raises(PowercclError) as error:

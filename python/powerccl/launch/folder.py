@@ -26,6 +26,11 @@ class JobLauncher:
     local_rank: int
 
     @property
+    def leads(self) -> bool:
+        """Whether we are the one of a folder's launchers who writes and reports for all."""
+        return self.rank <= 0 or (self.name == "hydra" and self.local_rank <= 0)  # its nodes have folders of their own
+
+    @property
     def speaks_mpi(self) -> bool:
         """Whether it starts nothing but MPI programs, as a rule."""
         return self.name != "slurm"

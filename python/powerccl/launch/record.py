@@ -58,7 +58,7 @@ class Request:
 
 @dataclass
 class Recorded:
-    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for all ranks.
+    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for its folder.
 
     `mpi_unseen`: why a job that looks like one of MPI left no MPI trace; else empty.
     """
@@ -98,7 +98,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     native = find_native()
     platform_file = emulated_platform(native, request.emulate) if request.emulate else None
     launcher = detect_launcher(base)
-    leads = launcher is None or launcher.rank <= 0
+    leads = launcher is None or launcher.leads
     on_node = launcher is None or launcher.local_rank <= 0
     say_once = say if leads else _silent
 
@@ -255,7 +255,8 @@ def _start_agent(
 ) -> Service | None:
     agent = start_agent(native, folder, request.interval_ms, base, machine.node())
     if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
-        say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
+        if agent.process.returncode != 0:  # 0: another launcher's agent has this node
+            say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
         agent.stop(0)
         return None
     for line in agent.words():
