@@ -217,6 +217,7 @@ def test_a_trace_without_any_record(tmp_path: Path) -> None:
     found = summarise(read_run(tmp_path)).mpi
     assert found
     assert (found.calls, found.cpu_s, found.by_rank[0].execution_s) == (0, None, None)
+    assert "ended before they had recorded anything" in printed(summarise(read_run(tmp_path)))
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
@@ -293,3 +294,5 @@ def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> No
     run.mpi_unseen = "MPI was not seen: app is statically linked"
     assert "! MPI was not seen: app is statically linked" in printed(run)
     assert "no rank left a trace" not in printed(run)
+    assert "100.0 ms · exit 0" in printed(run)
+    assert "policy" not in printed(run)

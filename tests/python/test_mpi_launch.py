@@ -126,7 +126,7 @@ def test_why_nothing_was_seen(launcher: bool, image: bytes, words: str | None, t
     said = why_unseen(command, environment, folder, "auto", False)
     assert said == "" if words is None else words in said
     assert bool(why_unseen(["app"], environment, folder, "auto", True))  # among an MPI launcher's ranks
-    assert why_unseen(command, environment, folder, "off", False) == ""
+    assert why_unseen(command, environment, folder, "off", False) == ("MPI was not recorded: it is off" * launcher)
     assert why_unseen(command, {"PATH": str(tmp_path)}, folder, "auto", False) == ""
     (folder / "mpi-0.trace").write_bytes(b"")
     assert why_unseen(command, environment, folder, "auto", True) == ""

@@ -33,7 +33,7 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
         ("wall time", "s", baseline.wall_s, run.wall_s),
         ("energy", "J", baseline.energy.joules, run.energy.joules),
         ("average power", "W", baseline.energy.average_watts, run.energy.average_watts),
-        ("communication time", "s", baseline.communication.time_s, run.communication.time_s),
+        ("communication time", "s", _communication_s(baseline), _communication_s(run)),
         ("communication energy", "J", baseline.communication.joules, run.communication.joules),
         ("communication power", "W", baseline.communication.average_watts, run.communication.average_watts),
         ("power elsewhere", "W", baseline.communication.other_average_watts, run.communication.other_average_watts),
@@ -69,6 +69,10 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
 
 def _of_mpi(baseline: RunSummary, run: RunSummary, name: str) -> tuple[float | None, float | None]:
     return getattr(baseline.mpi, name, None), getattr(run.mpi, name, None)
+
+
+def _communication_s(summary: RunSummary) -> float | None:
+    return summary.communication.time_s if summary.ranks else None
 
 
 def _cpu_joules(summary: RunSummary) -> float | None:

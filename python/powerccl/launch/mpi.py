@@ -90,9 +90,11 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
 
     `among_ranks`: an MPI launcher started us.
     """
-    if mode == "off" or "LD_PRELOAD" not in environment or any(folder.glob("mpi-*.trace")):
-        return ""
     launched = among_ranks or is_launcher(command)
+    if mode == "off":
+        return "MPI was not recorded: it is off" if launched else ""
+    if "LD_PRELOAD" not in environment or any(folder.glob("mpi-*.trace")):
+        return ""
     program = program_behind(command, environment)
     name = program.name if program else ""
     linked = _linking(program) if program else ""

@@ -32,6 +32,9 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     width = min(console.width, 100)
     narrow = console.width < NARROW
     console.print()
+    if not mpi.rows and mpi.cpu_s is None:
+        console.print("The ranks ended before they had recorded anything.")
+        return
     console.print(_bar(mpi, width))
     console.print(key())
     console.print()

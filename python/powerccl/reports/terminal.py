@@ -19,7 +19,15 @@ from powerccl.reports.text import change, joules, mhz, number, seconds
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
 MAX_ROWS = 12
-LOWER_IS_BETTER = ("wall time", "energy", "average power", "communication energy", "communication power")
+LOWER_IS_BETTER = (
+    "wall time",
+    "energy",
+    "average power",
+    "communication energy",
+    "communication power",
+    "CPU time of the ranks",
+    "energy of the CPUs",
+)
 
 
 def error_console() -> Console:
@@ -45,7 +53,7 @@ def print_summary(console: Console, summary: RunSummary) -> None:
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     console.print(_facts(summary))
-    if summary.ranks or summary.gpus or not summary.mpi:
+    if _of_gpus(summary):
         _print_gpu_part(console, summary)
     if summary.mpi:
         print_mpi(console, summary.mpi)
@@ -53,6 +61,11 @@ def print_summary(console: Console, summary: RunSummary) -> None:
         console.print(line)
     console.print()
     console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
+
+
+def _of_gpus(summary: RunSummary) -> bool:
+    """Whether there is anything to tell of GPUs, or nothing else to tell."""
+    return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
 
 
 def _print_gpu_part(console: Console, summary: RunSummary) -> None:
@@ -69,7 +82,7 @@ def _print_gpu_part(console: Console, summary: RunSummary) -> None:
 def _facts(summary: RunSummary) -> Text:
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
     parts = []
-    if summary.ranks or not summary.mpi:
+    if _of_gpus(summary):
         parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
@@ -82,6 +95,8 @@ def _facts(summary: RunSummary) -> Text:
             parts[-1] += f" ({mpi.processes} processes)"
         parts += [mpi.library] if mpi.library else []
         parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
+    elif not _of_gpus(summary):
+        parts.append(seconds(summary.wall_s))
     parts.append(ended)
     words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
     line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
