@@ -16,12 +16,13 @@ import fakes
 import pytest
 from rich.console import Console
 
-from powerccl.analysis.savings import Figure
 from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
 from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
 from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.reports.demo_mpi import MpiDemo
+from powerccl.reports.demo_page import demo_page
 
 PACKAGE = Path(__file__).parents[2] / "python"
 
@@ -267,26 +268,29 @@ def small_mpi(native: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return native
 
 
-def demo(tmp_path: Path) -> tuple[dict[str, object], str]:
+def demo(tmp_path: Path) -> tuple[MpiDemo | None, str]:
     target = Console(file=io.StringIO(), width=100, highlight=False)
-    figures = demo_command._mpi(target, tmp_path / "runs")
+    shown = demo_command._mpi(target, tmp_path / "runs")
     assert isinstance(target.file, io.StringIO)
-    return figures, target.file.getvalue()
+    return shown, target.file.getvalue()
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
 @pytest.mark.usefixtures("small_mpi")
 def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> None:
-    figures, shown = demo(tmp_path)
+    found, shown = demo(tmp_path)
+    assert found
     assert len(list((tmp_path / "runs").iterdir())) == 2 * demo_command.MPI_RUNS
-    saved = figures["demo.mpi.cpu_saved_pct"]
-    assert isinstance(saved, Figure)
+    saved = found.figures["cpu_saved_pct"]
     assert (saved.value, saved.unit, saved.n) == (pytest.approx(15), "%", demo_command.MPI_RUNS)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "CPU time, 2 ranks 4.00 s 3.40 s -15.0 % (-15.0 % to -15.0 %)" in lines
     assert "run time 2.00 s 2.00 s 0.0 % (0.0 % to 0.0 %)" in lines
     assert "of it asleep 300 ms" in lines
     assert max(len(line) for line in shown.splitlines()) <= 100
+    page = demo_page([], found)
+    assert "rank 1" in page
+    assert "-15.0 % (-15.0 % to -15.0 %)" in page
 
 
 @pytest.mark.parametrize(("fails", "words"), [("none", "no MPI job: "), ("auto", "no MPI figures: ")])
@@ -300,7 +304,7 @@ def test_a_demo_whose_mpi_fails_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FAKE_BENCH_FAILS", fails)
-    assert demo(tmp_path) == ({}, "")
+    assert demo(tmp_path) == (None, "")
     said = capsys.readouterr().err
     assert words in said
     assert "no slots" in said
@@ -310,11 +314,11 @@ def test_a_demo_without_mpi_says_so_in_a_line(
     small_mpi: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [])
-    assert demo(tmp_path) == ({}, "")
+    assert demo(tmp_path) == (None, "")
     assert "no MPI job: no mpiexec here (pip install mpich brings one)" in capsys.readouterr().err
     (small_mpi.root / MPI_DOOR).unlink()
-    assert demo(tmp_path) == ({}, "")
+    assert demo(tmp_path) == (None, "")
     assert "no MPI job: this build has no MPI part" in capsys.readouterr().err
     monkeypatch.setenv("POWERCCL_MPI", "off")
-    assert demo(tmp_path) == ({}, "")
+    assert demo(tmp_path) == (None, "")
     assert "POWERCCL_MPI=off" in capsys.readouterr().err

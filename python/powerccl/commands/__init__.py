@@ -83,11 +83,12 @@ def colour() -> bool | None:
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="powerccl")
 def cli() -> None:
-    """Distributed jobs that use less energy at the same speed: power-aware collectives for NCCL.
+    """Distributed jobs that use less energy at the same speed: power-aware collectives for NCCL and MPI.
 
     \b
     powerccl demo                      what it saves, on an emulated server (no GPU needed)
     powerccl run -- torchrun train.py  record a job: energy and time in communication
+    powerccl run -- mpiexec -n 4 ./app the same of MPI; ranks that wait sleep
     powerccl doctor                    what this machine can do
     """  # noqa: D301 - click's mark for text that is not to be wrapped
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from powerccl.analysis.stencil import StencilRun
     from powerccl.analysis.training import Training
+    from powerccl.reports.demo_mpi import MpiDemo
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
 PLATFORM = "t4x8"
@@ -73,12 +74,13 @@ def command(
             figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
             shown.append(DemoResult(model, PLATFORM, observed, managed, found))
             print_demo(console, shown[-1])
-        if mpi:
-            figures.update(_mpi(console, runs))
+        of_mpi = _mpi(console, runs) if mpi else None
+        if of_mpi:
+            figures.update({f"demo.mpi.{name}": figure for name, figure in of_mpi.figures.items()})
         if html_file:
             from powerccl.reports.demo_page import demo_page
 
-            Path(html_file).write_text(demo_page(shown))
+            Path(html_file).write_text(demo_page(shown, of_mpi))
             console.print(f"\npicture  {html_file}")
         if runs_dir:
             console.print(f"records  {runs_dir}")
@@ -131,19 +133,19 @@ def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
         raise PowercclError(f"{model} under {policy}: {error}", "see `powerccl doctor`") from error
 
 
-def _mpi(console: Console, runs: Path) -> dict[str, object]:
+def _mpi(console: Console, runs: Path) -> MpiDemo | None:
     """The MPI job in turns without and with the library; nothing but a line on stderr where there is no MPI."""
     from powerccl.launch.mpi_demo import IMBALANCE_PCT, RANKS, RESULT_FILE, find_mpi, run_stencil
 
     native = find_native()
     if os.environ.get("POWERCCL_MPI") == "off":
         say("no MPI job: POWERCCL_MPI=off")
-        return {}
+        return None
     with console.status("looking for an MPI …"):
         launcher, reason = find_mpi(native)
     if not launcher:
         say(f"no MPI job: {reason}")
-        return {}
+        return None
     from powerccl.analysis.stencil import read_stencil, stencil_figures
     from powerccl.reports.demo_mpi import MpiDemo, print_mpi_demo
 
@@ -159,14 +161,14 @@ def _mpi(console: Console, runs: Path) -> dict[str, object]:
                     found.append(read_stencil(folder, RESULT_FILE))
     except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
         say(f"no MPI figures: {error}")
-        return {}
+        return None
     pictured = ways["auto"][-1].mpi
     if pictured is None:
         say("no MPI figures: the library saw nothing; see `powerccl doctor`")
-        return {}
-    figures = stencil_figures(ways["off"], ways["auto"])
-    print_mpi_demo(console, MpiDemo(RANKS, IMBALANCE_PCT, figures, pictured))
-    return {f"demo.mpi.{name}": figure for name, figure in figures.items()}
+        return None
+    shown = MpiDemo(RANKS, IMBALANCE_PCT, stencil_figures(ways["off"], ways["auto"]), pictured)
+    print_mpi_demo(console, shown)
+    return shown
 
 
 def _write_json(figures: dict[str, object], target: str) -> None:

@@ -81,8 +81,9 @@ def command(
 ) -> int:
     """Run a job and record its communication, power and clocks.
 
-    Nothing in the job changes. Its stdout stays its own, signals and the exit code pass through (128 + n if signal
-    n ended it). A summary follows on stderr and in the run folder's summary.json.
+    Nothing in the job changes, but that ranks which wait in MPI sleep (--mpi). Its stdout stays its own, signals and
+    the exit code pass through (128 + n if signal n ended it). A summary follows on stderr and in the run folder's
+    summary.json.
 
     \b
     powerccl run -- torchrun --nproc-per-node 8 train.py

@@ -15,6 +15,8 @@ from powerccl.reports.mpi import key, rank_lines
 from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import change, seconds
 
+COLUMNS = ("without", "with PowerCCL", "change")
+UNSTEADY_WORDS = "the runs differ much: this machine has other work; take them again when it has none"
 UNSTEADY = 0.05  # of the run time, between the fastest and the slowest run of the same
 
 
@@ -28,10 +30,15 @@ class MpiDemo:
     pictured: MpiSummary
 
 
+def title(demo: MpiDemo) -> str:
+    """What ran."""
+    return f"stencil and all-reduce on {demo.ranks} MPI ranks, {demo.imbalance_pct} % imbalance"
+
+
 def print_mpi_demo(console: Console, demo: MpiDemo) -> None:
     """Picture, then figures."""
     console.print()
-    console.print(heading(f"stencil and all-reduce on {demo.ranks} MPI ranks, {demo.imbalance_pct} % imbalance"))
+    console.print(heading(title(demo)))
     console.print(Text(f"real, on this machine's processors: {demo.pictured.library}", style="dim"))
     console.print()
     for line in rank_lines(demo.pictured, min(console.width, 120)):
@@ -39,28 +46,46 @@ def print_mpi_demo(console: Console, demo: MpiDemo) -> None:
     console.print(key())
     console.print()
     console.print(_table(demo))
-    runs = demo.figures["with.run_s"].n
-    console.print(
-        Text(f"medians of {runs} runs each way, taken in turns; in brackets the least and the most", style="dim")
+    console.print(Text(how(demo), style="dim"))
+    for remark in remarks(demo):
+        console.print(warning(remark))
+
+
+def rows(demo: MpiDemo) -> list[list[str]]:
+    """What was measured, without and with the library, and the change."""
+    found = demo.figures
+    slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
+    less = Figure(-saved.value, saved.unit, -saved.high, -saved.low, saved.n)
+    of_ranks = f", {demo.ranks} ranks"
+    return [
+        ["run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower)],
+        [f"CPU time{of_ranks}", _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), _spread(less)],
+        [f"waiting{of_ranks}", "", _one(found, "with.wait_s"), ""],
+        ["  of it asleep", "", _one(found, "with.sleep_s"), ""],
+    ]
+
+
+def how(demo: MpiDemo) -> str:
+    """How the figures were taken."""
+    return (
+        f"medians of {demo.figures['with.run_s'].n} runs each way, taken in turns; in brackets the least and the most"
     )
+
+
+def remarks(demo: MpiDemo) -> list[str]:
+    """What stands against the figures."""
     run = demo.figures["without.run_s"]
-    if run.high - run.low > UNSTEADY * run.value:
-        console.print(warning("the runs differ much: this machine has other work; take them again when it has none"))
+    unsteady = run.high - run.low > UNSTEADY * run.value
+    return [UNSTEADY_WORDS] if unsteady else []
 
 
 def _table(demo: MpiDemo) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     table.add_column("", no_wrap=True)
-    for column in ("without", "with PowerCCL", "change"):
+    for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    found = demo.figures
-    slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
-    less = Figure(-saved.value, saved.unit, -saved.high, -saved.low, saved.n)
-    table.add_row("run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower))
-    name = f"CPU time, {demo.ranks} ranks"
-    table.add_row(name, _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), Text(_spread(less), style="bold"))
-    table.add_row(f"waiting, {demo.ranks} ranks", "", _one(found, "with.wait_s"), "")
-    table.add_row("  of it asleep", "", _one(found, "with.sleep_s"), "")
+    for row in rows(demo):
+        table.add_row(*row, style="bold" if row[0].startswith("CPU") else "")
     return table
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from powerccl.analysis.series import GpuSeries
 from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
+from powerccl.reports.demo_mpi import COLUMNS, MpiDemo, how, remarks, rows, title
+from powerccl.reports.mpi import parts
 from powerccl.reports.page import axis, layout, render
-from powerccl.reports.text import mhz, number
+from powerccl.reports.text import mhz, number, seconds
 
 WORDS = {
     "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
@@ -16,8 +18,8 @@ WORDS = {
 }
 
 
-def demo_page(results: list[DemoResult]) -> str:
-    """The page's HTML, self-contained."""
+def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
+    """The page's HTML, self-contained; `mpi` is the second part, if there was one."""
     figures: dict[str, Any] = {}
     shown = []
     for index, result in enumerate(results):
@@ -45,7 +47,30 @@ def demo_page(results: list[DemoResult]) -> str:
                 "rows": _rows(result),
             }
         )
-    return render("demo.html", results=shown, figures=figures)
+    return render("demo.html", results=shown, figures=figures, mpi=_mpi(mpi) if mpi else None)
+
+
+def _mpi(demo: MpiDemo) -> dict[str, Any]:
+    longest_s = max((rank.span_s or 0.0 for rank in demo.pictured.by_rank), default=0.0) or 1.0
+    bars = [
+        {
+            "rank": rank.rank,
+            "parts": [
+                (style, round(part / longest_s * 100, 2)) for style, part in parts(rank.execution_s or 0.0, rank)
+            ],
+            "wait": seconds(rank.wait_s),
+        }
+        for rank in demo.pictured.by_rank
+    ]
+    return {
+        "title": title(demo),
+        "library": demo.pictured.library,
+        "bars": bars,
+        "columns": COLUMNS,
+        "rows": rows(demo),
+        "how": how(demo),
+        "remarks": remarks(demo),
+    }
 
 
 def _tiles(result: DemoResult) -> list[dict[str, str]]:
