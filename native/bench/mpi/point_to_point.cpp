@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Latency and bandwidth between two ranks, as OSU's micro-benchmarks measure them: half of a ping-pong's round trip,
+// and windows of messages in flight that one short message acknowledges.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "bench/failure.h"
+#include "bench/mpi/clock.h"
+#include "bench/mpi/statistics.h"
+#include "bench/mpi/tests.h"
+
+namespace powerccl::bench::mpi {
+namespace {
+
+constexpr int kTag = 1;
+constexpr int kAcknowledgeTag = 2;
+
+class Pair {
+ public:
+  Pair(const Options& options, const Mpi& mpi, size_t bytes)
+      : options_(options),
+        mpi_(mpi),
+        bytes_(static_cast<int>(bytes)),
+        peer_(1 - mpi.rank()),
+        compute_us_(options.compute_of_us(mpi.rank(), mpi.size())),
+        send_(bytes, static_cast<char>('a' + mpi.rank())),
+        receive_(bytes),
+        sending_(mpi.abi(), options.window),
+        receiving_(mpi.abi(), options.window) {}
+
+  // Time of the calls of one step, in us, on rank 0: half a round trip, or a window.
+  double step() { return options_.test == Test::kLatency ? ping_pong() / 2 : window(); }
+  double wrong() const {
+    const char expected = static_cast<char>('a' + peer_);
+    const bool receives = options_.test != Test::kBandwidth || mpi_.rank() == 1;
+    return receives ? static_cast<double>(bytes_ - std::ranges::count(receive_, expected)) : 0;
+  }
+
+ private:
+  void send() { mpi_.call().send(send_.data(), bytes_, mpi_.handle().byte, peer_, kTag, mpi_.handle().world); }
+  void receive() {
+    mpi_.call().recv(receive_.data(), bytes_, mpi_.handle().byte, peer_, kTag, mpi_.handle().world,
+                     mpi_.abi().ignore_status);
+  }
+  void acknowledge(bool says) {
+    char byte = 0;
+    if (says) {
+      mpi_.call().send(&byte, 1, mpi_.handle().byte, peer_, kAcknowledgeTag, mpi_.handle().world);
+    } else {
+      mpi_.call().recv(&byte, 1, mpi_.handle().byte, peer_, kAcknowledgeTag, mpi_.handle().world,
+                       mpi_.abi().ignore_status);
+    }
+  }
+  double ping_pong() {
+    compute_us(compute_us_);
+    const int64_t begin_ns = now_ns();
+    if (mpi_.leads()) {
+      send();
+      receive();
+    } else {
+      receive();
+      send();
+    }
+    return to_us(now_ns() - begin_ns);
+  }
+  double window() {
+    const bool both = options_.test == Test::kBothWays;
+    const bool receives = both || mpi_.rank() == 1;
+    const bool sends = both || mpi_.rank() == 0;
+    const Functions& call = mpi_.call();
+    const Handles& handle = mpi_.handle();
+    compute_us(compute_us_);
+    const int64_t begin_ns = now_ns();
+    for (int i = 0; receives && i < options_.window; ++i) {
+      call.irecv(receive_.data(), bytes_, handle.byte, peer_, kTag, handle.world, receiving_.at(i));
+    }
+    for (int i = 0; sends && i < options_.window; ++i) {
+      call.isend(send_.data(), bytes_, handle.byte, peer_, kTag, handle.world, sending_.at(i));
+    }
+    if (sends) call.waitall(options_.window, sending_.data(), mpi_.abi().ignore_status);
+    if (receives) call.waitall(options_.window, receiving_.data(), mpi_.abi().ignore_status);
+    acknowledge(mpi_.rank() == 1);
+    return to_us(now_ns() - begin_ns);
+  }
+
+  const Options& options_;
+  const Mpi& mpi_;
+  int bytes_, peer_;
+  double compute_us_;
+  std::vector<char> send_, receive_;
+  Requests sending_, receiving_;
+};
+
+}  // namespace
+
+void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) {
+  if (mpi.size() != 2) {
+    throw Failure(
+        kExitUsage,
+        std::string(info_of(options.test).name) + " is a test of two ranks, not of " + std::to_string(mpi.size()),
+        "mpiexec -n 2");
+  }
+  const bool latency = options.test == Test::kLatency;
+  if (latency) {
+    report.say("%12s %12s %12s %12s %12s %8s\n", "size_bytes", "avg_us", "median_us", "low_us", "high_us", "wrong");
+  } else {
+    report.say("%12s %12s %14s %12s %8s\n", "size_bytes", "mb_per_s", "median_mb_per_s", "messages_per_s", "wrong");
+  }
+  for (const size_t bytes : sizes_of(options, 1)) {
+    const Iterations iterations = iterations_of(options, bytes);
+    Pair pair(options, mpi, bytes);
+    for (int i = 0; i < iterations.warmup; ++i) pair.step();
+    std::vector<double> steps_us;
+    steps_us.reserve(iterations.measured);
+    mpi.barrier();
+    const double cpu_begin_s = process_cpu_s();
+    const int64_t begin_ns = now_ns();
+    for (int i = 0; i < iterations.measured; ++i) steps_us.push_back(pair.step());
+    const double loop_s = 1e-6 * to_us(now_ns() - begin_ns);
+    const std::vector<double> cpu_s = mpi.gather(process_cpu_s() - cpu_begin_s);
+    const double wrong = mpi.sum(options.check ? pair.wrong() : 0);
+    report.count_wrong(wrong);
+    if (!mpi.leads()) continue;
+    const Spread spread = Spread::of(steps_us);
+    json::Object result;
+    result.add("test", info_of(options.test).name).add("size_bytes", bytes).add("iterations", iterations.measured);
+    result.add("warmup", iterations.warmup);
+    if (latency) {
+      report.say("%12zu %12.3f %12.3f %12.3f %12.3f %8.0f\n", bytes, spread.mean, spread.median, spread.low,
+                 spread.high, wrong);
+      result.add("avg_us", spread.mean).add("min_us", spread.min).add("max_us", spread.max);
+      result.add("median_us", spread.median).add("low_us", spread.low).add("high_us", spread.high);
+    } else {
+      const double messages = options.window * (options.test == Test::kBothWays ? 2.0 : 1.0);
+      // A byte a microsecond is a megabyte (1e6, as OSU counts) a second.
+      const double mb = messages * static_cast<double>(bytes);
+      report.say("%12zu %12.2f %14.2f %14.0f %8.0f\n", bytes, mb / spread.mean, mb / spread.median,
+                 1e6 * messages / spread.mean, wrong);
+      result.add("window", options.window).add("mb_per_s", mb / spread.mean).add("median_mb_per_s", mb / spread.median);
+      result.add("low_mb_per_s", mb / spread.high).add("high_mb_per_s", mb / spread.low);
+      result.add("messages_per_s", 1e6 * messages / spread.mean);
+    }
+    result.add("loop_s", loop_s).add("cpu_s", cpu_s);
+    if (options.check) {
+      result.add("wrong", static_cast<int64_t>(wrong));
+    } else {
+      result.add("wrong", std::nullopt);
+    }
+    report.add(result);
+  }
+}
+
+}  // namespace powerccl::bench::mpi
