@@ -92,7 +92,7 @@ void open_trace(int rank, int size) {
 // Open MPI calls this in every progress loop; only idle ones yield. More than one between two yields: something moved.
 int progress_looped() {
   ThreadState* thread = t_thread;
-  if (thread != nullptr) ++thread->polls;
+  if (thread != nullptr) thread->rounds.round(1);
   return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "doors/mpi/communicators.h"
 #include "doors/mpi/functions.h"
 #include "doors/mpi/library.h"
+#include "doors/mpi/rounds.h"
 #include "runtime/call_accounts.h"
 #include "runtime/environment.h"
 #include "runtime/ticks.h"
@@ -37,7 +38,7 @@ struct ThreadState {
   std::atomic<bool> taken{false};
   bool inside = false;      // a blocking call of this thread is under way
   bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
-  uint32_t polls = 0;       // Open MPI: progress loops since the last idle one
+  Rounds rounds;
   uint16_t index = 0;
   uint64_t start = 0;  // ticks, of the call
   uint64_t flushed = 0;

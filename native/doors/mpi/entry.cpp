@@ -76,6 +76,7 @@ inline Word forward(Words... words) {
     thread->inside = true;
     thread->start = ticks();
     thread->waiter.begin();
+    thread->rounds.begin();
     uint32_t freed = Communicators::kUnknown;
     if constexpr (kKind == Kind::COMM_FREE || kKind == Kind::TYPE_FREE) {
       freed = before_free(thread, kFunction, arguments);

@@ -9,12 +9,9 @@ using namespace powerccl::mpi;
 
 namespace {
 
-void idle(ThreadState* thread) {
+void idle(ThreadState* thread, const void* place) {
   if (thread->by_request) return;
-  const uint32_t polls = thread->polls;
-  thread->polls = 0;
-  // Only idle polls come here. With more than one between two of them, something moved in the others.
-  thread->waiter.idle(g_door.plan, polls == 0 ? Moved::kUnknown : polls == 1 ? Moved::kNothing : Moved::kSomething);
+  thread->waiter.idle(g_door.plan, thread->rounds.visit(place));
 }
 
 }  // namespace
@@ -22,7 +19,7 @@ void idle(ThreadState* thread) {
 extern "C" __attribute__((visibility("default"))) int sched_yield() {
   ThreadState* thread = t_thread;
   if (thread == nullptr || !thread->inside) return static_cast<int>(syscall(SYS_sched_yield));
-  idle(thread);
+  idle(thread, __builtin_return_address(0));
   return 0;
 }
 
@@ -40,12 +37,13 @@ extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(v
   ThreadState* thread = t_thread;
   if (thread == nullptr || !thread->inside) return moved;
   if (g_door.library.hook == Hook::kYield) {
-    if (!g_door.library.open_mpi) ++thread->polls;  // MPICH polls UCX once a round
+    // MPICH polls UCX once a round. What UCX moves counts for nothing with it, so that round may look idle.
+    if (!g_door.library.open_mpi) thread->rounds.round(moved == 0 ? 1 : 2);
   } else if (g_door.library.hook == Hook::kUcx) {
-    if (moved == 0) {
-      idle(thread);  // what moved in shared memory is not seen here
+    if (moved != 0) {
+      thread->rounds.round(2);
     } else {
-      thread->polls = 2;
+      idle(thread, nullptr);  // what moved in shared memory is not seen here
     }
   }
   return moved;

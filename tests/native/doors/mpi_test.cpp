@@ -9,6 +9,7 @@
 
 #include "../runtime/trace_reader.h"
 #include "doors/mpi/communicators.h"
+#include "doors/mpi/rounds.h"
 
 namespace powerccl::mpi {
 namespace {
@@ -39,6 +40,51 @@ TEST(MpiVersion, IsReadFromWhatLibrariesSay) {
   EXPECT_EQ(parsed("something else 9.9").name, "unknown mpi");
   EXPECT_EQ(parsed("").name, "unknown mpi");
   EXPECT_EQ(parsed("Open MPI v").major, 0);
+}
+
+// As Open MPI: one place, and a progress function in every round.
+TEST(Rounds, MoreThanOneBetweenTwoVisitsMeansThatSomethingMoved) {
+  Rounds rounds;
+  const int place = 0;
+  rounds.begin();
+  EXPECT_EQ(rounds.visit(&place), Moved::kUnknown) << "nothing has been counted yet";
+  for (int i = 0; i < 5000; ++i) {
+    rounds.round(1);
+    ASSERT_EQ(rounds.visit(&place), Moved::kNothing);
+  }
+  rounds.round(1);
+  rounds.round(1);
+  EXPECT_EQ(rounds.visit(&place), Moved::kSomething);
+  rounds.round(1);
+  EXPECT_EQ(rounds.visit(&place), Moved::kNothing);
+}
+
+// As MPICH: it yields in its loop after every round, and in its progress function once 200 rounds moved nothing.
+TEST(Rounds, APlaceThatIsLeftOutMeansThatSomethingMoved) {
+  Rounds rounds;
+  const int progress = 0, loop = 0;
+  rounds.begin();
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(rounds.visit(&loop), Moved::kUnknown);
+  rounds.visit(&progress);
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_EQ(rounds.visit(&loop), Moved::kNothing);
+    ASSERT_EQ(rounds.visit(&progress), Moved::kNothing);
+  }
+  EXPECT_EQ(rounds.visit(&loop), Moved::kNothing);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(rounds.visit(&loop), Moved::kSomething) << "its count began anew";
+  EXPECT_EQ(rounds.visit(&progress), Moved::kNothing);
+  EXPECT_EQ(rounds.visit(&loop), Moved::kNothing);
+}
+
+TEST(Rounds, AnotherLoopWithOnePlaceIsNotTakenForWorkForLong) {
+  Rounds rounds;
+  const int progress = 0, loop = 0;
+  rounds.begin();
+  rounds.visit(&loop);
+  rounds.visit(&progress);
+  int awake = 0;
+  for (int i = 0; i < 10000; ++i) awake += rounds.visit(&progress) == Moved::kSomething ? 1 : 0;
+  EXPECT_LE(awake, 2000);
 }
 
 // A library with as many communicators as a test puts in.
