@@ -254,7 +254,8 @@ if managed:
         trace.process(2_000_000_000, 1_000_000_000)
         trace.write(pathlib.Path(os.environ["POWERCCL_RUN_FOLDER"]), f"mpi-{{rank}}.trace")
 pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(
-    json.dumps(dict(seconds=2.0, cpu_s=3.4 if managed else 4.0)))
+    json.dumps(dict(schema=1, summary=dict(run_s=2.0, cpu_s=3.4 if managed else 4.0, sweeps=7, checksum=0.25))))
+assert "--sweeps 7" in " ".join(sys.argv) or os.environ.get("POWERCCL_MPI", "none") == "none"
 """
 
 
@@ -288,6 +289,7 @@ def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> No
     assert "run time 2.00 s 2.00 s 0.0 % (0.0 % to 0.0 %)" in lines
     assert "of it asleep 300 ms" in lines
     assert max(len(line) for line in shown.splitlines()) <= 100
+    assert "all computed the same" in shown
     page = demo_page([], found)
     assert "rank 1" in page
     assert "-15.0 % (-15.0 % to -15.0 %)" in page

@@ -16,17 +16,28 @@ from powerccl.analysis.summary import summarise
 from powerccl.traces.folder import read_run
 
 
-class StencilResult(msgspec.Struct):
-    """What powerccl-bench-mpi wrote: seconds of the measured iterations, and CPU seconds of all ranks in them."""
+class StencilSummary(msgspec.Struct):
+    """Seconds of the measured iterations, CPU seconds of all ranks in them, and what came out.
 
-    seconds: float
+    `sweeps` is the work in an iteration, calibrated where it was not given.
+    """
+
+    run_s: float
     cpu_s: float
+    sweeps: int
+    checksum: float
+
+
+class StencilResult(msgspec.Struct):
+    """What powerccl-bench-mpi writes (native/bench/README.md), as far as it matters here."""
+
+    summary: StencilSummary
 
 
 class StencilRun(msgspec.Struct):
     """One run: the job's own times, and what its traces say (None without the library)."""
 
-    result: StencilResult
+    result: StencilSummary
     mpi: MpiSummary | None
 
 
@@ -37,15 +48,24 @@ def read_stencil(folder: Path, result_file: str) -> StencilRun:
         ValueError: the benchmark's result cannot be read.
         OSError: it is not there.
     """
-    result = msgspec.json.decode((folder / result_file).read_bytes(), type=StencilResult)
-    return StencilRun(result, summarise(read_run(folder)).mpi)
+    return StencilRun(read_stencil_result(folder / result_file), summarise(read_run(folder)).mpi)
+
+
+def read_stencil_result(path: Path) -> StencilSummary:
+    """The benchmark's result.
+
+    Raises:
+        ValueError: it cannot be read.
+        OSError: it is not there.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=StencilResult).summary
 
 
 def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> dict[str, Figure]:
     """Figures by short name. Savings are of pairs run one after the other, so that a slow minute counts for both."""
     figures = {}
     for word, runs in (("without", without), ("with", managed)):
-        figures[f"{word}.run_s"] = _figure([run.result.seconds for run in runs], "s")
+        figures[f"{word}.run_s"] = _figure([run.result.run_s for run in runs], "s")
         figures[f"{word}.cpu_s"] = _figure([run.result.cpu_s for run in runs], "s")
     seen = [run.mpi for run in managed if run.mpi]
     if seen:
@@ -53,10 +73,15 @@ def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]
         figures["with.sleep_s"] = _figure([mpi.sleep_s for mpi in seen], "s")
     pairs = [(before.result, after.result) for before, after in zip(without, managed, strict=True)]
     saved = [change_pct(before.cpu_s, after.cpu_s) for before, after in pairs]
-    slower = [change_pct(before.seconds, after.seconds) for before, after in pairs]
+    slower = [change_pct(before.run_s, after.run_s) for before, after in pairs]
     figures["cpu_saved_pct"] = _figure([-value for value in saved if value is not None], "%")
     figures["slowdown_pct"] = _figure([value for value in slower if value is not None], "%")
     return figures
+
+
+def same_result(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> bool:
+    """Whether all runs computed the same, to the last bit."""
+    return len({run.result.checksum for run in [*without, *managed]}) == 1
 
 
 def _figure(values: list[float], unit: str) -> Figure:

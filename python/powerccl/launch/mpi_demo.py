@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from powerccl.errors import PowercclError
@@ -32,22 +33,39 @@ def job_variables() -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
-def find_mpi(native: NativeFiles) -> tuple[str, str]:
-    """An mpiexec with which two ranks of the benchmark find each other; empty and the reason where there is none."""
+@dataclass(frozen=True)
+class Stencil:
+    """The job: its launcher, and the sweeps of an iteration, the same in every run."""
+
+    launcher: str
+    sweeps: int
+
+    def command(self, native: NativeFiles, iterations: int, result: Path) -> list[str]:
+        """Its command line."""
+        command = [self.launcher, "-n", str(RANKS), str(native.path(BENCH_MPI)), "stencil"]
+        command += ["--imbalance-pct", str(IMBALANCE_PCT), "--iterations", str(iterations)]
+        command += ["--sweeps", str(self.sweeps)] if self.sweeps else []
+        return [*command, "--json", str(result)]
+
+
+def find_stencil(native: NativeFiles) -> tuple[Stencil | None, str]:
+    """The job with an mpiexec whose ranks find each other, calibrated; None and the reason where there is none."""
+    from powerccl.analysis.stencil import read_stencil_result
+
     if not native.has(BENCH_MPI) or not native.has(MPI_DOOR):
-        return "", "this build has no MPI part"
+        return None, "this build has no MPI part"
     reason = "no mpiexec here (pip install mpich brings one)"
     for launcher in find_launchers():
         with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
-            reason = _try(_command(launcher, native, 1, Path(folder) / RESULT_FILE))
-        if not reason:
-            return launcher, ""
-    return "", reason
-
-
-def _command(launcher: str, native: NativeFiles, iterations: int, result: Path) -> list[str]:
-    stencil = [str(native.path(BENCH_MPI)), "stencil", "--imbalance-pct", str(IMBALANCE_PCT)]
-    return [launcher, "-n", str(RANKS), *stencil, "--iterations", str(iterations), "--json", str(result)]
+            result = Path(folder) / RESULT_FILE
+            reason = _try(Stencil(launcher, 0).command(native, 1, result))
+            if reason:
+                continue
+            try:
+                return Stencil(launcher, read_stencil_result(result).sweeps), ""
+            except ValueError as error:
+                reason = f"the benchmark's result cannot be read ({error})"
+    return None, reason
 
 
 def _try(command: list[str]) -> str:
@@ -71,7 +89,7 @@ def _try(command: list[str]) -> str:
 
 
 def run_stencil(
-    native: NativeFiles, launcher: str, mode: str, iterations: int, runs: Path, name: str, say: Callable[[str], None]
+    native: NativeFiles, stencil: Stencil, mode: str, iterations: int, runs: Path, name: str, say: Callable[[str], None]
 ) -> Path:
     """Run it once under a wait mode (`off`: without the library) and return its run folder, with RESULT_FILE in it.
 
@@ -82,7 +100,7 @@ def run_stencil(
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
         written = Path(folder) / RESULT_FILE
         request = Request(
-            command=_command(launcher, native, iterations, written),
+            command=stencil.command(native, iterations, written),
             name=name,
             runs=runs,
             mpi=mode,
