@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "bench/failure.h"
@@ -14,6 +14,9 @@ namespace {
 
 constexpr const char* kHow =
     "install one (`pip install mpich` will do), load its module, or name its libmpi.so with --library";
+
+constexpr const char* kMatching =
+    "use the mpiexec that came with this library, or name the launcher's library with --library";
 
 template <typename Function>
 void find(Function& function, const char* symbol, const std::string& library) {
@@ -37,10 +40,23 @@ int abi_major(void* handle) {
   return major;
 }
 
-std::string first_line(std::string text) {
-  text.resize(std::min(text.find('\n'), text.size()));
-  std::ranges::replace(text, '\t', ' ');
-  return text;
+// "MPICH Version:      5.0.2\n..." and "Open MPI v5.0.11, package: ..." without what follows, and blanks as one.
+std::string short_version(const std::string& text) {
+  std::string out;
+  for (const char c : text.substr(0, text.find_first_of("\n,"))) {
+    const bool blank = c == ' ' || c == '\t';
+    if (!blank || (!out.empty() && out.back() != ' ')) out += blank ? ' ' : c;
+  }
+  return out;
+}
+
+// MPICH's library ends the process when it meets a launcher that it does not understand, before anybody can say why.
+void warn_of_strangers(const Launcher& launcher, AbiKind kind, const std::string& library) {
+  if (launcher.kind != LauncherKind::kOpenMpi || kind != AbiKind::kMpich || launcher.rank != 0) return;
+  std::fprintf(stderr,
+               "powerccl-bench-mpi: note: %s is not the library of %s\n"
+               "hint: should it fail now, %s\n",
+               library.c_str(), launcher.name(), kMatching);
 }
 
 }  // namespace
@@ -94,19 +110,19 @@ void Mpi::load(const Launcher& launcher, const std::string& named) {
 
 Mpi::Mpi(const Launcher& launcher, const std::string& named, int* argc, char*** argv) {
   load(launcher, named);
+  warn_of_strangers(launcher, abi_.kind, path_);
   functions_.init(argc, argv);
   functions_.comm_rank(handle().world, &rank_);
   functions_.comm_size(handle().world, &size_);
   std::vector<char> text(8193);  // the longest of the three ABIs' MPI_MAX_LIBRARY_VERSION_STRING
   int length = 0;
   functions_.library_version(text.data(), &length);
-  version_ = first_line(text.data());
+  version_ = short_version(text.data());
   const std::string wrong = size_mismatch(launcher, size_, path_);
   if (!wrong.empty()) {
     functions_.finalize();
     // One of n processes that each believe to be rank 0 speaks.
-    throw Failure(kExitMissing, launcher.rank == 0 ? wrong : "",
-                  "use the mpiexec that came with this library, or name the launcher's library with --library");
+    throw Failure(kExitMissing, launcher.rank == 0 ? wrong : "", kMatching);
   }
 }
 
