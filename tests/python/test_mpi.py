@@ -82,6 +82,18 @@ def test_tables_hold_the_latest_sums(tmp_path: Path) -> None:
     assert run.mpi[0].last_ns() == 2010 * MS
 
 
+def test_the_latest_sums_count_whatever_their_order(tmp_path: Path) -> None:
+    trace = mpi_trace(0, 1)
+    trace.mpi_total(30 * MS, "Bcast", 3, 3 * MS)
+    trace.mpi_total(30 * MS, "Bcast", 4, 4 * MS)  # at the same time: the one written last
+    trace.mpi_total(20 * MS, "Bcast", 2, 2 * MS)
+    trace.mpi_total(20 * MS, "Bcast", 7, 7 * MS, thread=1)
+    trace.mpi_total(25 * MS, "Bcast", 8, 8 * MS, size=8)
+    trace.mpi_total(25 * MS, "Reduce", 9, 9 * MS)
+    trace.write(tmp_path, "mpi-0.trace")
+    assert sorted(mpi_tables.mpi_totals(read_run(tmp_path))["calls"].to_list()) == [4, 7, 8, 9]
+
+
 def test_size_classes_are_powers_of_two(tmp_path: Path) -> None:
     trace = mpi_trace(0, 1)
     sizes = {0: 0, 1: 1, 3: 2, 1023: 512, 1024: 1024, 1 << 62: 1 << 62}

@@ -129,6 +129,8 @@ def test_why_nothing_was_seen(launcher: bool, image: bytes, words: str | None, t
     assert bool(why_unseen(["app"], environment, folder, "auto", True))  # among an MPI launcher's ranks
     assert why_unseen(command, environment, folder, "off", False) == ("MPI was not recorded: it is off" * launcher)
     assert why_unseen(command, {"PATH": str(tmp_path)}, folder, "auto", False) == ""
+    disabled = {**environment, "POWERCCL_DISABLE": "1"}
+    assert why_unseen(["mpiexec", "app"], disabled, folder, "auto", False).endswith("POWERCCL_DISABLE is set")
     (folder / "mpi-0.trace").write_bytes(b"")
     assert why_unseen(command, environment, folder, "auto", True) == ""
 

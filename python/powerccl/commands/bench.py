@@ -4,32 +4,58 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from powerccl.commands import fail
+from powerccl.errors import PowercclError
 from powerccl.launch.child import ChildNotStartedError, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform
-from powerccl.launch.native import BENCH, find_native
+from powerccl.launch.native import BENCH, BENCH_MPI, find_native
+
+# An MPI launcher has started this process when one of them is set.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 @click.command("bench", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server, e.g. t4x8. No GPU needed.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PATTERN|train] [OPTIONS]...")
-def command(emulate: str, arguments: tuple[str, ...]) -> int:
+@click.option("--mpi", is_flag=True, help="Measure the MPI library, on CPUs, with powerccl-bench-mpi.")
+@click.option("-n", "count", type=click.IntRange(1), hidden=True)
+@click.option("--ranks", type=click.IntRange(1), help="With --mpi: how many ranks to start (-n too).  [default: 2]")
+@click.option("--mpiexec", default="", metavar="PATH", help="With --mpi: the launcher to start them with.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PATTERN|train|TEST] [OPTIONS]...")
+def command(
+    emulate: str, mpi: bool, count: int | None, ranks: int | None, mpiexec: str, arguments: tuple[str, ...]
+) -> int:
     """Measure collectives, or replay a training step, with powerccl-bench.
 
     Takes NCCL tests' own options; `powerccl bench --emulate t4x8 -- --help` lists all of them.
     The exit code is powerccl-bench's.
 
+    With --mpi, measures an MPI library instead: latency and bandwidth as OSU's benchmarks do, and what waiting costs.
+    `powerccl bench --mpi -- --help` lists its tests. Under mpiexec or srun, each rank runs it.
+
     \b
     powerccl bench --emulate t4x8 all_reduce -b 1M -e 64M -f 2
     powerccl bench train --model microllama
+    powerccl bench --mpi -n 4 allreduce -b 8 -e 1M
+    powerccl run -- powerccl bench --mpi stencil --imbalance-pct 20
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     native = find_native()
-    program = str(native.path(BENCH))
     rest = list(arguments[1:] if arguments[:1] == ("--",) else arguments)
+    if mpi:
+        if emulate:
+            fail("--mpi and --emulate do not go together", "MPI is measured on this machine's own CPUs")
+        _run_mpi([str(native.path(BENCH_MPI)), *rest], count or ranks, mpiexec)
+    if ranks is not None or mpiexec:
+        fail("--ranks and --mpiexec are options of --mpi", "powerccl bench --mpi -n 2 allreduce; GPUs are chosen by -g")
+    if count is not None:
+        rest = ["-n", str(count), *rest]  # powerccl-bench's own: iterations
+    program = str(native.path(BENCH))
     if not emulate:
         os.execv(program, [program, *rest])
     platform = emulated_platform(native, emulate)
@@ -38,3 +64,41 @@ def command(emulate: str, arguments: tuple[str, ...]) -> int:
             return run_child([program, *rest], emulation.environment(os.environ)).code
         except ChildNotStartedError as error:
             fail(str(error), f"reinstall powerccl: {Path(program)} does not run here", error.code)
+
+
+def _run_mpi(program: list[str], ranks: int | None, mpiexec: str) -> NoReturn:
+    """Become powerccl-bench-mpi where a launcher has started us, else become a launcher of it."""
+    if any(name in os.environ for name in _RANK_VARIABLES):
+        if ranks is not None or mpiexec:
+            fail("-n and --mpiexec: an MPI launcher has started this already", "give the number of ranks to it")
+        os.execv(program[0], program)
+    if any(word in ("-h", "--help", "--version") for word in program[1:]):
+        os.execv(program[0], program)
+    launcher = find_launcher(mpiexec, os.environ)
+    count = ranks or 2
+    # Open MPI, 5 and 4, refuses more ranks than cores unless it is told that they are meant.
+    allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    environment = {**(allowed if count > (os.cpu_count() or 1) else {}), **os.environ}
+    try:
+        os.execve(launcher, [launcher, "-n", str(count), *program], environment)
+    except OSError as error:
+        fail(f"cannot run {launcher}: {error.strerror}", "name the mpiexec of your MPI library with --mpiexec")
+
+
+def find_launcher(named: str, environment: Mapping[str, str]) -> str:
+    """Absolute path of the mpiexec to use: the named one, else the one in PATH.
+
+    Raises:
+        PowercclError: there is none.
+    """
+    found = shutil.which(named or "mpiexec", path=environment.get("PATH"))
+    if found:
+        return str(Path(found).absolute())
+    if named:
+        raise PowercclError(
+            f"--mpiexec {named}: no such program", "name the mpiexec of your MPI library, with its path"
+        )
+    raise PowercclError(
+        "mpiexec is not in PATH",
+        "install an MPI library (`pip install mpich` will do), load its module, or name its launcher with --mpiexec",
+    )

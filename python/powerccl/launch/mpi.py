@@ -93,6 +93,8 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
     launched = among_ranks or is_launcher(command)
     if mode == "off":
         return "MPI was not recorded: it is off" if launched else ""
+    if environment.get("POWERCCL_DISABLE", "0") not in ("", "0"):
+        return "MPI was not recorded: POWERCCL_DISABLE is set" if launched else ""
     if "LD_PRELOAD" not in environment or any(folder.glob("mpi-*.trace")):
         return ""
     program = program_behind(command, environment)

@@ -89,9 +89,15 @@ def mpi_totals(run: RunData) -> pl.DataFrame:
 
 def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.void]:
     """The latest row of each key; of two at the same time, the one written last."""
-    order = np.argsort(rows["time_ns"], kind="stable")
-    latest = {tuple(int(rows[name][i]) for name in key): i for i in order.tolist()}
-    return rows[list(latest.values())]
+    if not len(rows):
+        return rows
+    columns = [rows[name] for name in key]
+    order = np.lexsort((np.arange(len(rows)), rows["time_ns"], *columns))  # the last column is the first to sort by
+    ends = np.zeros(len(rows), bool)
+    ends[-1] = True
+    for column in columns:
+        ends[:-1] |= column[order[1:]] != column[order[:-1]]
+    return rows[np.sort(order[ends])]
 
 
 def mpi_calls(run: RunData) -> pl.DataFrame:
