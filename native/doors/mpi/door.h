@@ -39,6 +39,7 @@ struct ThreadState {
   bool inside = false;      // a blocking call of this thread is under way
   bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
   Rounds rounds;
+  uint32_t visits = 0;  // of the idle loop, in this call
   uint16_t index = 0;
   uint64_t start = 0;  // ticks, of the call
   uint64_t flushed = 0;

@@ -77,6 +77,7 @@ inline Word forward(Words... words) {
     thread->start = ticks();
     thread->waiter.begin();
     thread->rounds.begin();
+    thread->visits = 0;
     uint32_t freed = Communicators::kUnknown;
     if constexpr (kKind == Kind::COMM_FREE || kKind == Kind::TYPE_FREE) {
       freed = before_free(thread, kFunction, arguments);
