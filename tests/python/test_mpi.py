@@ -263,6 +263,20 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "communication" not in shown
 
 
+def test_several_communicators_are_listed(tmp_path: Path) -> None:
+    for rank in range(4):
+        trace = mpi_trace(rank, 4)
+        trace.mpi_comm(20 * MS, 1, 50 + rank // 2, 2)
+        trace.mpi_total(100 * MS, "Bcast", 10, (rank // 2 + 1) * MS, MS, comm=1)
+        trace.mpi_total(100 * MS, "Barrier", 10, 5 * MS)
+        trace.write(tmp_path, f"mpi-{rank}.trace")
+    run = summarise(read_run(tmp_path))
+    shown = [" ".join(line.split()) for line in printed(run, 80).splitlines()]
+    assert "world 4 40 5.00 ms 0 s" in shown
+    assert "of rank 2 and others 2 20 2.00 ms 1.00 ms" in shown
+    assert "of rank 0 and others 2 20 1.00 ms 1.00 ms" in shown
+
+
 def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run")
     for path in mpi_run(tmp_path / "other").glob("mpi-*.trace"):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powerccl.analysis.findings import MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.analysis.findings import MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.patterns import format_bytes
 from powerccl.reports.text import joules, number, percent, seconds
 
@@ -16,6 +16,7 @@ CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
 NARROW = 84
 MAX_ROWS = 8
 MAX_RANKS = 8
+MAX_COMMS = 5
 UNEVEN = 0.005  # of the run: collectives that wait less are even enough
 WORTH_SHOWING = 0.001  # of the time in MPI: calls below are left to summary.json
 
@@ -42,6 +43,9 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     if mpi.rows:
         console.print()
         console.print(_calls(mpi, narrow))
+    if sum(comm.nranks > 0 for comm in mpi.comms) > 1:
+        console.print()
+        console.print(_comms(mpi.comms))
     if len(mpi.by_rank) > 1:
         console.print()
         for line in rank_lines(mpi, width):
@@ -154,6 +158,21 @@ def _call(row: MpiRow, narrow: bool) -> list[str]:
     if not narrow:
         cells += [seconds(row.sleep_per_rank_s), seconds(row.transfer_per_rank_s)]
     return [*cells, seconds(row.time_s / row.calls if row.calls else None)]
+
+
+def _comms(comms: list[MpiComm]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("communicator", no_wrap=True)
+    for column in ("ranks", "calls", "time / member", "waiting"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for comm in comms[:MAX_COMMS]:
+        name = comm.name or (f"of rank {comm.ranks[0]} and others" if comm.nranks else "none named (MPI_Wait, …)")
+        members = len(comm.ranks)
+        size = str(comm.nranks) if comm.nranks else ""
+        table.add_row(name, size, str(comm.calls), seconds(comm.time_s / members), seconds(comm.wait_s / members))
+    if len(comms) > MAX_COMMS:
+        table.add_row(f"… {len(comms) - MAX_COMMS} more in summary.json", style="dim")
+    return table
 
 
 def _pictured(ranks: list[MpiRank]) -> list[MpiRank]:
