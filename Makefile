@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize wheel \
-        figures-demo bench clean help
+        figures-demo figures-mpi bench clean help
 
 all: native
 
@@ -44,6 +44,10 @@ demo: native
 # make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
 figures-demo: native
 	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
+
+# make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
+figures-mpi: native
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi --out build/figures/mpi.json
 
 test: lint test-native test-python test-e2e
 
