@@ -30,6 +30,10 @@ build/deps/.ready:
 	tools/fetch-test-libraries build/deps
 	touch $@
 
+build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
+	PYTHON=$(BIN)/python tools/fetch-mpi build/deps/mpi
+	touch $@
+
 # make native    the libraries and programs, into build/native/stage
 native: setup
 	cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
@@ -58,7 +62,7 @@ test-native: build/test/.configured
 test-python: setup
 	$(BIN)/python -m pytest tests/python
 
-test-e2e: test-native
+test-e2e: test-native build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest tests/e2e
 
 # make lint    formatting, static checks and the arrows between the rooms
