@@ -26,7 +26,7 @@ int parent_of(int pid) {
   std::getline(file, text);
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos || name_end + 4 > text.size()) return 0;
-  return std::atoi(text.c_str() + name_end + 4);
+  return static_cast<int>(std::strtol(text.c_str() + name_end + 4, nullptr, 10));
 }
 
 // A launcher in PREFIX/bin has its library in PREFIX/lib.
@@ -95,8 +95,8 @@ std::vector<std::string> library_candidates(const Launcher& launcher, const std:
   std::vector<std::string> candidates;
   for (const std::string& folder : launcher.folders) {
     for (const std::string& name : first) {
-      const std::string path = folder + "/" + name;
-      if (access(path.c_str(), R_OK) == 0) candidates.push_back(path);
+      const auto path = std::filesystem::path(folder) / name;
+      if (access(path.c_str(), R_OK) == 0) candidates.push_back(path.string());
     }
   }
   candidates.insert(candidates.end(), first.begin(), first.end());

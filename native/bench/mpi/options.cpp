@@ -17,20 +17,20 @@ namespace {
 constexpr size_t kLargeBytes = 8192;  // OSU's limit between many and few repetitions
 
 constexpr TestInfo kTests[] = {
-    {Test::kLatency, "latency", false, false},
-    {Test::kBandwidth, "bw", false, false},
-    {Test::kBothWays, "bibw", false, false},
-    {Test::kBarrier, "barrier", false, false},
-    {Test::kBroadcast, "bcast", false, false},
-    {Test::kReduce, "reduce", true, false},
-    {Test::kAllReduce, "allreduce", true, false},
-    {Test::kAllGather, "allgather", false, true},
-    {Test::kReduceScatter, "reduce_scatter", true, false},
-    {Test::kAllToAll, "alltoall", false, true},
-    {Test::kGather, "gather", false, true},
-    {Test::kScatter, "scatter", false, true},
-    {Test::kWait, "wait", false, false},
-    {Test::kStencil, "stencil", false, false},
+    {"latency", Test::kLatency, false, false},
+    {"bw", Test::kBandwidth, false, false},
+    {"bibw", Test::kBothWays, false, false},
+    {"barrier", Test::kBarrier, false, false},
+    {"bcast", Test::kBroadcast, false, false},
+    {"reduce", Test::kReduce, true, false},
+    {"allreduce", Test::kAllReduce, true, false},
+    {"allgather", Test::kAllGather, false, true},
+    {"reduce_scatter", Test::kReduceScatter, true, false},
+    {"alltoall", Test::kAllToAll, false, true},
+    {"gather", Test::kGather, false, true},
+    {"scatter", Test::kScatter, false, true},
+    {"wait", Test::kWait, false, false},
+    {"stencil", Test::kStencil, false, false},
 };
 
 enum Long {

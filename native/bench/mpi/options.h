@@ -28,8 +28,8 @@ enum class Test {
 };
 
 struct TestInfo {
-  Test test;
   const char* name;
+  Test test;
   bool reduces;        // counts floats rather than bytes
   bool per_rank_pair;  // the buffer on one side holds a block for each rank
 };
