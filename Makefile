@@ -50,7 +50,7 @@ figures-demo: native
 	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
 
 # make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
-figures-mpi: native
+figures-mpi: native build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi --out build/figures/mpi.json
 
 test: lint test-native test-python test-e2e
