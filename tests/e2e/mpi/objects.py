@@ -3,6 +3,7 @@
 
 import array
 import hashlib
+import os
 import time
 
 from mpi4py import MPI
@@ -45,4 +46,4 @@ part = world.Split(rank % 2, -rank)
 results.append(part.allgather(rank))
 part.Free()
 digest = hashlib.sha256(repr(results).encode()).hexdigest()
-print(f"rank {rank}: {results[0]} {len(results)} {digest}", flush=True)
+os.write(1, f"rank {rank}: {results[0]} {len(results)} {digest}\n".encode())
