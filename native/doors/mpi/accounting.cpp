@@ -28,7 +28,7 @@ uint64_t size_of_type(ThreadState* thread, Word word) {
 uint64_t sum_of(Word array, int entries, bool large) {
   int64_t sum = 0;
   for (int i = 0; i < entries; ++i) {
-    sum += large ? reinterpret_cast<const int64_t*>(array)[i] : reinterpret_cast<const int32_t*>(array)[i];
+    sum += large ? pointer_to<int64_t>(array)[i] : pointer_to<int32_t>(array)[i];
   }
   return sum > 0 ? static_cast<uint64_t>(sum) : 0;
 }
@@ -36,6 +36,7 @@ uint64_t sum_of(Word array, int entries, bool large) {
 uint64_t bytes_of(ThreadState* thread, Function function, bool large, const Word* arguments,
                   const CommunicatorKnown& communicator) {
   const Signature& signature = kSignatures[function];
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): -1 is none
   int count = signature.count, type = signature.type;
   if (type < 0) return 0;
   const bool collective = signature.kind == Kind::COLLECTIVE || signature.kind == Kind::COLLECTIVE_V;
@@ -97,9 +98,9 @@ uint32_t before_free(ThreadState* thread, Function function, const Word* argumen
   if (arguments[0] == 0) return Communicators::kUnknown;
   Word handle = 0;
   if (g_door.library.int_handles) {
-    handle = *reinterpret_cast<const int32_t*>(arguments[0]);
+    handle = *pointer_to<int32_t>(arguments[0]);
   } else {
-    handle = *reinterpret_cast<const Word*>(arguments[0]);
+    handle = *pointer_to<Word>(arguments[0]);
   }
   if (handle == g_door.library.comm_null) return Communicators::kUnknown;
   const uint32_t index = communicator_of(thread, handle).index;

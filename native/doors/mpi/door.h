@@ -69,8 +69,8 @@ struct Door {
   ThreadState pool[kThreads];
 };
 
-extern Door g_door;
-extern __thread ThreadState* t_thread __attribute__((tls_model("initial-exec")));
+extern constinit Door g_door;
+extern constinit __thread ThreadState* t_thread __attribute__((tls_model("initial-exec")));
 
 // door.cpp
 // Called before and after the library's own initialisation; `result` is its MPI error code.

@@ -11,6 +11,12 @@ namespace powerccl::mpi {
 // `int` only the low half of its word means anything.
 using Word = intptr_t;
 
+// What a pointer argument points at.
+template <class T>
+inline const T* pointer_to(Word word) {
+  return reinterpret_cast<const T*>(word);  // NOLINT(performance-no-int-to-ptr): a pointer is what it was
+}
+
 enum class Kind : uint8_t {
   COLLECTIVE,    // over a communicator
   COLLECTIVE_V,  // the count is an array, one for each rank

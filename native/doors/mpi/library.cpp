@@ -117,6 +117,7 @@ bool identify(Library* library) {
     library->comm_self = 0x102;
     library->in_place = 1;
     library->status_ignore = 0;
+    library->proc_null = -3;
   } else if (world != 0) {
     library->open_mpi = true;
     library->comm_world = world;
@@ -124,6 +125,7 @@ bool identify(Library* library) {
     library->comm_null = object("ompi_mpi_comm_null");
     library->in_place = 1;
     library->status_ignore = 0;
+    library->proc_null = -2;
   } else {  // the MPICH ABI: MPICH, Intel MPI, MVAPICH, Cray MPICH
     library->int_handles = true;
     library->comm_null = 0x04000000;

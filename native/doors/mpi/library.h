@@ -21,6 +21,7 @@ struct Library {
   bool open_mpi = false;
   Word comm_world = 0, comm_self = 0, comm_null = 0;
   Word in_place = 0, status_ignore = 0;
+  int proc_null = -1;
   bool int_handles = false;  // a handle is the low half of its word
   int thread_level = 0;
 

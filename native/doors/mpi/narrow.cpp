@@ -79,7 +79,7 @@ int Narrowed::narrow(Function function, Word* arguments) {
   const int entries = entries_of(*shape, arguments);
   for (int i = 0; i < 4 && entries > 0; ++i) {
     if (shape->arrays[i] < 0 || arguments[shape->arrays[i]] == 0) continue;
-    const int64_t* wide = reinterpret_cast<const int64_t*>(arguments[shape->arrays[i]]);
+    const int64_t* wide = pointer_to<int64_t>(arguments[shape->arrays[i]]);
     copies_[i] = static_cast<int*>(malloc(sizeof(int) * static_cast<size_t>(entries)));
     if (copies_[i] == nullptr) return kErrOther;
     for (int entry = 0; entry < entries; ++entry) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs that end, start or behave in ways of their own, by name:
-// abort, killed, never, children, alarm, yields, plain.
+// abort, killed, never, children, alarm, yields, many, plain.
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,10 +18,11 @@ static void on_alarm(int number) {
 
 static int children(int rank) {
   int failed = 0;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 4; ++i) {
     const pid_t child = fork();
     if (child == 0) {
       if (i == 0) _exit(11);
+      if (i == 3) exit(13);  // by way of what libraries do at exit
       execlp("sh", "sh", "-c", i == 1 ? "exit 12" : "kill -9 $$", (char*)NULL);
       _exit(99);
     }
@@ -65,6 +66,25 @@ int main(int count, char** words) {
     MPI_Barrier(MPI_COMM_WORLD);
   } else if (strcmp(what, "children") == 0) {
     note(" failed=%d", children(rank));
+    for (int i = 0; i < 100; ++i) MPI_Allreduce(&value, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  } else if (strcmp(what, "many") == 0) {
+    // One rank has more communicators than the others, and than anybody expects.
+    static MPI_Comm own[6000], copy;
+    int made = 0;
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    for (; rank == 0 && made < 6000 && MPI_Comm_dup(MPI_COMM_SELF, &own[made]) == MPI_SUCCESS; ++made) {
+      MPI_Barrier(own[made]);
+    }
+    if (made > 100 && made < 6000) {  // the library has no more; leave it room for one
+      for (int i = 0; i < 50; ++i) MPI_Comm_free(&own[--made]);
+    }
+    for (int i = 0; i < 3; ++i) {
+      MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+      MPI_Allreduce(&value, &sum, 1, MPI_LONG, MPI_SUM, copy);
+      MPI_Barrier(copy);
+      MPI_Comm_free(&copy);
+    }
+    while (made > 0) MPI_Comm_free(&own[--made]);
   } else if (strcmp(what, "alarm") == 0) {
     // A timer of its own, every millisecond, also while it waits in MPI: neither lost nor in the way.
     struct sigaction action = {.sa_handler = on_alarm};

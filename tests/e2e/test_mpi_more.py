@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI programs that do not look like the usual one: spawning, without MPI_Init, in plugins, linked in other ways."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from mpi import PROGRAMS, Mpi
+from mpi import mpi_library as mpi_library
+from test_mpi_programs import counted, lines_of_the_door, result, same, without
+
+BOTH = pytest.mark.parametrize("door", ["auto", "published"])
+
+
+@BOTH
+def test_files(mpi: Mpi, door: str, tmp_path: Path) -> None:
+    program = [str(mpi.program("files.c")), str(tmp_path / "file")]
+    done = same(mpi, program, 3, door, tmp_path / "run")
+    assert (done.returncode, len(result(done)[1])) == (0, 3)
+    assert counted(tmp_path / "run")[0, "MPI_File_write_at_all"] == (1, 8000)
+
+
+@BOTH
+def test_spawned_processes(mpi: Mpi, door: str) -> None:
+    program = [str(mpi.program("spawn.c"))]
+    if without(mpi, program, 2)[0] != 0:
+        pytest.skip(f"{mpi.id} spawns nothing here, whoever looks on")
+    done = mpi.run(program, 2, door=door, timeout=30)
+    assert result(done) == without(mpi, program, 2)
+
+
+@BOTH
+def test_sessions(mpi: Mpi, door: str) -> None:
+    program = [str(mpi.program("sessions.c"))]
+    if without(mpi, program, 2)[0] != 0:
+        pytest.skip(f"{mpi.id}'s own sessions fail, whoever looks on")
+    same(mpi, program, 2, door)
+
+
+@BOTH
+def test_one_rank_has_many_communicators(mpi: Mpi, door: str) -> None:
+    program = [str(mpi.program("unusual.c")), "many"]
+    expected = without(mpi, program, 2)
+    assert expected[0] == 0
+    assert result(mpi.run(program, 2, door=door, timeout=30)) == expected
+
+
+@pytest.mark.parametrize("how", ["local", "deep"])
+def test_plugin(mpi: Mpi, how: str, tmp_path: Path) -> None:
+    assert mpi.scratch is not None
+    plugin = mpi.scratch / "plugin.so"
+    if not plugin.exists():
+        mpi.compile(PROGRAMS / "plugin.c", plugin, ["-DPLUGIN", "-shared", "-fPIC"])
+    program = mpi.scratch / "opens-plugin"
+    if not program.exists():
+        subprocess.run(["cc", PROGRAMS / "plugin.c", "-o", program, "-ldl"], check=True, timeout=60)
+    done = same(mpi, [str(program), str(plugin), how], 2, "auto", tmp_path)
+    assert (done.returncode, len(result(done)[1])) == (3, 2)
+    if how == "local":  # bound deeply, a library's symbols come before the preloaded ones
+        assert counted(tmp_path)[0, "MPI_Allreduce"] == (3, 24)
+
+
+def test_threads_beside_a_waiting_one_yield_as_ever(mpi: Mpi) -> None:
+    program = [str(mpi.program("openmp.c", ["-fopenmp"]))]
+    done = same(mpi, program, 2, "auto")
+    yields = [int(each) for each in re.findall(r"yields (\d+)", done.stderr)]
+    assert len(yields) == 2
+    # Of 100 ms that rank 1 waits, a yield takes a few hundred ns, or a time slice where others want the core.
+    assert max(yields) > 1000
+
+
+def test_statically_linked_mpi(tmp_path: Path) -> None:
+    """Debian's libmpich.a; what it is built on stays shared, so that the door sees parts of MPI without MPI."""
+    mpi = Mpi("debian_mpich", tmp_path)
+    if missing := mpi.missing():
+        pytest.skip(f"{mpi.id} is not installed: {missing}")
+    folder = mpi.library.parent
+    fabric = next(folder.glob("libfabric.so.*"), None)
+    objects = [folder / "libmpich.a", "-lucp", "-lucs", "-luct", fabric, "-lhwloc", "-lpthread", "-lm", "-lrt"]
+    program = tmp_path / "static-mpi"
+    include = ["-I/usr/include/x86_64-linux-gnu/mpich"]
+    link = ["cc", *include, PROGRAMS / "unusual.c", "-o", program, *filter(None, objects)]
+    if subprocess.run(link, capture_output=True, timeout=60, check=False).returncode != 0:
+        pytest.skip("libmpich.a does not link here: libmpich-dev, libucx-dev, libfabric-dev, libhwloc-dev")
+    for door in ("auto", "published"):
+        done = same(mpi, [str(program), "plain"], 2, door)
+        assert (done.returncode, len(result(done)[1])) == (0, 2)
+
+
+@pytest.mark.parametrize("what", ["abort", "killed"])
+def test_bad_ends_in_published_mode(mpi: Mpi, what: str) -> None:
+    program = [str(mpi.program("unusual.c")), what]
+    assert without(mpi, program, 2)[0] != 0
+    same(mpi, program, 2, "published")
+
+
+def test_children_leave_the_trace_alone(mpi: Mpi, tmp_path: Path) -> None:
+    done = same(mpi, [str(mpi.program("unusual.c")), "children"], 2, "auto", tmp_path)
+    assert done.returncode == 0
+    counts = counted(tmp_path)
+    assert [counts[rank, "MPI_Allreduce"] for rank in range(2)] == [(101, 808), (101, 808)]
+
+
+def test_published_among_others_without_the_door(mpi: Mpi) -> None:
+    """Point to point, threads and windows: what is agreed on must not depend on who has the door."""
+    for name in ("point_to_point.c", "window.c"):
+        program = [str(mpi.program(name, ["-pthread"]))]
+        done = mpi.run(program, 2, door="published", only_rank_0=True)
+        assert result(done) == without(mpi, program, 2)
+        assert len(lines_of_the_door(done)) <= 1
