@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mpi import PROGRAMS, Mpi
 from mpi import mpi_library as mpi_library
-from test_mpi_programs import counted, lines_of_the_door, result, same, without
+from test_mpi_programs import counted, lines_of_the_door, result, same, same_end, without
 
 BOTH = pytest.mark.parametrize("door", ["auto", "published"])
 
@@ -90,11 +90,8 @@ def test_statically_linked_mpi(tmp_path: Path) -> None:
         assert (done.returncode, len(result(done)[1])) == (0, 2)
 
 
-@pytest.mark.parametrize("what", ["abort", "killed"])
-def test_bad_ends_in_published_mode(mpi: Mpi, what: str) -> None:
-    program = [str(mpi.program("unusual.c")), what]
-    assert without(mpi, program, 2)[0] != 0
-    same(mpi, program, 2, "published")
+def test_a_rank_is_killed_in_published_mode(mpi: Mpi) -> None:
+    same_end(mpi, "killed", "published")
 
 
 def test_children_leave_the_trace_alone(mpi: Mpi, tmp_path: Path) -> None:

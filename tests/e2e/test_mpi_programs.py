@@ -124,10 +124,18 @@ def test_a_waiting_rank_serves_its_window(mpi: Mpi) -> None:
     assert each_us(done) < 20 * each_us(alone) + 200
 
 
-def test_abort(mpi: Mpi) -> None:
-    program = [str(mpi.program("unusual.c")), "abort"]
-    assert without(mpi, program, 2)[0] == 7
-    same(mpi, program, 2, "auto")
+def same_end(mpi: Mpi, what: str, door: str) -> None:
+    """The exit code is the program's own; whether a launcher still passes on what was printed before is its luck."""
+    program = [str(mpi.program("unusual.c")), what]
+    done = mpi.run(program, 2, door=door)
+    assert done.returncode == without(mpi, program, 2)[0] != 0, done.stderr
+    assert not lines_of_the_door(done)
+
+
+@pytest.mark.parametrize("door", ["auto", "published"])
+def test_abort(mpi: Mpi, door: str) -> None:
+    assert without(mpi, [str(mpi.program("unusual.c")), "abort"], 2)[0] == 7
+    same_end(mpi, "abort", door)
 
 
 def test_a_rank_is_killed(mpi: Mpi, tmp_path: Path) -> None:

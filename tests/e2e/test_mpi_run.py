@@ -47,8 +47,7 @@ def test_around_the_launcher(job: Powerccl, mpi: Mpi, mode: str) -> None:
     (folder,) = job.runs
     assert sorted(path.name for path in folder.glob("mpi-*.trace")) == [f"mpi-{rank}.trace" for rank in range(3)]
     counts = counted(folder)
-    assert {counts[rank, "MPI_Scan"] for rank in range(3)} == {counts[0, "MPI_Scan"]}
-    assert counts[0, "MPI_Scan"][0] > 0
+    assert min(counts[rank, "MPI_Scan"][0] for rank in range(3)) > 0
     assert "MPI" in done.err
     assert "MPI_Barrier" in json.dumps(summary(folder))
 

@@ -17,6 +17,7 @@ struct CommunicatorKnown {
   uint32_t index = 0;  // in the trace
   int size = 0, rank = 0;
   bool inter = false;
+  bool in_world = false;  // all its members are of this process's MPI_COMM_WORLD, and so on each of them
 };
 
 class Communicators {
@@ -27,6 +28,7 @@ class Communicators {
   // Looks the handle up, asks the library the first time, and records it. Takes a lock: callers keep their own cache,
   // valid while `generation` stays the same. A communicator with the same members as an earlier one is that one: what
   // identifies it is the same on all ranks without asking them.
+  // Beyond `kMost` handles at a time it asks the library each time: what is known never depends on how many there are.
   CommunicatorKnown look_up(const Library& library, Word handle, TraceWriter* trace);
   void freed(Word handle);
 
@@ -42,7 +44,10 @@ class Communicators {
     uint64_t id = 0;
     int size = 0;
   };
-  uint64_t members_id(const Library& library, Word handle, int size, bool* sound);
+  bool ask(const Library& library, Word handle, CommunicatorKnown* known, uint64_t* id);
+  bool members(const Library& library, Word handle, CommunicatorKnown* known, uint64_t* id);
+  uint32_t index_of(Word handle, const Library& library, const CommunicatorKnown& known, uint64_t id,
+                    TraceWriter* trace);
 
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::atomic<uint32_t> generation_{1};

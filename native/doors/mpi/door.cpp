@@ -55,9 +55,17 @@ void record_process() {
   g_door.trace.append(record);
 }
 
-void open_trace(int rank, int size) {
+void open_trace() {
   const Environment& environment = g_door.environment;
   if (environment.run_folder[0] == '\0') return;
+  const Library& library = g_door.library;
+  int rank = environment.rank, size = 0;
+  // Of a program of sessions alone its launcher knows what it is, or nobody.
+  if (!library.world_is_up.load(std::memory_order_relaxed) || library.comm_rank(library.comm_world, &rank) != 0 ||
+      library.comm_size(library.comm_world, &size) != 0) {
+    rank = environment.rank < 0 ? 0 : environment.rank;
+    size = 0;
+  }
   powerccl_trace_header header = {};
   header.flags = 1u;
   header.rank = rank;
@@ -81,6 +89,7 @@ void open_trace(int rank, int size) {
     // Half of the room is kept for the sums, which tell everything but when.
     g_door.long_calls_left.store(environment.trace_limit_bytes / POWERCCL_TRACE_RECORD_BYTES / 2,
                                  std::memory_order_relaxed);
+    g_door.trace.note(g_door.waits);
     return;
   }
   char reason[64];
@@ -111,6 +120,53 @@ void forked_child() {
   g_door.trace.close();
 }
 
+// Everything that needs no MPI_COMM_WORLD. False: this library cannot be worked with.
+bool arm() {
+  Library& library = g_door.library;
+  if (!identify(&library)) {
+    if (g_door.environment.speaks()) {
+      say("nothing is recorded or changed in this job; use a library that has the MPI profiling interface",
+          "this MPI library lacks PMPI_ functions");
+    }
+    return false;
+  }
+  const MpiEnvironment& settings = g_door.settings;
+  g_door.clock.begin();
+  const WaitTable table = machine_wait_table(g_door.clock);
+  const WaitChoice choice = choose_wait_method(table, settings.method);
+  g_door.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
+  // Its idle loop does not tell whether others' messages moved in shared memory, so none waits longer for this rank.
+  if (library.hook == Hook::kUcx) g_door.plan.longest_ticks = g_door.clock.from_ns(kLongestBlindNs);
+  g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
+  g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
+  copy_text(g_door.waits, sizeof(g_door.waits), choice.text);
+  if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_door.environment.speaks()) {
+    say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
+        library.name);
+  }
+  if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
+  pthread_key_create(&g_thread_key, thread_ends);
+  pthread_atfork(nullptr, nullptr, forked_child);
+  if (g_door.environment.debug >= 1 && g_door.environment.speaks()) {
+    say(nullptr, "%s: waits %s, %s", library.name, text_of(settings.mode), choice.text);
+  }
+  return true;
+}
+
+// MPI_COMM_WORLD has come up: whether its ranks put barriers in front of collectives.
+void agree() {
+  const MpiEnvironment& settings = g_door.settings;
+  if (settings.mode != MpiMode::kPublished || settings.collectives == MpiCollectives::kNone) return;
+  g_door.published_collectives = settings.collectives == MpiCollectives::kAll || all_members_here(g_door.library);
+  int rank = 0;
+  g_door.library.comm_rank(g_door.library.comm_world, &rank);
+  if (!g_door.published_collectives && rank == 0) {
+    say("receives, sends and waits are handled all the same; POWERCCL_MPI_COLLECTIVES=all says that every rank of "
+        "every host has it",
+        "not every MPI rank is known to have this library: no barrier is put in front of collectives");
+  }
+}
+
 }  // namespace
 
 void before_init() {
@@ -125,51 +181,14 @@ void before_init() {
 void after_init(Word result) {
   if (static_cast<int32_t>(result) != 0 || g_door.settings.mode == MpiMode::kOff) return;
   pthread_mutex_lock(&g_arming);
-  if (g_door.armed.load(std::memory_order_relaxed)) {
-    pthread_mutex_unlock(&g_arming);
-    return;
-  }
-  Library& library = g_door.library;
-  int rank = 0, size = 1;
-  if (!identify(&library) || library.comm_rank(library.comm_world, &rank) != 0 ||
-      library.comm_size(library.comm_world, &size) != 0) {
-    if (g_door.environment.speaks()) {
-      say("nothing is recorded or changed in this job; use a library that has the MPI profiling interface",
-          "this MPI library lacks PMPI_ functions");
+  const bool armed = g_door.armed.load(std::memory_order_relaxed);
+  if (armed || arm()) {
+    if (world_comes_up(&g_door.library)) agree();
+    if (!armed) {
+      open_trace();
+      g_door.armed.store(true, std::memory_order_release);
     }
-    pthread_mutex_unlock(&g_arming);
-    return;
   }
-  const MpiEnvironment& settings = g_door.settings;
-  g_door.clock.begin();
-  const WaitTable table = machine_wait_table(g_door.clock);
-  const WaitChoice choice = choose_wait_method(table, settings.method);
-  g_door.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
-  // Its idle loop does not tell whether others' messages moved in shared memory, so none waits longer for this rank.
-  if (library.hook == Hook::kUcx) g_door.plan.longest_ticks = g_door.clock.from_ns(kLongestBlindNs);
-  g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
-  g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
-  open_trace(rank, size);
-  if (settings.mode == MpiMode::kPublished) {
-    g_door.published_collectives = settings.collectives == MpiCollectives::kAll ||
-                                   (settings.collectives == MpiCollectives::kNode && all_members_here(library));
-    if (rank == 0 && settings.collectives != MpiCollectives::kNone && !g_door.published_collectives) {
-      say("receives, sends and waits are handled all the same; POWERCCL_MPI_COLLECTIVES=all says that every rank of "
-          "every host has it",
-          "not every MPI rank is known to have this library: no barrier is put in front of collectives");
-    }
-  } else if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && rank == 0) {
-    say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
-        library.name);
-  }
-  if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
-  pthread_key_create(&g_thread_key, thread_ends);
-  pthread_atfork(nullptr, nullptr, forked_child);
-  if (g_door.environment.debug >= 1 && rank == 0) {
-    say(nullptr, "%s, %d ranks: waits %s, %s", library.name, size, text_of(settings.mode), choice.text);
-  }
-  if (g_door.trace.is_open()) g_door.trace.note(choice.text);
-  g_door.armed.store(true, std::memory_order_release);
   pthread_mutex_unlock(&g_arming);
 }
 
@@ -203,8 +222,9 @@ void flush(ThreadState* thread, uint64_t now_ticks) {
   thread->accounts.flush(g_door.trace, g_door.clock, thread->index, monotonic_ns());
 }
 
-void before_finalize() {
+void before_finalize(bool world) {
   if (!g_door.armed.load(std::memory_order_acquire)) return;
+  if (world) g_door.library.world_is_up.store(false, std::memory_order_release);
   g_door.clock.calibrate();
   const uint32_t threads = g_door.threads.load(std::memory_order_acquire);
   if (g_door.trace.is_open()) {
@@ -225,7 +245,7 @@ void before_finalize() {
 
 // A job that ends without MPI_Finalize (exit, MPI_Abort) leaves its last sums all the same.
 __attribute__((destructor)) static void library_ends() {
-  before_finalize();
+  before_finalize(false);
 }
 
 }  // namespace powerccl::mpi

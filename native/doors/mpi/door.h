@@ -58,6 +58,7 @@ struct Door {
   Library library;
   TickClock clock;
   WaitPlan plan;
+  char waits[sizeof(WaitChoice::text)] = "";  // how, for people
   TraceWriter trace;
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
@@ -76,7 +77,8 @@ extern constinit __thread ThreadState* t_thread __attribute__((tls_model("initia
 // Called before and after the library's own initialisation; `result` is its MPI error code.
 void before_init();
 void after_init(Word result);
-void before_finalize();
+// `world`: MPI_COMM_WORLD goes.
+void before_finalize(bool world);
 // This thread's state, given out at its first blocking call; null: MPI is not up, or there are more threads than room.
 ThreadState* adopt_thread();
 inline ThreadState* this_thread() {

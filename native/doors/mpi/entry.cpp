@@ -71,7 +71,7 @@ inline Word forward(Words... words) {
   } else {
     ThreadState* thread = this_thread();
     if (thread == nullptr || thread->inside) return next(words...);
-    if constexpr (kKind == Kind::FINALIZE) before_finalize();
+    if constexpr (kKind == Kind::FINALIZE) before_finalize(kFunction == kFinalize);
     const Word arguments[sizeof...(Words) + 1] = {words...};
     thread->inside = true;
     thread->start = ticks();

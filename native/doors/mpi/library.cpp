@@ -82,6 +82,15 @@ void parse_version(const char* text, bool standard_abi, char* name, uint32_t siz
   snprintf(name, size, "unknown mpi");
 }
 
+bool world_comes_up(Library* library) {
+  int is_up = 0;
+  if (library->world_is_up.load(std::memory_order_relaxed)) return false;
+  if (library->initialized(&is_up) != 0 || is_up == 0) return false;
+  if (library->query_thread(&library->thread_level) != 0) library->thread_level = 0;
+  library->world_is_up.store(true, std::memory_order_release);
+  return true;
+}
+
 bool identify(Library* library) {
   find(library->comm_size, "PMPI_Comm_size");
   find(library->comm_rank, "PMPI_Comm_rank");
@@ -91,12 +100,13 @@ bool identify(Library* library) {
   find(library->group_free, "PMPI_Group_free");
   find(library->type_size, "PMPI_Type_size");
   int (*get_version)(char*, int*) = nullptr;
-  int (*query_thread)(int*) = nullptr;
+  find(library->initialized, "PMPI_Initialized");
+  find(library->query_thread, "PMPI_Query_thread");
   find(get_version, "PMPI_Get_library_version");
-  find(query_thread, "PMPI_Query_thread");
   if (library->comm_size == nullptr || library->comm_rank == nullptr || library->comm_test_inter == nullptr ||
       library->comm_group == nullptr || library->group_translate_ranks == nullptr || library->group_free == nullptr ||
-      library->type_size == nullptr || get_version == nullptr || query_thread == nullptr) {
+      library->type_size == nullptr || get_version == nullptr || library->initialized == nullptr ||
+      library->query_thread == nullptr) {
     return false;
   }
   // Longer than MPI_MAX_LIBRARY_VERSION_STRING of all that are known (MPICH: 8192).
@@ -104,7 +114,6 @@ bool identify(Library* library) {
   int length = 0, major = 0, minor = 0;
   if (get_version(text, &length) != 0) return false;
   text[sizeof(text) - 1] = '\0';
-  if (query_thread(&library->thread_level) != 0) library->thread_level = 0;
 
   const Word world = object("ompi_mpi_comm_world");
   Dl_info where{};

@@ -4,6 +4,8 @@
 #define POWERCCL_DOORS_MPI_LIBRARY_H
 #include <stdint.h>
 
+#include <atomic>
+
 #include "doors/mpi/functions.h"
 
 namespace powerccl::mpi {
@@ -24,6 +26,8 @@ struct Library {
   int proc_null = -1;
   bool int_handles = false;  // a handle is the low half of its word
   int thread_level = 0;
+  // Between MPI_Init and MPI_Finalize. A program of sessions alone has no MPI_COMM_WORLD that could be asked.
+  std::atomic<bool> world_is_up{false};
 
   // All local: they send nothing. Null where the library lacks them, which only `usable` libraries do not.
   int (*comm_size)(Word, int*) = nullptr;
@@ -33,6 +37,8 @@ struct Library {
   int (*group_translate_ranks)(Word, int, const int*, Word, int*) = nullptr;
   int (*group_free)(Word*) = nullptr;
   int (*type_size)(Word, int*) = nullptr;
+  int (*initialized)(int*) = nullptr;
+  int (*query_thread)(int*) = nullptr;
 
   Word handle(Word word) const { return int_handles ? static_cast<int32_t>(word) : word; }
 };
@@ -42,6 +48,9 @@ void* next_symbol(const char* name);
 
 // Fills `library` from what is loaded. Call once MPI is initialised. False: its PMPI_ functions are not there.
 bool identify(Library* library);
+
+// True: MPI_Init has returned since the last call, so that MPI_COMM_WORLD may be used.
+bool world_comes_up(Library* library);
 
 // What MPI_Get_library_version says, as Library::name and the version's numbers. For tests, apart.
 void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor);

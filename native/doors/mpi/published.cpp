@@ -3,8 +3,9 @@
 // call. For libraries whose idle loop cannot be reached, and to compare with.
 //
 // A barrier request in front of a collective is right only if every rank of the communicator puts it there. Whether one
-// does depends on nothing but the function, the communicator's size and its being no inter-communicator, which all its
-// ranks see alike, and on one agreement made at initialisation: never on counts, roots, types or times.
+// does depends on nothing but the function, the communicator's size and its being an intra-communicator of ranks of one
+// MPI_COMM_WORLD, which all its ranks see alike, and on one agreement of that world made at initialisation: never on
+// counts, roots, types or times.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -72,7 +73,7 @@ bool send(ThreadState* thread, Named& start, const Word* a, Word* result) {
 bool barrier_first(ThreadState* thread, Word communicator) {
   if (!g_door.published_collectives) return false;
   const CommunicatorKnown known = communicator_of(thread, communicator);
-  if (known.inter || known.size < 2) return false;
+  if (!known.in_world || known.size < 2) return false;
   Word request = 0;
   if (g_ibarrier(communicator, address(&request)) == 0) {
     await_request(thread, &request, g_door.library.status_ignore);

@@ -97,10 +97,10 @@ struct FakeLibrary {
   static inline std::map<Word, Comm> comms;
   static inline int asked = 0;
 
-  static Library make() {
+  static void make(Library& library) {
     comms.clear();
     asked = 0;
-    Library library;
+    library.world_is_up = true;
     library.comm_world = 100;
     library.comm_self = 101;
     library.comm_size = [](Word comm, int* size) {
@@ -128,7 +128,6 @@ struct FakeLibrary {
     library.group_free = [](Word*) { return 0; };
     comms[100] = {{0, 1, 2, 3}, 2, false};
     comms[101] = {{2}, 0, false};
-    return library;
   }
 };
 
@@ -138,12 +137,13 @@ class CommunicatorsTest : public ::testing::Test {
     path = ::testing::TempDir() + "communicators.trace";
     unlink(path.c_str());
     ASSERT_EQ(trace.open(path.c_str(), powerccl_trace_header(), 4u << 20), 0);
+    FakeLibrary::make(library);
   }
   void TearDown() override { unlink(path.c_str()); }
 
   std::string path;
   TraceWriter trace;
-  Library library = FakeLibrary::make();
+  Library library;
   std::unique_ptr<Communicators> communicators = std::make_unique<Communicators>();
 };
 
@@ -209,6 +209,33 @@ TEST_F(CommunicatorsTest, TwoGroupsJoinedAreNotTheirFirstGroup) {
   const CommunicatorKnown inter = communicators->look_up(library, 201, &trace);
   EXPECT_TRUE(inter.inter);
   EXPECT_NE(inter.index, plain);
+  EXPECT_FALSE(inter.in_world);
+}
+
+// What a barrier in front of a collective hangs on must be the same on all ranks, whatever else each has.
+TEST_F(CommunicatorsTest, IsKnownAsWellWhereThereAreTooManyToRemember) {
+  for (Word i = 0; i < Communicators::kMost; ++i) {
+    FakeLibrary::comms[1000 + i] = {{2}, 0, false};
+    communicators->look_up(library, 1000 + i, &trace);
+  }
+  FakeLibrary::comms[200] = {{0, 1, 2}, 2, false};
+  const CommunicatorKnown known = communicators->look_up(library, 200, &trace);
+  EXPECT_EQ(known.size, 3);
+  EXPECT_TRUE(known.in_world);
+}
+
+TEST_F(CommunicatorsTest, OneOfTwoWorldsIsTold) {
+  constexpr int kUndefined = -32766;
+  FakeLibrary::comms[200] = {{0, 1, 2, 3, kUndefined}, 2, false};
+  EXPECT_FALSE(communicators->look_up(library, 200, &trace).in_world);
+  EXPECT_TRUE(communicators->look_up(library, 100, &trace).in_world);
+}
+
+TEST_F(CommunicatorsTest, NothingIsAskedWhereThereIsNoWorld) {
+  library.world_is_up = false;
+  FakeLibrary::comms[200] = {{1, 2}, 1, false};
+  EXPECT_EQ(communicators->look_up(library, 200, &trace).index, Communicators::kUnknown);
+  EXPECT_EQ(FakeLibrary::asked, 0);
 }
 
 }  // namespace
