@@ -4,10 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "agent/clock.h"
 #include "agent/log.h"
+#include "device/core_clock.h"
 #include "device/nvml_clock.h"
 
 #ifndef SYS_pidfd_open
@@ -30,9 +33,14 @@ int open_pidfd(uint32_t pid) {
 
 }  // namespace
 
-int reset_through_nvml(const char* gpu_uuid, device::Error* error) {
+int reset_device(const char* device, device::Error* error) {
+  if (device::is_core_clock(device)) {
+    const char* sysfs = std::getenv("POWERCCL_SYSFS");
+    const std::string cores = std::string(sysfs && *sysfs ? sysfs : "/sys") + "/devices/system/cpu";
+    return device::core_clock_restore_named(cores.c_str(), device, error);
+  }
   device::ClockDevice gpu;
-  int code = device::clock_open(&gpu, gpu_uuid, error);
+  int code = device::clock_open(&gpu, device, error);
   if (code != device::kOk) return code;
   code = device::clock_reset(&gpu, error);
   device::clock_close(&gpu);
@@ -88,26 +96,26 @@ void Guard::scan() {
 void Guard::bury(powerccl_journal_slot* slot, Watch* watch) {
   if (load(slot->state) != POWERCCL_CLOCK_DEFAULT) {
     if (watch->abandoned || now_ns() < watch->next_try_ns) return;
-    if (dry_) {
+    if (dry_ && !device::is_core_clock(slot->device)) {
       watch->abandoned = true;
       say("process %u died with the clock of %s marked as locked; clocks are dry here, so it stays.\n"
           "hint: powerccl-agent --restore-all --run-folder <this run's folder>, without POWERCCL_CLOCKS=dry",
-          watch->pid, slot->gpu_uuid);
+          watch->pid, slot->device);
       return;
     }
     device::Error error;
-    if (reset_(slot->gpu_uuid, &error) != device::kOk) {
+    if (reset_(slot->device, &error) != device::kOk) {
       watch->next_try_ns = now_ns() + kRetryNs;
       watch->abandoned = ++watch->tries >= kTries;
       if (watch->tries == 1 || watch->abandoned)
-        say("the clock of %s, left locked by process %u, cannot be reset%s: %s%s", slot->gpu_uuid, watch->pid,
+        say("the clock of %s, left locked by process %u, cannot be reset%s: %s%s", slot->device, watch->pid,
             watch->abandoned ? "; giving up" : " yet", error.text,
             watch->abandoned ? "\nhint: as root: nvidia-smi --reset-gpu-clocks, or powerccl-agent --restore-all" : "");
       return;
     }
     __atomic_add_fetch(&slot->restored_by_agent, 1, __ATOMIC_RELAXED);
     device::journal_clear(slot);
-    say("process %u died with the clock of %s locked: reset", watch->pid, slot->gpu_uuid);
+    say("process %u died with the clock of %s locked: reset", watch->pid, slot->device);
   }
   device::journal_release(slot);
   end_watch(watch);

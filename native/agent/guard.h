@@ -13,15 +13,15 @@
 
 namespace powerccl::agent {
 
-// Resets the clock of the GPU with this UUID; a code and text of native/device.
-using ResetClock = std::function<int(const char* gpu_uuid, device::Error* error)>;
+// Puts back the clock of the device of this name (wire/journal.h); a code and text of native/device.
+using ResetClock = std::function<int(const char* device, device::Error* error)>;
 
-// Resets through NVML, which it loads at the first call.
-int reset_through_nvml(const char* gpu_uuid, device::Error* error);
+// Resets GPUs through NVML, which it loads at the first call, and cores through cpufreq.
+int reset_device(const char* device, device::Error* error);
 
 class Guard {
  public:
-  // dry: nothing is ever reset; a mark left by a dead rank is reported and kept.
+  // dry: no GPU is ever reset; a mark left by a dead rank is reported and kept. Cores are: they were really set.
   Guard(powerccl_journal* journal, ResetClock reset, bool dry);
   ~Guard();
   Guard(const Guard&) = delete;

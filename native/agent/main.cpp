@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
       std::fputs(check_json().c_str(), stdout);
       return 0;
     case Mode::kRestoreAll:
-      return restore_all(options.run_folder, reset_through_nvml, options.dry);
+      return restore_all(options.run_folder, reset_device, options.dry);
     case Mode::kGuard:
       return attend_node(options);
   }

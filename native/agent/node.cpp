@@ -81,7 +81,7 @@ std::string list(const std::vector<uint32_t>& pids) {
 class Node {
  public:
   Node(const Options& options, powerccl_journal* journal, int signals)
-      : options_(options), guard_(journal, reset_through_nvml, options.dry), signals_(signals) {}
+      : options_(options), guard_(journal, reset_device, options.dry), signals_(signals) {}
 
   int attend() {
     if (options_.sample) start_sampling();
@@ -91,7 +91,7 @@ class Node {
     if (sampler_) sampler_->stop();
     device::sampling_close(&sampling_);
     if (unsigned left = guard_.left_locked()) {
-      say("%u GPU clock%s may still be locked", left, left == 1 ? "" : "s");
+      say("%u clock%s may still be locked", left, left == 1 ? "" : "s");
       return 1;
     }
     return 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "agent/log.h"
+#include "device/core_clock.h"
 
 namespace powerccl::agent {
 
@@ -21,21 +22,21 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
     if (__atomic_load_n(&slot.state, __ATOMIC_ACQUIRE) == POWERCCL_CLOCK_DEFAULT) continue;
     ++marked;
     bool alive = device::journal_owner_alive(&slot);
-    if (dry) {
-      std::printf("%s: locked by process %u%s, left so (dry)\n", slot.gpu_uuid, slot.pid, alive ? ", which lives" : "");
+    if (dry && !device::is_core_clock(slot.device)) {
+      std::printf("%s: locked by process %u%s, left so (dry)\n", slot.device, slot.pid, alive ? ", which lives" : "");
       continue;
     }
-    if (int code = reset(slot.gpu_uuid, &error); code != device::kOk) {
-      say("%s cannot be reset: %s%s", slot.gpu_uuid, error.text, hint_line(code));
+    if (int code = reset(slot.device, &error); code != device::kOk) {
+      say("%s cannot be reset: %s%s", slot.device, error.text, hint_line(code));
       ++failed;
       continue;
     }
-    std::printf("%s: reset%s\n", slot.gpu_uuid, alive ? "; its process lives and may lock it again" : "");
+    std::printf("%s: reset%s\n", slot.device, alive ? "; its process lives and may lock it again" : "");
     __atomic_add_fetch(&slot.restored_by_agent, 1, __ATOMIC_RELAXED);
     device::journal_clear(&slot);
     if (!alive) device::journal_release(&slot);
   }
-  if (marked == 0) std::printf("no GPU is marked as locked\n");
+  if (marked == 0) std::printf("no clock is marked as set\n");
   device::journal_close(&journal);
   return failed ? 1 : 0;
 }

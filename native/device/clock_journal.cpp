@@ -112,7 +112,7 @@ int open_journal(Journal* journal, const char* run_folder, bool create, Error* e
 }
 
 bool same_gpu(const powerccl_journal_slot& slot, const char* uuid) {
-  return strncmp(slot.gpu_uuid, uuid, sizeof slot.gpu_uuid) == 0;
+  return strncmp(slot.device, uuid, sizeof slot.device) == 0;
 }
 
 }  // namespace
@@ -138,24 +138,23 @@ void journal_close(Journal* journal) {
   *journal = Journal{};
 }
 
-int journal_claim(Journal* journal, const char* gpu_uuid, powerccl_journal_slot** claimed, Error* error) {
+int journal_claim(Journal* journal, const char* device, powerccl_journal_slot** claimed, Error* error) {
   *claimed = nullptr;
   if (!journal->map) return fail(error, kBadArgument, "the clock journal is not open");
-  if (!gpu_uuid || !*gpu_uuid || strlen(gpu_uuid) >= sizeof(powerccl_journal_slot::gpu_uuid))
+  if (!device || !*device || strlen(device) >= sizeof(powerccl_journal_slot::device))
     return fail(error, kBadArgument, "no GPU to claim");
   FileLock lock(journal->fd);
   if (!lock.held()) return fail(error, kSystem, "cannot lock the clock journal");
   for (powerccl_journal_slot& slot : journal->map->slot)
-    if (__atomic_load_n(&slot.pid, __ATOMIC_ACQUIRE) != kNobody && same_gpu(slot, gpu_uuid) &&
-        journal_owner_alive(&slot))
-      return fail(error, kOwned, "process %u has the clock of %s", slot.pid, gpu_uuid);
+    if (__atomic_load_n(&slot.pid, __ATOMIC_ACQUIRE) != kNobody && same_gpu(slot, device) && journal_owner_alive(&slot))
+      return fail(error, kOwned, "process %u has the clock of %s", slot.pid, device);
   for (powerccl_journal_slot& slot : journal->map->slot) {
     uint32_t nobody = kNobody;
     if (!__atomic_compare_exchange_n(&slot.pid, &nobody, static_cast<uint32_t>(getpid()), false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
       continue;
-    memset(slot.gpu_uuid, 0, sizeof slot.gpu_uuid);
-    memcpy(slot.gpu_uuid, gpu_uuid, strlen(gpu_uuid));
+    memset(slot.device, 0, sizeof slot.device);
+    memcpy(slot.device, device, strlen(device));
     __atomic_store_n(&slot.changed_ns, now_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&slot.pid_start_ticks, process_start_ticks(getpid()), __ATOMIC_RELEASE);
     *claimed = &slot;

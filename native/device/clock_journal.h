@@ -29,9 +29,9 @@ int journal_open(Journal* journal, const char* run_folder, Error* error);
 int journal_open_existing(Journal* journal, const char* run_folder, Error* error);
 void journal_close(Journal* journal);
 
-// Takes a slot for `gpu_uuid` in this process's name. kOwned: another live process has the GPU (its pid is in the
+// Takes a slot for `device` in this process's name. kOwned: another live process has the GPU (its pid is in the
 // text).
-int journal_claim(Journal* journal, const char* gpu_uuid, powerccl_journal_slot** slot, Error* error);
+int journal_claim(Journal* journal, const char* device, powerccl_journal_slot** slot, Error* error);
 // Gives the slot back. A slot still marked is left as it is, for the agent.
 void journal_release(powerccl_journal_slot* slot);
 

@@ -135,6 +135,7 @@ void read_mpi_environment(MpiEnvironment* environment) {
   environment->collectives = static_cast<MpiCollectives>(
       choice(Variable::POWERCCL_MPI_COLLECTIVES, kMpiCollectives, 3, "it is one of node, all and none"));
   environment->cpu_clock = integer(Variable::POWERCCL_MPI_CPU_CLOCK, 0, 1) != 0;
+  path(Variable::POWERCCL_SYSFS, environment->sysfs);
 }
 
 void read_environment(Environment* environment) {

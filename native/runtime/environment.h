@@ -40,6 +40,7 @@ struct MpiEnvironment {
   WaitWish method = WaitWish::kAuto;
   MpiCollectives collectives = MpiCollectives::kNode;
   bool cpu_clock = false;
+  char sysfs[PATH_MAX] = "";
 };
 
 // As read_environment, for the MPI door: needs no run folder.

@@ -40,6 +40,7 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     stretch_ = now;
     awake_until_ = now + plan.spin_ticks;
     polls_ = 0;
+    if (__builtin_expect(long_, 0)) end_long_wait(plan);
   } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
     // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this
     // rank awake, and a busy machine costs it little.
@@ -60,7 +61,7 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   }
   uint64_t want = static_cast<uint64_t>(static_cast<double>(waited) * plan.fraction);
   if (want > plan.longest_ticks) want = plan.longest_ticks;
-  if (!long_ && waited >= plan.long_ticks && plan.long_wait != nullptr) {
+  if (!long_ && waited >= plan.long_ticks && plan.long_wait != nullptr && shared_ == 0) {
     long_ = slept_ = true;
     plan.long_wait(plan.long_wait_context, true);
   }
@@ -120,11 +121,16 @@ bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
   return true;
 }
 
+void Waiter::end_long_wait(const WaitPlan& plan) {
+  plan.long_wait(plan.long_wait_context, false);
+  long_ = false;
+}
+
 void Waiter::put_back(const WaitPlan& plan) {
-  if (long_) plan.long_wait(plan.long_wait_context, false);
+  if (long_) end_long_wait(plan);
   if (slack_ns_ != 0) plan.table.slack(plan.table.context, slack_ns_);
   slack_ns_ = 0;
-  slept_ = long_ = false;
+  slept_ = false;
 }
 
 }  // namespace powerccl

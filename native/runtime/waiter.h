@@ -25,7 +25,8 @@ struct WaitPlan {
   uint64_t yield_ticks = 0;         // polls for so long before it offers the core to others, and between such offers
   uint64_t taken_ticks = 0;         // an offer that took longer was taken
   uint64_t instruction_ticks = 0;   // pauses up to here by instruction, if there is one
-  // Called at the first pause of a call after `long_ticks` of waiting and at the call's end. May be null.
+  // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
+  // moved or the call is over. May be null.
   void (*long_wait)(void* context, bool begins) = nullptr;
   void* long_wait_context = nullptr;
   uint64_t long_ticks = 0;
@@ -61,6 +62,7 @@ class Waiter {
 
  private:
   void put_back(const WaitPlan& plan);
+  void end_long_wait(const WaitPlan& plan);
   void offer_core(const WaitPlan& plan, uint64_t now);
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 

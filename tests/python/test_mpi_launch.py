@@ -57,9 +57,11 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
         "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so",
         "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "I_MPI_WAIT_MODE": "1",
         "POWERCCL_MPI": "auto",
         "POWERCCL_MPI_BUDGET": "1",
     }
+    assert "POWERCCL_MPI_CPU_CLOCK" in mpi_environment({"POWERCCL_CLOCKS": "dry"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
     assert again["LD_PRELOAD"] == added["LD_PRELOAD"]  # not twice in a run within a run
     assert again["POWERCCL_MPI_BUDGET"] == "2.5"

@@ -233,10 +233,10 @@ def test_journal_tells_who_holds_a_clock(tmp_path: Path) -> None:
         b"\0" * 80,
     ]
     path = tmp_path / "clocks-node1.journal"
-    path.write_bytes(struct.pack("<8sII", b"PWRCCLJR", 1, 3) + b"".join(slots))
+    path.write_bytes(struct.pack("<8sII", b"PWRCCLJR", 2, 3) + b"".join(slots))
     first, second = read_journal(path)
-    assert (first.gpu_uuid, first.locked, first.pid, first.host) == ("GPU-a", True, 4242, "node1")
-    assert (second.gpu_uuid, second.locked, second.restored_by_agent) == ("GPU-b", False, 2)
+    assert (first.device, first.locked, first.pid, first.host) == ("GPU-a", True, 4242, "node1")
+    assert (second.device, second.locked, second.restored_by_agent) == ("GPU-b", False, 2)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

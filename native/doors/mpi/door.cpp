@@ -32,6 +32,7 @@ void thread_ends(void* data) {
   ThreadState* thread = static_cast<ThreadState*>(data);
   t_thread = nullptr;
   if (g_door.armed.load(std::memory_order_acquire)) flush(thread, ticks());
+  thread->core.leave();
   thread->taken.store(false, std::memory_order_release);
 }
 
@@ -114,6 +115,29 @@ void wire_open_mpi() {
   if (add != nullptr) add(progress_looped);
 }
 
+void long_wait(void*, bool begins) {
+  if (begins) {
+    t_thread->core.lower(&g_door.journal, g_door.sysfs_cores);
+  } else {
+    t_thread->core.restore();
+  }
+}
+
+// Nothing is lowered where nobody could put it back.
+void manage_core_clocks() {
+  device::Error error;
+  const char* folder = g_door.environment.run_folder;
+  if (folder[0] == '\0' || device::journal_open(&g_door.journal, folder, &error) != device::kOk) {
+    if (g_door.environment.speaks()) {
+      say("start the job by `powerccl run`, whose agent puts back what a dead process lowered",
+          "core clocks are left alone%s%s", folder[0] == '\0' ? ": there is no run folder" : ": ", error.text);
+    }
+    return;
+  }
+  snprintf(g_door.sysfs_cores, sizeof(g_door.sysfs_cores), "%s/devices/system/cpu", g_door.settings.sysfs);
+  g_door.plan.long_wait = long_wait;
+}
+
 void forked_child() {
   if (!g_door.armed.exchange(false, std::memory_order_acq_rel)) return;
   t_thread = nullptr;
@@ -140,6 +164,7 @@ bool arm() {
   g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
   g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
   copy_text(g_door.waits, sizeof(g_door.waits), choice.text);
+  if (settings.cpu_clock && settings.mode != MpiMode::kObserve) manage_core_clocks();
   if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_door.environment.speaks()) {
     say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
         library.name);

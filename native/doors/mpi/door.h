@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "doors/mpi/communicators.h"
+#include "doors/mpi/core_clocks.h"
 #include "doors/mpi/functions.h"
 #include "doors/mpi/library.h"
 #include "doors/mpi/rounds.h"
@@ -45,6 +46,7 @@ struct ThreadState {
   uint64_t flushed = 0;
   Waiter waiter;
   CallAccounts accounts;
+  ThreadCore core;
   CachedCommunicator communicators[kCached];
   CachedType types[kCached];
 };
@@ -60,6 +62,8 @@ struct Door {
   WaitPlan plan;
   char waits[sizeof(WaitChoice::text)] = "";  // how, for people
   TraceWriter trace;
+  device::Journal journal;  // of lowered core clocks
+  char sysfs_cores[PATH_MAX + 32] = "";
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
   std::atomic<uint32_t> threads{0};

@@ -141,24 +141,6 @@ bool by_request(ThreadState* thread, Function function, bool large, const Word* 
   }
 }
 
-// What a process is beyond its number: when it started, in clock ticks since boot.
-bool start_of(int pid, unsigned long long* start) {
-  char path[64], text[1024];
-  snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const ssize_t length = read(file, text, sizeof(text) - 1);
-  close(file);
-  if (length <= 0) return false;
-  text[length] = '\0';
-  const char* at = strrchr(text, ')');  // the name before it may hold anything
-  for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
-  if (at == nullptr) return false;
-  char* end = nullptr;
-  *start = strtoull(at, &end, 10);
-  return end != at;
-}
-
 // What a rank's mark must say for it to count: the job that the launcher names, host, mode.
 void describe(char* text, size_t size) {
   char host[256] = "";
@@ -184,8 +166,7 @@ bool is_member(int rank, const char* wanted) {
   const int pid = static_cast<int>(strtol(text, &after_pid, 10));
   const unsigned long long marked = strtoull(after_pid, &after_start, 10);
   if (after_pid == text || after_start == after_pid || *after_start != ' ') return false;
-  unsigned long long start = 0;
-  return strcmp(after_start + 1, wanted) == 0 && start_of(pid, &start) && start == marked;
+  return marked != 0 && strcmp(after_start + 1, wanted) == 0 && device::process_start_ticks(pid) == marked;
 }
 
 }  // namespace
@@ -199,8 +180,9 @@ bool carried_out(ThreadState* thread, Function function, bool large, const Word*
 
 void register_member() {
   const Environment& environment = g_door.environment;
-  unsigned long long start = 0;
-  if (environment.run_folder[0] == '\0' || environment.rank < 0 || !start_of(getpid(), &start)) return;
+  // With the number, what a process is beyond it: when it started.
+  const unsigned long long start = device::process_start_ticks(getpid());
+  if (environment.run_folder[0] == '\0' || environment.rank < 0 || start == 0) return;
   char path[PATH_MAX + 32], aside[PATH_MAX + 64], text[512], description[384];
   if (!member_path(path, sizeof(path), environment.rank)) return;
   describe(description, sizeof(description));

@@ -22,6 +22,7 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "I_MPI_WAIT_MODE": "1",
 }
 LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun")
 
@@ -59,6 +60,8 @@ def mpi_environment(
     others = [name for name in base.get("LD_PRELOAD", "").replace(":", " ").split() if name != door]
     added["LD_PRELOAD"] = ":".join([door, *others])
     added["POWERCCL_MPI"] = mode
+    if base.get("POWERCCL_CLOCKS") in ("dry", "none"):  # said by the user, of all clocks
+        added["POWERCCL_MPI_CPU_CLOCK"] = "0"
     if budget_pct is not None:
         added["POWERCCL_MPI_BUDGET"] = f"{budget_pct:g}"
     elif "POWERCCL_MPI_BUDGET" not in base:

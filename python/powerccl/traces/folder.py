@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class JournalSlot(msgspec.Struct):
-    """One GPU in a clock journal: whether a clock of ours is (or was last known to be) set on it."""
+    """One GPU, or core ("cpu3@2800000"), in a clock journal: whether its clock is ours, as last known."""
 
     host: str
-    gpu_uuid: str
+    device: str
     locked: bool
     pid: int
     changed_ns: int
@@ -123,12 +123,12 @@ def read_journal(path: Path) -> list[JournalSlot]:
     return [
         JournalSlot(
             host,
-            bytes(slot["gpu_uuid"]).split(b"\0", 1)[0].decode("utf-8", "replace"),
+            bytes(slot["device"]).split(b"\0", 1)[0].decode("utf-8", "replace"),
             int(slot["state"]) == 1,
             int(slot["pid"]),
             int(slot["changed_ns"]),
             int(slot["restored_by_agent"]),
         )
         for slot in slots
-        if slot["gpu_uuid"] and (slot["changed_ns"] or slot["pid"])
+        if slot["device"] and (slot["changed_ns"] or slot["pid"])
     ]

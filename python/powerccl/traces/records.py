@@ -178,11 +178,11 @@ for _kind, _layout in LAYOUTS.items():
     assert _layout.itemsize == RECORD_BYTES, KINDS[_kind]
 
 JOURNAL_MAGIC = b"PWRCCLJR"
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 JOURNAL_HEADER = np.dtype([("magic", "S8"), ("version", "<u4"), ("slots", "<u4")])
 JOURNAL_SLOT = np.dtype(
     [
-        ("gpu_uuid", "S48"),
+        ("device", "S48"),
         ("state", "<u4"),
         ("pid", "<u4"),
         ("pid_start_ticks", "<u8"),

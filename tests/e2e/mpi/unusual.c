@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs that end, start or behave in ways of their own, by name:
-// abort, killed, never, children, alarm, yields, many, plain.
+// abort, killed, never, children, alarm, yields, many, late, plain.
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -67,6 +67,10 @@ int main(int count, char** words) {
   } else if (strcmp(what, "children") == 0) {
     note(" failed=%d", children(rank));
     for (int i = 0; i < 100; ++i) MPI_Allreduce(&value, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+  } else if (strcmp(what, "late") == 0) {
+    if (rank == 1) usleep(600000);
+    MPI_Barrier(MPI_COMM_WORLD);
+    usleep(50000);
   } else if (strcmp(what, "many") == 0) {
     // One rank has more communicators than the others, and than anybody expects.
     static MPI_Comm own[6000], copy;

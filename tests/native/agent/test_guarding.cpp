@@ -191,7 +191,7 @@ TEST_F(AgentTest, RestoreAllResetsWhatIsMarked) {
   EXPECT_EQ(output, fake_uuid(1) + ": reset\n");
   EXPECT_TRUE(unlocked(1));
   EXPECT_EQ(fake->gpu[0].resets, 0u) << "an unmarked GPU is nobody's business";
-  EXPECT_EQ(run_agent({"--restore-all", "--run-folder", folder.path()}, &code), "no GPU is marked as locked\n");
+  EXPECT_EQ(run_agent({"--restore-all", "--run-folder", folder.path()}, &code), "no clock is marked as set\n");
 }
 
 TEST_F(AgentTest, RestoreAllReportsWhatItCannotDo) {

@@ -68,7 +68,7 @@ TEST_F(ClockJournal, IsAFileThatTheNextOpenerShares) {
   powerccl_journal_slot* slot = nullptr;
   ASSERT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOk);
   journal_mark(slot);
-  EXPECT_STREQ(other.map->slot[0].gpu_uuid, "GPU-a");
+  EXPECT_STREQ(other.map->slot[0].device, "GPU-a");
   EXPECT_EQ(other.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
   EXPECT_EQ(other.map->slot[0].pid, static_cast<uint32_t>(getpid()));
   EXPECT_EQ(std::filesystem::file_size(file()), sizeof(powerccl_journal));

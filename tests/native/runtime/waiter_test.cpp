@@ -195,5 +195,19 @@ TEST_F(WaiterTest, LongWaitsAreToldOfOnceAndTheirEndToo) {
   EXPECT_EQ(ended, 1);
 }
 
+TEST_F(WaiterTest, ALongWaitEndsWhenSomethingMoves) {
+  plan_with(false);
+  bool is_long = false;
+  plan.long_wait = [](void* context, bool begins) { *static_cast<bool*>(context) = begins; };
+  plan.long_wait_context = &is_long;
+  waiter.begin();
+  const uint64_t until = machine.clock + 20000 * kUs;
+  while (machine.clock < until) poll();
+  EXPECT_TRUE(is_long);
+  poll(Moved::kSomething);
+  EXPECT_FALSE(is_long);
+  waiter.end(plan);
+}
+
 }  // namespace
 }  // namespace powerccl

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/core_clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+namespace powerccl::device {
+namespace {
+
+int open_setting(const char* sysfs_cores, int cpu, const char* name, int flags) {
+  char path[PATH_MAX];
+  const int length = snprintf(path, sizeof path, "%s/cpu%d/cpufreq/%s", sysfs_cores, cpu, name);
+  if (length < 0 || static_cast<size_t>(length) >= sizeof path) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  return open(path, flags | O_CLOEXEC);
+}
+
+bool read_setting(const char* sysfs_cores, int cpu, const char* name, char* text, size_t size) {
+  const int file = open_setting(sysfs_cores, cpu, name, O_RDONLY);
+  if (file < 0) return false;
+  const ssize_t length = read(file, text, size - 1);
+  close(file);
+  if (length <= 0) return false;
+  text[length] = '\0';
+  return true;
+}
+
+uint32_t read_khz(const char* sysfs_cores, int cpu, const char* name) {
+  char text[32];
+  if (!read_setting(sysfs_cores, cpu, name, text, sizeof text)) return 0;
+  return static_cast<uint32_t>(strtoul(text, nullptr, 10));
+}
+
+// affected_cpus lists the cores online that share the policy: "3" or "2 3".
+bool shared_with_others(const char* sysfs_cores, int cpu) {
+  char text[4096];
+  if (!read_setting(sysfs_cores, cpu, "affected_cpus", text, sizeof text)) return true;
+  char* end = nullptr;
+  const long first = strtol(text, &end, 10);
+  if (end == text || first != cpu) return true;
+  while (*end == ' ' || *end == '\n') ++end;
+  return *end != '\0';
+}
+
+int write_khz(int file, int cpu, uint32_t khz, Error* error) {
+  char text[16];
+  const int length = snprintf(text, sizeof text, "%u\n", khz);
+  if (pwrite(file, text, static_cast<size_t>(length), 0) == length) return kOk;
+  return fail(error, kSystem, "cpu%d's highest clock cannot be set: %s", cpu, strerror(errno));
+}
+
+bool parse_name(const char* name, int* cpu, uint32_t* khz) {
+  if (strncmp(name, "cpu", 3) != 0 || name[3] < '0' || name[3] > '9') return false;
+  char* end = nullptr;
+  *cpu = static_cast<int>(strtol(name + 3, &end, 10));
+  if (*end != '@' || end[1] < '1' || end[1] > '9') return false;
+  *khz = static_cast<uint32_t>(strtoul(end + 1, &end, 10));
+  return *end == '\0';
+}
+
+}  // namespace
+
+int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error) {
+  *clock = CoreClock{};
+  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
+  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
+  int code = kOk;
+  const uint32_t usual = read_khz(sysfs_cores, cpu, "scaling_max_freq");
+  const uint32_t lowest = read_khz(sysfs_cores, cpu, "cpuinfo_min_freq");
+  if (usual == 0 || lowest == 0) {
+    code = fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
+  } else if (usual <= lowest) {
+    code = fail(error, kBadArgument, "cpu%d is kept at its lowest clock already", cpu);
+  } else if (shared_with_others(sysfs_cores, cpu)) {
+    code = fail(error, kBadArgument, "cpu%d shares its clock with other cores", cpu);
+  }
+  if (code != kOk) {
+    close(file);
+    return code;
+  }
+  clock->cpu = cpu;
+  clock->file = file;
+  clock->usual_khz = usual;
+  clock->lowest_khz = lowest;
+  snprintf(clock->name, sizeof clock->name, "cpu%d@%u", cpu, usual);
+  return kOk;
+}
+
+void core_clock_close(CoreClock* clock) {
+  if (clock->file >= 0) close(clock->file);
+  *clock = CoreClock{};
+}
+
+int core_clock_lower(CoreClock* clock, Error* error) {
+  return write_khz(clock->file, clock->cpu, clock->lowest_khz, error);
+}
+
+int core_clock_restore(CoreClock* clock, Error* error) {
+  return write_khz(clock->file, clock->cpu, clock->usual_khz, error);
+}
+
+bool is_core_clock(const char* name) {
+  int cpu = 0;
+  uint32_t khz = 0;
+  return parse_name(name, &cpu, &khz);
+}
+
+int core_clock_restore_named(const char* sysfs_cores, const char* name, Error* error) {
+  int cpu = 0;
+  uint32_t khz = 0;
+  if (!parse_name(name, &cpu, &khz)) return fail(error, kBadArgument, "%s names no core", name);
+  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
+  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
+  const int code = write_khz(file, cpu, khz, error);
+  close(file);
+  return code;
+}
+
+}  // namespace powerccl::device

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock of one processor core through cpufreq (sysfs): to the lowest while its thread waits, and back.
+//
+// Source of facts: Linux, Documentation/admin-guide/pm/cpufreq.rst. Like native/device/nvml_clock.h this does what it
+// is told; consent and the journal mark (clock_journal.h, under CoreClock::name) come before core_clock_lower.
+#ifndef POWERCCL_DEVICE_CORE_CLOCK_H
+#define POWERCCL_DEVICE_CORE_CLOCK_H
+#include <stdint.h>
+
+#include "device/error.h"
+
+namespace powerccl::device {
+
+inline constexpr char kSysfsCores[] = "/sys/devices/system/cpu";
+
+struct CoreClock {
+  int cpu = -1;
+  int file = -1;            // its scaling_max_freq
+  uint32_t usual_khz = 0;   // what stood there
+  uint32_t lowest_khz = 0;  // cpuinfo_min_freq
+  char name[48] = "";       // "cpu3@2800000": enough to put it back
+};
+
+// Opens the core's cpufreq policy for writing. kBadArgument: no such core, or its clock is also other cores' or already
+// the lowest; kSystem: there is no cpufreq or it may not be written.
+int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
+void core_clock_close(CoreClock* clock);  // the clock is left as it is
+
+int core_clock_lower(CoreClock* clock, Error* error);
+int core_clock_restore(CoreClock* clock, Error* error);
+
+// Whether a name in the journal is a core's and not a GPU's; and putting back the core that it names.
+bool is_core_clock(const char* name);
+int core_clock_restore_named(const char* sysfs_cores, const char* name, Error* error);
+
+}  // namespace powerccl::device
+#endif
