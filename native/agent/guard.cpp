@@ -4,12 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "agent/clock.h"
 #include "agent/log.h"
+#include "agent/options.h"
 #include "device/core_clock.h"
 #include "device/nvml_clock.h"
 
@@ -35,8 +35,7 @@ int open_pidfd(uint32_t pid) {
 
 int reset_device(const char* device, device::Error* error) {
   if (device::is_core_clock(device)) {
-    const char* sysfs = std::getenv("POWERCCL_SYSFS");
-    const std::string cores = std::string(sysfs && *sysfs ? sysfs : "/sys") + "/devices/system/cpu";
+    const std::string cores = sysfs_root() + "/devices/system/cpu";
     return device::core_clock_restore_named(cores.c_str(), device, error);
   }
   device::ClockDevice gpu;

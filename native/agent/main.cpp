@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccl-agent: samples this node's GPUs and undoes locked clocks of dead ranks. See kUsage in options.cpp.
+// powerccl-agent: samples this node's GPUs and processors and undoes locked clocks of dead ranks. See kUsage in
+// options.cpp.
 #include <cstdio>
 #include <string>
 

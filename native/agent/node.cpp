@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/cpu_sampler.h"
 #include "agent/guard.h"
 #include "agent/log.h"
 #include "agent/sampler.h"
@@ -89,6 +90,7 @@ class Node {
     std::fflush(stdout);
     while (!done()) wait();
     if (sampler_) sampler_->stop();
+    if (cpu_sampler_) cpu_sampler_->stop();
     device::sampling_close(&sampling_);
     if (unsigned left = guard_.left_locked()) {
       say("%u clock%s may still be locked", left, left == 1 ? "" : "s");
@@ -98,7 +100,10 @@ class Node {
   }
 
  private:
+  // The processors come first: they are read in no time, and NVML may take long to start.
   void start_sampling() {
+    cpu_sampler_.emplace(sysfs_root(), options_.interval_ns);
+    if (cpu_sampler_->start(file_of(options_, "cpu-", ".csv")) != 0) cpu_sampler_.reset();
     device::Error error;
     std::string reason;
     if (device::sampling_open(&sampling_, &error) != device::kOk) {
@@ -115,8 +120,10 @@ class Node {
   bool done() {
     guard_.scan();
     std::vector<uint32_t> owners = guard_.living_owners();
-    if (told_to_end_ || (launcher_gone_ && owners.empty()))
+    if (told_to_end_ || (launcher_gone_ && owners.empty())) {
       if (sampler_) sampler_->ask_to_stop();
+      if (cpu_sampler_) cpu_sampler_->ask_to_stop();
+    }
     if (!told_to_end_ && !launcher_gone_) return false;
     if (told_to_end_ && !owners.empty() && !explained_) {
       explained_ = true;
@@ -142,6 +149,7 @@ class Node {
   Guard guard_;
   int signals_;
   device::Sampling sampling_;
+  std::optional<CpuSampler> cpu_sampler_;
   std::optional<Sampler> sampler_;  // holds a reference to sampling_
   std::vector<pollfd> entries_;
   bool launcher_gone_ = false;

@@ -12,12 +12,16 @@ const char* const kUsage =
     "       powerccl-agent --restore-all [--run-folder DIR] [--clocks nvml|dry|none]\n"
     "       powerccl-agent --check\n"
     "\n"
-    "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv and resets GPU clocks that a rank\n"
-    "left locked when it died. Prints `ready`, runs until standard input ends or SIGTERM, and then stays only as long\n"
-    "as a rank lives that may lock a clock. `powerccl run` starts one per node.\n"
+    "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv, energy and time of its "
+    "processors\n"
+    "into DIR/cpu-<host>.csv, and resets clocks that a rank left locked when it died. Prints `ready`, runs until "
+    "standard\n"
+    "input ends or SIGTERM, and then stays only as long as a rank lives that may lock a clock. `powerccl run` starts "
+    "one\n"
+    "per node.\n"
     "\n"
     "  --run-folder DIR   where the samples and the clock journal are (POWERCCL_RUN_FOLDER)\n"
-    "  --interval-ms N    time between samples, 1 to 60000 (20)\n"
+    "  --interval-ms N    time between samples, 1 to 60000 (20); of the processors not less than 100\n"
     "  --no-sample        guard clocks only\n"
     "  --clocks WHO       dry, none: never reset a clock, say what would be done (POWERCCL_CLOCKS=dry wins)\n"
     "  --restore-all      reset every GPU that DIR's journal still marks as locked, for use by hand, and end\n"
@@ -42,6 +46,11 @@ bool parse_clocks(std::string_view text, bool* dry) {
 }
 
 }  // namespace
+
+std::string sysfs_root() {
+  const char* sysfs = std::getenv("POWERCCL_SYSFS");
+  return sysfs && *sysfs ? sysfs : "/sys";
+}
 
 bool parse_options(int argc, const char* const* argv, Options* options, std::string* message) {
   const std::string see_help = "\nhint: powerccl-agent --help";

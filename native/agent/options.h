@@ -17,6 +17,9 @@ struct Options {
 
 extern const char* const kUsage;
 
+// Where sysfs is: POWERCCL_SYSFS, or /sys.
+std::string sysfs_root();
+
 // Reads the command line, POWERCCL_RUN_FOLDER and POWERCCL_CLOCKS (`dry` there wins over every option).
 // On a mistake returns false with a message that ends in a hint.
 bool parse_options(int argc, const char* const* argv, Options* options, std::string* message);

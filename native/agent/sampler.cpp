@@ -1,18 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/sampler.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-
 #include "agent/clock.h"
 #include "agent/log.h"
-#include "device/clock_journal.h"
 
 namespace powerccl::agent {
 namespace {
@@ -21,12 +11,6 @@ constexpr const char* kMetricNames[device::kMetrics] = {
     "power_mw", "energy_uj", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "throttle_reasons", "utilization_pct"};
 constexpr int kFailedTicksToGiveUp = 50;
 constexpr unsigned long kTimerSlackNs = 1000;
-
-std::string comment(const std::string& key, const std::string& value) {
-  std::string line = "# " + key + ": " + value;
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  return line + "\n";
-}
 
 }  // namespace
 
@@ -41,16 +25,10 @@ Sampler::Sampler(const device::Sampling& sampling, const std::string& nvml_error
 
 Sampler::~Sampler() {
   stop();
-  if (stop_event_ >= 0) close(stop_event_);
 }
 
 std::string Sampler::comments() const {
-  char host[64];
-  device::host_name(host, sizeof host);
-  std::string text = comment("host", host);
-  text += comment("start_ns", std::to_string(now_ns()));
-  text += comment("start_realtime_ns", std::to_string(read_clock_ns(CLOCK_REALTIME)));
-  text += comment("interval_ns", std::to_string(interval_ns_));
+  std::string text = common_comments(interval_ns_);
   if (!nvml_error_.empty()) return text + comment("nvml", nvml_error_) + comment("gpu_count", "0");
   text += comment("driver", sampling_.driver);
   text += comment("nvml", sampling_.nvml_version);
@@ -82,63 +60,39 @@ void Sampler::plan(int64_t start_ns) {
 }
 
 int Sampler::start(const std::string& path) {
-  path_ = path;
   plan(now_ns());
-  if (int number = file_.open(path, comments())) {
+  if (int number = file_.open(path, comments() + kPowerColumns)) {
     file_failed(number);
     return number;
   }
   if (gpus_.empty()) return 0;
-  stop_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  deadline_ns_ = now_ns();
-  int number = stop_event_ < 0 ? errno : 0;
+  const int64_t start_ns = now_ns();
+  int number = 0;
   for (Gpu& gpu : gpus_)
-    if (number == 0) number = sample_gpu(gpu, deadline_ns_, true);
+    if (number == 0) number = sample_gpu(gpu, start_ns, true);
   if (number == 0) number = file_.flush();
-  if (number != 0) {
-    file_failed(number);
-    return number;
-  }
-  thread_ = std::thread([this] { run(); });
-  return 0;
+  if (number == 0)
+    number = ticker_.start(start_ns, interval_ns_, kTimerSlackNs,
+                           [this](int64_t deadline_ns, bool last_one) { return tick(deadline_ns, last_one); });
+  if (number != 0) file_failed(number);
+  return number;
 }
 
 void Sampler::ask_to_stop() {
-  uint64_t one = 1;
-  while (thread_.joinable() && write(stop_event_, &one, sizeof one) < 0 && errno == EINTR) {
-  }
+  ticker_.ask_to_stop();
 }
 
 void Sampler::stop() {
-  if (!thread_.joinable()) return;
-  ask_to_stop();
-  thread_.join();
+  ticker_.stop();
 }
 
-void Sampler::run() {
-  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
-  for (;;) {
-    deadline_ns_ += interval_ns_;
-    int64_t wait_ns = deadline_ns_ - now_ns();
-    if (wait_ns < 0) {  // late by whole intervals: skip them rather than crowd the next rows
-      deadline_ns_ += -wait_ns / interval_ns_ * interval_ns_;
-      wait_ns = 0;
-    }
-    timespec wait{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
-    pollfd stopping{stop_event_, POLLIN, 0};
-    bool last_one = ppoll(&stopping, 1, &wait, nullptr) > 0;
-    if (int number = tick(last_one)) {
-      file_failed(number);
-      return;
-    }
-    if (last_one) return;
-  }
-}
-
-int Sampler::tick(bool last_one) {
+bool Sampler::tick(int64_t deadline_ns, bool last_one) {
+  int number = 0;
   for (Gpu& gpu : gpus_)
-    if (int number = sample_gpu(gpu, deadline_ns_, last_one)) return number;
-  return last_one || file_.due(now_ns() + interval_ns_) ? file_.flush() : 0;
+    if (number == 0) number = sample_gpu(gpu, deadline_ns, last_one);
+  if (number == 0 && (last_one || file_.due(now_ns() + interval_ns_))) number = file_.flush();
+  if (number != 0) file_failed(number);
+  return number == 0;
 }
 
 int Sampler::sample_gpu(Gpu& gpu, int64_t deadline_ns, bool everything) {
@@ -162,7 +116,7 @@ int Sampler::sample_gpu(Gpu& gpu, int64_t deadline_ns, bool everything) {
   if (any) {
     gpu.failed_ticks = 0;
     row.value = gpu.last;
-    return file_.append(row);
+    return append_power_row(&file_, row);
   }
   if (++gpu.failed_ticks < kFailedTicksToGiveUp) return 0;
   gpu.given_up = true;
@@ -171,10 +125,7 @@ int Sampler::sample_gpu(Gpu& gpu, int64_t deadline_ns, bool everything) {
 }
 
 void Sampler::file_failed(int number) {
-  say("%s cannot be written: %s. Sampling has ended; clocks are still guarded.\nhint: %s", path_.c_str(),
-      std::strerror(number),
-      number == ENOSPC || number == EDQUOT || number == EFBIG ? "free some space, or choose another run folder"
-                                                              : "check the run folder's permissions");
+  file_.say_failed(number, "Sampling has ended; clocks are still guarded");
 }
 
 }  // namespace powerccl::agent

@@ -4,11 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "agent/cadence.h"
 #include "agent/power_file.h"
+#include "agent/ticker.h"
 #include "device/nvml_sample.h"
 
 namespace powerccl::agent {
@@ -41,8 +41,7 @@ class Sampler {
 
   std::string comments() const;
   void plan(int64_t start_ns);
-  void run();
-  int tick(bool last_one);
+  bool tick(int64_t deadline_ns, bool last_one);
   int sample_gpu(Gpu& gpu, int64_t deadline_ns, bool everything);
   void file_failed(int number);
 
@@ -51,11 +50,8 @@ class Sampler {
   int64_t interval_ns_;
   std::array<int64_t, device::kMetrics> period_ns_{};
   std::vector<Gpu> gpus_;
-  int64_t deadline_ns_ = 0;
-  PowerFile file_;
-  std::string path_;
-  int stop_event_ = -1;
-  std::thread thread_;
+  SampleFile file_;
+  Ticker ticker_;  // last: its thread uses the others
 };
 
 }  // namespace powerccl::agent

@@ -176,6 +176,32 @@ def test_energy_of_the_processors(tmp_path: Path) -> None:
     assert found.energy.idle_pct == pytest.approx(75)
 
 
+def test_each_package_is_added_once_and_wraps_alone(tmp_path: Path) -> None:
+    """As powerccl-agent names domains; parts of a package but DRAM are in it already."""
+    begins = {"package-0": 900000, "package-0/core": 5, "package-0/dram": 10, "package-1-die-1": 0, "psys": 0}
+    ends = {"package-0": 100000, "package-0/core": 9, "package-0/dram": 300010, "package-1-die-1": 500000, "psys": 9}
+    text = "# host: node1\n" + "".join(f"# {name}_max_energy_range_uj: 1000000\n" for name in begins)
+    text += "time_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"
+    text += "".join(f"0,{name},{energy_uj},-1,-1\n" for name, energy_uj in begins.items())
+    text += "".join(f"2010000000,{name},{energy_uj},-1,-1\n" for name, energy_uj in ends.items())
+    found = summarise(read_run(mpi_run(tmp_path, cpu=text))).mpi
+    assert found
+    assert found.energy.domains == {
+        "node1 package-0": pytest.approx(0.2),
+        "node1 package-0/dram": pytest.approx(0.3),
+        "node1 package-1-die-1": pytest.approx(0.5),
+    }
+    assert found.energy.joules == pytest.approx(1.0)
+
+
+def test_counters_that_stand_still_are_no_zero_joules(tmp_path: Path) -> None:
+    text = "# host: node1\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"
+    found = summarise(read_run(mpi_run(tmp_path, cpu=text + "0,package-0,7,-1,-1\n2010000000,package-0,7,-1,-1\n"))).mpi
+    assert found
+    assert found.energy.joules is None
+    assert "do not move" in found.energy.reason
+
+
 def test_no_energy_is_told_of_counters_that_cannot_be_read(tmp_path: Path) -> None:
     text = (
         "# host: node1\n# energy_reason: energy_uj is for root only\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"

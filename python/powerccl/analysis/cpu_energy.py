@@ -14,9 +14,10 @@ from powerccl.traces.cpu import CPU_DOMAIN, CpuLog
 from powerccl.traces.folder import RunData
 
 # Domains that add up. The others (core, uncore) are parts of a package, or contain all of it (psys).
-COUNTED = re.compile(r"(^|[/_-])(package|pkg|dram|ram)([-_]?\d+)?$")
+COUNTED = re.compile(r"(^|[/_-])(package|pkg|dram|ram)([-_]?\d+)?(-die-\d+)?$")
 NOT_SAMPLED = "the agent sampled no processor energy"
 NOT_READABLE = "RAPL counters cannot be read here"
+NOT_MOVING = "RAPL counters are here but do not move, as in some virtual machines"
 
 
 def cpu_energy(run: RunData) -> CpuEnergy:
@@ -30,7 +31,9 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         busy, idle = _idle(log, window)
         busy_ns, idle_ns = busy_ns + busy, idle_ns + idle
         counted, seconds = _counted(log, window)
-        if counted:
+        if counted and not any(counted.values()):
+            reasons.append(NOT_MOVING)
+        elif counted:
             found.domains.update({f"{log.host} {domain}": joules for domain, joules in counted.items()})
             covered_s.append(seconds)
         else:

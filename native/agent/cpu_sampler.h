@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes <run folder>/cpu-<host>.csv: energy (RAPL) and time of this host's processors.
+//
+// Slower than the GPUs are sampled: a job's sum needs its two ends only, and the ticks between show where a counter
+// wrapped and how power went.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "agent/sample_file.h"
+#include "agent/ticker.h"
+#include "device/rapl.h"
+
+namespace powerccl::agent {
+
+inline constexpr int64_t kCpuIntervalNs = 100'000'000;
+
+class CpuSampler {
+ public:
+  // `interval_ns` is that of the GPUs' samples; the processors' is never shorter than kCpuIntervalNs.
+  CpuSampler(const std::string& sysfs, int64_t interval_ns);
+  ~CpuSampler();
+  CpuSampler(const CpuSampler&) = delete;
+  CpuSampler& operator=(const CpuSampler&) = delete;
+
+  // Writes the header and the first rows, then starts the thread. Returns 0, or the errno of the file that could not be
+  // written (already said on stderr). Counters that cannot be read are no error: the header tells why.
+  int start(const std::string& path);
+  void ask_to_stop();
+  void stop();
+
+ private:
+  // /proc/stat is made anew at each read, for all processors and interrupts: dear on large hosts, so read less often
+  // there. The same goes for the counters, which are asked on their own package.
+  struct Reading {
+    int64_t period_ns = 0;
+    int64_t due_ns = 0;
+  };
+
+  std::string head() const;
+  void plan(int64_t start_ns);
+  bool tick(int64_t deadline_ns, bool last_one);
+  int append(const char* domain, int64_t energy_uj, int64_t busy_ns, int64_t idle_ns);
+  int append_energy();
+  int append_time();
+
+  int64_t interval_ns_;
+  device::Rapl rapl_;
+  int proc_stat_ = -1;
+  Reading energy_;
+  Reading time_;
+  SampleFile file_;
+  Ticker ticker_;  // last: its thread uses the others
+};
+
+}  // namespace powerccl::agent

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/sample_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "agent/clock.h"
+#include "agent/log.h"
+#include "device/clock_journal.h"
+
+namespace powerccl::agent {
+namespace {
+
+constexpr int64_t kFlushNs = 500'000'000;  // half of the second that rows may wait: a tick may be late
+constexpr size_t kFlushBytes = 48 * 1024;
+
+}  // namespace
+
+std::string comment(const std::string& key, const std::string& value) {
+  std::string line = "# " + key + ": " + value;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line + "\n";
+}
+
+std::string common_comments(int64_t interval_ns) {
+  char host[64];
+  device::host_name(host, sizeof host);
+  return comment("host", host) + comment("start_ns", std::to_string(now_ns())) +
+         comment("start_realtime_ns", std::to_string(read_clock_ns(CLOCK_REALTIME))) +
+         comment("interval_ns", std::to_string(interval_ns));
+}
+
+SampleFile::~SampleFile() {
+  if (fd_ < 0) return;
+  flush();
+  close(fd_);
+}
+
+int SampleFile::open(const std::string& path, const std::string& head) {
+  path_ = path;
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) return error_ = errno;
+  struct stat status{};
+  if (fstat(fd_, &status) != 0) return error_ = errno;
+  if (status.st_size > 0) return resume();
+  buffer_ = head;
+  return flush();
+}
+
+// An agent that was killed inside write() may have left half a row.
+int SampleFile::resume() {
+  off_t size = lseek(fd_, 0, SEEK_END);
+  char tail[512];
+  off_t from = size > static_cast<off_t>(sizeof tail) ? size - static_cast<off_t>(sizeof tail) : 0;
+  ssize_t length = pread(fd_, tail, sizeof tail, from);
+  if (length < 0) return error_ = errno;
+  const void* last = memrchr(tail, '\n', static_cast<size_t>(length));
+  off_t keep = last ? from + (static_cast<const char*>(last) - tail) + 1 : size;
+  if (keep != size && ftruncate(fd_, keep) != 0) return error_ = errno;
+  return 0;
+}
+
+int SampleFile::append(int64_t time_ns, const char* line, size_t length) {
+  if (error_) return error_;
+  if (oldest_ns_ == 0) oldest_ns_ = time_ns;
+  buffer_.append(line, length);
+  return buffer_.size() >= kFlushBytes ? flush() : 0;
+}
+
+bool SampleFile::due(int64_t at_ns) const {
+  return oldest_ns_ != 0 && at_ns - oldest_ns_ >= kFlushNs;
+}
+
+int SampleFile::flush() {
+  if (error_ || fd_ < 0) return error_;
+  off_t before = lseek(fd_, 0, SEEK_END);
+  size_t written = 0;
+  while (written < buffer_.size()) {
+    ssize_t step = write(fd_, buffer_.data() + written, buffer_.size() - written);
+    if (step < 0 && errno == EINTR) continue;
+    if (step <= 0) {
+      error_ = step < 0 ? errno : ENOSPC;
+      break;
+    }
+    written += static_cast<size_t>(step);
+  }
+  if (error_) {  // keep what fitted, up to its last whole line
+    size_t whole = buffer_.rfind('\n', written ? written - 1 : 0);
+    off_t keep = written && whole != std::string::npos ? static_cast<off_t>(whole + 1) : 0;
+    if (ftruncate(fd_, before + keep) != 0) return error_;
+  }
+  buffer_.clear();
+  oldest_ns_ = 0;
+  return error_;
+}
+
+void SampleFile::say_failed(int number, const char* loss) const {
+  const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
+  say("%s cannot be written: %s. %s.\nhint: %s", path_.c_str(), std::strerror(number), loss,
+      full ? "free some space, or choose another run folder" : "check the run folder's permissions");
+}
+
+}  // namespace powerccl::agent

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of samples in the run folder: `# key: value` lines, a header line, rows. Buffered, and written in whole lines,
+// so that a killed agent leaves a readable file.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace powerccl::agent {
+
+// One "# key: value" line.
+std::string comment(const std::string& key, const std::string& value);
+// Those that every file begins with: host, start on both clocks, interval.
+std::string common_comments(int64_t interval_ns);
+
+class SampleFile {
+ public:
+  SampleFile() = default;
+  ~SampleFile();
+  SampleFile(const SampleFile&) = delete;
+  SampleFile& operator=(const SampleFile&) = delete;
+
+  // Creates the file with `head` (comments and header line), or goes on behind the last whole row of one that an
+  // earlier agent of this run left. All functions return 0 or an errno; after one they write nothing more.
+  int open(const std::string& path, const std::string& head);
+  // One row, with its newline.
+  int append(int64_t time_ns, const char* line, size_t length);
+  int flush();
+  // Whether rows will have waited too long by then.
+  bool due(int64_t at_ns) const;
+
+  // Says on stderr that the file cannot be written, and that `loss`.
+  void say_failed(int number, const char* loss) const;
+
+ private:
+  int resume();
+
+  std::string path_;
+  int fd_ = -1;
+  int error_ = 0;
+  int64_t oldest_ns_ = 0;  // of the buffered rows; 0: none
+  std::string buffer_;
+};
+
+}  // namespace powerccl::agent
