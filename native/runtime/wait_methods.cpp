@@ -43,6 +43,10 @@ void machine_yield(void*) {
   syscall(SYS_sched_yield);
 }
 
+void machine_empty_call(void*) {
+  syscall(SYS_getppid);
+}
+
 uint64_t machine_slack(void*, uint64_t slack_ns) {
   const int before = prctl(PR_GET_TIMERSLACK);
   prctl(PR_SET_TIMERSLACK, slack_ns);
@@ -90,6 +94,7 @@ WaitTable machine_wait_table(const TickClock& clock) {
   table.now = machine_now;
   table.sleep = machine_sleep;
   table.yield = machine_yield;
+  table.empty_call = machine_empty_call;
   table.slack = machine_slack;
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;

@@ -26,6 +26,7 @@ struct WaitTable {
   void (*mwaitx)(void* context, uint32_t most_ticks) = nullptr;
   void (*sleep)(void* context, uint64_t length_ns) = nullptr;
   void (*yield)(void* context) = nullptr;
+  void (*empty_call)(void* context) = nullptr;  // into the kernel and back
   // Sets this thread's timer slack and returns what it was.
   uint64_t (*slack)(void* context, uint64_t slack_ns) = nullptr;
 };

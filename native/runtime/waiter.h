@@ -49,11 +49,15 @@ class Waiter {
   // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one. Where that is not
   // known, polls far apart are taken for a sign, but other things keep a thread from polling as well.
   void idle(const WaitPlan& plan, Moved moved);
+  // Offers the core to whoever else wants it, and learns whether anybody does.
+  void offer_core(const WaitPlan& plan, uint64_t now);
   // The call is over: what was changed for it is put back.
   void end(const WaitPlan& plan) {
     if (__builtin_expect(slept_, 0)) put_back(plan);
   }
 
+  // The core is wanted by others, as far as is known.
+  bool shares_core() const { return shared_ > 0; }
   uint64_t wait_ticks() const { return wait_; }
   uint64_t sleep_ticks() const { return sleep_; }
 
@@ -63,7 +67,6 @@ class Waiter {
  private:
   void put_back(const WaitPlan& plan);
   void end_long_wait(const WaitPlan& plan);
-  void offer_core(const WaitPlan& plan, uint64_t now);
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 
   uint64_t stretch_ = 0;      // since when nothing has moved

@@ -32,7 +32,7 @@ _FOREIGN = ("POWERCCL_", "OMPI_", "OPAL_", "PRTE_", "PMI", "MPI", "I_MPI_", "HYD
 # What `powerccl run` sets, so that idle progress loops yield.
 YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "I_MPI_WAIT_MODE": "1",
 }

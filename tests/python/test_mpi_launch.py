@@ -55,7 +55,7 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
     assert not problem
     assert added == {
         "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so",
-        "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
+        "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_WAIT_MODE": "1",
         "POWERCCL_MPI": "auto",

@@ -41,6 +41,7 @@ struct ThreadState {
   bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
   Rounds rounds;
   uint32_t visits = 0;  // of the idle loop, in this call
+  uint32_t polls = 0;   // idle ones, of the application's own
   uint16_t index = 0;
   uint64_t start = 0;  // ticks, of the call
   uint64_t flushed = 0;

@@ -10,19 +10,35 @@ using namespace powerccl::mpi;
 namespace {
 
 // So many idle polls, some microseconds, are waited before anybody looks at a clock: short calls are not slowed by it.
+// Not where others want the core: what this rank waits for may be one of them.
 constexpr uint32_t kUnwatched = 32;
 
 void idle(ThreadState* thread, const void* place) {
-  if (++thread->visits <= kUnwatched || thread->by_request) return;
+  if (thread->by_request || (++thread->visits <= kUnwatched && !thread->waiter.shares_core())) return;
   thread->waiter.idle(g_door.plan, thread->rounds.visit(place));
+}
+
+constexpr uint32_t kPollsBetweenOffers = 256;
+
+// The application polls by itself (MPI_Test, MPI_Iprobe) and has other things to do: without us the library would not
+// have yielded. It does where others want the core, and now and then to find out.
+void polled(ThreadState* thread) {
+  if (!thread->waiter.shares_core() && ++thread->polls % kPollsBetweenOffers != 0) return;
+  thread->waiter.offer_core(g_door.plan, g_door.plan.table.now(g_door.plan.table.context));
 }
 
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) int sched_yield() {
   ThreadState* thread = t_thread;
-  if (thread == nullptr || !thread->inside) return static_cast<int>(syscall(SYS_sched_yield));
-  idle(thread, __builtin_return_address(0));
+  const void* caller = __builtin_return_address(0);
+  if (thread != nullptr && thread->inside) {
+    idle(thread, caller);
+  } else if (thread != nullptr && g_door.library.has_code_at(caller)) {
+    polled(thread);
+  } else {
+    return static_cast<int>(syscall(SYS_sched_yield));
+  }
   return 0;
 }
 

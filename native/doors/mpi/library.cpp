@@ -28,6 +28,31 @@ int look_at(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
+struct Wanted {
+  uintptr_t address;
+  CodeRange found;
+};
+
+int look_for_code(dl_phdr_info* info, size_t, void* data) {
+  Wanted* wanted = static_cast<Wanted*>(data);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& segment = info->dlpi_phdr[i];
+    const uintptr_t from = info->dlpi_addr + segment.p_vaddr;
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || wanted->address - from >= segment.p_memsz) {
+      continue;
+    }
+    wanted->found = {from, from + segment.p_memsz};
+    return 1;
+  }
+  return 0;
+}
+
+CodeRange code_around(const void* function) {
+  Wanted wanted{reinterpret_cast<uintptr_t>(function), {}};
+  if (function != nullptr) dl_iterate_phdr(look_for_code, &wanted);
+  return wanted.found;
+}
+
 // An object of the library. A program linked without PIC has its own copy of it, which is then everybody's, so the
 // search begins at the program.
 Word object(const char* name) {
@@ -143,6 +168,8 @@ bool identify(Library* library) {
     library->in_place = -1;
     library->status_ignore = 1;
   }
+  library->code[0] = code_around(reinterpret_cast<const void*>(library->comm_size));
+  library->code[1] = code_around(next_symbol("opal_progress"));
   const bool throttles = strncmp(library->name, "mpich", 5) == 0 && (major > 4 || (major == 4 && minor >= 3));
   if (library->open_mpi || throttles || strncmp(library->name, "intel", 5) == 0) {
     library->hook = Hook::kYield;

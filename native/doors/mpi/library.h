@@ -17,6 +17,11 @@ enum class Hook : uint8_t {
   kUcx,    // ucp_worker_progress(), which MPICH before 4.3 over UCX calls at every poll
 };
 
+// Where code lies: a shared library's executable segment.
+struct CodeRange {
+  uintptr_t from = 0, to = 0;
+};
+
 struct Library {
   char name[32] = "";  // "mpich 5.0.2"
   Hook hook = Hook::kNone;
@@ -40,6 +45,13 @@ struct Library {
   int (*initialized)(int*) = nullptr;
   int (*query_thread)(int*) = nullptr;
 
+  CodeRange code[2];  // of the library, and of the one in which Open MPI's progress loop is
+
+  // Whether the library's own code is there, and not the application's.
+  bool has_code_at(const void* address) const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+    return at - code[0].from < code[0].to - code[0].from || at - code[1].from < code[1].to - code[1].from;
+  }
   Word handle(Word word) const { return int_handles ? static_cast<int32_t>(word) : word; }
 };
 

@@ -20,7 +20,7 @@ BUDGET_RANGE_PCT = (0.1, 50.0)
 # What makes each library's own progress loop yield when it finds nothing to do, which is where the door waits.
 YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "200",
+    "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "I_MPI_WAIT_MODE": "1",
 }

@@ -14,6 +14,7 @@ struct FakeMachine {
   uint64_t clock = 1000000;
   uint64_t overshoot = 17 * kUs;  // of a sleep
   uint64_t tpause_limit = 38 * kUs;
+  uint64_t call_takes = kUs / 8;
   uint64_t yield_takes = kUs / 2;
   bool traps_mwaitx = false;  // as some hypervisors: a no-op of 5 us that ignores its timer
   uint64_t slack_ns = 50000;
@@ -48,6 +49,7 @@ struct FakeMachine {
       ++of(self).yields;
       of(self).clock += of(self).yield_takes;
     };
+    table.empty_call = [](void* self) { of(self).clock += of(self).call_takes; };
     table.slack = [](void* self, uint64_t slack) {
       const uint64_t before = of(self).slack_ns;
       of(self).slack_ns = slack;

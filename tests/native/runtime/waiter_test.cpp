@@ -169,6 +169,19 @@ TEST_F(WaiterTest, TheCoreIsOfferedToOthersWhileSpinning) {
   EXPECT_LE(machine.yields, 5);
 }
 
+TEST_F(WaiterTest, ACoreThatOthersWantIsOfferedAtEveryPollUntilTheyNoLongerDo) {
+  plan_with(false);
+  machine.yield_takes = 2 * kUs;  // there and back
+  wait(100 * kUs);
+  EXPECT_TRUE(waiter.shares_core());
+  machine.yields = 0;
+  for (int i = 0; i < 10; ++i) wait(kPoll);
+  EXPECT_EQ(machine.yields, 10) << "short waits as well";
+  machine.yield_takes = kUs / 2;
+  for (int i = 0; i < 1000; ++i) wait(kPoll);
+  EXPECT_FALSE(waiter.shares_core());
+}
+
 TEST_F(WaiterTest, TheOvershootOfSleepsIsLearned) {
   plan_with(false);
   machine.overshoot = 60 * kUs;  // worse than when the self-test ran
