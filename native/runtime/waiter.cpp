@@ -16,6 +16,9 @@ constexpr double kLongWaitUs = 5000.0;
 // After a pause the library looks at everything once before the next: Open MPI looks at its sockets every eighth time.
 constexpr uint32_t kPollsBetweenPauses = 16;
 constexpr uint32_t kSharedFor = 256;
+constexpr double kAnswerUs = 3.0;
+constexpr uint32_t kEnoughAnswers = 4;
+constexpr uint32_t kTriesApart = 256;
 
 // How long an offer of the core takes at most that nobody takes. Not by trying: while a job starts, most are taken.
 uint64_t offer_ticks(const WaitTable& table) {
@@ -45,6 +48,7 @@ WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double
   plan.taken_ticks = offer_ticks(table);
   const uint64_t most_taken = static_cast<uint64_t>(kMostTakenUs * us);
   if (plan.taken_ticks > most_taken) plan.taken_ticks = most_taken;
+  plan.answer_ticks = static_cast<uint64_t>(kAnswerUs * us);
   plan.instruction_ticks = static_cast<uint64_t>(kInstructionUs * us);
   plan.long_ticks = static_cast<uint64_t>(kLongWaitUs * us);
   return plan;
@@ -56,6 +60,7 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     stretch_ = now;
     awake_until_ = now + plan.spin_ticks;
     polls_ = 0;
+    if (shared_ > 0) expect_answer(plan, now);
     if (__builtin_expect(long_, 0)) end_long_wait(plan);
   } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
     // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this
@@ -68,7 +73,8 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   const uint64_t waited = now - stretch_;
   last_ = now;
   if (now < awake_until_ || !plan.sleeps) {
-    if (shared_ > 0 || (waited > plan.yield_ticks && now - last_offer_ > plan.yield_ticks)) offer_core(plan, now);
+    if ((shared_ > 0 && now >= answer_until_) || (waited > plan.yield_ticks && now - last_offer_ > plan.yield_ticks))
+      offer_core(plan, now);
     return;
   }
   if (polls_ > 0) {
@@ -82,7 +88,7 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     plan.long_wait(plan.long_wait_context, true);
   }
   if (!pause(plan, want)) {
-    if (now - last_offer_ > plan.yield_ticks) offer_core(plan, now);
+    if (shared_ > 0 || now - last_offer_ > plan.yield_ticks) offer_core(plan, now);
     return;
   }
   polls_ = kPollsBetweenPauses;
@@ -96,7 +102,24 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   last_ = after;
 }
 
+// Something is waited for on a core that others want.
+void Waiter::expect_answer(const WaitPlan& plan, uint64_t now) {
+  if (answer_until_ != 0) answered();
+  if (answers_ >= kEnoughAnswers || ++untried_ % kTriesApart == 0) answer_until_ = now + plan.answer_ticks;
+}
+
+void Waiter::answered() {
+  answer_until_ = 0;
+  if (answers_ < kMostAnswers) ++answers_;
+  if (answers_ < kEnoughAnswers) answers_ = kEnoughAnswers;  // tries are rare: one that went well is followed up
+  if (shared_ > 0) --shared_;
+}
+
 void Waiter::offer_core(const WaitPlan& plan, uint64_t now) {
+  if (answer_until_ != 0) {  // in vain
+    answer_until_ = 0;
+    answers_ = answers_ > 2 ? answers_ - 2 : 0;
+  }
   plan.table.yield(plan.table.context);
   last_ = last_offer_ = plan.table.now(plan.table.context);
   wait_ += last_ - now;

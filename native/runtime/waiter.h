@@ -2,9 +2,11 @@
 // One thread's waiting inside blocking calls of a library that polls: how long it has waited, and what it does with the
 // core meanwhile.
 //
-// First it polls (spin budget), giving way to whoever else wants the core; then it pauses, each time for at most a
-// fraction of the time already waited, so that it goes on at most that fraction late. When the library moved something
-// meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves them awake.
+// First it polls (spin budget), giving way to whoever else wants the core: at once, unless others' answers have come
+// sooner than a change of threads takes, as they do while those who answer run on other cores. Then it pauses, each
+// time for at most a fraction of the time already waited, so that it goes on at most that fraction late. When the
+// library moved something meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves
+// them awake.
 #ifndef POWERCCL_RUNTIME_WAITER_H
 #define POWERCCL_RUNTIME_WAITER_H
 #include <stdint.h>
@@ -24,6 +26,7 @@ struct WaitPlan {
   uint64_t progress_gap_ticks = 0;  // polls further apart than this had something to do
   uint64_t yield_ticks = 0;         // polls for so long before it offers the core to others, and between such offers
   uint64_t taken_ticks = 0;         // an offer that took longer was taken
+  uint64_t answer_ticks = 0;        // what a change of threads and the way back take
   uint64_t instruction_ticks = 0;   // pauses up to here by instruction, if there is one
   // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
   // moved or the call is over. May be null.
@@ -45,6 +48,7 @@ class Waiter {
     wait_ = 0;
     sleep_ = 0;
     polls_ = 0;
+    answer_until_ = 0;
   }
   // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one. Where that is not
   // known, polls far apart are taken for a sign, but other things keep a thread from polling as well.
@@ -53,6 +57,7 @@ class Waiter {
   void offer_core(const WaitPlan& plan, uint64_t now);
   // The call is over: what was changed for it is put back.
   void end(const WaitPlan& plan) {
+    if (__builtin_expect(answer_until_ != 0, 0)) answered();
     if (__builtin_expect(slept_, 0)) put_back(plan);
   }
 
@@ -65,7 +70,11 @@ class Waiter {
   uint64_t sleeps = 0, asked_ticks = 0, slept_ticks = 0, offers_taken = 0;
 
  private:
+  static constexpr uint32_t kMostAnswers = 15;
+
   void put_back(const WaitPlan& plan);
+  void expect_answer(const WaitPlan& plan, uint64_t now);
+  void answered();
   void end_long_wait(const WaitPlan& plan);
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 
@@ -78,6 +87,10 @@ class Waiter {
   uint64_t slack_ns_ = 0;
   uint32_t polls_ = 0;   // left before the next pause
   uint32_t shared_ = 0;  // the core is wanted by others: looks left for which that is believed
+  // On such a core: until when an answer is waited for before the core is offered, 0: it is not; how well that went;
+  // and how often it was not tried.
+  uint64_t answer_until_ = 0;
+  uint32_t answers_ = kMostAnswers, untried_ = 0;
   bool slept_ = false, long_ = false;
 };
 
