@@ -94,6 +94,10 @@ bench: build/test/.configured
 	cmake --build build/test --parallel $(JOBS) --target powerccl_runtime_benchmark
 	build/test/bench/micro/powerccl_runtime_benchmark
 
+# make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json
+soak: native build/deps/mpi/.ready
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
+
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
 wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -14,8 +14,9 @@ from rich.console import Console
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
 from powerccl.analysis.compare import compare
-from powerccl.analysis.findings import RunSummary, read_summary, write_summary
+from powerccl.analysis.findings import CpuEnergy, RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
+from powerccl.reports.mpi import processors
 from powerccl.reports.terminal import print_summary
 from powerccl.traces import mpi_tables, records
 from powerccl.traces.cpu import read_cpu
@@ -311,6 +312,16 @@ def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
     assert "75 % communication" in shown
     assert "MPI_Allreduce" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · 2 MPI ranks · mpich 5.0.2" in shown
+
+
+def test_processors_are_told_of_at_any_width(tmp_path: Path) -> None:
+    for width in (60, 120):
+        assert "no joules: " in printed(summarise(read_run(mpi_run(tmp_path / f"run-{width}"))), width)
+    assert processors(CpuEnergy(reason="for root only", idle_pct=75.2)) == (
+        "processors: idle 75 % of the time; no joules: for root only"
+    )
+    told = processors(CpuEnergy(joules=120.0, average_watts=60.0, hosts=2, idle_pct=10))
+    assert told == "processors of 2 hosts: idle 10 % of the time; 120 J (60.0 W), packages and DRAM"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])

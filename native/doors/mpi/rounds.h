@@ -14,9 +14,9 @@ namespace powerccl::mpi {
 // ucp_worker_progress), and only idle rounds come to the idle loop. More than one round between two visits means that
 // the others had work.
 //
-// Places: MPICH yields in its progress function when 200 rounds moved nothing, and, as it is built by default, in the
-// loop around it after every round. While nothing moves these two take turns; the same place twice means that the first
-// was left out, because its count began anew.
+// Places: MPICH yields in its progress function when one or more rounds moved nothing, and, as it is built by default,
+// in the loop around it after every round. While nothing moves these two take turns; the same place twice means that
+// the first was left out, because its count began anew.
 class Rounds {
  public:
   void begin() {
@@ -48,7 +48,7 @@ class Rounds {
   }
 
  private:
-  static constexpr uint32_t kOtherLoop = 2000;  // well over MPICH's 200
+  static constexpr uint32_t kOtherLoop = 2000;  // well over what users set MPICH's count to
 
   uint32_t rounds_ = 0, repeats_ = 0;
   const void* last_place_ = nullptr;

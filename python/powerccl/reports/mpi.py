@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powerccl.analysis.findings import MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.patterns import format_bytes
 from powerccl.reports.text import joules, number, percent, seconds
 
@@ -40,6 +40,7 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     console.print(key())
     console.print()
     console.print(_totals(mpi, narrow))
+    console.print(processors(mpi.energy), style="dim")
     if mpi.rows:
         console.print()
         console.print(_calls(mpi, narrow))
@@ -118,16 +119,17 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
     row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept)
     per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
     row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")
-    energy = mpi.energy
-    if energy.joules is not None:
-        words = (
-            f"processors of {energy.hosts} host{'s' * (energy.hosts != 1)} (RAPL), {number(energy.average_watts, 'W')}"
-        )
-        table.add_row(*["CPU energy", "", "", joules(energy.joules), words][: 4 if narrow else 5])
-    elif not narrow:
-        idle = "" if energy.idle_pct is None else f"; processors idle {energy.idle_pct:.0f} % of the time"
-        table.add_row("CPU energy", "", "", joules(None), energy.reason + idle)
     return table
+
+
+def processors(energy: CpuEnergy) -> str:
+    """What the hosts' processors used, or why that is not known, and how idle they were."""
+    of_hosts = f"processors of {energy.hosts} hosts" if energy.hosts > 1 else "processors"
+    idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {energy.idle_pct:.0f} % of the time; "
+    if energy.joules is None:
+        return f"{idle}no joules: {energy.reason}"
+    watts = f" ({number(energy.average_watts, 'W')})" if energy.average_watts is not None else ""
+    return f"{idle or of_hosts + ': '}{joules(energy.joules)}{watts}, packages and DRAM"
 
 
 def _calls(mpi: MpiSummary, narrow: bool) -> Table:
