@@ -4,31 +4,15 @@
 #include <getopt.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 
 #include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
 
 [[noreturn]] void usage_error(const std::string& what, const std::string& hint = "powerccl-bench --help") {
   throw Failure(kExitUsage, what, hint);
-}
-
-double parse_number(const std::string& text, const char* what, double low, double high) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(value >= low && value <= high)) {
-    usage_error(std::string(what) + ": '" + text + "' is not a number in range");
-  }
-  return value;
-}
-
-int parse_integer(const std::string& text, const char* what, int low, int high = 1000000000) {
-  const double value = parse_number(text, what, low, high);
-  if (value != std::floor(value)) usage_error(std::string(what) + ": '" + text + "' is not a whole number");
-  return static_cast<int>(value);
 }
 
 bool parse_switch(const std::string& text, const char* what) {
@@ -314,35 +298,6 @@ void check_together(const Options& options) {
 }
 
 }  // namespace
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-size_t parse_size(const std::string& text, const char* what) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit = end;
-  if (unit.ends_with("iB")) {
-    unit.resize(unit.size() - 2);
-  } else if (unit.ends_with('B')) {
-    unit.resize(unit.size() - 1);
-  }
-  const std::string letters = "KMGT";
-  const size_t power = unit.empty() ? 0 : letters.find(static_cast<char>(std::toupper(unit[0]))) + 1;
-  const double bytes = std::ldexp(number, static_cast<int>(10 * power));
-  if (end == text.c_str() || unit.size() > 1 || (!unit.empty() && power == 0) || !(bytes >= 0 && bytes < 1e13)) {
-    usage_error(std::string(what) + ": '" + text + "' is not a size",
-                "a number with K, M or G after it, as 128K or 62.5M");
-  }
-  return static_cast<size_t>(bytes);
-}
 
 std::vector<int> parse_clocks(const std::string& text) {
   std::vector<int> clocks;

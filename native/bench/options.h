@@ -61,11 +61,8 @@ struct Options {
 Options parse_options(int argc, char** argv);
 const char* usage_text();
 
-// "62.5M" -> 65536000. Throws Failure(kExitUsage); `what` names the option.
-size_t parse_size(const std::string& text, const char* what);
 // "1590,1500", "1590:300:15" (first:last:step, either direction), "default".
 std::vector<int> parse_clocks(const std::string& text);
-std::vector<std::string> split(const std::string& text, char separator);
 
 }  // namespace powerccl::bench
 #endif

@@ -4,12 +4,10 @@
 #include <getopt.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <iterator>
 
 #include "bench/failure.h"
-#include "bench/options.h"
+#include "bench/values.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -86,48 +84,33 @@ const option kLongOptions[] = {
   throw Failure(kExitUsage, what, hint);
 }
 
-double number(const std::string& text, const std::string& what, double low, double high) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(value >= low && value <= high)) {
-    usage_error(what + ": '" + text + "' is not a number in range");
-  }
-  return value;
-}
-
-int integer(const std::string& text, const std::string& what, int low, int high = 1'000'000'000) {
-  const double value = number(text, what, low, high);
-  if (value != std::floor(value)) usage_error(what + ": '" + text + "' is not a whole number");
-  return static_cast<int>(value);
-}
-
 constexpr double kMostUs = 3.6e9;  // an hour
 
 void apply_scenario(Options& options, int code, const std::string& value, const std::string& name) {
   switch (code) {
     case kWaitUs:
-      options.wait.wait_us = number(value, name, 0, kMostUs);
+      options.wait.wait_us = parse_number(value, name, 0, kMostUs);
       break;
     case kRepeat:
-      options.wait.repeat = integer(value, name, 1);
+      options.wait.repeat = parse_integer(value, name, 1);
       break;
     case kCollective:
       options.wait.collective = true;
       break;
     case kStepUs:
-      options.stencil.step_us = number(value, name, 1, kMostUs);
+      options.stencil.step_us = parse_number(value, name, 1, kMostUs);
       break;
     case kIterationsOf:
-      options.stencil.iterations = integer(value, name, 1);
+      options.stencil.iterations = parse_integer(value, name, 1);
       break;
     case kColumns:
-      options.stencil.columns = integer(value, name, 3, 1 << 16);
+      options.stencil.columns = parse_integer(value, name, 3, 1 << 16);
       break;
     case kRows:
-      options.stencil.rows = integer(value, name, 1, 1 << 16);
+      options.stencil.rows = parse_integer(value, name, 1, 1 << 16);
       break;
     case kSweeps:
-      options.stencil.sweeps = integer(value, name, 1);
+      options.stencil.sweeps = parse_integer(value, name, 1);
       break;
     case kHalo:
       if (value != "sendrecv" && value != "isend") usage_error("--halo: sendrecv or isend, not '" + value + "'");
@@ -150,16 +133,16 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       options.step_bytes = parse_size(value, "-i");
       break;
     case 'f':
-      options.factor = number(value, "-f", 1.0001, 1e6);
+      options.factor = parse_number(value, "-f", 1.0001, 1e6);
       break;
     case 'n':
-      options.iterations = integer(value, "-n", 1);
+      options.iterations = parse_integer(value, "-n", 1);
       break;
     case 'w':
-      options.warmup = integer(value, "-w", 0);
+      options.warmup = parse_integer(value, "-w", 0);
       break;
     case 'c':
-      options.check = integer(value, "-c", 0) > 0;
+      options.check = parse_integer(value, "-c", 0) > 0;
       break;
     case 'h':
       options.test = Test::kHelp;
@@ -168,19 +151,19 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       options.test = Test::kVersion;
       break;
     case kBackToBack:
-      options.back_to_back = integer(value, name, 1, 1'000'000);
+      options.back_to_back = parse_integer(value, name, 1, 1'000'000);
       break;
     case kWindow:
-      options.window = integer(value, name, 1, 65536);
+      options.window = parse_integer(value, name, 1, 65536);
       break;
     case kComputeUs:
-      options.compute_us = number(value, name, 0, kMostUs);
+      options.compute_us = parse_number(value, name, 0, kMostUs);
       break;
     case kImbalanceUs:
-      options.imbalance_us = number(value, name, 0, kMostUs);
+      options.imbalance_us = parse_number(value, name, 0, kMostUs);
       break;
     case kImbalancePct:
-      options.imbalance_pct = number(value, name, 0, 1e6);
+      options.imbalance_pct = parse_number(value, name, 0, 1e6);
       break;
     case kJson:
       options.json = value;

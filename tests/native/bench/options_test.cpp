@@ -8,6 +8,7 @@
 
 #include "bench/failure.h"
 #include "bench/models.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
