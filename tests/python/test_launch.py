@@ -307,7 +307,8 @@ def test_signals_reach_the_child_once(number: signal.Signals) -> None:
         "while not got: time.sleep(0.01)\n"
         "time.sleep(0.2); print(len(got), flush=True); sys.exit(5)\n"
     )
-    launcher = start_launcher(sys.executable, "-c", script)
+    # Under nohup a hangup would be ignored, rightly.
+    launcher = start_launcher(sys.executable, "-c", script, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
     assert launcher.stdout is not None
     assert launcher.stdout.readline() == "ready\n"
     launcher.send_signal(number)
