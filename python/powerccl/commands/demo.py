@@ -27,7 +27,7 @@ MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
 PLATFORM = "t4x8"
 POLICY = "percall"
 MPI_RUNS = 3  # each way
-MPI_ITERATIONS = 100  # of 20 ms, and 24 ms on the rank that has more to do
+MPI_ITERATIONS = 12
 
 
 @click.command("demo")

@@ -16,7 +16,8 @@ from powerccl.launch.native import BENCH_MPI, MPI_DOOR, NativeFiles
 from powerccl.launch.record import Request, record
 
 RANKS = 2
-IMBALANCE_PCT = 20
+IMBALANCE_PCT = 50
+STEP_US = 100_000  # of computation in an iteration: what is waited for should be long enough to sleep through
 RESULT_FILE = "stencil.json"
 _PATIENCE_S = 60
 # For this job only: Open MPI refuses to be root's, and to run two ranks where it counts one core.
@@ -44,6 +45,7 @@ class Stencil:
         """Its command line."""
         command = [self.launcher, "-n", str(RANKS), str(native.path(BENCH_MPI)), "stencil"]
         command += ["--imbalance-pct", str(IMBALANCE_PCT), "--iterations", str(iterations)]
+        command += ["--step-us", str(STEP_US)]
         command += ["--sweeps", str(self.sweeps)] if self.sweeps else []
         return [*command, "--json", str(result)]
 

@@ -53,12 +53,12 @@ def _candidates() -> Iterator[Path]:
     for key in ("platlib", "purelib"):
         yield Path(sysconfig.get_path(key)) / "powerccl/_native"
     checkout = package.parent.parent
-    stages = [path for path in checkout.glob("build/*/stage") if (path / "bin").is_dir() or (path / "lib").is_dir()]
-    yield from sorted(stages, key=lambda path: -path.stat().st_mtime)
+    # By name, not by age: a sanitizer's or the wheel's build is never what `powerccl run` should take.
+    yield from (checkout / "build" / build / "stage" for build in ("native", "test"))
 
 
 def find_native() -> NativeFiles:
-    """The native files: POWERCCL_NATIVE if set, else beside the package, else the newest build of this checkout.
+    """The native files: POWERCCL_NATIVE if set, else beside the package, else this checkout's build.
 
     Raises:
         PowercclError: there are none.
