@@ -117,6 +117,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """A process's name, cut at 15 bytes by the kernel; empty if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether the process lives; a zombie does not."""
     try:

@@ -25,6 +25,7 @@ from harness import (
     alive,
     descendants,
     eventually,
+    name_of,
     profile_of,
 )
 
@@ -368,7 +369,7 @@ def start_long(powerccl: Powerccl, *options: str) -> tuple[Running, int, list[in
         nonlocal bench, ranks
         assert running.process.poll() is None, running.err.read_text()
         for pid in descendants(running.process.pid):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "powerccl-bench"[:15] and len(descendants(pid)) >= 8:
+            if name_of(pid) == "powerccl-bench" and len(descendants(pid)) >= 8:
                 bench, ranks = pid, descendants(pid)
                 return True
         return False
