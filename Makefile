@@ -26,8 +26,8 @@ $(VENV)/.ready: pyproject.toml tools/list-requirements
 	$(BIN)/python tools/link-package $(VENV)
 	touch $@
 
-build/deps/.ready:
-	tools/fetch-test-libraries build/deps
+build/deps/.ready: tools/fetch-libraries
+	tools/fetch-libraries build/deps
 	touch $@
 
 build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
@@ -35,7 +35,7 @@ build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
 	touch $@
 
 # make native    the libraries and programs, into build/native/stage
-native: setup
+native: setup build/deps/.ready
 	cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
 	cmake --build $(NATIVE) --parallel $(JOBS)
 
@@ -99,7 +99,7 @@ soak: native build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
-wheel: setup
+wheel: setup build/deps/.ready
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:

@@ -1,5 +1,5 @@
 # GoogleTest and Google Benchmark: the system's (Debian: libgtest-dev, libbenchmark-dev), else those that
-# tools/fetch-test-libraries unpacked under build/deps without root.
+# tools/fetch-libraries unpacked under build/deps without root.
 set(deps ${PROJECT_SOURCE_DIR}/build/deps/usr)
 list(APPEND CMAKE_PREFIX_PATH ${deps})
 find_package(GTest QUIET)

@@ -102,6 +102,15 @@ int core_clock_lower(CoreClock* clock, Error* error) {
   return write_khz(clock->file, clock->cpu, clock->lowest_khz, error);
 }
 
+int core_clock_set(CoreClock* clock, uint32_t highest_khz, Error* error) {
+  return write_khz(clock->file, clock->cpu, highest_khz, error);
+}
+
+int core_clock_read(const char* sysfs_cores, int cpu, uint32_t* khz, Error* error) {
+  *khz = read_khz(sysfs_cores, cpu, "scaling_cur_freq");
+  return *khz != 0 ? kOk : fail(error, kSystem, "cpufreq of cpu%d tells no clock", cpu);
+}
+
 int core_clock_restore(CoreClock* clock, Error* error) {
   return write_khz(clock->file, clock->cpu, clock->usual_khz, error);
 }

@@ -27,6 +27,9 @@ int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* e
 void core_clock_close(CoreClock* clock);  // the clock is left as it is
 
 int core_clock_lower(CoreClock* clock, Error* error);
+int core_clock_set(CoreClock* clock, uint32_t highest_khz, Error* error);
+// The core's clock now, in kHz (scaling_cur_freq).
+int core_clock_read(const char* sysfs_cores, int cpu, uint32_t* khz, Error* error);
 int core_clock_restore(CoreClock* clock, Error* error);
 
 // Whether a name in the journal is a core's and not a GPU's; and putting back the core that it names.

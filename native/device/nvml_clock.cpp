@@ -107,6 +107,42 @@ int clock_max_sm_mhz(ClockDevice* device, uint32_t* max_mhz, Error* error) {
                     error);
 }
 
+int clock_min_sm_mhz(ClockDevice* device, uint32_t* min_mhz, Error* error) {
+  if (!device->nvml) return not_open(error);
+  if (!device->nvml->memory_clocks || !device->nvml->graphics_clocks)
+    return nvml_lacks("nvmlDeviceGetSupportedGraphicsClocks", error);
+  unsigned memory[64], graphics[1024];
+  unsigned count = sizeof memory / sizeof *memory;
+  int code = nvml_check(device->nvml->memory_clocks(handle_of(device), &count, memory), "reading the memory clocks",
+                        error);
+  if (code != kOk) return code;
+  unsigned highest = 0;
+  for (unsigned i = 0; i < count; ++i)
+    if (memory[i] > highest) highest = memory[i];
+  count = sizeof graphics / sizeof *graphics;
+  code = nvml_check(device->nvml->graphics_clocks(handle_of(device), highest, &count, graphics), "reading the SM clocks",
+                    error);
+  if (code != kOk) return code;
+  if (count == 0) return fail(error, NVML_ERROR_NOT_SUPPORTED, "GPU %u lists no SM clocks", device->index);
+  *min_mhz = graphics[0];
+  for (unsigned i = 1; i < count; ++i)
+    if (graphics[i] < *min_mhz) *min_mhz = graphics[i];
+  return kOk;
+}
+
+int clock_minor_number(ClockDevice* device, uint32_t* minor, Error* error) {
+  if (!device->nvml) return not_open(error);
+  if (!device->nvml->minor_number) return nvml_lacks("nvmlDeviceGetMinorNumber", error);
+  return nvml_check(device->nvml->minor_number(handle_of(device), minor), "reading the minor number", error);
+}
+
+bool clock_mig_enabled(ClockDevice* device) {
+  unsigned current = NVML_DEVICE_MIG_DISABLE, pending = NVML_DEVICE_MIG_DISABLE;
+  return device->nvml && device->nvml->mig_mode &&
+         device->nvml->mig_mode(handle_of(device), &current, &pending) == NVML_SUCCESS &&
+         current != NVML_DEVICE_MIG_DISABLE;
+}
+
 int clock_throttle_reasons(ClockDevice* device, uint64_t* reasons, Error* error) {
   if (!device->nvml) return not_open(error);
   if (!device->nvml->throttle_reasons) return nvml_lacks("nvmlDeviceGetCurrentClocksEventReasons", error);

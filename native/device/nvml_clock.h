@@ -49,6 +49,15 @@ int clock_read_sm_mhz(ClockDevice* device, uint32_t* sm_mhz, Error* error);
 // The highest SM clock that the GPU offers, in MHz.
 int clock_max_sm_mhz(ClockDevice* device, uint32_t* max_mhz, Error* error);
 
+// The lowest SM clock that it offers at its highest memory clock, in MHz.
+int clock_min_sm_mhz(ClockDevice* device, uint32_t* min_mhz, Error* error);
+
+// N of the GPU's device file /dev/nvidiaN.
+int clock_minor_number(ClockDevice* device, uint32_t* minor, Error* error);
+
+// Whether the GPU is cut into MIG slices, whose owners all share its clock. False where it cannot be.
+bool clock_mig_enabled(ClockDevice* device);
+
 // nvmlDeviceGetCurrentClocksEventReasons (or its older name ...ThrottleReasons): why the clock is not higher.
 int clock_throttle_reasons(ClockDevice* device, uint64_t* reasons, Error* error);
 

@@ -32,6 +32,10 @@ void look_up_all() {
   look_up(functions.uuid, "nvmlDeviceGetUUID");
   look_up(functions.name, "nvmlDeviceGetName");
   look_up(functions.pci_info, "nvmlDeviceGetPciInfo_v3");
+  look_up(functions.minor_number, "nvmlDeviceGetMinorNumber");
+  look_up(functions.mig_mode, "nvmlDeviceGetMigMode");
+  look_up(functions.memory_clocks, "nvmlDeviceGetSupportedMemoryClocks");
+  look_up(functions.graphics_clocks, "nvmlDeviceGetSupportedGraphicsClocks");
   look_up(functions.architecture, "nvmlDeviceGetArchitecture");
   look_up(functions.lock_clocks, "nvmlDeviceSetGpuLockedClocks");
   look_up(functions.reset_clocks, "nvmlDeviceResetGpuLockedClocks");

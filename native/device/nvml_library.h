@@ -22,6 +22,10 @@ struct NvmlFunctions {
   nvmlReturn_t (*uuid)(nvmlDevice_t, char*, unsigned);
   nvmlReturn_t (*name)(nvmlDevice_t, char*, unsigned);
   nvmlReturn_t (*pci_info)(nvmlDevice_t, nvmlPciInfo_t*);
+  nvmlReturn_t (*minor_number)(nvmlDevice_t, unsigned*);
+  nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned*, unsigned*);
+  nvmlReturn_t (*memory_clocks)(nvmlDevice_t, unsigned*, unsigned*);
+  nvmlReturn_t (*graphics_clocks)(nvmlDevice_t, unsigned, unsigned*, unsigned*);
   nvmlReturn_t (*architecture)(nvmlDevice_t, unsigned*);
   nvmlReturn_t (*lock_clocks)(nvmlDevice_t, unsigned, unsigned);
   nvmlReturn_t (*reset_clocks)(nvmlDevice_t);

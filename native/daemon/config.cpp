@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config.h"
+
+#include <grp.h>
+#include <pwd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <set>
+
+#include "daemon/log.h"
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr size_t kMostBytes = 1 << 20;
+
+using Faults = std::vector<std::string>;
+
+class Reader {
+ public:
+  Reader(const toml::table& root, std::string origin, Faults* faults)
+      : root_(root), origin_(std::move(origin)), faults_(faults) {}
+
+  void read(const char* section, const char* name, int64_t least, int64_t most, int64_t* value) {
+    const toml::node* node = find(section, name);
+    if (node == nullptr) return;
+    const auto* number = node->as_integer();
+    if (number == nullptr) return wrong(*node, section, name, "is not a whole number");
+    if (number->get() < least || number->get() > most)
+      return wrong(*node, section, name,
+                   "is not between " + std::to_string(least) + " and " + std::to_string(most));
+    *value = number->get();
+  }
+
+  void read(const char* section, const char* name, int64_t, int64_t, bool* value) {
+    const toml::node* node = find(section, name);
+    if (node == nullptr) return;
+    if (!node->is_boolean()) return wrong(*node, section, name, "is neither true nor false");
+    *value = node->as_boolean()->get();
+  }
+
+  void read(const char* section, const char* name, int64_t, int64_t, std::string* value) {
+    const toml::node* node = find(section, name);
+    if (node == nullptr) return;
+    if (!node->is_string()) return wrong(*node, section, name, "is not a text in quotes");
+    if (node->as_string()->get().find('\0') != std::string::npos)
+      return wrong(*node, section, name, "holds a NUL character");
+    *value = node->as_string()->get();
+  }
+
+  void read(const char* section, const char* name, int64_t, int64_t, std::vector<std::string>* value) {
+    const toml::node* node = find(section, name);
+    if (node == nullptr) return;
+    std::vector<std::string> texts;
+    const toml::array* array = node->as_array();
+    if (array == nullptr) return wrong(*node, section, name, "is not a list of texts, as in [\"a\", \"b\"]");
+    for (const toml::node& item : *array) {
+      if (item.is_integer())  // users and groups by number
+        texts.push_back(std::to_string(item.as_integer()->get()));
+      else if (item.is_string())
+        texts.push_back(item.as_string()->get());
+      else
+        return wrong(item, section, name, "holds something that is neither text nor number");
+    }
+    *value = std::move(texts);
+  }
+
+  void refuse_unknown() {
+    for (const auto& [section, node] : root_) {
+      const toml::table* table = node.as_table();
+      if (table == nullptr) {
+        say(node, "`" + std::string(section.str()) + "` stands in no section");
+        continue;
+      }
+      for (const auto& [name, value] : *table) {
+        const std::string full = std::string(section.str()) + "." + std::string(name.str());
+        if (!known_.contains(full)) say(value, "there is no key `" + full + "`");
+      }
+    }
+  }
+
+  // A fault in the meaning of a key that was read well.
+  void wrong(const char* section, const char* name, const std::string& why) {
+    const toml::node* node = find(section, name);
+    if (node != nullptr)
+      wrong(*node, section, name, why);
+    else
+      faults_->push_back(origin_ + ": " + section + "." + name + " " + why);
+  }
+
+ private:
+  const toml::node* find(const char* section, const char* name) {
+    known_.insert(std::string(section) + "." + name);
+    const toml::table* table = root_[section].as_table();
+    return table == nullptr ? nullptr : table->get(name);
+  }
+
+  void wrong(const toml::node& node, const char* section, const char* name, const std::string& why) {
+    say(node, std::string(section) + "." + name + " " + why);
+  }
+
+  void say(const toml::node& node, const std::string& what) {
+    faults_->push_back(origin_ + ":" + std::to_string(node.source().begin.line) + ": " + what);
+  }
+
+  const toml::table& root_;
+  std::string origin_;
+  Faults* faults_;
+  std::set<std::string> known_;
+};
+
+void set_default(const char* text, std::string* value) {
+  *value = text;
+}
+void set_default(const char* text, int64_t* value) {
+  std::from_chars(text, text + std::strlen(text), *value);
+}
+void set_default(const char* text, bool* value) {
+  *value = std::strcmp(text, "true") == 0;
+}
+void set_default(const char*, std::vector<std::string>* value) {
+  value->clear();
+}
+
+template <typename Id>
+bool parse_id(const std::string& text, Id* id) {
+  uint32_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (code != std::errc{} || end != text.data() + text.size() || number == UINT32_MAX) return false;
+  *id = number;
+  return true;
+}
+
+bool find_user(const std::string& text, uid_t* uid) {
+  if (parse_id(text, uid)) return true;
+  const passwd* entry = getpwnam(text.c_str());
+  if (entry != nullptr) *uid = entry->pw_uid;
+  return entry != nullptr;
+}
+
+bool find_group(const std::string& text, gid_t* gid) {
+  if (parse_id(text, gid)) return true;
+  const group* entry = getgrnam(text.c_str());
+  if (entry != nullptr) *gid = entry->gr_gid;
+  return entry != nullptr;
+}
+
+void find_groups(const std::vector<std::string>& texts, const char* name, std::vector<gid_t>* gids, Reader* reader) {
+  gids->clear();
+  for (const std::string& text : texts) {
+    gid_t gid = 0;
+    if (find_group(text, &gid))
+      gids->push_back(gid);
+    else
+      reader->wrong("access", name, "names group `" + text + "`, which this system does not know");
+  }
+}
+
+void read_meanings(Config* config, Reader* reader) {
+  const std::string& mode = config->socket_mode;
+  unsigned bits = 0;
+  const auto [end, code] = std::from_chars(mode.data(), mode.data() + mode.size(), bits, 8);
+  if (code != std::errc{} || end != mode.data() + mode.size() || bits > 0777)
+    reader->wrong("socket", "mode", "is no octal mode such as \"0660\"");
+  config->socket_bits = bits;
+  config->socket_gid = static_cast<gid_t>(-1);
+  if (!config->socket_group.empty() && !find_group(config->socket_group, &config->socket_gid))
+    reader->wrong("socket", "group", "`" + config->socket_group + "` is no group of this system");
+  config->allowed_uids.clear();
+  for (const std::string& text : config->access_users) {
+    uid_t uid = 0;
+    if (find_user(text, &uid))
+      config->allowed_uids.push_back(uid);
+    else
+      reader->wrong("access", "users", "names user `" + text + "`, which this system does not know");
+  }
+  find_groups(config->access_groups, "groups", &config->allowed_gids, reader);
+  find_groups(config->access_admin_groups, "admin_groups", &config->admin_gids, reader);
+  if (!parse_level(config->log_level, &config->level))
+    reader->wrong("log", "level", "is none of error, warning, info and debug");
+  if (config->gpu_max_mhz != 0 && config->gpu_min_mhz > config->gpu_max_mhz)
+    reader->wrong("gpu", "min_mhz", "is above gpu.max_mhz");
+  if (config->gpu_usual_min_mhz > config->gpu_usual_max_mhz)
+    reader->wrong("gpu", "usual_min_mhz", "is above gpu.usual_max_mhz");
+  if ((config->gpu_usual_min_mhz == 0) != (config->gpu_usual_max_mhz == 0))
+    reader->wrong("gpu", "usual_min_mhz", "and gpu.usual_max_mhz belong together: both or neither");
+  if (config->gpu_device_files.find('%') == std::string::npos)
+    reader->wrong("gpu", "device_files", "has no % for the GPU's minor number");
+  if (config->socket_path.empty() || config->socket_path.size() > 107)
+    reader->wrong("socket", "path", "is no path of 1 to 107 bytes");
+  if (config->state_file.empty()) reader->wrong("state", "file", "is empty");
+}
+
+}  // namespace
+
+Config default_config() {
+  Config config;
+  read_config("", "default", &config);
+  return config;
+}
+
+std::vector<std::string> read_config(std::string_view toml, const std::string& origin, Config* config) {
+  Faults faults;
+  if (toml.size() > kMostBytes) return {origin + ": is longer than a megabyte"};
+  const toml::parse_result parsed = toml::parse(toml, origin);
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
+    return {origin + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description())};
+  }
+  Config read;
+  Reader reader(parsed.table(), origin, &faults);
+#define POWERCCLD_KEY(section, name, type, fallback, least, most, about) \
+  set_default(fallback, &read.section##_##name);                         \
+  reader.read(#section, #name, least, most, &read.section##_##name);
+#include "daemon/config.def"
+#undef POWERCCLD_KEY
+  reader.refuse_unknown();
+  read_meanings(&read, &reader);
+  if (faults.empty()) *config = std::move(read);
+  return faults;
+}
+
+std::vector<std::string> read_config_file(const std::string& path, Config* config) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return {path + ": cannot be opened: " + std::strerror(errno)};
+  std::string text(kMostBytes + 1, '\0');
+  const size_t length = std::fread(text.data(), 1, text.size(), file);
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return {path + ": cannot be read"};
+  text.resize(length);
+  return read_config(text, path, config);
+}
+
+}  // namespace powerccl::daemon

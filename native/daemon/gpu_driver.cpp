@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/gpu_driver.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "daemon/log.h"
+#include "device/nvml_sample.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr char kDeviceFiles[] = "/dev/nvidia%";
+
+int64_t now_us() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+std::string with_number(const std::string& pattern, uint32_t number) {
+  std::string text = pattern;
+  const size_t at = text.find('%');
+  return at == std::string::npos ? text : text.replace(at, 1, std::to_string(number));
+}
+
+}  // namespace
+
+GpuDriver::~GpuDriver() {
+  for (device::ClockDevice& gpu : gpus_) device::clock_close(&gpu);
+}
+
+bool GpuDriver::open(const GpuSettings& settings, std::string* reason) {
+  settings_ = settings;
+  device::Sampling found;
+  device::Error error;
+  if (device::sampling_open(&found, &error) != device::kOk) {
+    *reason = error.text;
+    if (const char* hint = device::hint(error.code); *hint != '\0') *reason += std::string("; ") + hint;
+    return false;
+  }
+  emulated_ = found.emulated;
+  for (uint32_t i = 0; i < found.gpu_count; ++i) add(found.gpu[i].uuid);
+  device::sampling_close(&found);
+  if (gpus_.empty()) {
+    *reason = "NVML finds no GPU that this process may open";
+    return false;
+  }
+  if (!settings_.dry && !device::clock_may_lock(&gpus_[0], &error)) {
+    *reason = error.text;
+    return false;
+  }
+  return true;
+}
+
+void GpuDriver::add(const char* uuid) {
+  device::ClockDevice gpu;
+  device::Error error;
+  if (device::clock_open(&gpu, uuid, &error) != device::kOk) {
+    log(kWarning, "GPU %s is left out: %s", uuid, error.text);
+    return;
+  }
+  DeviceAbout about;
+  about.device = gpu.uuid;
+  about.pci = gpu.pci;
+  about.name = gpu.name;
+  uint32_t minor = 0;
+  if (emulated_ && settings_.device_files == kDeviceFiles)
+    about.file.clear();  // emulated GPUs have none
+  else if (device::clock_minor_number(&gpu, &minor, &error) == device::kOk)
+    about.file = with_number(settings_.device_files, minor);
+  else
+    about.unfit = error.text;  // without its file nobody can show that the GPU is theirs
+  if (device::clock_mig_enabled(&gpu)) about.unfit = "it is cut into MIG slices, which share its clock";
+  uint32_t lowest = 0, highest = 0;
+  if (device::clock_max_sm_mhz(&gpu, &highest, &error) != device::kOk) about.unfit = error.text;
+  if (device::clock_min_sm_mhz(&gpu, &lowest, &error) != device::kOk) lowest = 1;  // the driver clamps by itself
+  about.lowest_mhz = std::max(lowest, settings_.min_mhz);
+  about.highest_mhz = settings_.max_mhz != 0 ? std::min(highest, settings_.max_mhz) : highest;
+  if (about.unfit.empty() && about.lowest_mhz > about.highest_mhz)
+    about.unfit = "the administrator's range holds none of its clocks";
+  gpus_.push_back(gpu);
+  about_.push_back(std::move(about));
+}
+
+Outcome GpuDriver::set(size_t index, uint32_t min_mhz, uint32_t max_mhz) {
+  Outcome outcome;
+  if (settings_.dry) return outcome;
+  device::Error error;
+  const int64_t begin = now_us();
+  outcome.code = device::clock_lock(&gpus_[index], min_mhz, max_mhz, &error);
+  outcome.driver_us = static_cast<uint32_t>(now_us() - begin);
+  if (outcome.code != device::kOk) {
+    outcome.text = error.text;
+    outcome.untouched = device::clock_refused(outcome.code);
+    return outcome;
+  }
+  const Outcome seen = read(index);
+  outcome.now_mhz = seen.now_mhz;
+  outcome.reasons = seen.reasons;
+  return outcome;
+}
+
+Outcome GpuDriver::restore(size_t index, const std::string&) {
+  Outcome outcome;
+  if (settings_.dry) return outcome;
+  device::Error error;
+  const int64_t begin = now_us();
+  outcome.code = settings_.usual_max_mhz != 0
+                     ? device::clock_lock(&gpus_[index], settings_.usual_min_mhz, settings_.usual_max_mhz, &error)
+                     : device::clock_reset(&gpus_[index], &error);
+  outcome.driver_us = static_cast<uint32_t>(now_us() - begin);
+  if (outcome.code != device::kOk) outcome.text = error.text;
+  return outcome;
+}
+
+Outcome GpuDriver::read(size_t index) {
+  Outcome outcome;
+  device::Error error;
+  outcome.code = device::clock_read_sm_mhz(&gpus_[index], &outcome.now_mhz, &error);
+  if (outcome.code != device::kOk) outcome.text = error.text;
+  device::clock_throttle_reasons(&gpus_[index], &outcome.reasons, nullptr);
+  return outcome;
+}
+
+}  // namespace powerccl::daemon

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who holds which device, what its clock is, and what is to be done about it next. No sockets, threads or files are
+// known here: time comes in as an argument, and what is to be done goes out through Actions, so that any order of
+// events can be tried in a test.
+//
+// What holds at every moment: a device has at most one lease and one job under way; its clock is other than usual only
+// while the state file has its mark; and when it has no lease, its clock is usual or a job to make it so is under way
+// or due.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/driver.h"
+#include "daemon/worker.h"
+#include "wire/lease.h"
+
+namespace powerccl::daemon {
+
+using SessionId = uint64_t;  // 0: none
+
+struct Holder {
+  SessionId session = 0;
+  uint32_t uid = 0, pid = 0;
+  std::string run;
+};
+
+struct Answer {
+  int32_t status = POWERCCL_LEASE_OK;
+  uint32_t flags = 0;
+  uint64_t lease = 0;
+  uint32_t min_mhz = 0, max_mhz = 0;
+  Outcome outcome;
+  uint32_t holder_pid = 0, holder_uid = 0;
+  std::string text;
+};
+
+// Why a lease ends, for the log and the metrics.
+enum class Ending { kReleased, kGone, kMissed, kRevoked, kStopping };
+inline constexpr int kEndings = 5;
+const char* text_of(Ending ending);
+
+class Actions {
+ public:
+  virtual ~Actions() = default;
+  // The job's outcome answers whoever the job names; the table itself answers what takes no job.
+  virtual void run(size_t driver, Job job) = 0;
+  // The state file; 0 or an errno.
+  virtual int mark(const std::string& mark, const Holder& holder) = 0;
+  virtual int clear(const std::string& mark) = 0;
+  virtual std::string mark_of(size_t driver, size_t index) = 0;
+  virtual void reply(SessionId session, uint64_t serial, const Answer& answer) = 0;
+  virtual void tell(SessionId session, uint16_t type, const Answer& answer) = 0;
+  virtual uint64_t new_lease_number() = 0;
+};
+
+// What can be said of a device.
+struct DeviceView {
+  const DeviceAbout* about = nullptr;
+  const Holder* holder = nullptr;  // null: nobody
+  int64_t held_since_ns = 0;
+  uint64_t changes = 0;
+  uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: usual
+  bool pending = false;               // still to be put back
+};
+
+struct Counters {
+  uint64_t granted = 0, refused = 0;
+  uint64_t ended[kEndings] = {};
+  uint64_t changes = 0, superseded = 0, clamped = 0, restores = 0, driver_failures = 0, restore_failures = 0;
+  uint64_t driver_us = 0;
+};
+
+class LeaseTable {
+ public:
+  explicit LeaseTable(Actions* actions) : actions_(actions) {}
+
+  // Before anything else: the devices of a driver, and the least time between two clocks set on one of them.
+  void add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns);
+  // The number of a device by one of its names.
+  std::optional<size_t> find(const std::string& name) const;
+  size_t size() const { return devices_.size(); }
+  DeviceView view(size_t device) const;
+
+  // A device that was left with another clock by an earlier daemon: `mark` is what the state file said. It is put back
+  // now, and again until that succeeds.
+  void put_back(size_t device, const std::string& mark, int64_t now_ns);
+  // The same for every device, whatever is known of it, held or not.
+  void put_back_all(int64_t now_ns);
+
+  // Requests. Each is answered through Actions::reply, now or when it has been carried out.
+  void acquire(const Holder& holder, uint64_t serial, size_t device, int64_t now_ns);
+  void set(SessionId session, uint64_t serial, uint64_t lease, uint32_t min_mhz, uint32_t max_mhz, int64_t now_ns);
+  void read(SessionId session, uint64_t serial, uint64_t lease);
+  void release(SessionId session, uint64_t serial, uint64_t lease, int64_t now_ns);
+  // Ends the device's lease, if it has one, and tells its holder.
+  void end(size_t device, Ending ending, int64_t now_ns);
+  // All leases of a session; it hears of it unless it is gone or has released them.
+  void end_session(SessionId session, Ending ending, int64_t now_ns);
+
+  void done(const Done& done, int64_t now_ns);
+  // Does what has come due. next_ns() is when it wants to be called again, INT64_MAX: not before something happens.
+  void advance(int64_t now_ns);
+  int64_t next_ns() const;
+
+  // Whether nothing is under way, due or set.
+  bool at_rest() const;
+  // Whether everything that put_back was called for has been put back.
+  bool all_put_back() const;
+  bool holds_any(SessionId session) const;
+  bool draining = false;
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Wish {
+    SessionId session = 0;
+    uint64_t serial = 0;
+    uint32_t min_mhz = 0, max_mhz = 0;  // 0: usual
+    uint32_t flags = 0;
+  };
+  struct Device {
+    const DeviceAbout* about = nullptr;
+    size_t driver = 0, index = 0;
+    int64_t interval_ns = 0, settle_ns = 0;
+
+    std::optional<Holder> holder;
+    uint64_t lease = 0;
+    int64_t held_since_ns = 0;
+    uint64_t changes = 0;
+    bool warned = false;  // once a lease that its clock does not arrive
+
+    std::string mark;                   // what the state file holds; empty: nothing
+    bool other = false;                 // the clock is, or may be, other than usual
+    uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: usual or not known
+    bool put_back = false;              // to be put back whoever holds it
+    int failures = 0;                   // of putting it back, in a row
+    int64_t retry_ns = 0;
+
+    bool busy = false;            // a job is under way
+    std::optional<Wish> waiting;  // the newest that is not yet allowed, or finds it busy
+    int64_t allowed_ns = 0;
+    int64_t settle_at_ns = 0;  // 0: not to be read again
+  };
+
+  Device* leased(SessionId session, uint64_t lease);
+  size_t number_of(const Device& device) const { return static_cast<size_t>(&device - devices_.data()); }
+  void refuse(SessionId session, uint64_t serial, int32_t status, const std::string& text);
+  void clamp(const Device& device, Wish* wish);
+  // Starts what is due on a device that is not busy.
+  void proceed(Device& device, int64_t now_ns);
+  bool must_put_back(const Device& device) const;
+  void start_set(Device& device, const Wish& wish, int64_t now_ns);
+  void start_restore(Device& device, const Wish& wish);
+  Job job_of(const Device& device, Job::Kind kind, const Wish& wish) const;
+  void set_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns);
+  void restore_done(Device& device, const Outcome& outcome, int64_t now_ns);
+  void read_done(Device& device, const Outcome& outcome);
+  void drop(Device& device, Ending ending, bool tell, int64_t now_ns);
+  void forget_mark(Device& device);
+
+  Actions* actions_;
+  size_t drivers_ = 0;
+  std::vector<Device> devices_;
+  std::map<std::string, size_t> names_;
+  Counters counters_;
+};
+
+}  // namespace powerccl::daemon

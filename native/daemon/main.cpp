@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccld: leases on clocks for jobs that may not set them.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "daemon/config.h"
+#include "daemon/core_driver.h"
+#include "daemon/gpu_driver.h"
+#include "daemon/log.h"
+#include "daemon/server.h"
+#include "daemon/state_file.h"
+
+namespace {
+
+using namespace powerccl::daemon;
+
+constexpr char kDefaultConfig[] = "/etc/powerccl/powerccld.toml";
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+struct Options {
+  std::string config, socket, state, level;
+  bool check = false, restore = false, by_pipe = false;
+};
+
+// 0, or the exit code.
+int read_settings(const Options& options, ServerSettings* settings) {
+  Config& config = settings->config;
+  config = default_config();
+  // The file that is looked for unasked may be missing; one that was named may not.
+  std::vector<std::string> faults;
+  if (!options.config.empty())
+    faults = read_config_file(options.config, &config);
+  else if (!options.by_pipe && access(kDefaultConfig, F_OK) == 0)
+    faults = read_config_file(kDefaultConfig, &config);
+  for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
+  if (!faults.empty()) {
+    log(kError, "hint: docs/reference/powerccld.md has every key; powerccld --check reads the file and ends");
+    return 2;
+  }
+  if (!options.socket.empty()) config.socket_path = options.socket;
+  if (!options.state.empty()) config.state_file = options.state;
+  if (config.socket_path.size() > 107) {
+    log(kError, "--socket: the path is longer than 107 bytes");
+    return 2;
+  }
+  if (options.by_pipe) config.socket_bits = 0600;
+  if (!options.level.empty() && !parse_level(options.level, &config.level)) {
+    log(kError, "--log: none of error, warning, info and debug");
+    return 2;
+  }
+  set_log_level(config.level);
+  const char* clocks = std::getenv("POWERCCL_CLOCKS");
+  settings->dry = config.log_dry || (clocks != nullptr && std::strcmp(clocks, "dry") == 0);
+  settings->by_pipe = options.by_pipe;
+  return 0;
+}
+
+void ignore_signals() {
+  struct sigaction ignore{};
+  ignore.sa_handler = SIG_IGN;
+  for (const int number : {SIGHUP, SIGPIPE, SIGXFSZ, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU})
+    sigaction(number, &ignore, nullptr);
+}
+
+int run(const Options& options) {
+  ServerSettings settings;
+  if (const int code = read_settings(options, &settings); code != 0 || options.check) {
+    if (code == 0) std::puts("the configuration is well");
+    return code;
+  }
+  const Config& config = settings.config;
+  if (options.by_pipe) setsid();  // a terminal's ^C is the job's
+  ignore_signals();
+  StateFile state;
+  std::string reason;
+  if (!state.open(config.state_file, &reason)) {
+    log(kError, "%s", reason.c_str());
+    log(kError, "hint: one powerccld a machine; `state.file` and --state name a place of its own for another");
+    return 1;
+  }
+  if (!options.by_pipe && !state.in_memory())
+    log(kWarning, "%s is not in memory: each clock set waits for a disk", config.state_file.c_str());
+
+  GpuDriver gpus;
+  CoreDriver cores;
+  std::vector<Driver*> drivers;
+  if (config.gpu_leases) {
+    GpuSettings about;
+    about.min_mhz = static_cast<uint32_t>(config.gpu_min_mhz);
+    about.max_mhz = static_cast<uint32_t>(config.gpu_max_mhz);
+    about.usual_min_mhz = static_cast<uint32_t>(config.gpu_usual_min_mhz);
+    about.usual_max_mhz = static_cast<uint32_t>(config.gpu_usual_max_mhz);
+    about.device_files = config.gpu_device_files;
+    about.dry = settings.dry;
+    if (gpus.open(about, &reason))
+      drivers.push_back(&gpus);
+    else
+      log(kError, "no GPU can be leased: %s", reason.c_str());
+  }
+  const char* sysfs = std::getenv("POWERCCL_SYSFS");
+  if (config.core_leases) {
+    if (cores.open(sysfs != nullptr && *sysfs != '\0' ? sysfs : "/sys", settings.dry, &reason))
+      drivers.push_back(&cores);
+    else
+      log(kError, "no core can be leased: %s", reason.c_str());
+  }
+  if (drivers.empty()) {
+    log(kError, "nothing to lease");
+    return 1;
+  }
+  settings.emulated = gpus.emulated();
+  Server server(settings, &state, drivers);
+  if (options.restore) return server.put_back(10 * kSecondNs) ? 0 : 1;
+  server.put_back(2 * kSecondNs);
+  return server.serve();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Leases clocks of GPUs and cores to jobs, and puts them back whatever becomes of the job.", "powerccld");
+  app.set_version_flag("--version", "powerccld " POWERCCL_VERSION);
+  app.add_option("--config", options.config, std::string("configuration (") + kDefaultConfig + ", if there)")
+      ->type_name("FILE");
+  app.add_flag("--check", options.check, "read the configuration, say what is wrong with it, and end");
+  app.add_flag("--restore", options.restore, "put back every clock that a daemon left set, and end");
+  app.add_flag("--private", options.by_pipe,
+               "for one job of root's: say `ready` on standard output, and end when standard input has ended and nobody "
+               "is connected");
+  app.add_option("--socket", options.socket, "where to listen, instead of the configuration's")->type_name("PATH");
+  app.add_option("--state", options.state, "state file, instead of the configuration's")->type_name("PATH");
+  app.add_option("--log", options.level, "error, warning, info or debug")->type_name("LEVEL");
+  app.footer("exit codes: 0 well; 1 a fault, or a clock could not be put back; 2 wrong usage or configuration");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return run(options);
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is at the other end of a connection, and what they have shown that they may do. All of it is from the kernel:
+// nothing that a client says of itself is believed.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/config.h"
+
+namespace powerccl::daemon {
+
+struct Peer {
+  pid_t pid = 0;  // 0: of another pid namespace
+  uid_t uid = 0;
+  std::vector<gid_t> groups;
+  uint64_t start_ticks = 0;  // with pid: this process and no later one of that number
+  int pidfd = -1;            // readable once the process has ended; -1: this kernel has none
+};
+
+// SO_PEERCRED, SO_PEERGROUPS and a pidfd of a fresh connection. False: it has gone already.
+bool identify(int socket, Peer* peer);
+
+bool may_lease(const Peer& peer, const Config& config);
+bool may_administer(const Peer& peer, const Config& config);
+
+// Whether `fd`, which a client passed, is `file` opened for reading and writing: that the kernel let somebody open it
+// there, under that process's user, groups, namespaces and cgroup, is the proof. (A path-only descriptor proves
+// nothing and is refused.)
+bool shows_file(int fd, const std::string& file);
+
+// Whether the thread is one of this process's and bound to that core and no other.
+bool bound_to(const Peer& peer, uint32_t thread, int cpu);
+
+}  // namespace powerccl::daemon

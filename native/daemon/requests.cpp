@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server does for each request, after it is known to be its peer's own and well formed.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "daemon/server.h"
+#include "daemon/tags.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr int64_t kStatusPatienceNs = 500'000'000;
+constexpr size_t kMostBans = 4096;
+uint32_t flag_if(bool given, uint32_t flag) {
+  return given ? flag : 0;
+}
+
+constexpr char kVersion[] = "powerccld " POWERCCL_VERSION;
+
+}  // namespace
+
+void Server::refuse(SessionId id, uint64_t serial, int32_t status, const std::string& text) {
+  Answer answer;
+  answer.status = status;
+  answer.text = text;
+  reply(id, serial, answer);
+}
+
+void Server::serve_request(SessionId id, Session* session, const Received& received, int64_t now) {
+  const Request& request = received.request;
+  if (request.serial <= session->last_serial) {
+    ++tally_.replayed;  // said before: no effect, no answer
+    return;
+  }
+  ++tally_.requests;
+  session->last_serial = request.serial;
+  session->heard_ns = now;
+  if (session->greeted == (request.type == POWERCCL_LEASE_HELLO))
+    return refuse(id, request.serial, POWERCCL_LEASE_BAD_MESSAGE, "hello comes first, and once");
+  const bool only_for_admins = request.type == POWERCCL_LEASE_RESTORE || request.type == POWERCCL_LEASE_DRAIN;
+  if (only_for_admins && !session->admin)
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED, "that is for administrators");
+  switch (request.type) {
+    case POWERCCL_LEASE_HELLO:
+      return greet(id, session, request);
+    case POWERCCL_LEASE_ACQUIRE:
+      return acquire(id, *session, request, received.file.get(), now);
+    case POWERCCL_LEASE_SET:
+      return table_.set(id, request.serial, request.lease, request.min_mhz, request.max_mhz, now);
+    case POWERCCL_LEASE_READ:
+      return table_.read(id, request.serial, request.lease);
+    case POWERCCL_LEASE_RELEASE:
+      table_.release(id, request.serial, request.lease, now);
+      session->leases = table_.holds_any(id);
+      return;
+    case POWERCCL_LEASE_STATUS:
+      return query_status(id, *session, request.serial, now);
+    case POWERCCL_LEASE_METRICS:
+      for (Bytes& chunk : encode_chunks(request.serial, metrics())) send(id, std::move(chunk));
+      return reply(id, request.serial, Answer{});
+    case POWERCCL_LEASE_REVOKE:
+      return revoke(id, *session, request, now);
+    case POWERCCL_LEASE_RESTORE:
+      return restore(id, *session, request, now);
+    case POWERCCL_LEASE_DRAIN:
+      table_.draining = request.on;
+      log(kInfo, "user %u has leases %s", session->connection->peer().uid, request.on ? "drained" : "granted again");
+      return reply(id, request.serial, Answer{});
+    default:  // a heartbeat
+      return reply(id, request.serial, Answer{});
+  }
+}
+
+void Server::greet(SessionId id, Session* session, const Request& request) {
+  session->greeted = true;
+  session->run = request.run;
+  session->admin = may_administer(session->connection->peer(), settings_.config);
+  powerccl_lease_welcome welcome{};
+  welcome.flags =
+      flag_if(settings_.dry, POWERCCL_LEASE_DRY) | flag_if(settings_.emulated, POWERCCL_LEASE_EMULATED) |
+      flag_if(session->admin, POWERCCL_LEASE_ADMIN) | flag_if(table_.draining, POWERCCL_LEASE_DRAINED);
+  welcome.heartbeat_ms = static_cast<uint32_t>(settings_.config.access_heartbeat_ms);
+  welcome.gpu_interval_ms = static_cast<uint32_t>(settings_.config.gpu_interval_ms);
+  welcome.core_interval_ms = static_cast<uint32_t>(settings_.config.core_interval_ms);
+  put_text(welcome.server, sizeof welcome.server, kVersion);
+  send(id, encode_welcome(request.serial, welcome));
+}
+
+void Server::acquire(SessionId id, const Session& session, const Request& request, int file, int64_t now) {
+  const Peer& peer = session.connection->peer();
+  if (stopping_) return refuse(id, request.serial, POWERCCL_LEASE_STOPPING, "the daemon stops");
+  if (!may_lease(peer, settings_.config))
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
+                  "the administrator's list has neither user " + std::to_string(peer.uid) + " nor one of its groups");
+  const auto device = table_.find(request.device);
+  if (!device) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device + " to lease");
+  const DeviceAbout& about = *table_.view(*device).about;
+  if (!about.unfit.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, about.unfit);
+  if (banned(*device, peer))
+    return refuse(id, request.serial, POWERCCL_LEASE_REVOKED, "its lease was revoked from this process");
+  if (about.cpu >= 0 && !bound_to(peer, request.thread, about.cpu))
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
+                  "the asking thread is not bound to " + about.device + " alone");
+  if (!about.file.empty()) {
+    if (file < 0) return refuse(id, request.serial, POWERCCL_LEASE_SHOW_FILE, about.file);
+    if (!shows_file(file, about.file))
+      return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
+                    "what was passed is not " + about.file + " opened for reading and writing");
+  }
+  table_.acquire({id, peer.uid, static_cast<uint32_t>(peer.pid), session.run}, request.serial, *device, now);
+  Session* holder = find(id);
+  if (holder == nullptr || !table_.holds_any(id)) return;
+  holder->leases = true;
+  const int64_t due = now + settings_.config.access_heartbeat_ms * 1'000'000;
+  heartbeats_due_ns_ = heartbeats_due_ns_ == 0 ? due : std::min(heartbeats_due_ns_, due);
+}
+
+std::vector<size_t> Server::named(const std::string& device) const {
+  std::vector<size_t> devices;
+  if (device.empty()) {
+    for (size_t i = 0; i < table_.size(); ++i) devices.push_back(i);
+  } else if (const auto found = table_.find(device)) {
+    devices.push_back(*found);
+  }
+  return devices;
+}
+
+void Server::ban(size_t device, const Holder& holder) {
+  const Session* session = find(holder.session);
+  if (session == nullptr) return;
+  const Peer& peer = session->connection->peer();
+  if (bans_.size() >= kMostBans) bans_.pop_front();
+  bans_.push_back({device, peer.pid, peer.start_ticks});
+}
+
+bool Server::banned(size_t device, const Peer& peer) const {
+  return std::any_of(bans_.begin(), bans_.end(), [&](const Ban& ban) {
+    return ban.device == device && ban.pid == peer.pid && ban.start_ticks == peer.start_ticks;
+  });
+}
+
+void Server::revoke(SessionId id, const Session& session, const Request& request, int64_t now) {
+  const uid_t uid = session.connection->peer().uid;
+  const std::vector<size_t> devices = named(request.device);
+  if (devices.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device);
+  bool any = false, foreign = false;
+  for (const size_t device : devices) {
+    const DeviceView view = table_.view(device);
+    if (view.holder == nullptr) continue;
+    // A user may revoke what is their own.
+    if (!session.admin && view.holder->uid != uid) {
+      foreign = true;
+      continue;
+    }
+    any = true;
+    const Holder holder = *view.holder;
+    log(kInfo, "%s: revoked by user %u from process %u", view.about->device.c_str(), uid, holder.pid);
+    ban(device, holder);
+    table_.end(device, Ending::kRevoked, now);
+  }
+  if (!any && foreign && !request.device.empty())
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED, "it is another user's, and that is for administrators");
+  reply(id, request.serial, Answer{});
+}
+
+void Server::restore(SessionId id, const Session& session, const Request& request, int64_t now) {
+  const std::vector<size_t> devices = named(request.device);
+  if (devices.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device);
+  for (const size_t device : devices) {
+    const DeviceView view = table_.view(device);
+    if (view.holder != nullptr) {
+      ban(device, Holder(*view.holder));
+      table_.end(device, Ending::kRevoked, now);
+    }
+    table_.put_back(device, "", now);
+  }
+  log(kInfo, "user %u has %zu clock%s put back", session.connection->peer().uid, devices.size(),
+      devices.size() == 1 ? "" : "s");
+  reply(id, request.serial, Answer{});
+}
+
+// ---- Status
+
+void Server::query_status(SessionId id, const Session&, uint64_t serial, int64_t now) {
+  Query query;
+  query.session = id;
+  query.serial = serial;
+  query.missing = table_.size();
+  query.deadline_ns = now + kStatusPatienceNs;
+  query.now_mhz.assign(table_.size(), 0);
+  if (query.missing == 0 || queries_.size() >= 16) return answer_status(query);
+  const uint64_t number = next_query_++;
+  queries_.emplace(number, std::move(query));
+  size_t device = 0;
+  for (size_t driver = 0; driver < drivers_.size(); ++driver) {
+    for (size_t index = 0; index < drivers_[driver]->about().size(); ++index, ++device) {
+      Job job;
+      job.kind = Job::kRead;
+      job.device = device;
+      job.index = index;
+      job.session = kQuerySession;
+      job.serial = number;
+      run(driver, std::move(job));
+    }
+  }
+}
+
+void Server::answer_status(const Query& query) {
+  const Session* asking = find(query.session);
+  if (asking == nullptr) return;
+  const uid_t uid = asking->connection->peer().uid;
+  const bool admin = asking->admin;
+  const int64_t now = now_ns();
+  for (size_t i = 0; i < table_.size(); ++i) {
+    const DeviceView view = table_.view(i);
+    powerccl_lease_device device{};
+    put_text(device.device, sizeof device.device, view.about->device);
+    put_text(device.name, sizeof device.name, view.about->name);
+    device.now_mhz = query.now_mhz[i];
+    device.flags =
+        flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
+    if (view.holder != nullptr) {
+      const bool mine = view.holder->uid == uid;
+      device.flags |= flag_if(mine, POWERCCL_LEASE_MINE);
+      // Whoever wants a device that is taken is told by whom; what they do with it is theirs.
+      device.holder_pid = view.holder->pid;
+      device.holder_uid = view.holder->uid;
+      if (mine || admin) {
+        device.min_mhz = view.min_mhz;
+        device.max_mhz = view.max_mhz;
+        device.held_ms = static_cast<uint64_t>((now - view.held_since_ns) / 1'000'000);
+        device.changes = view.changes;
+        put_text(device.run, sizeof device.run, view.holder->run);
+      }
+    }
+    send(query.session, encode_device(query.serial, device));
+  }
+  reply(query.session, query.serial, Answer{});
+}
+
+}  // namespace powerccl::daemon

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/server.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/tags.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kStopPatienceNs = 10'000 * kMs;
+
+}  // namespace
+
+Server::Server(const ServerSettings& settings, StateFile* state, const std::vector<Driver*>& drivers)
+    : settings_(settings), state_(state), drivers_(drivers), table_(this) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);  // before any thread starts
+  signals_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+  watch(bell_, tag_of(Source::kBell), EPOLLIN);
+  watch(signals_, tag_of(Source::kSignal), EPOLLIN);
+  const Config& config = settings_.config;
+  for (Driver* driver : drivers_) {
+    const bool cores = !driver->about().empty() && driver->about()[0].cpu >= 0;
+    table_.add_driver(driver->about(), (cores ? config.core_interval_ms : config.gpu_interval_ms) * kMs,
+                      config.gpu_settle_ms * kMs);
+    workers_.push_back(std::make_unique<Worker>(driver, cores ? "cpufreq" : "nvml", bell_,
+                                                [this](const Job& job, const Outcome& outcome) { answer(job, outcome); }));
+  }
+}
+
+Server::~Server() {
+  sessions_.clear();
+  workers_.clear();
+  for (const int fd : {epoll_, bell_, signals_, listener_})
+    if (fd >= 0) close(fd);
+}
+
+void Server::watch(int fd, uint64_t tag, uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+}
+
+// ---- Actions
+
+void Server::run(size_t driver, Job job) {
+  if (const Session* session = find(job.session); session != nullptr) {
+    const std::lock_guard lock(waiting_mutex_);
+    waiting_[{job.session, job.serial}] = session->connection;
+  }
+  workers_[driver]->add(std::move(job));
+}
+
+void Server::answer(const Job& job, const Outcome& outcome) {
+  std::shared_ptr<Connection> connection;
+  {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = waiting_.find({job.session, job.serial});
+    if (found == waiting_.end()) return;
+    connection = std::move(found->second);
+    waiting_.erase(found);
+  }
+  Answer answer;
+  answer.status = outcome.code;
+  answer.flags = job.flags | (settings_.dry ? static_cast<uint32_t>(POWERCCL_LEASE_DRY) : 0u);
+  answer.lease = job.lease;
+  answer.min_mhz = job.min_mhz;
+  answer.max_mhz = job.max_mhz;
+  answer.outcome = outcome;
+  answer.text = outcome.text;
+  connection->send(encode_reply(POWERCCL_LEASE_REPLY, job.serial, answer));
+}
+
+int Server::mark(const std::string& mark, const Holder& holder) {
+  return settings_.dry ? 0 : state_->mark(mark, holder.uid, holder.pid);
+}
+
+int Server::clear(const std::string& mark) {
+  return settings_.dry ? 0 : state_->clear(mark);
+}
+
+std::string Server::mark_of(size_t driver, size_t index) {
+  return drivers_[driver]->mark_of(index);
+}
+
+void Server::reply(SessionId session, uint64_t serial, const Answer& answer) {
+  Answer full = answer;
+  if (settings_.dry) full.flags |= POWERCCL_LEASE_DRY;
+  send(session, encode_reply(POWERCCL_LEASE_REPLY, serial, full));
+}
+
+void Server::tell(SessionId session, uint16_t type, const Answer& answer) {
+  send(session, encode_reply(type, 0, answer));
+}
+
+uint64_t Server::new_lease_number() {
+  uint64_t number = 0;
+  while (number == 0)
+    if (getrandom(&number, sizeof number, 0) != sizeof number) number = 0;
+  return number;
+}
+
+// ---- Life
+
+bool Server::put_back(int64_t patience_ns) {
+  for (const std::string& mark : state_->left()) {
+    const auto device = table_.find(mark.substr(0, mark.find('@')));
+    if (!device) {
+      log(kError, "%s was left with another clock and is not there to be put back; its mark is kept", mark.c_str());
+      continue;
+    }
+    log(kWarning, "%s was left with another clock by a daemon that was killed: putting it back", mark.c_str());
+    table_.put_back(*device, mark, now_ns());
+  }
+  if (state_->doubtful()) {
+    log(kWarning, "the state file is damaged: putting back every clock there is");
+    table_.put_back_all(now_ns());
+  }
+  const int64_t deadline = now_ns() + patience_ns;
+  while (!table_.all_put_back() && !stopping_ && now_ns() < deadline) wait(now_ns());
+  return table_.all_put_back();
+}
+
+int Server::serve() {
+  if (!listen()) return 1;
+  watchdog_ns_ = watchdog_interval_ns();
+  if (settings_.by_pipe) {
+    fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
+    watch(STDIN_FILENO, tag_of(Source::kInput), EPOLLIN);
+    std::puts("ready");
+    std::fflush(stdout);
+  }
+  notify("READY=1");
+  log(kInfo, "%zu device%s to lease at %s%s", table_.size(), table_.size() == 1 ? "" : "s",
+      settings_.config.socket_path.c_str(), settings_.dry ? "; dry: no clock is set" : "");
+  while (!stopping_ || (!table_.at_rest() && now_ns() < stop_by_ns_)) wait(now_ns());
+  if (table_.at_rest()) return 0;
+  log(kError, "clocks are left set: the next powerccld, or powerccld --restore, puts them back");
+  for (const auto& worker : workers_) worker->abandon();
+  return 1;
+}
+
+bool Server::listen() {
+  const Config& config = settings_.config;
+  const char* path = config.socket_path.c_str();
+  const auto failed = [&](const char* what) {
+    log(kError, "%s: %s: %s", path, what, std::strerror(errno));
+    return false;
+  };
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path, std::min(config.socket_path.size(), sizeof address.sun_path - 1));
+  listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (listener_ < 0) return failed("no socket");
+  struct stat there{};
+  // Whoever holds the state file's lock is the only daemon of this socket; what lies here is a dead one's.
+  if (lstat(path, &there) == 0 && S_ISSOCK(there.st_mode)) unlink(path);
+  const int on = 1;
+  setsockopt(listener_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);  // accepted sockets have it from the first message on
+  const mode_t before = umask(0177);
+  const int bound = bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  umask(before);
+  if (bound != 0) return failed("cannot listen");
+  if (config.socket_gid != static_cast<gid_t>(-1) && chown(path, static_cast<uid_t>(-1), config.socket_gid) != 0)
+    return failed("cannot be given to its group");
+  if (chmod(path, config.socket_bits) != 0) return failed("cannot be given its mode");
+  if (::listen(listener_, 64) != 0) return failed("cannot listen");
+  watch(listener_, tag_of(Source::kListener), EPOLLIN);
+  return true;
+}
+
+void Server::begin_stop() {
+  if (stopping_) return;
+  stopping_ = true;
+  stop_by_ns_ = now_ns() + kStopPatienceNs;
+  notify("STOPPING=1");
+  log(kInfo, "stopping: all leases end");
+  if (listener_ >= 0) {
+    unlink(settings_.config.socket_path.c_str());
+    close(listener_);
+    listener_ = -1;
+  }
+  for (size_t device = 0; device < table_.size(); ++device) table_.end(device, Ending::kStopping, now_ns());
+}
+
+// ---- The loop
+
+int64_t Server::next_ns() const {
+  int64_t next = table_.next_ns();
+  for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_})
+    if (due != 0) next = std::min(next, due);
+  for (const auto& [number, query] : queries_) next = std::min(next, query.deadline_ns);
+  if (stopping_) next = std::min(next, stop_by_ns_);
+  return next;
+}
+
+void Server::wait(int64_t now) {
+  std::array<epoll_event, 64> events;
+  const int64_t next = next_ns();
+  int timeout_ms = -1;
+  if (next != INT64_MAX) timeout_ms = static_cast<int>(std::clamp<int64_t>((next - now + kMs - 1) / kMs, 0, 60'000));
+  const int count = epoll_wait(epoll_, events.data(), events.size(), timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t tag = events[i].data.u64;
+    switch (source_of(tag)) {
+      case Source::kListener:
+        accept_all();
+        break;
+      case Source::kSignal:
+        take_signals();
+        break;
+      case Source::kBell:
+        collect(now_ns());
+        break;
+      case Source::kInput:
+        take_input();
+        break;
+      case Source::kSession:
+        attend(number_of(tag), events[i].events);
+        break;
+      case Source::kPeer:
+        close_session(number_of(tag), Ending::kGone);
+        break;
+    }
+  }
+  keep_time(now_ns());
+  sweep();
+}
+
+void Server::collect(int64_t now) {
+  uint64_t rung;
+  if (read(bell_, &rung, sizeof rung) < 0) return;
+  for (const auto& worker : workers_) {
+    for (const Done& done : worker->take()) {
+      if (done.job.kind == Job::kRead && done.job.session == kQuerySession) {
+        const auto found = queries_.find(done.job.serial);
+        if (found == queries_.end()) continue;
+        found->second.now_mhz[done.job.device] = done.outcome.now_mhz;
+        if (--found->second.missing > 0) continue;
+        answer_status(found->second);
+        queries_.erase(found);
+      } else {
+        table_.done(done, now);
+        if (const Session* session = find(done.job.session); session != nullptr)
+          watch_output(done.job.session, *session);
+      }
+    }
+  }
+  if (state_->doubtful() && table_.all_put_back())
+    if (const int error = state_->settle_doubt(); error != 0)
+      log(kError, "the state file cannot be mended: %s", std::strerror(error));
+}
+
+void Server::keep_time(int64_t now) {
+  table_.advance(now);
+  for (auto query = queries_.begin(); query != queries_.end();) {
+    if (now < query->second.deadline_ns) {
+      ++query;
+      continue;
+    }
+    answer_status(query->second);  // without the clocks that the driver has not told
+    query = queries_.erase(query);
+  }
+  if (heartbeats_due_ns_ != 0 && now >= heartbeats_due_ns_) {
+    heartbeats_due_ns_ = 0;
+    const int64_t patience = settings_.config.access_heartbeat_ms * kMs;
+    for (auto& [id, session] : sessions_) {
+      if (session.paused && spend_credit(&session, now)) {
+        session.credit += 1;
+        session.paused = false;
+        watch(session.connection->socket(), tag_of(Source::kSession, id), EPOLLIN);
+      }
+      if (session.greeted && session.leases && now - session.heard_ns >= patience) {
+        session.leases = false;
+        table_.end_session(id, Ending::kMissed, now);
+      } else if (!session.greeted && now - session.heard_ns >= patience) {
+        closing_.emplace_back(id, Ending::kGone);
+      }
+      int64_t due = INT64_MAX;
+      if (session.leases || !session.greeted) due = session.heard_ns + patience;
+      if (session.paused) due = std::min(due, now + 10 * kMs);
+      if (due != INT64_MAX) heartbeats_due_ns_ = heartbeats_due_ns_ == 0 ? due : std::min(heartbeats_due_ns_, due);
+    }
+  }
+  if (!settings_.config.metrics_file.empty() && now >= metrics_due_ns_) {
+    write_metrics();
+    metrics_due_ns_ = now + settings_.config.metrics_interval_s * 1000 * kMs;
+  }
+  if (watchdog_ns_ > 0 && now >= watchdog_due_ns_) {
+    notify("WATCHDOG=1");
+    watchdog_due_ns_ = now + watchdog_ns_;
+  }
+}
+
+void Server::take_signals() {
+  signalfd_siginfo signal;
+  while (read(signals_, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) begin_stop();
+}
+
+void Server::take_input() {
+  char discarded[256];
+  const ssize_t length = read(STDIN_FILENO, discarded, sizeof discarded);
+  if (length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, STDIN_FILENO, nullptr);
+  input_ended_ = true;
+}
+
+}  // namespace powerccl::daemon

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccld's one loop: sockets, processes that end, device calls that are done, signals and time, over epoll.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/connection.h"
+#include "daemon/lease_table.h"
+#include "daemon/state_file.h"
+#include "daemon/worker.h"
+
+namespace powerccl::daemon {
+
+struct ServerSettings {
+  Config config;
+  bool dry = false;
+  bool emulated = false;
+  bool by_pipe = false;  // lives by its standard input, says `ready` on standard output
+};
+
+class Server : public Actions {
+ public:
+  // `drivers` outlive the server.
+  Server(const ServerSettings& settings, StateFile* state, const std::vector<Driver*>& drivers);
+  ~Server() override;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Puts back what an earlier daemon left, for at most `patience_ns`. False: some of it could not be yet.
+  bool put_back(int64_t patience_ns);
+  // Serves until told to stop. Returns the exit code: 0, or 1 when it cannot listen or clocks were left set.
+  int serve();
+
+ private:
+  struct Session {
+    std::shared_ptr<Connection> connection;  // also a worker's, while it has an answer to give
+    bool greeted = false, admin = false, leases = false, paused = false;
+    std::string run;
+    uint64_t last_serial = 0;
+    int64_t heard_ns = 0;
+    double credit = 0;  // requests that may be read now
+    int64_t credit_ns = 0;
+  };
+  // A status that waits for clocks to be read.
+  struct Query {
+    SessionId session = 0;
+    uint64_t serial = 0;
+    size_t missing = 0;
+    int64_t deadline_ns = 0;
+    std::vector<uint32_t> now_mhz;
+  };
+  // A process that may not lease a device again, an administrator having revoked its lease.
+  struct Ban {
+    size_t device = 0;
+    pid_t pid = 0;
+    uint64_t start_ticks = 0;
+  };
+  struct Tally {
+    uint64_t sessions = 0, requests = 0, foreign = 0, nonsense = 0, replayed = 0, delayed = 0;
+  };
+
+  // On a worker's thread.
+  void answer(const Job& job, const Outcome& outcome);
+
+  // Actions
+  void run(size_t driver, Job job) override;
+  int mark(const std::string& mark, const Holder& holder) override;
+  int clear(const std::string& mark) override;
+  std::string mark_of(size_t driver, size_t index) override;
+  void reply(SessionId session, uint64_t serial, const Answer& answer) override;
+  void tell(SessionId session, uint16_t type, const Answer& answer) override;
+  uint64_t new_lease_number() override;
+
+  // The loop (server.cpp)
+  bool listen();
+  void wait(int64_t now_ns);
+  void handle(uint64_t tag);
+  int64_t next_ns() const;
+  void keep_time(int64_t now_ns);
+  void collect(int64_t now_ns);
+  void take_signals();
+  void take_input();
+  void begin_stop();
+  void watch(int fd, uint64_t tag, uint32_t events) const;
+
+  // Sessions (sessions.cpp)
+  void accept_all();
+  void close_session(SessionId id, Ending ending);
+  void sweep();
+  void attend(SessionId id, uint32_t events);
+  bool spend_credit(Session* session, int64_t now_ns) const;
+  void send(SessionId id, Bytes message);
+  void watch_output(SessionId id, const Session& session) const;
+  Session* find(SessionId id);
+
+  // Requests (requests.cpp)
+  void serve_request(SessionId id, Session* session, const Received& received, int64_t now_ns);
+  void greet(SessionId id, Session* session, const Request& request);
+  void acquire(SessionId id, const Session& session, const Request& request, int file, int64_t now_ns);
+  void revoke(SessionId id, const Session& session, const Request& request, int64_t now_ns);
+  void restore(SessionId id, const Session& session, const Request& request, int64_t now_ns);
+  void query_status(SessionId id, const Session& session, uint64_t serial, int64_t now_ns);
+  void answer_status(const Query& query);
+  void refuse(SessionId id, uint64_t serial, int32_t status, const std::string& text);
+  void ban(size_t device, const Holder& holder);
+  bool banned(size_t device, const Peer& peer) const;
+  // Devices of that name, all for ""; empty: there is none.
+  std::vector<size_t> named(const std::string& device) const;
+
+  std::string metrics() const;
+  void write_metrics();
+
+  ServerSettings settings_;
+  StateFile* state_;
+  std::vector<Driver*> drivers_;
+  LeaseTable table_;
+  int epoll_ = -1, bell_ = -1, signals_ = -1, listener_ = -1;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::map<SessionId, Session> sessions_;
+  std::mutex waiting_mutex_;
+  std::map<std::pair<SessionId, uint64_t>, std::shared_ptr<Connection>> waiting_;  // for a worker's answer
+  std::vector<std::pair<SessionId, Ending>> closing_;  // ended while others may still be talking of them
+  SessionId next_session_ = 1;
+  std::map<uint64_t, Query> queries_;
+  uint64_t next_query_ = 1;
+  std::deque<Ban> bans_;
+  Tally tally_;
+  int64_t heartbeats_due_ns_ = 0, metrics_due_ns_ = 0, watchdog_due_ns_ = 0, watchdog_ns_ = 0;
+  bool metrics_failed_ = false;
+  bool input_ended_ = false, stopping_ = false;
+  int64_t stop_by_ns_ = 0;
+};
+
+}  // namespace powerccl::daemon
