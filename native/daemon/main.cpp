@@ -38,7 +38,10 @@ int read_settings(const Options& options, ServerSettings* settings) {
   else if (!options.by_pipe && access(kDefaultConfig, F_OK) == 0)
     faults = read_config_file(kDefaultConfig, &config);
   for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
-  if (!faults.empty()) {
+  if (!faults.empty() && options.restore) {
+    log(kError, "clocks are put back with the configuration's defaults");
+    config = default_config();
+  } else if (!faults.empty()) {
     log(kError, "hint: docs/reference/powerccld.md has every key; powerccld --check reads the file and ends");
     return 2;
   }
@@ -117,7 +120,10 @@ int run(const Options& options) {
   Server server(settings, &state, drivers);
   if (options.restore) return server.put_back(10 * kSecondNs) ? 0 : 1;
   server.put_back(2 * kSecondNs);
-  return server.serve();
+  const int code = server.serve();
+  // Of a daemon that is the machine's the file stays, with its name and mode.
+  if (options.by_pipe && code == 0) unlink(config.state_file.c_str());
+  return code;
 }
 
 }  // namespace

@@ -94,6 +94,9 @@ void Server::acquire(SessionId id, const Session& session, const Request& reques
   if (!may_lease(peer, settings_.config))
     return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
                   "the administrator's list has neither user " + std::to_string(peer.uid) + " nor one of its groups");
+  if (peer.pid <= 0)
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
+                  "powerccld cannot see this process: it must run in the host's pid namespace");
   const auto device = table_.find(request.device);
   if (!device) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device + " to lease");
   const DeviceAbout& about = *table_.view(*device).about;

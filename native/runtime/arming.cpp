@@ -192,7 +192,10 @@ void Runtime::forked_child() {
   if (!armed()) return;
   state_.store(State::kPassive, std::memory_order_release);
   const uint32_t count = gpu_count_.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < count; ++i) gpus_[i].trace.close();
+  for (uint32_t i = 0; i < count; ++i) {
+    gpus_[i].trace.close();
+    gpus_[i].lease.forget();
+  }
 }
 
 }  // namespace powerccl

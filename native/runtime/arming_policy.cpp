@@ -6,20 +6,38 @@
 #include "runtime/runtime.h"
 
 namespace powerccl {
+namespace {
+
+// A folder's own name, without those above it.
+const char* name_of(const char* folder) {
+  const char* slash = strrchr(folder, '/');
+  return slash != nullptr && slash[1] != '\0' ? slash + 1 : folder;
+}
+
+}  // namespace
 
 bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
-  if (environment_.clocks != ClockClientName::kNvml) {
+  if (environment_.clocks == ClockClientName::kDry) {
     *client = dry_clock_client();
     return true;
   }
-  if (door_.open_clock == nullptr) {
+  char text[256] = "";
+  int code = 0;
+  if (environment_.clocks == ClockClientName::kLease) {
+    LeaseTerms terms;
+    terms.socket_path = environment_.lease_socket;
+    terms.run = name_of(environment_.run_folder);
+    terms.device = gpu->identity.uuid[0] != '\0' ? gpu->identity.uuid : gpu->identity.pci;
+    terms.speaks = environment_.speaks() && gpu->index == 0;
+    terms.debug = environment_.debug >= 1;
+    code = gpu->lease.open(terms, client, text, sizeof(text), hint);
+  } else if (door_.open_clock != nullptr) {
+    code = door_.open_clock(door_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
+  } else {
     snprintf(reason, reason_size, "no real clock can be set through %s", door_.library);
     *hint = "leave POWERCCL_CLOCKS at dry";
     return false;
   }
-  char text[160] = "";
-  const int code =
-      door_.open_clock(door_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
   if (code == 0) return true;
   snprintf(reason, reason_size, "the GPU's clock cannot be set (code %d: %s)", code, text);
   return false;
@@ -71,8 +89,10 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     gpu->dry = client.dry;
     gpu->policy.store(&gpu->percall, std::memory_order_release);
     if (client.dry && environment_.speaks() && gpu->index == 0) {
-      say("`powerccl run --set-clocks` lets it", "policy %s runs dry: clocks are decided and recorded, none is set",
-          policy);
+      const bool leased = environment_.clocks == ClockClientName::kLease;
+      say(leased ? "powerccld is set to run dry, which its administrator can change"
+                 : "`powerccl run --set-clocks` lets it",
+          "policy %s runs dry: clocks are decided and recorded, none is set", policy);
     }
     return;
   }

@@ -14,6 +14,7 @@ bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool de
   stopping_.store(false);
   failed_.store(false);
   holds_.store(0);
+  grant_ = client_.grant != nullptr ? client_.grant(client_.self) : 0;
   // The job's signals are for the job's threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -21,6 +22,7 @@ bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool de
   started_ = pthread_create(&thread_, nullptr, thread_main, this) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (started_) pthread_setname_np(thread_, "powerccl-clock");
+  if (!started_ && client_.close != nullptr) client_.close(client_.self);
   return started_;
 }
 
@@ -114,12 +116,19 @@ void ClockActuator::work() {
     const uint32_t bell = bell_.load(std::memory_order_seq_cst);
     const bool stopping = stopping_.load(std::memory_order_seq_cst);
     const uint32_t applied = applied_mhz_.load(std::memory_order_relaxed);
+    uint64_t sleep_ns = kLongSleepNs;
     if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
       Taken wish;
       if (newest(&wish)) {
         const uint64_t unseen = wish.number > taken_ ? wish.number - taken_ : 0;
-        taken_ = wish.number;
-        if (wish.mhz != applied) carry_out(wish.mhz, wish, unseen > 0 ? static_cast<uint32_t>(unseen - 1) : 0);
+        const bool changes = wish.mhz != applied && !(put_off_ && unseen == 0);
+        const uint64_t delay_ns = changes && client_.delay != nullptr ? client_.delay(client_.self) : 0;
+        if (delay_ns > 0) {
+          sleep_ns = delay_ns;
+        } else {
+          taken_ = wish.number;
+          if (changes) carry_out(wish.mhz, wish, unseen > 0 ? static_cast<uint32_t>(unseen - 1) : 0);
+        }
       }
     } else if (applied != 0 || (reset_refused_ && !settled_.load(std::memory_order_relaxed))) {
       Taken cause;
@@ -133,20 +142,41 @@ void ClockActuator::work() {
       settled_bell_.fetch_add(1, std::memory_order_release);
       futex_wake_all(&settled_bell_);
     }
-    if (stopping) return read_back();
-    uint64_t sleep_ns = kLongSleepNs;
+    if (stopping) {
+      read_back();
+      if (client_.close != nullptr) client_.close(client_.self);
+      return;
+    }
     if (read_at_ns_ != 0) {
       const uint64_t now = monotonic_ns();
       if (now >= read_at_ns_) {
         read_back();
-      } else {
+      } else if (read_at_ns_ - now < sleep_ns) {
         sleep_ns = read_at_ns_ - now;
       }
+    }
+    if (client_.tick != nullptr) {
+      const uint64_t tick_ns = client_.tick(client_.self);
+      if (grant_changed()) continue;
+      if (tick_ns < sleep_ns) sleep_ns = tick_ns;
     }
     asleep_.store(true, std::memory_order_seq_cst);
     if (bell_.load(std::memory_order_seq_cst) == bell) futex_wait(&bell_, bell, sleep_ns);
     asleep_.store(false, std::memory_order_relaxed);
   }
+}
+
+bool ClockActuator::grant_changed() {
+  const uint64_t grant = client_.grant != nullptr ? client_.grant(client_.self) : grant_;
+  if (grant == grant_) return false;
+  if (grant == 0) trace_->note("clock lease lost: default clock meanwhile");
+  grant_ = grant;
+  if (grant != 0) put_off_ = false;
+  // Whatever was set has been undone, and the clock now is not what came of it.
+  applied_mhz_.store(0, std::memory_order_release);
+  if (read_at_ns_ != 0) trace_->append(unread_);
+  read_at_ns_ = 0;
+  return true;
 }
 
 void ClockActuator::read_back() {
@@ -178,12 +208,20 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
   } else {
     trace_->append(record);
   }
-  switches_.fetch_add(1, std::memory_order_relaxed);
+  if (result != kClockNotNow) switches_.fetch_add(1, std::memory_order_relaxed);
   if (debug_) {
     say(nullptr, "clock %s %u MHz: code %d, %llu us", mhz != 0 ? "set to" : "reset from",
         mhz != 0 ? mhz : applied_mhz_.load(std::memory_order_relaxed), result,
         static_cast<unsigned long long>((record.clock.end_ns - record.clock.begin_ns) / 1000));
   }
+  if (result == kClockNotNow) {
+    // Whoever granted the clock undoes it, a reset that was refused before included.
+    applied_mhz_.store(0, std::memory_order_release);
+    reset_refused_.store(false, std::memory_order_release);
+    put_off_ = true;
+    return;
+  }
+  put_off_ = false;
   if (mhz == 0) {
     // Refused or not, it has been tried. A refused reset leaves the client's mark, so that the agent tries again.
     applied_mhz_.store(0, std::memory_order_release);

@@ -4,6 +4,9 @@
 //
 // A managed call holds the clock from the moment it is decided until it has run: hold() then release(). While anybody
 // holds, the newest wished clock applies; when the last holder has gone, the default does.
+//
+// Where clocks are granted by something else (ClockClient::tick), the thread looks after the grant as well. Without one
+// the clock is at its default and wishes are of no effect; with a new one the newest wish is carried out again.
 #ifndef POWERCCL_RUNTIME_CLOCK_ACTUATOR_H
 #define POWERCCL_RUNTIME_CLOCK_ACTUATOR_H
 #include <pthread.h>
@@ -62,6 +65,7 @@ class ClockActuator {
   void wake();
   bool newest(Taken* taken);
   void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
+  bool grant_changed();
   void read_back();
 
   ClockClient client_;
@@ -87,6 +91,8 @@ class ClockActuator {
   uint64_t taken_ = 0;  // the last wish it has seen
   powerccl_trace_record unread_ = {};
   uint64_t read_at_ns_ = 0;  // 0: nothing is to be read back
+  uint64_t grant_ = 0;       // the client's, as seen last
+  bool put_off_ = false;     // the last wish could not be carried out for now: it waits for a grant or a newer wish
 };
 
 }  // namespace powerccl

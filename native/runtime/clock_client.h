@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who carries out a change of clock. `none` and `dry` are here; `nvml` is handed in by the door, because nothing of
-// NVIDIA's is known in this room. A client belongs to one GPU and is used by that GPU's clock thread alone.
+// Who carries out a change of clock. `none` and `dry` are here, `lease` is in lease_client.h; `nvml` is handed in by
+// the door, because nothing of NVIDIA's is known in this room. A client belongs to one GPU and is used by that GPU's
+// clock thread alone.
 #ifndef POWERCCL_RUNTIME_CLOCK_CLIENT_H
 #define POWERCCL_RUNTIME_CLOCK_CLIENT_H
 #include <stdint.h>
 
 namespace powerccl {
+
+// What the functions of a client with a grant may return besides the driver's codes. Nothing was set, and what was set
+// before is undone by who granted it. No failure: clocks can be set again under the next grant.
+constexpr int kClockNotNow = -100;
 
 // A table of functions rather than a class, so that a C-style neighbour can fill it in. Every function returns 0 or the
 // driver's error code and may take milliseconds.
@@ -18,6 +23,17 @@ struct ClockClient {
   int (*read)(void* self, uint32_t* mhz) = nullptr;
   // What to tell the user about an error code: text and hint, constant or owned by the client.
   const char* (*explain)(void* self, int code, const char** hint) = nullptr;
+  // For a client that something else grants its clocks to; all null: a clock can be set at any time, and stays.
+  // Looks after the grant: called whenever the clock thread has nothing better to do, and no later than the nanoseconds
+  // that it returned. May take a fifth of a second.
+  uint64_t (*tick)(void* self) = nullptr;
+  // The grant that clocks are set under now, 0 if there is none. What was set under another one has been undone.
+  uint64_t (*grant)(void* self) = nullptr;
+  // How long the granter would make a set wait, its rate being limited. A wish is kept back so long: what is wished for
+  // meanwhile, the default above all, must not queue behind it.
+  uint64_t (*delay)(void* self) = nullptr;
+  // Nothing more will be asked.
+  void (*close)(void* self) = nullptr;
   bool dry = true;  // set and reset call nothing
 };
 

@@ -107,7 +107,7 @@ void path(Variable variable, char* to) {
 }
 
 constexpr const char* kPolicies[] = {"observe", "percall"};
-constexpr const char* kClocks[] = {"none", "dry", "nvml"};
+constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
 constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "sleep", "spin"};
@@ -147,8 +147,9 @@ void read_environment(Environment* environment) {
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
       choice(Variable::POWERCCL_POLICY, kPolicies, 2, "policies are observe and percall; see `powerccl run --help`"));
-  environment->clocks =
-      static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and nvml"));
+  environment->clocks = static_cast<ClockClientName>(
+      choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));
+  path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);
   environment->kernel_events = static_cast<KernelEvents>(
       choice(Variable::POWERCCL_KERNEL_EVENTS, kKernelEvents, 3, "it is one of auto, all and none"));
   environment->trace_limit_bytes = static_cast<uint64_t>(integer(Variable::POWERCCL_TRACE_LIMIT_MB, 1, 1 << 20)) << 20;

@@ -10,12 +10,13 @@
 namespace powerccl {
 
 enum class PolicyName { kObserve, kPerCall };
-enum class ClockClientName { kNone, kDry, kNvml };
+enum class ClockClientName { kNone, kDry, kNvml, kLease };
 enum class KernelEvents { kAuto, kAll, kNone };
 
 struct Environment {
   char run_folder[PATH_MAX] = "";    // empty: fully passive
   char policy_table[PATH_MAX] = "";  // empty: none
+  char lease_socket[PATH_MAX] = "";
   PolicyName policy = PolicyName::kObserve;
   ClockClientName clocks = ClockClientName::kDry;
   KernelEvents kernel_events = KernelEvents::kAuto;

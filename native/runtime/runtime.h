@@ -22,6 +22,7 @@
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/lease_client.h"
 #include "runtime/patterns.h"
 #include "runtime/policy.h"
 #include "runtime/policy_table.h"
@@ -82,6 +83,7 @@ struct Gpu {
   GpuIdentity identity;
   TraceWriter trace;
   ClockActuator actuator;
+  LeaseClient lease;  // used with POWERCCL_CLOCKS=lease
   GpuClock clock;
   PolicyTable table;
   Observe observe;

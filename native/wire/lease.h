@@ -30,8 +30,9 @@ enum powerccl_lease_type {
   POWERCCL_LEASE_HEARTBEAT = 6,  // a header alone; any other request counts as one too
   POWERCCL_LEASE_STATUS = 7,     // a header alone: a powerccl_lease_device for each device, then the reply
   POWERCCL_LEASE_METRICS = 8,    // a header alone: powerccl_lease_chunk until all is said, then the reply
+  // requests of administrators, and of users about what their own processes hold
+  POWERCCL_LEASE_REVOKE = 9,  // powerccl_lease_acquire: the device, or "" for all; its holder may not have it again
   // requests of administrators
-  POWERCCL_LEASE_REVOKE = 9,    // powerccl_lease_acquire: the device, or "" for all; its holder may not have it again
   POWERCCL_LEASE_RESTORE = 10,  // powerccl_lease_acquire: the same, and devices that nobody holds go back to usual too
   POWERCCL_LEASE_DRAIN = 11,    // powerccl_lease_drain: no new lease until undone; those there are stay
   // answers
@@ -141,7 +142,7 @@ struct powerccl_lease_device {
   uint32_t now_mhz;
   uint64_t held_ms;  // since when
   uint64_t changes;  // of the clock, in this lease
-  char run[64];      // told to administrators and to the holder's user
+  char run[64];      // this, the clocks, held_ms and changes are told to administrators and to the holder's user
 };
 
 #define POWERCCL_LEASE_CHUNK_BYTES 4096u

@@ -80,6 +80,43 @@ nvmlReturn_t injected(const char* call) {
   return NVML_SUCCESS;
 }
 
+// ---- POWERCCL_EMULATOR_NVML_SLOW="set_locked_clocks:ms=20:every=7"
+
+struct Slowness {
+  std::string call;
+  long ms = 0, every = 1;
+  std::atomic<long> calls{0};
+};
+
+std::vector<std::unique_ptr<Slowness>> parse_slowness() {
+  std::vector<std::unique_ptr<Slowness>> slow;
+  const char* setting = getenv("POWERCCL_EMULATOR_NVML_SLOW");
+  std::string text = setting != nullptr ? setting : "";
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const std::string item = text.substr(0, comma);
+    text.erase(0, comma + 1);
+    auto slowness = std::make_unique<Slowness>();
+    slowness->call = item.substr(0, item.find(':'));
+    const size_t ms = item.find(":ms="), every = item.find(":every=");
+    if (ms != std::string::npos) slowness->ms = std::strtol(item.c_str() + ms + 4, nullptr, 10);
+    if (every != std::string::npos) slowness->every = std::strtol(item.c_str() + every + 7, nullptr, 10);
+    slowness->every = std::max(slowness->every, 1L);
+    slow.push_back(std::move(slowness));
+  }
+  return slow;
+}
+
+// Real time on the calling thread, as a driver that is busy elsewhere costs: the call itself is made only then.
+void dawdle(const char* call) {
+  static const auto* slow = new std::vector<std::unique_ptr<Slowness>>(parse_slowness());
+  for (const auto& slowness : *slow) {
+    if (slowness->call != call || (slowness->calls.fetch_add(1) + 1) % slowness->every != 0) continue;
+    const timespec takes{slowness->ms / 1000, slowness->ms % 1000 * 1'000'000};
+    nanosleep(&takes, nullptr);
+  }
+}
+
 // ---- Handles: the GPU's number, shifted away from NULL.
 
 nvmlDevice_t handle_of(uint32_t gpu) {
@@ -163,6 +200,7 @@ nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz,
   const Access found = access(device);
   if (found.result != NVML_SUCCESS) return found.result;
   if (!may_set_clocks(found.connection->board())) return NVML_ERROR_NO_PERMISSION;
+  dawdle(call);
   SetLockedClocks message{};
   message.header.type = static_cast<uint32_t>(Message::kSetLockedClocks);
   message.gpu = found.gpu;

@@ -18,7 +18,7 @@ import click
 from powerccl import __version__
 from powerccl.errors import PowercclError
 
-VERBS = ("run", "demo", "profile", "doctor", "bench")
+VERBS = ("run", "demo", "profile", "clocks", "doctor", "bench")
 
 
 class Verbs(click.Group):

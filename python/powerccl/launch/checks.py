@@ -21,6 +21,7 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 from powerccl.launch import native as files
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.leases import GUIDE, NoDaemonError, connect, socket_path
 from powerccl.launch.native import NativeFiles, find_native
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
@@ -54,6 +55,7 @@ def check_machine() -> list[Check]:
         checks.append(Check("native files", "broken", error.message, error.hint))
     gpus = query_gpus()
     checks += _gpus(gpus)
+    checks.append(check_daemon(socket_path(os.environ)))
     checks += _nccl()
     from powerccl.launch.mpi_checks import check_mpi
 
@@ -136,6 +138,28 @@ def _gpus(gpus: Gpus) -> Iterator[Check]:
         yield Check("clocks", "ok", f"{span}; may be set (with --set-clocks)")
     else:
         yield Check("clocks", "missing", f"{span}; no right to set them", "run as root (CAP_SYS_ADMIN) to set clocks")
+
+
+def check_daemon(path: Path) -> Check:
+    """Whether a clock daemon listens there and would give this user leases. Jobs that only observe need none."""
+    name = "clock daemon"
+    try:
+        with connect(path, "powerccl doctor") as leases:
+            devices = leases.status()
+            allowed = leases.may_lease()
+    except NoDaemonError as error:
+        return Check(name, "missing", error.message, f"{GUIDE}; jobs that only observe need none")
+    except PowercclError as error:
+        return Check(name, "missing", error.message, error.hint)
+    cores = sum(device.core for device in devices)
+    kinds = [f"{len(devices) - cores} GPUs"] + ([f"{cores} cores"] if cores else [])
+    found = f"{leases.server}, {' and '.join(kinds)}{', dry: sets nothing' if leases.dry else ''}"
+    if not allowed:
+        advice = "ask the administrator to name you in `users` or `groups` of /etc/powerccl/powerccld.toml"
+        return Check(name, "missing", f"{found}; it gives you no leases", advice)
+    if leases.draining:
+        return Check(name, "missing", f"{found}; draining: no new leases", "ask the administrator until when")
+    return Check(name, "ok", f"{found}; you may have leases{' and end those of others' if leases.admin else ''}")
 
 
 def _nccl() -> Iterator[Check]:

@@ -22,6 +22,8 @@ from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.leases import SOCKET_VARIABLE
+from powerccl.launch.leasing import PrivateDaemon, listening_path, system_daemon
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
@@ -115,7 +117,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         if folder is None:
             return Recorded(run_child(request.command, base), None, leads)
 
-        clocks, about_clocks = decide_clocks(policy, bool(request.emulate) or gpus.emulated, request.set_clocks, base)
+        emulated = bool(request.emulate) or gpus.emulated
+        clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
         if about_clocks:
             say_once(about_clocks)
         table = folder / "policy.table" if table_text else None
@@ -132,6 +135,11 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         for_processors = among_ranks or mpi.is_launcher(request.command)  # most likely: GPUs are not missed aloud
         about_agent = _silent if for_processors and not request.emulate else say
         agent = _start_agent(native, folder, request, base, say, about_agent) if on_node else None
+        daemon: PrivateDaemon | None = None
+        if clocks == "lease":
+            clocks, leases, daemon = _arrange_leases(native, folder, base, emulated, on_node, say)
+            base = {**base, SOCKET_VARIABLE: str(leases)}
+        info.clocks = clocks
         info.start_ns = time.monotonic_ns()
         child_environment = env.job_environment(base, native, folder, policy, table, clocks)
         for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
@@ -144,6 +152,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             ended = run_child(request.command, child_environment, folder / request.output if request.output else None)
         finally:
             info.end_ns = time.monotonic_ns()
+            if daemon:
+                daemon.end(say)
             if agent:
                 _release_agent(agent, native, folder, base, say)
         info.exit_code, info.signal = ended.code, ended.signal
@@ -215,13 +225,42 @@ def decide_clocks(
         return wish, hint
     if policy == "observe":
         return "none", "policy observe sets no clocks" if set_clocks else None
-    if emulated:
-        return "nvml", None
-    if not set_clocks:
+    if not set_clocks and not emulated:
         return "dry", "dry run: clocks are decided but not set; add --set-clocks to set them"
-    if not may_set_clocks():
-        return "dry", "no right to set clocks (that takes root or CAP_SYS_ADMIN): dry run, decided but not set"
-    return "nvml", None
+    may = emulated or may_set_clocks()
+    if wish == "nvml" and may:
+        return "nvml", None
+    if may or system_daemon(environment):
+        return "lease", None
+    return (
+        "dry",
+        "no right to set clocks (that takes root, CAP_SYS_ADMIN or a powerccld on this machine): "
+        "dry run, decided but not set",
+    )
+
+
+def _arrange_leases(
+    native: NativeFiles,
+    folder: Path,
+    base: Mapping[str, str],
+    emulated: bool,
+    on_node: bool,
+    say: Callable[[str], None],
+) -> tuple[str, Path, PrivateDaemon | None]:
+    """Who grants the job's clocks: POWERCCL_CLOCKS, the socket to ask at, and the daemon that was started for it."""
+    named = bool(base.get(SOCKET_VARIABLE))
+    system = system_daemon(base)
+    if system is not None and (named or not emulated):
+        return "lease", system, None
+    if not on_node:
+        return "lease", listening_path(folder), None
+    try:
+        daemon = PrivateDaemon(native, folder, base, machine.node(), emulated)
+        daemon.start()
+    except (PowercclError, OSError) as error:
+        say(f"{error}: dry run, clocks are decided but not set")
+        return "dry", listening_path(folder), None
+    return "lease", daemon.listening, daemon
 
 
 def _job_name(command: list[str], environment: Mapping[str, str]) -> str:

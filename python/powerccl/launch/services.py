@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes beside a job: the emulated GPU server and powerccl-agent. Both live by the pipe on their stdin."""
+"""The processes beside a job: powerccl-agent, the emulated GPU server, a private powerccld. All live by their stdin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from powerccl.errors import PowercclError
-from powerccl.launch.native import AGENT, EMULATOR, NativeFiles
+from powerccl.launch.native import AGENT, DAEMON, EMULATOR, NativeFiles
+
+DAEMON_READY_S = 10.0  # the driver's start, where nothing keeps it loaded, takes seconds
 
 
 def _open_log(path: Path) -> BinaryIO:
@@ -130,6 +132,25 @@ def start_emulator(
         words = service.last_words()
         service.stop(0)
         raise PowercclError(f"the emulated GPU server did not start: {words or 'no message'}", f"its log is {log}")
+    return service
+
+
+def start_daemon(
+    native: NativeFiles, listening: Path, state: Path, log: Path, environment: Mapping[str, str]
+) -> Service:
+    """Start a clock daemon for this user's jobs alone, and wait until it listens.
+
+    It is for those who may set clocks themselves, where there is no daemon of the system. It outlives its stdin until
+    the last session has ended: `release` it rather than `stop` it while a job may still hold a clock.
+
+    Raises:
+        PowercclError: it is not installed, or did not come up; its last words are in the message.
+    """
+    command = [str(native.path(DAEMON)), "--private", "--socket", str(listening), "--state", str(state)]
+    service = Service(command, environment, log)
+    if not service.wait_ready(DAEMON_READY_S):
+        service.stop(1)
+        raise PowercclError(f"powerccld did not start: {service.last_words() or 'no message'}", f"its log is {log}")
     return service
 
 

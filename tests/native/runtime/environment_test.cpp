@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/log.h"
+#include "wire/lease.h"
 
 namespace powerccl::test {
 namespace {
@@ -53,6 +54,7 @@ TEST_F(EnvironmentTest, DefaultsAreTheTables) {
   EXPECT_STREQ(environment.run_folder, "/tmp/run");
   EXPECT_EQ(environment.policy, PolicyName::kObserve);
   EXPECT_EQ(environment.clocks, ClockClientName::kDry);
+  EXPECT_STREQ(environment.lease_socket, POWERCCL_LEASE_SOCKET);
   EXPECT_EQ(environment.kernel_events, KernelEvents::kAuto);
   EXPECT_EQ(environment.trace_limit_bytes, 256u << 20);
   EXPECT_EQ(environment.rank, -1);
@@ -83,6 +85,16 @@ TEST_F(EnvironmentTest, ValuesAreTaken) {
   EXPECT_EQ(environment.rank, 5);
   EXPECT_EQ(environment.nranks, 8);
   EXPECT_EQ(environment.local_rank, 1);
+}
+
+TEST_F(EnvironmentTest, ALeaseIsTaken) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  set("POWERCCL_CLOCKS", "lease");
+  set("POWERCCL_LEASE_SOCKET", "/tmp/socket");
+  EXPECT_EQ(read(), "");
+  EXPECT_EQ(environment.clocks, ClockClientName::kLease);
+  EXPECT_STREQ(text_of(environment.clocks), "lease");
+  EXPECT_STREQ(environment.lease_socket, "/tmp/socket");
 }
 
 TEST_F(EnvironmentTest, NonsenseIsSaidAndReplacedByTheDefault) {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and undoes them whatever
+// becomes of the process. A daemon that is not there, restarts or has given the GPU to somebody else is no failure: the
+// clock is at its default meanwhile, and a lease is asked for again in the background.
+#ifndef POWERCCL_RUNTIME_LEASE_CLIENT_H
+#define POWERCCL_RUNTIME_LEASE_CLIENT_H
+#include <stdint.h>
+
+#include "runtime/clock_client.h"
+#include "runtime/lease_connection.h"
+
+namespace powerccl {
+
+struct LeaseTerms {
+  const char* socket_path = "";
+  const char* run = "";     // what others are told when they ask who has the GPU
+  const char* device = "";  // UUID or PCI bus id
+  bool speaks = true;       // says what all ranks of the host would say alike
+  bool debug = false;       // also says when a lease is back
+};
+
+// One GPU's. After open(), the clock thread's alone but for forget().
+class LeaseClient {
+ public:
+  static constexpr uint64_t kAttemptNs = 200000000u;       // for all of getting a lease
+  static constexpr uint64_t kAnswerNs = 2000000000u;       // for a clock: the daemon's rate limit and a slow driver
+  static constexpr uint64_t kReleaseNs = 100000000u;       // for a release
+  static constexpr uint64_t kFirstBackOffNs = 100000000u;  // before the next attempt; doubles up to
+  static constexpr uint64_t kLastBackOffNs = 5000000000u;
+  static constexpr uint64_t kLookNs = 1000000000u;  // how soon, at the latest, the end of a lease is noticed
+
+  // What stands in CLOCK records beside powerccl_lease_status and kClockNotNow.
+  enum OwnStatus : int {
+    kNotReachable = -65,
+    kGone = -66,
+    kSilent = -67,
+    kNonsense = -68,
+    kOtherVersion = -69,
+    kNoFile = -70,
+  };
+
+  // Makes the first attempt. 0: `client` is filled in, though it may have no lease yet. Else it is refused for good: a
+  // code, with a text and a hint.
+  int open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint);
+
+  // A forked child: the connection is its parent's.
+  void forget() { connection_.forget(); }
+
+ private:
+  enum class Heard { kAnswer, kOther, kNothing, kLost };
+
+  int set(uint32_t min_mhz, uint32_t max_mhz);
+  int reset();
+  int read(uint32_t* mhz);
+  uint64_t tick();
+  uint64_t delay() const;
+  void close();
+
+  // These return 0, the driver's code, kClockNotNow or the status that the client is refused for good with.
+  int attempt(uint64_t deadline_ns);
+  int acquire(uint64_t deadline_ns, LeaseMessage* answer);
+  int request(powerccl_lease_type type, uint32_t min_mhz, uint32_t max_mhz, LeaseMessage* answer);
+  int ask(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file, uint64_t deadline_ns,
+          LeaseMessage* answer);
+
+  Heard hear(uint64_t serial, uint64_t deadline_ns, LeaseMessage* message);
+  uint64_t until_attempt_ns() const;
+
+  // lease_outcomes.cpp
+  int lose(int status, const powerccl_lease_reply* reply = nullptr, const char* detail = nullptr);
+  void works();
+  void explain(int status, const powerccl_lease_reply* reply, const char* detail);
+
+  LeaseConnection connection_;
+  char socket_path_[108] = "", run_[64] = "", device_[48] = "";
+  bool speaks_ = true, debug_ = false, dry_ = false;
+
+  uint64_t lease_ = 0;   // 0: none
+  uint64_t grants_ = 0;  // leases there have been
+  int refused_ = 0;      // for good; 0: not
+  uint64_t heartbeat_ns_ = 0;
+  uint64_t interval_ns_ = 0;  // the daemon's least time between two clocks
+  uint64_t set_ns_ = 0;       // when the last one was asked for
+  uint64_t sent_ns_ = 0;        // the last request
+  uint64_t unanswered_ns_ = 0;  // the first request since the daemon was last heard; 0: none
+  uint64_t back_off_ns_ = kFirstBackOffNs, attempt_at_ns_ = 0;
+  bool said_ = false, said_holder_ = false;  // since it worked last
+
+  char text_[256] = "";  // why there is no lease, or what the driver said
+  const char* hint_ = "";
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a lease client when it has no lease: refused for good, or asked again later; and what is said of it.
+#include <stdio.h>
+
+#include "runtime/basics.h"
+#include "runtime/lease_client.h"
+#include "runtime/log.h"
+
+namespace powerccl {
+namespace {
+
+constexpr char kAgain[] = "the job goes on at the default clock, and asks again until it is given a lease";
+constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
+
+struct Words {
+  int status;
+  bool for_good;
+  const char* text;
+  const char* hint;
+};
+constexpr Words kWords[] = {
+    {POWERCCL_LEASE_BAD_MESSAGE, true, "powerccld does not understand this client",
+     "use the PowerCCL that powerccld is of"},
+    {POWERCCL_LEASE_NOT_ALLOWED, true, "powerccld does not let this user set it", kAdministrator},
+    {POWERCCL_LEASE_NO_DEVICE, true, "powerccld has no such device with a clock of its own",
+     "`powerccl doctor` shows the GPUs; a MIG slice has no clock"},
+    {POWERCCL_LEASE_NONE, false, "powerccld has ended the lease", kAgain},
+    {POWERCCL_LEASE_DRAINING, false, "powerccld gives no new leases at the moment", kAgain},
+    {POWERCCL_LEASE_RESTORING, false, "its clock could not be put back yet after its last lease", kAgain},
+    {POWERCCL_LEASE_TOO_MANY, false, "powerccld has given out all the leases it may", kAgain},
+    {POWERCCL_LEASE_SYSTEM, false, "powerccld has trouble of its own", "`journalctl -u powerccld` says which"},
+    {POWERCCL_LEASE_REVOKED, true, "an administrator has revoked the lease", kAdministrator},
+    {POWERCCL_LEASE_MISSED, false, "this process was not heard for too long, and its lease has ended", kAgain},
+    {POWERCCL_LEASE_STOPPING, false, "powerccld stops", kAgain},
+    {LeaseClient::kGone, false, "powerccld has gone", kAgain},
+    {LeaseClient::kSilent, false, "powerccld did not answer in time", kAgain},
+    {LeaseClient::kNonsense, true, "what answers as powerccld does not speak its protocol",
+     "see that POWERCCL_LEASE_SOCKET names powerccld's socket"},
+    {LeaseClient::kOtherVersion, true, "powerccld speaks another version of the lease protocol",
+     "use the PowerCCL that powerccld is of"},
+};
+
+const Words* words_of(int status) {
+  for (const Words& words : kWords) {
+    if (words.status == status) return &words;
+  }
+  return nullptr;
+}
+
+// What comes from outside must not write on a terminal what it likes.
+void make_printable(char* text) {
+  for (; *text != '\0'; ++text) {
+    if (static_cast<unsigned char>(*text) < 0x20 || *text == 0x7f) *text = '?';
+  }
+}
+
+}  // namespace
+
+void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const char* detail) {
+  const Words* words = words_of(status);
+  const char* theirs = reply != nullptr ? reply->text : "";
+  hint_ = words != nullptr ? words->hint : kAgain;
+  if (status == kNotReachable) {
+    snprintf(text_, sizeof(text_), "powerccld cannot be reached at %s (%s)", socket_path_, detail);
+  } else if (status == kNoFile) {
+    snprintf(text_, sizeof(text_), "%s cannot be opened (%s), which powerccld asks for as proof", theirs, detail);
+    hint_ = "the job must see the GPU's device file and may read and write it";
+  } else if (status == POWERCCL_LEASE_HELD && reply != nullptr) {
+    snprintf(text_, sizeof(text_), "process %u of user %u has the lease", reply->holder_pid, reply->holder_uid);
+  } else if (status > 0) {
+    snprintf(text_, sizeof(text_), "powerccld's driver: %s", theirs[0] != '\0' ? theirs : "no more is known");
+    hint_ = "`journalctl -u powerccld` may say more";
+  } else {
+    const char* ours = words != nullptr ? words->text : "powerccld refuses";
+    const char* more = detail != nullptr ? detail : theirs;
+    snprintf(text_, sizeof(text_), more[0] != '\0' ? "%s: %s" : "%s%s", ours, more);
+  }
+  make_printable(text_);
+}
+
+// The connection ends with every lease lost: then whatever was set or is still on its way is undone, and there is one
+// way back.
+int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char* detail) {
+  explain(status, reply, detail);
+  lease_ = 0;
+  unanswered_ns_ = 0;
+  connection_.close();
+  const Words* words = words_of(status);
+  if (status > 0 || status == kNoFile || (words != nullptr && words->for_good)) {
+    refused_ = status;
+    return refused_;
+  }
+  attempt_at_ns_ = monotonic_ns() + back_off_ns_;
+  back_off_ns_ = 2 * back_off_ns_ < kLastBackOffNs ? 2 * back_off_ns_ : kLastBackOffNs;
+  // Who has the GPU differs from rank to rank; the rest is the same on a host.
+  bool* said = status == POWERCCL_LEASE_HELD ? &said_holder_ : &said_;
+  if (!*said && (speaks_ || status == POWERCCL_LEASE_HELD)) {
+    say(hint_, "the clock of %s cannot be set for now: %s", device_, text_);
+  }
+  *said = true;
+  return kClockNotNow;
+}
+
+// A lease alone proves little: one may be given and fail at once, again and again.
+void LeaseClient::works() {
+  back_off_ns_ = kFirstBackOffNs;
+  if ((said_ || said_holder_) && debug_) say(nullptr, "the clock of %s can be set again", device_);
+  said_ = said_holder_ = false;
+}
+
+}  // namespace powerccl

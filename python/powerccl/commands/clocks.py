@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl clocks`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.commands import say
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.launch.leases import Device, Leases
+
+
+@click.command("clocks")
+@click.option("--json", "as_json", is_flag=True, help="Print devices and holders as JSON.")
+@click.option("--metrics", is_flag=True, help="Print the daemon's metrics in Prometheus' text format.")
+@click.option("--release", is_flag=True, help="End all leases that you hold; their processes may not have them again.")
+@click.option("--revoke", default="", metavar="DEVICE|all", help="End a lease, whoever holds it.  [administrators]")
+@click.option(
+    "--restore",
+    default="",
+    metavar="DEVICE|all",
+    help="As --revoke, and clocks that nobody holds go back to usual too.  [administrators]",
+)
+@click.option("--user", default="", metavar="USER", help="With --revoke: only if this user holds it; a name or number.")
+@click.option(
+    "--drain",
+    type=click.Choice(["on", "off"]),
+    help="Give no new leases until turned off; those there are stay.  [administrators]",
+)
+@click.option(
+    "--socket",
+    "socket",
+    type=click.Path(path_type=Path, readable=False),
+    help="Where the daemon listens.  [default: $POWERCCL_LEASE_SOCKET, else /run/powerccl/powerccld.sock]",
+)
+def command(
+    as_json: bool,
+    metrics: bool,
+    release: bool,
+    revoke: str,
+    restore: str,
+    user: str,
+    drain: str | None,
+    socket: Path | None,
+) -> None:
+    """Show whose clocks powerccld has set, and end leases.
+
+    A DEVICE is a GPU's UUID (what the table shows of it will do), its PCI bus id, or a core such as cpu3.
+    Leases end by themselves with the process that holds them.
+
+    \b
+    powerccl clocks
+    powerccl clocks --release
+    sudo powerccl clocks --revoke all
+    sudo powerccl clocks --drain on
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.launch.leases import connect, socket_path
+
+    wishes = [as_json, metrics, release, bool(revoke), bool(restore), drain is not None]
+    if sum(wishes) > 1:
+        raise click.UsageError("--json, --metrics, --release, --revoke, --restore and --drain: one at a time")
+    if user and not revoke:
+        raise click.UsageError("--user goes with --revoke")
+    with connect(socket or socket_path(os.environ), "powerccl clocks") as leases:
+        if metrics:
+            sys.stdout.write(leases.metrics())
+        elif release:
+            _release(leases)
+        elif revoke:
+            _revoke(leases, revoke, _uid(user) if user else None)
+        elif restore:
+            device = "" if restore == "all" else _find(leases.status(), restore)
+            told = leases.restore(device)
+            say(told or f"{'all clocks go' if not device else f'{device} goes'} back to usual")
+        elif drain:
+            told = leases.drain(drain == "on")
+            on = "no new leases from now on, those there are stay; undo it with `powerccl clocks --drain off`"
+            say(told or (on if drain == "on" else "new leases are given again"))
+        else:
+            _show(leases, as_json)
+
+
+def _show(leases: Leases, as_json: bool) -> None:
+    from powerccl.reports import clocks as report
+
+    devices = leases.status()
+    if as_json:
+        import msgspec
+
+        about = {
+            "socket": str(leases.path),
+            "admin": leases.admin,
+            "heartbeat_ms": leases.heartbeat_ms,
+            "gpu_interval_ms": leases.gpu_interval_ms,
+            "core_interval_ms": leases.core_interval_ms,
+        }
+        document = msgspec.json.encode(report.as_json(leases, devices, about))
+        sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
+        return
+    from rich.console import Console
+
+    report.print_clocks(Console(highlight=False), leases, devices)
+
+
+def _release(leases: Leases) -> None:
+    """End what this user holds."""
+    from powerccl.launch.leases import RefusedError, Status
+
+    mine = [device for device in leases.status() if device.mine]
+    if not mine:
+        say("you hold no lease")
+        return
+    try:
+        _end(leases, mine)
+    except RefusedError as error:
+        if error.status != Status.NOT_ALLOWED:
+            raise
+        pids = sorted({device.holder_pid for device in mine})
+        raise PowercclError(
+            f"powerccld ends leases for administrators only; yours are held by {_processes(mine)}",
+            f"a lease ends with its process: kill {' '.join(map(str, pids))}",
+        ) from error
+
+
+def _revoke(leases: Leases, wish: str, uid: int | None) -> None:
+    """End the leases on a device or on all, of one user or of all."""
+    from powerccl.launch.leases import RefusedError, Status
+
+    devices = leases.status()
+    wanted = "" if wish == "all" else _find(devices, wish)
+    if uid is not None:
+        if wanted and not any(device.device == wanted for device in devices):
+            raise PowercclError(
+                f"with --user, '{wish}' has to be a device as `powerccl clocks` lists it", "or leave --user out"
+            )
+        theirs = [device for device in devices if device.held and device.holder_uid == uid]
+        _end(leases, [device for device in theirs if wanted in ("", device.device)])
+        return
+    if not wanted and not leases.admin:
+        raise PowercclError(
+            "--revoke all is for administrators", "your own leases end with `powerccl clocks --release`"
+        )
+    held = [device for device in devices if device.held and wanted in ("", device.device)]
+    try:
+        told = leases.revoke(wanted)
+    except RefusedError as error:
+        if error.status == Status.NOT_ALLOWED:
+            error.hint += "; your own leases end with `powerccl clocks --release`"
+        raise
+    known = not wanted or any(device.device == wanted for device in devices)
+    nobody = f"nobody holds {wish if wanted else 'a device'}"
+    say(told or (f"ended the lease of {_processes(held)}" if held else nobody if known else f"{wish}: revoked"))
+
+
+def _end(leases: Leases, devices: list[Device]) -> None:
+    """Revoke these, one by one."""
+    for device in devices:
+        leases.revoke(device.device)
+        say(f"{device.device}: ended the lease of {_processes([device])}")
+
+
+def _processes(devices: list[Device]) -> str:
+    """Who they are, each process once: `alice's process 4711 (train)`."""
+    found = {
+        device.holder_pid: f"{device.user}'s process {device.holder_pid}{f' ({device.run})' if device.run else ''}"
+        for device in devices
+    }
+    return ", ".join(found.values())
+
+
+def _find(devices: list[Device], wish: str) -> str:
+    """The device that is called so, or the only one whose name begins so; else the wish: the daemon knows other names.
+
+    Raises:
+        PowercclError: several begin so.
+    """
+    names = [device.device for device in devices]
+    if wish in names:
+        return wish
+    head, _, tail = wish.partition("…")  # as the table cuts them
+    found = [name for name in names if not name.startswith("cpu") and name.startswith(head) and name.endswith(tail)]
+    if len(found) > 1:
+        raise PowercclError(f"{len(found)} devices are called so: {wish}", f"which of {', '.join(found)}?")
+    return found[0] if found else wish
+
+
+def _uid(user: str) -> int:
+    """Number of a user.
+
+    Raises:
+        PowercclError: there is none of that name.
+    """
+    if user.isdigit():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise PowercclError(f"no user is called '{user}'", "name one of this machine, or give the number") from None

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+"""powerccld asked from Python: who holds which device, and what administrators may say about it.
+
+The protocol is native/wire/lease.h: fixed structs in host byte order, one a message of a SOCK_SEQPACKET socket. Jobs
+speak it in the runtime, not here. Whatever the daemon says is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from powerccl.errors import PowercclError
+
+SOCKET = "/run/powerccl/powerccld.sock"
+SOCKET_VARIABLE = "POWERCCL_LEASE_SOCKET"
+MAGIC = 0x534C4350  # "PCLS"
+VERSION = 1
+SILENCE_S = 5
+CHUNK_BYTES = 4096
+GUIDE = "packaging/README.md says how an administrator installs it"
+
+_TRY_AGAIN = "try again; an administrator can look at it: systemctl status powerccld"
+_MOST_MESSAGES = 16384  # in answer to one request; more of them is not an answer
+_HEADER = struct.Struct("=IHHIIQ")
+_HELLO = struct.Struct("=64s")
+_WELCOME = struct.Struct("=iIIIII32s")
+_ACQUIRE = struct.Struct("=48sII")
+_DRAIN = struct.Struct("=II")
+_REPLY = struct.Struct("=iIQIIIIQII128s")
+_DEVICE = struct.Struct("=48s64sIIIIIIQQ64s")
+_CHUNK = struct.Struct(f"=II{CHUNK_BYTES}s")
+
+
+class Type(IntEnum):
+    """Of a message; those that are used here."""
+
+    HELLO = 1
+    ACQUIRE = 2
+    STATUS = 7
+    METRICS = 8
+    REVOKE = 9
+    RESTORE = 10
+    DRAIN = 11
+    WELCOME = 32
+    REPLY = 33
+    DEVICE = 34
+    CHUNK = 35
+    ENDED = 48
+    SETTLED = 49
+
+
+class Status(IntEnum):
+    """Of a reply; positive ones are the driver's."""
+
+    OK = 0
+    BAD_MESSAGE = -1
+    NOT_ALLOWED = -2
+    NO_DEVICE = -3
+    SHOW_FILE = -4
+    HELD = -5
+    NONE = -6
+    DRAINING = -7
+    SUPERSEDED = -8
+    RESTORING = -9
+    TOO_MANY = -10
+    SYSTEM = -11
+    REVOKED = -12
+    MISSED = -13
+    STOPPING = -14
+
+
+class Flag(IntFlag):
+    """Of a welcome or a device."""
+
+    CLAMPED = 1
+    DRY = 2
+    EMULATED = 4
+    ADMIN = 8
+    DRAINED = 16
+    MINE = 32
+    PENDING = 64
+
+
+_BODIES = {
+    Type.WELCOME: _WELCOME,
+    Type.REPLY: _REPLY,
+    Type.DEVICE: _DEVICE,
+    Type.CHUNK: _CHUNK,
+    Type.ENDED: _REPLY,
+    Type.SETTLED: _REPLY,
+}
+_MOST_BYTES = _HEADER.size + max(body.size for body in _BODIES.values())
+
+_MEANINGS: dict[int, tuple[str, str]] = {
+    Status.BAD_MESSAGE: ("did not understand the request", "is it of the same version as this powerccl?"),
+    Status.NOT_ALLOWED: (
+        "does not allow that to you",
+        "as root, or in one of `admin_groups` of /etc/powerccl/powerccld.toml, you may",
+    ),
+    Status.NO_DEVICE: ("knows no such device", "`powerccl clocks` lists those it knows"),
+    Status.RESTORING: (
+        "could not put the clock back yet",
+        "it goes on trying; its log says why: journalctl -u powerccld",
+    ),
+    Status.TOO_MANY: ("has too many sessions", "try again; `sessions` in /etc/powerccl/powerccld.toml says how many"),
+    Status.SYSTEM: ("failed", "its log says why: journalctl -u powerccld"),
+    Status.STOPPING: ("is stopping", "try again"),
+}
+
+
+class NoDaemonError(PowercclError):
+    """Nothing listens where powerccld should."""
+
+
+class RefusedError(PowercclError):
+    """The daemon understood and says no; `status` is why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        other = f"reports the driver's error {status}" if status > 0 else f"answers with status {status}"
+        said, hint = _MEANINGS.get(status, (other, ""))
+        super().__init__(f"powerccld {said}{f': {text}' if text else ''}", hint)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU or a processor core whose clock can be leased. Clocks of 0 MHz: usual (set), not read (now)."""
+
+    device: str
+    name: str
+    flags: Flag
+    holder_pid: int  # 0: nobody
+    holder_uid: int
+    min_mhz: int
+    max_mhz: int
+    now_mhz: int
+    held_ms: int
+    changes: int
+    run: str
+    told: bool = (
+        True  # False of what others hold, unless we are an administrator: then only their pid and user are known
+    )
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody has a lease on it."""
+        return self.holder_pid != 0
+
+    @property
+    def mine(self) -> bool:
+        """Whether that is this session's user."""
+        return self.held and Flag.MINE in self.flags
+
+    @property
+    def pending(self) -> bool:
+        """Whether its clock is still to be put back to usual."""
+        return Flag.PENDING in self.flags
+
+    @property
+    def core(self) -> bool:
+        """Whether it is a processor core."""
+        return self.device.startswith("cpu")
+
+    @property
+    def user(self) -> str:
+        """Name of the holder, or the number of one without a name; empty if nobody holds it."""
+        return user_name(self.holder_uid) if self.held else ""
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def socket_path(environment: Mapping[str, str]) -> Path:
+    """Where powerccld listens: POWERCCL_LEASE_SOCKET, else its usual place."""
+    return Path(environment.get(SOCKET_VARIABLE) or SOCKET)
+
+
+class Leases:
+    """A session with the daemon, to ask and to tell; it holds no lease. Not for several threads.
+
+    Its methods raise RefusedError if the daemon says no, and another PowercclError if it does not answer as it should.
+    """
+
+    def __init__(self, path: Path, connected: socket.socket, run: str) -> None:
+        self.path = path
+        self._socket = connected
+        self._serial = 0
+        serial = self._send(Type.HELLO, _HELLO.pack(run.encode()[:63]))
+        kind, body = self._receive(serial)
+        if kind == Type.REPLY and body[0]:  # of one that is full
+            raise RefusedError(body[0], _text(body[10]))
+        if kind != Type.WELCOME:
+            raise self._not_understood(f"a message of type {kind:d} instead of a welcome")
+        status, flags, self.heartbeat_ms, self.gpu_interval_ms, self.core_interval_ms, _, server = body
+        self.server = _text(server)
+        self.flags = Flag(flags)
+        if status:
+            raise RefusedError(status, "")
+
+    @property
+    def admin(self) -> bool:
+        """Whether this session may revoke, restore and drain."""
+        return Flag.ADMIN in self.flags
+
+    @property
+    def draining(self) -> bool:
+        """Whether there are no new leases, as of the welcome."""
+        return Flag.DRAINED in self.flags
+
+    @property
+    def dry(self) -> bool:
+        """Whether the daemon decides and answers, and sets nothing."""
+        return Flag.DRY in self.flags
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its GPUs are the emulator's."""
+        return Flag.EMULATED in self.flags
+
+    def status(self) -> list[Device]:
+        """Every device the daemon knows, in its order."""
+        devices = []
+        for fields in self._ask(Type.STATUS, part=Type.DEVICE)[0]:
+            device, name, bits, pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes, run = fields
+            flags = Flag(bits)
+            told = not pid or self.admin or Flag.MINE in flags
+            numbers = (pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes)
+            devices.append(Device(_text(device), _text(name), flags, *numbers, _text(run), told))
+        return devices
+
+    def may_lease(self) -> bool:
+        """Whether the daemon gives leases to this user: it looks at its list before it looks for the device."""
+        try:
+            self._ask(Type.ACQUIRE, _ACQUIRE.pack(b"", 0, 0))
+        except RefusedError as error:
+            return error.status != Status.NOT_ALLOWED
+        return True
+
+    def metrics(self) -> str:
+        """Metrics in Prometheus' text format."""
+        text = bytearray()
+        for length, _, chunk in self._ask(Type.METRICS, part=Type.CHUNK)[0]:
+            if length > CHUNK_BYTES:
+                raise self._not_understood(f"{length} bytes in a chunk of {CHUNK_BYTES}")
+            text += chunk[:length]
+        return text.decode("utf-8", "replace")  # as a whole: a character may lie across two chunks
+
+    def revoke(self, device: str = "") -> str:
+        """End the lease on a device, or on all; its holder may not have it again. Returns what the daemon says."""
+        return self._ask(Type.REVOKE, _ACQUIRE.pack(_named(device), 0, 0))[1]
+
+    def restore(self, device: str = "") -> str:
+        """As revoke, and a device that nobody holds goes back to its usual clock too."""
+        return self._ask(Type.RESTORE, _ACQUIRE.pack(_named(device), 0, 0))[1]
+
+    def drain(self, on: bool) -> str:
+        """Give no new leases until undone; those there are stay."""
+        return self._ask(Type.DRAIN, _DRAIN.pack(on, 0))[1]
+
+    def close(self) -> None:
+        """End the session."""
+        self._socket.close()
+
+    def __enter__(self) -> Leases:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, kind: Type, body: bytes = b"", part: Type | None = None) -> tuple[list[tuple[Any, ...]], str]:
+        """Send a request and wait for its reply; what came before it, and the reply's text."""
+        serial = self._send(kind, body)
+        parts: list[tuple[Any, ...]] = []
+        while len(parts) < _MOST_MESSAGES:
+            found, fields = self._receive(serial)
+            if found == Type.REPLY:
+                if fields[0]:
+                    raise RefusedError(fields[0], _text(fields[10]))
+                return parts, _text(fields[10])
+            if found != part:
+                raise self._not_understood(f"a message of type {found:d} in answer to one of type {kind:d}")
+            parts.append(fields)
+        raise self._not_understood(f"{_MOST_MESSAGES} messages in answer to one")
+
+    def _send(self, kind: Type, body: bytes) -> int:
+        self._serial += 1
+        header = _HEADER.pack(MAGIC, VERSION, kind, _HEADER.size + len(body), 0, self._serial)
+        try:
+            self._socket.send(header + body)
+        except BlockingIOError as error:
+            raise self._silent() from error
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # what it said before it hung up tells more
+        except OSError as error:
+            raise PowercclError(f"powerccld at {self.path} cannot be asked: {error.strerror}") from error
+        return self._serial
+
+    def _receive(self, serial: int) -> tuple[Type, tuple[Any, ...]]:
+        """The next message that belongs to a request of ours."""
+        for _ in range(_MOST_MESSAGES):
+            message = self._next()
+            if not message:
+                raise PowercclError(f"powerccld at {self.path} has hung up", _TRY_AGAIN)
+            kind, answers, fields = self._take_apart(message)
+            if answers == serial or (answers == 0 and kind == Type.REPLY):  # 0: it could not read what we said
+                return kind, fields
+            if answers:
+                raise self._not_understood(f"an answer to request {answers}; {serial} was asked")
+        raise self._not_understood(f"{_MOST_MESSAGES} messages that nobody asked for")
+
+    def _next(self) -> bytes:
+        try:
+            try:
+                return self._socket.recv(_MOST_BYTES + 1)
+            except ConnectionResetError:  # comes first when it hung up on us, before what it said until then
+                return self._socket.recv(_MOST_BYTES + 1)
+        except BlockingIOError as error:
+            raise self._silent() from error
+        except OSError as error:
+            raise PowercclError(f"powerccld at {self.path} has gone: {error.strerror}", _TRY_AGAIN) from error
+
+    def _take_apart(self, message: bytes) -> tuple[Type, int, tuple[Any, ...]]:
+        if len(message) < _HEADER.size:
+            raise self._not_understood(f"a message of {len(message)} bytes")
+        magic, version, kind, size, _, serial = _HEADER.unpack_from(message)
+        if magic != MAGIC:
+            raise self._not_understood("a message that is not of the lease protocol")
+        if version != VERSION:
+            raise PowercclError(
+                f"powerccld at {self.path} speaks version {version} of the lease protocol, this powerccl {VERSION}",
+                "install daemon and command of one release",
+            )
+        body = _BODIES.get(kind)
+        if body is None:
+            raise self._not_understood(f"a message of unknown type {kind}")
+        if not size == len(message) == _HEADER.size + body.size:
+            raise self._not_understood(f"{len(message)} bytes for a message of {_HEADER.size + body.size}")
+        return Type(kind), serial, body.unpack_from(message, _HEADER.size)
+
+    def _silent(self) -> PowercclError:
+        return PowercclError(
+            f"powerccld at {self.path} has been silent for {SILENCE_S} s",
+            "an administrator can look at it: systemctl status powerccld",
+        )
+
+    def _not_understood(self, what: str) -> PowercclError:
+        return PowercclError(
+            f"what answers at {self.path} does not keep to the lease protocol: {what}",
+            f"is it powerccld, and of this release? {SOCKET_VARIABLE} or --socket names another place",
+        )
+
+
+def connect(path: Path, run: str = "powerccl") -> Leases:
+    """Open a session with the daemon at `path`; `run` is what it calls us to who asks.
+
+    Raises:
+        NoDaemonError: nothing listens there.
+        RefusedError: the daemon will have nothing to do with us.
+        PowercclError: we may not write to its socket, or it does not answer as it should.
+    """
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # Not settimeout(): with it, connecting to a daemon that does not accept fails at once instead of waiting.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", SILENCE_S, 0))
+        _reach(connected, path)
+        return Leases(path, connected, run)
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _reach(connected: socket.socket, path: Path) -> None:
+    try:
+        connected.connect(str(path))
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        gone = " any more" if isinstance(error, ConnectionRefusedError) else ""
+        hint = f"{GUIDE}; {SOCKET_VARIABLE} or --socket names another place"
+        raise NoDaemonError(f"no powerccld listens at {path}{gone}", hint) from error
+    except PermissionError as error:
+        raise PowercclError(f"no permission to talk to powerccld at {path}", _who_may(path)) from error
+    except BlockingIOError as error:
+        raise PowercclError(
+            f"powerccld at {path} has taken no connection for {SILENCE_S} s",
+            "an administrator can look at it: systemctl status powerccld",
+        ) from error
+    except OSError as error:  # a socket of another kind, a path too long
+        raise PowercclError(
+            f"no powerccld at {path}: {error.strerror or error}", f"{SOCKET_VARIABLE} or --socket names another place"
+        ) from error
+
+
+def _who_may(path: Path) -> str:
+    """What to do to be let in."""
+    try:
+        about = path.stat()
+    except OSError:
+        return f"ask the administrator for access to {path.parent}"
+    if not about.st_mode & stat.S_IWGRP:
+        return f"it is for user {user_name(about.st_uid)} alone"
+    try:
+        group = grp.getgrgid(about.st_gid)
+    except KeyError:
+        return f"ask the administrator to add you to the group that owns the socket: {about.st_gid}"
+    if user_name(os.getuid()) in group.gr_mem and about.st_gid not in os.getgroups():
+        return f"you have been added to its group {group.gr_name} since you logged in: log in again"
+    return f"ask the administrator to add you to the group that owns the socket: {group.gr_name}"
+
+
+def _named(device: str) -> bytes:
+    """A device's name for the wire.
+
+    Raises:
+        PowercclError: it is too long to be one.
+    """
+    name = device.encode()
+    if len(name) >= 48:
+        raise PowercclError(f"no device is called '{device}'", "`powerccl clocks` lists them")
+    return name
+
+
+def _text(field: bytes) -> str:
+    """Text of a message, fit for a terminal: names come from other users too."""
+    text = field.partition(b"\0")[0].decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds which clock, in the terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.reports.text import NOT_KNOWN, mhz
+
+WIDE = 110
+SHORTEST = len("GPU-01234567")
+MINE, AWAY = "bold bright_cyan", "yellow"
+
+
+class Lendable(Protocol):
+    """A device of launch.leases; named here by its shape, since reports know nothing of launching."""
+
+    @property
+    def device(self) -> str:
+        """UUID of a GPU, or `cpu3`."""
+
+    @property
+    def name(self) -> str:
+        """`Tesla T4`."""
+
+    @property
+    def core(self) -> bool:
+        """Whether it is a processor core."""
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody has a lease on it."""
+
+    @property
+    def mine(self) -> bool:
+        """Whether that is who asks."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether its clock is still to be put back to usual."""
+
+    @property
+    def user(self) -> str:
+        """Who holds it."""
+
+    @property
+    def holder_pid(self) -> int:
+        """And with which process."""
+
+    @property
+    def holder_uid(self) -> int:
+        """And under which number."""
+
+    @property
+    def run(self) -> str:
+        """What the holder is called."""
+
+    @property
+    def told(self) -> bool:
+        """Whether we are told more of the holder than who it is."""
+
+    @property
+    def min_mhz(self) -> int:
+        """Lower end of what is set; 0: usual."""
+
+    @property
+    def max_mhz(self) -> int:
+        """Upper end of what is set; 0: usual."""
+
+    @property
+    def now_mhz(self) -> int:
+        """The clock now; 0: not read."""
+
+    @property
+    def held_ms(self) -> int:
+        """For how long it has been held."""
+
+    @property
+    def changes(self) -> int:
+        """How often this lease has changed the clock."""
+
+
+class Daemon(Protocol):
+    """A session of launch.leases, as far as is shown."""
+
+    @property
+    def server(self) -> str:
+        """`powerccld 0.1.0`."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether there are no new leases."""
+
+    @property
+    def dry(self) -> bool:
+        """Whether no clock is really set."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its GPUs are the emulator's."""
+
+
+def print_clocks(console: Console, daemon: Daemon, devices: Sequence[Lendable]) -> None:
+    """A line a GPU, and a line a core that is held; what needs attention below."""
+    gpus = [device for device in devices if not device.core]
+    shown = [device for device in devices if not device.core or device.held or device.pending]
+    idle_cores = len(devices) - len(shown)
+    named = len({gpu.name for gpu in gpus}) > 1 or console.width >= WIDE
+    console.print(_heading(daemon, gpus, named))
+    if shown:
+        console.print()
+        console.print(_table(shown, named))
+    console.print()
+    for line in _remarks(daemon, devices, idle_cores):
+        console.print(line)
+
+
+def _heading(daemon: Daemon, gpus: Sequence[Lendable], named: bool) -> Text:
+    line = Text(daemon.server or "powerccld", style="bold")
+    if gpus and not named:
+        line.append(f" · {len(gpus)} × {gpus[0].name}")
+    if daemon.emulated:
+        line.append("  emulated", style="bold magenta")
+    return line
+
+
+def _table(devices: Sequence[Lendable], named: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("device", no_wrap=True)
+    if named:
+        table.add_column("name", overflow="fold")
+    table.add_column("clock now", justify="right", no_wrap=True)
+    table.add_column("set to", justify="right", no_wrap=True)
+    table.add_column("held by")  # what is cut where the width does not suffice; see _holder
+    table.add_column("since", justify="right", no_wrap=True)
+    table.add_column("changes", justify="right", no_wrap=True)
+    names = short_names([device.device for device in devices])
+    for device in devices:
+        cells = [Text(names[device.device])]
+        if named:
+            cells.append(Text(device.name))
+        cells += [Text(mhz(device.now_mhz or None)), _set_to(device), _holder(device)]
+        if not device.held:
+            cells += [Text(), Text()]
+        elif device.told:
+            cells += [Text(since(device.held_ms)), Text(str(device.changes))]
+        else:
+            cells += [Text(NOT_KNOWN, style="dim")] * 2
+        table.add_row(*cells)
+    return table
+
+
+def _set_to(device: Lendable) -> Text:
+    if not device.told:
+        return Text(NOT_KNOWN, style="dim")
+    if device.max_mhz:
+        low = f"{device.min_mhz}–" if device.min_mhz not in (0, device.max_mhz) else ""
+        return Text(f"{low}{device.max_mhz} MHz", style=AWAY)
+    return Text("going back", style=AWAY) if device.pending else Text("usual", style="dim")
+
+
+def _holder(device: Lendable) -> Text:
+    if not device.held:
+        return Text(NOT_KNOWN, style="dim")
+    holder = Text(no_wrap=True, overflow="ellipsis")
+    holder.append(device.user, style=MINE if device.mine else "bold")
+    holder.append(f" {device.holder_pid}")
+    if device.run:
+        holder.append(f" {device.run}", style="dim")
+    return holder
+
+
+def _remarks(daemon: Daemon, devices: Sequence[Lendable], idle_cores: int) -> list[Text]:
+    lines = []
+    held = sum(device.held for device in devices)
+    if not devices:
+        lines.append(Text("It knows no device whose clock could be leased; its log says why."))
+    elif not held:
+        cores = " and no core" if idle_cores and idle_cores != len(devices) else ""
+        lines.append(Text(f"Nobody holds {'a core' if idle_cores == len(devices) else f'a GPU{cores}'}."))
+    else:
+        yours = sum(device.mine for device in devices)
+        whose = f", {'all' if yours == held else yours} of them yours" if yours and held > 1 else ""
+        whose = ", by you" if yours and held == 1 else whose
+        lines.append(Text(f"{held} of {len(devices)} held{whose}."))
+        if idle_cores:
+            lines[-1].append(f" {_count(idle_cores, 'core')} that nobody holds left out.", style="dim")
+    back = sum(device.pending and not device.held for device in devices)
+    if back:
+        lines.append(_attention(f"{_count(back, 'clock')} still to be put back to usual; the daemon goes on trying."))
+    if daemon.draining:
+        lines.append(_attention("draining: no new leases until `powerccl clocks --drain off`"))
+    if daemon.dry:
+        lines.append(_attention("dry: it decides and answers, and sets no clock"))
+    return lines
+
+
+def _attention(text: str) -> Text:
+    return Text.assemble(("! ", "bold yellow"), text)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def since(held_ms: int) -> str:
+    """For how long, in six characters: `40 ms`, `12 s`, `5 min`, `3.2 h`, `4.1 d`."""
+    for unit_ms, unit, places in ((86_400_000, "d", 1), (3_600_000, "h", 1), (60_000, "min", 0), (1000, "s", 0)):
+        if held_ms >= unit_ms:
+            return f"{held_ms / unit_ms:.{places}f} {unit}"
+    return f"{held_ms} ms"
+
+
+def short_names(devices: Sequence[str]) -> dict[str, str]:
+    """UUIDs cut to what tells them apart: their beginning, else beginning and end; other names as they are."""
+    names = {}
+    for device in devices:
+        names[device] = device
+        cuts = [(length, 0) for length in range(SHORTEST, SHORTEST + 3)]
+        cuts += [(8, length) for length in range(4, len(device) - 8)]
+        for head, tail in cuts if device.startswith("GPU-") else ():
+            end = device[len(device) - tail :]
+            if sum(other.startswith(device[:head]) and other.endswith(end) for other in devices) == 1:
+                names[device] = device[:head] + (f"…{end}" if tail else "")
+                break
+    return names
+
+
+def as_json(daemon: Daemon, devices: Sequence[Lendable], about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the table shows and more, for programs; null: usual, not read, nobody, or not told (`told`)."""
+    return {
+        "schema": 1,
+        "server": daemon.server,
+        **about,
+        "draining": daemon.draining,
+        "dry": daemon.dry,
+        "emulated": daemon.emulated,
+        "devices": [
+            {
+                "device": device.device,
+                "kind": "core" if device.core else "gpu",
+                "name": device.name,
+                "now_mhz": device.now_mhz or None,
+                "min_mhz": device.min_mhz or None,
+                "max_mhz": device.max_mhz or None,
+                "pending": device.pending,
+                "holder": {
+                    "uid": device.holder_uid,
+                    "user": device.user,
+                    "pid": device.holder_pid,
+                    "mine": device.mine,
+                    "told": device.told,
+                    "run": device.run or None,
+                    "held_ms": device.held_ms if device.told else None,
+                    "changes": device.changes if device.told else None,
+                }
+                if device.held
+                else None,
+            }
+            for device in devices
+        ],
+    }

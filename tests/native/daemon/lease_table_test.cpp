@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/lease_table.h"
+
+#include <gtest/gtest.h>
+
+#include "machine.h"
+
+namespace powerccl::daemon {
+namespace {
+
+TEST(LeaseTable, SetsReadsBackAndPutsBack) {
+  Machine machine(2);
+  const uint64_t lease = machine.acquire(1, 0);
+  ASSERT_NE(lease, 0u);
+  EXPECT_EQ(machine.heard.back().answer.min_mhz, 300u);
+  EXPECT_EQ(machine.heard.back().answer.max_mhz, 1590u);
+  const uint64_t set = machine.set(1, lease, 600);
+  EXPECT_EQ(machine.answer_to(set), nullptr);  // not before the driver has done it
+  machine.work_all();
+  ASSERT_EQ(machine.status_of(set), 0);
+  EXPECT_EQ(machine.answer_to(set)->answer.outcome.now_mhz, 600u);
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
+  EXPECT_EQ(machine.marks.count("GPU-0"), 1u);
+  const uint64_t reset = machine.set(1, lease, 0);  // at once, whatever the rate limit
+  machine.work_all();
+  EXPECT_EQ(machine.status_of(reset), 0);
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_TRUE(machine.marks.empty());
+  EXPECT_FALSE(machine.unmarked_set);
+  EXPECT_TRUE(machine.table.at_rest());
+}
+
+TEST(LeaseTable, OneWriterADevice) {
+  Machine machine(2);
+  ASSERT_NE(machine.acquire(1, 0), 0u);
+  EXPECT_EQ(machine.acquire(2, 0), 0u);
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_HELD);
+  EXPECT_EQ(machine.heard.back().answer.holder_pid, 1u);
+  EXPECT_EQ(machine.heard.back().answer.holder_uid, 1000u);
+  EXPECT_NE(machine.acquire(2, 1), 0u);
+  EXPECT_NE(machine.acquire(1, 0), 0u) << "asked for again by who has it";
+}
+
+TEST(LeaseTable, ALeaseIsNoOthers) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  const uint64_t set = machine.set(2, lease, 600);
+  EXPECT_EQ(machine.status_of(set), POWERCCL_LEASE_NONE);
+  machine.table.release(2, ++machine.serial, lease, machine.now);
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_NONE);
+  EXPECT_EQ(machine.set(1, 0, 600), machine.serial);
+  EXPECT_EQ(machine.status_of(machine.serial), POWERCCL_LEASE_NONE);
+  EXPECT_TRUE(machine.jobs.empty());
+}
+
+TEST(LeaseTable, ClampsToTheRange) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  const uint64_t low = machine.set(1, lease, 10);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 300u);
+  EXPECT_EQ(machine.answer_to(low)->answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_CLAMPED));
+  EXPECT_EQ(machine.answer_to(low)->answer.max_mhz, 300u);
+  machine.pass(30 * kMs);
+  machine.set(1, lease, 9999);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 1590u);
+}
+
+TEST(LeaseTable, ImpossibleClocksAreRefused) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.table.set(1, ++machine.serial, lease, 700, 600, machine.now);
+  EXPECT_EQ(machine.status_of(machine.serial), POWERCCL_LEASE_BAD_MESSAGE);
+  machine.table.set(1, ++machine.serial, lease, 0, 600, machine.now);
+  EXPECT_EQ(machine.status_of(machine.serial), POWERCCL_LEASE_BAD_MESSAGE);
+  EXPECT_TRUE(machine.jobs.empty());
+}
+
+TEST(LeaseTable, NewestWinsInsideTheRateLimit) {
+  Machine machine(1, 20 * kMs);
+  const uint64_t lease = machine.acquire(1, 0);
+  const uint64_t first = machine.set(1, lease, 600);
+  const uint64_t second = machine.set(1, lease, 700);  // while the first is under way
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
+  const uint64_t third = machine.set(1, lease, 800);
+  EXPECT_EQ(machine.status_of(second), POWERCCL_LEASE_SUPERSEDED);
+  machine.pass(19 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
+  EXPECT_EQ(machine.answer_to(third), nullptr);
+  machine.pass(2 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 800u);
+  EXPECT_EQ(machine.status_of(first), 0);
+  EXPECT_EQ(machine.status_of(third), 0);
+}
+
+TEST(LeaseTable, BackToUsualSupersedesAWaitingClock) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 600);
+  machine.work_all();
+  const uint64_t later = machine.set(1, lease, 700);
+  const uint64_t usual = machine.set(1, lease, 0);
+  machine.work_all();
+  EXPECT_EQ(machine.status_of(later), POWERCCL_LEASE_SUPERSEDED);
+  EXPECT_EQ(machine.status_of(usual), 0);
+  machine.pass(100 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+}
+
+TEST(LeaseTable, EveryEndingPutsBack) {
+  for (const Ending ending : {Ending::kGone, Ending::kMissed, Ending::kRevoked, Ending::kStopping}) {
+    Machine machine(2);
+    const uint64_t lease = machine.acquire(1, 1);
+    machine.set(1, lease, 450);
+    machine.work_all();
+    ASSERT_EQ(machine.clock_mhz[1], 450u);
+    machine.table.end_session(1, ending, machine.now);
+    machine.work_all();
+    EXPECT_EQ(machine.clock_mhz[1], 0u) << text_of(ending);
+    EXPECT_TRUE(machine.marks.empty());
+    const bool told = machine.heard.back().type == POWERCCL_LEASE_ENDED;
+    EXPECT_EQ(told, ending != Ending::kGone) << text_of(ending);
+    const uint64_t late = machine.set(1, lease, 450);
+    EXPECT_EQ(machine.status_of(late), POWERCCL_LEASE_NONE);
+  }
+}
+
+TEST(LeaseTable, EndedWhileTheDriverSets) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  ASSERT_EQ(machine.jobs.size(), 1u);
+  machine.work();  // the set, which nobody can take back
+  EXPECT_EQ(machine.clock_mhz[0], 450u);
+  ASSERT_EQ(machine.jobs.size(), 1u);
+  machine.work();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_TRUE(machine.table.at_rest());
+}
+
+TEST(LeaseTable, TheNextHolderWaitsForTheRestore) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);
+  machine.work_all();
+  machine.table.release(1, ++machine.serial, lease, machine.now);
+  const uint64_t next = machine.acquire(2, 0);
+  ASSERT_NE(next, 0u);
+  const uint64_t set = machine.set(2, next, 900);
+  machine.work();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_EQ(machine.answer_to(set), nullptr);
+  machine.pass(50 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 900u);
+  EXPECT_EQ(machine.status_of(set), 0);
+}
+
+TEST(LeaseTable, ARestoreThatFailsIsTriedUntilItSucceeds) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);
+  machine.work_all();
+  machine.fail_restores = 5;
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 450u);
+  EXPECT_EQ(machine.marks.count("GPU-0"), 1u);
+  EXPECT_EQ(machine.acquire(2, 0), 0u);
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_RESTORING);
+  machine.pass(20'000 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_TRUE(machine.marks.empty());
+  EXPECT_NE(machine.acquire(2, 0), 0u);
+}
+
+TEST(LeaseTable, ADriverThatFailsMidwayIsPutBack) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.fail_sets = 1;
+  const uint64_t set = machine.set(1, lease, 450);
+  machine.work_all();
+  EXPECT_EQ(machine.status_of(set), 999);
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_TRUE(machine.marks.empty());
+}
+
+TEST(LeaseTable, ARefusedClockLeavesNoMark) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.refuse_sets = 1;
+  const uint64_t set = machine.set(1, lease, 450);
+  machine.work_all();
+  EXPECT_EQ(machine.status_of(set), 4);
+  EXPECT_TRUE(machine.marks.empty());
+  EXPECT_TRUE(machine.table.at_rest());
+}
+
+TEST(LeaseTable, NoMarkNoClock) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.disk_full = true;
+  const uint64_t set = machine.set(1, lease, 450);
+  EXPECT_EQ(machine.status_of(set), POWERCCL_LEASE_SYSTEM);
+  EXPECT_TRUE(machine.jobs.empty());
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+}
+
+TEST(LeaseTable, AMarkThatCannotBeClearedIsClearedNextTime) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);
+  machine.work_all();
+  machine.disk_full = true;
+  machine.set(1, lease, 0);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_EQ(machine.marks.count("GPU-0"), 1u);
+  machine.disk_full = false;
+  machine.pass(50 * kMs);
+  machine.set(1, lease, 450);
+  machine.work_all();
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.work_all();
+  EXPECT_TRUE(machine.marks.empty());
+}
+
+TEST(LeaseTable, DrainingKeepsWhatThereIs) {
+  Machine machine(2);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.table.draining = true;
+  EXPECT_EQ(machine.acquire(2, 1), 0u);
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_DRAINING);
+  const uint64_t set = machine.set(1, lease, 450);
+  machine.work_all();
+  EXPECT_EQ(machine.status_of(set), 0);
+}
+
+TEST(LeaseTable, AClockThatHasNotArrivedIsReadAgain) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.arrives = false;
+  machine.set(1, lease, 450);
+  machine.work_all();
+  machine.pass(9 * kMs);
+  EXPECT_NE(machine.heard.back().type, POWERCCL_LEASE_SETTLED);
+  machine.pass(2 * kMs);
+  ASSERT_EQ(machine.heard.back().type, POWERCCL_LEASE_SETTLED);
+  EXPECT_EQ(machine.heard.back().answer.outcome.now_mhz, 450u);
+  EXPECT_EQ(machine.heard.back().answer.lease, lease);
+}
+
+TEST(LeaseTable, WhatAnEarlierDaemonLeftIsPutBack) {
+  Machine machine(2);
+  machine.clock_mhz[1] = 450;
+  machine.marks.insert("GPU-1");
+  machine.table.put_back(1, "GPU-1", machine.now);
+  EXPECT_FALSE(machine.table.all_put_back());
+  machine.work_all();
+  EXPECT_TRUE(machine.table.all_put_back());
+  EXPECT_EQ(machine.clock_mhz[1], 0u);
+  EXPECT_TRUE(machine.marks.empty());
+}
+
+TEST(LeaseTable, AllCanBePutBackWhoeverSetThem) {
+  Machine machine(3);
+  machine.clock_mhz = {700, 0, 800};  // by somebody else
+  machine.table.put_back_all(machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz, (std::vector<uint32_t>{0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace powerccl::daemon

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock thread with a lease client: a daemon's troubles never reach those who wish, and end when it is back.
+#include <memory>
+
+#include "lease_fixture.h"
+#include "runtime/clock_actuator.h"
+
+namespace powerccl::test {
+namespace {
+
+class LeasedActuator : public LeaseTest {
+ protected:
+  void SetUp() override {
+    LeaseTest::SetUp();
+    powerccl_trace_header header = {};
+    ASSERT_EQ(trace.open((folder / "a.trace").c_str(), header, 16u << 20), 0);
+  }
+  void TearDown() override {
+    actuator->stop(20 * kSecond);
+    LeaseTest::TearDown();
+  }
+  void start() {
+    ASSERT_EQ(open(), 0);
+    ASSERT_TRUE(actuator->start(client, &trace, false));
+  }
+  bool reaches(uint32_t mhz) {
+    return eventually([&] { return daemon.now_mhz == mhz; });
+  }
+  std::vector<powerccl_trace_record> clocks() { return read_trace(folder / "a.trace").of(POWERCCL_REC_CLOCK); }
+
+  TraceWriter trace;
+  std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
+};
+
+TEST_F(LeasedActuator, SetsWhileHeldAndReleasesAtTheEnd) {
+  daemon.start();
+  start();
+  actuator->hold(480, 7);
+  ASSERT_TRUE(reaches(480));
+  actuator->release(1, 7);
+  ASSERT_TRUE(reaches(0));
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_TRUE(eventually([&] { return daemon.releases == 1 && daemon.ends == 1; }));
+  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
+  const auto records = clocks();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].clock.result, 0);
+  EXPECT_EQ(records[0].clock.read_back_mhz, 480u);
+  EXPECT_EQ(said(), "");
+}
+
+TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
+  daemon.interval_ms = 300;
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  actuator->release(1, 1);
+  ASSERT_TRUE(reaches(0));
+  actuator->hold(510, 2);
+  usleep(50000);
+  actuator->release(1, 2);  // over before it could be set: the daemon never hears of it
+  actuator->hold(540, 3);
+  usleep(50000);
+  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
+  ASSERT_TRUE(reaches(540));
+  actuator->release(1, 3);
+  ASSERT_TRUE(reaches(0)) << "the default never waits";
+  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0, 540, 0}));
+}
+
+TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  daemon.stop();
+  usleep(1500000);
+  actuator->hold(510, 2);
+  ASSERT_TRUE(eventually([&] { return !clocks().empty() && clocks().back().clock.result == kClockNotNow; }));
+  const size_t before = clocks().size();
+  usleep(300000);
+  EXPECT_EQ(clocks().size(), before);  // one wish, one record
+  daemon.start();
+  ASSERT_TRUE(reaches(510));
+  EXPECT_FALSE(actuator->failed());
+  actuator->release(2, 2);
+  ASSERT_TRUE(reaches(0));
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 510, 0}));
+  EXPECT_EQ(read_trace(folder / "a.trace").notes(), "clock lease lost: default clock meanwhile\n");
+  const std::string text = said();
+  EXPECT_EQ(text.find("powerccl: the clock of GPU-1 cannot be set for now: powerccld has gone\nhint: "), 0u) << text;
+  EXPECT_NE(text.find("powerccl: the clock of GPU-1 can be set again\n"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
+}
+
+TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  daemon.stop();
+  daemon.start();
+  ASSERT_TRUE(reaches(480));
+  EXPECT_EQ(daemon.hellos, 2);
+}
+
+TEST_F(LeasedActuator, WhatIsReleasedMeanwhileIsNotSetAgain) {
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  daemon.stop();
+  actuator->release(1, 1);
+  daemon.start();
+  ASSERT_TRUE(eventually([&] { return daemon.acquires == 2; }));
+  usleep(50000);
+  EXPECT_EQ(daemon.now_mhz, 0u);
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+}
+
+TEST_F(LeasedActuator, SomebodyElsesGpuIsTakenWhenItIsFree) {
+  daemon.acquire_status = POWERCCL_LEASE_HELD;
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(eventually([&] { return clocks().size() == 1; }));
+  EXPECT_EQ(clocks()[0].clock.result, kClockNotNow);
+  EXPECT_EQ(actuator->switches(), 0u);
+  EXPECT_FALSE(actuator->failed());
+  daemon.acquire_status = 0;
+  EXPECT_TRUE(reaches(480));
+}
+
+TEST_F(LeasedActuator, WishingNeverWaits) {
+  for (const Manners manners : {Manners::kSilent, Manners::kDeaf, Manners::kTalkative}) {
+    daemon.manners = Manners::kGood;
+    daemon.lease_manners = Manners::kGood;
+    daemon.start();
+    start();
+    daemon.lease_manners = manners;
+    actuator->hold(480, 1);
+    usleep(20000);
+    const uint64_t begin = monotonic_ns();
+    for (uint64_t call = 2; call < 1002; ++call) {
+      actuator->hold(static_cast<uint32_t>(400 + call % 2), call);
+      actuator->release(1, call);
+    }
+    EXPECT_LT(monotonic_ns() - begin, kSecond / 2);
+    EXPECT_TRUE(actuator->stop(20 * kSecond));
+    EXPECT_FALSE(actuator->failed());
+    daemon.stop();
+    actuator = std::make_unique<ClockActuator>();
+  }
+}
+
+TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  daemon.lease_manners = Manners::kSilent;
+  const uint64_t begin = monotonic_ns();
+  actuator->stop(kSecond / 10);
+  EXPECT_LT(monotonic_ns() - begin, kSecond);
+  // The daemon undoes what it does not answer for: the connection has ended.
+  EXPECT_TRUE(actuator->stop(20 * kSecond));
+  EXPECT_TRUE(reaches(0));
+}
+
+TEST_F(LeasedActuator, ARevokedLeaseDisarms) {
+  daemon.start();
+  start();
+  actuator->hold(480, 1);
+  ASSERT_TRUE(reaches(480));
+  daemon.end(POWERCCL_LEASE_REVOKED);
+  ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
+  actuator->hold(510, 2);
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  const std::string text = said();
+  EXPECT_EQ(text.find("powerccl: the clock cannot be set (code -12: an administrator has revoked the lease)"), 0u)
+      << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480}));
+}
+
+TEST_F(LeasedActuator, NonsenseDisarms) {
+  daemon.start();
+  start();
+  daemon.lease_manners = Manners::kUnterminated;
+  actuator->hold(480, 1);
+  ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_NE(said().find("does not speak its protocol"), std::string::npos);
+}
+
+TEST_F(LeasedActuator, TheDriversFailureDisarms) {
+  daemon.start();
+  start();
+  daemon.set_status = 15;
+  actuator->hold(480, 1);
+  ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
+  daemon.set_status = 0;
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_EQ(daemon.sets()[0], 480u);
+  EXPECT_EQ(daemon.sets().back(), 0u);
+  EXPECT_NE(said().find("code 15: powerccld's driver: GPU is?lost"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace powerccl::test
