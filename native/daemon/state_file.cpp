@@ -105,7 +105,7 @@ bool StateFile::open(const std::string& path, std::string* reason) {
     return false;
   };
   // A new file is put in place whole, so a name that exists and cannot be believed was once believed.
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
     fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd_ < 0 && errno != ENOENT) return failed("cannot be opened");
     if (fd_ < 0 && !make(path, reason)) return false;
@@ -115,6 +115,12 @@ bool StateFile::open(const std::string& path, std::string* reason) {
         return false;
       }
       return failed("cannot be locked");
+    }
+    struct stat held{}, named{};
+    if (fstat(fd_, &held) != 0 || stat(path.c_str(), &named) != 0 || held.st_ino != named.st_ino) {
+      close(fd_);  // the daemon before took its file away as it ended
+      fd_ = -1;
+      continue;
     }
     if (load(reason)) return true;
     doubtful_ = true;

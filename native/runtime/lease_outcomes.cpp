@@ -10,6 +10,7 @@ namespace powerccl {
 namespace {
 
 constexpr char kAgain[] = "the job goes on at the default clock, and asks again until it is given a lease";
+constexpr int kNoPermission = 4;  // NVML_ERROR_NO_PERMISSION
 constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
 
 struct Words {
@@ -69,7 +70,8 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
     snprintf(text_, sizeof(text_), "process %u of user %u has the lease", reply->holder_pid, reply->holder_uid);
   } else if (status > 0) {
     snprintf(text_, sizeof(text_), "powerccld's driver: %s", theirs[0] != '\0' ? theirs : "no more is known");
-    hint_ = "`journalctl -u powerccld` may say more";
+    hint_ = status == kNoPermission ? "powerccld itself may not set clocks: it takes root with CAP_SYS_ADMIN"
+                                    : "powerccld's log may say more (journalctl -u powerccld)";
   } else {
     const char* ours = words != nullptr ? words->text : "powerccld refuses";
     const char* more = detail != nullptr ? detail : theirs;

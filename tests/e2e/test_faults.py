@@ -219,7 +219,7 @@ def test_no_right_to_set_clocks(powerccl: Powerccl, profile: Path) -> None:
     assert done.code == 0, done.err
     assert "Out of bounds values : 0 OK" in done.out
     assert "no permission" in done.err
-    assert "CAP_SYS_ADMIN" in done.err
+    assert "CAP_SYS_ADMIN" in done.err, "what it would take"
     run, summary = last_run(powerccl)
     assert is_whole(run)
     assert summary.communication.time_s > 0
@@ -279,10 +279,10 @@ def test_nvml_failing_midway(powerccl: Powerccl, profile: Path, failure: str) ->
 
 
 def test_failing_nvml_leaves_no_clock_locked(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """Resets fail in the job; the agent, whose NVML works, undoes what they leave."""
+    """Ranks that set clocks themselves fail to reset them; the agent, whose NVML works, undoes what they leave."""
     failing = ("env", "POWERCCL_EMULATOR_NVML_FAIL=reset_locked_clocks:after=0:code=999")
     arguments = ("--policy", "percall", "--platform", str(profile))
-    done = on_machine("run", *arguments, "--", *failing, on_machine.bench, *MANAGED)
+    done = on_machine("run", *arguments, "--", *failing, on_machine.bench, *MANAGED, POWERCCL_CLOCKS="nvml")
     assert done.code == 0, done.err
     assert machine_is_back(machine)
     run, _ = last_run(on_machine)
@@ -428,21 +428,23 @@ def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profil
     assert run.info.signal == signal.SIGKILL
 
 
-def test_launcher_killed_job_lives(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
+@pytest.mark.parametrize(("clocks", "guard"), [("lease", "powerccld"), ("nvml", "powerccl-agent")])
+def test_launcher_killed_job_lives(
+    on_machine: Powerccl, machine: EmulatedMachine, profile: Path, clocks: str, guard: str
+) -> None:
+    on_machine.environment["POWERCCL_CLOCKS"] = clocks
     running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
-    agents = [
-        pid for pid in descendants(running.process.pid) if "powerccl-agent" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
-    assert len(agents) == 1
+    guards = [pid for pid in descendants(running.process.pid) if name_of(pid) == guard]
+    assert len(guards) == 1
     os.kill(running.process.pid, signal.SIGKILL)
     running.process.wait()
     time.sleep(0.5)
     assert alive(bench), "the job is unharmed"
     assert all(alive(pid) for pid in ranks)
-    assert alive(agents[0]), "and guarded on"
+    assert alive(guards[0]), "and guarded on"
     for pid in (bench, *ranks):
         os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not alive(agents[0])), "the agent ends with the last rank"
+    assert eventually(lambda: not alive(guards[0])), "the guard ends with the last rank"
     assert machine_is_back(machine)
     run, _ = last_run(on_machine)
     assert is_whole(run)

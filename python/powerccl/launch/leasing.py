@@ -1,122 +1,160 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock daemon beside one job: for those who may set clocks themselves, where the machine has no powerccld.
+"""The clock daemon of those who may set clocks themselves, where the machine has no powerccld.
 
-It is the same program as the system's, holds the job's leases, and outlives launcher and ranks until every clock is
-back. What a killed one left is put back by the next.
+It is the same program as the system's, started by the first job that needs it and shared by the user's others on this
+machine, since a GPU has one writer. Each job's launcher stays connected to it; it ends when nobody is any more, and has
+put every clock back by then. One that is killed is started again, and finds in its state file what to put back.
 """
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import hashlib
 import os
 import stat
-import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch.folder import socket_path
-from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
-from powerccl.launch.native import DAEMON, NativeFiles
+from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Leases, connect
+from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
 
 END_S = 8.0
-_RESTORE_S = 15.0
-_YOUNG_S = 10.0  # a state file that may just be being opened by its daemon
+_ARRIVAL_S = 5.0
+_RESTARTS = 5
 _MEMORY = Path("/dev/shm")  # its files need no disk, and end with the machine as locked clocks do
+_RUN_BYTES = 63  # of a run's name in the protocol
 
 
 class PrivateDaemon:
-    """One job's powerccld on this node. Launchers that share a node name the same socket; the first of them serves."""
+    """A job's share in this user's powerccld."""
 
-    def __init__(self, native: NativeFiles, folder: Path, environment: Mapping[str, str], host: str, emulated: bool):
+    def __init__(self, native: NativeFiles, folder: Path, environment: Mapping[str, str], host: str) -> None:
         self.native = native
+        self.run = folder.name
         self.environment = environment
-        self.listening = listening_path(folder)
-        states = state_folder()
-        self.state = states / f"{self.listening.stem}{'.emulated' if emulated else ''}.state"
+        self.listening = listening_path(environment)
         self.log = folder / f"powerccld-{host}.log"
-        self.emulated = emulated
-        self.service: Service | None = None
+        self.service: Service | None = None  # if it is this launcher that started it
+        self.session: Leases | None = None
+        self._ending = threading.Event()
 
     def start(self) -> None:
-        """Put back what killed daemons left, and serve.
+        """Connect to the daemon, starting it if there is none.
 
         Raises:
-            PowercclError: it is not installed, or did not come up.
+            PowercclError: it is not installed, did not come up, or somebody else owns its folder.
         """
-        for left in sorted(self.state.parent.glob("*.state")):
-            _clean_up(left, self.native, self.environment)
-        self.service = start_daemon(self.native, self.listening, self.state, self.log, self.environment)
+        self._join()
+        if self.service:
+            threading.Thread(target=self._keep, name="powerccl-daemon", daemon=True).start()
 
     def end(self, say: Callable[[str], None]) -> None:
-        """Let it end once nobody is connected; if it was killed, put back what it left."""
+        """Leave the daemon. It ends with the last process of any job that is connected."""
+        left = self._wait_for_own()
+        self._ending.set()
+        if self.session:
+            with contextlib.suppress(PowercclError):
+                self.session.close()
         service = self.service
+        if left:
+            who = f"powerccld (pid {service.process.pid})" if service else "powerccld"
+            say(f"processes of this job still live and hold clocks; {who} stays on with them")
         if service is None:
             return
-        if service.has_ended(0):
-            if not restore(self.native, self.state, self.environment):
-                say(f"powerccld was killed; clocks may be left set. As root: powerccld --restore --state {self.state}")
+        if service.process.stdin:
+            service.process.stdin.close()
+        if left or self._others() or not service.has_ended(END_S):
             return
-        if not service.release(END_S):
-            say(f"processes of this job still live and may set clocks; powerccld (pid {service.process.pid}) stays on")
-            return
-        self.listening.unlink(missing_ok=True)
-        if service.process.returncode != 0:
+        if "POWERCCL_EMULATOR_SOCKET" in self.environment:
+            self.listening.with_suffix(".state").unlink(missing_ok=True)  # that machine may be gone, clocks and all
+        elif service.process.returncode != 0:
             say(f"clocks may be left set: {service.last_words()}")
 
+    def _join(self) -> None:
+        """Connect, and serve where nobody does. Of two launchers at once the state file's lock lets one serve."""
+        deadline = time.monotonic() + _ARRIVAL_S
+        while not self._connected():
+            failure = self._serve()
+            if failure and time.monotonic() > deadline:
+                raise failure
+            if failure:
+                time.sleep(0.05)
 
-def listening_path(folder: Path) -> Path:
-    """Where the private daemon of this run folder listens: the same for all of a job's launchers on a node."""
-    return socket_path(folder).with_suffix(".leases")
+    def _serve(self) -> PowercclError | None:
+        state = self.listening.with_suffix(".state")
+        try:
+            self.service = start_daemon(self.native, self.listening, state, self.log, self.environment)
+        except PowercclError as error:
+            return error
+        return None
+
+    def _connected(self) -> bool:
+        try:
+            self.session = connect(self.listening, self.run)
+        except PowercclError:
+            return False
+        return True
+
+    def _keep(self) -> None:
+        """Start the daemon again when it is killed: its state file says what to put back."""
+        for _ in range(_RESTARTS):
+            if self.service is None:
+                return
+            self.service.process.wait()
+            if self._ending.is_set():
+                return
+            try:
+                self._join()
+            except (PowercclError, OSError):
+                return
+
+    def _wait_for_own(self) -> bool:
+        """Give this job's processes time to leave; whether some still hold a clock."""
+        deadline = time.monotonic() + END_S
+        own = self.run.encode()[:_RUN_BYTES].decode("utf-8", "ignore")
+        while True:
+            try:
+                holding = self.session is not None and any(
+                    device.held and device.run == own for device in self.session.status()
+                )
+            except PowercclError:
+                return False  # it was killed this moment, and is started again or gone
+            if not holding or time.monotonic() > deadline:
+                return holding
+            time.sleep(0.02)
+
+    def _others(self) -> bool:
+        """Whether somebody else is connected: another job's launcher, as a rule."""
+        try:
+            with connect(self.listening) as session:
+                return any(
+                    line.startswith("powerccl_lease_sessions ") and float(line.split()[1]) > 1
+                    for line in session.metrics().splitlines()
+                )
+        except PowercclError:
+            return False
 
 
-def state_folder() -> Path:
-    """The user's folder for the state files of private daemons, in memory where there is a place for it.
+def listening_path(environment: Mapping[str, str]) -> Path:
+    """Where this user's own daemon of this machine listens; its state file lies beside it. An emulated machine is one.
 
     Raises:
-        PowercclError: somebody else owns it.
+        PowercclError: somebody else owns the folder.
     """
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     folder = base / f"powerccl-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PowercclError(f"{folder} belongs to somebody else", "have it removed; it is for your state files")
-    return folder
-
-
-def restore(native: NativeFiles, state: Path, environment: Mapping[str, str]) -> bool:
-    """Have every clock that the state file marks put back; whether all were."""
-    if not state.exists():
-        return True
-    command = [str(native.path(DAEMON)), "--restore", "--state", str(state), "--log", "error"]
-    try:
-        done = subprocess.run(
-            command, env=dict(environment), capture_output=True, timeout=_RESTORE_S, check=False, start_new_session=True
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    if done.returncode == 0:
-        state.unlink(missing_ok=True)
-    return done.returncode == 0
-
-
-def _clean_up(state: Path, native: NativeFiles, environment: Mapping[str, str]) -> None:
-    """Deal with the state file of a daemon that was killed; an emulated machine has ended with its run."""
-    try:
-        if time.time() - state.stat().st_mtime < _YOUNG_S:
-            return
-        with state.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its daemon's, while that lives
-    except OSError:
-        return
-    if ".emulated" in state.name:
-        state.unlink(missing_ok=True)
-    elif "POWERCCL_EMULATOR_SOCKET" not in environment:
-        restore(native, state, environment)
+        raise PowercclError(f"{folder} belongs to somebody else", "have it removed; it is for your clock daemon")
+    emulated = environment.get("POWERCCL_EMULATOR_SOCKET", "")
+    name = hashlib.sha1(emulated.encode(), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
+    return folder / f"{name}.leases"
 
 
 def system_daemon(environment: Mapping[str, str]) -> Path | None:

@@ -22,8 +22,8 @@ from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
-from powerccl.launch.leases import SOCKET_VARIABLE
-from powerccl.launch.leasing import PrivateDaemon, listening_path, system_daemon
+from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
+from powerccl.launch.leasing import PrivateDaemon, system_daemon
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
@@ -252,14 +252,14 @@ def _arrange_leases(
     system = system_daemon(base)
     if system is not None and (named or not emulated):
         return "lease", system, None
-    if not on_node:
-        return "lease", listening_path(folder), None
     try:
-        daemon = PrivateDaemon(native, folder, base, machine.node(), emulated)
+        daemon = PrivateDaemon(native, folder, base, machine.node())
+        if not on_node:
+            return "lease", daemon.listening, None
         daemon.start()
     except (PowercclError, OSError) as error:
         say(f"{error}: dry run, clocks are decided but not set")
-        return "dry", listening_path(folder), None
+        return "dry", Path(SOCKET), None
     return "lease", daemon.listening, daemon
 
 
