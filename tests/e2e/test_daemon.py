@@ -1,0 +1,494 @@
+# SPDX-License-Identifier: Apache-2.0
+"""powerccld on emulated GPUs: whatever becomes of a client or of the daemon, clocks go back; and who may do what."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import lease_client as wire
+import pytest
+from harness import IDLE_MHZ, LOCK_MHZ, EmulatedMachine, Powerccl, alive, eventually
+from lease_client import Client
+
+from powerccl.launch.native import NativeFiles
+
+NOBODY = 65534
+SET_MHZ = 600
+
+
+class Daemon:
+    """powerccld as a service manager runs it: with a configuration, restarted on the same files when it is killed."""
+
+    def __init__(self, native: NativeFiles, machine: EmulatedMachine) -> None:
+        self.native = native
+        self.machine = machine
+        self.folder = Path(tempfile.mkdtemp(prefix="powerccld-", dir="/dev/shm"))
+        self.folder.chmod(0o755)
+        self.socket = self.folder / "d.sock"
+        self.log = self.folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment: Mapping[str, str] = {}
+        self.devices = [f"GPU-{index}" for index in range(8)]
+
+    def start(self, config: str = "", **environment: str) -> None:
+        """Start it and wait until it listens."""
+        (self.folder / "config").write_text(
+            f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n{config}'
+        )
+        self.environment = {**os.environ, **self.machine.environment, **environment}
+        self.restart()
+        with Client(self.socket).socket:
+            pass
+        self.devices = self.names()
+
+    def restart(self) -> None:
+        """Start it again as before."""
+        command = [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=dict(self.environment), stderr=log)
+        assert eventually(self.listens), self.log.read_text()
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe, contextlib.suppress(OSError):
+            probe.connect(str(self.socket))
+            return True
+        return False
+
+    def names(self) -> list[str]:
+        """UUIDs of the GPUs in NVML's order."""
+        client = Client(self.socket)
+        serial = client.send(wire.STATUS)
+        found = []
+        while True:
+            message = client.socket.recv(8192)
+            if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
+                return found
+            found.append(message[24:72].split(b"\0")[0].decode())
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """End it; its exit code."""
+        assert self.process
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+    def end(self) -> None:
+        """Stop it if it runs."""
+        if self.process and self.process.poll() is None:
+            self.kill(signal.SIGTERM)
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def daemon(native: NativeFiles, machine: EmulatedMachine) -> Iterator[Daemon]:
+    """A daemon on the emulated machine, whose GPUs are at their usual clock before and after."""
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    made = Daemon(native, machine)
+    yield made
+    made.end()
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8), "every clock is as usual in the end"
+
+
+def forked(work: Callable[[], None], uid: int = 0) -> int:
+    """Do that in a process of its own, as that user. Its pid; its exit code is 0 if nothing was raised."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if uid:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        work()
+        code = 0
+    except BaseException as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    finally:
+        os._exit(code)
+
+
+def succeeded(pid: int) -> bool:
+    """Whether that process ended well."""
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def as_nobody(work: Callable[[], None]) -> bool:
+    """Do that as a user without rights."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to become another user")
+    return succeeded(forked(work, NOBODY))
+
+
+def hold(daemon: Daemon, device: int, ready: int) -> None:
+    """Lower a clock and wait to be killed."""
+    client = Client(daemon.socket)
+    assert client.set(client.lease(daemon.devices[device]), SET_MHZ).status == wire.OK
+    os.write(ready, b"x")
+    signal.pause()
+
+
+def holder(daemon: Daemon, device: int) -> int:
+    """A process that holds a lowered clock."""
+    reading, writing = os.pipe()
+    pid = forked(lambda: hold(daemon, device, writing))
+    assert os.read(reading, 1) == b"x"
+    os.close(reading)
+    os.close(writing)
+    return pid
+
+
+# ---- Clocks go back.
+
+
+def test_a_killed_client(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    pid = holder(daemon, 3)
+    assert machine.clocks_mhz()[3] == SET_MHZ
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert eventually(lambda: machine.clocks_mhz()[3] == IDLE_MHZ, 5)
+
+
+def test_a_killed_daemon(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    pids = [holder(daemon, device) for device in (0, 5)]
+    daemon.kill()
+    assert machine.clocks_mhz()[0] == SET_MHZ, "nobody is there to undo it"
+    daemon.restart()
+    assert machine.clocks_mhz() == [IDLE_MHZ] * 8, "undone before it listens"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_restore_without_a_daemon(daemon: Daemon, machine: EmulatedMachine) -> None:
+    """What a unit's ExecStopPost does, also with a configuration that cannot be read."""
+    daemon.start()
+    pid = holder(daemon, 2)
+    daemon.kill()
+    (daemon.folder / "wrong").write_text("[gpu]\nmin_mzh = 1\n")
+    command = [str(daemon.native.path("bin/powerccld")), "--restore", "--state", str(daemon.folder / "leases")]
+    done = subprocess.run(
+        [*command, "--config", str(daemon.folder / "wrong")],
+        env=dict(daemon.environment),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert machine.clocks_mhz() == [IDLE_MHZ] * 8
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_daemon_told_to_stop(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    client = Client(daemon.socket)
+    lease = client.lease(daemon.devices[1])
+    client.set(lease, SET_MHZ)
+    assert daemon.kill(signal.SIGTERM) == 0
+    assert machine.clocks_mhz() == [IDLE_MHZ] * 8
+    ended = client.hear()
+    assert (ended.type, ended.status, ended.lease) == (wire.ENDED, wire.STOPPING, lease)
+    assert not daemon.socket.exists()
+
+
+def test_a_stopped_client_misses_its_heartbeats(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start("[access]\nheartbeat_ms = 300")
+    pid = holder(daemon, 4)
+    os.kill(pid, signal.SIGSTOP)
+    assert eventually(lambda: machine.clocks_mhz()[4] == IDLE_MHZ, 5)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert "ended (silent)" in daemon.log.read_text()
+
+
+def test_a_child_that_keeps_the_socket_does_not_keep_the_lease(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    reading, writing = os.pipe()
+
+    def hand_down() -> None:
+        client = Client(daemon.socket)
+        lease = client.lease(daemon.devices[6])
+        assert client.set(lease, SET_MHZ).status == wire.OK
+        child = os.fork()
+        if child == 0:
+            # Its messages are not the peer's.
+            client.send(wire.SET, struct.pack("=QII", lease, 900, 900))
+            time.sleep(30)
+            os._exit(0)
+        time.sleep(0.2)
+        os.write(writing, str(child).encode())
+        signal.pause()
+
+    pid = forked(hand_down)
+    child = int(os.read(reading, 32))
+    assert machine.clocks_mhz()[6] == SET_MHZ, "a message through an inherited socket has no effect"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert alive(child)
+    assert eventually(lambda: machine.clocks_mhz()[6] == IDLE_MHZ, 5)
+    os.kill(child, signal.SIGKILL)
+
+
+# ---- Who may what.
+
+
+def test_leases_of_others_and_replays(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    holding, other = Client(daemon.socket, "first"), Client(daemon.socket, "second")
+    lease = holding.lease(daemon.devices[0])
+    refused = other.acquire(daemon.devices[0])
+    assert (refused.status, refused.holder_pid, refused.holder_uid) == (wire.HELD, os.getpid(), os.getuid())
+    assert other.set(lease, 900).status == wire.NONE
+    assert other.ask(wire.RELEASE, struct.pack("=QII", lease, 0, 0)).status == wire.NONE
+    assert holding.set(lease, SET_MHZ).status == wire.OK
+    holding.send(wire.SET, struct.pack("=QII", lease, 900, 900), serial=1)  # said before
+    holding.serial = 100
+    assert holding.ask(wire.HEARTBEAT).status == wire.OK
+    time.sleep(0.1)
+    assert machine.clocks_mhz()[0] == SET_MHZ
+
+
+def test_messages_that_are_none(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    keeping = Client(daemon.socket)
+    keeping.set(keeping.lease(daemon.devices[0]), SET_MHZ)
+    for nonsense in (b"", b"x", os.urandom(24), os.urandom(5000), b"\0" * 40):
+        client = Client(daemon.socket)
+        client.set(client.lease(daemon.devices[1]), SET_MHZ)
+        client.socket.send(nonsense)
+        with contextlib.suppress(ConnectionResetError), pytest.raises(EOFError):
+            while True:
+                client.hear()
+        assert eventually(lambda: machine.clocks_mhz()[1] == IDLE_MHZ, 5), "the lease ended with the session"
+    assert machine.clocks_mhz()[0] == SET_MHZ, "nobody else's did"
+
+
+def test_what_an_unprivileged_user_cannot(daemon: Daemon, machine: EmulatedMachine) -> None:
+    files = [daemon.folder / f"nvidia{index}" for index in range(8)]
+    for index, file in enumerate(files):
+        file.write_text("")
+        file.chmod(0o666 if index < 2 else 0o600)
+    daemon.start(f'[gpu]\ndevice_files = "{daemon.folder}/nvidia%"\nmin_mhz = 500\nmax_mhz = 1000')
+    roots = Client(daemon.socket, "roots")
+    roots_lease = roots.lease(daemon.devices[1])
+    roots.set(roots_lease, SET_MHZ)
+
+    def try_everything() -> None:
+        client = Client(daemon.socket)
+        asked = client.acquire(daemon.devices[0])
+        assert (asked.status, asked.text) == (wire.SHOW_FILE, str(files[0]))
+        # A GPU that it may open, shown rightly and wrongly.
+        for flags in (os.O_RDONLY, os.O_PATH):
+            fd = os.open(files[0], flags)
+            assert client.acquire(daemon.devices[0], fd).status == wire.NOT_ALLOWED
+        fd = os.open(files[0], os.O_RDWR)
+        granted = client.acquire(daemon.devices[0], fd)
+        assert granted.status == wire.OK
+        assert (granted.min_mhz, granted.max_mhz) == (500, 1000)
+        # A GPU that it may not open.
+        assert client.acquire(daemon.devices[5]).status == wire.SHOW_FILE
+        assert client.acquire(daemon.devices[5], fd).status == wire.NOT_ALLOWED
+        with pytest.raises(PermissionError):
+            os.open(files[5], os.O_RDWR)
+        # Beyond the range.
+        low = client.set(granted.lease, 300)
+        assert (low.status, low.max_mhz, low.flags & wire.CLAMPED) == (wire.OK, 500, wire.CLAMPED)
+        # Another's lease, and what is for administrators.
+        other = os.open(files[1], os.O_RDWR)
+        assert client.acquire(daemon.devices[1], other).status == wire.HELD
+        assert client.set(roots_lease, 900).status == wire.NONE
+        assert client.acquire(daemon.devices[1], kind=wire.REVOKE).status == wire.NOT_ALLOWED
+        assert client.acquire("", kind=wire.REVOKE).status == wire.OK  # all of its own
+        assert client.acquire("", kind=wire.RESTORE).status == wire.NOT_ALLOWED
+        assert client.ask(wire.DRAIN, struct.pack("=II", 1, 0)).status == wire.NOT_ALLOWED
+
+    assert as_nobody(try_everything)
+    assert eventually(lambda: machine.clocks_mhz()[0] == IDLE_MHZ, 5)
+    assert machine.clocks_mhz()[1] == SET_MHZ
+
+
+def test_the_list_of_users(daemon: Daemon) -> None:
+    daemon.start("[access]\nusers = [4711]")
+
+    def ask() -> None:
+        assert Client(daemon.socket).acquire(daemon.devices[0]).status == wire.NOT_ALLOWED
+
+    assert as_nobody(ask)
+    assert Client(daemon.socket).acquire(daemon.devices[0]).status == wire.OK, "root needs no list"
+
+
+def test_the_socket_is_not_for_all_by_default(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.kill(signal.SIGTERM)
+    config = daemon.folder / "config"
+    config.write_text(config.read_text().replace('mode = "0666"\n', ""))
+    daemon.restart()
+    assert daemon.socket.stat().st_mode & 0o777 == 0o660
+
+    def connect() -> None:
+        with pytest.raises(PermissionError):
+            Client(daemon.socket)
+
+    assert as_nobody(connect)
+
+
+def test_revoked_is_revoked(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    client, admin = Client(daemon.socket), Client(daemon.socket)
+    client.set(client.lease(daemon.devices[0]), SET_MHZ)
+    pid = holder(daemon, 7)
+    assert admin.acquire(daemon.devices[7], kind=wire.REVOKE).status == wire.OK
+    assert admin.acquire(daemon.devices[0], kind=wire.REVOKE).status == wire.OK
+    ended = client.hear()
+    assert (ended.type, ended.status) == (wire.ENDED, wire.REVOKED)
+    assert client.acquire(daemon.devices[0]).status == wire.REVOKED
+    assert Client(daemon.socket).acquire(daemon.devices[0]).status == wire.REVOKED, "nor by another connection"
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8, 5)
+    assert admin.acquire(daemon.devices[7]).status == wire.OK, "another process may have it"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_drained(daemon: Daemon) -> None:
+    daemon.start()
+    admin = Client(daemon.socket)
+    lease = admin.lease(daemon.devices[0])
+    assert admin.ask(wire.DRAIN, struct.pack("=II", 1, 0)).status == wire.OK
+    assert admin.acquire(daemon.devices[1]).status == wire.DRAINING
+    assert admin.set(lease, SET_MHZ).status == wire.OK, "what there is stays"
+    assert admin.ask(wire.DRAIN, struct.pack("=II", 0, 0)).status == wire.OK
+    assert admin.acquire(daemon.devices[1]).status == wire.OK
+
+
+def test_one_that_asks_too_fast_waits_alone(daemon: Daemon) -> None:
+    daemon.start("[access]\nrequests_per_s = 50")
+    fast, slow = Client(daemon.socket), Client(daemon.socket)
+    begin = time.monotonic()
+    for _ in range(75):
+        fast.ask(wire.HEARTBEAT)
+    assert time.monotonic() - begin > 0.5, "the first 25 at once, then 50 a second"
+    begin = time.monotonic()
+    slow.ask(wire.HEARTBEAT)
+    assert time.monotonic() - begin < 0.4
+
+
+# ---- The program.
+
+
+def test_check(daemon: Daemon) -> None:
+    program = str(daemon.native.path("bin/powerccld"))
+    good, bad = daemon.folder / "good.toml", daemon.folder / "bad.toml"
+    good.write_text("[gpu]\nmin_mhz = 300\n")
+    bad.write_text("[gpu]\nmin_mhz = 300\nmax_mzh = 5\n[access]\nusers = 7\n")
+    assert subprocess.run([program, "--check", "--config", str(good)], check=False).returncode == 0
+    done = subprocess.run([program, "--check", "--config", str(bad)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{bad}:3: there is no key `gpu.max_mzh`" in done.stderr
+    assert f"{bad}:5: access.users is not a list" in done.stderr
+    assert subprocess.run([program, "--nonsense"], capture_output=True, check=False).returncode == 2
+    missing = subprocess.run([program, "--check", "--config", "/nowhere"], capture_output=True, text=True, check=False)
+    assert missing.returncode == 2
+    assert "cannot be opened" in missing.stderr
+
+
+def test_without_gpus_it_says_so(native: NativeFiles, tmp_path: Path) -> None:
+    command = [str(native.path("bin/powerccld")), "--socket", str(tmp_path / "s"), "--state", str(tmp_path / "l")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "nothing to lease" in done.stderr
+
+
+def test_one_daemon_a_state_file(daemon: Daemon) -> None:
+    daemon.start()
+    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
+    done = subprocess.run(
+        command, env=dict(daemon.environment), capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 1
+    assert "another powerccld" in done.stderr
+    assert daemon.listens()
+
+
+# ---- Jobs.
+
+JOB = ("all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "10", "-c", "1")
+
+
+def test_a_job_of_somebody_without_rights(native: NativeFiles, powerccl: Powerccl, profile: Path) -> None:
+    """`powerccl run --set-clocks` by a user who may not set clocks."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to become another user")
+    home = Path(tempfile.mkdtemp(prefix="powerccl-home-", dir="/dev/shm"))
+    machine = EmulatedMachine(native, home)
+    (home / "gpus.sock").chmod(0o666)
+    daemon = Daemon(native, machine)
+    daemon.start('[log]\nlevel = "debug"')
+    os.chown(home, NOBODY, NOBODY)
+    shutil.copy(profile, home / "t4.json")
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    program = str(Path(sys.executable).parent / "powerccl")
+    options = ["--policy", "percall", "--platform", "t4.json", "--set-clocks"]
+    mine = {"POWERCCL_LEASE_SOCKET": str(daemon.socket), "POWERCCL_EMULATOR_MAY_SET_CLOCKS": "0", "HOME": str(home)}
+    try:
+        done = subprocess.run(
+            [*become, program, "run", *options, "--", powerccl.bench, *JOB],
+            cwd=home,
+            env={**powerccl.environment, **machine.environment, **mine},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Out of bounds values : 0 OK" in done.stdout
+        log = daemon.log.read_text()
+        assert log.count(f"of user {NOBODY}, run ") == 8
+        assert f"set to {LOCK_MHZ} to {LOCK_MHZ} MHz, reads {LOCK_MHZ} MHz" in log
+        assert log.count("ended (released)") == 8
+    finally:
+        daemon.end()
+        machine.stop()
+        shutil.rmtree(home)
+
+
+def test_a_daemon_restarted_under_a_job(
+    daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine, profile: Path
+) -> None:
+    daemon.start()
+    options = ("--policy", "percall", "--platform", str(profile), "--set-clocks")
+    job = ("all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "30", "-c", "1")
+    running = on_machine.start("run", *options, "--", on_machine.bench, *job, POWERCCL_LEASE_SOCKET=str(daemon.socket))
+    assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
+    daemon.kill()
+    daemon.restart()
+    done = running.wait()
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    assert done.err.count("cannot be set for now: powerccld has gone") <= 1
+    assert daemon.log.read_text().count("leased to process") >= 16, "asked for again"
+
+
+def test_a_gpu_that_another_job_has(
+    daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine, profile: Path
+) -> None:
+    daemon.start()
+    first = Client(daemon.socket, "the first job")
+    first.set(first.lease(daemon.devices[0]), SET_MHZ)
+    options = ("--policy", "percall", "--platform", str(profile), "--set-clocks")
+    done = on_machine("run", *options, "--", on_machine.bench, *JOB, POWERCCL_LEASE_SOCKET=str(daemon.socket))
+    assert done.code == 0, done.err
+    assert f"process {os.getpid()} of user {os.getuid()} has the lease" in done.err
+    assert machine.clocks_mhz()[0] == SET_MHZ, "the first one's stays"
