@@ -8,8 +8,8 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize wheel \
-        figures-demo figures-mpi bench clean help
+.PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize fuzz wheel \
+        figures-demo figures-mpi figures-daemon bench clean help
 
 all: native
 
@@ -53,6 +53,11 @@ figures-demo: native
 figures-mpi: native build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi --out build/figures/mpi.json
 
+# make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
+figures-daemon: build/test/.configured
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon --out build/figures/daemon.json
+
 test: lint test-native test-python test-e2e
 
 test-native: build/test/.configured
@@ -88,6 +93,11 @@ reference: setup
 sanitize: setup build/deps/.ready
 	tools/run-sanitized address,undefined build/asan
 	tools/run-sanitized thread build/tsan
+
+# make fuzz    what powerccld takes in under libFuzzer with ASan+UBSan, FUZZ_SECONDS each, into build/figures/fuzz.json
+FUZZ_SECONDS ?= 1200
+fuzz: setup build/deps/.ready
+	tools/run-fuzzers build/fuzz $(FUZZ_SECONDS) build/figures/fuzz.json
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sets clocks: one driver for GPUs (NVML), one for processor cores (cpufreq). A driver's calls are made by its
-// worker thread alone; about() and mark_of() may be called from any thread.
+// What sets clocks: one driver for GPUs (NVML), one for processor cores (cpufreq). Of a driver's calls one is made at a
+// time; about() and mark_of() may be called beside it.
 #pragma once
 #include <cstdint>
 #include <string>

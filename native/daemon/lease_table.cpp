@@ -190,9 +190,13 @@ void LeaseTable::drop(Device& device, Ending ending, bool tell, int64_t now_ns) 
       text_of(ending), static_cast<unsigned long long>(device.changes), device.changes == 1 ? "" : "s");
   ++counters_.ended[static_cast<int>(ending)];
   if (device.waiting) {
-    if (tell) actions_->reply(device.waiting->session, device.waiting->serial, answer);
+    Answer late = answer;
+    if (ending == Ending::kReleased) late.status = POWERCCL_LEASE_NONE;
+    if (ending != Ending::kGone) actions_->reply(device.waiting->session, device.waiting->serial, late);
     device.waiting.reset();
   }
+  // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
+  if (device.busy || device.other) device.put_back = true;
   device.holder.reset();
   device.lease = 0;
   device.settle_at_ns = 0;
@@ -312,7 +316,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
     device.other = true;
     device.min_mhz = job.min_mhz;
     device.max_mhz = job.max_mhz;
-    ++device.changes;
+    if (device.lease == job.lease) ++device.changes;
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
     if (!arrived && device.holder) device.settle_at_ns = now_ns + device.settle_ns;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/driver.h"
-#include "daemon/worker.h"
+#include "daemon/job.h"
 #include "wire/lease.h"
 
 namespace powerccl::daemon {

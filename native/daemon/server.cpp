@@ -8,15 +8,16 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "daemon/clock.h"
@@ -42,28 +43,39 @@ Server::Server(const ServerSettings& settings, StateFile* state, const std::vect
   sigaddset(&ending, SIGINT);
   sigprocmask(SIG_BLOCK, &ending, nullptr);  // before any thread starts
   signals_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
-  watch(bell_, tag_of(Source::kBell), EPOLLIN);
+  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  // The only event that all threads see, as often as they look: everything is over.
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = tag_of(Source::kBell);
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, bell_, &event);
+  watch(timer_, tag_of(Source::kTimer), EPOLLIN);
   watch(signals_, tag_of(Source::kSignal), EPOLLIN);
   const Config& config = settings_.config;
   for (Driver* driver : drivers_) {
     const bool cores = !driver->about().empty() && driver->about()[0].cpu >= 0;
     table_.add_driver(driver->about(), (cores ? config.core_interval_ms : config.gpu_interval_ms) * kMs,
                       config.gpu_settle_ms * kMs);
-    workers_.push_back(std::make_unique<Worker>(driver, cores ? "cpufreq" : "nvml", bell_,
-                                                [this](const Job& job, const Outcome& outcome) { answer(job, outcome); }));
+    queues_.push_back({driver, false, {}, {}});
   }
 }
 
 Server::~Server() {
+  {
+    const Lock lock(mutex_);
+    over_ = true;
+    const uint64_t one = 1;
+    if (write(bell_, &one, sizeof one) < 0) std::abort();  // an eventfd takes a first one
+  }
+  for (std::thread& thread : crew_) thread.join();
   sessions_.clear();
-  workers_.clear();
-  for (const int fd : {epoll_, bell_, signals_, listener_})
+  for (const int fd : {epoll_, bell_, timer_, signals_, listener_})
     if (fd >= 0) close(fd);
 }
 
 void Server::watch(int fd, uint64_t tag, uint32_t events) const {
   epoll_event event{};
-  event.events = events;
+  event.events = events | EPOLLONESHOT;
   event.data.u64 = tag;
   if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
 }
@@ -71,31 +83,8 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
 // ---- Actions
 
 void Server::run(size_t driver, Job job) {
-  if (const Session* session = find(job.session); session != nullptr) {
-    const std::lock_guard lock(waiting_mutex_);
-    waiting_[{job.session, job.serial}] = session->connection;
-  }
-  workers_[driver]->add(std::move(job));
-}
-
-void Server::answer(const Job& job, const Outcome& outcome) {
-  std::shared_ptr<Connection> connection;
-  {
-    const std::lock_guard lock(waiting_mutex_);
-    const auto found = waiting_.find({job.session, job.serial});
-    if (found == waiting_.end()) return;
-    connection = std::move(found->second);
-    waiting_.erase(found);
-  }
-  Answer answer;
-  answer.status = outcome.code;
-  answer.flags = job.flags | (settings_.dry ? static_cast<uint32_t>(POWERCCL_LEASE_DRY) : 0u);
-  answer.lease = job.lease;
-  answer.min_mhz = job.min_mhz;
-  answer.max_mhz = job.max_mhz;
-  answer.outcome = outcome;
-  answer.text = outcome.text;
-  connection->send(encode_reply(POWERCCL_LEASE_REPLY, job.serial, answer));
+  Queue& queue = queues_[driver];
+  (job.kind == Job::kRestore ? queue.urgent : queue.jobs).push_back(std::move(job));
 }
 
 int Server::mark(const std::string& mark, const Holder& holder) {
@@ -130,6 +119,7 @@ uint64_t Server::new_lease_number() {
 // ---- Life
 
 bool Server::put_back(int64_t patience_ns) {
+  Lock lock(mutex_);
   for (const std::string& mark : state_->left()) {
     const auto device = table_.find(mark.substr(0, mark.find('@')));
     if (!device) {
@@ -144,7 +134,9 @@ bool Server::put_back(int64_t patience_ns) {
     table_.put_back_all(now_ns());
   }
   const int64_t deadline = now_ns() + patience_ns;
-  while (!table_.all_put_back() && !stopping_ && now_ns() < deadline) wait(now_ns());
+  set_timer();
+  start_crew();  // not before there is what to begin with
+  wait_until(&lock, deadline, [this] { return table_.all_put_back() || stopping_; });
   return table_.all_put_back();
 }
 
@@ -160,11 +152,17 @@ int Server::serve() {
   notify("READY=1");
   log(kInfo, "%zu device%s to lease at %s%s", table_.size(), table_.size() == 1 ? "" : "s",
       settings_.config.socket_path.c_str(), settings_.dry ? "; dry: no clock is set" : "");
-  while (!stopping_ || (!table_.at_rest() && now_ns() < stop_by_ns_)) wait(now_ns());
+  Lock lock(mutex_);
+  set_timer();
+  wait_until(&lock, INT64_MAX, [this] { return stopping_; });
+  wait_until(&lock, stop_by_ns_, [this] { return table_.at_rest(); });
   if (table_.at_rest()) return 0;
+  give_up();
+}
+
+void Server::give_up() const {
   log(kError, "clocks are left set: the next powerccld, or powerccld --restore, puts them back");
-  for (const auto& worker : workers_) worker->abandon();
-  return 1;
+  _exit(1);  // a call that hangs in the driver cannot be waited for
 }
 
 bool Server::listen() {
@@ -217,65 +215,32 @@ int64_t Server::next_ns() const {
   for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_})
     if (due != 0) next = std::min(next, due);
   for (const auto& [number, query] : queries_) next = std::min(next, query.deadline_ns);
-  if (stopping_) next = std::min(next, stop_by_ns_);
   return next;
 }
 
-void Server::wait(int64_t now) {
-  std::array<epoll_event, 64> events;
-  const int64_t next = next_ns();
-  int timeout_ms = -1;
-  if (next != INT64_MAX) timeout_ms = static_cast<int>(std::clamp<int64_t>((next - now + kMs - 1) / kMs, 0, 60'000));
-  const int count = epoll_wait(epoll_, events.data(), events.size(), timeout_ms);
-  for (int i = 0; i < count; ++i) {
-    const uint64_t tag = events[i].data.u64;
-    switch (source_of(tag)) {
-      case Source::kListener:
-        accept_all();
-        break;
-      case Source::kSignal:
-        take_signals();
-        break;
-      case Source::kBell:
-        collect(now_ns());
-        break;
-      case Source::kInput:
-        take_input();
-        break;
-      case Source::kSession:
-        attend(number_of(tag), events[i].events);
-        break;
-      case Source::kPeer:
-        close_session(number_of(tag), Ending::kGone);
-        break;
+void Server::handle(uint64_t tag, uint32_t events) {
+  switch (source_of(tag)) {
+    case Source::kListener:
+      accept_all();
+      if (listener_ >= 0) watch(listener_, tag, EPOLLIN);
+      return;
+    case Source::kSignal:
+      take_signals();
+      return watch(signals_, tag, EPOLLIN);
+    case Source::kTimer: {
+      uint64_t rung;
+      if (read(timer_, &rung, sizeof rung) > 0) timer_ns_ = INT64_MAX;
+      return watch(timer_, tag, EPOLLIN);
     }
+    case Source::kInput:
+      return take_input();
+    case Source::kSession:
+      return attend(number_of(tag), events);
+    case Source::kPeer:
+      return close_session(number_of(tag), Ending::kGone);
+    case Source::kBell:
+      return;
   }
-  keep_time(now_ns());
-  sweep();
-}
-
-void Server::collect(int64_t now) {
-  uint64_t rung;
-  if (read(bell_, &rung, sizeof rung) < 0) return;
-  for (const auto& worker : workers_) {
-    for (const Done& done : worker->take()) {
-      if (done.job.kind == Job::kRead && done.job.session == kQuerySession) {
-        const auto found = queries_.find(done.job.serial);
-        if (found == queries_.end()) continue;
-        found->second.now_mhz[done.job.device] = done.outcome.now_mhz;
-        if (--found->second.missing > 0) continue;
-        answer_status(found->second);
-        queries_.erase(found);
-      } else {
-        table_.done(done, now);
-        if (const Session* session = find(done.job.session); session != nullptr)
-          watch_output(done.job.session, *session);
-      }
-    }
-  }
-  if (state_->doubtful() && table_.all_put_back())
-    if (const int error = state_->settle_doubt(); error != 0)
-      log(kError, "the state file cannot be mended: %s", std::strerror(error));
 }
 
 void Server::keep_time(int64_t now) {
@@ -295,7 +260,7 @@ void Server::keep_time(int64_t now) {
       if (session.paused && spend_credit(&session, now)) {
         session.credit += 1;
         session.paused = false;
-        watch(session.connection->socket(), tag_of(Source::kSession, id), EPOLLIN);
+        watch_session(id, session);
       }
       if (session.greeted && session.leases && now - session.heard_ns >= patience) {
         session.leases = false;
@@ -327,7 +292,8 @@ void Server::take_signals() {
 void Server::take_input() {
   char discarded[256];
   const ssize_t length = read(STDIN_FILENO, discarded, sizeof discarded);
-  if (length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  if (length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR)))
+    return watch(STDIN_FILENO, tag_of(Source::kInput), EPOLLIN);
   epoll_ctl(epoll_, EPOLL_CTL_DEL, STDIN_FILENO, nullptr);
   input_ended_ = true;
 }

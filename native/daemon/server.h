@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccld's one loop: sockets, processes that end, device calls that are done, signals and time, over epoll.
+// powerccld: sockets, processes that end, device calls, signals and time, over one epoll.
+//
+// Device calls take milliseconds, and a driver serialises its own, so each driver makes one at a time, and nothing else
+// may wait for it. There is one thread more than there are drivers, all alike (crew.cpp): they wait in the same epoll,
+// whose events go to one of them each, and whoever is woken by a request makes the device call and answers: a change of
+// threads costs more than all the rest of a request. Everything but the wait, the call and its answer happens under one
+// mutex.
 #pragma once
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,7 +23,6 @@
 #include "daemon/connection.h"
 #include "daemon/lease_table.h"
 #include "daemon/state_file.h"
-#include "daemon/worker.h"
 
 namespace powerccl::daemon {
 
@@ -40,7 +48,7 @@ class Server : public Actions {
 
  private:
   struct Session {
-    std::shared_ptr<Connection> connection;  // also a worker's, while it has an answer to give
+    std::shared_ptr<Connection> connection;  // also a thread's that has an answer to give
     bool greeted = false, admin = false, leases = false, paused = false;
     std::string run;
     uint64_t last_serial = 0;
@@ -66,9 +74,6 @@ class Server : public Actions {
     uint64_t sessions = 0, requests = 0, foreign = 0, nonsense = 0, replayed = 0, delayed = 0;
   };
 
-  // On a worker's thread.
-  void answer(const Job& job, const Outcome& outcome);
-
   // Actions
   void run(size_t driver, Job job) override;
   int mark(const std::string& mark, const Holder& holder) override;
@@ -78,16 +83,34 @@ class Server : public Actions {
   void tell(SessionId session, uint16_t type, const Answer& answer) override;
   uint64_t new_lease_number() override;
 
+  // Threads (crew.cpp); all but make() and answer() with the mutex held.
+  using Lock = std::unique_lock<std::mutex>;
+  struct Queue {
+    Driver* driver = nullptr;
+    bool busy = false;
+    std::deque<Job> urgent, jobs;  // putting a clock back goes first
+  };
+  void start_crew();
+  void work();
+  // The main thread's part, while it has to see to something itself.
+  void wait_until(Lock* lock, int64_t deadline_ns, const std::function<bool()>& done);
+  Queue* runnable();
+  void make_call(Lock* lock, Queue* queue);
+  static Outcome make(Driver* driver, const Job& job);
+  void answer(Connection* connection, const Job& job, const Outcome& outcome) const;
+  void finished(const Done& done);
+  void set_timer();
+
   // The loop (server.cpp)
   bool listen();
-  void wait(int64_t now_ns);
-  void handle(uint64_t tag);
+  void handle(uint64_t tag, uint32_t events);
+  [[noreturn]] void give_up() const;
   int64_t next_ns() const;
   void keep_time(int64_t now_ns);
-  void collect(int64_t now_ns);
   void take_signals();
   void take_input();
   void begin_stop();
+  // Once: what is watched is watched again when its event has been handled.
   void watch(int fd, uint64_t tag, uint32_t events) const;
 
   // Sessions (sessions.cpp)
@@ -97,7 +120,9 @@ class Server : public Actions {
   void attend(SessionId id, uint32_t events);
   bool spend_credit(Session* session, int64_t now_ns) const;
   void send(SessionId id, Bytes message);
-  void watch_output(SessionId id, const Session& session) const;
+  void watch_session(SessionId id, const Session& session) const;
+  // False: the session has ended, or is read later.
+  bool take_message(SessionId id, Session* session);
   Session* find(SessionId id);
 
   // Requests (requests.cpp)
@@ -121,11 +146,14 @@ class Server : public Actions {
   StateFile* state_;
   std::vector<Driver*> drivers_;
   LeaseTable table_;
-  int epoll_ = -1, bell_ = -1, signals_ = -1, listener_ = -1;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  int epoll_ = -1, bell_ = -1, timer_ = -1, signals_ = -1, listener_ = -1;
+  std::mutex mutex_;
+  std::condition_variable changed_;  // for the main thread
+  std::vector<Queue> queues_;
+  std::vector<std::thread> crew_;
+  int64_t timer_ns_ = INT64_MAX;  // when it will ring
+  bool over_ = false, main_waits_ = false;
   std::map<SessionId, Session> sessions_;
-  std::mutex waiting_mutex_;
-  std::map<std::pair<SessionId, uint64_t>, std::shared_ptr<Connection>> waiting_;  // for a worker's answer
   std::vector<std::pair<SessionId, Ending>> closing_;  // ended while others may still be talking of them
   SessionId next_session_ = 1;
   std::map<uint64_t, Query> queries_;

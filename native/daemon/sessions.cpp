@@ -15,12 +15,6 @@
 #include "daemon/tags.h"
 
 namespace powerccl::daemon {
-namespace {
-
-constexpr int kMessagesAtATime = 16;  // of one session, before the others have their turn
-
-}  // namespace
-
 void Server::accept_all() {
   for (;;) {
     const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -92,50 +86,51 @@ bool Server::spend_credit(Session* session, int64_t now) const {
 
 void Server::attend(SessionId id, uint32_t events) {
   Session* session = find(id);
-  if (session == nullptr) return;
-  if ((events & EPOLLOUT) != 0) {
-    if (!session->connection->flush()) return close_session(id, Ending::kGone);
-    if (!session->connection->has_unsent())
-      watch(session->connection->socket(), tag_of(Source::kSession, id), session->paused ? 0u : EPOLLIN);
-  }
+  if (session == nullptr || session->paused) return;
+  if ((events & EPOLLOUT) != 0 && !session->connection->flush()) return close_session(id, Ending::kGone);
+  // One message, and it is another thread's turn: this one may be about to make a device call.
+  if (events != EPOLLOUT && !take_message(id, session)) return;
+  session = find(id);
+  if (session != nullptr && !session->paused) watch_session(id, *session);
+}
+
+bool Server::take_message(SessionId id, Session* session) {
   const int64_t now = now_ns();
-  for (int i = 0; i < kMessagesAtATime; ++i) {
-    if (!spend_credit(session, now)) {
-      // Read later: the sender waits, and nobody else does.
-      ++tally_.delayed;
-      session->paused = true;
-      watch(session->connection->socket(), tag_of(Source::kSession, id), 0);
-      const int64_t due = now + 10'000'000;
-      heartbeats_due_ns_ = heartbeats_due_ns_ == 0 ? due : std::min(heartbeats_due_ns_, due);
-      return;
-    }
-    const Received received = session->connection->receive();
-    switch (received.kind) {
-      case Received::kNothing:
-        session->credit += 1;
-        return;
-      case Received::kEnd:
-        return close_session(id, Ending::kGone);
-      case Received::kForeign:
-        ++tally_.foreign;
-        continue;
-      case Received::kNonsense: {
-        ++tally_.nonsense;
-        Answer answer;
-        answer.status = POWERCCL_LEASE_BAD_MESSAGE;
-        answer.text = "not a message of lease protocol version " + std::to_string(POWERCCL_LEASE_VERSION);
-        session->connection->send(encode_reply(POWERCCL_LEASE_REPLY, 0, answer));
-        log(kWarning, "process %d of user %u does not speak the lease protocol: its connection is closed",
-            session->connection->peer().pid, session->connection->peer().uid);
-        return close_session(id, Ending::kGone);
-      }
-      case Received::kMessage:
-        break;
-    }
-    serve_request(id, session, received, now);
-    session = find(id);
-    if (session == nullptr) return;
+  if (!spend_credit(session, now)) {
+    // Read later: the sender waits, and nobody else does.
+    ++tally_.delayed;
+    session->paused = true;
+    const int64_t due = now + 10'000'000;
+    heartbeats_due_ns_ = heartbeats_due_ns_ == 0 ? due : std::min(heartbeats_due_ns_, due);
+    return false;
   }
+  const Received received = session->connection->receive();
+  switch (received.kind) {
+    case Received::kNothing:
+      session->credit += 1;
+      return true;
+    case Received::kEnd:
+      close_session(id, Ending::kGone);
+      return false;
+    case Received::kForeign:
+      ++tally_.foreign;
+      return true;
+    case Received::kNonsense: {
+      ++tally_.nonsense;
+      Answer answer;
+      answer.status = POWERCCL_LEASE_BAD_MESSAGE;
+      answer.text = "not a message of lease protocol version " + std::to_string(POWERCCL_LEASE_VERSION);
+      session->connection->send(encode_reply(POWERCCL_LEASE_REPLY, 0, answer));
+      log(kWarning, "process %d of user %u does not speak the lease protocol: its connection is closed",
+          session->connection->peer().pid, session->connection->peer().uid);
+      close_session(id, Ending::kGone);
+      return false;
+    }
+    case Received::kMessage:
+      serve_request(id, session, received, now);
+      return true;
+  }
+  return true;
 }
 
 void Server::send(SessionId id, Bytes message) {
@@ -143,13 +138,13 @@ void Server::send(SessionId id, Bytes message) {
   if (session == nullptr) return;
   if (!session->connection->send(std::move(message)))
     closing_.emplace_back(id, Ending::kGone);
-  else
-    watch_output(id, *session);
+  else if (session->connection->has_unsent() && !session->paused)
+    watch_session(id, *session);
 }
 
-void Server::watch_output(SessionId id, const Session& session) const {
-  if (session.connection->has_unsent())
-    watch(session.connection->socket(), tag_of(Source::kSession, id), session.paused ? EPOLLOUT : EPOLLIN | EPOLLOUT);
+void Server::watch_session(SessionId id, const Session& session) const {
+  watch(session.connection->socket(), tag_of(Source::kSession, id),
+        session.connection->has_unsent() ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 }  // namespace powerccl::daemon

@@ -163,30 +163,35 @@ bool StateFile::load(std::string* reason) {
     return false;
   }
   doubtful_ = doubtful_ || header.doubtful != 0;
-  slots_.resize(kStateSlots);
-  std::memcpy(slots_.data(), bytes.data() + sizeof header, kStateSlots * sizeof(StateSlot));
   left_.clear();
+  marked_.clear();
+  free_.clear();
   torn_.clear();
-  for (size_t i = 0; i < kStateSlots; ++i) {
-    StateSlot& slot = slots_[i];
+  for (size_t i = kStateSlots; i-- > 0;) {
+    StateSlot slot;
+    std::memcpy(&slot, bytes.data() + sizeof header + i * sizeof slot, sizeof slot);
     const bool whole = slot.crc == crc_of(slot) && slot.device[sizeof slot.device - 1] == '\0' && slot.marked <= 1;
     if (!whole) {
       // A write that was cut short. It stays on disk until everything has been put back: this daemon may be killed too.
       doubtful_ = true;
       torn_.push_back(i);
-      slot = empty_slot();
+    } else if (slot.marked == 0) {
+      free_.push_back(i);  // the first ones last: they are taken first
+    } else {
+      marked_[slot.device] = i;
+      left_.insert(left_.begin(), slot.device);
     }
-    if (slot.marked != 0) left_.emplace_back(slot.device);
   }
   return true;
 }
 
 int StateFile::settle_doubt() {
   if (!doubtful_) return 0;
-  for (const size_t index : torn_)
-    if (slots_[index].marked == 0)
-      if (const int error = write_slot(index, empty_slot()); error != 0) return error;
-  torn_.clear();
+  while (!torn_.empty()) {
+    if (const int error = write_slot(torn_.back(), empty_slot()); error != 0) return error;
+    free_.push_back(torn_.back());
+    torn_.pop_back();
+  }
   const Header header = make_header(false);
   if (pwrite(fd_, &header, sizeof header, 0) != sizeof header || fdatasync(fd_) != 0) return errno != 0 ? errno : EIO;
   doubtful_ = false;
@@ -203,35 +208,29 @@ int StateFile::write_slot(size_t index, const StateSlot& slot) {
   return fdatasync(fd_) == 0 ? 0 : errno;
 }
 
-size_t StateFile::find(const std::string& device) const {
-  for (size_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].marked != 0 && device == slots_[i].device) return i;
-  return kStateSlots;
-}
-
 bool StateFile::marked(const std::string& device) const {
-  return find(device) < kStateSlots;
+  return marked_.contains(device);
 }
 
 int StateFile::mark(const std::string& device, uint32_t uid, uint32_t pid) {
   if (device.empty() || device.size() >= sizeof(StateSlot::device)) return ENAMETOOLONG;
   if (marked(device)) return 0;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].marked != 0 || std::find(torn_.begin(), torn_.end(), i) != torn_.end()) continue;
-    const StateSlot slot = make_slot(device, uid, pid);
-    const int error = write_slot(i, slot);
-    if (error == 0) slots_[i] = slot;
-    return error;
-  }
-  return ENOSPC;
+  if (free_.empty()) return ENOSPC;
+  const int error = write_slot(free_.back(), make_slot(device, uid, pid));
+  if (error != 0) return error;
+  marked_[device] = free_.back();
+  free_.pop_back();
+  return 0;
 }
 
 int StateFile::clear(const std::string& device) {
-  const size_t index = find(device);
-  if (index >= kStateSlots) return 0;
-  const int error = write_slot(index, empty_slot());
-  if (error == 0) slots_[index] = empty_slot();
-  return error;
+  const auto found = marked_.find(device);
+  if (found == marked_.end()) return 0;
+  const int error = write_slot(found->second, empty_slot());
+  if (error != 0) return error;
+  free_.push_back(found->second);
+  marked_.erase(found);
+  return 0;
 }
 
 bool StateFile::in_memory() const {

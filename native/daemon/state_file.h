@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -55,12 +56,11 @@ class StateFile {
   bool load(std::string* reason);
   bool make(const std::string& path, std::string* reason);
   int write_slot(size_t index, const StateSlot& slot);
-  size_t find(const std::string& device) const;
 
   int fd_ = -1;
   bool doubtful_ = false;
-  std::vector<StateSlot> slots_;
-  std::vector<size_t> torn_;
+  std::map<std::string, size_t> marked_;  // the device's slot
+  std::vector<size_t> free_, torn_;       // slots
   std::vector<std::string> left_;
 };
 

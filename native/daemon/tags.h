@@ -5,7 +5,7 @@
 
 namespace powerccl::daemon {
 
-enum class Source : uint64_t { kListener, kSignal, kBell, kInput, kSession, kPeer };
+enum class Source : uint64_t { kListener, kSignal, kBell, kTimer, kInput, kSession, kPeer };
 
 // Sessions are numbered, never reused, so that an event for one that has just ended finds nobody.
 inline uint64_t tag_of(Source source, uint64_t number = 0) {

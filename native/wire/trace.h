@@ -86,7 +86,7 @@ struct powerccl_trace_header {
   char gpu_uuid[48];  // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown
   char gpu_pci[20];   // "00000000:65:00.0", NVML's long form
   char policy[16];
-  char clock_client[16];  // "none", "dry", "nvml"
+  char clock_client[16];  // "none", "dry", "nvml", "lease"
   char library[32];       // "nccl 2.28.9 profiler v5"
 };
 

@@ -385,6 +385,24 @@ def test_one_that_asks_too_fast_waits_alone(daemon: Daemon) -> None:
     assert time.monotonic() - begin < 0.4
 
 
+def test_one_that_asks_too_fast_and_leaves_costs_nothing(daemon: Daemon) -> None:
+    daemon.start("[access]\nrequests_per_s = 10")
+    clients = [Client(daemon.socket) for _ in range(4)]
+    for client in clients:
+        for _ in range(20):
+            client.send(wire.HEARTBEAT)
+        client.socket.close()
+
+    def processor_s() -> float:
+        assert daemon.process
+        tasks = Path(f"/proc/{daemon.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    before = processor_s()
+    time.sleep(1)
+    assert processor_s() - before < 0.3, "it waits, and does not look again and again"
+
+
 # ---- The program.
 
 

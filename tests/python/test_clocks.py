@@ -25,7 +25,8 @@ from rich.console import Console
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.launch import leases
-from powerccl.launch.checks import check_daemon
+from powerccl.launch.checks import Check, check_daemon, check_gpus
+from powerccl.launch.gpus import Gpus
 from powerccl.launch.leases import Device, Flag, NoDaemonError, RefusedError, Status, Type, connect
 from powerccl.launch.native import DAEMON, NativeFiles
 from powerccl.launch.services import start_daemon
@@ -650,6 +651,22 @@ def test_the_doctor_finds_no_way_in(busy: FakeDaemon, tmp_path: Path) -> None:
     assert "only observe need none" in check.advice
     busy.override = lambda kind, serial: [b"garbage"]
     assert check_daemon(busy.path).state == "missing"
+
+
+def test_the_doctor_knows_who_may_set_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.checks.may_set_clocks", lambda: False)
+    gpus = Gpus(["Tesla T4"], clocks_mhz=[300, 1590])
+
+    def clocks_check(leases: bool) -> Check:
+        return next(check for check in check_gpus(gpus, leases) if check.name == "clocks")
+
+    check = clocks_check(leases=True)
+    assert check.state == "ok"
+    assert check.found == "300 to 1590 MHz in 2 steps; may be set through the clock daemon (with --set-clocks)"
+    check = clocks_check(leases=False)
+    assert check.state == "missing"
+    assert "powerccld" in check.advice
+    assert "CAP_SYS_ADMIN" in check.advice
 
 
 # ---- A daemon of one's own

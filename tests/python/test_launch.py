@@ -139,7 +139,8 @@ def test_the_jobs_environment(native: NativeFiles, tmp_path: Path) -> None:
         ("observe", False, False, {}, "none", None),
         ("observe", True, False, {}, "none", None),
         ("observe", False, True, {}, "none", "sets no clocks"),
-        ("percall", True, False, {}, "nvml", None),
+        ("percall", True, False, {}, "lease", None),
+        ("percall", True, False, {"POWERCCL_CLOCKS": "nvml"}, "nvml", None),
         ("percall", False, False, {}, "dry", "add --set-clocks to set them"),
         ("percall", True, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
         ("percall", False, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
@@ -153,12 +154,25 @@ def test_who_may_set_clocks(
     assert (said is None) if words is None else (said is not None and words in said)
 
 
-@pytest.mark.parametrize(("right", "mode"), [(True, "nvml"), (False, "dry")])
-def test_consent_without_the_right_runs_dry(right: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("right", "daemon", "wish", "mode"),
+    [
+        (True, False, "", "lease"),
+        (True, False, "nvml", "nvml"),
+        (False, True, "", "lease"),
+        (False, True, "nvml", "lease"),
+        (False, False, "", "dry"),
+        (False, False, "nvml", "dry"),
+    ],
+)
+def test_consent_without_right_and_daemon_runs_dry(
+    right: bool, daemon: bool, wish: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
-    found, said = decide_clocks("percall", False, True, {})
+    monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: Path("d.sock") if daemon else None)
+    found, said = decide_clocks("percall", False, True, {"POWERCCL_CLOCKS": wish})
     assert found == mode
-    assert right or (said is not None and "root or CAP_SYS_ADMIN" in said)
+    assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
 
 
 def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:

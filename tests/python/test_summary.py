@@ -13,6 +13,7 @@ from synthetic import MS, TraceWriter, training_run, write_info, write_power
 from powerccl.analysis.compare import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
+from powerccl.reports.terminal import clock_line
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
 
@@ -130,6 +131,19 @@ def test_clock_requests(tmp_path: Path) -> None:
     assert (clocks.coalesced, clocks.off_target) == (1, 1)
     assert clocks.mean_call_us == pytest.approx(3000)
     assert clocks.mean_latency_us == pytest.approx(3010)
+
+
+def test_requests_without_a_lease_have_not_failed(tmp_path: Path) -> None:
+    trace = TraceWriter(policy="percall", clock_client="lease")
+    trace.clock(1, 1 * MS, 480, took_ns=2 * MS, read_back_mhz=480)
+    trace.clock(1, 9 * MS, 0, took_ns=2_000_000 * MS, result=-100)
+    trace.clock(2, 20 * MS, 480, took_ns=1, result=-100)
+    trace.clock(3, 30 * MS, 480, took_ns=4 * MS, result=15)
+    trace.write(tmp_path)
+    clocks = summarise(read_run(tmp_path)).clocks
+    assert (clocks.requests, clocks.sets, clocks.resets, clocks.failed, clocks.without_lease) == (4, 3, 1, 1, 2)
+    assert clocks.mean_call_us == pytest.approx(3000), "of those that reached the driver"
+    assert ", 2 while no lease was had" in clock_line(clocks)
 
 
 def test_dry_requests_have_no_latency(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ class Clocks(msgspec.Struct, kw_only=True):
     sets: int = 0
     resets: int = 0
     failed: int = 0
+    without_lease: int = 0  # no lease was had at the moment: nothing was set; not among `failed`
     dry: int = 0
     coalesced: int = 0
     mean_call_us: float | None = None  # the driver call

@@ -54,8 +54,9 @@ def check_machine() -> list[Check]:
     except PowercclError as error:
         checks.append(Check("native files", "broken", error.message, error.hint))
     gpus = query_gpus()
-    checks += _gpus(gpus)
-    checks.append(check_daemon(socket_path(os.environ)))
+    daemon = check_daemon(socket_path(os.environ))
+    checks += check_gpus(gpus, leases=daemon.state == "ok")
+    checks.append(daemon)
     checks += _nccl()
     from powerccl.launch.mpi_checks import check_mpi
 
@@ -114,7 +115,8 @@ def _answers(name: str, command: list[str]) -> Check:
     return Check(name, "ok", "runs")
 
 
-def _gpus(gpus: Gpus) -> Iterator[Check]:
+def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
+    """What can be read and set of the GPUs; `leases`: a clock daemon would set their clocks for this user."""
     if not gpus.names:
         yield Check(
             "GPUs", "missing", gpus.describe(), "install the NVIDIA driver, or use an emulated server: --emulate t4x8"
@@ -136,8 +138,11 @@ def _gpus(gpus: Gpus) -> Iterator[Check]:
     span = f"{min(gpus.clocks_mhz)} to {max(gpus.clocks_mhz)} MHz in {len(gpus.clocks_mhz)} steps"
     if gpus.emulated or may_set_clocks():
         yield Check("clocks", "ok", f"{span}; may be set (with --set-clocks)")
+    elif leases:
+        yield Check("clocks", "ok", f"{span}; may be set through the clock daemon (with --set-clocks)")
     else:
-        yield Check("clocks", "missing", f"{span}; no right to set them", "run as root (CAP_SYS_ADMIN) to set clocks")
+        advice = "a clock daemon (powerccld) sets them for users, root (CAP_SYS_ADMIN) needs none"
+        yield Check("clocks", "missing", f"{span}; no right to set them", advice)
 
 
 def check_daemon(path: Path) -> Check:

@@ -216,6 +216,8 @@ def clock_line(clocks: Clocks) -> str:
         text += f", {clocks.mean_call_us / 1e3:.2g} ms a call"
     if clocks.mean_latency_us is not None:
         text += f", {clocks.mean_latency_us / 1e3:.2g} ms from asking to done"
+    if clocks.without_lease:
+        text += f", {clocks.without_lease} while no lease was had"
     if clocks.coalesced:
         text += f", {clocks.coalesced} overtaken by a later one"
     return text

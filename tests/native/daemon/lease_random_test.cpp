@@ -97,6 +97,7 @@ class Schedule {
       const bool restoring = view.pending || busy[i] == 1;
       ASSERT_TRUE(view.holder != nullptr || restoring) << "a clock is set, nobody holds it, and nothing will put it back";
       if (view.holder != nullptr && !restoring) {
+        ASSERT_GE(view.changes, 1u) << "the holder starts at the clock of the one before";
         ASSERT_GE(machine_.clock_mhz[i], 300u);
         ASSERT_LE(machine_.clock_mhz[i], 1590u);
       }

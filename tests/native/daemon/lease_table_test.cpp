@@ -158,6 +158,27 @@ TEST(LeaseTable, TheNextHolderWaitsForTheRestore) {
   EXPECT_EQ(machine.status_of(set), 0);
 }
 
+TEST(LeaseTable, TheNextHolderNeverStartsAtTheLastOnesClock) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);  // under way
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  ASSERT_NE(machine.acquire(2, 0), 0u);
+  machine.work();
+  EXPECT_EQ(machine.clock_mhz[0], 450u);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+}
+
+TEST(LeaseTable, AWishThatWaitsIsAnsweredWhenItsLeaseIsReleased) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 450);
+  const uint64_t waiting = machine.set(1, lease, 500);
+  machine.table.release(1, ++machine.serial, lease, machine.now);
+  EXPECT_EQ(machine.status_of(waiting), POWERCCL_LEASE_NONE);
+}
+
 TEST(LeaseTable, ARestoreThatFailsIsTriedUntilItSucceeds) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);

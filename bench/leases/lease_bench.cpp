@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What powerccld costs: how long a clock takes through it beside the driver's own call, and how much processor it uses.
+//
+//   powerccl-lease-bench latency SOCKET CHANGES GAP_MS    interleaved: through the daemon, and straight to NVML
+//   powerccl-lease-bench load SOCKET CLIENTS SECONDS      all at their rate limit; those without a lease ask as a job
+//   does
+//
+// Prints one JSON object. Times are in microseconds, one number a change.
+#include <dlfcn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "wire/lease.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr uint32_t kLowMhz = 600;
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "powerccl-lease-bench: %s\n", what);
+  std::exit(1);
+}
+
+double us_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+class Client {
+ public:
+  explicit Client(const char* path) {
+    socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    if (connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("no daemon there");
+    powerccl_lease_hello hello{};
+    std::strcpy(hello.run, "bench");
+    send(&hello.header, POWERCCL_LEASE_HELLO, sizeof hello);
+    char welcome[sizeof(powerccl_lease_welcome)];
+    if (recv(socket_, welcome, sizeof welcome, 0) != sizeof welcome) fail("no welcome");
+  }
+  ~Client() { close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  powerccl_lease_reply acquire(const std::string& device) {
+    powerccl_lease_acquire wanted{};
+    std::strncpy(wanted.device, device.c_str(), sizeof wanted.device - 1);
+    return ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof wanted);
+  }
+  powerccl_lease_reply set(uint64_t lease, uint32_t mhz) {
+    powerccl_lease_set wanted{};
+    wanted.lease = lease;
+    wanted.min_mhz = wanted.max_mhz = mhz;
+    return ask(&wanted.header, POWERCCL_LEASE_SET, sizeof wanted);
+  }
+  std::vector<std::string> devices() {
+    powerccl_lease_header header{};
+    send(&header, POWERCCL_LEASE_STATUS, sizeof header);
+    std::vector<std::string> names;
+    powerccl_lease_device device;
+    while (recv(socket_, &device, sizeof device, 0) == sizeof device) names.emplace_back(device.device);
+    return names;  // the reply behind them is shorter
+  }
+
+ private:
+  void send(powerccl_lease_header* header, uint16_t type, uint32_t size) {
+    *header = {POWERCCL_LEASE_MAGIC, POWERCCL_LEASE_VERSION, type, size, 0, ++serial_};
+    if (::send(socket_, header, size, MSG_NOSIGNAL) != static_cast<ssize_t>(size)) fail("the daemon has gone");
+  }
+  powerccl_lease_reply ask(powerccl_lease_header* header, uint16_t type, uint32_t size) {
+    send(header, type, size);
+    powerccl_lease_reply reply;
+    do {
+      if (recv(socket_, &reply, sizeof reply, 0) != sizeof reply) fail("the daemon has gone");
+    } while (reply.header.serial != serial_);
+    return reply;
+  }
+
+  int socket_ = -1;
+  uint64_t serial_ = 0;
+};
+
+// The few functions of NVML that are needed, by their stable names.
+class Nvml {
+ public:
+  explicit Nvml(const std::string& uuid) {
+    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library == nullptr) fail("no NVML");
+    const auto init = reinterpret_cast<int (*)()>(dlsym(library, "nvmlInit_v2"));
+    const auto by_uuid = reinterpret_cast<int (*)(const char*, void**)>(dlsym(library, "nvmlDeviceGetHandleByUUID"));
+    lock_ = reinterpret_cast<decltype(lock_)>(dlsym(library, "nvmlDeviceSetGpuLockedClocks"));
+    reset_ = reinterpret_cast<decltype(reset_)>(dlsym(library, "nvmlDeviceResetGpuLockedClocks"));
+    if (dlsym(library, "powerccl_emulator_version") == nullptr) fail("only emulated GPUs are set directly");
+    if (init() != 0 || by_uuid(uuid.c_str(), &device_) != 0) fail("NVML does not find the GPU");
+  }
+  bool set(uint32_t mhz) { return (mhz != 0 ? lock_(device_, mhz, mhz) : reset_(device_)) == 0; }
+
+ private:
+  int (*lock_)(void*, unsigned, unsigned) = nullptr;
+  int (*reset_)(void*) = nullptr;
+  void* device_ = nullptr;
+};
+
+void print(const char* name, const std::vector<double>& values, const char* end) {
+  std::printf("\"%s\": [", name);
+  for (size_t i = 0; i < values.size(); ++i) std::printf("%s%.1f", i == 0 ? "" : ", ", values[i]);
+  std::printf("]%s", end);
+}
+
+int latency(const char* path, int changes, int gap_ms) {
+  Client client(path);
+  const std::vector<std::string> devices = client.devices();
+  if (devices.size() < 2) fail("takes two GPUs");
+  const uint64_t lease = client.acquire(devices[0]).lease;
+  if (lease == 0) fail("no lease");
+  Nvml direct(devices[1]);
+  std::vector<double> leased, straight, driver;
+  for (int i = 0; i < changes; ++i) {
+    const uint32_t mhz = i % 2 == 0 ? kLowMhz : 0;
+    usleep(static_cast<unsigned>(gap_ms) * 1000);
+    Clock::time_point begin = Clock::now();
+    const powerccl_lease_reply reply = client.set(lease, mhz);
+    leased.push_back(us_since(begin));
+    if (reply.status != 0) fail("a clock was refused");
+    driver.push_back(reply.driver_us);
+    usleep(static_cast<unsigned>(gap_ms) * 1000);
+    begin = Clock::now();
+    if (!direct.set(mhz)) fail("NVML refused a clock");
+    straight.push_back(us_since(begin));
+  }
+  direct.set(0);
+  std::printf("{");
+  print("leased_us", leased, ", ");
+  print("direct_us", straight, ", ");
+  print("driver_us", driver, "}\n");
+  return 0;
+}
+
+int load(const char* path, int clients, double seconds) {
+  const std::vector<std::string> devices = Client(path).devices();
+  std::atomic<uint64_t> changes{0}, refusals{0};
+  const Clock::time_point end = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
+  const auto work = [&](int number) {
+    Client client(path);
+    const std::string& device = devices[static_cast<size_t>(number) % devices.size()];
+    unsigned back_off_us = 100'000;
+    uint64_t lease = 0;
+    while (Clock::now() < end) {
+      if (lease == 0) {
+        lease = client.acquire(device).lease;
+        if (lease != 0) continue;
+        ++refusals;
+        usleep(back_off_us);
+        back_off_us = std::min(2 * back_off_us, 5'000'000u);
+        continue;
+      }
+      // The daemon holds the answer back until its rate limit lets the clock pass.
+      if (client.set(lease, kLowMhz).status == 0) ++changes;
+      if (client.set(lease, 0).status == 0) ++changes;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+  std::printf("{\"changes\": %llu, \"refusals\": %llu, \"gpus\": %zu}\n",
+              static_cast<unsigned long long>(changes.load()), static_cast<unsigned long long>(refusals.load()),
+              devices.size());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (argc == 5 && mode == "latency") return latency(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  if (argc == 5 && mode == "load") return load(argv[2], std::atoi(argv[3]), std::atof(argv[4]));
+  std::fprintf(stderr, "usage: powerccl-lease-bench latency SOCKET CHANGES GAP_MS | load SOCKET CLIENTS SECONDS\n");
+  return 2;
+}

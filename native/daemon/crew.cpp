@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's threads: all wait for events, and make device calls in turns.
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "daemon/clock.h"
+#include "daemon/log.h"
+#include "daemon/server.h"
+#include "daemon/tags.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+}  // namespace
+
+void Server::start_crew() {
+  while (crew_.size() < queues_.size() + 1) {
+    crew_.emplace_back([this] {
+      pthread_setname_np(pthread_self(), "powerccld-crew");
+      work();
+    });
+  }
+}
+
+void Server::work() {
+  Lock lock(mutex_);
+  while (!over_) {
+    if (Queue* queue = runnable(); queue != nullptr) {
+      make_call(&lock, queue);
+    } else {
+      lock.unlock();
+      epoll_event event;
+      const int count = epoll_wait(epoll_, &event, 1, -1);
+      lock.lock();
+      if (count > 0) handle(event.data.u64, event.events);
+      keep_time(now_ns());
+      sweep();
+    }
+    set_timer();
+    if (main_waits_) changed_.notify_one();
+  }
+}
+
+void Server::set_timer() {
+  const int64_t next = next_ns();
+  // One that rings too early does no harm; setting it costs more.
+  if (next >= timer_ns_) return;
+  timer_ns_ = next;
+  itimerspec when{};
+  when.it_value.tv_sec = next / (1000 * kMs);
+  when.it_value.tv_nsec = std::max<int64_t>(next % (1000 * kMs), 1);  // zero would stop it
+  timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
+void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<bool()>& done) {
+  main_waits_ = true;
+  while (!done()) {
+    if (deadline_ns == INT64_MAX) {
+      changed_.wait(*lock);
+      continue;
+    }
+    const int64_t left_ns = deadline_ns - now_ns();
+    if (left_ns <= 0) break;
+    changed_.wait_for(*lock, std::chrono::nanoseconds(left_ns));
+  }
+  main_waits_ = false;
+}
+
+Server::Queue* Server::runnable() {
+  const auto found = std::find_if(queues_.begin(), queues_.end(), [](const Queue& queue) {
+    return !queue.busy && (!queue.urgent.empty() || !queue.jobs.empty());
+  });
+  return found == queues_.end() ? nullptr : &*found;
+}
+
+void Server::make_call(Lock* lock, Queue* queue) {
+  std::deque<Job>& from = queue->urgent.empty() ? queue->jobs : queue->urgent;
+  Done done;
+  done.job = std::move(from.front());
+  from.pop_front();
+  queue->busy = true;
+  const Session* asking = find(done.job.session);
+  const std::shared_ptr<Connection> connection = asking == nullptr ? nullptr : asking->connection;
+  lock->unlock();
+  done.outcome = make(queue->driver, done.job);
+  if (connection != nullptr) answer(connection.get(), done.job, done.outcome);
+  lock->lock();
+  queue->busy = false;
+  finished(done);
+  sweep();
+}
+
+Outcome Server::make(Driver* driver, const Job& job) {
+  switch (job.kind) {
+    case Job::kSet:
+      return driver->set(job.index, job.min_mhz, job.max_mhz);
+    case Job::kRestore:
+      return driver->restore(job.index, job.mark);
+    case Job::kRead:
+      return driver->read(job.index);
+  }
+  return {};
+}
+
+void Server::answer(Connection* connection, const Job& job, const Outcome& outcome) const {
+  Answer answer;
+  answer.status = outcome.code;
+  answer.flags = job.flags | (settings_.dry ? static_cast<uint32_t>(POWERCCL_LEASE_DRY) : 0u);
+  answer.lease = job.lease;
+  answer.min_mhz = job.min_mhz;
+  answer.max_mhz = job.max_mhz;
+  answer.outcome = outcome;
+  answer.text = outcome.text;
+  connection->send(encode_reply(POWERCCL_LEASE_REPLY, job.serial, answer));
+}
+
+void Server::finished(const Done& done) {
+  if (done.job.kind == Job::kRead && done.job.session == kQuerySession) {
+    const auto found = queries_.find(done.job.serial);
+    if (found == queries_.end()) return;
+    found->second.now_mhz[done.job.device] = done.outcome.now_mhz;
+    if (--found->second.missing > 0) return;
+    answer_status(found->second);
+    queries_.erase(found);
+    return;
+  }
+  table_.done(done, now_ns());
+  const Session* session = find(done.job.session);
+  if (session != nullptr && session->connection->has_unsent() && !session->paused)
+    watch_session(done.job.session, *session);
+  if (!state_->doubtful() || !table_.all_put_back()) return;
+  if (const int error = state_->settle_doubt(); error != 0)
+    log(kError, "the state file cannot be mended: %s", std::strerror(error));
+}
+
+}  // namespace powerccl::daemon
