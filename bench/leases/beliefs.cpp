@@ -55,9 +55,6 @@ class Reader {
         const Belief &first = beliefs_[i], &second = beliefs_[j];
         if (first.gpu != second.gpu || first.life != second.life || first.client == second.client) continue;
         if (second.begin_ns >= first.end_ns || second.begin_ns >= second.end_ns) continue;
-        { fprintf(stderr,"==== gpu %u: %u [%lld %lld] killed %lld %u [%lld %lld] killed %lld\n", first.gpu, first.client,(long long)first.begin_ns,(long long)first.end_ns,(long long)shared_.client[first.client].killed_ns.load(),second.client,(long long)second.begin_ns,(long long)second.end_ns,(long long)shared_.client[second.client].killed_ns.load());
-        std::vector<std::pair<Event,int>> all; for (uint32_t c=0;c<kMostClients;++c) { const ClientSlot& slot=shared_.client[c]; for (uint32_t e=0;e<slot.events.load();++e) if (c==first.client||slot.event[e].gpu==first.gpu||slot.event[e].gpu==kAllGpus) all.push_back({slot.event[e],c}); }
-        std::sort(all.begin(),all.end(),[](auto&a,auto&b){return a.first.at_ns<b.first.at_ns;}); for (auto&[e,c]:all) if(c==(int)first.client||e.what!=What::kSpoke) fprintf(stderr,"  %lld c%d life %u %s gpu %d detail %d\n",(long long)e.at_ns,c,e.life,(const char*[]){"asking","granted","leaving","told","spoke","revoking","revoked"}[(int)e.what],e.gpu,e.detail);}
         char text[160];
         snprintf(text, sizeof text, "GPU %u: client %u was granted it while client %u held it and had %lld us to go",
                  first.gpu, second.client, first.client,

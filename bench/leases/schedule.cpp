@@ -172,9 +172,12 @@ void Schedule::reap_clients() {
 
 int Schedule::any_alive() {
   const uint32_t first = random_.between(0, kMostClients - 1);
-  for (uint32_t i = 0; i < kMostClients; ++i)
-    if (const uint32_t number = (first + i) % kMostClients; shared_->client[number].pid.load() > 0)
-      return static_cast<int>(number);
+  for (uint32_t i = 0; i < kMostClients; ++i) {
+    const uint32_t number = (first + i) % kMostClients;
+    const ClientSlot& slot = shared_->client[number];
+    // Who has been killed may take a while to end.
+    if (slot.pid.load() > 0 && slot.killed_ns.load() == 0) return static_cast<int>(number);
+  }
   return -1;
 }
 

@@ -30,6 +30,8 @@ constexpr char kUsage[] =
     "  last.\n"
     "exit status: 0 nothing violated, 1 something was, 2 wrong usage\n";
 
+constexpr uint64_t kEnough = 100;  // violations: more of them say nothing more
+
 struct Options {
   uint64_t schedules = 200, seed = 1, workers = 4;
   int64_t only = -1;
@@ -111,7 +113,7 @@ void add(const Counts& counts, Totals* totals) {
     }
     while (code == 0) {
       const uint64_t k = totals->next++;
-      if (k >= options.schedules) break;
+      if (k >= options.schedules || totals->violations.load() >= kEnough) break;
       const uint64_t which = options.only >= 0 ? static_cast<uint64_t>(options.only) : k;
       const int64_t begin = now_ns();
       Schedule schedule(&machine, shared, options.seed + which);

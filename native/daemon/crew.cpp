@@ -45,7 +45,7 @@ void Server::work() {
       sweep();
     }
     set_timer();
-    if (main_waits_) changed_.notify_one();
+    if (!serving_ || stopping_) changed_.notify_one();
   }
 }
 
@@ -61,7 +61,6 @@ void Server::set_timer() {
 }
 
 void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<bool()>& done) {
-  main_waits_ = true;
   while (!done()) {
     if (deadline_ns == INT64_MAX) {
       changed_.wait(*lock);
@@ -71,7 +70,6 @@ void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<boo
     if (left_ns <= 0) break;
     changed_.wait_for(*lock, std::chrono::nanoseconds(left_ns));
   }
-  main_waits_ = false;
 }
 
 Server::Queue* Server::runnable() {

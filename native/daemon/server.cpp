@@ -154,6 +154,7 @@ int Server::serve() {
       settings_.config.socket_path.c_str(), settings_.dry ? "; dry: no clock is set" : "");
   Lock lock(mutex_);
   set_timer();
+  serving_ = true;
   wait_until(&lock, INT64_MAX, [this] { return stopping_; });
   wait_until(&lock, stop_by_ns_, [this] { return table_.at_rest(); });
   if (table_.at_rest()) return 0;
