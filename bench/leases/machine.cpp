@@ -232,6 +232,11 @@ int marks_in(const std::string& state) {
   const ssize_t length = read(fd, slots.data(), static_cast<size_t>(bytes));
   close(fd);
   if (length != bytes) return -1;
+  // magic, version, number of slots, and whether the file stands in for one that could not be believed
+  constexpr size_t kDoubtfulAt = 16;
+  uint32_t doubtful = 0;
+  std::memcpy(&doubtful, slots[0].device + kDoubtfulAt, sizeof doubtful);
+  if (doubtful != 0) return -1;
   int marks = 0;
   for (size_t i = 1; i < slots.size(); ++i) {
     if (slots[i].crc != daemon::crc32_of(&slots[i], offsetof(daemon::StateSlot, crc))) return -1;

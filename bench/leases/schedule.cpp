@@ -42,6 +42,7 @@ std::vector<std::string> Schedule::run() {
   while (now_ns() < end_ns) {
     sleep_us(random_.between(500, short_heartbeat_ ? 20'000 : 5000));
     look_for_ended();
+    if (daemon_.running() && has_ended(daemon_.pid())) break;
     disturb();
     if (violations_.size() > 4) break;
   }
@@ -227,6 +228,8 @@ void Schedule::wake_all() {
 // ---- Afterwards
 
 void Schedule::settle() {
+  if (daemon_.running() && has_ended(daemon_.pid()))
+    violated("the daemon has ended by itself with " + std::to_string(daemon_.wait_end(0)));
   // A driver that can reset nothing leaves clocks set, and there is nothing the daemon could do: the next one does it.
   if (shared_->ailing.load() || !daemon_.running()) {
     daemon_.kill_hard();
@@ -252,7 +255,8 @@ void Schedule::settle() {
 
 std::string Schedule::unsettled() const {
   std::vector<powerccl_lease_device> devices;
-  if (!ask_status(machine_->socket(), 1000, &devices)) return "the daemon does not tell its status";
+  if (!ask_status(machine_->socket(), 1000, &devices))
+    return has_ended(daemon_.pid()) ? "the daemon has ended by itself" : "the daemon does not tell its status";
   std::string fault;
   for (uint32_t gpu = 0; gpu < shared_->gpus && fault.empty(); ++gpu) {
     const auto found = std::find_if(devices.begin(), devices.end(), [&](const powerccl_lease_device& device) {

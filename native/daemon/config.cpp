@@ -33,8 +33,7 @@ class Reader {
     const auto* number = node->as_integer();
     if (number == nullptr) return wrong(*node, section, name, "is not a whole number");
     if (number->get() < least || number->get() > most)
-      return wrong(*node, section, name,
-                   "is not between " + std::to_string(least) + " and " + std::to_string(most));
+      return wrong(*node, section, name, "is not between " + std::to_string(least) + " and " + std::to_string(most));
     *value = number->get();
   }
 

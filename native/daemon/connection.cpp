@@ -75,8 +75,7 @@ Received Connection::receive() {
     received.kind = Received::kEnd;
   } else if (sender.pid != peer_.pid || sender.uid != peer_.uid) {
     received.kind = Received::kForeign;
-  } else if ((message.msg_flags & MSG_TRUNC) != 0 ||
-             !decode(bytes, static_cast<size_t>(length), &received.request)) {
+  } else if ((message.msg_flags & MSG_TRUNC) != 0 || !decode(bytes, static_cast<size_t>(length), &received.request)) {
     received.kind = Received::kNonsense;
   } else {
     received.kind = Received::kMessage;

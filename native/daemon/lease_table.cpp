@@ -180,7 +180,7 @@ void LeaseTable::end_session(SessionId session, Ending ending, int64_t now_ns) {
 }
 
 void LeaseTable::drop(Device& device, Ending ending, bool tell, int64_t now_ns) {
-  const Holder holder = *device.holder;
+  const Holder holder = device.holder.value_or(Holder{});
   Answer answer;
   answer.lease = device.lease;
   answer.status = ending == Ending::kMissed    ? POWERCCL_LEASE_MISSED
@@ -249,7 +249,7 @@ void LeaseTable::proceed(Device& device, int64_t now_ns) {
 void LeaseTable::start_set(Device& device, const Wish& wish, int64_t now_ns) {
   if (device.mark.empty()) {
     const std::string mark = actions_->mark_of(device.driver, device.index);
-    const int error = mark.empty() ? ENODEV : actions_->mark(mark, *device.holder);
+    const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.holder.value_or(Holder{}));
     if (error != 0) {
       log(kError, "%s: no clock is set, as its mark cannot be written: %s", device.about->device.c_str(),
           std::strerror(error));

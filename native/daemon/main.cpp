@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include "daemon/config.h"
 #include "daemon/core_driver.h"
@@ -126,9 +127,7 @@ int run(const Options& options) {
   return code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   Options options;
   CLI::App app("Leases clocks of GPUs and cores to jobs, and puts them back whatever becomes of the job.", "powerccld");
   app.set_version_flag("--version", "powerccld " POWERCCL_VERSION);
@@ -136,9 +135,10 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_flag("--check", options.check, "read the configuration, say what is wrong with it, and end");
   app.add_flag("--restore", options.restore, "put back every clock that a daemon left set, and end");
-  app.add_flag("--private", options.by_pipe,
-               "for one job of root's: say `ready` on standard output, and end when standard input has ended and nobody "
-               "is connected");
+  app.add_flag(
+      "--private", options.by_pipe,
+      "for one user's jobs: say `ready` on standard output, and end when standard input has ended and nobody is "
+      "connected");
   app.add_option("--socket", options.socket, "where to listen, instead of the configuration's")->type_name("PATH");
   app.add_option("--state", options.state, "state file, instead of the configuration's")->type_name("PATH");
   app.add_option("--log", options.level, "error, warning, info or debug")->type_name("LEVEL");
@@ -149,4 +149,15 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   return run(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "powerccld: %s\n", error.what());
+    return 1;
+  }
 }

@@ -39,8 +39,7 @@ Bytes encode(uint16_t type, uint64_t serial, Message message) {
 
 void put_text(char* target, size_t size, const std::string& text) {
   const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(target, text.data(), length);
-  std::memset(target + length, 0, size - length);
+  std::fill_n(std::copy_n(text.data(), length, target), size - length, '\0');
 }
 
 bool decode(const void* bytes, size_t length, Request* request) {

@@ -28,8 +28,8 @@ void notify(const char* state) {
 int64_t watchdog_interval_ns() {
   const char* microseconds = std::getenv("WATCHDOG_USEC");
   const char* pid = std::getenv("WATCHDOG_PID");
-  if (microseconds == nullptr || (pid != nullptr && std::atol(pid) != getpid())) return 0;
-  const long long interval = std::atoll(microseconds);
+  if (microseconds == nullptr || (pid != nullptr && std::strtol(pid, nullptr, 10) != getpid())) return 0;
+  const long long interval = std::strtoll(microseconds, nullptr, 10);
   return interval > 0 ? interval * 1000 / 2 : 0;
 }
 

@@ -44,9 +44,8 @@ std::vector<gid_t> groups_of(int socket, gid_t first) {
 }
 
 bool any_of(const std::vector<gid_t>& mine, const std::vector<gid_t>& wanted) {
-  return std::any_of(mine.begin(), mine.end(), [&](gid_t gid) {
-    return std::find(wanted.begin(), wanted.end(), gid) != wanted.end();
-  });
+  return std::any_of(mine.begin(), mine.end(),
+                     [&](gid_t gid) { return std::find(wanted.begin(), wanted.end(), gid) != wanted.end(); });
 }
 
 }  // namespace

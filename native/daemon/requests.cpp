@@ -78,9 +78,8 @@ void Server::greet(SessionId id, Session* session, const Request& request) {
   session->run = request.run;
   session->admin = may_administer(session->connection->peer(), settings_.config);
   powerccl_lease_welcome welcome{};
-  welcome.flags =
-      flag_if(settings_.dry, POWERCCL_LEASE_DRY) | flag_if(settings_.emulated, POWERCCL_LEASE_EMULATED) |
-      flag_if(session->admin, POWERCCL_LEASE_ADMIN) | flag_if(table_.draining, POWERCCL_LEASE_DRAINED);
+  welcome.flags = flag_if(settings_.dry, POWERCCL_LEASE_DRY) | flag_if(settings_.emulated, POWERCCL_LEASE_EMULATED) |
+                  flag_if(session->admin, POWERCCL_LEASE_ADMIN) | flag_if(table_.draining, POWERCCL_LEASE_DRAINED);
   welcome.heartbeat_ms = static_cast<uint32_t>(settings_.config.access_heartbeat_ms);
   welcome.gpu_interval_ms = static_cast<uint32_t>(settings_.config.gpu_interval_ms);
   welcome.core_interval_ms = static_cast<uint32_t>(settings_.config.core_interval_ms);
@@ -164,7 +163,8 @@ void Server::revoke(SessionId id, const Session& session, const Request& request
     table_.end(device, Ending::kRevoked, now);
   }
   if (!any && foreign && !request.device.empty())
-    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED, "it is another user's, and that is for administrators");
+    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
+                  "it is another user's, and that is for administrators");
   reply(id, request.serial, Answer{});
 }
 
@@ -222,8 +222,7 @@ void Server::answer_status(const Query& query) {
     put_text(device.device, sizeof device.device, view.about->device);
     put_text(device.name, sizeof device.name, view.about->name);
     device.now_mhz = query.now_mhz[i];
-    device.flags =
-        flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
+    device.flags = flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
     if (view.holder != nullptr) {
       const bool mine = view.holder->uid == uid;
       device.flags |= flag_if(mine, POWERCCL_LEASE_MINE);

@@ -77,7 +77,8 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
   epoll_event event{};
   event.events = events | EPOLLONESHOT;
   event.data.u64 = tag;
-  if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  if (epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT)
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
 }
 
 // ---- Actions

@@ -152,7 +152,7 @@ class Server : public Actions {
   std::vector<Queue> queues_;
   std::vector<std::thread> crew_;
   int64_t timer_ns_ = INT64_MAX;  // when it will ring
-  bool serving_ = false;  // the main thread waits for nothing but the stop
+  bool serving_ = false;          // the main thread waits for nothing but the stop
   bool over_ = false;
   std::map<SessionId, Session> sessions_;
   std::vector<std::pair<SessionId, Ending>> closing_;  // ended while others may still be talking of them

@@ -27,9 +27,8 @@ void Server::accept_all() {
     const uid_t uid = peer.uid;
     auto connection = std::make_shared<Connection>(socket, std::move(peer));
     if (!known) continue;
-    const auto same_user = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-      return entry.second.connection->peer().uid == uid;
-    });
+    const auto same_user = std::count_if(sessions_.begin(), sessions_.end(),
+                                         [&](const auto& entry) { return entry.second.connection->peer().uid == uid; });
     const Config& config = settings_.config;
     if (static_cast<int64_t>(sessions_.size()) >= config.access_sessions ||
         (uid != 0 && same_user >= config.access_sessions_per_user)) {
@@ -76,8 +75,7 @@ void Server::sweep() {
 
 bool Server::spend_credit(Session* session, int64_t now) const {
   const auto rate = static_cast<double>(settings_.config.access_requests_per_s);
-  session->credit =
-      std::min(rate / 2, session->credit + static_cast<double>(now - session->credit_ns) / 1e9 * rate);
+  session->credit = std::min(rate / 2, session->credit + static_cast<double>(now - session->credit_ns) / 1e9 * rate);
   session->credit_ns = now;
   if (session->credit < 1) return false;
   session->credit -= 1;

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace powerccl::daemon {
 namespace {
@@ -123,8 +124,15 @@ bool StateFile::open(const std::string& path, std::string* reason) {
       continue;
     }
     if (load(reason)) return true;
+    // Replaced in one step by a file that says so: at no moment is there none, which would mean that nothing is set.
     doubtful_ = true;
-    if (rename(path.c_str(), (path + ".bad").c_str()) != 0) return failed("cannot be set aside");
+    const std::string aside = path + ".bad";
+    unlink(aside.c_str());
+    if (link(path.c_str(), aside.c_str()) != 0) return failed("cannot be set aside");
+    const int damaged = std::exchange(fd_, -1);
+    const bool made = make(path, reason);
+    close(damaged);
+    if (!made) return false;
     close(fd_);
     fd_ = -1;
   }

@@ -113,15 +113,15 @@ int clock_min_sm_mhz(ClockDevice* device, uint32_t* min_mhz, Error* error) {
     return nvml_lacks("nvmlDeviceGetSupportedGraphicsClocks", error);
   unsigned memory[64], graphics[1024];
   unsigned count = sizeof memory / sizeof *memory;
-  int code = nvml_check(device->nvml->memory_clocks(handle_of(device), &count, memory), "reading the memory clocks",
-                        error);
+  int code =
+      nvml_check(device->nvml->memory_clocks(handle_of(device), &count, memory), "reading the memory clocks", error);
   if (code != kOk) return code;
   unsigned highest = 0;
   for (unsigned i = 0; i < count; ++i)
     if (memory[i] > highest) highest = memory[i];
   count = sizeof graphics / sizeof *graphics;
-  code = nvml_check(device->nvml->graphics_clocks(handle_of(device), highest, &count, graphics), "reading the SM clocks",
-                    error);
+  code = nvml_check(device->nvml->graphics_clocks(handle_of(device), highest, &count, graphics),
+                    "reading the SM clocks", error);
   if (code != kOk) return code;
   if (count == 0) return fail(error, NVML_ERROR_NOT_SUPPORTED, "GPU %u lists no SM clocks", device->index);
   *min_mhz = graphics[0];

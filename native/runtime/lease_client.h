@@ -79,8 +79,8 @@ class LeaseClient {
   uint64_t grants_ = 0;  // leases there have been
   int refused_ = 0;      // for good; 0: not
   uint64_t heartbeat_ns_ = 0;
-  uint64_t interval_ns_ = 0;  // the daemon's least time between two clocks
-  uint64_t set_ns_ = 0;       // when the last one was asked for
+  uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
+  uint64_t set_ns_ = 0;         // when the last one was asked for
   uint64_t sent_ns_ = 0;        // the last request
   uint64_t unanswered_ns_ = 0;  // the first request since the daemon was last heard; 0: none
   uint64_t back_off_ns_ = kFirstBackOffNs, attempt_at_ns_ = 0;

@@ -48,25 +48,25 @@ enum powerccl_lease_type {
 // `status` of a reply. Positive ones are the driver's own (nvmlReturn_t).
 enum powerccl_lease_status {
   POWERCCL_LEASE_OK = 0,
-  POWERCCL_LEASE_BAD_MESSAGE = -1,     // malformed, not this version, or not the peer's own
-  POWERCCL_LEASE_NOT_ALLOWED = -2,     // not on the administrator's list, or for administrators only
-  POWERCCL_LEASE_NO_DEVICE = -3,       // no such device, or one without a clock of its own (a MIG slice)
-  POWERCCL_LEASE_SHOW_FILE = -4,       // send again with the device file that `text` names, opened for reading and writing
-  POWERCCL_LEASE_HELD = -5,            // another session has it: `holder_pid` and `holder_uid`
-  POWERCCL_LEASE_NONE = -6,            // no such lease in this session
-  POWERCCL_LEASE_DRAINING = -7,        // no new leases for now
-  POWERCCL_LEASE_SUPERSEDED = -8,      // a newer request came before the rate limit let this one pass
-  POWERCCL_LEASE_RESTORING = -9,       // the clock could not be put back yet after its last lease
-  POWERCCL_LEASE_TOO_MANY = -10,       // sessions or leases
-  POWERCCL_LEASE_SYSTEM = -11,         // the daemon could not write its state, or the like
-  POWERCCL_LEASE_REVOKED = -12,        // by an administrator: not to be had again by this process
-  POWERCCL_LEASE_MISSED = -13,         // nothing was heard for the heartbeat time
-  POWERCCL_LEASE_STOPPING = -14,       // the daemon stops
+  POWERCCL_LEASE_BAD_MESSAGE = -1,  // malformed, not this version, or not the peer's own
+  POWERCCL_LEASE_NOT_ALLOWED = -2,  // not on the administrator's list, or for administrators only
+  POWERCCL_LEASE_NO_DEVICE = -3,    // no such device, or one without a clock of its own (a MIG slice)
+  POWERCCL_LEASE_SHOW_FILE = -4,    // send again with the device file that `text` names, opened for reading and writing
+  POWERCCL_LEASE_HELD = -5,         // another session has it: `holder_pid` and `holder_uid`
+  POWERCCL_LEASE_NONE = -6,         // no such lease in this session
+  POWERCCL_LEASE_DRAINING = -7,     // no new leases for now
+  POWERCCL_LEASE_SUPERSEDED = -8,   // a newer request came before the rate limit let this one pass
+  POWERCCL_LEASE_RESTORING = -9,    // the clock could not be put back yet after its last lease
+  POWERCCL_LEASE_TOO_MANY = -10,    // sessions or leases
+  POWERCCL_LEASE_SYSTEM = -11,      // the daemon could not write its state, or the like
+  POWERCCL_LEASE_REVOKED = -12,     // by an administrator: not to be had again by this process
+  POWERCCL_LEASE_MISSED = -13,      // nothing was heard for the heartbeat time
+  POWERCCL_LEASE_STOPPING = -14,    // the daemon stops
 };
 
 enum powerccl_lease_flag {
-  POWERCCL_LEASE_CLAMPED = 1,   // of a reply: other clocks than were asked for, the administrator's range being narrower
-  POWERCCL_LEASE_DRY = 2,       // the daemon decides and answers, and sets nothing
+  POWERCCL_LEASE_CLAMPED = 1,  // of a reply: other clocks than were asked for, the administrator's range being narrower
+  POWERCCL_LEASE_DRY = 2,      // the daemon decides and answers, and sets nothing
   POWERCCL_LEASE_EMULATED = 4,  // the GPUs are the emulator's
   POWERCCL_LEASE_ADMIN = 8,     // of a welcome: this session may use the requests of administrators
   POWERCCL_LEASE_DRAINED = 16,  // of a welcome or a device: no new leases for now

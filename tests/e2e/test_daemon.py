@@ -487,7 +487,7 @@ def test_a_daemon_restarted_under_a_job(
 ) -> None:
     daemon.start()
     options = ("--policy", "percall", "--platform", str(profile), "--set-clocks")
-    job = ("all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "30", "-c", "1")
+    job = ("all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "15", "-c", "1")
     running = on_machine.start("run", *options, "--", on_machine.bench, *job, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     daemon.kill()

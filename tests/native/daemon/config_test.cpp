@@ -47,9 +47,9 @@ level = "debug"
 )",
                                   "file", &config);
   EXPECT_EQ(faults, (std::vector<std::string>{"file:5: socket.group is not a text in quotes"}));
-  EXPECT_TRUE(read_config("[access]\nusers = [\"root\", 4711]\n[gpu]\nmin_mhz = 600\n[core]\nleases = true", "file",
-                          &config)
-                  .empty());
+  EXPECT_TRUE(
+      read_config("[access]\nusers = [\"root\", 4711]\n[gpu]\nmin_mhz = 600\n[core]\nleases = true", "file", &config)
+          .empty());
   EXPECT_EQ(config.allowed_uids, (std::vector<uid_t>{0, 4711}));
   EXPECT_EQ(config.gpu_min_mhz, 600);
   EXPECT_TRUE(config.core_leases);

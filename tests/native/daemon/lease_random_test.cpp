@@ -25,7 +25,8 @@ class Schedule {
     }
     machine_.fail_sets = machine_.refuse_sets = machine_.fail_restores = 0;
     machine_.disk_full = false;
-    for (SessionId session = 1; session <= 4; ++session) machine_.table.end_session(session, Ending::kGone, machine_.now);
+    for (SessionId session = 1; session <= 4; ++session)
+      machine_.table.end_session(session, Ending::kGone, machine_.now);
     machine_.pass(20'000 * kMs);
     check();
     ASSERT_TRUE(machine_.table.at_rest());
@@ -95,7 +96,8 @@ class Schedule {
       ASSERT_TRUE(marked) << "a clock is set and the state file does not say so";
       const DeviceView view = machine_.table.view(i);
       const bool restoring = view.pending || busy[i] == 1;
-      ASSERT_TRUE(view.holder != nullptr || restoring) << "a clock is set, nobody holds it, and nothing will put it back";
+      ASSERT_TRUE(view.holder != nullptr || restoring)
+          << "a clock is set, nobody holds it, and nothing will put it back";
       if (view.holder != nullptr && !restoring) {
         ASSERT_GE(view.changes, 1u) << "the holder starts at the clock of the one before";
         ASSERT_GE(machine_.clock_mhz[i], 300u);
