@@ -4,9 +4,9 @@
 // A connection is a Unix SOCK_SEQPACKET socket and a session: who the peer is comes from SO_PEERCRED, and each message
 // must have been sent by that very process (SCM_CREDENTIALS). A message is one of the structs below, whole, in host
 // byte order. Requests carry a serial number greater than that of any before on the connection, and are each answered
-// by exactly one powerccl_lease_reply with that number; what the daemon says unasked has serial 0. A request that is
-// malformed, not the peer's own, or out of turn has no effect, and ends the session when it shows that the peer does
-// not speak this protocol.
+// by exactly one powerccl_lease_reply with that number; what the daemon says unasked has serial 0. A message of another
+// process, or with a serial number that has been, has no effect and no answer; a malformed one has no effect either,
+// and ends the session, as its peer does not speak this protocol.
 //
 // A lease belongs to the session that acquired it; its number means nothing on another. It ends on release, on the end
 // of the connection or of the peer's process, when nothing was heard for the heartbeat time, on revoke, and with the
@@ -48,7 +48,7 @@ enum powerccl_lease_type {
 // `status` of a reply. Positive ones are the driver's own (nvmlReturn_t).
 enum powerccl_lease_status {
   POWERCCL_LEASE_OK = 0,
-  POWERCCL_LEASE_BAD_MESSAGE = -1,  // malformed, not this version, or not the peer's own
+  POWERCCL_LEASE_BAD_MESSAGE = -1,  // malformed, of another version, or out of turn
   POWERCCL_LEASE_NOT_ALLOWED = -2,  // not on the administrator's list, or for administrators only
   POWERCCL_LEASE_NO_DEVICE = -3,    // no such device, or one without a clock of its own (a MIG slice)
   POWERCCL_LEASE_SHOW_FILE = -4,    // send again with the device file that `text` names, opened for reading and writing
@@ -57,9 +57,9 @@ enum powerccl_lease_status {
   POWERCCL_LEASE_DRAINING = -7,     // no new leases for now
   POWERCCL_LEASE_SUPERSEDED = -8,   // a newer request came before the rate limit let this one pass
   POWERCCL_LEASE_RESTORING = -9,    // the clock could not be put back yet after its last lease
-  POWERCCL_LEASE_TOO_MANY = -10,    // sessions or leases
+  POWERCCL_LEASE_TOO_MANY = -10,    // connections
   POWERCCL_LEASE_SYSTEM = -11,      // the daemon could not write its state, or the like
-  POWERCCL_LEASE_REVOKED = -12,     // by an administrator: not to be had again by this process
+  POWERCCL_LEASE_REVOKED = -12,     // by an administrator or the user: not to be had again by this process
   POWERCCL_LEASE_MISSED = -13,      // nothing was heard for the heartbeat time
   POWERCCL_LEASE_STOPPING = -14,    // the daemon stops
 };
