@@ -62,7 +62,7 @@ test: lint test-native test-python test-e2e
 
 test-native: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	ctest --test-dir build/test --output-on-failure --timeout 120
+	ctest --test-dir build/test --output-on-failure --timeout 120 --parallel $(JOBS)
 
 test-python: setup
 	$(BIN)/python -m pytest tests/python

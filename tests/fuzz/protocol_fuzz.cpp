@@ -27,7 +27,7 @@ constexpr SessionId kSessions = 4;
 
 const std::vector<DeviceAbout>& devices() {
   static const std::vector<DeviceAbout> about = [] {
-    set_log_level(kError);
+    set_log_level(0);  // a driver that fails is nothing to tell of here
     std::vector<DeviceAbout> made(3);
     for (size_t i = 0; i < made.size(); ++i) {
       made[i].device = "GPU-" + std::to_string(i);
