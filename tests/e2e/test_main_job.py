@@ -62,7 +62,7 @@ def test_all_nine_patterns_are_recorded(powerccl: Powerccl) -> None:
 @pytest.mark.parametrize("mode", [["--threads"], ["--graph", "3"], ["--grouped"]])
 def test_threads_graphs_and_groups(powerccl: Powerccl, mode: list[str]) -> None:
     """Other ways to make the calls give right results; captured calls are recorded as captured, and not managed."""
-    command = [powerccl.bench, "all_to_all", "-b", "4M", "-n", "2", "-c", "1", "--no-energy", *mode]
+    command = [powerccl.bench, "all_to_all", "-b", "4M", "-e", "4M", "-n", "2", "-c", "1", "--no-energy", *mode]
     done = powerccl("run", "--emulate", "t4x8", "--policy", "percall", "--platform", "t4x8", "--", *command)
     assert done.code == 0, done.err
     assert "Out of bounds values : 0 OK" in done.out
