@@ -23,11 +23,14 @@ CoreDriver::~CoreDriver() {
   for (device::CoreClock& clock : clocks_) device::core_clock_close(&clock);
 }
 
-bool CoreDriver::open(const std::string& sysfs, bool dry, std::string* reason) {
+bool CoreDriver::open(const std::string& sysfs, bool dry, const std::vector<std::string>& left, std::string* reason) {
   cores_ = sysfs + "/devices/system/cpu";
   dry_ = dry;
   const long cpus = sysconf(_SC_NPROCESSORS_CONF);
   device::Error error;
+  for (const std::string& mark : left)  // tried again, and cleared, by the server
+    if (!dry && device::is_core_clock(mark.c_str()))
+      device::core_clock_restore_named(cores_.c_str(), mark.c_str(), &error);
   for (int cpu = 0; cpu < cpus; ++cpu) {
     device::CoreClock clock;
     if (device::core_clock_open(&clock, cores_.c_str(), cpu, &error) != device::kOk) continue;

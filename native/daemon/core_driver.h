@@ -12,8 +12,9 @@ namespace powerccl::daemon {
 class CoreDriver : public Driver {
  public:
   ~CoreDriver() override;
-  // False with a reason: there is no such core.
-  bool open(const std::string& sysfs, bool dry, std::string* reason);
+  // `left`: the marks of an earlier daemon. The cores among them are put back first, or what it set would be taken for
+  // usual. False with a reason: there is no such core.
+  bool open(const std::string& sysfs, bool dry, const std::vector<std::string>& left, std::string* reason);
 
   const std::vector<DeviceAbout>& about() const override { return about_; }
   std::string mark_of(size_t index) override;

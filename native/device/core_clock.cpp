@@ -67,28 +67,27 @@ bool parse_name(const char* name, int* cpu, uint32_t* khz) {
 
 }  // namespace
 
-int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error) {
+int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error) {
   *clock = CoreClock{};
-  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
-  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
-  int code = kOk;
-  const uint32_t usual = read_khz(sysfs_cores, cpu, "scaling_max_freq");
   const uint32_t lowest = read_khz(sysfs_cores, cpu, "cpuinfo_min_freq");
-  if (usual == 0 || lowest == 0) {
-    code = fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
-  } else if (usual <= lowest) {
-    code = fail(error, kBadArgument, "cpu%d is kept at its lowest clock already", cpu);
-  } else if (shared_with_others(sysfs_cores, cpu)) {
-    code = fail(error, kBadArgument, "cpu%d shares its clock with other cores", cpu);
-  }
-  if (code != kOk) {
-    close(file);
-    return code;
+  if (lowest == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
+  if (shared_with_others(sysfs_cores, cpu)) {
+    return fail(error, kBadArgument, "cpu%d shares its clock with other cores", cpu);
   }
   clock->cpu = cpu;
+  clock->lowest_khz = lowest;
+  return kOk;
+}
+
+int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error) {
+  const int code = core_clock_find(clock, sysfs_cores, cpu, error);
+  if (code != kOk) return code;
+  const uint32_t usual = read_khz(sysfs_cores, cpu, "scaling_max_freq");
+  if (usual == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
+  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
+  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
   clock->file = file;
   clock->usual_khz = usual;
-  clock->lowest_khz = lowest;
   snprintf(clock->name, sizeof clock->name, "cpu%d@%u", cpu, usual);
   return kOk;
 }

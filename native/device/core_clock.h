@@ -21,8 +21,11 @@ struct CoreClock {
   char name[48] = "";       // "cpu3@2800000": enough to put it back
 };
 
-// Opens the core's cpufreq policy for writing. kBadArgument: no such core, or its clock is also other cores' or already
-// the lowest; kSystem: there is no cpufreq or it may not be written.
+// Whether the core has a clock of its own, and its lowest; takes no right, fills in `cpu` and `lowest_khz`.
+// kBadArgument: its clock is also other cores'; kSystem: there is no such core or no cpufreq.
+int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
+// The same, and opens its cpufreq policy for writing. Also kSystem: it may not be written. That the core is at its
+// lowest is no error: whoever died there may have left it so, and it has to be opened to be put back.
 int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
 void core_clock_close(CoreClock* clock);  // the clock is left as it is
 

@@ -6,15 +6,6 @@
 #include "runtime/runtime.h"
 
 namespace powerccl {
-namespace {
-
-// A folder's own name, without those above it.
-const char* name_of(const char* folder) {
-  const char* slash = strrchr(folder, '/');
-  return slash != nullptr && slash[1] != '\0' ? slash + 1 : folder;
-}
-
-}  // namespace
 
 bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
   if (environment_.clocks == ClockClientName::kDry) {
@@ -26,7 +17,7 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   if (environment_.clocks == ClockClientName::kLease) {
     LeaseTerms terms;
     terms.socket_path = environment_.lease_socket;
-    terms.run = name_of(environment_.run_folder);
+    terms.run = file_name(environment_.run_folder);
     terms.device = gpu->identity.uuid[0] != '\0' ? gpu->identity.uuid : gpu->identity.pci;
     terms.speaks = environment_.speaks() && gpu->index == 0;
     terms.debug = environment_.debug >= 1;

@@ -31,6 +31,12 @@ inline void copy_text(char* to, size_t size, const char* from) {
   to[length] = '\0';
 }
 
+// A file's own name, without the folders above it.
+inline const char* file_name(const char* path) {
+  const char* slash = strrchr(path, '/');
+  return slash != nullptr && slash[1] != '\0' ? slash + 1 : path;
+}
+
 // Held for tens of nanoseconds at a time; a holder that lost its core is waited for by yielding.
 class SpinLock {
  public:
@@ -39,6 +45,7 @@ class SpinLock {
       if (spins >= 100) sched_yield();
     }
   }
+  bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
   void unlock() { locked_.store(false, std::memory_order_release); }
 
  private:

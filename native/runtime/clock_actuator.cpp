@@ -52,7 +52,12 @@ void ClockActuator::release(uint32_t holds, uint64_t call_id) {
   do {
     after = before > static_cast<int64_t>(holds) ? before - static_cast<int64_t>(holds) : 0;
   } while (!holds_.compare_exchange_weak(before, after, std::memory_order_seq_cst));
-  if (after == 0 && before != 0) wake();
+  if (after != 0 || before == 0) return;
+  if (client_.hurry != nullptr && applied_mhz_.load(std::memory_order_acquire) != 0) {
+    hurried_.store(true, std::memory_order_seq_cst);
+    client_.hurry(client_.self);
+  }
+  wake();
 }
 
 void ClockActuator::wake() {
@@ -110,13 +115,30 @@ bool ClockActuator::newest(Taken* taken) {
   }
 }
 
+ClockActuator::Taken ClockActuator::released() const {
+  Taken cause;
+  cause.call_id = released_call_.load(std::memory_order_relaxed);
+  cause.asked_ns = released_ns_.load(std::memory_order_relaxed);
+  return cause;
+}
+
 void ClockActuator::work() {
   constexpr uint64_t kLongSleepNs = 3600ull * 1000000000u;
+  // The first wish is there already, perhaps, and the grant that it needs is not asked for yet.
+  if (client_.tick != nullptr) {
+    client_.tick(client_.self);
+    grant_changed();
+  }
   for (;;) {
     const uint32_t bell = bell_.load(std::memory_order_seq_cst);
     const bool stopping = stopping_.load(std::memory_order_seq_cst);
     const uint32_t applied = applied_mhz_.load(std::memory_order_relaxed);
     uint64_t sleep_ns = kLongSleepNs;
+    // Somebody may hold again by now, but what is set is no longer known before it is reset here too.
+    if (hurried_.exchange(false, std::memory_order_seq_cst) && applied != 0) {
+      carry_out(0, released(), 0);
+      continue;
+    }
     if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
       Taken wish;
       if (newest(&wish)) {
@@ -131,10 +153,7 @@ void ClockActuator::work() {
         }
       }
     } else if (applied != 0 || (reset_refused_ && !settled_.load(std::memory_order_relaxed))) {
-      Taken cause;
-      cause.call_id = released_call_.load(std::memory_order_relaxed);
-      cause.asked_ns = released_ns_.load(std::memory_order_relaxed);
-      carry_out(0, cause, 0);
+      carry_out(0, released(), 0);
     }
     if (!settled_.load(std::memory_order_relaxed) && holds_.load(std::memory_order_seq_cst) <= 0 &&
         applied_mhz_.load(std::memory_order_relaxed) == 0) {
@@ -231,8 +250,10 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
   if (!failed_.exchange(true, std::memory_order_seq_cst)) {
     const char* hint = nullptr;
     const char* text = client_.explain != nullptr ? client_.explain(client_.self, result, &hint) : nullptr;
-    say(hint, "the clock cannot be %s (code %d%s%s); from here on clocks are left alone", mhz != 0 ? "set" : "reset",
-        result, text != nullptr ? ": " : "", text != nullptr ? text : "");
+    if (client_.speaks) {
+      say(hint, "the clock cannot be %s (code %d%s%s); from here on clocks are left alone", mhz != 0 ? "set" : "reset",
+          result, text != nullptr ? ": " : "", text != nullptr ? text : "");
+    }
     trace_->note(mhz != 0 ? "clock set failed: disarmed to observe" : "clock reset failed: disarmed to observe");
   }
   if (mhz != 0) carry_out(0, cause, 0);

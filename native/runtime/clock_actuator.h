@@ -64,6 +64,7 @@ class ClockActuator {
   void work();
   void wake();
   bool newest(Taken* taken);
+  Taken released() const;
   void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
   bool grant_changed();
   void read_back();
@@ -82,6 +83,7 @@ class ClockActuator {
   std::atomic<bool> asleep_{false}, stopping_{false}, failed_{false};
   std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
   std::atomic<bool> settled_{true};       // false while somebody waits in settle()
+  std::atomic<bool> hurried_{false};      // the default was asked for already, past the clock thread
   std::atomic<bool> reset_refused_{false};
   std::atomic<uint32_t> settled_bell_{0};
   std::atomic<uint64_t> switches_{0};

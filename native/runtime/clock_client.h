@@ -32,9 +32,13 @@ struct ClockClient {
   // How long the granter would make a set wait, its rate being limited. A wish is kept back so long: what is wished for
   // meanwhile, the default above all, must not queue behind it.
   uint64_t (*delay)(void* self) = nullptr;
+  // From any thread, and never waits: the default clock this moment. The clock thread asks for it as well, but may get
+  // its turn late where it is bound to the core of whoever wishes. Null: it comes early enough.
+  void (*hurry)(void* self) = nullptr;
   // Nothing more will be asked.
   void (*close)(void* self) = nullptr;
-  bool dry = true;  // set and reset call nothing
+  bool dry = true;     // set and reset call nothing
+  bool speaks = true;  // the user is told when clocks are left alone from some moment on
 };
 
 // Decides nothing and calls nothing: set and reset succeed at once.

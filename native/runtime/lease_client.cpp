@@ -23,6 +23,10 @@ bool may_open(const char* file, bool trusted) {
 int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint) {
   copy_text(run_, sizeof(run_), terms.run);
   copy_text(device_, sizeof(device_), terms.device);
+  thread_ = terms.thread;
+  refused_ = 0;
+  attempt_at_ns_ = 0;
+  back_off_ns_ = kFirstBackOffNs;
   speaks_ = terms.speaks;
   debug_ = terms.debug;
   if (strlen(terms.socket_path) >= sizeof(socket_path_)) {
@@ -31,7 +35,7 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
     return kNotReachable;
   }
   copy_text(socket_path_, sizeof(socket_path_), terms.socket_path);
-  attempt(monotonic_ns() + kAttemptNs);
+  if (terms.at_once) attempt(monotonic_ns() + kAttemptNs);
   if (refused_ != 0) {
     copy_text(text, text_size, text_);
     *hint = hint_;
@@ -56,6 +60,10 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
   client->delay = [](void* self) { return static_cast<const LeaseClient*>(self)->delay(); };
   client->close = [](void* self) { static_cast<LeaseClient*>(self)->close(); };
   client->dry = dry_;
+  if (thread_ != 0) {  // the clock thread has the same core
+    client->hurry = [](void* self) { static_cast<LeaseClient*>(self)->hurry(); };
+    client->read = nullptr;  // it would wake a core that waits
+  }
   return 0;
 }
 
@@ -74,6 +82,12 @@ int LeaseClient::reset() {
   if (lease_ == 0) return 0;  // undone with the lease
   LeaseMessage answer = {};
   return request(POWERCCL_LEASE_SET, 0, 0, &answer);
+}
+
+void LeaseClient::hurry() {
+  powerccl_lease_set usual = {};
+  usual.lease = lease_.load(std::memory_order_relaxed);
+  if (usual.lease != 0) connection_.try_send(&usual.header, POWERCCL_LEASE_SET, sizeof(usual));
 }
 
 int LeaseClient::read(uint32_t* mhz) {
@@ -161,7 +175,8 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
   }
   if (answer.welcome.status != 0) return lose(answer.welcome.status);
   heartbeat_ns_ = uint64_t{answer.welcome.heartbeat_ms} * 1000000u;
-  interval_ns_ = uint64_t{answer.welcome.gpu_interval_ms} * 1000000u;
+  interval_ns_ = uint64_t{thread_ != 0 ? answer.welcome.core_interval_ms : answer.welcome.gpu_interval_ms} * 1000000u;
+  if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
   dry_ = (answer.welcome.flags & POWERCCL_LEASE_DRY) != 0;
   code = acquire(deadline_ns, &answer);
   if (code != 0) return code;
@@ -173,6 +188,8 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
 int LeaseClient::acquire(uint64_t deadline_ns, LeaseMessage* answer) {
   powerccl_lease_acquire wanted = {};
   copy_text(wanted.device, sizeof(wanted.device), device_);
+  wanted.thread = thread_;
+  wanted.flags = POWERCCL_LEASE_SHARED;  // another job of the same user may be on it
   int code = ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof(wanted), -1, deadline_ns, answer);
   if (code != 0) return code;
   if (answer->header.type == POWERCCL_LEASE_REPLY && answer->reply.status == POWERCCL_LEASE_SHOW_FILE) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and undoes them whatever
-// becomes of the process. A daemon that is not there, restarts or has given the GPU to somebody else is no failure: the
-// clock is at its default meanwhile, and a lease is asked for again in the background.
+// becomes of the process. A daemon that is not there, restarts or has given the device to somebody else is no failure:
+// the clock is at its default meanwhile, and a lease is asked for again in the background.
 #ifndef POWERCCL_RUNTIME_LEASE_CLIENT_H
 #define POWERCCL_RUNTIME_LEASE_CLIENT_H
 #include <stdint.h>
+
+#include <atomic>
 
 #include "runtime/clock_client.h"
 #include "runtime/lease_connection.h"
@@ -13,13 +15,15 @@ namespace powerccl {
 
 struct LeaseTerms {
   const char* socket_path = "";
-  const char* run = "";     // what others are told when they ask who has the GPU
-  const char* device = "";  // UUID or PCI bus id
+  const char* run = "";     // what others are told when they ask who has the device
+  const char* device = "";  // a GPU's UUID or PCI bus id, or a core ("cpu3")
+  uint32_t thread = 0;      // of a core: the thread that is bound to it; 0: a GPU
+  bool at_once = true;      // open() makes the first attempt; false: the clock thread does
   bool speaks = true;       // says what all ranks of the host would say alike
   bool debug = false;       // also says when a lease is back
 };
 
-// One GPU's. After open(), the clock thread's alone but for forget().
+// One device's. After open(), the clock thread's alone but for ClockClient::hurry and forget().
 class LeaseClient {
  public:
   static constexpr uint64_t kAttemptNs = 200000000u;       // for all of getting a lease
@@ -27,6 +31,9 @@ class LeaseClient {
   static constexpr uint64_t kReleaseNs = 100000000u;       // for a release
   static constexpr uint64_t kFirstBackOffNs = 100000000u;  // before the next attempt; doubles up to
   static constexpr uint64_t kLastBackOffNs = 5000000000u;
+  // Between two clocks of a core, of whatever the daemon says: waits come by the hundred a second, and the requests
+  // that a daemon takes of one connection are limited.
+  static constexpr uint64_t kCoreIntervalNs = 20000000u;
   static constexpr uint64_t kLookNs = 1000000000u;  // how soon, at the latest, the end of a lease is noticed
 
   // What stands in CLOCK records beside powerccl_lease_status and kClockNotNow.
@@ -39,8 +46,8 @@ class LeaseClient {
     kNoFile = -70,
   };
 
-  // Makes the first attempt. 0: `client` is filled in, though it may have no lease yet. Else it is refused for good: a
-  // code, with a text and a hint.
+  // 0: `client` is filled in, though it may have no lease yet. Else it is refused for good: a code, with a text and a
+  // hint.
   int open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint);
 
   // A forked child: the connection is its parent's.
@@ -52,6 +59,7 @@ class LeaseClient {
   int set(uint32_t min_mhz, uint32_t max_mhz);
   int reset();
   int read(uint32_t* mhz);
+  void hurry();
   uint64_t tick();
   uint64_t delay() const;
   void close();
@@ -73,11 +81,12 @@ class LeaseClient {
 
   LeaseConnection connection_;
   char socket_path_[108] = "", run_[64] = "", device_[48] = "";
+  uint32_t thread_ = 0;
   bool speaks_ = true, debug_ = false, dry_ = false;
 
-  uint64_t lease_ = 0;   // 0: none
-  uint64_t grants_ = 0;  // leases there have been
-  int refused_ = 0;      // for good; 0: not
+  std::atomic<uint64_t> lease_{0};  // 0: none
+  uint64_t grants_ = 0;             // leases there have been
+  int refused_ = 0;                 // for good; 0: not
   uint64_t heartbeat_ns_ = 0;
   uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
   uint64_t set_ns_ = 0;         // when the last one was asked for

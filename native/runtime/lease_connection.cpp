@@ -53,17 +53,29 @@ int LeaseConnection::open(const char* path) {
     ::close(descriptor);
     return error;
   }
-  serial_ = 0;
+  SpinGuard guard(lock_);
+  serial_.store(0, std::memory_order_relaxed);
   descriptor_.store(descriptor, std::memory_order_relaxed);
   return 0;
 }
 
 int LeaseConnection::send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {
+  SpinGuard guard(lock_);
+  return send_locked(message, type, size, file);
+}
+
+void LeaseConnection::try_send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size) {
+  if (!lock_.try_lock()) return;
+  if (is_open()) send_locked(message, type, size, -1);
+  lock_.unlock();
+}
+
+int LeaseConnection::send_locked(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {
   message->magic = POWERCCL_LEASE_MAGIC;
   message->version = POWERCCL_LEASE_VERSION;
   message->type = static_cast<uint16_t>(type);
   message->size = size;
-  message->serial = ++serial_;
+  message->serial = serial_.fetch_add(1, std::memory_order_relaxed) + 1;
   iovec part = {message, size};
   msghdr envelope = {};
   envelope.msg_iov = &part;
@@ -110,6 +122,7 @@ bool LeaseConnection::trusted() const {
 }
 
 void LeaseConnection::close() {
+  SpinGuard guard(lock_);
   const int descriptor = descriptor_.exchange(-1, std::memory_order_relaxed);
   if (descriptor < 0) return;
   shutdown(descriptor, SHUT_RDWR);

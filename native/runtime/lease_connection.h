@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection to powerccld: whole messages (wire/lease.h) out and in. Nothing here waits longer than it is told to,
-// and what comes in is checked before anybody reads it.
+// and what comes in is checked before anybody reads it. One thread's but for try_send() and forget().
 #ifndef POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #define POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #include <stdint.h>
 
 #include <atomic>
 
+#include "runtime/basics.h"
 #include "wire/lease.h"
 
 namespace powerccl {
@@ -34,8 +35,10 @@ class LeaseConnection {
   // Fills in the header and sends the message, with `file` unless it is -1. 0 or an errno value, at once: EAGAIN where
   // the daemon has not read what it was sent before.
   int send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file = -1);
+  // The same from any thread, without a file. Of no effect where the connection's own thread is at it this moment.
+  void try_send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size);
   // The serial of what was sent last.
-  uint64_t serial() const { return serial_; }
+  uint64_t serial() const { return serial_.load(std::memory_order_relaxed); }
 
   // Waits until `deadline_ns` (CLOCK_MONOTONIC), not at all where that has passed.
   Got receive(LeaseMessage* message, uint64_t deadline_ns);
@@ -49,8 +52,11 @@ class LeaseConnection {
   void forget();
 
  private:
+  int send_locked(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file);
+
+  SpinLock lock_;  // of serial numbers, which must arrive in order, and of the descriptor's number
   std::atomic<int> descriptor_{-1};
-  uint64_t serial_ = 0;
+  std::atomic<uint64_t> serial_{0};
 };
 
 }  // namespace powerccl

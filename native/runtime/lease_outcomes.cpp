@@ -11,6 +11,7 @@ namespace {
 
 constexpr char kAgain[] = "the job goes on at the default clock, and asks again until it is given a lease";
 constexpr int kNoPermission = 4;  // NVML_ERROR_NO_PERMISSION
+constexpr char kCores[] = "its administrator lets cores be leased: core.leases = true in /etc/powerccl/powerccld.toml";
 constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
 
 struct Words {
@@ -61,6 +62,7 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
   const Words* words = words_of(status);
   const char* theirs = reply != nullptr ? reply->text : "";
   hint_ = words != nullptr ? words->hint : kAgain;
+  if (status == POWERCCL_LEASE_NO_DEVICE && thread_ != 0) hint_ = kCores;
   if (status == kNotReachable) {
     snprintf(text_, sizeof(text_), "powerccld cannot be reached at %s (%s)", socket_path_, detail);
   } else if (status == kNoFile) {

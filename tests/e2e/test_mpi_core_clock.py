@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Core clocks during long MPI waits, on a cpufreq made of plain files: down, up again, and never left down."""
+"""Core clocks during long MPI waits, on a cpufreq made of plain files: down, up again, and never left down.
+
+Set by the rank itself, and by a powerccld that leases cores.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lease_client as wire
 import pytest
-from harness import Powerccl
+from harness import Powerccl, eventually
+from lease_client import Client
 from mpi import Mpi
 
+from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_journal
 
 POWERCCL = str(Path(sys.executable).parent / "powerccl")
 USUAL, LOWEST = 2_800_000, 800_000
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +46,28 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture
 def highest(tmp_path: Path) -> Callable[[], int]:
     """A cpufreq folder of the one core; what it says the highest clock is, in kHz."""
-    core = min(os.sched_getaffinity(0))
-    folder = tmp_path / "sys" / "devices" / "system" / "cpu" / f"cpu{core}" / "cpufreq"
+    return cpufreq(tmp_path / "sys", min(os.sched_getaffinity(0)))
+
+
+def cpufreq(sysfs: Path, core: int) -> Callable[[], int]:
+    folder = sysfs / "devices" / "system" / "cpu" / f"cpu{core}" / "cpufreq"
     folder.mkdir(parents=True)
     for name, text in (("scaling_max_freq", USUAL), ("cpuinfo_min_freq", LOWEST), ("affected_cpus", core)):
         (folder / name).write_text(f"{text}\n")
     return lambda: int((folder / "scaling_max_freq").read_text().split()[0])
 
 
-def started(powerccl: Powerccl, sysfs: Path, program: list[str]) -> subprocess.Popen[str]:
-    environment = {**powerccl.environment, "POWERCCL_MPI_CPU_CLOCK": "1", "POWERCCL_SYSFS": str(sysfs)}
-    command = [POWERCCL, "run", "--name", "job", "--", *program]
+def started(
+    powerccl: Powerccl, sysfs: Path, program: list[str], *become: str, folder: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    added = {"POWERCCL_MPI_CPU_CLOCK": "1", "POWERCCL_SYSFS": str(sysfs), **environment}
     return subprocess.Popen(
-        command, cwd=powerccl.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*become, POWERCCL, "run", "--name", "job", "--", *program],
+        cwd=folder or powerccl.folder,
+        env={**powerccl.environment, **added},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -96,3 +114,143 @@ def test_off_by_default(powerccl: Powerccl, program: list[str], highest: Callabl
     job = subprocess.Popen(command, cwd=powerccl.folder, env=environment, stdout=subprocess.DEVNULL)
     assert not until(lambda: highest() == LOWEST, job)  # type: ignore[arg-type]
     assert job.wait(60) == 0
+
+
+# ---- By lease.
+
+
+class CoreDaemon:
+    """A powerccld that leases the cores of such a cpufreq."""
+
+    def __init__(self, native: NativeFiles) -> None:
+        self.native = native
+        self.folder = Path(tempfile.mkdtemp(prefix="powerccld-", dir="/dev/shm"))
+        self.folder.chmod(0o755)
+        self.socket = self.folder / "d.sock"
+        self.log = self.folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, sysfs: Path) -> None:
+        (self.folder / "config").write_text(
+            f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n'
+            '[gpu]\nleases = false\n[core]\nleases = true\n[log]\nlevel = "debug"\n'
+        )
+        command = [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env={**os.environ, "POWERCCL_SYSFS": str(sysfs)}, stderr=log)
+        assert eventually(self.socket.exists), self.log.read_text()
+
+    def holders(self) -> list[int]:
+        """Processes that have a lease."""
+        client = Client(self.socket)
+        serial = client.send(wire.STATUS)
+        pids = []
+        while True:
+            message = client.socket.recv(8192)
+            if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
+                return [pid for pid in pids if pid]
+            pids.append(struct.unpack_from("=I", message, 140)[0])
+
+    def end(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait(30)
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture
+def daemon(native: NativeFiles) -> Iterator[CoreDaemon]:
+    made = CoreDaemon(native)
+    yield made
+    made.end()
+
+
+def asking(daemon: CoreDaemon) -> dict[str, str]:
+    """What a user sets who wants leases although the files may be written, as root's may."""
+    return {"POWERCCL_CLOCKS": "lease", "POWERCCL_LEASE_SOCKET": str(daemon.socket)}
+
+
+def test_leased_for_each_wait(
+    powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
+) -> None:
+    daemon.start(tmp_path / "sys")
+    job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
+    lowered = until(lambda: highest() == LOWEST, job)
+    raised = until(lambda: highest() == USUAL, job)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0, out
+    assert (lowered, raised, highest()) == (True, True, USUAL), out + daemon.log.read_text()
+    (journal,) = powerccl.runs[0].glob("clocks-*.journal")
+    assert not read_journal(journal), "the daemon's, not the agent's"
+
+
+def test_by_somebody_without_rights(
+    powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
+) -> None:
+    """Who may not write cpufreq is given leases without asking for them by name."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to become another user")
+    daemon.start(tmp_path / "sys")
+    home = Path(tempfile.mkdtemp(prefix="powerccl-home-", dir="/dev/shm"))
+    try:
+        sysfs = shutil.copytree(tmp_path / "sys", home / "sys")  # of the same kind; pytest's folders are root's
+        mine = shutil.copy(program[-2], home / "late")
+        os.chown(home, NOBODY, NOBODY)
+        become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        names = {"POWERCCL_LEASE_SOCKET": str(daemon.socket), "HOME": str(home)}
+        job = started(powerccl, sysfs, [*program[:-2], str(mine), "late"], *become, folder=home, **names)
+        lowered = until(lambda: highest() == LOWEST, job)
+        out, _ = job.communicate(timeout=60)
+        assert job.returncode == 0, out
+        assert lowered, out + daemon.log.read_text()
+        assert eventually(lambda: highest() == USUAL, 10)
+        assert f"of user {NOBODY}" in daemon.log.read_text()
+    finally:
+        shutil.rmtree(home)
+
+
+def test_a_killed_rank_leaves_no_leased_core_slow(
+    powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
+) -> None:
+    daemon.start(tmp_path / "sys")
+    job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
+    assert until(lambda: highest() == LOWEST, job), job.communicate(timeout=60)[0] + daemon.log.read_text()
+    (rank,) = daemon.holders()
+    os.kill(rank, signal.SIGKILL)
+    assert eventually(lambda: highest() == USUAL, 10), daemon.log.read_text()
+    job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert not daemon.holders()
+
+
+def test_a_killed_daemon_is_no_matter(
+    powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
+) -> None:
+    daemon.start(tmp_path / "sys")
+    job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
+    assert until(lambda: highest() == LOWEST, job)
+    assert daemon.process
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.socket.unlink()
+    daemon.start(tmp_path / "sys")  # it finds in its state file what to put back
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0, out
+    assert eventually(lambda: highest() == USUAL, 10)
+    assert out.count("cannot be set for now: powerccld has gone") <= 2, out
+
+
+def test_a_refusal_is_said_and_the_job_goes_on(
+    powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
+) -> None:
+    other = max(os.sched_getaffinity(0))
+    if other == min(os.sched_getaffinity(0)):
+        pytest.skip("there is one core")
+    cpufreq(tmp_path / "other", other)  # the daemon has another core to lease
+    daemon.start(tmp_path / "other")
+    job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
+    assert not until(lambda: highest() == LOWEST, job)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0, out
+    assert out.count("powerccld has no such device") == 1, out
+    assert "hint: its administrator lets cores be leased" in out

@@ -62,6 +62,9 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
         "POWERCCL_MPI_BUDGET": "1",
     }
     assert "POWERCCL_MPI_CPU_CLOCK" in mpi_environment({"POWERCCL_CLOCKS": "dry"}, native, "auto", None)[0]
+    leased = {"POWERCCL_CLOCKS": "lease", "POWERCCL_MPI_CPU_CLOCK": "1"}
+    assert mpi_environment(leased, native, "auto", None)[0]["POWERCCL_MPI_CPU_CLOCK"] == "lease"
+    assert "POWERCCL_MPI_CPU_CLOCK" not in mpi_environment({"POWERCCL_CLOCKS": "lease"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
     assert again["LD_PRELOAD"] == added["LD_PRELOAD"]  # not twice in a run within a run
     assert again["POWERCCL_MPI_BUDGET"] == "2.5"
@@ -235,6 +238,32 @@ def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     (native.root / MPI_DOOR).unlink()
     found = {check.name: check for check in mpi_checks.check_mpi(native)}
     assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
+
+
+@pytest.mark.parametrize(
+    ("writable", "leased", "state", "words"),
+    [
+        (True, (0, "no daemon"), "ok", "ranks set them themselves"),
+        (False, (8, ""), "ok", "through powerccld, which leases 8 cores"),
+        (False, (0, "powerccld leases no cores"), "missing", "and powerccld leases no cores: POWERCCL_MPI_CPU_CLOCK"),
+    ],
+)
+def test_doctor_tells_who_sets_core_clocks(
+    writable: bool, leased: tuple[int, str], state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path)
+    monkeypatch.setattr(mpi_checks, "_may_write", lambda _: writable)
+    monkeypatch.setattr(mpi_checks, "_leased_cores", lambda: leased)
+    found = mpi_checks._frequency()
+    assert found.state == state
+    assert words in found.found
+
+
+def test_doctor_without_a_daemon_has_no_cores_to_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERCCL_LEASE_SOCKET", str(tmp_path / "none"))
+    cores, refusal = mpi_checks._leased_cores()
+    assert cores == 0
+    assert "no powerccld listens" in refusal
 
 
 def test_modes_are_those_of_the_environment_table() -> None:

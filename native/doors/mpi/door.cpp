@@ -31,7 +31,8 @@ uint64_t ns_of(const timeval& time) {
 void thread_ends(void* data) {
   ThreadState* thread = static_cast<ThreadState*>(data);
   t_thread = nullptr;
-  if (g_door.armed.load(std::memory_order_acquire)) flush(thread, ticks());
+  if (!g_door.armed.load(std::memory_order_acquire)) return;  // a forked child: all of it is its parent's
+  flush(thread, ticks());
   thread->core.leave();
   thread->taken.store(false, std::memory_order_release);
 }
@@ -117,7 +118,7 @@ void wire_open_mpi() {
 
 void long_wait(void*, bool begins) {
   if (begins) {
-    t_thread->core.lower(&g_door.journal, g_door.sysfs_cores);
+    t_thread->core.lower(&g_door.core_clocks);
   } else {
     t_thread->core.restore();
   }
@@ -127,14 +128,18 @@ void long_wait(void*, bool begins) {
 void manage_core_clocks() {
   device::Error error;
   const char* folder = g_door.environment.run_folder;
-  if (folder[0] == '\0' || device::journal_open(&g_door.journal, folder, &error) != device::kOk) {
+  CoreClocks& clocks = g_door.core_clocks;
+  if (folder[0] == '\0' || device::journal_open(&clocks.journal, folder, &error) != device::kOk) {
     if (g_door.environment.speaks()) {
       say("start the job by `powerccl run`, whose agent puts back what a dead process lowered",
           "core clocks are left alone%s%s", folder[0] == '\0' ? ": there is no run folder" : ": ", error.text);
     }
     return;
   }
-  snprintf(g_door.sysfs_cores, sizeof(g_door.sysfs_cores), "%s/devices/system/cpu", g_door.settings.sysfs);
+  snprintf(clocks.sysfs_cores, sizeof(clocks.sysfs_cores), "%s/devices/system/cpu", g_door.settings.sysfs);
+  clocks.by_lease = g_door.settings.cpu_clock == MpiCpuClock::kLease;
+  clocks.environment = &g_door.environment;
+  clocks.trace = &g_door.trace;
   g_door.plan.long_wait = long_wait;
 }
 
@@ -142,6 +147,8 @@ void forked_child() {
   if (!g_door.armed.exchange(false, std::memory_order_acq_rel)) return;
   t_thread = nullptr;
   g_door.trace.close();
+  const uint32_t threads = g_door.threads.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < threads; ++i) g_door.pool[i].core.forget();
 }
 
 // Everything that needs no MPI_COMM_WORLD. False: this library cannot be worked with.
@@ -164,7 +171,7 @@ bool arm() {
   g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
   g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
   copy_text(g_door.waits, sizeof(g_door.waits), choice.text);
-  if (settings.cpu_clock && settings.mode != MpiMode::kObserve) manage_core_clocks();
+  if (settings.cpu_clock != MpiCpuClock::kOff && settings.mode != MpiMode::kObserve) manage_core_clocks();
   if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_door.environment.speaks()) {
     say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
         library.name);
@@ -271,6 +278,7 @@ void before_finalize(bool world) {
 // A job that ends without MPI_Finalize (exit, MPI_Abort) leaves its last sums all the same.
 __attribute__((destructor)) static void library_ends() {
   before_finalize(false);
+  if (t_thread != nullptr) t_thread->core.leave();
 }
 
 }  // namespace powerccl::mpi

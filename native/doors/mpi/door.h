@@ -63,8 +63,7 @@ struct Door {
   WaitPlan plan;
   char waits[sizeof(WaitChoice::text)] = "";  // how, for people
   TraceWriter trace;
-  device::Journal journal;  // of lowered core clocks
-  char sysfs_cores[PATH_MAX + 32] = "";
+  CoreClocks core_clocks;
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
   std::atomic<uint32_t> threads{0};

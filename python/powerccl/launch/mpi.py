@@ -60,8 +60,11 @@ def mpi_environment(
     others = [name for name in base.get("LD_PRELOAD", "").replace(":", " ").split() if name != door]
     added["LD_PRELOAD"] = ":".join([door, *others])
     added["POWERCCL_MPI"] = mode
-    if base.get("POWERCCL_CLOCKS") in ("dry", "none"):  # said by the user, of all clocks
+    wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks
+    if wish in ("dry", "none"):
         added["POWERCCL_MPI_CPU_CLOCK"] = "0"
+    elif wish == "lease" and base.get("POWERCCL_MPI_CPU_CLOCK") == "1":
+        added["POWERCCL_MPI_CPU_CLOCK"] = "lease"
     if budget_pct is not None:
         added["POWERCCL_MPI_BUDGET"] = f"{budget_pct:g}"
     elif "POWERCCL_MPI_BUDGET" not in base:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.errors import PowercclError
 from powerccl.launch.checks import Check
+from powerccl.launch.leases import connect, socket_path
 from powerccl.launch.native import MPI_DOOR, NativeFiles
 
 LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
@@ -186,6 +188,28 @@ def _frequency() -> Check:
     name = "CPU clocks"
     if not CPU_FREQUENCY.exists():
         return Check(name, "missing", "no cpufreq here: waiting ranks sleep, their cores' clocks stay as they are")
-    if not os.access(CPU_FREQUENCY, os.W_OK):
-        return Check(name, "missing", "cpufreq may not be written here: POWERCCL_MPI_CPU_CLOCK does nothing")
-    return Check(name, "ok", "cpufreq may be written (only with POWERCCL_MPI_CPU_CLOCK=1)")
+    asked = "only with POWERCCL_MPI_CPU_CLOCK=1"
+    if _may_write(CPU_FREQUENCY):
+        return Check(name, "ok", f"ranks set them themselves: cpufreq may be written ({asked})")
+    cores, refusal = _leased_cores()
+    if cores:
+        return Check(name, "ok", f"through powerccld, which leases {cores} cores ({asked})")
+    advice = "the administrator lets cores be leased: core.leases = true in /etc/powerccl/powerccld.toml"
+    text = f"cpufreq may not be written here, and {refusal}: POWERCCL_MPI_CPU_CLOCK does nothing"
+    return Check(name, "missing", text, advice)
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK)
+
+
+def _leased_cores() -> tuple[int, str]:
+    """How many cores powerccld would lease to this user; why, if none."""
+    try:
+        with connect(socket_path(os.environ), "powerccl doctor") as leases:
+            cores = sum(device.core for device in leases.status())
+            if not cores:
+                return 0, "powerccld leases no cores"
+            return (cores, "") if leases.may_lease() else (0, "powerccld gives you no leases")
+    except PowercclError as error:
+        return 0, error.message

@@ -73,9 +73,22 @@ TEST_F(CoreClockTest, AClockThatOtherCoresShareIsLeftAlone) {
   EXPECT_EQ(core_clock_open(&clock, root.c_str(), 5, &error), kBadArgument);
 }
 
-TEST_F(CoreClockTest, ACoreThatSomebodyLoweredIsLeftAlone) {
+TEST_F(CoreClockTest, ACoreThatWasLeftAtItsLowestCanBePutBack) {
   set(3, "scaling_max_freq", "800000\n");
-  EXPECT_EQ(core_clock_open(&clock, root.c_str(), 3, &error), kBadArgument);
+  ASSERT_EQ(core_clock_open(&clock, root.c_str(), 3, &error), kOk) << error.text;
+  EXPECT_EQ(clock.usual_khz, clock.lowest_khz);
+  core_clock_close(&clock);
+}
+
+TEST_F(CoreClockTest, WhetherACoreHasAClockOfItsOwnIsFoundWithoutRights) {
+  std::filesystem::remove(path(3, "scaling_max_freq"));
+  EXPECT_EQ(core_clock_find(&clock, root.c_str(), 3, &error), kOk) << error.text;
+  EXPECT_EQ(clock.lowest_khz, 800000u);
+  EXPECT_LT(clock.file, 0);
+  EXPECT_EQ(core_clock_open(&clock, root.c_str(), 3, &error), kSystem);
+  core(4, "4 5\n");
+  EXPECT_EQ(core_clock_find(&clock, root.c_str(), 4, &error), kBadArgument);
+  EXPECT_EQ(core_clock_find(&clock, root.c_str(), 7, &error), kSystem);
 }
 
 TEST_F(CoreClockTest, WithoutCpufreqItSaysSo) {

@@ -37,10 +37,8 @@ class LeaseTest : public testing::Test {
   }
   int open() {
     socket_ = folder / "socket";
-    LeaseTerms terms;
     terms.socket_path = socket_.c_str();
     terms.run = "run-7";
-    terms.device = "GPU-1";
     terms.debug = true;
     const char* advice = "";
     const int code = lease.open(terms, &client, why, sizeof(why), &advice);
@@ -67,6 +65,7 @@ class LeaseTest : public testing::Test {
   }
 
   Folder folder;
+  LeaseTerms terms{.device = "GPU-1"};
   FakePowerccld daemon{folder / "socket"};
   LeaseClient lease;
   ClockClient client;
