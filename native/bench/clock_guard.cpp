@@ -17,6 +17,8 @@
 namespace powerccl::bench {
 namespace {
 
+constexpr int32_t kCheck = -1;
+
 struct Reply {
   char text[240];  // empty: done
 };
@@ -45,6 +47,11 @@ std::string set_all(const NvmlApi& nvml, const std::vector<nvmlDevice_t>& device
   bool locked = false;
   int32_t mhz = 0;
   while (recv(socket, &mhz, sizeof mhz, 0) == sizeof mhz) {
+    if (mhz == kCheck) {  // nothing undoes a clock while this process lives
+      const Reply holds{};
+      if (send(socket, &holds, sizeof holds, MSG_NOSIGNAL) < 0) break;
+      continue;
+    }
     if (nvml == nullptr && problem.empty()) {
       nvml = NvmlApi::load(problem);
       for (int rank = 0; nvml != nullptr && rank < board.ranks(); ++rank) {
@@ -85,6 +92,10 @@ ClockGuard::ClockGuard(const Board& board, bool consent) {
   socket_ = ends[0];
 }
 
+ClockGuard::ClockGuard(int socket) : socket_(socket) {
+  fcntl(socket_, F_SETFD, FD_CLOEXEC);
+}
+
 ClockGuard::~ClockGuard() {
   if (socket_ >= 0) close(socket_);
   while (child_ > 0 && waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
@@ -92,7 +103,14 @@ ClockGuard::~ClockGuard() {
 }
 
 std::string ClockGuard::set(int mhz) {
-  const int32_t request = mhz;
+  return ask(mhz);
+}
+
+std::string ClockGuard::check() {
+  return ask(kCheck);
+}
+
+std::string ClockGuard::ask(int32_t request) {
   Reply reply{};
   if (socket_ < 0 || send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
       recv(socket_, &reply, sizeof reply, 0) != sizeof reply) {

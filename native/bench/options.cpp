@@ -80,6 +80,7 @@ enum LongOnly {
   kRendezvous,
   kClock,
   kSetClocks,
+  kClockSocket,
   kSettle,
   kSampleMs,
   kEvents,
@@ -128,6 +129,7 @@ const option kLongOptions[] = {
     {"clock", required_argument, nullptr, kClock},
     {"clocks", required_argument, nullptr, kClock},
     {"set-clocks", no_argument, nullptr, kSetClocks},
+    {"clock-socket", required_argument, nullptr, kClockSocket},
     {"settle", required_argument, nullptr, kSettle},
     {"sample-ms", required_argument, nullptr, kSampleMs},
     {"model", required_argument, nullptr, kModel},
@@ -269,6 +271,9 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       break;
     case kSetClocks:
       options.set_clocks = true;
+      break;
+    case kClockSocket:
+      options.clock_socket = parse_integer(value, "--clock-socket", 3, 1 << 20);
       break;
     case kSettle:
       options.settle_s = parse_number(value, "--settle", 0, 60);

@@ -43,6 +43,7 @@ struct Options {
   int gpus = 0;  // 0: all there are
   bool threads = false;
   bool set_clocks = false;  // consent to change a real GPU's clock
+  int clock_socket = -1;    // inherited: who sets clocks in place of the guard, and has that consent
   bool energy = true;
   double min_time_s = -1;  // -1: 0.25 emulated, 1.0 real, 0 without energy
   double settle_s = 0.1;   // collectives run unmeasured after a change of clock

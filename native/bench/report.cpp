@@ -61,7 +61,10 @@ Report::Report(const Options& options, const Setting& setting, const std::vector
       throw Failure(kExitUsage, "cannot write " + options.json_lines + ": " + std::strerror(errno));
     }
   }
-  if (setting_.clock_control == "set") guard_ = std::make_unique<ClockGuard>(board_, options.set_clocks);
+  if (setting_.clock_control == "set") {
+    guard_ = options.clock_socket < 0 ? std::make_unique<ClockGuard>(board_, options.set_clocks)
+                                      : std::make_unique<ClockGuard>(options.clock_socket);
+  }
 }
 
 Report::~Report() {
@@ -112,6 +115,7 @@ int Report::on_clock() {
   if (guard_ == nullptr) return 0;
   const std::string problem = guard_->set(board_.clock_mhz);
   if (problem.empty()) return 0;
+  if (!clock_holds()) return 1;
   setting_.clock_control = "refused";
   setting_.clock_reason = problem;
   std::printf("# Clocks are left as found: %s\n", problem.c_str());
@@ -122,9 +126,17 @@ int Report::on_clock() {
   return 1;
 }
 
+bool Report::clock_holds() {
+  const std::string lost = guard_->check();
+  if (lost.empty()) return true;
+  board_.fail(kExitMissing, "the clock did not hold: " + lost, "what was measured before is kept for --resume");
+  return false;
+}
+
 void Report::on_point() {
   const PointNews news = board_.point;
   const Point& point = plan_[news.index];
+  if (setting_.clock_control == "set" && !clock_holds()) return;  // nobody knows at which clock this was
   Window window;
   window.reason = "--no-energy";
   if (sampler_->running() || options_.energy) window = sampler_->window(news.start_ns, news.end_ns);

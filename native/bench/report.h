@@ -41,6 +41,7 @@ class Report {
  private:
   void on_start();
   int on_clock();
+  bool clock_holds();  // else the run has failed
   void on_point();
   void on_step();
   void table_header();

@@ -27,6 +27,7 @@ sweep
       --grouped           make all_to_all, gather and scatter of sends and receives even where NCCL has the call
       --clocks LIST       repeat at these SM clocks in MHz: 1590,900 or 1590:300:15 or default. Changing a real
                           GPU's clock needs --set-clocks; POWERCCL_CLOCKS=dry forbids it
+      --clock-socket FD   another process sets them (native/bench/README.md); for `powerccl profile`
       --settle SECONDS    run so long unmeasured after each change of clock (0.1)
       --json-lines FILE   write each point when it is measured; --resume: continue FILE
       --skip FILE         leave out the points such a file holds

@@ -61,10 +61,12 @@ def device(
     mhz: tuple[int, int, int] = (0, 0, 1980),
     held_ms: int = 0,
     changes: int = 0,
+    sharers: int = 0,
     run: bytes = b"",
 ) -> bytes:
     body = struct.pack(
-        "=48s64sIIIIIIQQ64s", name.encode(), model.encode(), flags, pid, uid, *mhz, held_ms, changes, run
+        "=48s64sIIIIIIIIQQ64s",
+        *(name.encode(), model.encode(), flags, pid, uid, *mhz, sharers, 0, held_ms, changes, run),
     )
     return message(Type.DEVICE, serial, body)
 
@@ -193,6 +195,7 @@ def test_the_structs_are_those_of_the_header() -> None:
         "hello": leases._HELLO,
         "welcome": leases._WELCOME,
         "acquire": leases._ACQUIRE,
+        "set": leases._SET,
         "drain": leases._DRAIN,
         "reply": leases._REPLY,
         "device": leases._DEVICE,
@@ -456,7 +459,7 @@ def test_models_are_named_where_they_differ(daemon: FakeDaemon) -> None:
 
 
 def test_colour_unless_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Device(UUIDS[0], "Tesla T4", Flag.MINE, 4711, ME, 345, 345, 345, 1000, 1, "train")
+    held = Device(UUIDS[0], "Tesla T4", Flag.MINE, 4711, ME, 345, 345, 345, 1000, 1, 1, "train")
     about = type("About", (), {"server": "powerccld", "draining": False, "dry": False, "emulated": False})()
     monkeypatch.delenv("NO_COLOR", raising=False)
     for wanted in (True, False):

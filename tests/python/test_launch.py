@@ -172,7 +172,14 @@ def test_consent_without_right_and_daemon_runs_dry(
     monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: Path("d.sock") if daemon else None)
     found, said = decide_clocks("percall", False, True, {"POWERCCL_CLOCKS": wish})
     assert found == mode
-    assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
+    if not right and wish:  # what was asked, what takes its place, what to do
+        assert said is not None
+        assert said.startswith("POWERCCL_CLOCKS=nvml sets clocks without powerccld, which takes root")
+        assert (
+            "powerccld is asked instead; unset the variable" if daemon else "dry run, decided but not set; run as"
+        ) in said
+    else:
+        assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
 
 
 def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:

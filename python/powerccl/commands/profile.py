@@ -32,7 +32,11 @@ SIZES = "128K:64M:2"
 @click.option("--name", default="", help="The platform's name; by default from GPU and count.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Profile file to write (.json).")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted profile stopped.")
-@click.option("--set-clocks", is_flag=True, help="Really set GPU clocks; without it, only the clock found is profiled.")
+@click.option(
+    "--set-clocks",
+    is_flag=True,
+    help="Really set GPU clocks (as root or through powerccld). Without it, only the clock found is profiled.",
+)
 @click.option("--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table there.")
 def command(
     emulate: str,
@@ -59,9 +63,7 @@ def command(
     chosen_clocks = _clocks(clocks)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are put back
     try:
-        with Profiling(emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume) as profiling:
-            for line in profiling.remarks:
-                say(line)
+        with Profiling(emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say) as profiling:
             profile = _measure(profiling, started)
             out = profiling.out
     except KeyboardInterrupt:

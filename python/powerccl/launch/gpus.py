@@ -9,11 +9,14 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 NVML = "libnvidia-ml.so.1"
+CUDA = "libcuda.so.1"
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _CAP_SYS_ADMIN = 21
 
@@ -82,20 +85,49 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
 
 def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
     """query_gpus in a process with that environment: how emulated GPUs are seen from outside."""
+    try:
+        return Gpus(**_ask_in(environment, "nvml"))
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
+        return Gpus(reason=f"NVML cannot be asked: {error}")
+
+
+def visible_gpus_in(environment: Mapping[str, str]) -> list[str]:
+    """UUIDs of the GPUs that a program with that environment would use, as CUDA_VISIBLE_DEVICES says; never raises."""
+    try:
+        found = _ask_in(environment, "cuda")
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return []
+    return [str(each) for each in found]
+
+
+def _ask_in(environment: Mapping[str, str], what: str) -> Any:
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "powerccl.launch.gpus", what],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**environment, "PYTHONPATH": path},
+        check=False,
+    )
+    return json.loads(done.stdout)
+
+
+def _cuda_uuids() -> list[str]:
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "powerccl.launch.gpus"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            env={**environment, "PYTHONPATH": path},
-            check=False,
-        )
-        return Gpus(**json.loads(done.stdout))
-    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-        return Gpus(reason=f"NVML cannot be asked: {error}")
+        cuda = ctypes.CDLL(CUDA)
+        count, device, found = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(16)
+        if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+            return []
+        uuids = []
+        for index in range(count.value):
+            if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetUuid(found, device):
+                return []
+            uuids.append(f"GPU-{uuid.UUID(bytes=found.raw)}")
+    except (OSError, AttributeError):
+        return []
+    return uuids
 
 
 def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
@@ -127,4 +159,4 @@ def may_set_clocks() -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(query_gpus())))
+    print(json.dumps(_cuda_uuids() if "cuda" in sys.argv else dataclasses.asdict(query_gpus())))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from powerccl.errors import PowercclError
 
@@ -36,9 +36,10 @@ _HEADER = struct.Struct("=IHHIIQ")
 _HELLO = struct.Struct("=64s")
 _WELCOME = struct.Struct("=iIIIII32s")
 _ACQUIRE = struct.Struct("=48sII")
+_SET = struct.Struct("=QII")
 _DRAIN = struct.Struct("=II")
 _REPLY = struct.Struct("=iIQIIIIQII128s")
-_DEVICE = struct.Struct("=48s64sIIIIIIQQ64s")
+_DEVICE = struct.Struct("=48s64sIIIIIIIIQQ64s")
 _CHUNK = struct.Struct(f"=II{CHUNK_BYTES}s")
 
 
@@ -47,6 +48,8 @@ class Type(IntEnum):
 
     HELLO = 1
     ACQUIRE = 2
+    SET = 3
+    HEARTBEAT = 6
     STATUS = 7
     METRICS = 8
     REVOKE = 9
@@ -90,6 +93,7 @@ class Flag(IntFlag):
     DRAINED = 16
     MINE = 32
     PENDING = 64
+    SHARED = 128
 
 
 _BODIES = {
@@ -147,6 +151,7 @@ class Device:
     now_mhz: int
     held_ms: int
     changes: int
+    sharers: int  # leases on it, all of one user
     run: str
     told: bool = (
         True  # False of what others hold, unless we are an administrator: then only their pid and user are known
@@ -191,6 +196,9 @@ def socket_path(environment: Mapping[str, str]) -> Path:
     return Path(environment.get(SOCKET_VARIABLE) or SOCKET)
 
 
+Session = TypeVar("Session", bound="Leases")
+
+
 class Leases:
     """A session with the daemon, to ask and to tell; it holds no lease. Not for several threads.
 
@@ -204,11 +212,11 @@ class Leases:
         serial = self._send(Type.HELLO, _HELLO.pack(run.encode()[:63]))
         kind, body = self._receive(serial)
         if kind == Type.REPLY and body[0]:  # of one that is full
-            raise RefusedError(body[0], _text(body[10]))
+            raise RefusedError(body[0], text_of(body[10]))
         if kind != Type.WELCOME:
             raise self._not_understood(f"a message of type {kind:d} instead of a welcome")
         status, flags, self.heartbeat_ms, self.gpu_interval_ms, self.core_interval_ms, _, server = body
-        self.server = _text(server)
+        self.server = text_of(server)
         self.flags = Flag(flags)
         if status:
             raise RefusedError(status, "")
@@ -237,11 +245,11 @@ class Leases:
         """Every device the daemon knows, in its order."""
         devices = []
         for fields in self._ask(Type.STATUS, part=Type.DEVICE)[0]:
-            device, name, bits, pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes, run = fields
+            device, name, bits, pid, uid, low_mhz, high_mhz, now_mhz, sharers, _, held_ms, changes, run = fields
             flags = Flag(bits)
             told = not pid or self.admin or Flag.MINE in flags
-            numbers = (pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes)
-            devices.append(Device(_text(device), _text(name), flags, *numbers, _text(run), told))
+            numbers = (pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes, sharers)
+            devices.append(Device(text_of(device), text_of(name), flags, *numbers, text_of(run), told))
         return devices
 
     def may_lease(self) -> bool:
@@ -287,24 +295,37 @@ class Leases:
 
     def _ask(self, kind: Type, body: bytes = b"", part: Type | None = None) -> tuple[list[tuple[Any, ...]], str]:
         """Send a request and wait for its reply; what came before it, and the reply's text."""
-        serial = self._send(kind, body)
+        parts, fields = self._exchange(kind, body, part)
+        if fields[0]:
+            raise RefusedError(fields[0], text_of(fields[10]))
+        return parts, text_of(fields[10])
+
+    def _exchange(
+        self, kind: Type, body: bytes = b"", part: Type | None = None, file: int | None = None
+    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """Send a request, with an open file, and wait for its reply; what came before it, and the reply as it is."""
+        serial = self._send(kind, body, file)
         parts: list[tuple[Any, ...]] = []
         while len(parts) < _MOST_MESSAGES:
             found, fields = self._receive(serial)
             if found == Type.REPLY:
-                if fields[0]:
-                    raise RefusedError(fields[0], _text(fields[10]))
-                return parts, _text(fields[10])
+                return parts, fields
             if found != part:
                 raise self._not_understood(f"a message of type {found:d} in answer to one of type {kind:d}")
             parts.append(fields)
         raise self._not_understood(f"{_MOST_MESSAGES} messages in answer to one")
 
-    def _send(self, kind: Type, body: bytes) -> int:
+    def _unasked(self, kind: Type, fields: tuple[Any, ...]) -> None:
+        """Take what the daemon says of a lease by itself; of no use to a session that holds none."""
+
+    def _send(self, kind: Type, body: bytes, file: int | None = None) -> int:
         self._serial += 1
         header = _HEADER.pack(MAGIC, VERSION, kind, _HEADER.size + len(body), 0, self._serial)
         try:
-            self._socket.send(header + body)
+            if file is None:
+                self._socket.send(header + body)
+            else:
+                socket.send_fds(self._socket, [header + body], [file])
         except BlockingIOError as error:
             raise self._silent() from error
         except (BrokenPipeError, ConnectionResetError):
@@ -324,6 +345,7 @@ class Leases:
                 return kind, fields
             if answers:
                 raise self._not_understood(f"an answer to request {answers}; {serial} was asked")
+            self._unasked(kind, fields)
         raise self._not_understood(f"{_MOST_MESSAGES} messages that nobody asked for")
 
     def _next(self) -> bytes:
@@ -376,13 +398,18 @@ def connect(path: Path, run: str = "powerccl") -> Leases:
         RefusedError: the daemon will have nothing to do with us.
         PowercclError: we may not write to its socket, or it does not answer as it should.
     """
+    return open_session(Leases, path, run)
+
+
+def open_session(kind: type[Session], path: Path, run: str) -> Session:
+    """As connect, for a session that does more."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         # Not settimeout(): with it, connecting to a daemon that does not accept fails at once instead of waiting.
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", SILENCE_S, 0))
         _reach(connected, path)
-        return Leases(path, connected, run)
+        return kind(path, connected, run)
     except BaseException:
         connected.close()
         raise
@@ -437,7 +464,7 @@ def _named(device: str) -> bytes:
     return name
 
 
-def _text(field: bytes) -> str:
+def text_of(field: bytes) -> str:
     """Text of a message, fit for a terminal: names come from other users too."""
     text = field.partition(b"\0")[0].decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform as machine
 import stat
 import tempfile
 import threading
@@ -140,6 +141,27 @@ class PrivateDaemon:
                 )
         except PowercclError:
             return False
+
+
+def find_daemon(
+    native: NativeFiles, folder: Path, environment: Mapping[str, str], emulated: bool, start: bool = True
+) -> tuple[Path, PrivateDaemon | None]:
+    """The socket at which a job asks for clocks: the system's daemon, else this user's own.
+
+    The latter is started with `start`, and then returned too: it is to be ended when the job is over. Emulated GPUs are
+    not the system daemon's, unless one is named.
+
+    Raises:
+        PowercclError, OSError: it could not be started.
+    """
+    system = system_daemon(environment)
+    if system is not None and (environment.get(SOCKET_VARIABLE) or not emulated):
+        return system, None
+    daemon = PrivateDaemon(native, folder, environment, machine.node())
+    if not start:
+        return daemon.listening, None
+    daemon.start()
+    return daemon.listening, daemon
 
 
 def listening_path(environment: Mapping[str, str]) -> Path:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published profiling procedure, driven through powerccl-bench.
 
-First a sweep over pattern, size and clock through plain NCCL; then, at the maximum clock, the same sizes plain and with
-PCCL's own events (`percall` with a table whose every clock is the maximum), to find what those cost. Each point is on
-disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
+First a sweep over pattern, size and clock through plain NCCL; then, at the highest of those clocks, the same sizes
+plain and with PCCL's own events (`percall` with a table whose every clock is that one), to find what those cost. Each
+point is on disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
+
+Clocks are set as `powerccl run --set-clocks` sets them: through leases, unless POWERCCL_CLOCKS=nvml.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from types import TracebackType
 
 from powerccl.errors import PowercclError
 from powerccl.launch.emulation import Emulation, emulated_platform
-from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
-from powerccl.launch.record import Request, record
+from powerccl.launch.record import NO_RIGHT, Request, decide_clocks, record
+from powerccl.launch.swept_clocks import SweptClocks
 from powerccl.platforms.measurements import (
     BenchHeader,
     BenchPoint,
@@ -39,6 +42,7 @@ from powerccl.platforms.store import user_folder
 
 POLL_S = 0.2
 SECONDS_FILE = "seconds"
+GOES_ON = "what was measured before is kept; `powerccl profile --resume` goes on from here"
 
 
 class Profiling:
@@ -54,13 +58,15 @@ class Profiling:
         name: str,
         out: Path | None,
         resume: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.native = find_native()
         self.program = str(self.native.path(BENCH))
         self.emulate = emulate
         self.patterns, self.sizes = patterns, sizes
         self.set_clocks = set_clocks
-        self.remarks: list[str] = []
+        self.say = say
+        self.leased: SweptClocks | None = None  # how clocks are set; None: powerccl-bench does it
         self._wanted = (clocks, name, out, resume)
         self._stack = contextlib.ExitStack()
         self.environment: dict[str, str] = dict(os.environ)
@@ -98,29 +104,41 @@ class Profiling:
         self.name = name or (Path(self.emulate).stem if self.emulate else _platform_name(gpus))
         self.out = out or user_folder() / f"{self.name}.json"
         self.work = self.out.with_suffix(".profiling")
-        self.clocks = self._clocks(gpus, clocks)
         self._prepare(resume)
+        self.clocks = self._clocks(gpus, clocks)
 
     def _clocks(self, gpus: Gpus, wanted: list[int]) -> list[int]:
         """Clocks to sweep; none when they may not be set."""
+        clocks, about_clocks = decide_clocks("percall", gpus.emulated, self.set_clocks, self.environment)
         why = ""
-        if os.environ.get("POWERCCL_CLOCKS") in ("dry", "none"):
-            why = f"POWERCCL_CLOCKS={os.environ['POWERCCL_CLOCKS']}"
+        if self.environment.get("POWERCCL_CLOCKS") in ("dry", "none"):
+            why = f"POWERCCL_CLOCKS={self.environment['POWERCCL_CLOCKS']}"
         elif not gpus.emulated and not self.set_clocks:
             why = "no --set-clocks"
-        elif not gpus.emulated and not may_set_clocks():
-            why = "setting clocks takes root or CAP_SYS_ADMIN"
-        if why:
-            self.remarks.append(f"{why}: only the clock found is profiled, so no minimum clock can be known")
-            return []
-        if not gpus.clocks_mhz and not wanted:
+        elif clocks == "dry":
+            why = NO_RIGHT
+        elif about_clocks:
+            self.say(about_clocks)
+        if not why and not gpus.clocks_mhz and not wanted:
             raise PowercclError("NVML lists no clocks for this GPU", "name them: --clocks 1590,900,450")
+        if clocks == "lease" and not why:
+            self.leased = SweptClocks(self.native, self.work, self.environment, gpus.emulated, self.say)
+            self._stack.callback(self.leased.close)
+            if self.leased.dry:
+                self.leased.release()
+                why = "this powerccld sets no clocks (it runs dry)"
+        if why:
+            self.say(f"{why}: only the clock found is profiled, so no minimum clock can be known")
+            return []
+        if self.leased:
+            return self.leased.choose(gpus.clocks_mhz, wanted)
         return wanted or clocks_to_profile(gpus.clocks_mhz)
 
     def _prepare(self, resume: bool) -> None:
-        if self.work.exists() and not resume:
-            self.remarks.append("starting anew; --resume would have gone on with the interrupted profile")
-            shutil.rmtree(self.work)
+        if not resume and any(self.work.glob("*.jsonl")):
+            self.say("starting anew; --resume would have gone on with the interrupted profile")
+        if not resume:
+            shutil.rmtree(self.work, ignore_errors=True)
         try:
             self.work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -146,17 +164,25 @@ class Profiling:
         sweep = self._sweep("points", self.clocks, lambda done: moved("plain NCCL, every clock", done))
         swept = each * max(len(self.clocks), 1)
         header, points = sweep
-        plain = self._sweep("plain", [], lambda done: moved("plain NCCL, top clock", swept + done))[1]
+        plain = self._sweep("plain", self.clocks[:1], lambda done: moved("plain NCCL, top clock", swept + done))[1]
         provenance = "emulated" if header.emulated else "measured"
-        clocks_set = bool(self.clocks) and header.clock_control == "set"
+        clocks_set = any(point.clock_requested_mhz for point in points)
+        switch: ClockSwitch | None = None
+        if self.leased:
+            with _resumable():
+                switch = self.leased.switch_cost(self.clocks[-1], provenance) if clocks_set else None
+            self.leased.release()  # the ranks' own leases come next
         found = profile_points(points, provenance)
         if not found:
             raise PowercclError("powerccl-bench measured no point", f"see {self.work}/points.log")
         seen = [point.clock_mhz for point in found]
         profile = empty_profile(self.name, header, seen, clocks_set)
+        if self.clocks and not clocks_set:
+            profile.clocks_reason = "the driver refused"
         profile.points = found
         moved("with PCCL's events", swept + each)
-        managed, profile.clock_switch, dry = self._managed(profile, provenance)
+        managed, traced, dry = self._managed(profile, provenance)
+        profile.clock_switch = switch or (traced if clocks_set else None)
         profile.overhead_samples = overhead_samples(plain, managed, provenance)
         profile.overhead = overhead_points(profile.overhead_samples, profile.tolerance_pct / 100)
         if dry:
@@ -177,21 +203,18 @@ class Profiling:
         more = (
             ["--clocks", ",".join(map(str, clocks)), *(["--set-clocks"] if self.set_clocks else [])] if clocks else []
         )
+        leased = self.leased if clocks else None
+        wait = leased.attend if leased else time.sleep
         for arguments in self._arguments(file):
-            with log.open("ab") as output:
-                bench = subprocess.Popen(
-                    [self.program, *arguments, *more],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=self.environment,
-                    start_new_session=True,
-                )
+            bench = self._start_bench([self.program, *arguments, *more], log, leased)
             try:
                 while bench.poll() is None:
                     moved(_count_lines(file))
-                    time.sleep(POLL_S)
+                    with _resumable():
+                        wait(POLL_S)
             except BaseException:
+                if leased:
+                    leased.release()  # powerccl-bench may be waiting for an answer
                 _end(bench)
                 raise
             self._check(bench.returncode, log)
@@ -199,6 +222,23 @@ class Profiling:
         if header is None:
             raise PowercclError("powerccl-bench left no measurements", f"see {log}")
         return header, points
+
+    def _start_bench(self, command: list[str], log: Path, leased: SweptClocks | None) -> subprocess.Popen[bytes]:
+        with contextlib.ExitStack() as stack:
+            inherited = []
+            if leased:
+                inherited.append(stack.enter_context(leased.connect_bench()).fileno())
+                command = [*command, "--clock-socket", str(inherited[0])]
+            output = stack.enter_context(log.open("ab"))
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.environment,
+                start_new_session=True,
+                pass_fds=inherited,
+            )
 
     def _managed(self, profile: PlatformProfile, provenance: str) -> tuple[list[BenchPoint], ClockSwitch | None, bool]:
         """The sizes with each call managed at the maximum clock; what a clock request cost; whether it ran dry."""
@@ -213,7 +253,7 @@ class Profiling:
                 command=[self.program, *arguments],
                 policy="percall",
                 emulate=self.emulate,
-                set_clocks=self.set_clocks,
+                set_clocks=bool(self.clocks),
                 table_text=events_only_table(profile, self.patterns),
                 name="events",
                 runs=self.work / "runs",
@@ -221,8 +261,11 @@ class Profiling:
             )
             recorded = record(request, lambda _: None)
             assert recorded.folder is not None
-            self._check(recorded.ended.code, recorded.folder / request.output)
             clocks = summarise(read_run(recorded.folder)).clocks
+            if profile.clocks_set and (clocks.without_lease or clocks.failed):
+                file.unlink()  # times of calls that set nothing are among these
+                raise PowercclError("clocks could be set no longer while calls that set them were timed", GOES_ON)
+            self._check(recorded.ended.code, recorded.folder / request.output)
             dry = dry or clocks.dry > 0
             if clocks.mean_call_us is not None and clocks.mean_latency_us is not None:
                 switch = ClockSwitch(
@@ -243,6 +286,14 @@ class Profiling:
             f"powerccl-bench ended with {code}: {words[-1] if words else 'no message'}",
             f"its output is in {log}; `powerccl profile --resume` goes on from here",
         )
+
+
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
+    except PowercclError as error:
+        raise PowercclError(f"the clock was lost: {error}", GOES_ON) from error
 
 
 def _platform_name(gpus: Gpus) -> str:

@@ -23,7 +23,7 @@ from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
-from powerccl.launch.leasing import PrivateDaemon, system_daemon
+from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
@@ -35,6 +35,7 @@ POLICIES = ("observe", "percall")
 ELSEWHERE = "name another place with --runs-dir DIR, or run unrecorded with --best-effort"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
+NO_RIGHT = "no right to set clocks (that takes root, CAP_SYS_ADMIN or a powerccld on this machine)"
 
 
 @dataclass
@@ -230,13 +231,16 @@ def decide_clocks(
     may = emulated or may_set_clocks()
     if wish == "nvml" and may:
         return "nvml", None
-    if may or system_daemon(environment):
+    if may:
         return "lease", None
-    return (
-        "dry",
-        "no right to set clocks (that takes root, CAP_SYS_ADMIN or a powerccld on this machine): "
-        "dry run, decided but not set",
-    )
+    asked = ""
+    if wish == "nvml":
+        asked = "POWERCCL_CLOCKS=nvml sets clocks without powerccld, which takes root or CAP_SYS_ADMIN: "
+    if system_daemon(environment):
+        return "lease", f"{asked}powerccld is asked instead; unset the variable, or run as root" if asked else None
+    if asked:
+        return "dry", f"{asked}dry run, decided but not set; run as root, or have powerccld installed here"
+    return "dry", f"{NO_RIGHT}: dry run, decided but not set"
 
 
 def _arrange_leases(
@@ -248,19 +252,12 @@ def _arrange_leases(
     say: Callable[[str], None],
 ) -> tuple[str, Path, PrivateDaemon | None]:
     """Who grants the job's clocks: POWERCCL_CLOCKS, the socket to ask at, and the daemon that was started for it."""
-    named = bool(base.get(SOCKET_VARIABLE))
-    system = system_daemon(base)
-    if system is not None and (named or not emulated):
-        return "lease", system, None
     try:
-        daemon = PrivateDaemon(native, folder, base, machine.node())
-        if not on_node:
-            return "lease", daemon.listening, None
-        daemon.start()
+        listening, daemon = find_daemon(native, folder, base, emulated, start=on_node)
     except (PowercclError, OSError) as error:
         say(f"{error}: dry run, clocks are decided but not set")
         return "dry", Path(SOCKET), None
-    return "lease", daemon.listening, daemon
+    return "lease", listening, daemon
 
 
 def _job_name(command: list[str], environment: Mapping[str, str]) -> str:

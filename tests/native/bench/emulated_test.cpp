@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -225,6 +228,42 @@ TEST_F(Emulated, ClocksAreRestoredAfterSigkill) {
   EXPECT_EQ(process.wait().code, 128 + SIGKILL);
   usleep(500'000);
   EXPECT_GT(clock_in_use(), 1500);
+}
+
+TEST_F(Emulated, ALostClockIsNotMeasured) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  Process process = start({"all_reduce", "-b", "1M", "-e", "4M", "-c", "0", "-n", "2", "--no-energy", "--clocks", "600",
+                           "--json-lines", file("a.jsonl"), "--clock-socket", std::to_string(ends[1])});
+  close(ends[1]);
+  std::vector<int32_t> asked;
+  for (int32_t request = 0; recv(ends[0], &request, sizeof request, 0) == sizeof request;) {
+    asked.push_back(request);
+    char answer[240] = "";
+    if (asked.size() == 3) std::strcpy(answer, "revoked");
+    ASSERT_EQ(send(ends[0], answer, sizeof answer, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof answer));
+  }
+  const Ended ended = process.wait();
+  EXPECT_EQ(asked, (std::vector<int32_t>{600, -1, -1}));
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_NE(ended.err.find("the clock did not hold: revoked"), std::string::npos) << ended.err;
+  const std::string lines = contents(file("a.jsonl"));
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2) << lines;  // the header and the first point
+  close(ends[0]);
+}
+
+TEST_F(Emulated, WhoSetsClocksMayDie) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  close(ends[0]);
+  const int inherited = dup(ends[1]);
+  close(ends[1]);
+  const Ended ended = bench({"all_reduce", "-b", "1M", "-e", "1M", "-c", "0", "-n", "2", "--no-energy", "--clocks",
+                             "600", "--json-lines", file("a.jsonl"), "--clock-socket", std::to_string(inherited)});
+  close(inherited);
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_NE(ended.err.find("the process that sets clocks has died"), std::string::npos) << ended.err;
 }
 
 TEST_F(Emulated, DryWinsOverClocks) {

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl profile` through leases: only clocks that were had are recorded, whatever becomes of the lease."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import IDLE_MHZ, EmulatedMachine, Powerccl, Running, descendants, eventually, name_of
+from lease_client import OK, REVOKE, Client
+from test_daemon import SET_MHZ, Daemon
+
+from powerccl.launch.native import NativeFiles
+
+FEW = ("--patterns", "all_reduce", "--sizes", "8M")
+MANY = ("--patterns", "all_reduce,gather", "--sizes", "2M:8M:2", "--clocks", "900,600")
+POINTS = 2 * 3 * 2
+
+
+@pytest.fixture
+def served(native: NativeFiles, machine: EmulatedMachine) -> Iterator[Daemon]:
+    """A daemon yet to be started; every clock is as usual before and after."""
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    made = Daemon(native, machine)
+    yield made
+    made.end()
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8), "every clock is as usual in the end"
+
+
+def points(folder: Path, name: str = "points.jsonl") -> list[dict[str, Any]]:
+    """What has been measured so far by an unfinished profile."""
+    file = folder / "made.profiling" / name
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [point for point in map(json.loads, lines) if point["type"] == "point"]
+
+
+def at_their_clock(measured: list[dict[str, Any]]) -> bool:
+    """Whether each was measured at the clock that it claims."""
+    return all(abs(point["sm_clock_mhz"] - point["clock_requested_mhz"]) < 1 for point in measured)
+
+
+def begin(on_machine: Powerccl, daemon: Daemon) -> Running:
+    """A profile that has measured a little."""
+    running = on_machine.start("profile", *MANY, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(daemon.socket))
+    assert eventually(lambda: len(points(on_machine.folder)) > 1), running.err.read_text()
+    return running
+
+
+def goes_on(on_machine: Powerccl, daemon: Daemon) -> None:
+    """What the interrupted profile has left is right, and --resume keeps it and measures the rest."""
+    kept = points(on_machine.folder)
+    assert 0 < len(kept) < POINTS
+    assert at_their_clock(kept)
+    done = on_machine("profile", *MANY, "--out", "made.json", "--resume", POWERCCL_LEASE_SOCKET=str(daemon.socket))
+    assert done.code == 0, done.err
+    made = json.loads((on_machine.folder / "made.json").read_text())
+    assert len(made["points"]) == POINTS
+    assert all(abs(point["sm_clock_mhz"] - point["clock_mhz"]) < 1 for point in made["points"])
+    times = {(point["pattern"], point["size_bytes"], point["clock_mhz"]): point["time_us"] for point in made["points"]}
+    for point in kept:
+        where = point["pattern"], point["size_bytes"], point["clock_requested_mhz"]
+        assert times[where] == pytest.approx(point["time_us"], rel=1e-3)
+
+
+def test_clocks_outside_the_administrators_range_are_left_out(
+    served: Daemon, on_machine: Powerccl, tmp_path: Path
+) -> None:
+    for index in range(8):
+        (tmp_path / f"gpu{index}").touch()  # shown to the daemon as /dev/nvidia0 is
+    served.start(f'[gpu]\nmin_mhz = 480\nmax_mhz = 1200\ndevice_files = "{tmp_path}/gpu%"\n')
+    options = (*FEW, "--clocks", "1590,900,480,300", "--out", "made.json")
+    done = on_machine("profile", *options, POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert done.code == 0, done.err
+    assert done.err.count("powerccld sets clocks from 480 to 1200 MHz here: 1590, 300 cannot be profiled") == 1
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert [(point["clock_mhz"], round(point["sm_clock_mhz"])) for point in made["points"]] == [(900, 900), (480, 480)]
+    assert made["clocks_set"]
+    # The emulated driver takes 0.25 ms; the ranks' requests, which come at the same time and queue, are not counted.
+    assert 250 <= made["clock_switch"]["call_us"] <= made["clock_switch"]["latency_us"]
+    assert made["clock_switch"]["requests"] == 64
+    # Plain and managed times are compared at one clock.
+    (sample,) = made["overhead_samples"]
+    assert sample["managed_us"] == pytest.approx(sample["plain_us"], rel=0.1)
+
+
+def test_clocks_are_chosen_within_the_range(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    served.start("[gpu]\nmin_mhz = 900\nmax_mhz = 1000\n")
+    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert done.code == 0, done.err
+    assert "powerccld sets clocks from 900 to 1000 MHz here: clocks outside cannot be profiled" in done.err
+    clocks = [point["clock_mhz"] for point in json.loads((tmp_path / "made.json").read_text())["points"]]
+    assert len(clocks) > 1
+    assert all(900 <= clock <= 1000 for clock in clocks)
+    none = on_machine("profile", *FEW, "--clocks", "600", POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert none.code == 1
+    assert "hint: try --clocks 1000,900" in none.err
+
+
+def test_a_lease_that_is_revoked(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    served.start()
+    running = begin(on_machine, served)
+    assert on_machine("clocks", "--socket", str(served.socket), "--revoke", served.devices[3]).code == 0
+    done = running.wait()
+    assert done.code == 1
+    assert f"the clock was lost: the lease on {served.devices[3]} has ended: it was revoked" in done.err
+    assert "`powerccl profile --resume` goes on from here" in done.err
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    goes_on(on_machine, served)
+
+
+def test_a_daemon_that_is_killed(served: Daemon, on_machine: Powerccl) -> None:
+    served.start()
+    running = begin(on_machine, served)
+    served.kill()
+    served.restart()
+    done = running.wait()
+    assert done.code == 1
+    assert "error: the clock was lost: powerccld at" in done.err
+    goes_on(on_machine, served)
+
+
+def test_a_profile_that_is_stopped_for_too_long(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    served.start("[access]\nheartbeat_ms = 1500\n")
+    running = begin(on_machine, served)
+    os.kill(running.process.pid, signal.SIGSTOP)
+    assert eventually(lambda: "ended (silent)" in served.log.read_text()), served.log.read_text()
+    time.sleep(0.5)  # a point that was under way is over, and waits to be told that it may be written
+    os.kill(running.process.pid, signal.SIGCONT)
+    done = running.wait()
+    assert done.code == 1
+    assert "has ended: this process was not heard of for too long" in done.err
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    goes_on(on_machine, served)
+
+
+def test_a_profile_that_is_killed(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    served.start()
+    running = begin(on_machine, served)
+    bench = [pid for pid in descendants(running.process.pid) if name_of(pid) == "powerccl-bench"]
+    assert bench
+    running.process.kill()
+    assert running.wait().code == -signal.SIGKILL
+    assert eventually(lambda: not any(map(name_of, bench))), "powerccl-bench does not go on without it"
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    goes_on(on_machine, served)
+
+
+def test_leases_lost_while_calls_are_timed(served: Daemon, on_machine: Powerccl) -> None:
+    """The ranks hold their own then, and go on without; what that took is not the time of managed calls."""
+    served.start()
+    administrator = Client(served.socket)
+    options = ("profile", *FEW, "--clocks", "900,600", "--out", "made.json")
+    running = on_machine.start(*options, POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert eventually(lambda: served.log.read_text().count("leased to process") == 16), "the profile's and the ranks'"
+    assert administrator.acquire("", kind=REVOKE).status == OK
+    done = running.wait()
+    assert done.code == 1
+    assert "clocks could be set no longer while calls that set them were timed" in done.err
+    assert "`powerccl profile --resume` goes on from here" in done.err
+    assert not points(on_machine.folder, "managed.jsonl")
+    done = on_machine(*options, "--resume", POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert done.code == 0, done.err
+    assert json.loads((on_machine.folder / "made.json").read_text())["clock_switch"]["requests"] == 64
+
+
+def test_roots_own_daemon(on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    options = ("profile", *MANY, "--out", "made.json")
+    running = on_machine.start(*options)
+    assert eventually(lambda: len(points(on_machine.folder)) > 1), running.err.read_text()
+    (log,) = (on_machine.folder / "made.profiling").glob("powerccld-*.log")
+    assert log.read_text().count(f"leased to process {running.process.pid}") == 8
+    os.kill(running.process.pid, signal.SIGINT)
+    assert "--resume" in running.wait().err
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    done = on_machine(*options, "--resume")
+    assert done.code == 0, done.err
+    made = json.loads((on_machine.folder / "made.json").read_text())
+    assert len(made["points"]) == POINTS
+    assert all(abs(point["sm_clock_mhz"] - point["clock_mhz"]) < 1 for point in made["points"])
+
+
+def test_a_gpu_that_somebody_has(served: Daemon, on_machine: Powerccl) -> None:
+    served.start()
+    other = Client(served.socket, "the other")
+    other.set(other.lease(served.devices[2]), SET_MHZ)
+    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert done.code == 1
+    assert f"{served.devices[2]}: its clock is leased to" in done.err
+    assert f"process {os.getpid()}" in done.err
+    assert "hint: `powerccl clocks` tells more" in done.err
+
+
+def test_set_directly_if_asked_for(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    served.start()
+    options = (*FEW, "--clocks", "900,600", "--out", "made.json")
+    done = on_machine("profile", *options, POWERCCL_CLOCKS="nvml", POWERCCL_LEASE_SOCKET=str(served.socket))
+    assert done.code == 0, done.err
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert [point["clock_mhz"] for point in made["points"]] == [900, 600]
+    assert made["clock_switch"]
+    assert "leased" not in served.log.read_text()
