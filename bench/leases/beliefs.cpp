@@ -12,6 +12,7 @@ struct Belief {
   uint32_t client;
   uint32_t life;
   uint16_t gpu;
+  bool shared;
   int64_t begin_ns, end_ns;
 };
 
@@ -33,7 +34,9 @@ class Reader {
     for (uint32_t i = 0; i < events; ++i) {
       if (slot.event[i].what != What::kGranted) continue;
       const Event& granted = slot.event[i];
-      Belief belief{number, granted.life, granted.gpu, granted.at_ns, killed_ns != 0 ? killed_ns : INT64_MAX};
+      Belief belief{number,        granted.life,
+                    granted.gpu,   granted.detail != 0,
+                    granted.at_ns, killed_ns != 0 ? killed_ns : INT64_MAX};
       for (uint32_t j = i + 1; j < events; ++j) {
         const Event& event = slot.event[j];
         if (event.gpu != granted.gpu || (event.what != What::kLeaving && event.what != What::kTold)) continue;
@@ -54,6 +57,7 @@ class Reader {
       for (size_t j = i + 1; j < beliefs_.size(); ++j) {
         const Belief &first = beliefs_[i], &second = beliefs_[j];
         if (first.gpu != second.gpu || first.life != second.life || first.client == second.client) continue;
+        if (first.shared && second.shared) continue;
         if (second.begin_ns >= first.end_ns || second.begin_ns >= second.end_ns) continue;
         char text[160];
         snprintf(text, sizeof text, "GPU %u: client %u was granted it while client %u held it and had %lld us to go",

@@ -55,6 +55,7 @@ void Client::acquire() {
   const auto gpu = static_cast<uint16_t>(random_.between(0, shared_->gpus - 1));
   auto message = make_message<powerccl_lease_acquire>(POWERCCL_LEASE_ACQUIRE, 0);
   std::memcpy(message.device, shared_->uuid[gpu], sizeof message.device);
+  if (random_.chance(60)) message.flags = POWERCCL_LEASE_SHARED;
   log(What::kAsking, gpu);
   send(message, gpu);
 }

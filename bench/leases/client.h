@@ -30,6 +30,7 @@ class Client {
     uint16_t gpu = 0;
     uint64_t lease = 0;
     bool of_others = false;  // names a lease of another session
+    bool shares = false;     // of an ACQUIRE
     int64_t sent_ns = 0;
   };
 

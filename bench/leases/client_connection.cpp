@@ -103,6 +103,14 @@ void Client::understand(const char* bytes, size_t length) {
     }
     return;
   }
+  if (header.type == POWERCCL_LEASE_SETTLED) {
+    for (Held& held : slot_->held) {
+      if (reply.lease == 0 || held.lease.load() != reply.lease) continue;
+      held.min_mhz.store(reply.min_mhz);
+      held.max_mhz.store(reply.max_mhz);
+    }
+    return;
+  }
   if (header.type != POWERCCL_LEASE_REPLY || header.serial == 0) return;
   const auto found = asked_.find(header.serial);
   if (found == asked_.end())
@@ -127,7 +135,8 @@ void Client::understand_reply(const powerccl_lease_reply& reply, const Asked& as
     if (doomed_) return;
     // Asked for again, and the answer may come when the lease has been given up behind the question.
     if (held.lease.load() == reply.lease || given_up_[asked.gpu] == reply.lease) return;
-    log(What::kGranted, asked.gpu);
+    log(What::kGranted, asked.gpu, asked.shares ? 1 : 0);
+    held.shared.store(asked.shares);
     held.min_mhz.store(0);
     held.max_mhz.store(0);
     held.lease.store(reply.lease);

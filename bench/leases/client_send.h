@@ -17,6 +17,7 @@ void Client::send(Message message, uint16_t gpu, bool of_others) {
   asked.of_others = of_others;
   asked.sent_ns = now_ns();
   if constexpr (requires { message.lease; }) asked.lease = message.lease;
+  if constexpr (requires { message.flags; }) asked.shares = message.flags != 0;
   asked_[header.serial] = asked;
   const auto* bytes = reinterpret_cast<const char*>(&message);
   last_.assign(bytes, bytes + sizeof message);

@@ -255,35 +255,57 @@ int connect_to(const std::string& socket_path) {
   return -1;
 }
 
-bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices) {
-  devices->clear();
+namespace {
+
+// Asks the daemon something that takes no more than a header, and hands on each part of its answer. False: it does not
+// answer.
+template <typename Part>
+bool ask(const std::string& socket, uint16_t type, int64_t patience_ms, uint16_t part_type, std::vector<Part>* parts) {
+  parts->clear();
   Patience patience(patience_ms);
   const int fd = connect_to(socket);
   if (fd < 0) return false;
   const auto hello = make_message<powerccl_lease_hello>(POWERCCL_LEASE_HELLO, 1);
-  const auto query = make_message<powerccl_lease_header>(POWERCCL_LEASE_STATUS, 2);
+  const auto query = make_message<powerccl_lease_header>(type, 2);
   bool whole = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) > 0 && send(fd, &query, sizeof query, MSG_NOSIGNAL) > 0;
   while (whole) {
     pollfd entry{fd, POLLIN, 0};
-    alignas(8) char bytes[sizeof(powerccl_lease_device)];
+    alignas(8) char bytes[8192];
     const int64_t begin_ns = now_ns();
     if (poll(&entry, 1, 20) <= 0) {
       patience.spend(20'000, (now_ns() - begin_ns) / 1000);
       whole = !patience.over();
       continue;
     }
-    whole = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0;
+    const ssize_t length = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    whole = length > 0;
     if (!whole) break;
     powerccl_lease_header header;
     std::memcpy(&header, bytes, sizeof header);
-    if (header.type == POWERCCL_LEASE_DEVICE) {
-      devices->emplace_back();
-      std::memcpy(&devices->back(), bytes, sizeof(powerccl_lease_device));
+    if (header.type == part_type && length == sizeof(Part)) {
+      parts->emplace_back();
+      std::memcpy(&parts->back(), bytes, sizeof(Part));
     }
     if (header.type == POWERCCL_LEASE_REPLY && header.serial == 2) break;
   }
   close(fd);
   return whole;
+}
+
+}  // namespace
+
+bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices) {
+  return ask(socket, POWERCCL_LEASE_STATUS, patience_ms, POWERCCL_LEASE_DEVICE, devices);
+}
+
+int ask_sessions(const std::string& socket, int64_t patience_ms) {
+  std::vector<powerccl_lease_chunk> chunks;
+  if (!ask(socket, POWERCCL_LEASE_METRICS, patience_ms, POWERCCL_LEASE_CHUNK, &chunks)) return -1;
+  std::string page;
+  for (const powerccl_lease_chunk& chunk : chunks) page.append(chunk.text, chunk.length);
+  constexpr char kName[] = "\npowerccl_lease_sessions ";
+  const size_t at = page.find(kName);
+  return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + sizeof kName - 1) - 1;
 }
 
 }  // namespace powerccl::leases

@@ -131,6 +131,8 @@ int marks_in(const std::string& state);
 
 // What the daemon at `socket` says of its devices; false: no whole answer within the time.
 bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices);
+// Connections to the daemon beside the one that asks; -1: it does not answer.
+int ask_sessions(const std::string& socket, int64_t patience_ms);
 
 // ---- Messages
 

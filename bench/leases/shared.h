@@ -15,7 +15,7 @@ enum class Phase : uint32_t { kActing, kSettling, kOver };
 
 enum class What : uint16_t {
   kAsking,    // an ACQUIRE is about to be sent
-  kGranted,   // its answer has been read: the client believes that it holds the GPU
+  kGranted,   // its answer has been read: the client believes that it holds the GPU; `detail`: 1 if shared
   kLeaving,   // the client is about to do what ends its lease
   kTold,      // the daemon said that the lease has ended; `detail` is its status
   kSpoke,     // something that counts as a heartbeat is about to be sent
@@ -35,6 +35,7 @@ struct Event {
 struct Held {
   std::atomic<uint64_t> lease;  // 0: none
   std::atomic<uint32_t> min_mhz, max_mhz;
+  std::atomic<bool> shared;
 };
 
 struct ClientSlot {

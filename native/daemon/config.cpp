@@ -183,6 +183,10 @@ void read_meanings(Config* config, Reader* reader) {
   find_groups(config->access_admin_groups, "admin_groups", &config->admin_gids, reader);
   if (!parse_level(config->log_level, &config->level))
     reader->wrong("log", "level", "is none of error, warning, info and debug");
+  const std::string& sharing = config->gpu_sharing;
+  config->sharing = sharing == "none" ? Sharing::kNone : sharing == "highest" ? Sharing::kHighest : Sharing::kNewest;
+  if (sharing != "none" && sharing != "highest" && sharing != "newest")
+    reader->wrong("gpu", "sharing", "is none of newest, highest and none");
   if (config->gpu_max_mhz != 0 && config->gpu_min_mhz > config->gpu_max_mhz)
     reader->wrong("gpu", "min_mhz", "is above gpu.max_mhz");
   if (config->gpu_usual_min_mhz > config->gpu_usual_max_mhz)

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/sharing.h"
+
 namespace powerccl::daemon {
 
 struct Config {
@@ -25,6 +27,7 @@ struct Config {
   std::vector<uid_t> allowed_uids;
   std::vector<gid_t> allowed_gids, admin_gids;
   int level = 0;  // daemon::Level
+  Sharing sharing = Sharing::kNewest;
 
   bool anybody() const { return allowed_uids.empty() && allowed_gids.empty(); }
 };

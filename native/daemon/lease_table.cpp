@@ -38,7 +38,8 @@ const char* text_of(Ending ending) {
   return "";
 }
 
-void LeaseTable::add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns) {
+void LeaseTable::add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns,
+                            Sharing sharing) {
   for (size_t index = 0; index < devices.size(); ++index) {
     Device device;
     device.about = &devices[index];
@@ -46,6 +47,7 @@ void LeaseTable::add_driver(const std::vector<DeviceAbout>& devices, int64_t int
     device.index = index;
     device.interval_ns = interval_ns;
     device.settle_ns = settle_ns;
+    device.sharing = sharing;
     names_[devices[index].device] = devices_.size();
     if (!devices[index].pci.empty()) names_[devices[index].pci] = devices_.size();
     devices_.push_back(std::move(device));
@@ -63,13 +65,23 @@ DeviceView LeaseTable::view(size_t number) const {
   const Device& device = devices_[number];
   DeviceView view;
   view.about = device.about;
-  if (device.holder) view.holder = &*device.holder;
-  view.held_since_ns = device.held_since_ns;
-  view.changes = device.changes;
-  view.min_mhz = device.min_mhz;
-  view.max_mhz = device.max_mhz;
+  view.leases = device.leases.size();
+  if (!device.leases.empty()) {
+    const Lease& first = device.leases.front();
+    view.holder = &first.holder;
+    view.held_since_ns = first.since_ns;
+    view.changes = first.changes;
+  }
+  view.min_mhz = device.clocks.min_mhz;
+  view.max_mhz = device.clocks.max_mhz;
   view.pending = must_put_back(device);
   return view;
+}
+
+std::vector<Holder> LeaseTable::holders(size_t number) const {
+  std::vector<Holder> holders;
+  for (const Lease& lease : devices_[number].leases) holders.push_back(lease.holder);
+  return holders;
 }
 
 // ---- Requests
@@ -82,16 +94,23 @@ void LeaseTable::refuse(SessionId session, uint64_t serial, int32_t status, cons
   actions_->reply(session, serial, answer);
 }
 
-LeaseTable::Device* LeaseTable::leased(SessionId session, uint64_t lease) {
-  if (lease == 0) return nullptr;
-  for (Device& device : devices_)
-    if (device.lease == lease && device.holder && device.holder->session == session) return &device;
+LeaseTable::Device* LeaseTable::leased(SessionId session, uint64_t number, Lease** lease) {
+  if (number == 0) return nullptr;
+  for (Device& device : devices_) {
+    for (Lease& one : device.leases) {
+      if (one.number != number || one.holder.session != session) continue;
+      *lease = &one;
+      return &device;
+    }
+  }
   return nullptr;
 }
 
 bool LeaseTable::holds_any(SessionId session) const {
-  return std::any_of(devices_.begin(), devices_.end(),
-                     [&](const Device& device) { return device.holder && device.holder->session == session; });
+  return std::any_of(devices_.begin(), devices_.end(), [&](const Device& device) {
+    return std::any_of(device.leases.begin(), device.leases.end(),
+                       [&](const Lease& lease) { return lease.holder.session == session; });
+  });
 }
 
 void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, int64_t now_ns) {
@@ -99,108 +118,135 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
   Answer answer;
   answer.min_mhz = device.about->lowest_mhz;
   answer.max_mhz = device.about->highest_mhz;
-  if (device.holder && device.holder->session != holder.session) {
-    answer.status = POWERCCL_LEASE_HELD;
-    answer.holder_pid = device.holder->pid;
-    answer.holder_uid = device.holder->uid;
-    ++counters_.refused;
+  for (const Lease& lease : device.leases) {
+    if (lease.holder.session != holder.session) continue;
+    answer.lease = lease.number;  // asked for again by who has it
     return actions_->reply(holder.session, serial, answer);
   }
-  if (device.holder) {  // asked for again by who has it
-    answer.lease = device.lease;
-    return actions_->reply(holder.session, serial, answer);
+  if (!device.leases.empty()) {
+    const Holder& first = device.leases.front().holder;
+    const bool together = device.sharing != Sharing::kNone && holder.shares && first.shares;
+    if (!together || first.uid != holder.uid) {
+      answer.status = POWERCCL_LEASE_HELD;
+      answer.holder_pid = first.pid;
+      answer.holder_uid = first.uid;
+      ++counters_.refused;
+      return actions_->reply(holder.session, serial, answer);
+    }
+    answer.flags |= POWERCCL_LEASE_SHARED;
   }
   if (draining) return refuse(holder.session, serial, POWERCCL_LEASE_DRAINING, "the administrator grants none for now");
   if (device.failures > 0)
     return refuse(holder.session, serial, POWERCCL_LEASE_RESTORING, "its clock could not be put back to usual yet");
-  device.holder = holder;
-  device.lease = actions_->new_lease_number();
-  device.held_since_ns = now_ns;
-  device.changes = 0;
+  Lease lease;
+  lease.number = actions_->new_lease_number();
+  lease.holder = holder;
+  lease.since_ns = now_ns;
+  answer.lease = lease.number;
+  if (device.sharing == Sharing::kNewest && !device.leases.empty()) lease.wish = device.leases.front().wish;
   device.warned = false;
-  answer.lease = device.lease;
+  device.leases.push_back(std::move(lease));
   ++counters_.granted;
-  log(kInfo, "%s: leased to process %u of user %u%s%s", device.about->device.c_str(), holder.pid, holder.uid,
-      holder.run.empty() ? "" : ", run ", holder.run.c_str());
+  log(kInfo, "%s: leased to process %u of user %u%s%s%s", device.about->device.c_str(), holder.pid, holder.uid,
+      holder.run.empty() ? "" : ", run ", holder.run.c_str(), device.leases.size() > 1 ? ", who shares it" : "");
   actions_->reply(holder.session, serial, answer);
-}
-
-void LeaseTable::clamp(const Device& device, Wish* wish) {
-  if (wish->max_mhz == 0) return;
-  const uint32_t least = device.about->lowest_mhz, most = device.about->highest_mhz;
-  const uint32_t min_mhz = std::clamp(wish->min_mhz, least, most), max_mhz = std::clamp(wish->max_mhz, least, most);
-  if (min_mhz != wish->min_mhz || max_mhz != wish->max_mhz) {
-    wish->flags |= POWERCCL_LEASE_CLAMPED;
-    ++counters_.clamped;
+  if (!device.clocks.usual()) {
+    Answer present;
+    present.lease = answer.lease;
+    present.flags = POWERCCL_LEASE_SHARED;
+    present.min_mhz = device.clocks.min_mhz;
+    present.max_mhz = device.clocks.max_mhz;
+    actions_->tell(holder.session, POWERCCL_LEASE_SETTLED, present);
   }
-  wish->min_mhz = min_mhz;
-  wish->max_mhz = max_mhz;
+  proceed(device, now_ns);  // the clock may be one that it has not wished for
 }
 
-void LeaseTable::set(SessionId session, uint64_t serial, uint64_t lease, uint32_t min_mhz, uint32_t max_mhz,
+uint32_t LeaseTable::clamp(const Device& device, Clocks* wish) {
+  if (wish->usual()) return 0;
+  const uint32_t least = device.about->lowest_mhz, most = device.about->highest_mhz;
+  const Clocks clamped{std::clamp(wish->min_mhz, least, most), std::clamp(wish->max_mhz, least, most)};
+  if (clamped == *wish) return 0;
+  *wish = clamped;
+  ++counters_.clamped;
+  return POWERCCL_LEASE_CLAMPED;
+}
+
+void LeaseTable::set(SessionId session, uint64_t serial, uint64_t number, uint32_t min_mhz, uint32_t max_mhz,
                      int64_t now_ns) {
-  Device* device = leased(session, lease);
+  Lease* lease = nullptr;
+  Device* device = leased(session, number, &lease);
   if (device == nullptr) return refuse(session, serial, POWERCCL_LEASE_NONE, "this session has no such lease");
   if (min_mhz > max_mhz || (min_mhz == 0 && max_mhz != 0))
     return refuse(session, serial, POWERCCL_LEASE_BAD_MESSAGE, "impossible clocks");
-  Wish wish{session, serial, min_mhz, max_mhz, 0};
-  clamp(*device, &wish);
+  Asker asker{session, serial, number, 0, {min_mhz, max_mhz}};
+  asker.flags = clamp(*device, &asker.wish);
+  lease->wish = asker.wish;
+  device->wisher = number;
+  if (device->sharing == Sharing::kNewest)
+    for (Lease& other : device->leases) other.wish = asker.wish;
   if (device->waiting) {
     Answer answer;
     answer.status = POWERCCL_LEASE_SUPERSEDED;
-    answer.lease = device->lease;
+    answer.lease = device->waiting->lease;
     ++counters_.superseded;
     actions_->reply(device->waiting->session, device->waiting->serial, answer);
   }
-  device->waiting = wish;
+  device->waiting = asker;
   proceed(*device, now_ns);
 }
 
-void LeaseTable::read(SessionId session, uint64_t serial, uint64_t lease) {
-  Device* device = leased(session, lease);
+void LeaseTable::read(SessionId session, uint64_t serial, uint64_t number) {
+  Lease* lease = nullptr;
+  const Device* device = leased(session, number, &lease);
   if (device == nullptr) return refuse(session, serial, POWERCCL_LEASE_NONE, "this session has no such lease");
-  actions_->run(device->driver, job_of(*device, Job::kRead, {session, serial, 0, 0, 0}));
+  actions_->run(device->driver, job_of(*device, Job::kRead, {}, {session, serial, number, 0, {}}));
 }
 
-void LeaseTable::release(SessionId session, uint64_t serial, uint64_t lease, int64_t now_ns) {
-  Device* device = leased(session, lease);
+void LeaseTable::release(SessionId session, uint64_t serial, uint64_t number, int64_t now_ns) {
+  Lease* lease = nullptr;
+  Device* device = leased(session, number, &lease);
   if (device == nullptr) return refuse(session, serial, POWERCCL_LEASE_NONE, "this session has no such lease");
-  drop(*device, Ending::kReleased, false, now_ns);
+  drop(*device, static_cast<size_t>(lease - device->leases.data()), Ending::kReleased, false, now_ns);
   actions_->reply(session, serial, Answer{});
 }
 
 void LeaseTable::end(size_t number, Ending ending, int64_t now_ns) {
-  if (devices_[number].holder) drop(devices_[number], ending, true, now_ns);
+  Device& device = devices_[number];
+  while (!device.leases.empty()) drop(device, device.leases.size() - 1, ending, true, now_ns);
 }
 
 void LeaseTable::end_session(SessionId session, Ending ending, int64_t now_ns) {
+  const bool tell = ending != Ending::kGone && ending != Ending::kReleased;
   for (Device& device : devices_)
-    if (device.holder && device.holder->session == session)
-      drop(device, ending, ending != Ending::kGone && ending != Ending::kReleased, now_ns);
+    for (size_t i = device.leases.size(); i-- > 0;)
+      if (device.leases[i].holder.session == session) drop(device, i, ending, tell, now_ns);
 }
 
-void LeaseTable::drop(Device& device, Ending ending, bool tell, int64_t now_ns) {
-  const Holder holder = device.holder.value_or(Holder{});
+void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, int64_t now_ns) {
+  const Lease lease = device.leases[which];
+  device.leases.erase(device.leases.begin() + static_cast<std::ptrdiff_t>(which));
   Answer answer;
-  answer.lease = device.lease;
+  answer.lease = lease.number;
   answer.status = ending == Ending::kMissed    ? POWERCCL_LEASE_MISSED
                   : ending == Ending::kRevoked ? POWERCCL_LEASE_REVOKED
                                                : POWERCCL_LEASE_STOPPING;
-  log(kInfo, "%s: lease of process %u ended (%s) after %llu clock change%s", device.about->device.c_str(), holder.pid,
-      text_of(ending), static_cast<unsigned long long>(device.changes), device.changes == 1 ? "" : "s");
+  log(kInfo, "%s: lease of process %u ended (%s) after %llu clock change%s", device.about->device.c_str(),
+      lease.holder.pid, text_of(ending), static_cast<unsigned long long>(lease.changes), lease.changes == 1 ? "" : "s");
   ++counters_.ended[static_cast<int>(ending)];
-  if (device.waiting) {
+  if (device.waiting && device.waiting->lease == lease.number) {
     Answer late = answer;
     if (ending == Ending::kReleased) late.status = POWERCCL_LEASE_NONE;
     if (ending != Ending::kGone) actions_->reply(device.waiting->session, device.waiting->serial, late);
     device.waiting.reset();
   }
-  // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
-  if (device.busy || device.other) device.put_back = true;
-  device.holder.reset();
-  device.lease = 0;
-  device.settle_at_ns = 0;
-  if (tell) actions_->tell(holder.session, POWERCCL_LEASE_ENDED, answer);
+  if (device.sharing == Sharing::kNewest && device.wisher == lease.number)
+    for (Lease& other : device.leases) other.wish = {};
+  if (device.leases.empty()) {
+    // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
+    if (device.busy || device.other) device.put_back = true;
+    device.settle_at_ns = 0;
+  }
+  if (tell) actions_->tell(lease.holder.session, POWERCCL_LEASE_ENDED, answer);
   proceed(device, now_ns);
 }
 
@@ -212,6 +258,7 @@ void LeaseTable::put_back(size_t number, const std::string& mark, int64_t now_ns
   device.other = true;
   device.put_back = true;
   device.retry_ns = 0;
+  forget_wishes(&device, {});
   proceed(device, now_ns);
 }
 
@@ -220,40 +267,78 @@ void LeaseTable::put_back_all(int64_t now_ns) {
 }
 
 bool LeaseTable::must_put_back(const Device& device) const {
-  return device.put_back || (device.other && !device.holder);
+  return device.put_back || (device.other && device.leases.empty());
 }
 
 // ---- What is due
 
+LeaseTable::Clocks LeaseTable::highest_wish(const Device& device) {
+  Clocks highest;
+  for (const Lease& lease : device.leases) {
+    if (lease.wish.usual()) return {};
+    highest.min_mhz = std::max(highest.min_mhz, lease.wish.min_mhz);
+    highest.max_mhz = std::max(highest.max_mhz, lease.wish.max_mhz);
+  }
+  return highest;
+}
+
+void LeaseTable::forget_wishes(Device* device, const Clocks& instead) {
+  if (device->sharing == Sharing::kNewest && device->waiting) return;  // its wish is everybody's
+  for (Lease& lease : device->leases) {
+    const bool waits = device->waiting && device->waiting->lease == lease.number;
+    if (!waits && !lease.wish.usual()) lease.wish = instead;
+  }
+}
+
+void LeaseTable::answer_with_present(const Device& device, const Asker& asker) {
+  Answer answer;
+  answer.lease = asker.lease;
+  answer.flags = asker.flags;
+  answer.min_mhz = device.clocks.min_mhz;
+  answer.max_mhz = device.clocks.max_mhz;
+  if (!(device.clocks == asker.wish)) answer.flags |= POWERCCL_LEASE_SHARED;
+  actions_->reply(asker.session, asker.serial, answer);
+}
+
 void LeaseTable::proceed(Device& device, int64_t now_ns) {
   if (device.busy) return;
   if (must_put_back(device)) {
-    if (now_ns >= device.retry_ns) start_restore(device, Wish{});
+    // A wish that waits is carried out, and answered, behind it.
+    if (now_ns >= device.retry_ns) {
+      device.busy = true;
+      device.settle_at_ns = 0;
+      actions_->run(device.driver, job_of(device, Job::kRestore, {}, {}));
+    }
     return;
   }
-  if (!device.waiting) return;
-  const Wish wish = *device.waiting;
-  if (wish.max_mhz == 0) {
+  const Clocks highest = highest_wish(device);
+  if (highest.usual() && device.other) return start_restore(device);
+  // Back to usual may be asked for any number of times, so what is there already costs the driver nothing.
+  if (highest.usual() && device.waiting) {
+    answer_with_present(device, *device.waiting);
     device.waiting.reset();
-    // Back to usual may be asked for any number of times, so what is there already costs the driver nothing.
-    if (device.other) return start_restore(device, wish);
-    Answer answer;
-    answer.lease = device.lease;
-    return actions_->reply(wish.session, wish.serial, answer);
   }
-  if (now_ns < device.allowed_ns) return;
-  device.waiting.reset();
-  start_set(device, wish, now_ns);
+  if (highest.usual() || (!device.waiting && highest == device.clocks)) return;
+  if (now_ns >= device.allowed_ns) return start_set(device, highest, now_ns);
+  // Who shares the device may want to take the wish back at any time, so is not kept waiting.
+  if (device.waiting && device.leases.size() > 1) {
+    answer_with_present(device, *device.waiting);
+    device.waiting.reset();
+  }
 }
 
-void LeaseTable::start_set(Device& device, const Wish& wish, int64_t now_ns) {
+void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns) {
+  const Asker asker = device.waiting.value_or(Asker{});
+  device.waiting.reset();
   if (device.mark.empty()) {
     const std::string mark = actions_->mark_of(device.driver, device.index);
-    const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.holder.value_or(Holder{}));
+    const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.leases.front().holder);
     if (error != 0) {
       log(kError, "%s: no clock is set, as its mark cannot be written: %s", device.about->device.c_str(),
           std::strerror(error));
-      return refuse(wish.session, wish.serial, POWERCCL_LEASE_SYSTEM,
+      forget_wishes(&device, {});
+      if (asker.session == 0) return;
+      return refuse(asker.session, asker.serial, POWERCCL_LEASE_SYSTEM,
                     std::string("its mark cannot be written: ") + std::strerror(error));
     }
     device.mark = mark;
@@ -261,27 +346,30 @@ void LeaseTable::start_set(Device& device, const Wish& wish, int64_t now_ns) {
   device.allowed_ns = now_ns + device.interval_ns;
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->run(device.driver, job_of(device, Job::kSet, wish));
+  actions_->run(device.driver, job_of(device, Job::kSet, clocks, asker));
 }
 
-void LeaseTable::start_restore(Device& device, const Wish& wish) {
+void LeaseTable::start_restore(Device& device) {
+  const Asker asker = device.waiting.value_or(Asker{});
+  device.waiting.reset();
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->run(device.driver, job_of(device, Job::kRestore, wish));
+  actions_->run(device.driver, job_of(device, Job::kRestore, {}, asker));
 }
 
-Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Wish& wish) const {
+Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const {
   Job job;
   job.kind = kind;
   job.device = number_of(device);
   job.index = device.index;
-  job.min_mhz = wish.min_mhz;
-  job.max_mhz = wish.max_mhz;
+  job.min_mhz = clocks.min_mhz;
+  job.max_mhz = clocks.max_mhz;
   if (kind == Job::kRestore) job.mark = device.mark;
-  job.session = wish.session;
-  job.serial = wish.serial;
-  job.lease = device.lease;
-  job.flags = wish.flags;
+  job.session = asker.session;
+  job.serial = asker.serial;
+  job.lease = asker.lease;
+  job.flags = asker.flags;
+  if (kind != Job::kRead && asker.session != 0 && !(clocks == asker.wish)) job.flags |= POWERCCL_LEASE_SHARED;
   return job;
 }
 
@@ -307,23 +395,25 @@ void LeaseTable::done(const Done& done, int64_t now_ns) {
   if (done.job.kind == Job::kSet)
     set_done(device, done.job, done.outcome, now_ns);
   else
-    restore_done(device, done.outcome, now_ns);
+    restore_done(device, done.job, done.outcome, now_ns);
   proceed(device, now_ns);
 }
 
 void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
     device.other = true;
-    device.min_mhz = job.min_mhz;
-    device.max_mhz = job.max_mhz;
-    if (device.lease == job.lease) ++device.changes;
+    device.clocks = {job.min_mhz, job.max_mhz};
+    const bool theirs = !device.put_back;  // not of one who has left meanwhile
+    if (theirs) count_change(&device);
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
-    if (!arrived && device.holder) device.settle_at_ns = now_ns + device.settle_ns;
+    if (!arrived && !device.leases.empty()) device.settle_at_ns = now_ns + device.settle_ns;
+    if (theirs) tell_holders(device, job.session, outcome);
     log(kDebug, "%s: set to %u to %u MHz, reads %u MHz, %u us, reasons 0x%llx", device.about->device.c_str(),
         job.min_mhz, job.max_mhz, outcome.now_mhz, outcome.driver_us, static_cast<unsigned long long>(outcome.reasons));
   } else {
     ++counters_.driver_failures;
+    forget_wishes(&device, outcome.untouched ? device.clocks : Clocks{});
     log(kWarning, "%s: cannot be set to %u to %u MHz: %s", device.about->device.c_str(), job.min_mhz, job.max_mhz,
         outcome.text.c_str());
     if (!outcome.untouched) {
@@ -335,17 +425,18 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
   }
 }
 
-void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t now_ns) {
+void LeaseTable::restore_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
     if (device.failures > 0) log(kInfo, "%s: put back to usual at last", device.about->device.c_str());
+    if (!device.put_back) count_change(&device);
     device.other = false;
     device.put_back = false;
-    device.min_mhz = device.max_mhz = 0;
+    device.clocks = {};
     device.failures = 0;
     device.retry_ns = 0;
-    if (device.holder) ++device.changes;
     ++counters_.restores;
     forget_mark(device);
+    tell_holders(device, job.session, outcome);
     log(kDebug, "%s: back to usual, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {
     ++counters_.restore_failures;
@@ -358,21 +449,34 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
   }
 }
 
-void LeaseTable::read_done(Device& device, const Outcome& outcome) {
-  if (!device.holder || device.max_mhz == 0 || outcome.code != 0) return;
+void LeaseTable::count_change(Device* device) {
+  for (Lease& lease : device->leases) ++lease.changes;
+}
+
+void LeaseTable::tell_holders(const Device& device, SessionId asker, const Outcome& outcome) {
   Answer answer;
-  answer.lease = device.lease;
-  answer.min_mhz = device.min_mhz;
-  answer.max_mhz = device.max_mhz;
+  answer.min_mhz = device.clocks.min_mhz;
+  answer.max_mhz = device.clocks.max_mhz;
   answer.outcome = outcome;
-  const bool arrived = outcome.now_mhz >= device.min_mhz && outcome.now_mhz <= device.max_mhz;
+  if (device.leases.size() > 1) answer.flags = POWERCCL_LEASE_SHARED;
+  for (const Lease& lease : device.leases) {
+    if (lease.holder.session == asker) continue;
+    answer.lease = lease.number;
+    actions_->tell(lease.holder.session, POWERCCL_LEASE_SETTLED, answer);
+  }
+}
+
+void LeaseTable::read_done(Device& device, const Outcome& outcome) {
+  if (device.leases.empty() || device.clocks.usual() || outcome.code != 0) return;
+  const Clocks& clocks = device.clocks;
+  const bool arrived = outcome.now_mhz >= clocks.min_mhz && outcome.now_mhz <= clocks.max_mhz;
   if (!arrived && !device.warned) {
     device.warned = true;
     log(kWarning, "%s: set to %u to %u MHz and reads %u MHz (reasons 0x%llx); not said again in this lease",
-        device.about->device.c_str(), device.min_mhz, device.max_mhz, outcome.now_mhz,
+        device.about->device.c_str(), clocks.min_mhz, clocks.max_mhz, outcome.now_mhz,
         static_cast<unsigned long long>(outcome.reasons));
   }
-  actions_->tell(device.holder->session, POWERCCL_LEASE_SETTLED, answer);
+  tell_holders(device, 0, outcome);
 }
 
 void LeaseTable::advance(int64_t now_ns) {
@@ -380,7 +484,7 @@ void LeaseTable::advance(int64_t now_ns) {
     proceed(device, now_ns);
     if (device.settle_at_ns == 0 || now_ns < device.settle_at_ns) continue;
     device.settle_at_ns = 0;
-    actions_->run(device.driver, job_of(device, Job::kRead, Wish{}));
+    actions_->run(device.driver, job_of(device, Job::kRead, {}, {}));
   }
 }
 
@@ -391,7 +495,7 @@ int64_t LeaseTable::next_ns() const {
     if (device.busy) continue;
     if (must_put_back(device))
       next = std::min(next, device.retry_ns);
-    else if (device.waiting)
+    else if (device.waiting || !(highest_wish(device) == device.clocks))
       next = std::min(next, device.allowed_ns);
   }
   return next;

@@ -3,9 +3,12 @@
 // known here: time comes in as an argument, and what is to be done goes out through Actions, so that any order of
 // events can be tried in a test.
 //
-// What holds at every moment: a device has at most one lease and one job under way; its clock is other than usual only
-// while the state file has its mark; and when it has no lease, its clock is usual or a job to make it so is under way
-// or due.
+// What holds at every moment: a device has at most one lease, or several that one user shares, and one job under way;
+// its clock is other than usual only while the state file has its mark; and when it has no lease, its clock is usual or
+// a job to make it so is under way or due.
+//
+// Those who share a device each have a wish, and the highest is carried out. Where the newest is to count instead
+// (Sharing), it is made everybody's.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,6 +18,7 @@
 
 #include "daemon/driver.h"
 #include "daemon/job.h"
+#include "daemon/sharing.h"
 #include "wire/lease.h"
 
 namespace powerccl::daemon {
@@ -25,6 +29,7 @@ struct Holder {
   SessionId session = 0;
   uint32_t uid = 0, pid = 0;
   std::string run;
+  bool shares = false;  // with others of the same user who do so too
 };
 
 struct Answer {
@@ -59,7 +64,8 @@ class Actions {
 // What can be said of a device.
 struct DeviceView {
   const DeviceAbout* about = nullptr;
-  const Holder* holder = nullptr;  // null: nobody
+  const Holder* holder = nullptr;  // of those who share it the first; null: nobody
+  size_t leases = 0;
   int64_t held_since_ns = 0;
   uint64_t changes = 0;
   uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: usual
@@ -78,11 +84,12 @@ class LeaseTable {
   explicit LeaseTable(Actions* actions) : actions_(actions) {}
 
   // Before anything else: the devices of a driver, and the least time between two clocks set on one of them.
-  void add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns);
+  void add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns, Sharing sharing);
   // The number of a device by one of its names.
   std::optional<size_t> find(const std::string& name) const;
   size_t size() const { return devices_.size(); }
   DeviceView view(size_t device) const;
+  std::vector<Holder> holders(size_t device) const;
 
   // A device that was left with another clock by an earlier daemon: `mark` is what the state file said. It is put back
   // now, and again until that succeeds.
@@ -95,7 +102,7 @@ class LeaseTable {
   void set(SessionId session, uint64_t serial, uint64_t lease, uint32_t min_mhz, uint32_t max_mhz, int64_t now_ns);
   void read(SessionId session, uint64_t serial, uint64_t lease);
   void release(SessionId session, uint64_t serial, uint64_t lease, int64_t now_ns);
-  // Ends the device's lease, if it has one, and tells its holder.
+  // Ends the device's leases, if it has any, and tells their holders.
   void end(size_t device, Ending ending, int64_t now_ns);
   // All leases of a session; it hears of it unless it is gone or has released them.
   void end_session(SessionId session, Ending ending, int64_t now_ns);
@@ -114,50 +121,71 @@ class LeaseTable {
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Wish {
+  struct Clocks {
+    uint32_t min_mhz = 0, max_mhz = 0;  // 0: usual
+    bool usual() const { return max_mhz == 0; }
+    bool operator==(const Clocks& other) const { return min_mhz == other.min_mhz && max_mhz == other.max_mhz; }
+  };
+  struct Lease {
+    uint64_t number = 0;
+    Holder holder;
+    Clocks wish;
+    int64_t since_ns = 0;
+    uint64_t changes = 0;
+  };
+  // Whom to answer when a clock has been set.
+  struct Asker {
     SessionId session = 0;
     uint64_t serial = 0;
-    uint32_t min_mhz = 0, max_mhz = 0;  // 0: usual
+    uint64_t lease = 0;
     uint32_t flags = 0;
+    Clocks wish;
   };
   struct Device {
     const DeviceAbout* about = nullptr;
     size_t driver = 0, index = 0;
     int64_t interval_ns = 0, settle_ns = 0;
+    Sharing sharing = Sharing::kNewest;
 
-    std::optional<Holder> holder;
-    uint64_t lease = 0;
-    int64_t held_since_ns = 0;
-    uint64_t changes = 0;
-    bool warned = false;  // once a lease that its clock does not arrive
+    std::vector<Lease> leases;
+    uint64_t wisher = 0;  // the lease that wished last
+    bool warned = false;  // once a holder that its clock does not arrive
 
-    std::string mark;                   // what the state file holds; empty: nothing
-    bool other = false;                 // the clock is, or may be, other than usual
-    uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: usual or not known
-    bool put_back = false;              // to be put back whoever holds it
-    int failures = 0;                   // of putting it back, in a row
+    std::string mark;       // what the state file holds; empty: nothing
+    bool other = false;     // the clock is, or may be, other than usual
+    Clocks clocks;          // set; usual, or not known
+    bool put_back = false;  // to be put back whoever holds it
+    int failures = 0;       // of putting it back, in a row
     int64_t retry_ns = 0;
 
-    bool busy = false;            // a job is under way
-    std::optional<Wish> waiting;  // the newest that is not yet allowed, or finds it busy
+    bool busy = false;             // a job is under way
+    std::optional<Asker> waiting;  // the newest, while it is not yet allowed or finds the device busy
     int64_t allowed_ns = 0;
     int64_t settle_at_ns = 0;  // 0: not to be read again
   };
 
-  Device* leased(SessionId session, uint64_t lease);
+  Device* leased(SessionId session, uint64_t number, Lease** lease);
   size_t number_of(const Device& device) const { return static_cast<size_t>(&device - devices_.data()); }
   void refuse(SessionId session, uint64_t serial, int32_t status, const std::string& text);
-  void clamp(const Device& device, Wish* wish);
+  // Of a wish that is carried out already, or is not to be for now.
+  void answer_with_present(const Device& device, const Asker& asker);
+  uint32_t clamp(const Device& device, Clocks* wish);
+  static Clocks highest_wish(const Device& device);
+  // What could not be carried out is not tried again by itself: those who do not wait for an answer wish for this.
+  static void forget_wishes(Device* device, const Clocks& instead);
   // Starts what is due on a device that is not busy.
   void proceed(Device& device, int64_t now_ns);
   bool must_put_back(const Device& device) const;
-  void start_set(Device& device, const Wish& wish, int64_t now_ns);
-  void start_restore(Device& device, const Wish& wish);
-  Job job_of(const Device& device, Job::Kind kind, const Wish& wish) const;
+  void start_set(Device& device, const Clocks& clocks, int64_t now_ns);
+  void start_restore(Device& device);
+  Job job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const;
   void set_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns);
-  void restore_done(Device& device, const Outcome& outcome, int64_t now_ns);
+  void restore_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns);
   void read_done(Device& device, const Outcome& outcome);
-  void drop(Device& device, Ending ending, bool tell, int64_t now_ns);
+  // All holders but `asker`, who has been answered.
+  void tell_holders(const Device& device, SessionId asker, const Outcome& outcome);
+  void count_change(Device* device);
+  void drop(Device& device, size_t which, Ending ending, bool tell, int64_t now_ns);
   void forget_mark(Device& device);
 
   Actions* actions_;

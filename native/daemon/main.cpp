@@ -108,7 +108,7 @@ int run(const Options& options) {
   }
   const char* sysfs = std::getenv("POWERCCL_SYSFS");
   if (config.core_leases) {
-    if (cores.open(sysfs != nullptr && *sysfs != '\0' ? sysfs : "/sys", settings.dry, &reason))
+    if (cores.open(sysfs != nullptr && *sysfs != '\0' ? sysfs : "/sys", settings.dry, state.left(), &reason))
       drivers.push_back(&cores);
     else
       log(kError, "no core can be leased: %s", reason.c_str());

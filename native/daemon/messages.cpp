@@ -61,8 +61,9 @@ bool decode(const void* bytes, size_t length, Request* request) {
     case POWERCCL_LEASE_REVOKE:
     case POWERCCL_LEASE_RESTORE: {
       powerccl_lease_acquire acquire;
-      if (!copy(bytes, length, &acquire)) return false;
+      if (!copy(bytes, length, &acquire) || (acquire.flags & ~POWERCCL_LEASE_SHARED) != 0) return false;
       request->thread = acquire.thread;
+      request->shares = acquire.flags != 0;
       return get_text(acquire.device, sizeof acquire.device, &request->device);
     }
     case POWERCCL_LEASE_SET:

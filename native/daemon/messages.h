@@ -17,6 +17,7 @@ struct Request {
   std::string run;     // of HELLO
   std::string device;  // of ACQUIRE, REVOKE, RESTORE
   uint32_t thread = 0;
+  bool shares = false;
   uint64_t lease = 0;  // of SET, READ, RELEASE
   uint32_t min_mhz = 0, max_mhz = 0;
   bool on = false;  // of DRAIN

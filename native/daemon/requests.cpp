@@ -111,7 +111,8 @@ void Server::acquire(SessionId id, const Session& session, const Request& reques
       return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
                     "what was passed is not " + about.file + " opened for reading and writing");
   }
-  table_.acquire({id, peer.uid, static_cast<uint32_t>(peer.pid), session.run}, request.serial, *device, now);
+  table_.acquire({id, peer.uid, static_cast<uint32_t>(peer.pid), session.run, request.shares}, request.serial, *device,
+                 now);
   Session* holder = find(id);
   if (holder == nullptr || !table_.holds_any(id)) return;
   holder->leases = true;
@@ -137,6 +138,14 @@ void Server::ban(size_t device, const Holder& holder) {
   bans_.push_back({device, peer.pid, peer.start_ticks});
 }
 
+void Server::end_and_ban(size_t device, uid_t by, int64_t now) {
+  for (const Holder& holder : table_.holders(device)) {
+    log(kInfo, "%s: revoked by user %u from process %u", table_.view(device).about->device.c_str(), by, holder.pid);
+    ban(device, holder);
+  }
+  table_.end(device, Ending::kRevoked, now);
+}
+
 bool Server::banned(size_t device, const Peer& peer) const {
   return std::any_of(bans_.begin(), bans_.end(), [&](const Ban& ban) {
     return ban.device == device && ban.pid == peer.pid && ban.start_ticks == peer.start_ticks;
@@ -157,10 +166,7 @@ void Server::revoke(SessionId id, const Session& session, const Request& request
       continue;
     }
     any = true;
-    const Holder holder = *view.holder;
-    log(kInfo, "%s: revoked by user %u from process %u", view.about->device.c_str(), uid, holder.pid);
-    ban(device, holder);
-    table_.end(device, Ending::kRevoked, now);
+    end_and_ban(device, uid, now);
   }
   if (!any && foreign && !request.device.empty())
     return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
@@ -172,11 +178,7 @@ void Server::restore(SessionId id, const Session& session, const Request& reques
   const std::vector<size_t> devices = named(request.device);
   if (devices.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device);
   for (const size_t device : devices) {
-    const DeviceView view = table_.view(device);
-    if (view.holder != nullptr) {
-      ban(device, Holder(*view.holder));
-      table_.end(device, Ending::kRevoked, now);
-    }
+    end_and_ban(device, session.connection->peer().uid, now);
     table_.put_back(device, "", now);
   }
   log(kInfo, "user %u has %zu clock%s put back", session.connection->peer().uid, devices.size(),
@@ -225,7 +227,7 @@ void Server::answer_status(const Query& query) {
     device.flags = flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
     if (view.holder != nullptr) {
       const bool mine = view.holder->uid == uid;
-      device.flags |= flag_if(mine, POWERCCL_LEASE_MINE);
+      device.flags |= flag_if(mine, POWERCCL_LEASE_MINE) | flag_if(view.leases > 1, POWERCCL_LEASE_SHARED);
       // Whoever wants a device that is taken is told by whom; what they do with it is theirs.
       device.holder_pid = view.holder->pid;
       device.holder_uid = view.holder->uid;
@@ -234,6 +236,7 @@ void Server::answer_status(const Query& query) {
         device.max_mhz = view.max_mhz;
         device.held_ms = static_cast<uint64_t>((now - view.held_since_ns) / 1'000'000);
         device.changes = view.changes;
+        device.sharers = static_cast<uint32_t>(view.leases);
         put_text(device.run, sizeof device.run, view.holder->run);
       }
     }

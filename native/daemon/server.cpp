@@ -55,7 +55,7 @@ Server::Server(const ServerSettings& settings, StateFile* state, const std::vect
   for (Driver* driver : drivers_) {
     const bool cores = !driver->about().empty() && driver->about()[0].cpu >= 0;
     table_.add_driver(driver->about(), (cores ? config.core_interval_ms : config.gpu_interval_ms) * kMs,
-                      config.gpu_settle_ms * kMs);
+                      config.gpu_settle_ms * kMs, cores ? Sharing::kHighest : config.sharing);
     queues_.push_back({driver, false, {}, {}});
   }
 }

@@ -135,6 +135,7 @@ class Server : public Actions {
   void answer_status(const Query& query);
   void refuse(SessionId id, uint64_t serial, int32_t status, const std::string& text);
   void ban(size_t device, const Holder& holder);
+  void end_and_ban(size_t device, uid_t by, int64_t now_ns);
   bool banned(size_t device, const Peer& peer) const;
   // Devices of that name, all for ""; empty: there is none.
   std::vector<size_t> named(const std::string& device) const;

@@ -10,7 +10,7 @@
 //
 // A lease belongs to the session that acquired it; its number means nothing on another. It ends on release, on the end
 // of the connection or of the peer's process, when nothing was heard for the heartbeat time, on revoke, and with the
-// daemon. Whatever the way, the clock goes back to usual.
+// daemon. Whatever the way, the clock goes back to usual. A device has one lease, or several that share it.
 #ifndef POWERCCL_WIRE_LEASE_H
 #define POWERCCL_WIRE_LEASE_H
 #include <stdint.h>
@@ -52,7 +52,7 @@ enum powerccl_lease_status {
   POWERCCL_LEASE_NOT_ALLOWED = -2,  // not on the administrator's list, or for administrators only
   POWERCCL_LEASE_NO_DEVICE = -3,    // no such device, or one without a clock of its own (a MIG slice)
   POWERCCL_LEASE_SHOW_FILE = -4,    // send again with the device file that `text` names, opened for reading and writing
-  POWERCCL_LEASE_HELD = -5,         // another session has it: `holder_pid` and `holder_uid`
+  POWERCCL_LEASE_HELD = -5,         // another has it, and not to be shared with this one: `holder_pid`, `holder_uid`
   POWERCCL_LEASE_NONE = -6,         // no such lease in this session
   POWERCCL_LEASE_DRAINING = -7,     // no new leases for now
   POWERCCL_LEASE_SUPERSEDED = -8,   // a newer request came before the rate limit let this one pass
@@ -72,6 +72,9 @@ enum powerccl_lease_flag {
   POWERCCL_LEASE_DRAINED = 16,  // of a welcome or a device: no new leases for now
   POWERCCL_LEASE_MINE = 32,     // of a device: held by this session's user
   POWERCCL_LEASE_PENDING = 64,  // of a device: its clock is still to be put back to usual
+  // Of an acquire: sessions of the same user that say so too may have the device as well. Of a reply: others have it as
+  // well, and the clock may be theirs. Of a device: several have it.
+  POWERCCL_LEASE_SHARED = 128,
 };
 
 struct powerccl_lease_header {
@@ -103,7 +106,7 @@ struct powerccl_lease_acquire {
   struct powerccl_lease_header header;
   char device[48];  // a GPU's UUID or PCI bus id, or "cpu3"
   uint32_t thread;  // of a core: the thread of the peer that is bound to it (gettid); else 0
-  uint32_t reserved;
+  uint32_t flags;   // POWERCCL_LEASE_SHARED, or 0
 };
 
 struct powerccl_lease_set {
@@ -140,6 +143,8 @@ struct powerccl_lease_device {
   uint32_t holder_uid;
   uint32_t min_mhz, max_mhz;  // set; 0: usual
   uint32_t now_mhz;
+  uint32_t sharers;  // leases on it
+  uint32_t reserved;
   uint64_t held_ms;  // since when
   uint64_t changes;  // of the clock, in this lease
   char run[64];      // this, the clocks, held_ms and changes are told to administrators and to the holder's user
@@ -161,6 +166,6 @@ static_assert(sizeof(struct powerccl_lease_acquire) == 80, "the struct is the pr
 static_assert(sizeof(struct powerccl_lease_set) == 40, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_drain) == 32, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_reply) == 200, "the struct is the protocol");
-static_assert(sizeof(struct powerccl_lease_device) == 240, "the struct is the protocol");
+static_assert(sizeof(struct powerccl_lease_device) == 248, "the struct is the protocol");
 #endif
 #endif

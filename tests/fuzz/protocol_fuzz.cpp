@@ -41,7 +41,9 @@ const std::vector<DeviceAbout>& devices() {
 
 class World : public Actions {
  public:
-  World() : table_(this) { table_.add_driver(devices(), 20 * kMs, 20 * kMs); }
+  explicit World(Sharing sharing) : table_(this), sharing_(sharing) {
+    table_.add_driver(devices(), 20 * kMs, 20 * kMs, sharing);
+  }
 
   void step(Input* input) {
     const uint8_t what = input->byte();
@@ -81,15 +83,11 @@ class World : public Actions {
       ++sets_;
       REQUIRE(marks_.count(devices()[job.index].device) == 1);
       REQUIRE(job.min_mhz >= kLowest && job.max_mhz <= kHighest && job.min_mhz <= job.max_mhz);
-      const auto asked = asked_.find({job.session, job.serial});
-      REQUIRE(asked != asked_.end());
-      const Request& request = asked->second;
-      REQUIRE(request.type == POWERCCL_LEASE_SET && request.lease == job.lease);
-      REQUIRE(job.min_mhz == std::clamp(request.min_mhz, kLowest, kHighest));
-      REQUIRE(job.max_mhz == std::clamp(request.max_mhz, kLowest, kHighest));
-      const auto lease = leases_.find(job.lease);
-      REQUIRE(lease != leases_.end() && lease->second.first == job.session && lease->second.second == job.index);
-      REQUIRE(table_.view(job.index).holder != nullptr && table_.view(job.index).holder->session == job.session);
+      REQUIRE(table_.view(job.index).leases > 0);
+      if (job.session != 0)
+        require_own_wish(job);
+      else  // those who share it had other wishes before
+        REQUIRE(sharing_ != Sharing::kNone);
     }
     jobs_.push_back(std::move(job));
   }
@@ -140,7 +138,7 @@ class World : public Actions {
       case POWERCCL_LEASE_ACQUIRE:
         if (const auto device = table_.find(request.device); device) {
           unanswered_.insert({session, request.serial});
-          table_.acquire({session, 1000, 4711, ""}, request.serial, *device, now_ns_);
+          table_.acquire({session, 1000, 4711, "", request.shares}, request.serial, *device, now_ns_);
         }
         break;
       case POWERCCL_LEASE_SET:
@@ -171,6 +169,23 @@ class World : public Actions {
     REQUIRE(request.device.size() < 48 && request.run.size() < 64);
   }
 
+  void require_own_wish(const Job& job) {
+    const auto asked = asked_.find({job.session, job.serial});
+    REQUIRE(asked != asked_.end());
+    const Request& request = asked->second;
+    REQUIRE(request.type == POWERCCL_LEASE_SET && request.lease == job.lease);
+    const auto lease = leases_.find(job.lease);
+    REQUIRE(lease != leases_.end() && lease->second.first == job.session && lease->second.second == job.index);
+    const std::vector<Holder> holders = table_.holders(job.index);
+    REQUIRE(std::any_of(holders.begin(), holders.end(), [&](const Holder& one) { return one.session == job.session; }));
+    const uint32_t min_mhz = std::clamp(request.min_mhz, kLowest, kHighest);
+    const uint32_t max_mhz = std::clamp(request.max_mhz, kLowest, kHighest);
+    if (sharing_ == Sharing::kHighest && holders.size() > 1)
+      REQUIRE(job.min_mhz >= min_mhz && job.max_mhz >= max_mhz);
+    else
+      REQUIRE(job.min_mhz == min_mhz && job.max_mhz == max_mhz);
+  }
+
   // Whoever has a device that nothing is under way for finds it as they left it: not as the one before did.
   void require_own_clocks() {
     for (size_t i = 0; i < devices().size(); ++i) {
@@ -178,7 +193,7 @@ class World : public Actions {
       if (view.holder == nullptr || busy_.count(i) != 0 || view.pending) continue;
       const auto clock = clocks_.find(i);
       if (clock == clocks_.end() || clock->second.second == 0) continue;
-      REQUIRE(set_by_[i] == view.holder->session);
+      REQUIRE(set_by_[i] == view.holder->session || view.holder->shares);
       REQUIRE(clock->second == std::make_pair(view.min_mhz, view.max_mhz));
     }
   }
@@ -216,6 +231,7 @@ class World : public Actions {
   }
 
   LeaseTable table_;
+  Sharing sharing_;
   int64_t now_ns_ = 1000 * kMs;
   uint64_t numbers_ = 0, sets_ = 0;
   std::deque<Job> jobs_;
@@ -233,8 +249,9 @@ class World : public Actions {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  World world;
   Input input(data, size);
+  constexpr Sharing kSharings[] = {Sharing::kNone, Sharing::kNewest, Sharing::kHighest};
+  World world(kSharings[input.byte() % 3]);
   while (!input.empty()) world.step(&input);
   world.end();
   return 0;

@@ -82,7 +82,11 @@ class Lendable(Protocol):
 
     @property
     def changes(self) -> int:
-        """How often this lease has changed the clock."""
+        """How often the clock has changed in this lease."""
+
+    @property
+    def sharers(self) -> int:
+        """How many leases there are on it; 0: nobody's, or we are not told."""
 
 
 class Daemon(Protocol):
@@ -170,6 +174,8 @@ def _holder(device: Lendable) -> Text:
     holder = Text(no_wrap=True, overflow="ellipsis")
     holder.append(device.user, style=MINE if device.mine else "bold")
     holder.append(f" {device.holder_pid}")
+    if device.sharers > 1:
+        holder.append(f" and {device.sharers - 1} more")
     if device.run:
         holder.append(f" {device.run}", style="dim")
     return holder

@@ -41,6 +41,125 @@ TEST(LeaseTable, OneWriterADevice) {
   EXPECT_NE(machine.acquire(1, 0), 0u) << "asked for again by who has it";
 }
 
+TEST(LeaseTable, OneUserMayShareADevice) {
+  Machine machine(1);
+  ASSERT_NE(machine.acquire(1, 0, true), 0u);
+  EXPECT_NE(machine.acquire(2, 0, true), 0u);
+  EXPECT_EQ(machine.heard.back().answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_SHARED));
+  EXPECT_EQ(machine.acquire(3, 0, true, 1001), 0u) << "another user";
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_HELD);
+  EXPECT_EQ(machine.acquire(4, 0, false), 0u) << "one that wants it alone";
+  EXPECT_EQ(machine.table.view(0).leases, 2u);
+}
+
+TEST(LeaseTable, OneWhoDoesNotShareIsNotJoined) {
+  Machine machine(1);
+  ASSERT_NE(machine.acquire(1, 0, false), 0u);
+  EXPECT_EQ(machine.acquire(2, 0, true), 0u);
+}
+
+TEST(LeaseTable, SharersGetTheHighestWish) {
+  Machine machine(1);
+  const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
+  const uint64_t low = machine.set(1, a, 600);  // and 2 computes at usual
+  EXPECT_EQ(machine.status_of(low), 0);
+  EXPECT_EQ(machine.answer_to(low)->answer.max_mhz, 0u);
+  EXPECT_EQ(machine.answer_to(low)->answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_SHARED));
+  EXPECT_TRUE(machine.jobs.empty());
+  const uint64_t both = machine.set(2, b, 750);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 750u);
+  EXPECT_EQ(machine.answer_to(both)->answer.flags, 0u);
+  ASSERT_EQ(machine.heard.back().type, POWERCCL_LEASE_SETTLED);  // who did not ask is told
+  EXPECT_EQ(machine.heard.back().session, 1u);
+  EXPECT_EQ(machine.heard.back().answer.max_mhz, 750u);
+  EXPECT_EQ(machine.heard.back().answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_SHARED));
+  machine.set(1, a, 0);  // 1 computes again
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_FALSE(machine.unmarked_set);
+}
+
+TEST(LeaseTable, AWishThatIsSharedDoesNotWaitForTheRateLimit) {
+  Machine machine(1, 20 * kMs);
+  const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
+  machine.set(1, a, 600);
+  machine.set(2, b, 600);
+  machine.work_all();
+  machine.set(1, a, 0);
+  machine.work_all();
+  const uint64_t early = machine.set(1, a, 600);
+  EXPECT_EQ(machine.status_of(early), 0) << "answered before it is carried out";
+  EXPECT_EQ(machine.answer_to(early)->answer.max_mhz, 0u);
+  machine.pass(21 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
+}
+
+TEST(LeaseTable, WhoJoinsDoesNotComputeAtAnothersClock) {
+  Machine machine(1);
+  const uint64_t a = machine.acquire(1, 0, true);
+  machine.set(1, a, 600);
+  machine.work_all();
+  ASSERT_NE(machine.acquire(2, 0, true), 0u);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  machine.table.end_session(2, Ending::kGone, machine.now);
+  machine.pass(50 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 600u) << "the wish of who stays";
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  EXPECT_TRUE(machine.marks.empty());
+}
+
+TEST(LeaseTable, OfSharersTheNewestWishMayCount) {
+  Machine machine(1, 0, Sharing::kNewest);
+  const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
+  machine.set(1, a, 600);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
+  ASSERT_EQ(machine.heard.back().type, POWERCCL_LEASE_SETTLED);
+  EXPECT_EQ(machine.heard.back().answer.lease, b);
+  machine.set(2, b, 0);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  machine.set(1, a, 700);
+  machine.work_all();
+  const uint64_t c = machine.acquire(3, 0, true);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 700u) << "who comes has not wished yet";
+  machine.table.release(3, ++machine.serial, c, machine.now);
+  machine.table.release(2, ++machine.serial, b, machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 700u);
+  machine.acquire(2, 0, true);
+  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u) << "it goes with who wished for it";
+  EXPECT_TRUE(machine.table.at_rest());
+}
+
+TEST(LeaseTable, SharingMayBeOff) {
+  Machine machine(1, 0, Sharing::kNone);
+  ASSERT_NE(machine.acquire(1, 0, true), 0u);
+  EXPECT_EQ(machine.acquire(2, 0, true), 0u);
+  EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_HELD);
+}
+
+TEST(LeaseTable, AllSharersHearOfARevoke) {
+  Machine machine(1);
+  const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
+  machine.set(1, a, 600);
+  machine.set(2, b, 600);
+  machine.work_all();
+  machine.table.end(0, Ending::kRevoked, machine.now);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 0u);
+  int ended = 0;
+  for (const Heard& said : machine.heard) ended += said.type == POWERCCL_LEASE_ENDED ? 1 : 0;
+  EXPECT_EQ(ended, 2);
+}
+
 TEST(LeaseTable, ALeaseIsNoOthers) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);

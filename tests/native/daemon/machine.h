@@ -24,7 +24,7 @@ struct Heard {
 
 class Machine : public Actions {
  public:
-  explicit Machine(size_t gpus, int64_t interval_ns = 20 * kMs) {
+  explicit Machine(size_t gpus, int64_t interval_ns = 20 * kMs, Sharing sharing = Sharing::kHighest) {
     for (size_t i = 0; i < gpus; ++i) {
       DeviceAbout about;
       about.device = "GPU-" + std::to_string(i);
@@ -34,7 +34,7 @@ class Machine : public Actions {
       about_.push_back(about);
     }
     clock_mhz.assign(gpus, 0);
-    table.add_driver(about_, interval_ns, 10 * kMs);
+    table.add_driver(about_, interval_ns, 10 * kMs, sharing);
   }
 
   // The driver does its oldest job, and the table hears of it.
@@ -92,9 +92,10 @@ class Machine : public Actions {
   }
 
   // Requests; what was answered at once or by work().
-  uint64_t acquire(SessionId session, size_t device) {
-    table.acquire({session, 1000, static_cast<uint32_t>(session), "run"}, ++serial, device, now);
-    return heard.back().answer.status == POWERCCL_LEASE_OK ? heard.back().answer.lease : 0;
+  uint64_t acquire(SessionId session, size_t device, bool shares = false, uint32_t uid = 1000) {
+    table.acquire({session, uid, static_cast<uint32_t>(session), "run", shares}, ++serial, device, now);
+    const Answer& answer = answer_to(serial)->answer;
+    return answer.status == POWERCCL_LEASE_OK ? answer.lease : 0;
   }
   uint64_t set(SessionId session, uint64_t lease, uint32_t mhz) {
     table.set(session, ++serial, lease, mhz, mhz, now);
