@@ -103,14 +103,6 @@ void Client::understand(const char* bytes, size_t length) {
     }
     return;
   }
-  if (header.type == POWERCCL_LEASE_SETTLED) {
-    for (Held& held : slot_->held) {
-      if (reply.lease == 0 || held.lease.load() != reply.lease) continue;
-      held.min_mhz.store(reply.min_mhz);
-      held.max_mhz.store(reply.max_mhz);
-    }
-    return;
-  }
   if (header.type != POWERCCL_LEASE_REPLY || header.serial == 0) return;
   const auto found = asked_.find(header.serial);
   if (found == asked_.end())

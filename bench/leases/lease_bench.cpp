@@ -4,6 +4,8 @@
 //   powerccl-lease-bench latency SOCKET CHANGES GAP_MS    interleaved: through the daemon, and straight to NVML
 //   powerccl-lease-bench load SOCKET CLIENTS SECONDS      all at their rate limit; those without a lease ask as a job
 //   does
+//   powerccl-lease-bench share SOCKET CLIENTS SECONDS     the same, and each has a lease: they share the GPUs
+//   powerccl-lease-bench echo TIMES GAP_MS                a message and its answer between two cores, without a daemon
 //
 // Prints one JSON object. Times are in microseconds, one number a change.
 #include <dlfcn.h>
@@ -55,8 +57,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  powerccl_lease_reply acquire(const std::string& device) {
+  powerccl_lease_reply acquire(const std::string& device, bool shared = false) {
     powerccl_lease_acquire wanted{};
+    if (shared) wanted.flags = POWERCCL_LEASE_SHARED;
     std::strncpy(wanted.device, device.c_str(), sizeof wanted.device - 1);
     return ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof wanted);
   }
@@ -149,7 +152,41 @@ int latency(const char* path, int changes, int gap_ms) {
   return 0;
 }
 
-int load(const char* path, int clients, double seconds) {
+void run_on(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+// What a request and its answer take between two processes on two cores that do nothing else with them.
+int echo(int times, int gap_ms) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) fail("no socket");
+  char bytes[sizeof(powerccl_lease_reply)] = {};
+  if (fork() == 0) {
+    close(ends[0]);
+    run_on(1);
+    while (recv(ends[1], bytes, sizeof bytes, 0) > 0)
+      if (::send(ends[1], bytes, sizeof bytes, MSG_NOSIGNAL) < 0) break;
+    _exit(0);
+  }
+  close(ends[1]);
+  run_on(0);
+  std::vector<double> taken;
+  for (int i = 0; i < times; ++i) {
+    usleep(static_cast<unsigned>(gap_ms) * 1000);
+    const Clock::time_point begin = Clock::now();
+    if (::send(ends[0], bytes, sizeof(powerccl_lease_set), MSG_NOSIGNAL) < 0 || recv(ends[0], bytes, sizeof bytes, 0) <= 0)
+      fail("no echo");
+    taken.push_back(us_since(begin));
+  }
+  std::printf("{");
+  print("echo_us", taken, "}\n");
+  return 0;
+}
+
+int load(const char* path, int clients, double seconds, bool shared) {
   const std::vector<std::string> devices = Client(path).devices();
   std::atomic<uint64_t> changes{0}, refusals{0};
   const Clock::time_point end = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
@@ -160,16 +197,20 @@ int load(const char* path, int clients, double seconds) {
     uint64_t lease = 0;
     while (Clock::now() < end) {
       if (lease == 0) {
-        lease = client.acquire(device).lease;
+        lease = client.acquire(device, shared).lease;
         if (lease != 0) continue;
         ++refusals;
         usleep(back_off_us);
         back_off_us = std::min(2 * back_off_us, 5'000'000u);
         continue;
       }
-      // The daemon holds the answer back until its rate limit lets the clock pass.
-      if (client.set(lease, kLowMhz).status == 0) ++changes;
+      // The daemon holds the answer back until its rate limit lets the clock pass; of those who share, each keeps to it by
+      // itself, as the client in a job does.
+      const powerccl_lease_reply reply = client.set(lease, kLowMhz);
+      if (reply.status == 0) ++changes;
+      if (shared) usleep(reply.interval_ms * 500);
       if (client.set(lease, 0).status == 0) ++changes;
+      if (shared) usleep(reply.interval_ms * 500);
     }
   };
   std::vector<std::thread> threads;
@@ -186,7 +227,11 @@ int load(const char* path, int clients, double seconds) {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (argc == 5 && mode == "latency") return latency(argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
-  if (argc == 5 && mode == "load") return load(argv[2], std::atoi(argv[3]), std::atof(argv[4]));
-  std::fprintf(stderr, "usage: powerccl-lease-bench latency SOCKET CHANGES GAP_MS | load SOCKET CLIENTS SECONDS\n");
+  if (argc == 5 && mode == "load") return load(argv[2], std::atoi(argv[3]), std::atof(argv[4]), false);
+  if (argc == 5 && mode == "share") return load(argv[2], std::atoi(argv[3]), std::atof(argv[4]), true);
+  if (argc == 4 && mode == "echo") return echo(std::atoi(argv[2]), std::atoi(argv[3]));
+  std::fprintf(stderr,
+               "usage: powerccl-lease-bench latency SOCKET CHANGES GAP_MS | load|share SOCKET CLIENTS SECONDS |\n"
+               "       echo TIMES GAP_MS\n");
   return 2;
 }

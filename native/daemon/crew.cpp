@@ -116,6 +116,7 @@ void Server::answer(Connection* connection, const Job& job, const Outcome& outco
   answer.min_mhz = job.min_mhz;
   answer.max_mhz = job.max_mhz;
   answer.outcome = outcome;
+  answer.interval_ms = job.interval_ms;
   answer.text = outcome.text;
   connection->send(encode_reply(POWERCCL_LEASE_REPLY, job.serial, answer));
 }

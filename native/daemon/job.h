@@ -17,7 +17,7 @@ struct Job {
   std::string mark;  // of kRestore
   // Whom to answer, and with what beside the outcome; session 0: nobody.
   uint64_t session = 0, serial = 0, lease = 0;
-  uint32_t flags = 0;
+  uint32_t flags = 0, interval_ms = 0;
 };
 
 struct Done {

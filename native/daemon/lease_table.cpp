@@ -94,6 +94,11 @@ void LeaseTable::refuse(SessionId session, uint64_t serial, int32_t status, cons
   actions_->reply(session, serial, answer);
 }
 
+uint32_t LeaseTable::interval_ms(const Device& device) {
+  const int64_t sharers = std::max<int64_t>(1, static_cast<int64_t>(device.leases.size()));
+  return static_cast<uint32_t>(std::min<int64_t>(device.interval_ns * sharers / kMs, UINT32_MAX));
+}
+
 LeaseTable::Device* LeaseTable::leased(SessionId session, uint64_t number, Lease** lease) {
   if (number == 0) return nullptr;
   for (Device& device : devices_) {
@@ -149,15 +154,8 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
   ++counters_.granted;
   log(kInfo, "%s: leased to process %u of user %u%s%s%s", device.about->device.c_str(), holder.pid, holder.uid,
       holder.run.empty() ? "" : ", run ", holder.run.c_str(), device.leases.size() > 1 ? ", who shares it" : "");
+  answer.interval_ms = interval_ms(device);
   actions_->reply(holder.session, serial, answer);
-  if (!device.clocks.usual()) {
-    Answer present;
-    present.lease = answer.lease;
-    present.flags = POWERCCL_LEASE_SHARED;
-    present.min_mhz = device.clocks.min_mhz;
-    present.max_mhz = device.clocks.max_mhz;
-    actions_->tell(holder.session, POWERCCL_LEASE_SETTLED, present);
-  }
   proceed(device, now_ns);  // the clock may be one that it has not wished for
 }
 
@@ -243,7 +241,10 @@ void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, in
     for (Lease& other : device.leases) other.wish = {};
   if (device.leases.empty()) {
     // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
-    if (device.busy || device.other) device.put_back = true;
+    if (device.busy || device.other)
+      device.put_back = true;
+    else
+      forget_mark(device);
     device.settle_at_ns = 0;
   }
   if (tell) actions_->tell(lease.holder.session, POWERCCL_LEASE_ENDED, answer);
@@ -296,6 +297,7 @@ void LeaseTable::answer_with_present(const Device& device, const Asker& asker) {
   answer.flags = asker.flags;
   answer.min_mhz = device.clocks.min_mhz;
   answer.max_mhz = device.clocks.max_mhz;
+  answer.interval_ms = interval_ms(device);
   if (!(device.clocks == asker.wish)) answer.flags |= POWERCCL_LEASE_SHARED;
   actions_->reply(asker.session, asker.serial, answer);
 }
@@ -369,6 +371,7 @@ Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Clocks& clock
   job.serial = asker.serial;
   job.lease = asker.lease;
   job.flags = asker.flags;
+  job.interval_ms = interval_ms(device);
   if (kind != Job::kRead && asker.session != 0 && !(clocks == asker.wish)) job.flags |= POWERCCL_LEASE_SHARED;
   return job;
 }
@@ -395,7 +398,7 @@ void LeaseTable::done(const Done& done, int64_t now_ns) {
   if (done.job.kind == Job::kSet)
     set_done(device, done.job, done.outcome, now_ns);
   else
-    restore_done(device, done.job, done.outcome, now_ns);
+    restore_done(device, done.outcome, now_ns);
   proceed(device, now_ns);
 }
 
@@ -408,7 +411,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
     if (!arrived && !device.leases.empty()) device.settle_at_ns = now_ns + device.settle_ns;
-    if (theirs) tell_holders(device, job.session, outcome);
+    if (theirs && job.session == 0) tell_wisher(device, outcome);
     log(kDebug, "%s: set to %u to %u MHz, reads %u MHz, %u us, reasons 0x%llx", device.about->device.c_str(),
         job.min_mhz, job.max_mhz, outcome.now_mhz, outcome.driver_us, static_cast<unsigned long long>(outcome.reasons));
   } else {
@@ -425,7 +428,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
   }
 }
 
-void LeaseTable::restore_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns) {
+void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
     if (device.failures > 0) log(kInfo, "%s: put back to usual at last", device.about->device.c_str());
     if (!device.put_back) count_change(&device);
@@ -435,8 +438,9 @@ void LeaseTable::restore_done(Device& device, const Job& job, const Outcome& out
     device.failures = 0;
     device.retry_ns = 0;
     ++counters_.restores;
-    forget_mark(device);
-    tell_holders(device, job.session, outcome);
+    // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what was
+    // usual, which may change.
+    if (device.leases.empty() || device.about->cpu >= 0) forget_mark(device);
     log(kDebug, "%s: back to usual, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {
     ++counters_.restore_failures;
@@ -453,15 +457,15 @@ void LeaseTable::count_change(Device* device) {
   for (Lease& lease : device->leases) ++lease.changes;
 }
 
-void LeaseTable::tell_holders(const Device& device, SessionId asker, const Outcome& outcome) {
-  Answer answer;
-  answer.min_mhz = device.clocks.min_mhz;
-  answer.max_mhz = device.clocks.max_mhz;
-  answer.outcome = outcome;
-  if (device.leases.size() > 1) answer.flags = POWERCCL_LEASE_SHARED;
+void LeaseTable::tell_wisher(const Device& device, const Outcome& outcome) {
   for (const Lease& lease : device.leases) {
-    if (lease.holder.session == asker) continue;
+    if (lease.number != device.wisher) continue;
+    Answer answer;
     answer.lease = lease.number;
+    answer.flags = device.clocks == lease.wish ? 0u : static_cast<uint32_t>(POWERCCL_LEASE_SHARED);
+    answer.min_mhz = device.clocks.min_mhz;
+    answer.max_mhz = device.clocks.max_mhz;
+    answer.outcome = outcome;
     actions_->tell(lease.holder.session, POWERCCL_LEASE_SETTLED, answer);
   }
 }
@@ -476,7 +480,7 @@ void LeaseTable::read_done(Device& device, const Outcome& outcome) {
         device.about->device.c_str(), clocks.min_mhz, clocks.max_mhz, outcome.now_mhz,
         static_cast<unsigned long long>(outcome.reasons));
   }
-  tell_holders(device, 0, outcome);
+  tell_wisher(device, outcome);
 }
 
 void LeaseTable::advance(int64_t now_ns) {

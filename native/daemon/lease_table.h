@@ -39,6 +39,7 @@ struct Answer {
   uint32_t min_mhz = 0, max_mhz = 0;
   Outcome outcome;
   uint32_t holder_pid = 0, holder_uid = 0;
+  uint32_t interval_ms = 0;
   std::string text;
 };
 
@@ -164,6 +165,8 @@ class LeaseTable {
     int64_t settle_at_ns = 0;  // 0: not to be read again
   };
 
+  // Each of those who share a device may change its clock so much less often.
+  static uint32_t interval_ms(const Device& device);
   Device* leased(SessionId session, uint64_t number, Lease** lease);
   size_t number_of(const Device& device) const { return static_cast<size_t>(&device - devices_.data()); }
   void refuse(SessionId session, uint64_t serial, int32_t status, const std::string& text);
@@ -180,10 +183,10 @@ class LeaseTable {
   void start_restore(Device& device);
   Job job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const;
   void set_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns);
-  void restore_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns);
+  void restore_done(Device& device, const Outcome& outcome, int64_t now_ns);
   void read_done(Device& device, const Outcome& outcome);
-  // All holders but `asker`, who has been answered.
-  void tell_holders(const Device& device, SessionId asker, const Outcome& outcome);
+  // Of what came of the newest wish, where its answer could not tell.
+  void tell_wisher(const Device& device, const Outcome& outcome);
   void count_change(Device* device);
   void drop(Device& device, size_t which, Ending ending, bool tell, int64_t now_ns);
   void forget_mark(Device& device);

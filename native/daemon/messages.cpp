@@ -104,6 +104,7 @@ Bytes encode_reply(uint16_t type, uint64_t serial, const Answer& answer) {
   reply.holder_pid = answer.holder_pid;
   reply.holder_uid = answer.holder_uid;
   put_text(reply.text, sizeof reply.text, answer.text);
+  reply.interval_ms = answer.interval_ms;
   return encode(type, serial, reply);
 }
 

@@ -73,6 +73,11 @@ int LeaseClient::set(uint32_t min_mhz, uint32_t max_mhz) {
   return request(POWERCCL_LEASE_SET, min_mhz, max_mhz, &answer);
 }
 
+void LeaseClient::take_interval(uint32_t ms) {
+  interval_ns_ = uint64_t{ms} * 1000000u;
+  if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
+}
+
 uint64_t LeaseClient::delay() const {
   const uint64_t now = monotonic_ns();
   return lease_ != 0 && set_ns_ + interval_ns_ > now ? set_ns_ + interval_ns_ - now : 0;
@@ -175,12 +180,12 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
   }
   if (answer.welcome.status != 0) return lose(answer.welcome.status);
   heartbeat_ns_ = uint64_t{answer.welcome.heartbeat_ms} * 1000000u;
-  interval_ns_ = uint64_t{thread_ != 0 ? answer.welcome.core_interval_ms : answer.welcome.gpu_interval_ms} * 1000000u;
-  if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
+  take_interval(thread_ != 0 ? answer.welcome.core_interval_ms : answer.welcome.gpu_interval_ms);
   dry_ = (answer.welcome.flags & POWERCCL_LEASE_DRY) != 0;
   code = acquire(deadline_ns, &answer);
   if (code != 0) return code;
   lease_ = answer.reply.lease;
+  if (answer.reply.interval_ms != 0) take_interval(answer.reply.interval_ms);
   ++grants_;
   return 0;
 }
@@ -221,6 +226,8 @@ int LeaseClient::request(powerccl_lease_type type, uint32_t min_mhz, uint32_t ma
   if (code != 0) return code;
   if (answer->header.type != POWERCCL_LEASE_REPLY) return lose(kNonsense);
   const int status = answer->reply.status;
+  // It follows how many share the device.
+  if (status == POWERCCL_LEASE_OK && answer->reply.interval_ms != 0) take_interval(answer->reply.interval_ms);
   if (status == POWERCCL_LEASE_OK || status == POWERCCL_LEASE_SUPERSEDED) return 0;
   if (status < 0) return lose(status, &answer->reply);
   explain(status, &answer->reply, nullptr);

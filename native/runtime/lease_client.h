@@ -73,6 +73,7 @@ class LeaseClient {
 
   Heard hear(uint64_t serial, uint64_t deadline_ns, LeaseMessage* message);
   uint64_t until_attempt_ns() const;
+  void take_interval(uint32_t ms);
 
   // lease_outcomes.cpp
   int lose(int status, const powerccl_lease_reply* reply = nullptr, const char* detail = nullptr);

@@ -18,7 +18,7 @@
 #define POWERCCL_LEASE_MAGIC 0x534c4350u  // "PCLS"
 #define POWERCCL_LEASE_VERSION 1u
 #define POWERCCL_LEASE_SOCKET "/run/powerccl/powerccld.sock"
-#define POWERCCL_LEASE_TEXT 128u
+#define POWERCCL_LEASE_TEXT 120u
 
 enum powerccl_lease_type {
   // requests
@@ -42,7 +42,7 @@ enum powerccl_lease_type {
   POWERCCL_LEASE_CHUNK = 35,
   // unasked
   POWERCCL_LEASE_ENDED = 48,    // powerccl_lease_reply: a lease of this session has ended; `status` says why
-  POWERCCL_LEASE_SETTLED = 49,  // powerccl_lease_reply: the clock read again once it had time to arrive
+  POWERCCL_LEASE_SETTLED = 49,  // powerccl_lease_reply: what came of the newest clock asked for, once that is known
 };
 
 // `status` of a reply. Positive ones are the driver's own (nvmlReturn_t).
@@ -132,6 +132,8 @@ struct powerccl_lease_reply {
   uint64_t reasons;           // why the clock is not higher (NVML's clocks event reasons)
   uint32_t holder_pid, holder_uid;
   char text[POWERCCL_LEASE_TEXT];  // for people, or empty; NUL-terminated
+  uint32_t interval_ms;            // of ACQUIRE and SET: what this lease should let pass between two clocks, sharers counted
+  uint32_t reserved;
 };
 
 struct powerccl_lease_device {

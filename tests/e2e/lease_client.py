@@ -13,13 +13,13 @@ from pathlib import Path
 MAGIC, VERSION = 0x534C4350, 1
 HELLO, ACQUIRE, SET, READ, RELEASE, HEARTBEAT, STATUS = 1, 2, 3, 4, 5, 6, 7
 REVOKE, RESTORE, DRAIN = 9, 10, 11
-ENDED = 48
+ENDED, SETTLED = 48, 49
 OK, BAD_MESSAGE, NOT_ALLOWED, NO_DEVICE, SHOW_FILE, HELD, NONE = 0, -1, -2, -3, -4, -5, -6
 DRAINING, REVOKED, MISSED, STOPPING = -7, -12, -13, -14
-CLAMPED = 1
+CLAMPED, SHARED = 1, 128
 
 _HEADER = struct.Struct("=IHHIIQ")
-_REPLY = struct.Struct("=iIQIIIIQII128s")
+_REPLY = struct.Struct("=iIQIIIIQII120sII")
 
 
 @dataclass
@@ -77,16 +77,16 @@ class Client:
             if reply.serial == serial:
                 return reply
 
-    def acquire(self, device: str, file: int | None = None, kind: int = ACQUIRE) -> Reply:
+    def acquire(self, device: str, file: int | None = None, kind: int = ACQUIRE, flags: int = 0) -> Reply:
         """Ask for a device (or, by `kind`, that it be revoked or restored)."""
-        return self.ask(kind, device.encode().ljust(48, b"\0") + struct.pack("=II", 0, 0), file)
+        return self.ask(kind, device.encode().ljust(48, b"\0") + struct.pack("=II", 0, flags), file)
 
-    def lease(self, device: str) -> int:
+    def lease(self, device: str, flags: int = 0) -> int:
         """A lease that must be granted; the file that the daemon wants to see is opened."""
-        reply = self.acquire(device)
+        reply = self.acquire(device, flags=flags)
         if reply.status == SHOW_FILE:
             file = os.open(reply.text, os.O_RDWR)
-            reply = self.acquire(device, file)
+            reply = self.acquire(device, file, flags=flags)
             os.close(file)
         assert reply.status == OK, reply
         return reply.lease

@@ -261,6 +261,39 @@ def test_leases_of_others_and_replays(daemon: Daemon, machine: EmulatedMachine) 
     assert machine.clocks_mhz()[0] == SET_MHZ
 
 
+def test_one_users_processes_share_a_gpu(daemon: Daemon, machine: EmulatedMachine, on_machine: Powerccl) -> None:
+    daemon.start()
+    first, second = Client(daemon.socket, "first"), Client(daemon.socket, "second")
+    lease = first.lease(daemon.devices[0], wire.SHARED)
+    assert second.acquire(daemon.devices[0]).status == wire.HELD, "alone, as it does not say otherwise"
+    other = second.lease(daemon.devices[0], wire.SHARED)
+    assert first.set(lease, SET_MHZ).status == wire.OK
+    shown = on_machine("clocks", "--socket", str(daemon.socket))
+    assert shown.code == 0, shown.err
+    assert f"{os.getpid()} and 1 more first" in shown.out, shown.out
+    assert second.set(other, 0).status == wire.OK
+    assert eventually(lambda: machine.clocks_mhz()[0] == IDLE_MHZ), "the newest wish counts"
+    second.set(other, SET_MHZ)
+    second.socket.close()
+    assert eventually(lambda: machine.clocks_mhz()[0] == IDLE_MHZ, 5), "and goes with who wished for it"
+
+
+def test_shared_at_the_highest_wish_or_not_at_all(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start('[gpu]\nsharing = "highest"\n')
+    first, second = Client(daemon.socket), Client(daemon.socket)
+    lease, other = (client.lease(daemon.devices[0], wire.SHARED) for client in (first, second))
+    held_up = first.set(lease, SET_MHZ)
+    assert (held_up.status, held_up.flags & wire.SHARED, held_up.max_mhz) == (wire.OK, wire.SHARED, 0)
+    assert second.set(other, SET_MHZ + 150).max_mhz == SET_MHZ + 150
+    second.socket.close()
+    assert eventually(lambda: machine.clocks_mhz()[0] == SET_MHZ, 5)
+    daemon.kill(signal.SIGTERM)
+    daemon.start('[gpu]\nsharing = "none"\n')
+    holding = Client(daemon.socket)
+    holding.lease(daemon.devices[0], wire.SHARED)
+    assert Client(daemon.socket).acquire(daemon.devices[0], flags=wire.SHARED).status == wire.HELD
+
+
 def test_messages_that_are_none(daemon: Daemon, machine: EmulatedMachine) -> None:
     daemon.start()
     keeping = Client(daemon.socket)
@@ -474,7 +507,7 @@ def test_a_job_of_somebody_without_rights(native: NativeFiles, powerccl: Powercc
         assert "Out of bounds values : 0 OK" in done.stdout
         log = daemon.log.read_text()
         assert log.count(f"of user {NOBODY}, run ") == 8
-        assert f"set to {LOCK_MHZ} to {LOCK_MHZ} MHz, reads {LOCK_MHZ} MHz" in log
+        assert f"set to {LOCK_MHZ} to {LOCK_MHZ} MHz, reads " in log  # where it arrives is the driver's matter
         assert log.count("ended (released)") == 8
     finally:
         daemon.end()

@@ -47,7 +47,7 @@ def welcome(serial: int, flags: int = 0, version: int = 1, status: int = 0) -> b
 
 
 def reply(serial: int, status: int = 0, text: str = "", kind: int = Type.REPLY) -> bytes:
-    return message(kind, serial, struct.pack("=iIQIIIIQII128s", status, 0, 0, 0, 0, 0, 0, 0, 0, 0, text.encode()))
+    return message(kind, serial, struct.pack("=iIQIIIIQII120sII", status, 0, 0, 0, 0, 0, 0, 0, 0, 0, text.encode(), 0, 0))
 
 
 def device(
@@ -177,7 +177,7 @@ def clocks(*arguments: str) -> Result:
 
 
 def test_the_structs_are_those_of_the_header() -> None:
-    text = re.sub(r"//.*", "", HEADER_FILE.read_text()).replace("POWERCCL_LEASE_TEXT]", "128]")
+    text = re.sub(r"//.*", "", HEADER_FILE.read_text()).replace("POWERCCL_LEASE_TEXT]", "120]")
     text = text.replace("POWERCCL_LEASE_CHUNK_BYTES]", "4096]")
     letters = {"uint32_t": "I", "int32_t": "i", "uint16_t": "H", "uint64_t": "Q"}
 

@@ -38,7 +38,7 @@ _WELCOME = struct.Struct("=iIIIII32s")
 _ACQUIRE = struct.Struct("=48sII")
 _SET = struct.Struct("=QII")
 _DRAIN = struct.Struct("=II")
-_REPLY = struct.Struct("=iIQIIIIQII128s")
+_REPLY = struct.Struct("=iIQIIIIQII120sII")
 _DEVICE = struct.Struct("=48s64sIIIIIIIIQQ64s")
 _CHUNK = struct.Struct(f"=II{CHUNK_BYTES}s")
 
