@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The replay of a scenario's iterations as each rank runs it.
+#ifndef POWERCCL_BENCH_REPLAY_H
+#define POWERCCL_BENCH_REPLAY_H
+#include <vector>
+
+#include "bench/rank.h"
+#include "bench/scenario.h"
+
+namespace powerccl::bench {
+
+void run_scenario(const Options& options, const Scenario& scenario, Rank& rank);
+
+// From the scenario's own number of iterations, unless --iterations says another.
+int iterations_of(const Options& options, const Scenario& scenario);
+
+// A stretch of one stream's time, in ns since the iteration's start.
+struct Stretch {
+  uint64_t begin, end;
+  bool computes;  // else it communicates, waiting for other ranks included
+};
+// What an iteration consisted of; exposed is where something communicates and nothing computes.
+IterationTimes times_of(const std::vector<Stretch>& stretches);
+
+}  // namespace powerccl::bench
+#endif
