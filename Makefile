@@ -58,6 +58,9 @@ figures-daemon: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon --out build/figures/daemon.json
 
+# The tests mostly wait for emulated time; more at once than this would wait for a processor.
+TOGETHER = --numprocesses 2 --dist loadscope
+
 test: lint test-native test-python test-e2e
 
 test-native: build/test/.configured
@@ -65,10 +68,10 @@ test-native: build/test/.configured
 	ctest --test-dir build/test --output-on-failure --timeout 120 --parallel $(JOBS)
 
 test-python: setup
-	$(BIN)/python -m pytest tests/python
+	$(BIN)/python -m pytest $(TOGETHER) tests/python
 
 test-e2e: test-native build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest tests/e2e
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) tests/e2e
 
 # make lint    formatting, static checks and the arrows between the rooms
 lint: setup build/test/.configured

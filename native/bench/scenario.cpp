@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kMostIterations = 1'000'000;
 constexpr double kMostMs = 60'000;
+constexpr int kMostRanks = 64;
 
 // The statements: what a file may say, as it is shown where one is wrong.
 struct Form {
@@ -96,8 +97,25 @@ class Parser {
     throw Failure(kExitUsage, where() + what, right.empty() ? right_ : right);
   }
   std::string where() const { return scenario_.file + ":" + std::to_string(line_) + ": "; }
-  // "file:12: compute", for the messages of values.h.
-  std::string here() const { return where() + words_[0]; }
+  // values.h's refusals, with this line's place and form in place of an option's.
+  template <typename Parse>
+  auto value(Parse parse) const {
+    try {
+      return parse(where() + words_[0]);
+    } catch (const Failure& failure) {
+      throw Failure(kExitUsage, failure.what(), right_);
+    }
+  }
+  double number(const std::string& text, double low, double high) const {
+    return value([&](const std::string& here) { return parse_number(text, here, low, high); });
+  }
+  int integer(const std::string& text, int low, int high) const {
+    return value([&](const std::string& here) { return parse_integer(text, here, low, high); });
+  }
+  size_t size() {
+    const std::string& text = next("a size");
+    return value([&](const std::string& here) { return parse_size(text, here); });
+  }
 
   const std::string& next(const char* what) {
     if (at_ == words_.size()) refuse("`" + words_[0] + "` without " + what);
@@ -110,7 +128,7 @@ class Parser {
     std::string text = next("a share");
     if (!text.ends_with('%')) refuse("'" + text + "' is no share: it ends in %");
     text.pop_back();
-    return parse_number(text, here(), low, high) / 100;
+    return number(text, low, high) / 100;
   }
   size_t stream() {
     const std::string& name = next("a stream");
@@ -157,9 +175,9 @@ class Parser {
       refuse("`" + verb + "` stands above all operations", "move it to the top");
     }
     if (verb == "iterations") {
-      scenario_.iterations = parse_integer(next("a number"), here(), 1, kMostIterations);
+      scenario_.iterations = integer(next("a number"), 1, kMostIterations);
     } else if (verb == "seed") {
-      scenario_.seed = static_cast<uint64_t>(parse_integer(next("a number"), here(), 0));
+      scenario_.seed = static_cast<uint64_t>(integer(next("a number"), 0, 1'000'000'000));
     } else if (verb == "streams") {
       do {
         add_name(scenario_.streams, next("a name"));
@@ -170,16 +188,16 @@ class Parser {
       if (!is_name(group.name) || std::ranges::find(scenario_.groups, group.name, &Group::name) != scenario_.groups.end())
         refuse("'" + group.name + "' is no name, or taken");
       if (next("its size, or `stride`") == "stride") {
-        group.stride = parse_integer(next("a distance"), here(), 1, 1024);
+        group.stride = integer(next("a distance"), 1, kMostRanks);
       } else {
-        group.size = parse_integer(words_[at_ - 1], here(), 1, 1024);
+        group.size = integer(words_[at_ - 1], 1, kMostRanks);
       }
       scenario_.groups.push_back(group);
     } else {
-      const int rank = parse_integer(next("its number"), here(), 0, 1023);
+      const int rank = integer(next("its number"), 0, kMostRanks - 1);
       const std::string& factor = next("a factor");
       if (!factor.starts_with('x')) refuse("'" + factor + "' is no factor: it begins with x");
-      if (!scenario_.factors.emplace(rank, parse_number(factor.substr(1), here(), 0, 1000)).second)
+      if (!scenario_.factors.emplace(rank, number(factor.substr(1), 0, 1000)).second)
         refuse("rank " + std::to_string(rank) + " has a factor already");
     }
   }
@@ -218,20 +236,20 @@ class Parser {
 
   void compute() {
     Operation operation{Act::kCompute, line_};
-    operation.ms = parse_number(next("milliseconds"), here(), 0, kMostMs);
+    operation.ms = number(next("milliseconds"), 0, kMostMs);
     options(operation, true, false);
     add(operation);
   }
   void collective(Pattern pattern) {
     Operation operation{Act::kCollective, line_};
     operation.pattern = pattern;
-    operation.bytes = parse_size(next("a size"), here());
+    operation.bytes = size();
     options(operation, pattern == Pattern::kAllToAll, true);
     add(operation);
   }
   void transfer(bool sends) {
     Operation operation{sends ? Act::kSend : Act::kReceive, line_};
-    operation.bytes = parse_size(next("a size"), here());
+    operation.bytes = size();
     expect(sends ? "to" : "from");
     const std::string& whom = next("next or previous");
     if (whom != "next" && whom != "previous") refuse("'" + whom + "' is neither next nor previous");
@@ -254,7 +272,7 @@ class Parser {
   void open_block(bool captures) {
     int count = 1;
     if (captures && in_capture()) refuse("a capture inside a capture");
-    if (!captures) count = parse_integer(next("a number"), here(), 1, static_cast<int>(kMaxOperations));
+    if (!captures) count = integer(next("a number"), 1, static_cast<int>(kMaxOperations));
     if (captures) add({Act::kCapture, line_});
     blocks_.push_back({captures, line_, count, operations().size()});
   }

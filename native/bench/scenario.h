@@ -45,9 +45,9 @@ struct Scenario {
   int iterations = 120;
   uint64_t seed = 1;
   std::vector<std::string> streams{"compute"};
-  std::vector<Group> groups{{"all"}};
+  std::vector<Group> groups{Group{"all"}};
   std::map<int, double> factors;  // a rank's computation takes so many times as long
-  std::vector<Section> sections{{}};
+  std::vector<Section> sections{Section{}};
 
   bool captures(const Section& section) const;
   const Section& section_at(double share) const;

@@ -32,7 +32,7 @@ def emulated_platform(native: NativeFiles, name: str) -> Path:
         return Path(name).resolve()  # whatever colons its folder has
     name, colon, changes = name.partition(":")
     path = _platform_file(native, name)
-    return path.with_name(f"{path.name}:{changes}") if colon else path
+    return Path(f"{path}:{changes}") if colon else path
 
 
 def _platform_file(native: NativeFiles, name: str) -> Path:
