@@ -177,7 +177,8 @@ int echo(int times, int gap_ms) {
   for (int i = 0; i < times; ++i) {
     usleep(static_cast<unsigned>(gap_ms) * 1000);
     const Clock::time_point begin = Clock::now();
-    if (::send(ends[0], bytes, sizeof(powerccl_lease_set), MSG_NOSIGNAL) < 0 || recv(ends[0], bytes, sizeof bytes, 0) <= 0)
+    if (::send(ends[0], bytes, sizeof(powerccl_lease_set), MSG_NOSIGNAL) < 0 ||
+        recv(ends[0], bytes, sizeof bytes, 0) <= 0)
       fail("no echo");
     taken.push_back(us_since(begin));
   }
@@ -204,8 +205,8 @@ int load(const char* path, int clients, double seconds, bool shared) {
         back_off_us = std::min(2 * back_off_us, 5'000'000u);
         continue;
       }
-      // The daemon holds the answer back until its rate limit lets the clock pass; of those who share, each keeps to it by
-      // itself, as the client in a job does.
+      // The daemon holds the answer back until its rate limit lets the clock pass; of those who share, each keeps to it
+      // by itself, as the client in a job does.
       const powerccl_lease_reply reply = client.set(lease, kLowMhz);
       if (reply.status == 0) ++changes;
       if (shared) usleep(reply.interval_ms * 500);

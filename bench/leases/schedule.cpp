@@ -282,7 +282,8 @@ void Schedule::check_gpu(uint32_t gpu, const powerccl_lease_device& device, std:
     shared = shared && held.shared.load();
     known = known || device.holder_pid == static_cast<uint32_t>(slot.pid.load());
     const Range told{held.min_mhz.load(), held.max_mhz.load()};
-    if (!held.shared.load() && truth != told) *fault = "is at " + text_of(truth) + ", a holder was told " + text_of(told);
+    if (!held.shared.load() && truth != told)
+      *fault = "is at " + text_of(truth) + ", a holder was told " + text_of(told);
   }
   if (holders > 1 && !shared)
     *fault = "several clients believe that they hold it, and not all share it";

@@ -220,17 +220,6 @@ def test_emulated_platforms_by_name_or_file(native: NativeFiles, tmp_path: Path)
         emulated_platform(native, "./none.conf")
 
 
-def test_an_emulated_platform_can_be_changed(native: NativeFiles, tmp_path: Path) -> None:
-    built_in = emulated_platform(native, "t4x8")
-    assert str(emulated_platform(native, "t4x8:link_scale=4")) == f"{built_in}:link_scale=4"
-    odd = tmp_path / "a:b" / "mine.conf"
-    odd.parent.mkdir()
-    odd.write_text("")
-    assert emulated_platform(native, str(odd)) == odd
-    with pytest.raises(PowercclError, match="unknown emulated platform 't4x9'"):
-        emulated_platform(native, "t4x9:link_scale=4")
-
-
 def test_emulation_is_up_inside_and_gone_after(native: NativeFiles, tmp_path: Path) -> None:
     with Emulation(native, emulated_platform(native, "t4x8"), tmp_path) as emulation:
         with socket.socket(socket.AF_UNIX) as probe:
