@@ -438,8 +438,8 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
     device.failures = 0;
     device.retry_ns = 0;
     ++counters_.restores;
-    // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what was
-    // usual, which may change.
+    // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what
+    // was usual, which may change.
     if (device.leases.empty() || device.about->cpu >= 0) forget_mark(device);
     log(kDebug, "%s: back to usual, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {

@@ -132,7 +132,7 @@ struct powerccl_lease_reply {
   uint64_t reasons;           // why the clock is not higher (NVML's clocks event reasons)
   uint32_t holder_pid, holder_uid;
   char text[POWERCCL_LEASE_TEXT];  // for people, or empty; NUL-terminated
-  uint32_t interval_ms;            // of ACQUIRE and SET: what this lease should let pass between two clocks, sharers counted
+  uint32_t interval_ms;  // of ACQUIRE and SET: what this lease should let pass between two clocks, sharers counted
   uint32_t reserved;
 };
 
