@@ -47,7 +47,7 @@ def welcome(serial: int, flags: int = 0, version: int = 1, status: int = 0) -> b
 
 
 def reply(serial: int, status: int = 0, text: str = "", kind: int = Type.REPLY) -> bytes:
-    return message(kind, serial, struct.pack("=iIQIIIIQII120sII", status, 0, 0, 0, 0, 0, 0, 0, 0, 0, text.encode(), 0, 0))
+    return message(kind, serial, struct.pack("=iIQIIIIQII120sII", status, *[0] * 9, text.encode(), 0, 0))
 
 
 def device(

@@ -21,9 +21,8 @@ RANGES = ((300, 1500), (450, 1980))
 
 def answer(serial: int, status: int = 0, lease: int = 0, mhz: tuple[int, int] = (0, 0), text: str = "") -> bytes:
     kind = Type.REPLY if serial else Type.ENDED
-    return message(
-        kind, serial, struct.pack("=iIQIIIIQII120sII", status, 0, lease, *mhz, 0, 250, 0, 77, OTHER, text.encode(), 0, 0)
-    )
+    fields = (status, 0, lease, *mhz, 0, 250, 0, 77, OTHER, text.encode(), 0, 0)
+    return message(kind, serial, struct.pack("=iIQIIIIQII120sII", *fields))
 
 
 class Server(FakeDaemon):
