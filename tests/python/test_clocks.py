@@ -159,7 +159,8 @@ def busy(daemon: FakeDaemon) -> FakeDaemon:
     """Four GPUs: mine, another's, one that is still to be put back, and one that nobody holds; and two cores."""
     mine = int(Flag.MINE)
     daemon.devices = [
-        row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, run=b"train"),
+        row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, sharers=2,
+            run=b"train"),
         row(UUIDS[1], pid=4712, uid=OTHER, mhz=(210, 1200, 1980), held_ms=12_345, changes=2, run=b"solver"),
         row(UUIDS[2], flags=int(Flag.PENDING), mhz=(0, 0, 0)),
         row(UUIDS[3]),
@@ -394,7 +395,7 @@ def test_the_table_at_80_columns(busy: FakeDaemon) -> None:
     me = pwd.getpwuid(ME).pw_name
     rows = {line.split()[0]: re.split(r"\s{2,}", line.rstrip()) for line in lines[2:9] if line.strip()}
     assert rows["device"] == ["device", "clock now", "set to", "held by", "since", "changes"]
-    assert rows["GPU-11111111"] == ["GPU-11111111", "360 MHz", "345 MHz", f"{me} 4711 train", "12 min", "1234"]
+    assert rows["GPU-11111111"] == ["GPU-11111111", "360 MHz", "345 MHz", f"{me} 4711 +1 train", "12 min", "1234"]
     assert rows["GPU-11112222"] == ["GPU-11112222", "1980 MHz", "210–1200 MHz", "54321 4712 solver", "12 s", "2"]
     assert rows["GPU-33333333"] == ["GPU-33333333", "–", "going back", "–"]
     assert rows["GPU-44444444"] == ["GPU-44444444", "1980 MHz", "usual", "–"]
@@ -494,7 +495,7 @@ def test_json(busy: FakeDaemon) -> None:
     assert first["device"] == UUIDS[0]
     assert first["holder"] == {
         "uid": ME, "user": pwd.getpwuid(ME).pw_name, "pid": 4711, "mine": True, "told": True, "run": "train",
-        "held_ms": 725_000, "changes": 1234,
+        "held_ms": 725_000, "changes": 1234, "leases": 2,
     }  # fmt: skip
     assert (first["min_mhz"], first["max_mhz"], first["now_mhz"], first["kind"]) == (345, 345, 360, "gpu")
     assert second["holder"]["mine"] is False

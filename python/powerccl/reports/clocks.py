@@ -175,7 +175,7 @@ def _holder(device: Lendable) -> Text:
     holder.append(device.user, style=MINE if device.mine else "bold")
     holder.append(f" {device.holder_pid}")
     if device.sharers > 1:
-        holder.append(f" and {device.sharers - 1} more")
+        holder.append(f" +{device.sharers - 1}")
     if device.run:
         holder.append(f" {device.run}", style="dim")
     return holder
@@ -264,6 +264,7 @@ def as_json(daemon: Daemon, devices: Sequence[Lendable], about: Mapping[str, Any
                     "run": device.run or None,
                     "held_ms": device.held_ms if device.told else None,
                     "changes": device.changes if device.told else None,
+                    "leases": device.sharers if device.told else None,
                 }
                 if device.held
                 else None,
