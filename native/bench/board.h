@@ -24,7 +24,7 @@ struct RankAbout {
 };
 
 // What rank 0 tells its supervisor. Times in ns are CLOCK_MONOTONIC.
-enum class Tell : uint32_t { kNothing, kStart, kClock, kPoint, kStep, kFinish };
+enum class Tell : uint32_t { kNothing, kStart, kClock, kPoint, kStep, kIteration, kFinish };
 
 struct StartNews {
   int32_t nccl_version, cuda_version;
@@ -43,6 +43,15 @@ struct StepNews {
   double step_ms, forward_ms, backward_ms, sync_ms, communication_ms;
   uint64_t start_ns, forward_end_ns, backward_end_ns, end_ns;
   uint64_t bucket_start_ns[kMaxBuckets], bucket_end_ns[kMaxBuckets];
+};
+// One iteration of a scenario on one rank. Negative: not known, since it ran in a CUDA graph.
+struct IterationTimes {
+  double step_ms, compute_ms, communication_ms, exposed_ms;
+};
+struct IterationNews {
+  int32_t iteration, warmup;
+  uint64_t start_ns;
+  IterationTimes ranks[kMaxRanks];
 };
 
 class Board {
@@ -83,6 +92,10 @@ class Board {
   StartNews start;
   PointNews point;
   StepNews step;
+  IterationNews iteration;
+
+  // ---- each rank's times of an iteration, by its parity: read by rank 0 behind the next iteration's barrier.
+  IterationTimes times[2][kMaxRanks];
 
  private:
   double reduce(int rank, double value, double (*combine)(double, double));

@@ -14,7 +14,9 @@
 #include "bench/options.h"
 #include "bench/plan.h"
 #include "bench/rank.h"
+#include "bench/replay.h"
 #include "bench/report.h"
+#include "bench/scenario_ranks.h"
 #include "bench/sweep.h"
 #include "bench/train.h"
 #include "bench/version.h"
@@ -53,7 +55,7 @@ void decide_clocks(Options& options, Setting& setting) {
 Setting decide(Options& options) {
   Setting setting{};
   setting.emulated = !environment("POWERCCL_EMULATOR_SOCKET").empty();
-  if (setting.emulated && (options.check == 0 || options.mode == Mode::kTrain)) {
+  if (setting.emulated && (options.check == 0 || options.mode != Mode::kSweep)) {
     setenv("POWERCCL_EMULATOR_MOVE_DATA", "0", 0);
   }
   setting.moves_data = !setting.emulated || environment("POWERCCL_EMULATOR_MOVE_DATA") != "0";
@@ -84,7 +86,8 @@ std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) 
   return plan;
 }
 
-void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, Rank& rank) {
+void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, const Scenario& scenario,
+               Rank& rank) {
   Board& board = rank.board();
   if (rank.rank() == 0) {
     board.start = {};
@@ -95,6 +98,8 @@ void rank_work(const Options& options, const std::vector<Point>& plan, const Mod
   }
   if (options.mode == Mode::kTrain) {
     run_train(options, model, rank);
+  } else if (options.mode == Mode::kScenario) {
+    run_scenario(options, scenario, rank);
   } else {
     run_sweep(options, plan, rank);
   }
@@ -113,13 +118,15 @@ int run(int argc, char** argv) {
   }
   Setting setting = decide(options);
   const Model model = model_of(options.train);
+  const Scenario scenario = options.mode == Mode::kScenario ? read_scenario(options.scenario) : Scenario{};
   const Launch launch = prepare_launch(options);
   Board& board = *launch.board;
   std::vector<Point> plan;
+  if (options.mode == Mode::kScenario) check_ranks(scenario, board.ranks());
   if (options.mode == Mode::kSweep) plan = plan_of(options, setting, board.ranks());
   std::unique_ptr<Report> report;
   if (launch.leads()) {
-    report = std::make_unique<Report>(options, setting, plan, launch, model);
+    report = std::make_unique<Report>(options, setting, plan, launch, model, scenario);
     if (options.timeout_s > 0) {
       board.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options.timeout_s) * 1'000'000'000;
     }
@@ -128,7 +135,7 @@ int run(int argc, char** argv) {
       launch,
       [&](int first, int count, int device) {
         return run_ranks(options, board, first, count, device,
-                         [&](Rank& rank) { rank_work(options, plan, model, rank); });
+                         [&](Rank& rank) { rank_work(options, plan, model, scenario, rank); });
       },
       [&] { report->run(); });
   const bool wrong = report != nullptr && report->conclude();

@@ -21,6 +21,7 @@ NcclApi load(const std::string& explicit_path) {
   library.required(api.get_version, "ncclGetVersion");
   library.required(api.get_unique_id, "ncclGetUniqueId");
   library.required(api.comm_init_rank, "ncclCommInitRank");
+  library.optional(api.comm_split, "ncclCommSplit");
   library.required(api.comm_destroy, "ncclCommDestroy");
   library.required(api.comm_abort, "ncclCommAbort");
   library.required(api.comm_get_async_error, "ncclCommGetAsyncError");

@@ -23,6 +23,7 @@ struct NcclApi {
   int (*get_version)(int*);
   int (*get_unique_id)(NcclUniqueId*);
   int (*comm_init_rank)(NcclComm*, int ranks, NcclUniqueId, int rank);
+  int (*comm_split)(NcclComm, int color, int key, NcclComm*, void* config);  // since 2.18; null before
   int (*comm_destroy)(NcclComm);
   int (*comm_abort)(NcclComm);
   int (*comm_get_async_error)(NcclComm, int*);

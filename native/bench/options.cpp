@@ -32,7 +32,7 @@ void add_patterns(Options& options, const std::string& text) {
     } else {
       usage_error("no pattern is called '" + name + "'",
                   "all, all_reduce, broadcast, reduce, all_gather, reduce_scatter, send_receive, scatter, gather, "
-                  "all_to_all; or the mode `train`");
+                  "all_to_all; or a mode: train, scenario FILE");
     }
   }
 }
@@ -151,6 +151,7 @@ void apply_train(Options& options, int code, const std::string& value) {
       break;
     case kTrainIterations:
       train.iterations = parse_integer(value, "--iterations", 1);
+      options.scenario_iterations = train.iterations;
       break;
     case kForward:
       train.forward_ms = parse_number(value, "--forward-ms", 0, 1e6);
@@ -289,9 +290,10 @@ void apply(Options& options, int code, const std::string& value, const std::stri
 }
 
 void check_together(const Options& options) {
-  if (options.mode == Mode::kTrain) {
-    if (!options.patterns.empty()) usage_error("train takes no pattern");
-    if (options.clocks_mhz.size() > 1) usage_error("train takes one --clock");
+  if (options.mode != Mode::kSweep) {
+    const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";
+    if (!options.patterns.empty()) usage_error(mode + " takes no pattern");
+    if (options.clocks_mhz.size() > 1) usage_error(mode + " takes one --clock");
     return;
   }
   if (options.patterns.empty())
@@ -345,6 +347,10 @@ Options parse_options(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "train") {
       options.mode = options.mode == Mode::kSweep ? Mode::kTrain : options.mode;
+    } else if (word == "scenario" && options.mode == Mode::kSweep) {
+      if (++i == argc) usage_error("scenario of which file?", "powerccl-bench scenario bench/scenarios/ddp.scn");
+      options.mode = Mode::kScenario;
+      options.scenario = argv[i];
     } else if (word != "sweep") {
       add_patterns(options, word);
     }

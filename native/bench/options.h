@@ -11,7 +11,7 @@
 
 namespace powerccl::bench {
 
-enum class Mode { kSweep, kTrain, kHelp, kVersion };
+enum class Mode { kSweep, kTrain, kScenario, kHelp, kVersion };
 enum class Overlap { kNone, kBackward };
 
 inline constexpr int kClockAsFound = 0;
@@ -54,6 +54,8 @@ struct Options {
   bool resume = false;
 
   TrainOptions train;
+  std::string scenario;                    // the file
+  std::optional<int> scenario_iterations;  // else the file's own
 
   bool wants_clock() const { return clocks_mhz.size() > 1 || clocks_mhz.front() != kClockAsFound; }
 };

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "bench/failure.h"
 
@@ -97,7 +98,24 @@ Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin
   comm_ = comm;
 }
 
+NcclComm Rank::split(int color) {
+  if (nccl_.comm_split == nullptr) {
+    throw Failure(kExitMissing, "this NCCL cannot split communicators", "groups take NCCL 2.18 or newer (--nccl FILE)");
+  }
+  NcclComm part = nullptr;
+  nccl_.check(nccl_.comm_split(comm_, color, rank_, &part, nullptr), "ncclCommSplit", comm_);
+  const std::lock_guard lock(parts_mutex_);
+  parts_.push_back(part);
+  return part;
+}
+
+std::vector<NcclComm> Rank::take_parts() {
+  const std::lock_guard lock(parts_mutex_);
+  return std::exchange(parts_, {});
+}
+
 void Rank::close() {
+  for (const NcclComm part : take_parts()) nccl_.check(nccl_.comm_destroy(part), "ncclCommDestroy");
   if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) {
     nccl_.check(nccl_.comm_destroy(comm), "ncclCommDestroy");
   }
@@ -157,8 +175,12 @@ void Rank::set_deadline() {
 }
 
 void Rank::poll_async_error() {
-  const NcclComm comm = comm_.load();
-  if (comm == nullptr) return;
+  if (const NcclComm comm = comm_.load(); comm != nullptr) report_async_error(comm);
+  const std::lock_guard lock(parts_mutex_);
+  for (const NcclComm part : parts_) report_async_error(part);
+}
+
+void Rank::report_async_error(NcclComm comm) {
   int state = kNcclSuccess;
   int result = nccl_.comm_get_async_error(comm, &state);
   if (result == kNcclSuccess) result = state;
@@ -171,6 +193,7 @@ void Rank::poll_async_error() {
 }
 
 void Rank::abort() {
+  for (const NcclComm part : take_parts()) nccl_.comm_abort(part);
   if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) nccl_.comm_abort(comm);
 }
 

@@ -4,6 +4,7 @@
 #define POWERCCL_BENCH_RANK_H
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +34,9 @@ class Rank {
   const NcclApi& nccl() const { return nccl_; }
   CUstream stream() const { return stream_; }
   NcclComm comm() const { return comm_; }
+  // A communicator with the ranks that give the same color, in their order; all ranks must call. It is watched, aborted
+  // and destroyed with the first one.
+  NcclComm split(int color);
   int sm_count() const { return board_.about[rank_].sm_count; }
 
   // At least so many bytes each; contents are lost when they grow.
@@ -53,11 +57,14 @@ class Rank {
   // Rank 0 states by when its present work must be done.
   void set_deadline();
 
-  // For the watchdog: reports an asynchronous error of the communicator to the board; aborts it.
+  // For the watchdog: reports an asynchronous error of the communicators to the board; aborts them.
   void poll_async_error();
   void abort();
 
  private:
+  void report_async_error(NcclComm comm);
+  std::vector<NcclComm> take_parts();
+
   const Options& options_;
   Board& board_;
   int rank_;
@@ -66,6 +73,8 @@ class Rank {
   const NcclApi& nccl_;
   CUstream stream_ = nullptr;
   std::atomic<NcclComm> comm_{nullptr};
+  std::mutex parts_mutex_;
+  std::vector<NcclComm> parts_;  // from split
   CUdeviceptr send_ = 0, recv_ = 0;
   size_t send_bytes_ = 0, recv_bytes_ = 0;
   CUevent done_ = nullptr;

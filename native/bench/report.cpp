@@ -27,6 +27,10 @@ std::string host_name() {
   return name;
 }
 
+const char* mode_name(Mode mode) {
+  return mode == Mode::kTrain ? "train" : mode == Mode::kScenario ? "scenario" : "sweep";
+}
+
 std::optional<double> measured(double value) {
   return value < 0 ? std::nullopt : std::optional<double>(value);
 }
@@ -38,12 +42,13 @@ std::optional<std::string> unless_empty(const std::string& text) {
 }  // namespace
 
 Report::Report(const Options& options, const Setting& setting, const std::vector<Point>& plan, const Launch& launch,
-               const Model& model)
+               const Model& model, const Scenario& scenario)
     : options_(options),
       setting_(setting),
       plan_(plan),
       launch_(launch),
       model_(model),
+      scenario_(scenario),
       board_(*launch.board),
       started_unix_s_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()),
       started_ns_(monotonic_ns()) {
@@ -90,6 +95,9 @@ void Report::run() {
         break;
       case Tell::kStep:
         on_step();
+        break;
+      case Tell::kIteration:
+        on_iteration();
         break;
       case Tell::kFinish:
         finished_ = true;
@@ -176,7 +184,7 @@ json::Object Report::common() const {
   };
   json::Object object;
   object.add("schema", 1)
-      .add("mode", options_.mode == Mode::kTrain ? "train" : "sweep")
+      .add("mode", mode_name(options_.mode))
       .add("version", kVersion)
       .add("command", options_.command)
       .add("started_unix_s", json::Raw{std::to_string(started_unix_s_)})
@@ -193,22 +201,11 @@ json::Object Report::common() const {
       .add("gpus", gpus)
       .add("clock_control", setting_.clock_control)
       .add("clock_control_reason", unless_empty(setting_.clock_reason));
-  if (options_.mode == Mode::kTrain) {
+  if (options_.mode != Mode::kSweep) {
     const int clock = setting_.clock_control == "set" ? options_.clocks_mhz.front() : kClockAsFound;
     object.add("clock_requested_mhz", clock == kClockAsFound ? std::nullopt : std::optional<int>(clock));
-    object.add("model", json::Object()
-                            .add("name", model_.name)
-                            .add("forward_ms", model_.forward_ms)
-                            .add("backward_ms", model_.backward_ms)
-                            .add("buckets_bytes", model_.buckets_bytes)
-                            .add("dtype", info(model_.type).name)
-                            .add("overlap", model_.overlap == Overlap::kNone ? "none" : "backward")
-                            .add("sources", json::Object()
-                                                .add("forward_ms", model_.times_source)
-                                                .add("backward_ms", model_.times_source)
-                                                .add("buckets_bytes", model_.buckets_source)
-                                                .raw())
-                            .raw());
+    if (options_.mode == Mode::kTrain) add_train(object);
+    if (options_.mode == Mode::kScenario) add_scenario(object);
     const double per_ms = start_.compute_iterations_per_ms;
     object.add("compute", json::Object()
                               .add("declared", per_ms <= 0)
@@ -274,6 +271,7 @@ bool Report::conclude() {
   if (line_open_) std::printf("\n");
   line_open_ = false;
   if (started_ && options_.mode == Mode::kTrain) conclude_train();
+  if (started_ && options_.mode == Mode::kScenario) conclude_scenario();
   if (started_ && options_.mode == Mode::kSweep) {
     std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong_), wrong_ != 0 ? "FAILED" : "OK");
     std::printf("# Avg bus bandwidth    : %g\n", points_ > 0 ? bandwidth_sum_ / static_cast<double>(points_) : 0);
@@ -294,8 +292,8 @@ void Report::write_json(bool finished) {
       .add("error", board_.failed() ? std::optional<std::string>(board_.reason()) : std::nullopt)
       .add("seconds", static_cast<double>(monotonic_ns() - started_ns_) * 1e-9)
       .add("results", results_);
-  if (options_.mode == Mode::kTrain) {
-    object.add("summary", train_summary_.raw());
+  if (options_.mode != Mode::kSweep) {
+    object.add("summary", summary_.raw());
   } else {
     object.add("summary", json::Object()
                               .add("points", points_)

@@ -15,6 +15,7 @@
 #include "bench/models.h"
 #include "bench/plan.h"
 #include "bench/sampler.h"
+#include "bench/scenario.h"
 
 namespace powerccl::bench {
 
@@ -28,7 +29,7 @@ struct Setting {  // decided before any rank exists
 class Report {
  public:
   Report(const Options& options, const Setting& setting, const std::vector<Point>& plan, const Launch& launch,
-         const Model& model);
+         const Model& model, const Scenario& scenario);
   ~Report();
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
@@ -44,6 +45,7 @@ class Report {
   bool clock_holds();  // else the run has failed
   void on_point();
   void on_step();
+  void on_iteration();
   void table_header();
   void table_line(const Point& point, const PointNews& news, const Window& window);
   void write_line(const std::string& line);
@@ -56,12 +58,23 @@ class Report {
   StepEnergy energy_of(const StepNews& step);
   json::Object step_object(const StepNews& step, const StepEnergy& energy) const;
   void conclude_train();
+  void add_train(json::Object& object) const;
+  void scenario_header() const;
+  void add_scenario(json::Object& object) const;
+  struct IterationEnd {
+    double step_ms;  // of the slowest rank
+    uint64_t end_ns;
+  };
+  IterationEnd end_of(const IterationNews& iteration) const;
+  json::Object iteration_object(const IterationNews& iteration);
+  void conclude_scenario();
 
   const Options& options_;
   Setting setting_;
   const std::vector<Point>& plan_;
   const Launch& launch_;
   const Model& model_;
+  const Scenario& scenario_;
   Board& board_;
   std::unique_ptr<ClockGuard> guard_;
   std::unique_ptr<Sampler> sampler_;
@@ -72,7 +85,8 @@ class Report {
   StartNews start_{};
   std::vector<json::Raw> results_;
   std::vector<StepNews> steps_;
-  json::Object train_summary_;
+  std::vector<IterationNews> iterations_;
+  json::Object summary_;  // of train and scenario
   int64_t wrong_ = 0;
   double bandwidth_sum_ = 0;
   size_t points_ = 0;

@@ -51,6 +51,7 @@ void Report::table_header() {
                 "share");
     return;
   }
+  if (options_.mode == Mode::kScenario) return scenario_header();
   std::printf("# minBytes %zu maxBytes %zu step: ", options_.min_bytes, options_.max_bytes);
   if (options_.step_bytes > 0) {
     std::printf("%zu(bytes)", options_.step_bytes);

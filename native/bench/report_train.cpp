@@ -24,6 +24,22 @@ void Report::on_step() {
   std::fflush(stdout);
 }
 
+void Report::add_train(json::Object& object) const {
+  object.add("model", json::Object()
+                          .add("name", model_.name)
+                          .add("forward_ms", model_.forward_ms)
+                          .add("backward_ms", model_.backward_ms)
+                          .add("buckets_bytes", model_.buckets_bytes)
+                          .add("dtype", info(model_.type).name)
+                          .add("overlap", model_.overlap == Overlap::kNone ? "none" : "backward")
+                          .add("sources", json::Object()
+                                              .add("forward_ms", model_.times_source)
+                                              .add("backward_ms", model_.times_source)
+                                              .add("buckets_bytes", model_.buckets_source)
+                                              .raw())
+                          .raw());
+}
+
 Report::StepEnergy Report::energy_of(const StepNews& step) {
   StepEnergy energy;
   if (sampler_ == nullptr || !sampler_->running()) return energy;
@@ -116,7 +132,7 @@ void Report::conclude_train() {
   for (const double ms : step_ms) whole_s += ms * 1e-3;
   const auto per_second =
       whole_s > 0 ? std::optional<double>(static_cast<double>(step_ms.size()) / whole_s) : std::nullopt;
-  train_summary_.add("iterations", step_ms.size())
+  summary_.add("iterations", step_ms.size())
       .add("step_ms", median_of(step_ms))
       .add("forward_ms", median_of(forward_ms))
       .add("backward_ms", median_of(backward_ms))

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "bench/failure.h"
+#include "bench/graph.h"
 #include "bench/verify.h"
 
 namespace powerccl::bench {
@@ -17,33 +17,6 @@ constexpr double kTrustedEstimateMs = 2;
 constexpr int kAttempts = 3;        // at a loop that is as long as --min-time
 constexpr double kEnough = 0.8;     // of it
 constexpr uint8_t kGarbage = 0xa5;  // what a receive buffer holds before a check
-
-// One captured graph of operations, launched in place of single calls.
-class Graph {
- public:
-  Graph(Rank& rank, const Call& call, Buffers buffers, int operations) : cuda_(rank.cuda()) {
-    if (cuda_.stream_begin_capture == nullptr || cuda_.stream_end_capture == nullptr ||
-        cuda_.graph_instantiate_with_flags == nullptr || cuda_.graph_launch == nullptr) {
-      throw Failure(kExitMissing, "this driver has no CUDA graphs", "leave --graph out");
-    }
-    cuda_.check(cuda_.stream_begin_capture(rank.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
-    for (int i = 0; i < operations; ++i) enqueue(rank.nccl(), call, buffers, rank.comm(), rank.stream());
-    cuda_.check(cuda_.stream_end_capture(rank.stream(), &graph_), "cuStreamEndCapture");
-    cuda_.check(cuda_.graph_instantiate_with_flags(&executable_, graph_, 0), "cuGraphInstantiate");
-  }
-  ~Graph() {
-    if (executable_ != nullptr) cuda_.graph_exec_destroy(executable_);
-    if (graph_ != nullptr) cuda_.graph_destroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(CUstream stream) { cuda_.check(cuda_.graph_launch(executable_, stream), "cuGraphLaunch"); }
-
- private:
-  const CudaApi& cuda_;
-  CUgraph graph_ = nullptr;
-  CUgraphExec executable_ = nullptr;
-};
 
 class Sweep {
  public:
@@ -231,7 +204,10 @@ class Sweep {
   }
 
   void time_graph(PointNews& news) {
-    Graph graph(rank_, call_, buffers_, options_.iterations);
+    Graph graph(rank_.cuda(), rank_.stream(), [&] {
+      for (int i = 0; i < options_.iterations; ++i)
+        enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
+    });
     const auto each = static_cast<uint64_t>(options_.iterations);
     const auto launches =
         std::max<uint64_t>(static_cast<uint64_t>(options_.graph_launches), (news.iterations + each - 1) / each);

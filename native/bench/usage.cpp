@@ -8,6 +8,7 @@ const char* usage_text() {
 
 usage: powerccl-bench PATTERN... [options]     a sweep over sizes, as NCCL tests make it
        powerccl-bench train [options]          a data-parallel training step, replayed
+       powerccl-bench scenario FILE [options]  iterations of any training job that FILE describes, replayed
 
 PATTERN: all, or any of all_reduce broadcast reduce all_gather reduce_scatter send_receive scatter gather all_to_all
 
@@ -39,7 +40,10 @@ train
       --clock MHZ             the whole run at this clock
       --overlap WHAT      none: synchronise after backward; backward: each bucket as soon as its part is done
 
-both
+scenario (bench/scenarios/*.scn; native/bench/README.md has the language)
+      --iterations N      iterations measured (the file's), after -w unmeasured ones (2); --clock MHZ as above
+
+all
   -g, --gpus N            ranks, one a GPU (all there are)
       --threads           ranks are threads of one process (default: a process each). Under torchrun, mpirun or srun
                           each process of theirs is one rank

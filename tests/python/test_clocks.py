@@ -9,7 +9,6 @@ import pwd
 import re
 import socket
 import struct
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -723,77 +722,3 @@ def test_who_is_not_in_the_group_is_told_so() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         fake.stop()
     assert fake.asked == []
-
-
-SLURM = HEADER_FILE.parents[2] / "packaging/slurm"
-
-
-def slurm(script: str, tmp_path: Path, powerccl: str, **environment: str) -> list[str]:
-    """What the script asked of powerccl and of logger; it has to succeed and keep quiet."""
-    fakes.write_program(tmp_path / "powerccl", powerccl.replace("LOG", str(tmp_path / "log")))
-    fakes.write_program(tmp_path / "bin/logger", f'#!/bin/sh\nshift 3\necho "log: $*" >> {tmp_path}/log\n')
-    text = (SLURM / script).read_text().replace("PATH=/usr/local/sbin:", f"PATH={tmp_path}/bin:", 1)
-    fakes.write_program(tmp_path / script, text)
-    (tmp_path / "log").write_text("")
-    done = subprocess.run(
-        [str(tmp_path / script)],
-        env={"POWERCCL": str(tmp_path / "powerccl"), "POWERCCL_EPILOG_DRIVER": str(tmp_path / "gpus"), **environment},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return (tmp_path / "log").read_text().splitlines()
-
-
-SAYS = '#!/bin/sh\necho "asked: $*" >> LOG\necho "$SAID" >&2\nexit "${CODE:-0}"\n'
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Path:
-    """The driver's table; the numbers of device files are not in the order of the bus."""
-    for bus, minor, uuid in (
-        ("0000:1b:00.0", 1, UUIDS[0]),
-        ("0000:4f:00.0", 0, UUIDS[1]),
-        ("0000:5f:00.0", 10, "GPU-??"),
-    ):
-        about = tmp_path / "gpus" / bus / "information"
-        about.parent.mkdir(parents=True)
-        about.write_text(
-            f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
-        )
-    return tmp_path
-
-
-def test_prolog_speaks_up_only_where_no_daemon_answers(tmp_path: Path) -> None:
-    assert slurm("prolog", tmp_path, SAYS, SLURM_JOB_ID="7") == ["asked: clocks --json"]
-    said = slurm("prolog", tmp_path, SAYS, SLURM_JOB_ID="7", CODE="1", SAID="error: no powerccld")
-    assert said[1:] == ["log: job 7: jobs get no clocks here: error: no powerccld"]
-    assert slurm("prolog", tmp_path, SAYS, POWERCCL="/none") == ["log: job ?: no /none on this node"]
-
-
-def test_epilog_ends_what_the_user_holds_on_the_jobs_gpus(driver: Path) -> None:
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "54321"}
-    said = slurm("epilog", driver, SAYS, **job, SLURM_JOB_GPUS="0,1")
-    assert said == [
-        f"asked: clocks --revoke {UUIDS[1]} --user 54321",
-        f"asked: clocks --revoke {UUIDS[0]} --user 54321",
-    ]
-    said = slurm("epilog", driver, SAYS, **job, SLURM_JOB_GPUS="1", SAID="powerccl: ended the lease of x")
-    assert said[1:] == ["log: job 7: powerccl: ended the lease of x"]
-    # No daemon: said once, and not waited for a second time.
-    said = slurm("epilog", driver, SAYS, **job, SLURM_JOB_GPUS="0,1", CODE="1", SAID="error: silent")
-    assert said[1:] == ["log: job 7: GPU 0: error: silent"]
-    for gpus in ("", "10", "3", "0-1", "$(id)", "*"):
-        assert slurm("epilog", driver, SAYS, **job, SLURM_JOB_GPUS=gpus) == [], gpus
-    assert slurm("epilog", driver, SAYS, SLURM_JOB_GPUS="0") == []  # whose job?
-
-
-@pytest.mark.parametrize("script", ["prolog", "epilog"])
-def test_slurms_scripts_are_bounded_in_time(script: str, driver: Path) -> None:
-    fakes.write_program(driver / "bin/timeout", '#!/bin/sh\nshift 3\nexec /usr/bin/timeout -k 0.1 0.2 "$@"\n')
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "54321", "SLURM_JOB_GPUS": "0,1"}
-    (said,) = slurm(script, driver, "#!/bin/sh\nexec sleep 60\n", **job)
-    assert said.endswith("powerccl clocks took too long")
-    assert "timeout -k 2 8" in (SLURM / script).read_text()

@@ -17,7 +17,7 @@ import pytest
 from powerccl.errors import PowercclError
 from powerccl.launch import folder as folders
 from powerccl.launch.child import ChildNotStartedError, run_child
-from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.environment import emulated_environment, job_environment, recorded
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
@@ -218,6 +218,23 @@ def test_emulated_platforms_by_name_or_file(native: NativeFiles, tmp_path: Path)
     assert "did you mean 't4x8'?" in error.value.hint
     with pytest.raises(PowercclError, match="no platform file"):
         emulated_platform(native, "./none.conf")
+
+
+def test_an_emulated_platform_can_be_changed(native: NativeFiles, tmp_path: Path) -> None:
+    built_in = emulated_platform(native, "t4x8")
+    assert str(emulated_platform(native, "t4x8:link_scale=4")) == f"{built_in}:link_scale=4"
+    odd = tmp_path / "a:b" / "mine.conf"
+    odd.parent.mkdir()
+    odd.write_text("")
+    assert emulated_platform(native, str(odd)) == odd
+    with pytest.raises(PowercclError, match="unknown emulated platform 't4x9'"):
+        emulated_platform(native, "t4x9:link_scale=4")
+
+
+def test_what_a_platform_is_called() -> None:
+    assert [platform_name(text) for text in ("t4x8", "t4x8:link_scale=0.5", "a/mine.conf", "a/mine.json", "")] == [
+        *("t4x8", "t4x8:link_scale=0.5", "mine", "mine", "")
+    ]
 
 
 def test_emulation_is_up_inside_and_gone_after(native: NativeFiles, tmp_path: Path) -> None:

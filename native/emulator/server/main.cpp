@@ -14,10 +14,10 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: powerccl-emulator --platform FILE --socket PATH\n"
-    "  Serves the emulated GPUs of a platform file to processes that have POWERCCL_EMULATOR_SOCKET=PATH and the "
-    "emulator's\n"
-    "  libraries on LD_LIBRARY_PATH. Prints `ready` when it listens. Ends with its standard input, or on SIGTERM.\n"
+    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH\n"
+    "  Serves the emulated GPUs of a platform file, with KEY=VALUE in place of what it says, to processes that have\n"
+    "  POWERCCL_EMULATOR_SOCKET=PATH and the emulator's libraries on LD_LIBRARY_PATH. Prints `ready` when it listens.\n"
+    "  Ends with its standard input, or on SIGTERM.\n"
     "exit status: 0 ended as told, 1 could not start, 2 wrong usage\n";
 
 }  // namespace

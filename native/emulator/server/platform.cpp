@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 namespace powerccl::emulator {
 namespace {
@@ -159,6 +160,7 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("governor_slow_ms", p.governor_slow_ms);
   real("governor_slow_gain", p.governor_slow_gain);
   real("governor_start_w", p.governor_start_w);
+  real("link_scale", p.link_scale);
   real("refresh_ms", p.refresh_ms);
   real("energy_read_us", p.energy_read_us);
   real("set_clock_call_us", p.set_clock_call_us);
@@ -185,6 +187,49 @@ void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
   }
 }
 
+void add_texts(std::map<std::string, Setter>& keys, Platform& p) {
+  keys["name"] = [&p](const std::string& text) { return !(p.name = text).empty() && text.size() < 32; };
+  keys["gpu_name"] = [&p](const std::string& text) { return !(p.gpu_name = text).empty() && text.size() < 64; };
+  keys["driver_version"] = [&p](const std::string& text) {
+    return !(p.driver_version = text).empty() && text.size() < 60;
+  };
+  keys["memory"] = [&p](const std::string& text) {
+    double bytes;
+    if (!parse_bytes(text, bytes)) return false;
+    p.memory_bytes = static_cast<uint64_t>(bytes);
+    return true;
+  };
+}
+
+// "key = value", and the key is spent. False: `error` says what is wrong with it, and where.
+bool apply(const std::string& text, const std::string& where, std::map<std::string, Setter>& keys, std::string& error) {
+  const size_t equals = text.find('=');
+  const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
+  const auto found = keys.find(key);
+  const char* wrong = equals == std::string::npos                     ? "not `key = value`"
+                      : found == keys.end()                           ? "no such key, or given twice"
+                      : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
+                                                                      : nullptr;
+  if (wrong == nullptr) {
+    keys.erase(found);
+    return true;
+  }
+  error = where;
+  error.append(": ").append(key).append(": ").append(wrong);
+  return false;
+}
+
+// "a.conf:x=1,y=2" -> "a.conf" and {"x=1", "y=2"}. Values have colons of their own, but no commas.
+std::pair<std::string, std::vector<std::string>> split_changes(const std::string& path) {
+  constexpr std::string_view kEnding = ".conf";
+  const size_t ending = path.find(std::string(kEnding) + ":");
+  if (ending == std::string::npos) return {path, {}};
+  std::vector<std::string> changes;
+  std::istringstream text(path.substr(ending + kEnding.size() + 1));
+  for (std::string change; std::getline(text, change, ',');) changes.push_back(change);
+  return {path.substr(0, ending + kEnding.size()), changes};
+}
+
 // What the engine could not live with; the reader's message names the key.
 const char* missing(const Platform& p) {
   if (p.name.empty()) return "name is missing";
@@ -201,6 +246,7 @@ const char* missing(const Platform& p) {
   if (p.voltage_v.empty()) return "voltage_v is missing";
   if (p.power_limit_w <= 0) return "power_limit_w is missing";
   if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
+  if (p.link_scale <= 0) return "link_scale must be above 0";
   if (p.refresh_ms <= 0 || p.governor_period_ms <= 0 || p.governor_lag_ms <= 0 || p.thermal_tau_ms <= 0 ||
       p.governor_slow_ms <= 0)
     return "a period or time constant is 0";
@@ -240,7 +286,7 @@ double Platform::bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_m
   const PatternModel& model = patterns[static_cast<size_t>(pattern)];
   const double first = model.bandwidth_gbs.front().first;
   // Below the first point the time is what it is there: latency.
-  double bandwidth = power_law(model.bandwidth_gbs, bytes) * std::min(1.0, bytes / first);
+  double bandwidth = link_scale * power_law(model.bandwidth_gbs, bytes) * std::min(1.0, bytes / first);
   const double knee = at_size(model.knee_mhz, bytes, clock_min_mhz);
   const double boost = at_size(model.boost, bytes, 0);
   if (clock_mhz >= knee) {
@@ -276,48 +322,31 @@ double Platform::snap_mhz(double clock_mhz) const {
 }
 
 std::optional<Platform> read_platform(const std::string& path, std::string& error) {
-  std::ifstream file(path);
+  const auto [file_path, changes] = split_changes(path);
+  std::ifstream file(file_path);
   if (!file) {
-    error = path +
+    error = file_path +
             ": cannot be read\nhint: `powerccl run --emulate t4x8` names a built-in platform; a path must lead to a "
             ".conf file";
     return std::nullopt;
   }
   Platform p;
   std::map<std::string, Setter> keys;
-  keys["name"] = [&p](const std::string& text) { return !(p.name = text).empty() && text.size() < 32; };
-  keys["gpu_name"] = [&p](const std::string& text) { return !(p.gpu_name = text).empty() && text.size() < 64; };
-  keys["driver_version"] = [&p](const std::string& text) {
-    return !(p.driver_version = text).empty() && text.size() < 60;
-  };
-  keys["memory"] = [&p](const std::string& text) {
-    double bytes;
-    if (!parse_bytes(text, bytes)) return false;
-    p.memory_bytes = static_cast<uint64_t>(bytes);
-    return true;
-  };
+  add_texts(keys, p);
   add_numbers(keys, p);
   add_curves(keys, p);
+  // Each key once: the file's lines and the changes take from lists of their own.
+  std::map<std::string, Setter> unchanged = keys;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string text = trim(line.substr(0, line.find('#')));
-    if (text.empty()) continue;
-    const size_t equals = text.find('=');
-    const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
-    const auto found = keys.find(key);
-    const char* wrong = equals == std::string::npos                     ? "not `key = value`"
-                        : found == keys.end()                           ? "no such key, or given twice"
-                        : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
-                                                                        : nullptr;
-    if (wrong != nullptr) {
-      error = path;
-      error.append(":").append(std::to_string(number)).append(": ").append(key).append(": ").append(wrong);
-      return std::nullopt;
-    }
-    keys.erase(found);
+    if (!text.empty() && !apply(text, file_path + ":" + std::to_string(number), keys, error)) return std::nullopt;
+  }
+  for (const std::string& change : changes) {
+    if (!apply(trim(change), file_path + ": change", unchanged, error)) return std::nullopt;
   }
   if (const char* what = missing(p)) {
-    error = path + ": " + what;
+    error = file_path + ": " + what;
     return std::nullopt;
   }
   return p;

@@ -83,6 +83,8 @@ struct Platform {
   double clock_transition_us = 0;    // from the call's return to the clock's change
   bool may_set_clocks = true;
 
+  double link_scale = 1;  // of all bus bandwidths: the same server with faster or slower links
+
   uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins are told
 
   std::array<PatternModel, kPatterns> patterns;
@@ -102,7 +104,8 @@ struct Platform {
 // bus bandwidth = factor * size / time
 double bus_factor(Pattern pattern, uint32_t nranks);
 
-// Reads a platform file; on failure returns nothing and says why in `error` (with file and line).
+// Reads a platform file; on failure returns nothing and says why in `error` (with file and line). Changes may follow
+// the path, in place of what the file says: "t4x8.conf:clock_transition_us=20000,link_scale=4".
 std::optional<Platform> read_platform(const std::string& path, std::string& error);
 
 }  // namespace powerccl::emulator

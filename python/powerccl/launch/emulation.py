@@ -20,11 +20,29 @@ OTHERS_WAIT_S = 20.0
 
 
 def emulated_platform(native: NativeFiles, name: str) -> Path:
-    """The emulator's platform file: built in by name, or a path.
+    """What the emulator is to serve: a platform file, built in by name or a path, with the changes behind it.
+
+    `t4x8:clock_transition_us=20000,link_scale=4` is t4x8 with those keys of its file replaced. They stay behind the
+    path: the emulator reads them, and says what is wrong with them.
 
     Raises:
-        PowercclError: there is none.
+        PowercclError: there is no such platform.
     """
+    if name.endswith(".conf") and Path(name).is_file():
+        return Path(name).resolve()  # whatever colons its folder has
+    name, colon, changes = name.partition(":")
+    path = _platform_file(native, name)
+    return Path(f"{path}:{changes}") if colon else path
+
+
+def platform_name(text: str) -> str:
+    """What a platform of `--emulate` or `--platform` is called: files by their name, changes as they stand."""
+    if text.endswith((".conf", ".json")):
+        return Path(text).stem
+    return text
+
+
+def _platform_file(native: NativeFiles, name: str) -> Path:
     if "/" in name or name.endswith(".conf"):
         if not Path(name).is_file():
             raise PowercclError(f"no platform file {name}", f"built in: {', '.join(native.emulated_platforms())}")

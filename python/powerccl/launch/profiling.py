@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from powerccl.errors import PowercclError
-from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import NO_RIGHT, Request, decide_clocks, record
@@ -101,7 +101,7 @@ class Profiling:
             raise PowercclError(
                 f"nothing to profile: {gpus.describe()}", "profile an emulated server: powerccl profile --emulate t4x8"
             )
-        self.name = name or (Path(self.emulate).stem if self.emulate else _platform_name(gpus))
+        self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
         self.out = out or user_folder() / f"{self.name}.json"
         self.work = self.out.with_suffix(".profiling")
         self._prepare(resume)

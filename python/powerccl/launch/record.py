@@ -19,7 +19,7 @@ from powerccl.errors import PowercclError
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
-from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
@@ -196,7 +196,7 @@ def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str,
     if request.platform:
         profile = load_profile(request.platform)
     elif request.emulate:
-        name = Path(request.emulate).stem
+        name = platform_name(request.emulate)
         if name not in known_profiles():
             raise PowercclError(
                 f"no platform profile for the emulated {name}",
@@ -336,8 +336,8 @@ def _describe(
         start_ns=time.monotonic_ns(),
         policy=policy,
         clocks=clocks,
-        platform=Path(request.platform or request.emulate).stem,
-        emulated=Path(request.emulate).stem if request.emulate else "",
+        platform=platform_name(request.platform or request.emulate),
+        emulated=platform_name(request.emulate),
         interval_ms=request.interval_ms,
         gpus=gpus.names,
         launcher=launcher.name if launcher else "",

@@ -25,6 +25,7 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 const std::string kStage = POWERCCL_STAGE;
+const std::string kScenarios = POWERCCL_SCENARIOS;
 
 std::string contents(const std::string& path) {
   std::ostringstream text;
@@ -382,6 +383,65 @@ TEST_F(Emulated, OverlapHidesCommunication) {
   const double exposed = std::stod(json("none.json", "d[\"summary\"][\"sync_ms\"]"));
   const double hidden = std::stod(json("beside.json", "d[\"summary\"][\"sync_ms\"]"));
   EXPECT_LT(hidden, exposed * 0.8);
+}
+
+TEST_F(Emulated, AScenarioHasItsTimes) {
+  std::ofstream(file("a.scn")) << "rank 1 x1.5\nstreams comm\ngroup pair 2\n"
+                                  "compute 10\nwait compute on comm\nall_reduce 4M on comm\ncompute 10\n"
+                                  "wait comm on compute\nall_reduce 1M in pair\n"
+                                  "from 50%\nreceive 1M from previous\ncompute 5\nsend 1M to next\n";
+  const Ended ended = bench({"scenario", file("a.scn"), "-g", "4", "--iterations", "6", "--json", file("s.json")});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(json("s.json",
+                 "d[\"mode\"], d[\"finished\"], d[\"scenario\"][\"name\"], len(d[\"results\"]), "
+                 "d[\"summary\"][\"iterations\"]"),
+            "scenario True a 8 6");
+  EXPECT_EQ(json("s.json", "[r[\"iteration\"] for r in d[\"results\"]]"), "[0, 1, 0, 1, 2, 3, 4, 5]");
+  EXPECT_EQ(json("s.json",
+                 "all(0 < r[\"exposed_ms\"] < r[\"step_ms\"] and r[\"compute_ms\"] < r[\"step_ms\"] "
+                 "for r in d[\"results\"])"),
+            "True");
+  // The slow rank computes longer; in the second half ranks follow one another.
+  EXPECT_EQ(json("s.json",
+                 "d[\"results\"][3][\"compute_ms_of_ranks\"][1] > "
+                 "1.3 * d[\"results\"][3][\"compute_ms_of_ranks\"][0]"),
+            "True");
+  EXPECT_EQ(json("s.json", "d[\"results\"][-1][\"step_ms\"] > 2.5 * d[\"results\"][-1][\"compute_ms\"]"), "True");
+}
+
+TEST_F(Emulated, VaryingAndCapturedScenariosRun) {
+  std::ofstream(file("a.scn")) << "streams comm\nrepeat 2\ncompute 2 vary 50%\nall_to_all 1M vary 50%\nend\n"
+                                  "from 50%\nrepeat 2\ncapture\ncompute 3\nwait compute on comm\n"
+                                  "all_gather 256K on comm\nwait comm on compute\nend\nend\nsync compute\ncompute 1\n";
+  const Ended ended = bench({"scenario", file("a.scn"), "--iterations", "4", "--no-energy", "--json", file("s.json")});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(json("s.json", "[r[\"compute_ms\"] is None for r in d[\"results\"]]"),
+            "[False, False, False, False, True, True]");
+  EXPECT_GT(std::stod(json("s.json", "d[\"results\"][-1][\"step_ms\"]")), 5);  // 7 at the reference clock
+}
+
+TEST_F(Emulated, AKilledRankEndsAScenarioWithGroups) {
+  Process process = start({"scenario", kScenarios + "/pp.scn", "--no-energy", "--json", file("s.json")});
+  ASSERT_TRUE(process.wait_for_output("      1 "));
+  const std::vector<pid_t> ranks = process.ranks();
+  ASSERT_EQ(ranks.size(), 8U);
+  kill(ranks[5], SIGKILL);
+  const auto begin = std::chrono::steady_clock::now();
+  const Ended ended = process.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_NE(ended.err.find("signal 9"), std::string::npos) << ended.err;
+  EXPECT_EQ(json("s.json", "d[\"finished\"], len(d[\"results\"]) > 2"), "False True");
+}
+
+TEST_F(Emulated, AScenarioThatCannotEndIsRefused) {
+  std::ofstream(file("a.scn")) << "compute 1\nsend 1M to next\n";
+  const Ended ended = bench({"scenario", file("a.scn")});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_NE(ended.err.find("a.scn:2: rank 6 sends to rank 7"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("hint:"), std::string::npos);
+  EXPECT_EQ(bench({"scenario"}).code, 2);
+  EXPECT_EQ(bench({"scenario", file("none.scn")}).code, 2);
 }
 
 }  // namespace

@@ -121,6 +121,8 @@ TEST(Options, SayWhatIsWrong) {
   EXPECT_NE(refusal({"all_reduce", "-n"}).find("-n"), std::string::npos);
   EXPECT_NE(refusal({"all_reduce", "--resume"}).find("--json-lines"), std::string::npos);
   EXPECT_NE(refusal({"train", "all_reduce"}).find("train"), std::string::npos);
+  EXPECT_NE(refusal({"scenario"}).find("which file"), std::string::npos);
+  EXPECT_NE(refusal({"scenario", "a.scn", "all_reduce"}).find("scenario takes no pattern"), std::string::npos);
   EXPECT_NE(refusal({"train", "--clocks", "900,600"}).find("--clock"), std::string::npos);
   EXPECT_NE(refusal({"all_reduce", "-d", "float8"}).find("float8"), std::string::npos);
 }

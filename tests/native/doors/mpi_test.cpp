@@ -134,7 +134,7 @@ struct FakeLibrary {
 class CommunicatorsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    path = ::testing::TempDir() + "communicators.trace";
+    path = ::testing::TempDir() + "communicators-" + std::to_string(getpid()) + ".trace";  // others run beside this
     unlink(path.c_str());
     ASSERT_EQ(trace.open(path.c_str(), powerccl_trace_header(), 4u << 20), 0);
     FakeLibrary::make(library);

@@ -91,6 +91,31 @@ TEST(PlatformFile, ATruncatedFileIsRefused) {
   EXPECT_NE(complaint(sound.substr(0, sound.find("all_to_all.bandwidth"))), "");
 }
 
+TEST(PlatformFile, ChangesBehindThePathReplaceWhatItSays) {
+  const std::string path = std::string(POWERCCL_PLATFORMS) + "/t4x8.conf";
+  std::string error;
+  const auto changed =
+      read_platform(path + ":clock_transition_us=20000, set_clock_call_us=4500,comm_w=4K:1 64K:2,link_scale=4", error);
+  ASSERT_TRUE(changed) << error;
+  EXPECT_EQ(changed->clock_transition_us, 20000);
+  EXPECT_EQ(changed->set_clock_call_us, 4500);
+  EXPECT_EQ(changed->comm_w.back().second, 2);
+  const Platform as_it_is = platform_or_fail("t4x8");
+  EXPECT_DOUBLE_EQ(changed->bus_bandwidth_gbs(Pattern::kAllReduce, 64 * kMiB, 1590, 8),
+                   4 * as_it_is.bus_bandwidth_gbs(Pattern::kAllReduce, 64 * kMiB, 1590, 8));
+  const struct {
+    const char *changes, *says;
+  } wrong[] = {{"no_such_key=1", "no_such_key: no such key"},
+               {"gpus=8,gpus=4", "given twice"},
+               {"gpus=many", "gpus: value not understood"},
+               {"gpus", "not `key = value`"},
+               {"link_scale=0", "link_scale must be above 0"}};
+  for (const auto& [changes, says] : wrong) {
+    EXPECT_FALSE(read_platform(path + ":" + changes, error)) << changes;
+    EXPECT_NE(error.find(says), std::string::npos) << error;
+  }
+}
+
 TEST(Bandwidth, BusFactorsAreNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllReduce, 8), 1.75);
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllGather, 8), 0.875);

@@ -23,7 +23,7 @@ TEST(CallAccounts, SizeClassesArePowersOfTwo) {
 
 TEST(CallAccounts, SumsAreKeptApartByFunctionCommunicatorAndSizeAndTheLatestCounts) {
   TickClock clock;  // ticks are nanoseconds until it begins
-  const std::string path = ::testing::TempDir() + "accounts.trace";
+  const std::string path = ::testing::TempDir() + "accounts-" + std::to_string(getpid()) + ".trace";
   unlink(path.c_str());
   TraceWriter trace;
   ASSERT_EQ(trace.open(path.c_str(), powerccl_trace_header(), 4u << 20), 0);

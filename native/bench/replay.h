@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The replay of a scenario's iterations as each rank runs it.
+#ifndef POWERCCL_BENCH_REPLAY_H
+#define POWERCCL_BENCH_REPLAY_H
+#include "bench/rank.h"
+#include "bench/scenario.h"
+
+namespace powerccl::bench {
+
+void run_scenario(const Options& options, const Scenario& scenario, Rank& rank);
+
+// From the scenario's own number of iterations, unless --iterations says another.
+int iterations_of(const Options& options, const Scenario& scenario);
+
+}  // namespace powerccl::bench
+#endif

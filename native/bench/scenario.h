@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scenario file: what every rank computes and communicates in one iteration of a training job (README.md has the
+// language). Reading it says all that is wrong with it before a GPU is touched.
+#ifndef POWERCCL_BENCH_SCENARIO_H
+#define POWERCCL_BENCH_SCENARIO_H
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/pattern.h"
+
+namespace powerccl::bench {
+
+enum class Act : uint8_t { kCompute, kCollective, kSend, kReceive, kWait, kSync, kCapture, kEndCapture };
+
+struct Operation {
+  Act act;
+  int line;
+  size_t stream = 0;   // in Scenario::streams
+  size_t group = 0;    // in Scenario::groups
+  size_t awaited = 0;  // kWait: the stream waited for
+  Pattern pattern{};   // kCollective
+  size_t bytes = 0;    // kCollective: NCCL tests' size; kSend, kReceive: the message
+  int towards = 0;     // kSend, kReceive: +1 the next rank of the group, -1 the previous one
+  double ms = 0;       // kCompute
+  double vary = 0;     // share by which a rank's draw makes it longer or shorter
+};
+
+// Who communicates together. Each rank is in one communicator of the group.
+struct Group {
+  std::string name;
+  int size = 0;    // so many neighbouring ranks; 0: see `stride`
+  int stride = 0;  // ranks at this distance, as many as there are; 0 as well: all ranks
+};
+
+// What iterations look like from a share of the run on; repeats are written out.
+struct Section {
+  double from = 0;
+  std::vector<Operation> operations;
+};
+
+struct Scenario {
+  std::string file, name;  // the name is the file's, without folder and ending
+  int iterations = 120;
+  uint64_t seed = 1;
+  std::vector<std::string> streams{"compute"};
+  std::vector<Group> groups{Group{"all"}};
+  std::map<int, double> factors;  // a rank's computation takes so many times as long
+  std::vector<Section> sections{Section{}};
+
+  bool captures(const Section& section) const;
+  const Section& section_at(double share) const;
+};
+
+inline constexpr size_t kMaxOperations = 20'000;  // of an iteration, written out
+inline constexpr size_t kMaxStreams = 16;
+
+// Throws Failure(kExitUsage) where CUDA would refuse to capture these operations, up to the `end` in that line.
+void check_capture(const Scenario& scenario, const std::vector<Operation>& body, int end_line);
+
+// Both throw Failure(kExitUsage) that names file and line, and shows what would be right.
+Scenario read_scenario(const std::string& path);
+Scenario parse_scenario(const std::string& text, const std::string& file);
+
+}  // namespace powerccl::bench
+#endif

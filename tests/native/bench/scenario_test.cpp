@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/scenario.h"
+
+#include <gtest/gtest.h>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+namespace {
+
+Scenario parsed(const std::string& text) {
+  return parse_scenario(text, "folder/a.scn");
+}
+
+struct Refusal {
+  std::string what, hint;
+};
+Refusal refusal(const std::string& text) {
+  try {
+    parsed(text);
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), kExitUsage);
+    return {failure.what(), failure.hint()};
+  }
+  return {};
+}
+
+TEST(Scenario, HeadingsAndOperations) {
+  const Scenario scenario = parsed(
+      "# what it stands for\n"
+      "iterations 30\nseed 7\nstreams comm prefetch\n"
+      "group tp 4\ngroup dp stride 4\nrank 3 x1.2\n\n"
+      "compute 12.5 vary 30%   # forward\n"
+      "wait compute on comm\n"
+      "all_reduce 25M in dp on comm\n"
+      "send 4M to next on prefetch\n"
+      "receive 4M from previous in tp\n"
+      "sync comm\n");
+  EXPECT_EQ(scenario.name, "a");
+  EXPECT_EQ(scenario.iterations, 30);
+  EXPECT_EQ(scenario.seed, 7U);
+  EXPECT_EQ(scenario.streams, (std::vector<std::string>{"compute", "comm", "prefetch"}));
+  EXPECT_EQ(scenario.groups[1].size, 4);
+  EXPECT_EQ(scenario.groups[2].stride, 4);
+  EXPECT_EQ(scenario.factors.at(3), 1.2);
+  const auto& operations = scenario.sections[0].operations;
+  ASSERT_EQ(operations.size(), 6U);
+  EXPECT_EQ(operations[0].ms, 12.5);
+  EXPECT_DOUBLE_EQ(operations[0].vary, 0.3);
+  EXPECT_EQ(operations[0].line, 9);
+  EXPECT_EQ(operations[1].act, Act::kWait);
+  EXPECT_EQ(operations[1].awaited, 0U);
+  EXPECT_EQ(operations[1].stream, 1U);
+  EXPECT_EQ(operations[2].pattern, Pattern::kAllReduce);
+  EXPECT_EQ(operations[2].bytes, 26214400U);
+  EXPECT_EQ(operations[2].group, 2U);
+  EXPECT_EQ(operations[3].towards, 1);
+  EXPECT_EQ(operations[3].stream, 2U);
+  EXPECT_EQ(operations[4].towards, -1);
+  EXPECT_EQ(operations[5].act, Act::kSync);
+}
+
+TEST(Scenario, RepeatsAreWrittenOut) {
+  const Scenario scenario = parsed("repeat 3\n  repeat 2\n    compute 1\n  end\n  all_gather 1M\nend\n");
+  EXPECT_EQ(scenario.iterations, 120);
+  ASSERT_EQ(scenario.sections[0].operations.size(), 9U);
+  EXPECT_EQ(scenario.sections[0].operations[8].act, Act::kCollective);
+}
+
+TEST(Scenario, SectionsFollowOneAnother) {
+  const Scenario scenario = parsed("compute 1\nfrom 50%\ncompute 2\nfrom 75%\ncompute 3\n");
+  EXPECT_EQ(scenario.section_at(0).operations[0].ms, 1);
+  EXPECT_EQ(scenario.section_at(0.49).operations[0].ms, 1);
+  EXPECT_EQ(scenario.section_at(0.5).operations[0].ms, 2);
+  EXPECT_EQ(scenario.section_at(0.99).operations[0].ms, 3);
+}
+
+TEST(Scenario, CapturesAreMarked) {
+  const Scenario scenario = parsed(
+      "streams comm\ncapture\ncompute 1\nwait compute on comm\nall_reduce 1M on comm\nwait comm on compute\nend\n");
+  EXPECT_EQ(scenario.sections[0].operations.front().act, Act::kCapture);
+  EXPECT_EQ(scenario.sections[0].operations.back().act, Act::kEndCapture);
+  EXPECT_TRUE(scenario.captures(scenario.sections[0]));
+}
+
+TEST(Scenario, WhatIsWrongIsNamedByLine) {
+  const struct {
+    const char *text, *says;
+  } wrong[] = {
+      {"compute 1\nfrobnicate 2\n", ":2: `frobnicate` means nothing"},
+      {"compute\n", ":1: `compute` without milliseconds"},
+      {"compute fast\n", ":1: compute: 'fast'"},
+      {"compute 1 on comm\n", "no stream is called 'comm'"},
+      {"compute 1 in all\n", "`in` has no meaning here"},
+      {"compute 1 1\n", "`1` has no meaning here"},
+      {"compute 1 vary 30\n", "it ends in %"},
+      {"compute 1 vary 95%\n", "'95'"},
+      {"compute 1 vary 5% vary 5%\n", "`vary` twice"},
+      {"all_reduce\n", "`all_reduce` without a size"},
+      {"all_reduce 1Q\n", "'1Q'"},
+      {"all_reduce 1M in tp\n", "no group is called 'tp'"},
+      {"all_reduce 1M vary 5%\n", "`vary` has no meaning here"},
+      {"all_reduce_perf 1M\n", "means nothing"},
+      {"send 1M next\n", "not `next` but `to`"},
+      {"send 1M to 3\n", "neither next nor previous"},
+      {"receive 1M to next\n", "not `to` but `from`"},
+      {"wait compute\n", "without `on`"},
+      {"wait compute on compute\n", "waits for itself"},
+      {"sync compute comm\n", "'comm' is one word too many"},
+      {"compute 1\nseed 3\ncompute 1\n", ":2: `seed` stands above all operations"},
+      {"compute 1\nfrom 50%\nstreams comm\ncompute 1\n", ":3: `streams`"},
+      {"streams comm comm\ncompute 1\n", "'comm' is no name, or taken"},
+      {"streams compute\ncompute 1\n", "taken"},
+      {"group tp\ncompute 1\n", "without its size"},
+      {"group all 4\ncompute 1\n", "taken"},
+      {"group tp stride 0\ncompute 1\n", "group: '0'"},
+      {"rank 3 1.2\ncompute 1\n", "it begins with x"},
+      {"rank 3 x1\nrank 3 x2\ncompute 1\n", ":2: rank 3 has a factor already"},
+      {"repeat 2\ncompute 1\n", ":1: this block has no `end`"},
+      {"compute 1\nend\n", ":2: there is no block to end"},
+      {"repeat 2\nend\n", "nothing between this and line 1"},
+      {"repeat 0\ncompute 1\nend\n", "repeat: '0'"},
+      {"repeat 20000\ncompute 1\ncompute 1\nend\n", "more than 20000 operations"},
+      {"repeat 200\nrepeat 200\ncompute 1\nend\nend\n", ":5: more than 20000 operations"},
+      {"from 50%\ncompute 1\n", "nothing stands above `from`"},
+      {"compute 1\nfrom 50%\ncompute 1\nfrom 40%\ncompute 1\n", ":4: shares rise"},
+      {"compute 1\nfrom 100%\ncompute 1\n", "between 0% and 100%"},
+      {"compute 1\nfrom 50%\n", "an iteration without any operation"},
+      {"", "an iteration without any operation"},
+      {"repeat 2\ncompute 1\nfrom 50%\nend\n", "`from` inside a block"},
+      {"capture\ncapture\ncompute 1\nend\nend\n", "a capture inside a capture"},
+      {"capture\nsync compute\nend\n", "the host cannot wait inside a capture"},
+      {"capture\nrepeat 2\ncompute 1 vary 5%\nend\nend\n", "cannot vary"},
+      {"streams comm\ncapture\ncompute 1 on comm\nend\n", ":3: stream comm is not part of this capture"},
+      {"streams comm\ncapture\nwait comm on compute\nend\n", "stream comm is not part of this capture"},
+      {"streams comm\ncapture\nwait compute on comm\ncompute 1 on comm\nend\n",
+       ":5: compute does not wait for stream comm"},
+      {"streams a b\ncapture\nwait compute on a\nwait a on b\nwait a on compute\nend\n",
+       "compute does not wait for stream b"},
+  };
+  for (const auto& [text, says] : wrong) {
+    const Refusal refused = refusal(text);
+    EXPECT_NE(refused.what.find(says), std::string::npos) << text << "says: " << refused.what;
+    EXPECT_TRUE(refused.what.starts_with("folder/a.scn:")) << refused.what;
+    EXPECT_NE(refused.hint, "") << text;
+  }
+}
+
+TEST(Scenario, AMissingFileIsNamed) {
+  try {
+    read_scenario("/nowhere/a.scn");
+    FAIL();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.code(), kExitUsage);
+    EXPECT_NE(std::string(failure.what()).find("/nowhere/a.scn"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace powerccl::bench
