@@ -18,7 +18,9 @@
 namespace powerccl::bench {
 namespace {
 
-constexpr double kKernelMs = 10;        // computation comes in kernels of about this length at most
+// Computation comes in kernels of about this length at most. A GPU's processors are free for a collective's kernel only
+// where one of ours ends, as between the matrix products of a model; emulated kernels leave them free at any time.
+constexpr double kKernelMs = 0.5, kEmulatedKernelMs = 10;
 constexpr Type kType = Type::kFloat16;  // results are not looked at, and time goes by bytes
 
 class Replay {
@@ -176,7 +178,8 @@ class Replay {
     const double ms = compute_ms(scenario_, operation, iteration, rank_.rank());
     if (ms <= 0) return;
     enter(operation, Timeline::Doing::kComputing);
-    const int kernels = std::max(1, static_cast<int>(std::ceil(ms / kKernelMs)));
+    const double longest_ms = compute_->iterations_per_ms() > 0 ? kKernelMs : kEmulatedKernelMs;
+    const int kernels = std::max(1, static_cast<int>(std::ceil(ms / longest_ms)));
     for (int i = 0; i < kernels; ++i) compute_->enqueue(ms / kernels, streams_[operation.stream]);
   }
 
