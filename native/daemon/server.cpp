@@ -154,6 +154,7 @@ int Server::serve() {
   log(kInfo, "%zu device%s to lease at %s%s", table_.size(), table_.size() == 1 ? "" : "s",
       settings_.config.socket_path.c_str(), settings_.dry ? "; dry: no clock is set" : "");
   Lock lock(mutex_);
+  keep_time(now_ns());  // begins what is due at times: an idle daemon is woken by nothing else
   set_timer();
   serving_ = true;
   wait_until(&lock, INT64_MAX, [this] { return stopping_; });

@@ -242,6 +242,25 @@ def test_a_child_that_keeps_the_socket_does_not_keep_the_lease(daemon: Daemon, m
     os.kill(child, signal.SIGKILL)
 
 
+def test_an_idle_one_keeps_its_times(daemon: Daemon, machine: EmulatedMachine, tmp_path: Path) -> None:
+    metrics, told = tmp_path / "powerccl.prom", tmp_path / "notify"
+    (daemon.folder / "config").write_text(
+        f'[socket]\npath = "{daemon.socket}"\n[state]\nfile = "{daemon.folder}/leases"\n'
+        f'[metrics]\nfile = "{metrics}"\ninterval_s = 1\n'
+    )
+    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
+    environment = {**os.environ, **machine.environment, "NOTIFY_SOCKET": str(told), "WATCHDOG_USEC": "400000"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(told))
+        manager.settimeout(5)
+        daemon.process = subprocess.Popen(command, env=environment)  # nobody connects, which would wake it
+        assert manager.recv(100) == b"READY=1"
+        for _ in range(8):
+            assert manager.recv(100) == b"WATCHDOG=1"
+        written = metrics.stat().st_mtime_ns
+        assert eventually(lambda: metrics.stat().st_mtime_ns > written, 5)
+
+
 # ---- Who may what.
 
 
