@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import lease_client as wire
 import pytest
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from systemd_node import SYSTEMD, Node
@@ -65,6 +66,7 @@ def node(native: NativeFiles, gpus: tuple[EmulatedMachine, Path]) -> Iterator[No
         },
     )
     shutil.copytree(native.root / "emulator", made.shared / "emulator")
+    shutil.copy(Path(wire.__file__), made.shared)  # where this checkout lies may not be seen in there
     (made.shared / "gpus.sock").hardlink_to(folder / "gpus/gpus.sock")
     try:
         if not made.boot():
@@ -94,7 +96,7 @@ class Service:
     def lower(self) -> None:
         """Somebody takes a lease and lowers a clock."""
         python = shutil.which("python3", path="/usr/bin") or "python3"
-        holder = self.node.start(python, "-c", HOLD, str(Path(__file__).parent), str(SET_MHZ))
+        holder = self.node.start(python, "-c", HOLD, "/run/node", str(SET_MHZ))
         self.holders.append(holder)
         assert holder.stdout
         assert holder.stdout.readline() == b"holds\n", self.journal()
