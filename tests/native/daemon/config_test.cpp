@@ -71,6 +71,8 @@ TEST(Config, SaysWhereAndWhat) {
                 "file:2: access.users names user `nobody-of-that-name`, which this system does not know"}));
   EXPECT_EQ(faults_of("[socket]\nmode = \"rw\""),
             (std::vector<std::string>{"file:2: socket.mode is no octal mode such as \"0660\""}));
+  EXPECT_EQ(faults_of("[gpu] # \xc3\xa9\n\xc3\xa9 = 1").size(), 1u);
+  EXPECT_TRUE(faults_of("[gpu] # \xc3\xa9\nmin_mhz = 300").empty());
   EXPECT_EQ(faults_of("[log]\nlevel = \"loud\"").size(), 1u);
   EXPECT_EQ(faults_of("[gpu\n").size(), 1u);
   EXPECT_EQ(faults_of("[gpu]\nusual_max_mhz = 900").size(), 1u);
