@@ -220,8 +220,9 @@ TEST_F(RuntimeTest, AClockThatFailsMidwayDisarms) {
   EXPECT_EQ(trace().header.flags & 1u, 0u);
   EXPECT_EQ(said(), "");
   collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
+  ASSERT_TRUE(eventually([&] { return runtime->gpu(0)->actuator.switches() == 1; }));
   run_callback();
-  ASSERT_TRUE(eventually([&] { return runtime->gpu(0)->actuator.switches() % 2 == 0; }));
+  ASSERT_TRUE(eventually([&] { return runtime->gpu(0)->actuator.switches() == 2; }));
   result = 15;
   for (int i = 0; i < 200 && !runtime->gpu(0)->actuator.failed(); ++i) {
     collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
