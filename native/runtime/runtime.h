@@ -143,6 +143,11 @@ class Runtime {
   Handle channel_starts(Handle task, uint64_t gpu_ns);
   void channel_stops(Handle channel, uint64_t gpu_ns);
 
+  // Computation on `stream` had nothing left to do but wait for `call` (of `communicator`) from `stall_ns` to
+  // `resume_ns`, CLOCK_MONOTONIC; equal if the call had already run. Told some time after, from any thread.
+  void computation_waited(Communicator* communicator, Handle call, uint64_t stream, uint64_t stall_ns,
+                          uint64_t resume_ns);
+
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();
   // A forked child: the traces and clocks are its parent's.

@@ -54,6 +54,7 @@ enum powerccl_record_kind {
   POWERCCL_REC_MPI_CALL = 7,   // one blocking MPI call that took long (mpi-<n>.trace)
   POWERCCL_REC_MPI_TOTAL = 8,  // all blocking MPI calls so far of one function, communicator and size class
   POWERCCL_REC_PROCESS = 9,    // what the process has used so far
+  POWERCCL_REC_WAIT = 10,      // a stream that computes waited for a call's communication
 };
 
 // record.flags
@@ -133,6 +134,12 @@ struct powerccl_trace_record {
       uint64_t call_id;
       uint64_t time_ns;
     } callback;
+    struct {
+      uint64_t call_id;              // that was waited for
+      uint64_t stall_ns, resume_ns;  // the stream had nothing left to do but wait; it could go on. Host times, told by
+                                     // CUDA events; equal where the communication was over first (nothing exposed)
+      uint64_t stream;               // that waited
+    } wait;
     struct {
       uint64_t time_ns;
       char text[48];  // zero-padded, not necessarily terminated

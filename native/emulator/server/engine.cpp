@@ -18,13 +18,15 @@ Memory::~Memory() {
 
 struct Engine::Parts {
   Parts(const Platform& platform, Time start, Outside& to)
-      : clockwork(platform, start), streams(clockwork, to), outside(to), gpu_calls_until(platform.gpus, start) {}
+      : clockwork(platform, start), streams(clockwork, to), outside(to), gpu_calls_until(platform.gpus, start),
+        transitions(platform.gpus) {}
 
   Clockwork clockwork;
   Streams streams;
   Outside& outside;
   Time calls_until = 0;  // the driver carries out one clock call at a time
   std::vector<Time> gpu_calls_until;
+  std::vector<TimerId> transitions;  // of each GPU, the one under way; 0: none
 };
 
 Engine::Engine(const Platform& platform, Time start, Outside& outside)
@@ -133,8 +135,14 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
   Time& until = platform.set_clock_serialised ? parts_->calls_until : parts_->gpu_calls_until[gpu];
   until = after_us(std::max({clockwork.now(), stamp, until}), platform.set_clock_call_us);
   if (change) {
-    clockwork.at(after_us(until, platform.clock_transition_us), [this, gpu, min_mhz, max_mhz](Time) {
-      parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
+    clockwork.at(until, [this, gpu, min_mhz, max_mhz](Time now) {
+      // A GPU goes to where it was sent last: what it was on its way to before is never reached.
+      TimerId& timer = parts_->transitions[gpu];
+      parts_->clockwork.cancel_timer(timer);
+      timer = parts_->clockwork.at(after_us(now, platform().clock_transition_us), [this, gpu, min_mhz, max_mhz](Time) {
+        parts_->transitions[gpu] = 0;
+        parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
+      });
     });
   }
   clockwork.at(until, std::move(done));
