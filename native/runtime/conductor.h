@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policy `phase`: the clock is low while a GPU only communicates and its computation waits, and up again when
+// computation goes on. It decides by what runs, ahead of time where the job's iterations tell what comes next, and
+// keeps to a budget of slowdown by comparing iterations with and without it.
+//
+// What is learnt, by iteration: when each kernel runs (Timetable); which stretches that leaves (Windows); for each of
+// them whether what follows came late, and by how much, which shortens it (Margins); and over all of them whether
+// iterations take longer than those that are left alone to compare with (Trial).
+#ifndef POWERCCL_RUNTIME_CONDUCTOR_H
+#define POWERCCL_RUNTIME_CONDUCTOR_H
+#include <stdint.h>
+
+#include "runtime/basics.h"
+#include "runtime/clock_search.h"
+#include "runtime/timetable.h"
+#include "runtime/trial.h"
+#include "runtime/windows.h"
+
+namespace powerccl {
+
+class Conductor {
+ public:
+  struct Terms {
+    double budget = 0.01;          // slowdown that may be, as a fraction
+    uint64_t call_ns = 1000000;    // what a change of clock takes, until it has been measured
+    uint64_t transition_ns = 10000000;
+    bool dry = false;              // nothing is changed, so nothing can be measured
+    bool windows = true;           // lowers the clock while communication is exposed
+    bool search = false;           // lowers it for all of the job
+    uint32_t most_mhz = 0, least_mhz = 0;  // what the search tries
+  };
+  void begin(const Terms& terms);
+
+  // From any thread, as things happen; times are CLOCK_MONOTONIC. True: the clock thread has to look again.
+  void called(uint64_t call, uint32_t kind, uint32_t mhz);
+  bool started(uint64_t call, uint64_t start_ns);
+  bool stopped(uint64_t call, uint64_t stop_ns);
+  void waited(uint64_t call, uint64_t stall_ns);
+
+  // The clock is left alone until the next call: the communicators are gone.
+  void rest();
+
+  // The clock thread's part.
+  struct Wanted {
+    uint32_t mhz = 0;       // 0: the default
+    uint64_t until_ns = 0;  // look again then at the latest, or when something happened
+    uint64_t call = 0;      // because of which
+  };
+  Wanted wanted(uint64_t now_ns);
+  // The clock thread has done what was wanted; the device call began and ended then.
+  void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
+  // A new clock was seen to have arrived so long after its call. Wanted while few were seen.
+  void arrived(uint64_t after_ns);
+  bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < 2 * kArrivals; }
+
+  // What it has come to, for the trace and the summary.
+  struct State {
+    uint32_t period = 0;  // calls of an iteration; 0: not known
+    uint32_t windows = 0;
+    uint64_t iterations = 0, managed = 0;
+    double length_ns = 0, covered_ns = 0, too_short_ns = 0;  // of an iteration
+    bool marked = false, paused = false;
+    uint32_t clock_mhz = 0;  // outside of windows; 0: the default
+    uint32_t clocks_tried = 0;
+    bool judged = false;  // there is a slowdown to tell
+    Trial::Interval slowdown{};
+  };
+  State state();
+
+ private:
+  static constexpr uint64_t kReference = 3;    // iterations before the first window
+  static constexpr uint64_t kBeforeSearch = 16;  // that windows have to settle
+  static constexpr uint32_t kArrivals = 6;     // transitions that are measured
+  static constexpr uint32_t kTries = 3;        // after so many without one, what was assumed has to do
+  static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
+  static constexpr uint64_t kPause = 64;       // iterations; doubles each time
+  static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
+  static constexpr double kSlower = 0.5;       // of the time at a low clock, that computation is behind for it
+
+  // What became of a window in one iteration.
+  struct Deed {
+    uint64_t iteration = UINT64_MAX;
+    uint64_t low_ns = 0, high_ns = 0;  // when the clock was low, and up again
+    bool closed = false;               // it is over for this iteration
+  };
+
+  bool control(uint64_t iteration) const;
+  uint32_t base_mhz(uint64_t iteration) const;
+  void tell_search(uint64_t iteration, uint64_t duration_ns);
+  void weigh();
+  void catch_up();
+  void judge(uint64_t iteration);
+  void judge_front(const Window& window, double late, double low, double length);
+  void plan();
+  void restart();
+  bool open(const Window& window, uint64_t iteration, double base, uint64_t now_ns) const;
+  double lateness(uint64_t iteration, const Window& window) const;
+  Deed& deed(uint64_t iteration, uint32_t window) { return deeds_[iteration & 1][window]; }
+
+  SpinLock lock_;
+  Terms terms_;
+  Timetable timetable_;
+  Windows windows_;
+  Margins margins_;
+  SwitchTimes times_;
+  Trial trial_;
+  ClockSearch search_;
+  Deed deeds_[2][Windows::kMost];
+  uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // iterations in which the clock was low, by parity
+  uint64_t learnt_ = 0;         // iterations that are
+  uint64_t usual_ = 0;          // of them, without any window
+  uint64_t managed_ = 0;
+  uint64_t paused_until_ = 0;   // iteration
+  uint64_t pause_ = kPause;
+  uint32_t period_ = 0;
+  bool marked_ = false;
+  uint32_t arrivals_ = 0, tries_ = 0;
+  bool low_ = false;            // for a window, as far as was asked
+  uint32_t acting_window_ = 0;
+  uint64_t acting_iteration_ = 0;
+  bool acting_ = false;
+  bool resting_ = false;
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/timetable.h"
+
+namespace powerccl {
+namespace {
+
+double between(uint64_t earlier_ns, uint64_t later_ns) {
+  return static_cast<double>(static_cast<int64_t>(later_ns - earlier_ns));
+}
+double magnitude(double value) {
+  return value < 0 ? -value : value;
+}
+
+}  // namespace
+
+const Timetable::Run Timetable::kNoRun;
+
+void Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
+  const uint64_t sequence = rhythm_.called(kind);
+  Run& run = runs_[sequence % kRuns];
+  run = {};
+  run.call = call;
+  run.sequence = sequence;
+  run.mhz = mhz;
+  sequence_of_[call % kRuns] = sequence;
+}
+
+Timetable::Run* Timetable::find(uint64_t call) {
+  const uint64_t sequence = sequence_of_[call % kRuns];
+  Run& run = runs_[sequence % kRuns];
+  return sequence != 0 && run.call == call ? &run : nullptr;
+}
+
+bool Timetable::started(uint64_t call, uint64_t start_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  run->start_ns = start_ns;
+  if (latest_ == 0 || start_ns >= runs_[latest_ % kRuns].start_ns) latest_ = run->sequence;
+  return true;
+}
+
+bool Timetable::stopped(uint64_t call, uint64_t stop_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  run->stop_ns = stop_ns;
+  return true;
+}
+
+bool Timetable::waited(uint64_t call, uint64_t stall_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  // Of several streams that wait for it, the last to stall leaves it exposed.
+  if (stall_ns > run->stall_ns) run->stall_ns = stall_ns;
+  return true;
+}
+
+const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) const {
+  const uint64_t sequence = origin_ + iteration * period_ + position;
+  const Run& run = runs_[sequence % kRuns];
+  return run.sequence == sequence ? run : kNoRun;
+}
+
+// How much intervals between kernels differ from those `lag` calls before, as a share of their length.
+double Timetable::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
+  double differences = 0, lengths = 0;
+  uint64_t previous = 0;
+  for (uint64_t sequence = from + lag; sequence <= to; ++sequence) {
+    const Run& run = runs_[sequence % kRuns];
+    const Run& before = runs_[(sequence - lag) % kRuns];
+    if (run.start_ns == 0 || before.start_ns == 0) continue;
+    if (previous != 0) {
+      const double interval = between(runs_[previous % kRuns].start_ns, run.start_ns);
+      const double then = between(runs_[(previous - lag) % kRuns].start_ns, before.start_ns);
+      differences += magnitude(interval - then);
+      lengths += magnitude(interval);
+    }
+    previous = sequence;
+  }
+  return lengths > 0 ? differences / lengths : 1;
+}
+
+bool Timetable::settle() {
+  if (settled()) return true;
+  period_ = 0;
+  const uint32_t base = rhythm_.period();
+  // Looked at once a base period at most: it costs some microseconds.
+  if (base == 0 || latest_ == 0 || latest_ < looked_at_ + base) return false;
+  looked_at_ = latest_;
+  const uint64_t repeating = rhythm_.since() > 2 * uint64_t{base} ? rhythm_.since() - 2 * uint64_t{base} : 1;
+  const uint64_t kept = latest_ > kRuns / 2 ? latest_ - kRuns / 2 : 1;
+  const uint64_t from = repeating > kept ? repeating : kept;
+  const uint64_t available = latest_ - from;
+  // Equal calls can still be different places of an iteration: four equal buckets, of which only the last is exposed.
+  // So the calls' period is multiplied until the times repeat, too.
+  double least = 1;
+  uint32_t most = 0;
+  for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
+    const uint64_t lag = uint64_t{multiple} * base;
+    if (lag > kLongest / 2 || available < 3 * lag || available < Rhythm::kFewest) break;
+    most = multiple;
+    const double found = irregularity(from, latest_, static_cast<uint32_t>(lag));
+    if (found <= kRegular) {
+      begin(static_cast<uint32_t>(lag), latest_);
+      return true;
+    }
+    if (found < least) least = found;
+  }
+  // Nothing repeats exactly: after enough of it the shortest of what repeats best.
+  const bool enough = available >= 48 * uint64_t{base} || available >= kRuns / 4;
+  for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
+    const uint32_t lag = multiple * base;
+    if (irregularity(from, latest_, lag) > 1.2 * least) continue;
+    begin(lag, latest_);
+    return true;
+  }
+  return false;
+}
+
+// The iteration begins with the kernel that comes after the longest time without one.
+void Timetable::begin(uint32_t period, uint64_t last) {
+  period_ = period;
+  since_ = rhythm_.since();
+  double longest = -1;
+  for (uint64_t sequence = last - period + 1; sequence <= last; ++sequence) {
+    const Run& run = runs_[sequence % kRuns];
+    if (run.start_ns == 0) continue;
+    uint64_t previous = sequence - 1;
+    while (previous > sequence - period && runs_[previous % kRuns].start_ns == 0) --previous;
+    const Run& one_before = runs_[previous % kRuns];
+    const double before = between(one_before.stop_ns != 0 ? one_before.stop_ns : one_before.start_ns, run.start_ns);
+    if (before > longest) {
+      longest = before;
+      origin_ = sequence;
+    }
+  }
+  for (uint32_t i = 0; i < period; ++i) positions_[i] = {};
+  order_count_ = 0;
+  length_ = usual_length_ = {};
+}
+
+void Timetable::learn(uint64_t iteration, bool usual) {
+  const uint64_t start_ns = start_of(iteration), next_ns = start_of(iteration + 1);
+  if (start_ns == 0 || next_ns == 0) return;
+  length_.add(between(start_ns, next_ns));
+  if (usual) usual_length_.add(between(start_ns, next_ns));
+  for (uint32_t i = 0; i < period_; ++i) {
+    Position& position = positions_[i];
+    const Run& run = this->run(iteration, i);
+    if (run.start_ns == 0) continue;
+    position.timed = true;
+    position.mhz = run.mhz;
+    const double offset = between(start_ns, run.start_ns);
+    position.offset.add(offset);
+    if (usual) position.usual_offset.add(offset);
+    if (run.stop_ns != 0) {
+      const double duration = between(run.start_ns, run.stop_ns);
+      position.duration.add(duration);
+      if (usual) position.usual_duration.add(duration);
+    }
+    if (run.stall_ns != 0) position.exposed_from.add(between(run.start_ns, run.stall_ns));
+  }
+  sort();
+}
+
+void Timetable::sort() {
+  order_count_ = 0;
+  for (uint32_t i = 0; i < period_; ++i) {
+    if (!positions_[i].timed) continue;
+    uint32_t at = order_count_++;
+    // Calls mostly run in the order they are made in, so that little is moved.
+    while (at > 0 && positions_[order_[at - 1]].offset.mean > positions_[i].offset.mean) {
+      order_[at] = order_[at - 1];
+      --at;
+    }
+    order_[at] = i;
+  }
+}
+
+}  // namespace powerccl

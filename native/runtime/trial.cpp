@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trial.h"
+
+namespace powerccl {
+namespace {
+
+// libm is not among what the job's process is given.
+double square_root(double value) {
+  if (value <= 0) return 0;
+  double root = value > 1 ? value : 1;
+  for (int i = 0; i < 64; ++i) {
+    const double next = 0.5 * (root + value / root);
+    if (next >= root) break;
+    root = next;
+  }
+  return root;
+}
+
+}  // namespace
+
+void Trial::iteration(bool managed, uint64_t duration_ns) {
+  Kind& kind = of_[managed ? 1 : 0];
+  const double duration = static_cast<double>(duration_ns);
+  // What stays that long is no outlier.
+  if (kind.count >= kFewest && duration > kOutlier * kind.mean && kind.left_out < kFewest) {
+    ++kind.left_out;
+    return;
+  }
+  if (kind.left_out >= kFewest) kind = Kind();
+  kind.left_out = 0;
+  ++kind.count;
+  const double off = duration - kind.mean;
+  kind.mean += off / kind.count;
+  kind.squares += off * (duration - kind.mean);
+}
+
+double Trial::variance_of_mean(const Kind& kind) {
+  return kind.squares / (kind.count - 1) / kind.count;
+}
+
+Trial::Interval Trial::slowdown() const {
+  const Kind &without = of_[0], &with = of_[1];
+  const double estimate = with.mean / without.mean - 1;
+  const double error = square_root(variance_of_mean(with) + variance_of_mean(without)) / without.mean;
+  return {estimate - kSigmas * error, estimate, estimate + kSigmas * error};
+}
+
+Trial::Verdict Trial::verdict(double budget) const {
+  const uint32_t count = of_[0].count < of_[1].count ? of_[0].count : of_[1].count;
+  if (count < kFewest) return Verdict::kOpen;
+  const Interval found = slowdown();
+  if (found.high <= budget) return Verdict::kHarmless;
+  if (found.low > budget) return Verdict::kTooSlow;
+  if (count < kMost) return Verdict::kOpen;
+  return found.estimate <= budget ? Verdict::kHarmless : Verdict::kTooSlow;
+}
+
+}  // namespace powerccl

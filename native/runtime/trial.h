@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether managing something slows a job, from the job's own iterations: some of them with it, some without.
+#ifndef POWERCCL_RUNTIME_TRIAL_H
+#define POWERCCL_RUNTIME_TRIAL_H
+#include <stdint.h>
+
+namespace powerccl {
+
+// Welch's comparison of two means, taken up again with each iteration. An iteration that took very much longer than its
+// kind does (a checkpoint, an evaluation) is left out. Not for several threads at once.
+class Trial {
+ public:
+  static constexpr uint32_t kFewest = 4;    // iterations of each kind before anything is said
+  static constexpr uint32_t kMost = 64;     // after so many of each kind the best guess has to do
+  static constexpr double kOutlier = 1.5;   // times the mean of its kind
+  static constexpr double kSigmas = 2.5;    // looking often finds more by chance than looking once: 99 % of the time
+
+  enum class Verdict { kOpen, kHarmless, kTooSlow };
+
+  void iteration(bool managed, uint64_t duration_ns);
+
+  struct Interval {
+    double low, estimate, high;  // slowdown, as a fraction
+  };
+  Interval slowdown() const;  // only after kFewest of each kind
+  // `budget`: the slowdown that may be, as a fraction.
+  Verdict verdict(double budget) const;
+  uint32_t count(bool managed) const { return of_[managed ? 1 : 0].count; }
+
+ private:
+  struct Kind {
+    uint32_t count = 0, left_out = 0;
+    double mean = 0, squares = 0;  // Welford's sums
+  };
+  static double variance_of_mean(const Kind& kind);
+
+  Kind of_[2];
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/windows.h"
+
+namespace powerccl {
+
+// A clock asked for while another change is under way replaces it, so a window is as long as a change takes at least;
+// and it must be left low for as long again to be worth the disturbance.
+bool Windows::worthwhile(const Window& window, const SwitchTimes& times) const {
+  if (!times.measured) return true;
+  return window.ask_high - window.ask_low >= times.change_ns() && window.high - window.low >= times.change_ns();
+}
+
+void Windows::drop_shortest() {
+  uint32_t shortest = 0;
+  for (uint32_t i = 1; i < count_; ++i) {
+    if (windows_[i].high - windows_[i].low < windows_[shortest].high - windows_[shortest].low) shortest = i;
+  }
+  too_short_ns_ += windows_[shortest].high - windows_[shortest].low;
+  for (uint32_t i = shortest; i + 1 < count_; ++i) windows_[i] = windows_[i + 1];
+  --count_;
+}
+
+void Windows::add(const Window& added, const SwitchTimes& times) {
+  Window window = added;
+  if (count_ > 0) {
+    Window& before = windows_[count_ - 1];
+    const double together = window.end - before.low;
+    if (window.low - before.end <= kJoinShare * together) {
+      if (window.end > before.end) {
+        before.high = window.high;
+        before.end = window.end;
+        before.last = window.last;
+        before.tail = window.tail;
+      }
+      if (window.mhz > before.mhz) before.mhz = window.mhz;
+      before.ask_high = before.high - times.change_ns();
+      return;
+    }
+  }
+  window.ask_low = window.low - times.quickest_ns();
+  window.ask_high = window.high - times.change_ns();
+  if (count_ > 0) {
+    // The clock must have risen from the window before it.
+    Window& before = windows_[count_ - 1];
+    const double earliest = before.ask_high + times.change_ns();
+    if (!worthwhile(before, times)) {
+      too_short_ns_ += before.high - before.low;
+      --count_;
+    } else if (window.ask_low < earliest) {
+      window.low += earliest - window.ask_low;
+      window.ask_low = earliest;
+      if (window.high <= window.low) {
+        too_short_ns_ += added.high - added.low;
+        return;
+      }
+    }
+  }
+  if (count_ == kMost) drop_shortest();
+  windows_[count_++] = window;
+}
+
+void Windows::build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked) {
+  count_ = 0;
+  too_short_ns_ = covered_ns_ = 0;
+  for (uint32_t i = 0; i < timetable.order_count(); ++i) {
+    const uint32_t index = timetable.order(i);
+    const Timetable::Position& position = timetable.position(index);
+    if (position.mhz == 0 || position.duration.count == 0 || (marked && position.exposed_from.count == 0)) continue;
+    Window window;
+    window.first = window.last = index;
+    window.mhz = position.mhz;
+    window.low = static_cast<double>(position.offset.mean + margins.front[index]);
+    if (marked) {
+      const double from = static_cast<double>(position.exposed_from.mean + position.exposed_from.deviation);
+      window.low += from;
+    }
+    window.end = static_cast<double>(position.offset.mean + position.duration.mean);
+    window.tail = margins.tail_ns(index);
+    window.high = window.end - window.tail;
+    if (window.high > window.low) add(window, times);
+  }
+  if (count_ > 0 && !worthwhile(windows_[count_ - 1], times)) {
+    too_short_ns_ += windows_[count_ - 1].high - windows_[count_ - 1].low;
+    --count_;
+  }
+  // What a change takes is found out on the longest window, whatever it was assumed to be.
+  while (!times.measured && count_ > 1) drop_shortest();
+  if (!times.measured && count_ > 0) windows_[0].ask_high = windows_[0].high;
+  const double length = static_cast<double>(timetable.length().mean);
+  while (times.measured && count_ > 0 && 2 * count_ * static_cast<double>(times.call.mean) > kBusyShare * length) {
+    drop_shortest();
+  }
+  for (uint32_t i = 0; i < count_; ++i) covered_ns_ += windows_[i].high - windows_[i].low;
+}
+
+}  // namespace powerccl

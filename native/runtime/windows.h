@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where in an iteration the clock may be low: what is exposed, long enough, and how far ahead it has to be asked for.
+#ifndef POWERCCL_RUNTIME_WINDOWS_H
+#define POWERCCL_RUNTIME_WINDOWS_H
+#include <stdint.h>
+
+#include "runtime/timetable.h"
+
+namespace powerccl {
+
+// What a change of clock takes here: the driver's call, in which GPUs wait for each other, and from its end until the
+// clock is there.
+struct SwitchTimes {
+  Moving call, transition;
+  bool measured = false;  // else assumed
+
+  double call_ns() const { return static_cast<double>(call.mean); }
+  double transition_ns() const { return static_cast<double>(transition.mean); }
+  double change_ns() const { return call_ns() + transition_ns(); }
+  // No change was seen to be quicker, as far as is remembered: a clock asked for so long ahead is not there too early.
+  double quickest_ns() const { return measured ? low(call) + low(transition) : 0; }
+
+ private:
+  static double low(const Moving& m) { return m.mean > m.deviation ? static_cast<double>(m.mean - m.deviation) : 0; }
+};
+
+// A stretch of the iteration at a low clock; offsets in ns from the start of the iteration's first kernel.
+struct Window {
+  uint32_t first = 0, last = 0;          // positions of its first and last kernel
+  double low = 0, high = 0;              // the clock is to be low from here to there
+  double end = 0;                        // of its last kernel, as expected
+  double tail = 0;                       // so much before that the clock is to be up
+  double ask_low = 0, ask_high = 0;      // when to ask for it
+  uint32_t mhz = 0;
+};
+
+// What was learnt beyond the timetable, by position: how much later the clock may fall than the communication begins,
+// because computation still runs beside it, and how much earlier it must rise. ns.
+struct Margins {
+  float front[Timetable::kLongest] = {};
+  Moving tail[Timetable::kLongest];
+
+  // Late in one of ten iterations or so.
+  double tail_ns(uint32_t position) const {
+    return static_cast<double>(tail[position].mean + 1.5f * tail[position].deviation);
+  }
+  // What has been seen of its lateness since the front was changed last.
+  float late[Timetable::kLongest] = {}, low[Timetable::kLongest] = {};
+  uint16_t seen[Timetable::kLongest] = {};
+};
+
+class Windows {
+ public:
+  static constexpr uint32_t kMost = 256;  // an iteration; the longest
+
+  // `marked`: the timetable knows of all that computation waits for, else everything counts as waited for until it
+  // proves otherwise.
+  void build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked);
+
+  uint32_t count() const { return count_; }
+  const Window& operator[](uint32_t index) const { return windows_[index]; }
+  // Left out because switching takes too long for them, in ns of an iteration; and what the windows amount to.
+  double too_short_ns() const { return too_short_ns_; }
+  double covered_ns() const { return covered_ns_; }
+
+ private:
+  static constexpr double kBusyShare = 0.5;  // of the time, that may go by in driver calls
+  static constexpr double kJoinShare = 0.01;
+
+  void add(const Window& window, const SwitchTimes& times);
+  bool worthwhile(const Window& window, const SwitchTimes& times) const;
+  void drop_shortest();
+
+  Window windows_[kMost];
+  uint32_t count_ = 0;
+  double too_short_ns_ = 0, covered_ns_ = 0;
+};
+
+}  // namespace powerccl
+#endif

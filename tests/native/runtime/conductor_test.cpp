@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/conductor.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+
+#include "training_job.h"
+
+namespace powerccl {
+namespace {
+
+using Job = TrainingJob;
+
+double mean(const std::vector<double>& values, size_t from) {
+  return std::accumulate(values.begin() + static_cast<long>(from), values.end(), 0.0) /
+         static_cast<double>(values.size() - from);
+}
+
+struct Outcome {
+  double slowdown;      // against the same job left alone, once it has learnt
+  double low_share;     // of the exposed time, at the low clock
+  double first_worst;   // the slowest iteration of all, against the usual
+  Conductor::State state;
+  int changes;          // of the clock, an iteration
+};
+
+Outcome outcome(const std::vector<Job::Operation>& iteration, Job::Machine machine, Conductor::Terms terms = {}, int iterations = 150) {
+  Job alone(iteration, machine, nullptr);
+  const double usual = mean(alone.run(iterations), 10);
+  auto conductor = std::make_unique<Conductor>();
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  conductor->begin(terms);
+  Job job(iteration, machine, conductor.get());
+  const int learning = iterations / 3;
+  std::vector<double> first = job.run(learning);
+  job.forget_sums();
+  const std::vector<double> rest = job.run(iterations - learning);
+  Outcome found{};
+  found.slowdown = mean(rest, 0) / usual - 1;
+  found.low_share = job.low_exposed_ms() / job.exposed_ms();
+  found.first_worst = *std::max_element(first.begin(), first.end()) / usual;
+  found.state = conductor->state();
+  found.changes = job.changes() / (iterations - learning);
+  printf("slowdown %.4f low_share %.3f worst %.2f windows %u covered %.2f short %.2f managed %lu changes %d clock %u tried %u\n",
+         found.slowdown, found.low_share, found.first_worst, found.state.windows, found.state.covered_ns / 1e6,
+         found.state.too_short_ns / 1e6, found.state.managed, found.changes, found.state.clock_mhz,
+         found.state.clocks_tried);
+  return found;
+}
+
+std::vector<Job::Operation> exposed() {
+  return {Job::compute(30), Job::wait(Job::kComm), Job::communicate(7.5), Job::communicate(70),
+          Job::communicate(7.6), Job::wait(Job::kCompute)};
+}
+std::vector<Job::Operation> ddp() {
+  std::vector<Job::Operation> all{Job::compute(25)};
+  for (int i = 0; i < 4; ++i) {
+    all.push_back(Job::compute(14));
+    all.push_back(Job::wait(Job::kComm));
+    all.push_back(Job::communicate(15.5));
+  }
+  all.push_back(Job::wait(Job::kCompute));
+  all.push_back(Job::compute(3));
+  return all;
+}
+std::vector<Job::Operation> zero1() {
+  std::vector<Job::Operation> all{Job::compute(22)};
+  for (int i = 0; i < 4; ++i) {
+    all.push_back(Job::compute(11));
+    all.push_back(Job::wait(Job::kComm));
+    all.push_back(Job::communicate(8.2));
+  }
+  all.push_back(Job::wait(Job::kCompute));
+  all.push_back(Job::compute(1.5));
+  for (int i = 0; i < 4; ++i) all.push_back(Job::communicate(7.7, Job::kCompute));
+  return all;
+}
+std::vector<Job::Operation> tensor_parallel() {
+  std::vector<Job::Operation> all;
+  for (int i = 0; i < 32; ++i) {
+    all.push_back(Job::compute(i < 16 ? 1.1 : 2.2));
+    all.push_back(Job::communicate(0.9, Job::kCompute));
+  }
+  all.push_back(Job::communicate(3.7, Job::kCompute));
+  return all;
+}
+
+TEST(ConductorMarked, ExposedCommunicationIsAtALowClock) {
+  const Outcome found = outcome(exposed(), {.marks = true});
+  EXPECT_LT(found.slowdown, 0.002);
+  EXPECT_GT(found.low_share, 0.9);
+}
+TEST(ConductorMarked, HiddenCommunicationIsLeftAlone) {
+  const Outcome found = outcome(ddp(), {.marks = true});
+  EXPECT_LT(found.slowdown, 0.002);
+  EXPECT_GT(found.low_share, 0.7);
+  EXPECT_LT(found.first_worst, 1.02);
+}
+TEST(ConductorMarked, TwoKindsOfCommunication) {
+  const Outcome found = outcome(zero1(), {.marks = true});
+  EXPECT_LT(found.slowdown, 0.002);
+  EXPECT_GT(found.low_share, 0.8);
+}
+TEST(ConductorMarked, ShortPhasesWhereSwitchingTakesLonger) {
+  const Outcome found = outcome(tensor_parallel(), {.marks = true});
+  EXPECT_LT(found.slowdown, 0.002);
+  EXPECT_LE(found.changes, 2);
+}
+TEST(ConductorMarked, ShortPhasesWhereSwitchingIsQuick) {
+  const Outcome found = outcome(tensor_parallel(), {.call_ms = 0.02, .transition_ms = 0.03, .marks = true});
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_GT(found.low_share, 0.5);
+}
+TEST(ConductorMarked, SlowSwitching) {
+  const Outcome found = outcome(exposed(), {.call_ms = 4.5, .transition_ms = 20, .marks = true});
+  EXPECT_LT(found.slowdown, 0.005);
+  EXPECT_GT(found.low_share, 0.8);
+}
+TEST(Conductor, ExposedCommunicationIsAtALowClock) {
+  const Outcome found = outcome(exposed(), {});
+  EXPECT_LT(found.slowdown, 0.003);
+  EXPECT_GT(found.low_share, 0.9);
+}
+TEST(Conductor, HiddenCommunicationIsFoundOut) {
+  const Outcome found = outcome(ddp(), {});
+  EXPECT_LT(found.slowdown, 0.005);
+  EXPECT_GT(found.low_share, 0.6);
+}
+TEST(Conductor, TwoKindsOfCommunication) {
+  const Outcome found = outcome(zero1(), {});
+  EXPECT_LT(found.slowdown, 0.005);
+  EXPECT_GT(found.low_share, 0.7);
+}
+
+TEST(ConductorJob, FindsWhereComputationRunsByItself) {
+  Conductor::Terms terms;
+  terms.windows = false;
+  terms.search = true;
+  const Outcome found = outcome(tensor_parallel(), {.natural_mhz = 1090}, terms, 300);
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_LE(found.state.clock_mhz, 1120u);
+  EXPECT_GE(found.state.clock_mhz, 1060u);
+}
+TEST(ConductorJob, ComputationAtTheHighestClockLeavesLittle) {
+  Conductor::Terms terms;
+  terms.windows = false;
+  terms.search = true;
+  const Outcome found = outcome(ddp(), {}, terms, 300);
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_TRUE(found.state.clock_mhz == 0 || found.state.clock_mhz > 1500) << found.state.clock_mhz;
+}
+TEST(ConductorAuto, BothTogether) {
+  Conductor::Terms terms;
+  terms.search = true;
+  const Outcome found = outcome(zero1(), {.natural_mhz = 1090, .marks = true}, terms, 300);
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_GT(found.low_share, 0.85);
+  EXPECT_LE(found.state.clock_mhz, 1150u);
+  EXPECT_GE(found.state.clock_mhz, 1060u);
+}
+
+}  // namespace
+}  // namespace powerccl

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trial.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace powerccl {
+namespace {
+
+// Of so many trials the share that ended so, and how many iterations of each kind it took on average.
+double share(Trial::Verdict wanted, double slowdown, double noise, double budget, double* iterations = nullptr) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal(0, noise);
+  constexpr int kTrials = 400;
+  int found = 0;
+  double sum = 0;
+  for (int i = 0; i < kTrials; ++i) {
+    Trial trial;
+    uint32_t n = 0;
+    while (trial.verdict(budget) == Trial::Verdict::kOpen) {
+      trial.iteration(false, static_cast<uint64_t>(1e8 * (1 + normal(random))));
+      trial.iteration(true, static_cast<uint64_t>(1e8 * (1 + slowdown + normal(random))));
+      ++n;
+    }
+    found += trial.verdict(budget) == wanted ? 1 : 0;
+    sum += n;
+  }
+  if (iterations != nullptr) *iterations = sum / kTrials;
+  return static_cast<double>(found) / kTrials;
+}
+
+TEST(Trial, SaysNothingBeforeItHasSeenEnough) {
+  Trial trial;
+  for (uint32_t i = 0; i + 1 < Trial::kFewest; ++i) {
+    trial.iteration(false, 100);
+    trial.iteration(true, 200);
+  }
+  EXPECT_EQ(trial.verdict(0.01), Trial::Verdict::kOpen);
+}
+
+TEST(Trial, TellsHarmlessFromTooSlow) {
+  double iterations = 0;
+  EXPECT_GT(share(Trial::Verdict::kHarmless, 0.0, 0.005, 0.01, &iterations), 0.97);
+  EXPECT_LT(iterations, 12);
+  EXPECT_GT(share(Trial::Verdict::kTooSlow, 0.05, 0.005, 0.01, &iterations), 0.99);
+  EXPECT_LT(iterations, 6);
+}
+
+TEST(Trial, NoiseTakesLongerAndIsRarelyMistaken) {
+  EXPECT_GT(share(Trial::Verdict::kTooSlow, 0.03, 0.02, 0.01), 0.95);
+  EXPECT_GT(share(Trial::Verdict::kHarmless, -0.01, 0.02, 0.01), 0.95);
+}
+
+TEST(Trial, ACheckpointIsLeftOut) {
+  Trial trial;
+  for (int i = 0; i < 20; ++i) {
+    trial.iteration(false, 1000 + i % 3);
+    trial.iteration(true, i == 10 ? 30'000 : 1000 + i % 3);
+  }
+  EXPECT_EQ(trial.verdict(0.01), Trial::Verdict::kHarmless);
+  EXPECT_EQ(trial.count(true), 19u);
+}
+
+TEST(Trial, WhatStaysLongIsTakenForWhatItIs) {
+  Trial trial;
+  for (int i = 0; i < 40; ++i) {
+    trial.iteration(false, 1000 + i % 3);
+    trial.iteration(true, (i < 10 ? 1000 : 2000) + i % 3);
+  }
+  EXPECT_EQ(trial.verdict(0.01), Trial::Verdict::kTooSlow);
+}
+
+TEST(Trial, TheIntervalHoldsTheTruth) {
+  std::mt19937 random(2);
+  std::normal_distribution<double> normal(0, 0.01);
+  int held = 0;
+  for (int i = 0; i < 500; ++i) {
+    Trial trial;
+    for (int n = 0; n < 16; ++n) {
+      trial.iteration(false, static_cast<uint64_t>(1e8 * (1 + normal(random))));
+      trial.iteration(true, static_cast<uint64_t>(1e8 * (1.02 + normal(random))));
+    }
+    const Trial::Interval found = trial.slowdown();
+    held += found.low <= 0.02 && 0.02 <= found.high ? 1 : 0;
+  }
+  EXPECT_GT(held, 475);
+}
+
+}  // namespace
+}  // namespace powerccl
