@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize fuzz wheel \
-        figures-demo figures-mpi figures-daemon bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies bench clean help
 
 all: native
 
@@ -57,6 +57,10 @@ figures-mpi: native build/deps/mpi/.ready
 figures-daemon: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon --out build/figures/daemon.json
+
+# make figures-policies    measures clock policies on six emulated platforms, in hours, into build/figures/policies.json
+figures-policies: native
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-policies --out build/figures/policies.json
 
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope

@@ -39,19 +39,26 @@ class Library {
 
   template <typename Function>
   bool optional(Function& function, const char* symbol) const {
-    function = reinterpret_cast<Function>(dlsym(handle_, symbol));
+    void* its = dlsym(handle_, symbol);
+    function = reinterpret_cast<Function>(its != nullptr ? as_linked(its, symbol) : nullptr);
     return function != nullptr;
   }
 
-  // The file a symbol of this library came from; the library's name where that cannot be told.
-  template <typename Function>
-  std::string path_of(Function function) const {
+  // The file that this library was loaded from; its name where that cannot be told. `symbol`: one of its own.
+  std::string path(const char* symbol) const { return path_of(dlsym(handle_, symbol)); }
+
+ private:
+  // A preloaded library may stand before this one, as it would for a program that is linked with it.
+  static void* as_linked(void* its, const char* symbol) {
+    void* first = dlsym(RTLD_DEFAULT, symbol);
+    return first != nullptr ? first : its;
+  }
+  std::string path_of(void* function) const {
     Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(function), &info) != 0 && info.dli_fname != nullptr) return info.dli_fname;
+    if (function != nullptr && dladdr(function, &info) != 0 && info.dli_fname != nullptr) return info.dli_fname;
     return name_;
   }
 
- private:
   void* handle_ = nullptr;
   std::string name_;
 };

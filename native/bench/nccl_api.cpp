@@ -39,7 +39,7 @@ NcclApi load(const std::string& explicit_path) {
   library.optional(api.all_to_all, "ncclAlltoAll");
   library.optional(api.gather, "ncclGather");
   library.optional(api.scatter, "ncclScatter");
-  api.path = library.path_of(api.get_version);
+  api.path = library.path("ncclGetVersion");
   return api;
 }
 

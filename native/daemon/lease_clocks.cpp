@@ -91,7 +91,9 @@ void LeaseTable::proceed(Device& device, int64_t now_ns) {
     device.waiting.reset();
   }
   if (highest.usual() || (!device.waiting && highest == device.clocks)) return;
-  if (now_ns >= device.allowed_ns) return start_set(device, highest, now_ns);
+  // Up is the way back to usual, and nobody is kept slow for having been quick to ask for less.
+  const bool rises = !device.clocks.usual() && highest.max_mhz > device.clocks.max_mhz;
+  if (rises || now_ns >= device.allowed_ns) return start_set(device, highest, now_ns);
   // Who shares the device may want to take the wish back at any time, so is not kept waiting.
   if (device.waiting && device.leases.size() > 1) {
     answer_with_present(device, *device.waiting);
@@ -115,7 +117,8 @@ void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns)
     }
     device.mark = mark;
   }
-  device.allowed_ns = now_ns + device.interval_ns;
+  const bool rises = !device.clocks.usual() && clocks.max_mhz > device.clocks.max_mhz;
+  if (!rises) device.allowed_ns = now_ns + device.interval_ns;
   device.busy = true;
   device.settle_at_ns = 0;
   actions_->run(device.driver, job_of(device, Job::kSet, clocks, asker));

@@ -52,7 +52,11 @@ int read_settings(const Options& options, ServerSettings* settings) {
     log(kError, "--socket: the path is longer than 107 bytes");
     return 2;
   }
-  if (options.by_pipe) config.socket_bits = 0600;
+  if (options.by_pipe) {
+    config.socket_bits = 0600;
+    // Serves nobody but who might set clocks without it.
+    if (options.config.empty()) config.gpu_interval_ms = 1;
+  }
   if (!options.level.empty() && !parse_level(options.level, &config.level)) {
     log(kError, "--log: none of error, warning, info and debug");
     return 2;

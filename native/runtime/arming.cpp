@@ -102,6 +102,7 @@ void Runtime::communicator_down(Communicator* communicator) {
   record_communicator(communicator, nullptr, 0, POWERCCL_FLAG_ENDED);
   if (--gpu->communicators > 0) return;
   gpu->actuator.settle(kSettleNs);
+  if (gpu->conductor != nullptr) record_budget(gpu);
   if (gpu->clock.known()) {
     char text[48];
     snprintf(text, sizeof(text), "gpu clock offset_ns %lld",

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which policy a GPU gets: the one asked for, or `observe` with a reason.
 #include <stdio.h>
+#include <sys/mman.h>
+
+#include <new>
 
 #include "runtime/log.h"
 #include "runtime/runtime.h"
@@ -34,6 +37,53 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   return false;
 }
 
+// Mapped rather than part of the Gpu: a megabyte that only policies that learn need.
+Conductor* Runtime::new_conductor(const PolicyTable& table, bool dry) {
+  void* memory = mmap(nullptr, sizeof(Conductor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  Conductor* conductor = new (memory) Conductor();
+  Conductor::Terms terms;
+  terms.budget = environment_.budget_percent / 100;
+  if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
+  if (table.switch_transition_us() != 0) terms.transition_ns = uint64_t{table.switch_transition_us()} * 1000;
+  terms.dry = dry;
+  terms.windows = environment_.policy != PolicyName::kJob;
+  terms.search = environment_.policy != PolicyName::kPhase && !dry;
+  terms.most_mhz = table.clock_max_mhz();
+  terms.least_mhz = table.least_mhz();
+  terms.joint = open_joint(environment_.run_folder);
+  terms.number = uint64_t{static_cast<uint32_t>(getpid())} << 8 | (gpu_count_.load(std::memory_order_relaxed) + 1);
+  conductor->begin(terms);
+  return conductor;
+}
+
+// What the policy has come to, into the trace.
+void Runtime::record_budget(Gpu* gpu) {
+  const Conductor::State state = gpu->conductor->state();
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_BUDGET;
+  auto& budget = record.budget;
+  budget.time_ns = monotonic_ns();
+  budget.calls = state.period;
+  budget.iterations = static_cast<uint32_t>(state.iterations);
+  budget.managed = static_cast<uint32_t>(state.managed);
+  budget.windows = state.windows;
+  budget.length_us = static_cast<uint32_t>(state.length_ns / 1000);
+  budget.covered_us = static_cast<uint32_t>(state.covered_ns / 1000);
+  budget.short_us = static_cast<uint32_t>(state.too_short_ns / 1000);
+  budget.judged = state.judged;
+  budget.marked = state.marked;
+  budget.paused = state.paused;
+  budget.clock_mhz = state.clock_mhz;
+  budget.policy = static_cast<uint8_t>((state.windows > 0 ? 1 : 0) | (state.clocks_tried > 0 ? 2 : 0));
+  if (state.judged) {
+    budget.slowdown_ppm = static_cast<int32_t>(state.slowdown.estimate * 1e6);
+    budget.low_ppm = static_cast<int32_t>(state.slowdown.low * 1e6);
+    budget.high_ppm = static_cast<int32_t>(state.slowdown.high * 1e6);
+  }
+  gpu->trace.append(record);
+}
+
 void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   if (environment_.policy == PolicyName::kObserve) return;
   const char* policy = text_of(environment_.policy);
@@ -47,11 +97,14 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "POWERCCL_CLOCKS=none";
     snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS is none, and it changes clocks");
     hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
-  } else if (door_.sees_calls ? door_.call_behind == nullptr : environment_.kernel_events == KernelEvents::kNone) {
+  } else if (environment_.policy == PolicyName::kPerCall && door_.sees_calls
+                 ? door_.call_behind == nullptr
+                 : environment_.kernel_events == KernelEvents::kNone) {
     short_reason = "no way to know when a call has run";
     snprintf(reason, sizeof(reason), "nothing here tells when a call has run (%s)",
-             door_.sees_calls ? "libcuda.so.1 has no cuLaunchHostFunc" : "POWERCCL_KERNEL_EVENTS is none");
-    hint = door_.sees_calls ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
+             environment_.kernel_events != KernelEvents::kNone ? "libcuda.so.1 has no cuLaunchHostFunc"
+                                                               : "POWERCCL_KERNEL_EVENTS is none");
+    hint = environment_.kernel_events != KernelEvents::kNone ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
   } else if (path[0] == '\0') {
     short_reason = "no policy table";
     snprintf(reason, sizeof(reason), "there is no policy table");
@@ -71,14 +124,19 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
     short_reason = "clock cannot be set";
-  } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2)) {
+  } else if (environment_.policy != PolicyName::kPerCall &&
+             (gpu->conductor = new_conductor(gpu->table, client.dry)) == nullptr) {
+    short_reason = "no memory";
+    snprintf(reason, sizeof(reason), "there is no memory for what it learns");
+    hint = "raise the limit on address space (ulimit -v)";
+  } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2, gpu->conductor)) {
     short_reason = "no clock thread";
     snprintf(reason, sizeof(reason), "its clock thread cannot be started");
     hint = "raise the limit on processes (ulimit -u)";
   } else {
     gpu->managed = true;
     gpu->dry = client.dry;
-    gpu->policy.store(&gpu->percall, std::memory_order_release);
+    if (gpu->conductor == nullptr) gpu->policy.store(&gpu->percall, std::memory_order_release);
     if (client.dry && environment_.speaks() && gpu->index == 0) {
       const bool leased = environment_.clocks == ClockClientName::kLease;
       say(leased ? "powerccld is set to run dry, which its administrator can change"

@@ -73,6 +73,9 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   const bool asked = selection_.asked();
   powerccl_trace_record record = new_call(communicator, call, asked, door_.sees_calls);
   record.call.bytes = call.message_bytes * (size_counts_ranks(call.pattern) ? communicator->nranks : 1);
+  if (communicator->gpu->conductor != nullptr && !call.captured) {
+    tell_conductor(communicator, call.pattern, record.call.bytes, false, record.call.call_id);
+  }
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
   const Handle handle = call_handle(communicator, group_handle, record);
@@ -82,6 +85,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   } else {
     record_call(communicator, &record, record.call.start_ns, 0);
   }
+  note_stream(communicator, handle, call);
   selection_.made({communicator->index, call.pattern, record.call.bytes, call.captured}, asked);
   return handle;
 }
@@ -110,6 +114,7 @@ Handle Runtime::point_to_point(Communicator* communicator, Handle group_handle, 
   (send ? exchange->parts.sends : exchange->parts.receives) += 1;
   (send ? exchange->parts.sent_bytes : exchange->parts.received_bytes) += call.message_bytes;
   const Handle handle = call_handle(communicator, group_handle, exchange->record);
+  note_stream(communicator, handle, call);
   if (by_itself) {
     decide_exchange(exchange, group_handle, true);
     record_call(communicator, &exchange->record, exchange->record.call.start_ns, 0);
@@ -127,6 +132,9 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
   record.call.bytes = its.bytes;
   record.call.sends = capped(exchange->parts.sends);
   record.call.receives = capped(exchange->parts.receives);
+  if (communicator->gpu->conductor != nullptr && (record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
+    tell_conductor(communicator, its.pattern, its.bytes, true, record.call.call_id);
+  }
   if (may_manage) {
     record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
   }
@@ -185,7 +193,7 @@ void Runtime::record_call(Communicator* communicator, powerccl_trace_record* rec
 uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                          uint64_t call_id) {
   Gpu* gpu = communicator->gpu;
-  if (!gpu->managed || (flags & POWERCCL_FLAG_CAPTURED) != 0) return 0;
+  if (!gpu->managed || gpu->conductor != nullptr || (flags & POWERCCL_FLAG_CAPTURED) != 0) return 0;
   const uint32_t mhz = gpu->policy.load(std::memory_order_acquire)->when_called(pattern, bytes);
   if (mhz == 0) return 0;
   if (gpu->actuator.failed()) {
@@ -205,6 +213,16 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   gpu->actuator.hold(mhz, call_id);
   if (never_launched > 0) gpu->actuator.release(never_launched, call_id);
   return POWERCCL_FLAG_MANAGED;
+}
+
+// Calls of one kind do the same in each iteration. What is exchanged between pairs may be of another size each time.
+void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, bool exchange,
+                             uint64_t call_id) {
+  Gpu* gpu = communicator->gpu;
+  const uint64_t size = exchange ? 0 : bytes;
+  uint64_t kind = (communicator->id ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
+  kind ^= kind >> 32;
+  gpu->conductor->called(call_id, static_cast<uint32_t>(kind), gpu->table.lookup(pattern, bytes));
 }
 
 // The holds of managed calls that are not launched yet, and now never will be.

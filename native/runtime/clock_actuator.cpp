@@ -7,7 +7,8 @@
 
 namespace powerccl {
 
-bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug) {
+bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug, Conductor* conductor) {
+  conductor_ = conductor;
   client_ = client;
   trace_ = trace;
   debug_ = debug;
@@ -68,6 +69,7 @@ void ClockActuator::wake() {
 bool ClockActuator::settle(uint64_t timeout_ns) {
   if (!started_) return true;
   const uint64_t deadline = monotonic_ns() + timeout_ns;
+  if (conductor_ != nullptr) conductor_->rest();
   holds_.store(0, std::memory_order_seq_cst);
   settled_.store(false, std::memory_order_seq_cst);
   wake();
@@ -139,12 +141,16 @@ void ClockActuator::work() {
       carry_out(0, released(), 0);
       continue;
     }
-    if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
+    if (conductor_ != nullptr && settled_.load(std::memory_order_relaxed) && !failed()) {
+      bool acted = false;
+      sleep_ns = follow(applied, &acted);
+      if (acted) continue;
+    } else if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
       Taken wish;
       if (newest(&wish)) {
         const uint64_t unseen = wish.number > taken_ ? wish.number - taken_ : 0;
         const bool changes = wish.mhz != applied && !(put_off_ && unseen == 0);
-        const uint64_t delay_ns = changes && client_.delay != nullptr ? client_.delay(client_.self) : 0;
+        const uint64_t delay_ns = changes && client_.delay != nullptr ? client_.delay(client_.self, wish.mhz) : 0;
         if (delay_ns > 0) {
           sleep_ns = delay_ns;
         } else {
@@ -174,6 +180,10 @@ void ClockActuator::work() {
         sleep_ns = read_at_ns_ - now;
       }
     }
+    if (watched_since_ns_ != 0) {
+      const uint64_t watch_ns = watch();
+      if (watch_ns < sleep_ns) sleep_ns = watch_ns;
+    }
     if (client_.tick != nullptr) {
       const uint64_t tick_ns = client_.tick(client_.self);
       if (grant_changed()) continue;
@@ -183,6 +193,56 @@ void ClockActuator::work() {
     if (bell_.load(std::memory_order_seq_cst) == bell) futex_wait(&bell_, bell, sleep_ns);
     asleep_.store(false, std::memory_order_relaxed);
   }
+}
+
+// Does what the conductor wants now. Returns how long that holds, in ns; `acted`: the clock was changed meanwhile.
+uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
+  const uint64_t now = monotonic_ns();
+  const Conductor::Wanted wanted = conductor_->wanted(now);
+  const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
+  uint32_t mhz = 0;
+  if (conductor_->wants_sample() && !client_.dry && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
+    conductor_->sampled(mhz);
+  }
+  if (wanted.mhz == applied || (put_off_ && wanted.mhz == put_off_mhz_)) return holds_ns;
+  put_off_ = false;
+  const uint64_t delay_ns = wanted.mhz != 0 && client_.delay != nullptr ? client_.delay(client_.self, wanted.mhz) : 0;
+  if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
+  uint32_t before = 0;
+  const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && conductor_->wants_arrivals() &&
+                       client_.read(client_.self, &before) == 0 && before > wanted.mhz + wanted.mhz / 8;
+  Taken cause;
+  cause.call_id = wanted.call;
+  cause.asked_ns = now;
+  watched_since_ns_ = 0;
+  put_off_mhz_ = wanted.mhz;
+  carry_out(wanted.mhz, cause, 0);
+  const uint64_t end_ns = monotonic_ns();
+  const uint32_t now_mhz = applied_mhz_.load(std::memory_order_relaxed);
+  conductor_->carried_out(now_mhz, now, end_ns);
+  if (watches && now_mhz == wanted.mhz) {
+    watched_since_ns_ = end_ns;
+    watched_mhz_ = wanted.mhz;
+    watch_every_ns_ = kFirstLookNs;
+  }
+  *acted = true;
+  return 0;
+}
+
+// Looks whether the clock asked for last is there. Returns when to look again.
+uint64_t ClockActuator::watch() {
+  const uint64_t since = watched_since_ns_;
+  uint32_t mhz = 0;
+  const int result = client_.read(client_.self, &mhz);
+  const uint64_t now = monotonic_ns();
+  const bool there = result == 0 && mhz <= watched_mhz_ + watched_mhz_ / 16;
+  if (there) conductor_->arrived(now - since);
+  if (there || result != 0 || now - since > kWatchNs) {
+    watched_since_ns_ = 0;
+    return UINT64_MAX;
+  }
+  if (watch_every_ns_ < kLastLookNs) watch_every_ns_ *= 2;
+  return watch_every_ns_;
 }
 
 bool ClockActuator::grant_changed() {

@@ -5,6 +5,9 @@
 // A managed call holds the clock from the moment it is decided until it has run: hold() then release(). While anybody
 // holds, the newest wished clock applies; when the last holder has gone, the default does.
 //
+// Instead of holds it can follow a conductor, which says at any moment what the clock is to be and for how long that
+// holds.
+//
 // Where clocks are granted by something else (ClockClient::tick), the thread looks after the grant as well. Without one
 // the clock is at its default and wishes are of no effect; with a new one the newest wish is carried out again.
 #ifndef POWERCCL_RUNTIME_CLOCK_ACTUATOR_H
@@ -15,6 +18,7 @@
 #include <atomic>
 
 #include "runtime/clock_client.h"
+#include "runtime/conductor.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {
@@ -25,8 +29,11 @@ class ClockActuator {
   ClockActuator(const ClockActuator&) = delete;
   ClockActuator& operator=(const ClockActuator&) = delete;
 
-  // Starts the thread. False if there can be none. `debug`: also say each request.
-  bool start(const ClockClient& client, TraceWriter* trace, bool debug);
+  // Starts the thread. False if there can be none. `debug`: also say each request. `conductor`: to follow it.
+  bool start(const ClockClient& client, TraceWriter* trace, bool debug, Conductor* conductor = nullptr);
+
+  // Something happened that the conductor was told of: the clock thread asks it again.
+  void look() { wake(); }
 
   // A managed call: `mhz` from now on, until released as often as held.
   void hold(uint32_t mhz, uint64_t call_id);
@@ -67,10 +74,13 @@ class ClockActuator {
   Taken released() const;
   void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
   bool grant_changed();
+  uint64_t follow(uint32_t applied, bool* acted);
+  uint64_t watch();
   void read_back();
 
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
+  Conductor* conductor_ = nullptr;
   bool debug_ = false;
   pthread_t thread_ = {};
   bool started_ = false;
@@ -93,8 +103,14 @@ class ClockActuator {
   uint64_t taken_ = 0;  // the last wish it has seen
   powerccl_trace_record unread_ = {};
   uint64_t read_at_ns_ = 0;  // 0: nothing is to be read back
-  uint64_t grant_ = 0;       // the client's, as seen last
-  bool put_off_ = false;     // the last wish could not be carried out for now: it waits for a grant or a newer wish
+  // A change of clock that is watched until it is there.
+  static constexpr uint64_t kFirstLookNs = 20000u, kLastLookNs = 400000u, kWatchNs = 400000000u;
+  uint64_t watched_since_ns_ = 0;  // 0: none
+  uint32_t watched_mhz_ = 0;
+  uint64_t watch_every_ns_ = 0;
+  uint64_t grant_ = 0;  // the client's, as seen last
+  uint32_t put_off_mhz_ = 0;
+  bool put_off_ = false;  // the last wish could not be carried out for now: it waits for a grant or a newer wish
 };
 
 }  // namespace powerccl

@@ -29,9 +29,9 @@ struct ClockClient {
   uint64_t (*tick)(void* self) = nullptr;
   // The grant that clocks are set under now, 0 if there is none. What was set under another one has been undone.
   uint64_t (*grant)(void* self) = nullptr;
-  // How long the granter would make a set wait, its rate being limited. A wish is kept back so long: what is wished for
-  // meanwhile, the default above all, must not queue behind it.
-  uint64_t (*delay)(void* self) = nullptr;
+  // How long the granter would make a set to that clock wait, its rate being limited. A wish is kept back so long: what
+  // is wished for meanwhile, the default above all, must not queue behind it.
+  uint64_t (*delay)(void* self, uint32_t max_mhz) = nullptr;
   // From any thread, and never waits: the default clock this moment. The clock thread asks for it as well, but may get
   // its turn late where it is bound to the core of whoever wishes. Null: it comes early enough.
   void (*hurry)(void* self) = nullptr;

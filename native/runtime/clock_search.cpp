@@ -5,9 +5,20 @@ namespace powerccl {
 
 void ClockSearch::Sum::add(double value) {
   ++count;
-  const double off = value - mean;
-  mean += off / count;
-  squares += off * (value - mean);
+  total += value;
+  squares += value * value;
+  if (value > longest) longest = value;
+}
+
+double ClockSearch::Sum::mean() const {
+  return count > 1 ? (total - longest) / (count - 1) : total;
+}
+
+double ClockSearch::Sum::error_squared() const {
+  if (count < 3) return 0;
+  const double kept = count - 1, middle = mean();
+  const double spread = (squares - longest * longest) / kept - middle * middle;
+  return spread > 0 ? spread / (kept - 1) : 0;
 }
 
 void ClockSearch::begin(const Terms& terms, uint64_t from) {
@@ -16,49 +27,52 @@ void ClockSearch::begin(const Terms& terms, uint64_t from) {
   from_ = from;
   slow_mhz_ = terms.least_mhz > terms.step_mhz ? terms.least_mhz - terms.step_mhz : 0;
   best_mhz_ = 0;
-  next(0.5 * (terms.most_mhz + terms.least_mhz));
+  if (terms.first_mhz != 0 && terms_.most_mhz > kAbove * terms.first_mhz) {
+    terms_.most_mhz = static_cast<uint32_t>(kAbove * terms.first_mhz);
+  }
+  next(terms.first_mhz != 0 ? terms.first_mhz : 0.5 * (terms.most_mhz + terms.least_mhz));
 }
 
 uint32_t ClockSearch::clock(uint64_t iteration) const {
   if (done_) return best_mhz_;
-  if (iteration < from_) return 0;
-  return (iteration - from_) % (kReference + kTry) < kReference || given_up_ ? 0 : candidate_mhz_;
+  const bool before = iteration < from_ + terms_.reference + terms_.between;
+  return before || reference(iteration) ? 0 : candidate_mhz_;
 }
 
 void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double computing) {
   if (done_ || iteration < from_) return;
-  const uint32_t place = static_cast<uint32_t>((iteration - from_) % (kReference + kTry));
   const double duration = static_cast<double>(duration_ns);
-  if (place < kReference) {
-    if (place == 0) {
-      // The block before last is another temperature's.
-      before_ = reference_;
-      reference_ = {};
-      given_up_ = false;
-    }
-    if (place >= kUnused) reference_.add(duration);
+  const uint64_t since = iteration - from_;
+  if (since < terms_.reference) {
+    reference_.add(duration);
     return;
   }
+  if (since < terms_.reference + terms_.between) return;
+  const uint64_t place = (since - terms_.reference - terms_.between) % terms_.block;
+  if (place == 0) {
+    with_ = {};
+    given_up_ = false;
+  }
   if (given_up_) return;
-  if (place == kReference) with_ = {};
-  if (place >= kReference + kUnused) with_.add(duration);
-  const bool hopeless = with_.count == 2 && reference_.count > 0 && with_.mean > (1 + kFarTooSlow) * reference_.mean;
-  if (!hopeless && place + 1 < kReference + kTry) return;
+  if (3 * place >= terms_.block) with_.add(duration);
+  const bool hopeless = with_.count == 2 && reference_.count > 1 && with_.mean() > (1 + kFarTooSlow) * reference_.mean();
+  if (!hopeless && place + 1 < terms_.block) return;
   judge(computing);
-  given_up_ = true;
+  given_up_ = !done_ && place + 1 < terms_.block;
 }
 
 void ClockSearch::judge(double computing) {
   if (with_.count < 2 || reference_.count < 2) return;
-  double usual = reference_.mean, error_squared = reference_.error_squared();
-  if (before_.count > 0) {
-    usual = 0.5 * (usual + before_.mean);
-    error_squared = 0.25 * (error_squared + before_.error_squared());
-  }
-  const double slowdown = with_.mean / usual - 1;
-  const double chance_squared = (error_squared + with_.error_squared()) / (usual * usual);
-  ++tried_;
+  const double usual = reference_.mean(), error_squared = reference_.error_squared();
+  slowdowns_ += with_.mean() / usual - 1;
+  chances_ += (error_squared + with_.error_squared()) / (usual * usual);
+  ++blocks_;
+  const double slowdown = slowdowns_ / blocks_;
+  const double chance_squared = chances_ / blocks_ / blocks_;
   const double wish = terms_.slowdown;
+  const double off = slowdown - wish;
+  if (blocks_ < kRepeats && off * off < chance_squared) return;  // not clear
+  ++tried_;
   if (slowdown <= wish) {
     best_mhz_ = candidate_mhz_;
   } else {
@@ -69,7 +83,7 @@ void ClockSearch::judge(double computing) {
   const double candidate = candidate_mhz_;
   if (computing > 0.02 && slowdown > 0 && slowdown * slowdown > 4 * chance_squared) {
     const double natural = candidate * (1 + slowdown / computing);
-    next(natural / (1 + 0.8 * wish / computing));
+    next(natural / (1 + 0.95 * wish / computing));
   } else {
     next(0.5 * (slow_mhz_ + (best_mhz_ != 0 ? best_mhz_ : terms_.most_mhz)));
   }
@@ -86,13 +100,20 @@ void ClockSearch::next(double wish_mhz) {
   uint32_t candidate = static_cast<uint32_t>(wish_mhz / step + 0.5) * step;
   if (candidate >= high) candidate = high - step;
   if (candidate <= slow_mhz_) candidate = slow_mhz_ + step;
-  candidate_mhz_ = candidate;
+  try_clock(candidate);
+}
+
+void ClockSearch::try_clock(uint32_t mhz) {
+  candidate_mhz_ = mhz;
+  slowdowns_ = chances_ = 0;
+  blocks_ = 0;
 }
 
 void ClockSearch::raise() {
   done_ = true;
   const uint32_t higher = best_mhz_ + best_mhz_ / 20;
-  best_mhz_ = best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher / terms_.step_mhz * terms_.step_mhz;
+  best_mhz_ =
+      best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher / terms_.step_mhz * terms_.step_mhz;
 }
 
 }  // namespace powerccl

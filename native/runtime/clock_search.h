@@ -14,7 +14,12 @@ class ClockSearch {
   struct Terms {
     uint32_t most_mhz = 0, least_mhz = 0;  // tried are clocks between them
     uint32_t step_mhz = 15;
+    double first_mhz = 0;     // where computation was seen to run by itself; 0: not known
     double slowdown = 0.005;  // that the clock may cost, as a fraction
+    // Iterations that are compared with, which nothing is to be managed in; so many that windows have to settle, at the
+    // default clock; and those at each clock that is tried, the first third of which is not counted: boost and power
+    // limits average over a second or so.
+    uint32_t reference = 12, between = 0, block = 9;
   };
   // Starts with the iteration `from`.
   void begin(const Terms& terms, uint64_t from);
@@ -22,6 +27,10 @@ class ClockSearch {
 
   // The clock for an iteration, the default (0) included. Iterations are asked about in ascending order.
   uint32_t clock(uint64_t iteration) const;
+  // Whether it is one to compare with: nothing is to be managed in it.
+  bool reference(uint64_t iteration) const {
+    return !done_ && iteration >= from_ && (iteration - from_ < terms_.reference || given_up_);
+  }
   // How long it took. `computing`: the share of an iteration that slows down as the clock falls, as far as is known.
   void iteration(uint64_t iteration, uint64_t duration_ns, double computing);
 
@@ -32,21 +41,24 @@ class ClockSearch {
   void raise();
 
  private:
-  // Blocks of iterations at the default and at a clock that is tried take turns; a GPU needs an iteration or two to get
-  // used to either.
-  static constexpr uint32_t kReference = 6, kTry = 10, kUnused = 2;
   static constexpr uint32_t kMostTries = 8;
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
+  static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
+  static constexpr double kAbove = 1.15;   // where computation runs by itself: nothing is to be had above that
+
+  // Of a block, without its longest iteration: what disturbs a job only ever makes it longer.
   struct Sum {
     uint32_t count = 0;
-    double mean = 0, squares = 0;
+    double total = 0, squares = 0, longest = 0;
     void add(double value);
-    double error_squared() const { return count > 1 ? squares / (count - 1) / count : 0; }
+    double mean() const;
+    double error_squared() const;  // of the mean
   };
 
   void judge(double computing);
   void next(double wish_mhz);
+  void try_clock(uint32_t mhz);
 
   Terms terms_;
   uint64_t from_ = 0;
@@ -55,7 +67,9 @@ class ClockSearch {
   uint32_t tried_ = 0;
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block
-  Sum reference_, before_, with_;
+  Sum reference_, with_;
+  double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
+  uint32_t blocks_ = 0;
 };
 
 }  // namespace powerccl

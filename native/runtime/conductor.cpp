@@ -48,22 +48,60 @@ void Conductor::waited(uint64_t call, uint64_t stall_ns) {
   if (timetable_.waited(call, stall_ns)) marked_ = true;
 }
 
-// Iterations that are left alone: some to begin with, then ever fewer, always the same ones on all ranks of a job whose
-// ranks call alike.
+// Iterations that are left alone: some to begin with, then a block now and then.
 bool Conductor::control(uint64_t iteration) const {
   if (iteration < kReference || iteration < paused_until_) return true;
-  const uint32_t seen = trial_.count(false);
-  return iteration % (seen < 8 ? 8 : 32) == 0;
+  if (terms_.search && leads_ && !search_.begun()) return true;
+  return (iteration - settled_) % (uint64_t{rarely_} * steady_) >= (uint64_t{rarely_} - 1) * steady_;
 }
 
-// The clock outside of windows.
-uint32_t Conductor::base_mhz(uint64_t iteration) const {
-  return search_.begun() && !control(iteration) ? search_.clock(iteration) : 0;
+// Whether an iteration says something about the budget: late in a block, once the GPU has got used to it.
+bool Conductor::on_trial(uint64_t iteration) const {
+  if (iteration < settled_) return false;
+  const uint64_t place = (iteration - settled_) % (uint64_t{rarely_} * steady_);
+  const uint64_t managed = (uint64_t{rarely_} - 1) * steady_;
+  return place >= managed ? 5 * (place - managed) >= 3 * steady_ : place >= steady_;
+}
+
+// What this GPU would do in an iteration if it were for it to say.
+Mode Conductor::own_mode(uint64_t iteration) const {
+  const bool left_alone = control(iteration) || (search_.begun() && search_.reference(iteration));
+  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0};
+}
+
+// When an iteration that has not begun will begin.
+uint64_t Conductor::expected_ns(uint64_t iteration) const {
+  const double length = static_cast<double>(timetable_.length().mean);
+  return timetable_.start_of(agreed_) + static_cast<uint64_t>(static_cast<double>(iteration - agreed_) * length);
+}
+
+Mode Conductor::mode(uint64_t iteration) const {
+  if (terms_.joint == nullptr) return own_mode(iteration);
+  if (iteration > agreed_) return leads_ ? own_mode(iteration) : terms_.joint->mode_at(expected_ns(iteration));
+  return agreed_ - iteration < 4 ? modes_[iteration & 3] : Mode();
+}
+
+// An iteration has begun: what was said for it holds now, and the one that leads says what holds for the next.
+void Conductor::agree(uint64_t running, uint64_t now_ns) {
+  if (terms_.joint == nullptr || running <= agreed_) return;
+  const uint64_t patience_ns = 2000000000u + 16 * static_cast<uint64_t>(timetable_.length().mean);
+  modes_[running & 3] = leads_ && agreed_ != 0 ? own_mode(running) : terms_.joint->mode_at(timetable_.start_of(running));
+  agreed_ = running;
+  leads_ = terms_.joint->lead(terms_.number, now_ns, patience_ns);
+  if (!leads_) return;
+  const uint64_t length_ns = static_cast<uint64_t>(timetable_.length().mean);
+  terms_.joint->say(own_mode(running + 1), timetable_.start_of(running) + length_ns / 2, now_ns);
 }
 
 void Conductor::restart() {
   learnt_ = usual_ = 0;
-  paused_until_ = 0;
+  paused_until_ = agreed_ = 0;
+  settled_ = kReference;
+  first_ns_ = 0;
+  managed_ = 0;
+  rarely_ = kFirst;
+  leads_ = terms_.joint == nullptr;
+  for (Mode& each : modes_) each = {};
   period_ = timetable_.period();
   margins_ = {};
   trial_ = {};
@@ -124,8 +162,13 @@ void Conductor::judge(uint64_t iteration) {
     double risen_late = 0;
     if (last.stop_ns != 0 && done.high_ns != 0) {
       risen_late = between(last.stop_ns, done.high_ns);
-      margins_.tail[window.last].add(risen_late + window.tail);
+      // One iteration that was cut short must not move it for many.
+      const double most = 4 * times_.change_ns();
+      const double seen = risen_late > most ? most : risen_late < -most ? -most : risen_late;
+      margins_.tail[window.last].add(seen + window.tail);
     }
+    // Usual is what is at the default clock; computation at another one says nothing about the window.
+    if (mode(iteration).mhz != 0) continue;
     double late = lateness(iteration, window);
     if (risen_late > 0) late -= risen_late * kSlower;
     judge_front(window, late, between(done.low_ns, done.high_ns != 0 ? done.high_ns : done.low_ns), length);
@@ -143,7 +186,8 @@ void Conductor::judge_front(const Window& window, double late, double low, doubl
   const uint32_t seen = ++margins_.seen[at];
   const double late_in_all = static_cast<double>(margins_.late[at]), low_in_all = static_cast<double>(margins_.low[at]);
   const double chance = kLateShare * length * seen;
-  const bool clear = late_in_all > 0.3 * low_in_all || seen >= 4;
+  // Where marks tell what is exposed it takes more to prove them wrong.
+  const bool clear = marked_ ? seen >= 8 : seen >= 4 || (seen >= 2 && late_in_all > 0.3 * low_in_all);
   if (clear && late_in_all > 0.15 * low_in_all && late_in_all > chance) {
     const double mean = late_in_all / seen;
     const double lasts = window.high - window.low;
@@ -164,7 +208,7 @@ void Conductor::plan() {
 }
 
 // Takes iterations into account that have become complete.
-void Conductor::catch_up() {
+void Conductor::catch_up(uint64_t now_ns) {
   if (!timetable_.settle()) {
     if (period_ != 0) restart();
     period_ = 0;
@@ -180,85 +224,118 @@ void Conductor::catch_up() {
   while (learnt_ < begun && timetable_.complete(learnt_)) {
     const uint64_t start_ns = timetable_.start_of(learnt_);
     const bool windowed = touched_[learnt_ & 1] == learnt_;
-    const bool touched = windowed || base_mhz(learnt_) != 0;
+    const bool touched = windowed || mode(learnt_).mhz != 0;
     timetable_.learn(learnt_, !touched);
+    if (first_ns_ == 0) first_ns_ = start_ns;
     if (start_ns != 0) {
       const uint64_t duration_ns = timetable_.start_of(learnt_ + 1) - start_ns;
       if (windowed) judge(learnt_);
       if (touched) ++managed_;
       tell_search(learnt_, duration_ns);
-      // While clocks are tried, iterations are no example of anything; the very first ones may be of a job that warms up.
-      if ((!search_.begun() || search_.done()) && (learnt_ >= kReference || trial_.count(false) == 0)) {
-        trial_.iteration(touched, duration_ns);
-      }
+      // While clocks are tried, iterations are no example of anything.
+      if (leads_ && (!search_.begun() || search_.done()) && on_trial(learnt_)) trial_.iteration(touched, duration_ns);
     }
     ++learnt_;
     news = true;
   }
+  agree(begun, now_ns);
   if (!news) return;
+  if (learnt_ <= kReference) {
+    steady_ = iterations_of(kSteadyNs, 8);
+  }
   weigh();
   plan();
 }
 
 void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
-  if (!terms_.search) return;
+  if (!terms_.search || !leads_) return;
   if (!search_.begun()) {
-    const uint64_t enough = kReference + (windows_.count() > 0 ? kBeforeSearch : 0);
-    if (iteration < enough || iteration < paused_until_) return;
-    search_.begin({.most_mhz = terms_.most_mhz, .least_mhz = terms_.least_mhz, .slowdown = 0.5 * terms_.budget},
-                  iteration + 1);
+    // A job that has just begun runs on what a cool GPU has in store.
+    if (iteration < kReference || timetable_.start_of(iteration) - first_ns_ < kWarmNs) return;
+    ClockSearch::Terms terms;
+    terms.most_mhz = terms_.most_mhz;
+    terms.least_mhz = terms_.least_mhz;
+    terms.first_mhz = sampled_mhz_;
+    terms.slowdown = kPartOfBudget * terms_.budget;
+    terms.reference = iterations_of(kReferenceNs, 6);
+    terms.between = terms_.windows ? kBetween : 0;
+    terms.block = iterations_of(kTryNs, 6);
+    search_.begin(terms, iteration + 1);
     return;
   }
   if (search_.done() || control(iteration)) return;
   const double exposed = windows_.covered_ns() + windows_.too_short_ns();
   const double length = static_cast<double>(timetable_.length().mean);
   search_.iteration(iteration, duration_ns, length > exposed ? 1 - exposed / length : 0);
-  if (search_.done()) trial_ = {};  // from here on another way of managing is on trial
+  if (search_.done()) put_on_trial(iteration + 1);
+}
+
+// How many iterations last so long.
+uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
+  const double count = static_cast<double>(ns) / static_cast<double>(timetable_.length().mean);
+  return count < least ? least : count > 256 ? 256 : static_cast<uint32_t>(count);
+}
+
+// From this iteration on it is another way of managing that may cost time.
+void Conductor::put_on_trial(uint64_t iteration) {
+  trial_ = {};
+  settled_ = iteration;
+  rarely_ = kFirst;
 }
 
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
-  if (trial_.verdict(terms_.budget) != Trial::Verdict::kTooSlow) return;
-  trial_ = {};
+  if (!leads_) return;
+  const Trial::Verdict verdict = trial_.verdict(terms_.budget);
+  if (verdict == Trial::Verdict::kHarmless) rarely_ = trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
+  if (verdict != Trial::Verdict::kTooSlow) return;
+  put_on_trial(learnt_);
   if (search_.done() && search_.found_mhz() != 0) return search_.raise();
   paused_until_ = learnt_ + pause_;
   pause_ *= 2;
 }
 
 // Whether the clock is to be low for this window now.
-bool Conductor::open(const Window& window, uint64_t iteration, double base, uint64_t now_ns) const {
+bool Conductor::open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const {
   const double now = static_cast<double>(now_ns) - base;
   if (now < window.ask_low || now >= window.ask_high) return false;
   const Timetable::Run& last = timetable_.run(iteration, window.last);
   if (last.stop_ns != 0) return false;
   // The communication should have begun by now and has not: whatever comes before it still runs, and slowly.
-  const Timetable::Position& position = timetable_.position(window.first);
-  const double expected = static_cast<double>(position.offset.mean);
-  const double patience = static_cast<double>(2 * position.offset.deviation) + 300000.0;
-  return timetable_.run(iteration, window.first).start_ns != 0 || now < expected + patience;
+  const double expected = static_cast<double>(timetable_.position(window.first).offset.mean);
+  return timetable_.run(iteration, window.first).start_ns != 0 || now < expected + kPatienceNs + 2 * jitter;
 }
 
 Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   SpinGuard guard(lock_);
   Wanted wanted;
   wanted.until_ns = now_ns + kFarNs;
-  catch_up();
-  acting_ = false;
+  catch_up(now_ns);
+  acting_ = wants_sample_ = false;
   const Timetable::Run* latest = period_ != 0 ? timetable_.latest() : nullptr;
   if (latest == nullptr || resting_ || !timetable_.belongs(latest->sequence)) return wanted;
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   const Timetable::Position& position = timetable_.position(timetable_.position_of(latest->sequence));
   const double length = static_cast<double>(timetable_.length().mean);
-  wanted.mhz = base_mhz(running);
+  wanted.mhz = mode(running).mhz;
+  if (terms_.search && !search_.begun() && samples_ < kSamples) {
+    wants_sample_ = mode(running).control && latest->stop_ns != 0;
+    wanted.until_ns = now_ns + kSampleEveryNs;
+  }
   const double base_now = static_cast<double>(latest->start_ns) - static_cast<double>(position.offset.mean);
   for (int ahead = -1; ahead <= 1; ++ahead) {
     if (ahead < 0 && running == 0) continue;
     const uint64_t iteration = running + static_cast<uint64_t>(static_cast<int64_t>(ahead));
-    if (control(iteration)) continue;
+    if (mode(iteration).control) continue;
     const double base = base_now + ahead * length;
     for (uint32_t i = 0; i < windows_.count(); ++i) {
       const Window& window = windows_[i];
-      const uint64_t low_ns = at(base, window.ask_low), high_ns = at(base, window.ask_high);
+      // How well the time of what has not begun is known.
+      const bool begun = timetable_.run(iteration, window.first).start_ns != 0;
+      const Timetable::Position& first = timetable_.position(window.first);
+      const double jitter =
+          begun ? 0 : static_cast<double>(first.offset.deviation + (ahead > 0 ? timetable_.length().deviation : 0));
+      const uint64_t low_ns = at(base, window.ask_low + 0.5 * jitter), high_ns = at(base, window.ask_high);
       if (now_ns < low_ns) {
         if (low_ns < wanted.until_ns) wanted.until_ns = low_ns;
         continue;
@@ -270,7 +347,7 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
         done.iteration = iteration;
       }
       if (done.closed) continue;
-      if (!open(window, iteration, base, now_ns)) {
+      if (!open(window, iteration, base, jitter, now_ns)) {
         if (timetable_.run(iteration, window.last).stop_ns != 0) done.closed = true;
         continue;
       }
@@ -280,10 +357,8 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
       if (wanted.mhz == 0 || window.mhz < wanted.mhz) wanted.mhz = window.mhz;
       wanted.call = timetable_.run(iteration, window.first).call;
       uint64_t look_ns = high_ns;
-      if (timetable_.run(iteration, window.first).start_ns == 0) {
-        const Timetable::Position& first = timetable_.position(window.first);
-        const uint64_t late_ns =
-            at(base, static_cast<double>(first.offset.mean + 2 * first.offset.deviation)) + 310000;
+      if (!begun) {
+        const uint64_t late_ns = at(base, static_cast<double>(first.offset.mean) + kPatienceNs + 2 * jitter) + 10000;
         if (late_ns < look_ns) look_ns = late_ns;
       }
       if (look_ns < wanted.until_ns) wanted.until_ns = look_ns;
@@ -293,6 +368,12 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
     }
   }
   return wanted;
+}
+
+void Conductor::sampled(uint32_t mhz) {
+  SpinGuard guard(lock_);
+  ++samples_;
+  sampled_mhz_ += (static_cast<double>(mhz) - sampled_mhz_) / samples_;
 }
 
 void Conductor::carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) {
@@ -336,7 +417,8 @@ Conductor::State Conductor::state() {
   state.too_short_ns = windows_.too_short_ns();
   state.marked = marked_;
   state.paused = learnt_ < paused_until_;
-  state.clock_mhz = search_.done() ? search_.found_mhz() : 0;
+  state.clock_mhz = mode(agreed_).mhz;
+  if (terms_.joint == nullptr || leads_) state.clock_mhz = search_.done() ? search_.found_mhz() : 0;
   state.clocks_tried = search_.tried();
   state.judged = trial_.count(false) >= Trial::kFewest && trial_.count(true) >= Trial::kFewest;
   if (state.judged) state.slowdown = trial_.slowdown();

@@ -12,6 +12,7 @@
 
 #include "runtime/basics.h"
 #include "runtime/clock_search.h"
+#include "runtime/joint.h"
 #include "runtime/timetable.h"
 #include "runtime/trial.h"
 #include "runtime/windows.h"
@@ -21,13 +22,15 @@ namespace powerccl {
 class Conductor {
  public:
   struct Terms {
-    double budget = 0.01;          // slowdown that may be, as a fraction
-    uint64_t call_ns = 1000000;    // what a change of clock takes, until it has been measured
+    double budget = 0.01;        // slowdown that may be, as a fraction
+    uint64_t call_ns = 1000000;  // what a change of clock takes, until it has been measured
     uint64_t transition_ns = 10000000;
-    bool dry = false;              // nothing is changed, so nothing can be measured
-    bool windows = true;           // lowers the clock while communication is exposed
-    bool search = false;           // lowers it for all of the job
+    bool dry = false;                      // nothing is changed, so nothing can be measured
+    bool windows = true;                   // lowers the clock while communication is exposed
+    bool search = false;                   // lowers it for all of the job
     uint32_t most_mhz = 0, least_mhz = 0;  // what the search tries
+    Joint* joint = nullptr;                // shared with the host's other GPUs; null: alone
+    uint64_t number = 1;                   // this GPU's among them, not 0
   };
   void begin(const Terms& terms);
 
@@ -53,6 +56,11 @@ class Conductor {
   void arrived(uint64_t after_ns);
   bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < 2 * kArrivals; }
 
+  // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
+  // where it is by itself.
+  bool wants_sample() const { return wants_sample_; }
+  void sampled(uint32_t mhz);
+
   // What it has come to, for the trace and the summary.
   struct State {
     uint32_t period = 0;  // calls of an iteration; 0: not known
@@ -68,10 +76,21 @@ class Conductor {
   State state();
 
  private:
-  static constexpr uint64_t kReference = 3;    // iterations before the first window
-  static constexpr uint64_t kBeforeSearch = 16;  // that windows have to settle
-  static constexpr uint32_t kArrivals = 6;     // transitions that are measured
-  static constexpr uint32_t kTries = 3;        // after so many without one, what was assumed has to do
+  static constexpr uint64_t kReference = 3;  // iterations before the first window
+  // One block of so many is left alone to compare with: at first, once it seems well, and once that is sure.
+  static constexpr uint32_t kFirst = 8, kRarely = 16, kVeryRarely = 64;
+  static constexpr uint32_t kSamples = 64;
+  // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
+  static constexpr uint64_t kWarmNs = 3000000000u;       // before anything is compared with
+  static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
+  static constexpr uint64_t kTryNs = 1000000000u;
+  static constexpr uint64_t kSteadyNs = 4000000000u;     // left alone at a time, now and then; the end of it counts
+  static constexpr uint32_t kBetween = 12;               // iterations that windows have before clocks are tried
+  static constexpr double kPartOfBudget = 0.9;  // that the clock outside of windows may take
+  static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
+  static constexpr uint64_t kSampleEveryNs = 3000000u;
+  static constexpr uint32_t kArrivals = 6;      // transitions that are measured
+  static constexpr uint32_t kTries = 3;         // after so many without one, what was assumed has to do
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
   static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
@@ -85,15 +104,21 @@ class Conductor {
   };
 
   bool control(uint64_t iteration) const;
-  uint32_t base_mhz(uint64_t iteration) const;
+  Mode own_mode(uint64_t iteration) const;
+  Mode mode(uint64_t iteration) const;
+  uint64_t expected_ns(uint64_t iteration) const;
+  void agree(uint64_t running, uint64_t now_ns);
   void tell_search(uint64_t iteration, uint64_t duration_ns);
+  bool on_trial(uint64_t iteration) const;
+  uint32_t iterations_of(uint64_t ns, uint32_t least) const;
   void weigh();
-  void catch_up();
+  void put_on_trial(uint64_t iteration);
+  void catch_up(uint64_t now_ns);
   void judge(uint64_t iteration);
   void judge_front(const Window& window, double late, double low, double length);
   void plan();
   void restart();
-  bool open(const Window& window, uint64_t iteration, double base, uint64_t now_ns) const;
+  bool open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const;
   double lateness(uint64_t iteration, const Window& window) const;
   Deed& deed(uint64_t iteration, uint32_t window) { return deeds_[iteration & 1][window]; }
 
@@ -107,19 +132,29 @@ class Conductor {
   ClockSearch search_;
   Deed deeds_[2][Windows::kMost];
   uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // iterations in which the clock was low, by parity
-  uint64_t learnt_ = 0;         // iterations that are
-  uint64_t usual_ = 0;          // of them, without any window
+  uint64_t learnt_ = 0;                             // iterations that are
+  uint64_t usual_ = 0;                              // of them, without any window
   uint64_t managed_ = 0;
-  uint64_t paused_until_ = 0;   // iteration
+  uint64_t paused_until_ = 0;  // iteration
+  bool leads_ = true;
+  uint64_t agreed_ = 0;  // the last iteration whose mode is known
+  Mode modes_[4];        // of the last ones, by iteration
   uint64_t pause_ = kPause;
   uint32_t period_ = 0;
+  uint64_t settled_ = 0;  // the iteration since which it is managed as it is now
+  uint32_t rarely_ = kFirst;
+  uint64_t first_ns_ = 0;
+  uint32_t steady_ = 4;  // iterations that kSteadyNs are
   bool marked_ = false;
   uint32_t arrivals_ = 0, tries_ = 0;
-  bool low_ = false;            // for a window, as far as was asked
+  bool low_ = false;  // for a window, as far as was asked
   uint32_t acting_window_ = 0;
   uint64_t acting_iteration_ = 0;
   bool acting_ = false;
   bool resting_ = false;
+  bool wants_sample_ = false;
+  double sampled_mhz_ = 0;  // mean
+  uint32_t samples_ = 0;
 };
 
 }  // namespace powerccl

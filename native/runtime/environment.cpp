@@ -106,7 +106,7 @@ void path(Variable variable, char* to) {
   copy_text(to, PATH_MAX, text);
 }
 
-constexpr const char* kPolicies[] = {"observe", "percall"};
+constexpr const char* kPolicies[] = {"observe", "percall", "phase", "job", "auto"};
 constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
@@ -148,7 +148,8 @@ void read_environment(Environment* environment) {
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
-      choice(Variable::POWERCCL_POLICY, kPolicies, 2, "policies are observe and percall; see `powerccl run --help`"));
+      choice(Variable::POWERCCL_POLICY, kPolicies, 5, "policies are observe, percall, phase, job and auto"));
+  environment->budget_percent = number(Variable::POWERCCL_BUDGET, 0.01, 100);
   environment->clocks = static_cast<ClockClientName>(
       choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));
   path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);

@@ -9,7 +9,7 @@
 
 namespace powerccl {
 
-enum class PolicyName { kObserve, kPerCall };
+enum class PolicyName { kObserve, kPerCall, kPhase, kJob, kAuto };
 enum class ClockClientName { kNone, kDry, kNvml, kLease };
 enum class KernelEvents { kAuto, kAll, kNone };
 
@@ -20,6 +20,7 @@ struct Environment {
   PolicyName policy = PolicyName::kObserve;
   ClockClientName clocks = ClockClientName::kDry;
   KernelEvents kernel_events = KernelEvents::kAuto;
+  double budget_percent = 1.0;  // slowdown that a policy may cost
   uint64_t trace_limit_bytes = 0;
   int debug = 0;
   bool disabled = false;

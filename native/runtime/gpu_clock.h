@@ -36,6 +36,9 @@ class GpuClock {
     return known_ ? risen_at(host_ns) : 0;
   }
 
+  // A time of the GPU on CLOCK_MONOTONIC, as of `host_ns`, when it was learnt of.
+  uint64_t host_ns(uint64_t gpu_ns, uint64_t host_ns) { return gpu_ns + static_cast<uint64_t>(offset_ns(host_ns)); }
+
  private:
   int64_t risen_at(uint64_t host_ns) const {
     if (host_ns <= learnt_ns_) return offset_ns_;

@@ -110,6 +110,10 @@ Handle Runtime::channel_starts(Handle task, uint64_t gpu_ns) {
   if (kernel->started++ == 0) {
     kernel->gpu_start_ns = gpu_ns;
     kernel->seen_start_ns = now;
+    Gpu* gpu = kernel->communicator->gpu;
+    if (gpu->conductor != nullptr && gpu->conductor->started(kernel->call, gpu->clock.host_ns(gpu_ns, now))) {
+      gpu->actuator.look();
+    }
   } else if (gpu_ns < kernel->gpu_start_ns) {
     kernel->gpu_start_ns = gpu_ns;
   }
@@ -150,6 +154,10 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.channels = kernel->channels;
     record.kernel.warps = kernel->warps;
     gpu->trace.append(record);
+    if (gpu->conductor != nullptr && gpu->conductor->stopped(kernel->call, gpu->clock.host_ns(record.kernel.gpu_stop_ns,
+                                                                                            kernel->seen_stop_ns))) {
+      gpu->actuator.look();
+    }
     // A fused kernel teaches nothing about its parts.
     if ((kernel->flags & POWERCCL_FLAG_GROUPED) == 0 && kernel->stopped >= kernel->expected) {
       selection_.answered(kernel->pattern, kernel->bytes, record.kernel.gpu_stop_ns - record.kernel.gpu_start_ns);

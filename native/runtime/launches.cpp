@@ -6,8 +6,11 @@
 namespace powerccl {
 
 Handle Runtime::launch_begins(Communicator* communicator, Handle group, void* stream) {
-  // Nothing to put behind the launch of a GPU that is not managed.
-  if (!armed() || communicator == nullptr || !communicator->gpu->managed) return 0;
+  // Nothing to put behind the launch of a GPU whose calls are not held.
+  if (!armed() || communicator == nullptr || !communicator->gpu->managed ||
+      communicator->gpu->conductor != nullptr) {
+    return 0;
+  }
   uint32_t slot = 0;
   uint64_t serial = 0;
   Launch* launch = take_slot(launches_, &launch_serial_, &slot, &serial);

@@ -57,7 +57,7 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
     const LeaseClient* lease = static_cast<LeaseClient*>(self);
     return lease->lease_ != 0 ? lease->grants_ : 0;
   };
-  client->delay = [](void* self) { return static_cast<const LeaseClient*>(self)->delay(); };
+  client->delay = [](void* self, uint32_t max_mhz) { return static_cast<const LeaseClient*>(self)->delay(max_mhz); };
   client->close = [](void* self) { static_cast<LeaseClient*>(self)->close(); };
   client->dry = dry_;
   if (thread_ != 0) {  // the clock thread has the same core
@@ -69,7 +69,8 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
 
 int LeaseClient::set(uint32_t min_mhz, uint32_t max_mhz) {
   LeaseMessage answer = {};
-  set_ns_ = monotonic_ns();
+  if (set_mhz_ == 0 || max_mhz <= set_mhz_) set_ns_ = monotonic_ns();  // up is not limited
+  set_mhz_ = max_mhz;
   return request(POWERCCL_LEASE_SET, min_mhz, max_mhz, &answer);
 }
 
@@ -78,12 +79,14 @@ void LeaseClient::take_interval(uint32_t ms) {
   if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
 }
 
-uint64_t LeaseClient::delay() const {
+uint64_t LeaseClient::delay(uint32_t max_mhz) const {
+  if (set_mhz_ != 0 && max_mhz > set_mhz_) return 0;
   const uint64_t now = monotonic_ns();
   return lease_ != 0 && set_ns_ + interval_ns_ > now ? set_ns_ + interval_ns_ - now : 0;
 }
 
 int LeaseClient::reset() {
+  set_mhz_ = 0;
   if (lease_ == 0) return 0;  // undone with the lease
   LeaseMessage answer = {};
   return request(POWERCCL_LEASE_SET, 0, 0, &answer);

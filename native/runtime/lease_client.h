@@ -61,7 +61,7 @@ class LeaseClient {
   int read(uint32_t* mhz);
   void hurry();
   uint64_t tick();
-  uint64_t delay() const;
+  uint64_t delay(uint32_t max_mhz) const;
   void close();
 
   // These return 0, the driver's code, kClockNotNow or the status that the client is refused for good with.
@@ -90,7 +90,8 @@ class LeaseClient {
   int refused_ = 0;                 // for good; 0: not
   uint64_t heartbeat_ns_ = 0;
   uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
-  uint64_t set_ns_ = 0;         // when the last one was asked for
+  uint64_t set_ns_ = 0;         // when a lower one was asked for last
+  uint32_t set_mhz_ = 0;        // what is set; 0: the default
   uint64_t sent_ns_ = 0;        // the last request
   uint64_t unanswered_ns_ = 0;  // the first request since the daemon was last heard; 0: none
   uint64_t back_off_ns_ = kFirstBackOffNs, attempt_at_ns_ = 0;

@@ -121,6 +121,10 @@ class PolicyTable::Parser {
     if (keyword == "gpu") return text_value(line, "gpu", table_.gpu_, sizeof(table_.gpu_));
     if (keyword == "gpus") return take_count(line, "gpus", 1u << 20, &table_.gpus_);
     if (keyword == "clock_max_mhz") return take_count(line, "clock_max_mhz", 100000u, &table_.clock_max_mhz_);
+    if (keyword == "switch_call_us") return take_count(line, "switch_call_us", 10000000u, &table_.switch_call_us_);
+    if (keyword == "switch_transition_us") {
+      return take_count(line, "switch_transition_us", 10000000u, &table_.switch_transition_us_);
+    }
     if (keyword == "overhead_bytes") return take_overhead(line);
     if (keyword == "min_clock_mhz") return take_range(line);
     return refuse("unknown keyword `%s`", Shown(keyword).text);

@@ -18,6 +18,7 @@
 
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
+#include "runtime/conductor.h"
 #include "runtime/environment.h"
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"
@@ -27,6 +28,7 @@
 #include "runtime/policy.h"
 #include "runtime/policy_table.h"
 #include "runtime/pools.h"
+#include "runtime/streams.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {
@@ -67,6 +69,15 @@ struct CallSeen {
   int root = -1;
   uint64_t stream = 0;
   bool captured = false;
+  bool stream_known = true;  // else 0 is no stream
+};
+
+// A kernel, timed from outside: `calls` of the same kind and `bytes` together, from `start_ns` to `stop_ns`.
+struct KernelRan {
+  uint64_t start_ns = 0, stop_ns = 0;
+  uint64_t bytes = 0;                          // NCCL tests' `size`
+  uint8_t pattern = POWERCCL_PATTERN_UNKNOWN;  // unknown: a send-receive, as what the call was taken for
+  uint32_t calls = 0;
 };
 
 struct TaskSeen {
@@ -93,6 +104,7 @@ struct Gpu {
   int communicators = 0;  // under the runtime's mutex
   bool usable = false;    // there is a trace to write
   bool managed = false;   // a policy that changes clocks was accepted, and the actuator runs
+  Conductor* conductor = nullptr;  // of a policy that learns; never freed
   bool dry = true;
 };
 
@@ -107,6 +119,7 @@ struct Communicator {
   std::atomic<uint32_t> held{0};
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
+  std::atomic<uint64_t> kernel_stop_ns{0};  // the last one's that kernel_ran was told of
 };
 
 class Runtime {
@@ -148,6 +161,17 @@ class Runtime {
   void computation_waited(Communicator* communicator, Handle call, uint64_t stream, uint64_t stall_ns,
                           uint64_t resume_ns);
 
+  // `ran` was launched for `call` (of `communicator`), and the GPU's times of it are host times already. For doors
+  // without kernel events; told some time after, from any thread.
+  void kernel_ran(Communicator* communicator, Handle call, const KernelRan& ran);
+  // The same, as it is seen to start or to stop.
+  void kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops);
+  // Which stream computes and which call an event stands for; null: not armed. Doors tell it of streams and events,
+  // collective and point_to_point of calls.
+  Streams* streams() { return armed() ? &streams_ : nullptr; }
+  // The number that `streams` knows a stream of the communicator's GPU by.
+  static uint64_t stream_key(const Communicator* communicator, uint64_t handle);
+
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();
   // A forked child: the traces and clocks are its parent's.
@@ -167,6 +191,7 @@ class Runtime {
   Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
+  Conductor* new_conductor(const PolicyTable& table, bool dry);
   bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
 
   // calls.cpp
@@ -174,10 +199,13 @@ class Runtime {
   uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
+  void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, bool exchange, uint64_t call_id);
+  void record_budget(Gpu* gpu);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
   void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);
   void evict_groups();
+  void note_stream(Communicator* communicator, Handle call, const CallSeen& seen);
   void remember(Handle call, uint8_t pattern, uint64_t bytes);
   bool recall(Handle call, uint8_t* pattern, uint64_t* bytes);
 
@@ -197,6 +225,7 @@ class Runtime {
   Environment environment_;
   Door door_;
   KernelSelection selection_;
+  Streams streams_;
   Gpu gpus_[kGpus];
   std::atomic<uint32_t> gpu_count_{0};
   Communicator communicators_[kCommunicators];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' rhythm and
-// the kernels' times, so that a clock can be changed before something happens rather than after it.
+// When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' rhythm
+// and the kernels' times, so that a clock can be changed before something happens rather than after it.
 //
 // Not for several threads at once; nothing is allocated. All times are CLOCK_MONOTONIC in ns.
 #ifndef POWERCCL_RUNTIME_TIMETABLE_H
@@ -34,13 +34,13 @@ class Timetable {
 
   // One call of an iteration. Offsets are from the start of the iteration's first kernel.
   struct Position {
-    uint32_t mhz = 0;       // the least clock that keeps its bandwidth; 0: it is left alone
-    bool timed = false;     // it has a kernel that is seen to start
-    Moving offset;          // of its start, in the iterations learnt last
+    uint32_t mhz = 0;    // the least clock that keeps its bandwidth; 0: it is left alone
+    bool timed = false;  // it has a kernel that is seen to start
+    Moving offset;       // of its start, in the iterations learnt last
     Moving duration;
-    Moving usual_offset;    // in iterations in which nothing was managed
+    Moving usual_offset;  // in iterations in which nothing was managed
     Moving usual_duration;
-    Moving exposed_from;    // from its start to when computation waits for it, as far as the door's marks tell
+    Moving exposed_from;  // from its start to when computation waits for it, as far as the door's marks tell
   };
 
   // What one call did when it ran; 0: not seen.
@@ -94,7 +94,7 @@ class Timetable {
   void sort();
 
   Rhythm rhythm_;
-  Run runs_[kRuns] = {};             // by sequence
+  Run runs_[kRuns] = {};              // by sequence
   uint64_t sequence_of_[kRuns] = {};  // by call
   uint64_t since_ = 0, origin_ = 0, latest_ = 0;
   uint32_t period_ = 0;

@@ -10,10 +10,10 @@ namespace powerccl {
 // kind does (a checkpoint, an evaluation) is left out. Not for several threads at once.
 class Trial {
  public:
-  static constexpr uint32_t kFewest = 4;    // iterations of each kind before anything is said
-  static constexpr uint32_t kMost = 64;     // after so many of each kind the best guess has to do
-  static constexpr double kOutlier = 1.5;   // times the mean of its kind
-  static constexpr double kSigmas = 2.5;    // looking often finds more by chance than looking once: 99 % of the time
+  static constexpr uint32_t kFewest = 4;   // iterations of each kind before anything is said
+  static constexpr uint32_t kMost = 64;    // after so many of each kind the best guess has to do
+  static constexpr double kOutlier = 1.5;  // times the mean of its kind
+  static constexpr double kSigmas = 2.5;   // looking often finds more by chance than looking once: 99 % of the time
 
   enum class Verdict { kOpen, kHarmless, kTooSlow };
 

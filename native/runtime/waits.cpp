@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where computation waited for communication: what is exposed, as the job's own streams tell it.
+// Where computation waited for communication, and when kernels ran that send no events: as the job's own streams tell.
 #include "runtime/runtime.h"
 
 namespace powerccl {
@@ -15,7 +15,52 @@ void Runtime::computation_waited(Communicator* communicator, Handle call, uint64
   record.wait.stall_ns = stall_ns;
   record.wait.resume_ns = resume_ns;
   record.wait.stream = stream;
+  Gpu* gpu = communicator->gpu;
+  gpu->trace.append(record);
+  if (gpu->conductor != nullptr) gpu->conductor->waited(record.wait.call_id, stall_ns);
+}
+
+void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRan& ran) {
+  if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
+  if (kind_of(call) != HandleKind::kCall || ran.stop_ns < ran.start_ns) return;
+  uint8_t pattern = ran.pattern;
+  uint64_t bytes = ran.bytes;
+  if (pattern == POWERCCL_PATTERN_UNKNOWN && !recall(call, &pattern, &bytes)) pattern = POWERCCL_PATTERN_UNKNOWN;
+  // A communicator's kernels run one after the other, in whatever streams: what lies before the last one's stop is
+  // waiting for it.
+  const uint64_t before_ns = communicator->kernel_stop_ns.exchange(ran.stop_ns, std::memory_order_relaxed);
+  const uint64_t start_ns = before_ns > ran.start_ns && before_ns < ran.stop_ns ? before_ns : ran.start_ns;
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_KERNEL;
+  record.flags = ran.calls > 1 ? POWERCCL_FLAG_GROUPED : 0;
+  record.comm = communicator->index;
+  record.kernel.call_id = serial_of(call);
+  record.kernel.gpu_start_ns = record.kernel.seen_start_ns = start_ns;
+  record.kernel.gpu_stop_ns = record.kernel.seen_stop_ns = ran.stop_ns;
+  record.kernel.bytes = bytes;
+  record.kernel.pattern = pattern;
+  communicator->gpu->clock.observe(ran.stop_ns, ran.stop_ns);
   communicator->gpu->trace.append(record);
+  // A fused kernel teaches nothing about its parts.
+  if (ran.calls <= 1) selection_.answered(pattern, bytes, ran.stop_ns - start_ns);
+}
+
+void Runtime::kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops) {
+  if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
+  Gpu* gpu = communicator->gpu;
+  if (gpu->conductor == nullptr || kind_of(call) != HandleKind::kCall) return;
+  const uint64_t id = serial_of(call);
+  if (stops ? gpu->conductor->stopped(id, now_ns) : gpu->conductor->started(id, now_ns)) gpu->actuator.look();
+}
+
+uint64_t Runtime::stream_key(const Communicator* communicator, uint64_t handle) {
+  return Streams::key(handle, communicator->gpu->identity.device, static_cast<uint64_t>(pthread_self()));
+}
+
+void Runtime::note_stream(Communicator* communicator, Handle call, const CallSeen& seen) {
+  // A captured call runs at no time that streams could tell of.
+  if (seen.captured || !seen.stream_known) return;
+  streams_.called(stream_key(communicator, seen.stream), {communicator, communicator->index, call});
 }
 
 }  // namespace powerccl

@@ -21,16 +21,16 @@ struct SwitchTimes {
   double quickest_ns() const { return measured ? low(call) + low(transition) : 0; }
 
  private:
-  static double low(const Moving& m) { return m.mean > m.deviation ? static_cast<double>(m.mean - m.deviation) : 0; }
+  static double low(const Moving& m) { return m.mean > m.deviation ? static_cast<double>(m.mean - 0.5f * m.deviation) : 0; }
 };
 
 // A stretch of the iteration at a low clock; offsets in ns from the start of the iteration's first kernel.
 struct Window {
-  uint32_t first = 0, last = 0;          // positions of its first and last kernel
-  double low = 0, high = 0;              // the clock is to be low from here to there
-  double end = 0;                        // of its last kernel, as expected
-  double tail = 0;                       // so much before that the clock is to be up
-  double ask_low = 0, ask_high = 0;      // when to ask for it
+  uint32_t first = 0, last = 0;      // positions of its first and last kernel
+  double low = 0, high = 0;          // the clock is to be low from here to there
+  double end = 0;                    // of its last kernel, as expected
+  double tail = 0;                   // so much before that the clock is to be up
+  double ask_low = 0, ask_high = 0;  // when to ask for it
   uint32_t mhz = 0;
 };
 
@@ -40,9 +40,9 @@ struct Margins {
   float front[Timetable::kLongest] = {};
   Moving tail[Timetable::kLongest];
 
-  // Late in one of ten iterations or so.
+  // Late in one of five iterations or so, by little.
   double tail_ns(uint32_t position) const {
-    return static_cast<double>(tail[position].mean + 1.5f * tail[position].deviation);
+    return static_cast<double>(tail[position].mean + tail[position].deviation);
   }
   // What has been seen of its lateness since the front was changed last.
   float late[Timetable::kLongest] = {}, low[Timetable::kLongest] = {};

@@ -55,6 +55,7 @@ enum powerccl_record_kind {
   POWERCCL_REC_MPI_TOTAL = 8,  // all blocking MPI calls so far of one function, communicator and size class
   POWERCCL_REC_PROCESS = 9,    // what the process has used so far
   POWERCCL_REC_WAIT = 10,      // a stream that computes waited for a call's communication
+  POWERCCL_REC_BUDGET = 11,    // what a policy that learns has come to, and what it costs in time
 };
 
 // record.flags
@@ -140,6 +141,19 @@ struct powerccl_trace_record {
                                      // CUDA events; equal where the communication was over first (nothing exposed)
       uint64_t stream;               // that waited
     } wait;
+    struct {  // so far; the latest counts
+      uint64_t time_ns;
+      uint32_t calls;                              // of an iteration; 0: no iteration was found
+      uint32_t iterations, managed;                // seen; with a lowered clock
+      uint32_t windows;                            // stretches of an iteration at a lowered clock
+      uint32_t length_us, covered_us, short_us;    // an iteration; its windows; what was too short for one
+      int32_t slowdown_ppm, low_ppm, high_ppm;     // of managed iterations against others, with its 99 % interval
+      uint32_t clock_mhz;                          // outside of windows; 0: the default
+      uint8_t judged;                              // 0: no slowdown to tell yet
+      uint8_t marked;                              // 1: the door tells where computation waits
+      uint8_t paused;                              // 1: nothing is managed for now, the budget was exceeded
+      uint8_t policy;                              // 1: phase, 2: job, 3: both
+    } budget;
     struct {
       uint64_t time_ns;
       char text[48];  // zero-padded, not necessarily terminated

@@ -37,6 +37,7 @@ from powerccl.traces.folder import RunData, read_run
 pytestmark = pytest.mark.timeout(300)
 
 COMMUNICATORS = str(Path(__file__).parent / "programs/communicators.py")
+OBSERVED = ("--emulate", "t4x8", "--policy", "observe")
 SHORT = ("all_reduce", "-b", "1M", "-e", "4M", "-c", "1", "--min-time", "0.1")
 MANAGED = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "--min-time", "0.3")
 LONG = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "-n", "5000")  # over three minutes, unless it is ended
@@ -157,7 +158,7 @@ BAD_TABLES = {
 def with_table(powerccl: Powerccl, path: Path) -> Done:
     """A job whose runtime is given the table directly, as in a container without `powerccl run`."""
     variables = ("env", "POWERCCL_POLICY=percall", f"POWERCCL_POLICY_TABLE={path}", "POWERCCL_CLOCKS=nvml")
-    return powerccl("run", "--emulate", "t4x8", "--", *variables, powerccl.bench, *MANAGED)
+    return powerccl("run", *OBSERVED, "--", *variables, powerccl.bench, *MANAGED)
 
 
 def test_good_table_is_followed(powerccl: Powerccl) -> None:
@@ -528,7 +529,7 @@ def test_two_jobs_at_once(on_machine: Powerccl, machine: EmulatedMachine, profil
 
 
 def test_two_emulated_jobs_at_once(powerccl: Powerccl) -> None:
-    both = [powerccl.start("run", "--emulate", "t4x8", "--", powerccl.bench, *SHORT) for _ in range(2)]
+    both = [powerccl.start("run", *OBSERVED, "--", powerccl.bench, *SHORT) for _ in range(2)]
     for running in both:
         done = running.wait()
         assert done.code == 0, done.err
@@ -537,7 +538,7 @@ def test_two_emulated_jobs_at_once(powerccl: Powerccl) -> None:
 
 
 def test_more_ranks_than_gpus(powerccl: Powerccl) -> None:
-    done = powerccl("run", "--emulate", "t4x8", "--", powerccl.bench, "all_reduce", "-g", "9")
+    done = powerccl("run", *OBSERVED, "--", powerccl.bench, "all_reduce", "-g", "9")
     assert done.code == 3
     assert "9" in done.err
     assert advised(done)
@@ -559,7 +560,7 @@ def test_odd_communicators(on_machine: Powerccl, machine: EmulatedMachine, profi
 
 def test_zero_sized_sweep(powerccl: Powerccl) -> None:
     sizes = ("-b", "0", "-e", "0", "-c", "1", "--min-time", "0.05")
-    done = powerccl("run", "--emulate", "t4x8", "--", powerccl.bench, "all_reduce", "broadcast", *sizes)
+    done = powerccl("run", *OBSERVED, "--", powerccl.bench, "all_reduce", "broadcast", *sizes)
     assert done.code == 0, done.err
     run, _ = last_run(powerccl)
     assert is_whole(run)

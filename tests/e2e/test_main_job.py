@@ -32,6 +32,8 @@ def test_all_nine_patterns_are_recorded(powerccl: Powerccl) -> None:
         "run",
         "--emulate",
         "t4x8",
+        "--policy",
+        "observe",
         "--",
         powerccl.bench,
         "all",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from harness import Powerccl
 
+from powerccl.analysis.findings import SUMMARY_FILE, read_summary
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -45,10 +46,26 @@ def test_scenarios_run_under_policies(powerccl: Powerccl, name: str, policy: str
     assert calls["managed"].any() == (policy == "percall")
 
 
+def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
+    """Where clocks may be set and the machine is known, `auto` is what a run without --policy gets."""
+    replay(powerccl, "exposed", 20, "--emulate", "t4x8", "--slowdown", "2")
+    folder = powerccl.runs[-1]
+    found = read_summary(folder / SUMMARY_FILE)
+    assert (found.policy, found.clocks_mode) == ("auto", "lease")
+    outcome = found.policy_outcome
+    assert outcome is not None
+    assert (outcome.budget_pct, outcome.calls, len(outcome.ranks)) == (2, 3, 8)
+    assert outcome.managed > 0
+    assert 0.05 < outcome.iteration_s < 0.4
+    assert 0 < outcome.covered_s < outcome.iteration_s
+    table = (folder / "policy.table").read_text()
+    assert "\nswitch_call_us 334\nswitch_transition_us 1000\n" in table
+
+
 def test_platforms_can_be_changed(powerccl: Powerccl) -> None:
     """Links eight times as fast leave next to nothing exposed of an all-reduce."""
-    slow = replay(powerccl, "straggler", 2, "--emulate", "t4x8")
-    fast = replay(powerccl, "straggler", 2, "--emulate", "t4x8:link_scale=8")
+    slow = replay(powerccl, "straggler", 2, "--policy", "observe", "--emulate", "t4x8")
+    fast = replay(powerccl, "straggler", 2, "--policy", "observe", "--emulate", "t4x8:link_scale=8")
     assert fast["summary"]["step_ms"] < slow["summary"]["step_ms"] - 15
     wrong = powerccl("run", "--emulate", "t4x8:link_scal=8", "--", powerccl.bench, "--version")
     assert wrong.code != 0

@@ -19,5 +19,6 @@ def _plain_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith(("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPIR_", "NCCL_", "LD_PRELOAD")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("POWERCCL_PRELOAD", "0")  # the fakes' libraries are none that a loader takes
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -140,6 +140,28 @@ class TraceWriter:
     def note(self, time_ns: int, text: str) -> None:
         self._add(6, 0, 0, struct.pack("<Q48s", time_ns, text.encode()))
 
+    def wait(self, call_id: int, stall_ns: int, resume_ns: int, stream: int = 9, comm: int = 0) -> None:
+        self._add(10, 0, comm, struct.pack("<QQQQ", call_id, stall_ns, resume_ns, stream))
+
+    def budget(
+        self,
+        time_ns: int,
+        calls: int = 3,
+        iterations: tuple[int, int] = (155, 120),
+        windows: int = 1,
+        times_us: tuple[int, int, int] = (112_000, 85_000, 0),
+        slowdown_ppm: tuple[int, int, int] | None = None,
+        clock_mhz: int = 0,
+        marked: bool = True,
+        paused: bool = False,
+        searched: bool = False,
+    ) -> None:
+        """What a policy came to: iterations seen and managed; length of an iteration, its windows, the too short."""
+        numbers = (calls, *iterations, windows, *times_us, *(slowdown_ppm or (0, 0, 0)), clock_mhz)
+        policy = (windows > 0) + 2 * searched
+        body = struct.pack("<Q7I3iI4B", time_ns, *numbers, slowdown_ppm is not None, marked, paused, policy)
+        self._add(11, 0, 0, body)
+
     def mpi_comm(self, time_ns: int, comm: int, comm_id: int, nranks: int, name: str = "") -> None:
         self._add(1, 0, comm, struct.pack("<QQiiii24s", time_ns, comm_id, nranks, self.rank, 1, -1, name.encode()))
 

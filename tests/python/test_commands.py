@@ -145,6 +145,25 @@ def test_emulated_percall_gets_a_table_and_the_emulators_libraries(work: Path, t
     assert not Path(seen["POWERCCL_EMULATOR_SOCKET"]).exists()  # the server has gone with the job
 
 
+def test_an_emulated_run_takes_auto_and_keeps_a_budget(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(encode(profile()))
+    options = ("--emulate", "t4x8", "--platform", str(tmp_path / "mine.json"))
+    result = powerccl("run", "-q", "--slowdown", "0.25", *options, "--", "env", POWERCCL_BUDGET="3")
+    assert "POWERCCL_POLICY=auto\n" in result.stdout
+    assert "POWERCCL_BUDGET=0.25\n" in result.stdout
+    info = json.loads((only_run(work) / "run.json").read_text())
+    assert (info["policy"], info["slowdown_pct"]) == ("auto", 0.25)
+
+
+def test_what_is_no_budget_and_who_keeps_none() -> None:
+    wrong = powerccl("run", "--slowdown", "0", "--", "true")
+    assert wrong.returncode == 1
+    assert "Invalid value for '--slowdown'" in wrong.stderr
+    result = powerccl("run", "-q", "--policy", "observe", "--slowdown", "2", "--", "true")
+    assert "policy observe keeps no budget of slowdown: --slowdown is for phase, job, auto" in result.stderr
+    assert powerccl("run", "-q", "--slowdown", "2", "--", "true").stderr == ""
+
+
 def test_dry_in_the_environment_wins(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_bytes(encode(profile()))
     arguments = ["run", "-q", "--emulate", "t4x8", "--policy", "percall", "--platform", str(tmp_path / "mine.json")]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import fakes
 import pytest
@@ -18,11 +19,19 @@ from powerccl.errors import PowercclError
 from powerccl.launch import folder as folders
 from powerccl.launch.child import ChildNotStartedError, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
-from powerccl.launch.environment import emulated_environment, job_environment, recorded
+from powerccl.launch.environment import (
+    emulated_environment,
+    job_environment,
+    recorded,
+    slowdown_budget_pct,
+    with_preload,
+)
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
-from powerccl.launch.record import choose, decide_clocks
+from powerccl.launch.record import Request, choose, decide_clocks
+from powerccl.launch.record import _plan as plan
 from powerccl.launch.services import Service
+from powerccl.platforms.store import load_profile
 
 
 def started(pid: int) -> str:
@@ -133,6 +142,21 @@ def test_the_jobs_environment(native: NativeFiles, tmp_path: Path) -> None:
     assert recorded(base).keys() == {"LD_LIBRARY_PATH", "POWERCCL_POLICY_TABLE", "NCCL_DEBUG"}
 
 
+def test_the_library_is_preloaded_before_the_users(native: NativeFiles, tmp_path: Path) -> None:
+    door = f"{native.root}/lib/libpowerccl-nccl.so"
+    assert with_preload({}, native) == {"LD_PRELOAD": door}
+    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "POWERCCL_PRELOAD": "1"}
+    added = with_preload(base, native)
+    assert added == {**base, "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so"}
+    assert with_preload(added, native) == added  # not twice in a run within a run
+    assert with_preload(base, native, asked=False) == base
+    assert with_preload({"POWERCCL_PRELOAD": "0"}, native) == {"POWERCCL_PRELOAD": "0"}
+    blank = NativeFiles(tmp_path / "a folder")
+    (blank.root / "lib").mkdir(parents=True)
+    (blank.root / "lib/libpowerccl-nccl.so").touch()
+    assert with_preload(base, blank) == base
+
+
 @pytest.mark.parametrize(
     ("policy", "emulated", "set_clocks", "environment", "mode", "words"),
     [
@@ -180,6 +204,73 @@ def test_consent_without_right_and_daemon_runs_dry(
         ) in said
     else:
         assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "environment", "policy", "words"),
+    [
+        ({}, {}, "observe", []),
+        ({"platform": "t4x8"}, {}, "observe", []),  # nothing is to be set, so nothing is looked up
+        ({"emulate": "t4x8"}, {}, "auto", []),
+        ({"emulate": "t4x8:link_scale=8"}, {}, "observe", []),  # no profile of that machine
+        ({"emulate": "t4x8:link_scale=8", "platform": "t4x8"}, {}, "auto", []),
+        ({"emulate": "h200x4"}, {}, "observe", []),
+        ({"emulate": "t4x8"}, {"POWERCCL_CLOCKS": "dry"}, "observe", []),
+        ({}, {"POWERCCL_EMULATOR_SOCKET": "s"}, "observe", []),  # none of two was made
+        ({"set_clocks": True}, {}, "observe", ["no platform profile for 2 x Tesla T4: no clock is set, recording"]),
+        ({"policy": "phase", "emulate": "t4x8"}, {}, "phase", []),
+        ({"policy": "observe", "emulate": "t4x8"}, {}, "observe", []),
+    ],
+)
+def test_the_policy_where_none_is_named(
+    request_of: dict[str, Any],
+    environment: dict[str, str],
+    policy: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 2))
+    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: True)
+    said: list[str] = []
+    _, planned, table, profile = plan(
+        Request(**{"command": ["x"], "policy": "", **request_of}), environment, said.append
+    )
+    assert planned == policy
+    assert bool(table) == (profile is not None) == (policy != "observe")
+    assert len(said) == len(words)
+    assert all(word in line for word, line in zip(words, said, strict=True))
+
+
+def test_clocks_asked_for_take_auto_where_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda names: load_profile("t4x8") if names else None)
+    said: list[str] = []
+    request = Request(command=["x"], policy="", set_clocks=True)
+    _, planned, table, _ = plan(request, {}, said.append)
+    assert (planned, said) == ("auto", [])
+    assert "\nswitch_call_us 334\nswitch_transition_us 1000\n" in table
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
+    assert plan(request, {}, said.append)[1] == "observe"
+    assert said == ["no NVIDIA driver here: nothing for policy auto to manage, recording only"]
+    with pytest.raises(PowercclError, match="unknown platform 't4x9'"):
+        monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+        plan(Request(command=["x"], policy="", set_clocks=True, platform="t4x9"), {}, said.append)
+
+
+def test_a_run_that_only_records_does_not_ask_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: pytest.fail("asked"))
+    assert plan(Request(command=["x"], policy=""), {}, pytest.fail)[1] == "observe"
+
+
+def test_the_budget_of_slowdown(native: NativeFiles, tmp_path: Path) -> None:
+    base = {"POWERCCL_BUDGET": "2.5"}
+    kept = job_environment(base, native, tmp_path, "auto", None, "lease")
+    assert kept["POWERCCL_BUDGET"] == "2.5"
+    assert job_environment(base, native, tmp_path, "auto", None, "lease", 0.5)["POWERCCL_BUDGET"] == "0.5"
+    assert slowdown_budget_pct(kept) == 2.5
+    # As the runtime: what is no number in range is not taken.
+    assert [slowdown_budget_pct({"POWERCCL_BUDGET": text}) for text in ("", "lots", "nan", "101", "0")] == [1.0] * 5
+    assert slowdown_budget_pct({}) == 1.0
 
 
 def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,69 @@ def test_tables_have_the_recorded_values(tmp_path: Path) -> None:
     assert tables.notes(run)["text"].to_list() == ["x" * 48]
 
 
+def test_waits_are_read_and_impossible_ones_left_out(tmp_path: Path) -> None:
+    trace = sample_trace()
+    trace.wait(1, 3 * MS, 9 * MS, stream=77)
+    trace.wait(2, 8 * MS, 8 * MS)  # over before it was waited for: nothing exposed
+    trace.wait(3, 9 * MS, 8 * MS)
+    trace.wait(4, 0, 8 * MS)
+    trace.wait(5, 1 * MS, 4_000_000 * MS)
+    rank = read_rank(trace.write(tmp_path))
+    assert "3 wait records" in rank.problems[0]
+    assert rank.last_ns() == 9 * MS
+    waits = tables.waits(read_run(tmp_path))
+    assert waits["call_id"].to_list() == [1, 2]
+    assert waits.row(0, named=True) == {
+        "rank": 3,
+        "gpu": synthetic.uuid(3),
+        "comm": 0,
+        "ranks": 4,
+        "call_id": 1,
+        "stall_ns": 3 * MS,
+        "resume_ns": 9 * MS,
+        "stream": 77,
+    }
+
+
+def test_budgets_are_read_and_the_latest_counts(tmp_path: Path) -> None:
+    trace = sample_trace()
+    trace.budget(6 * MS, calls=0, iterations=(0, 0), windows=0, times_us=(0, 0, 0))
+    trace.budget(8 * MS, slowdown_ppm=(2000, -1000, 5000), clock_mhz=1080, paused=True, searched=True)
+    trace.budget(9 * MS, slowdown_ppm=(2000, 3000, 5000))  # an estimate outside of its interval
+    trace.raw(11)
+    rank = read_rank(trace.write(tmp_path))
+    assert "2 budget records" in rank.problems[0]
+    assert rank.last_ns() == 8 * MS
+    followers = TraceWriter(rank=2, nranks=4)
+    followers.budget(7 * MS, marked=False)
+    followers.write(tmp_path)
+    TraceWriter(rank=1, nranks=4).write(tmp_path)  # killed, or of a policy that learns nothing
+    follower, leader = tables.budgets(read_run(tmp_path)).rows(named=True)
+    assert leader == {
+        "rank": 3,
+        "gpu": synthetic.uuid(3),
+        "host": "node1",
+        "time_ns": 8 * MS,
+        "calls": 3,
+        "iterations": 155,
+        "managed": 120,
+        "windows": 1,
+        "length_us": 112_000,
+        "covered_us": 85_000,
+        "short_us": 0,
+        "slowdown_ppm": 2000,
+        "low_ppm": -1000,
+        "high_ppm": 5000,
+        "clock_mhz": 1080,
+        "marked": True,
+        "paused": True,
+        "searched": True,
+        "dry": True,
+    }
+    assert (follower["slowdown_ppm"], follower["low_ppm"], follower["high_ppm"]) == (None, None, None)
+    assert not (follower["marked"] or follower["paused"] or follower["searched"] or follower["dry"])
+
+
 def test_size_classes_are_powers_of_two(tmp_path: Path) -> None:
     trace = TraceWriter()
     sizes = {0: 0, 1: 1, 3: 2, 1023: 512, 1024: 1024, 609_222_656: 1 << 29, 1 << 40: 1 << 40}
@@ -70,7 +133,7 @@ def test_an_empty_trace_is_a_trace(tmp_path: Path) -> None:
     rank = read_rank(TraceWriter().write(tmp_path))
     assert all(len(rows) == 0 for rows in rank.kinds.values())
     run = read_run(tmp_path)
-    for table in (tables.calls, tables.kernels, tables.clocks, tables.notes):
+    for table in (tables.calls, tables.kernels, tables.clocks, tables.notes, tables.waits):
         assert len(table(run)) == 0
 
 
@@ -130,7 +193,7 @@ def test_garbage_never_raises(tmp_path: Path) -> None:
         (tmp_path / "clocks-x.journal").write_bytes(b"PWRCCLJR" + random.randbytes(200))
         (tmp_path / "run.json").write_bytes(random.randbytes(40))
         run = read_run(tmp_path)
-        for table in (tables.calls, tables.kernels, tables.clocks, tables.notes):
+        for table in (tables.calls, tables.kernels, tables.clocks, tables.notes, tables.waits):
             table(run)
         assert run.problems
 

@@ -25,14 +25,32 @@ Cuda find_cuda() {
   find(library, "cuDeviceGetPCIBusId", &cuda.device_get_pci_bus_id);
   find(library, "cuDeviceGetName", &cuda.device_get_name);
   find(library, "cuLaunchHostFunc", &cuda.launch_host_func);
+  find(library, "cuCtxGetCurrent", &cuda.ctx_get_current);
+  find(library, "cuCtxPushCurrent_v2", &cuda.ctx_push_current);
+  find(library, "cuCtxPopCurrent_v2", &cuda.ctx_pop_current);
+  find(library, "cuThreadExchangeStreamCaptureMode", &cuda.exchange_capture_mode);
+  find(library, "cuStreamCreate", &cuda.stream_create);
+  find(library, "cuStreamGetCtx", &cuda.stream_get_ctx);
+  find(library, "cuStreamIsCapturing", &cuda.stream_is_capturing);
+  find(library, "cuEventCreate", &cuda.event_create);
+  find(library, "cuEventRecord", &cuda.event_record);
+  find(library, "cuEventQuery", &cuda.event_query);
+  find(library, "cuEventElapsedTime", &cuda.event_elapsed_ms);
+  find(library, "cuMemHostRegister_v2", &cuda.mem_host_register);
+  find(library, "cuMemHostGetDevicePointer_v2", &cuda.mem_host_get_device_pointer);
+  find(library, "cuStreamWriteValue32_v2", &cuda.stream_write_value32);
   // The handle is kept: NCCL and the job keep the library anyway, and its functions must stay.
   return cuda;
 }
 
 GpuIdentity current_gpu(const Cuda& cuda) {
-  GpuIdentity gpu;
   int device = -1;
-  if (cuda.ctx_get_device == nullptr || cuda.ctx_get_device(&device) != 0) return gpu;
+  if (cuda.ctx_get_device == nullptr || cuda.ctx_get_device(&device) != 0) return {};
+  return gpu_of_device(cuda, device);
+}
+
+GpuIdentity gpu_of_device(const Cuda& cuda, int device) {
+  GpuIdentity gpu;
   gpu.device = device;
   unsigned char uuid[16];
   if (cuda.device_get_uuid != nullptr && cuda.device_get_uuid(&uuid, device) == 0) {
@@ -55,7 +73,7 @@ GpuIdentity current_gpu(const Cuda& cuda) {
   return gpu;
 }
 
-void library_text(char* text, size_t size, int profiler_version) {
+void library_text(char* text, size_t size, const char* how) {
   using GetVersion = int(int*);
   auto* get_version = reinterpret_cast<GetVersion*>(dlsym(RTLD_DEFAULT, "ncclGetVersion"));
   if (get_version == nullptr) {
@@ -64,10 +82,9 @@ void library_text(char* text, size_t size, int profiler_version) {
   }
   int version = 0;
   if (get_version != nullptr && get_version(&version) == 0) {
-    snprintf(text, size, "nccl %d.%d.%d profiler v%d", version / 10000, version % 10000 / 100, version % 100,
-             profiler_version);
+    snprintf(text, size, "nccl %d.%d.%d %s", version / 10000, version % 10000 / 100, version % 100, how);
   } else {
-    snprintf(text, size, "nccl profiler v%d", profiler_version);
+    snprintf(text, size, "nccl %s", how);
   }
 }
 

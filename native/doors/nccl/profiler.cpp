@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The profiler plugin's function tables: look up, guard, delegate. Nothing but success is ever returned, because NCCL
 // passes some of what a plugin returns on to the job.
-#include <pthread.h>
 #include <stdio.h>
 
-#include <new>
-
-#include "doors/nccl/cuda.h"
+#include "doors/nccl/door.h"
+#include "doors/nccl/marks.h"
 #include "doors/nccl/nvml_client.h"
 #include "doors/nccl/profiler_abi.h"
 #include "doors/nccl/words.h"
-#include "runtime/runtime.h"
 
 namespace powerccl::nccl {
 namespace {
 
-// Constructed when the first communicator comes, so that a process that loads the library and never communicates pays
-// nothing; never destroyed, because NCCL's threads may outlive everything.
-alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
-std::atomic<Runtime*> g_runtime{nullptr};
-pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
-Cuda g_cuda;
 int g_version = 0;  // the profiler version that NCCL chose; one a process
 
 // NCCL's own event masks: one a loaded NCCL, which may be unloaded when its communicators have gone.
@@ -40,20 +31,6 @@ void ask_kernel_events(void*, bool on) {
     int* word = each.word.load(std::memory_order_acquire);
     if (word != nullptr) __atomic_store_n(word, mask, __ATOMIC_RELAXED);
   }
-}
-
-int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
-  return g_cuda.launch_host_func(stream, callback, data);
-}
-
-void forked_child() {
-  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime != nullptr) runtime->forked_child();
-}
-
-__attribute__((destructor)) void library_ends() {
-  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime != nullptr) runtime->shut_down();
 }
 
 Handle from(void* handle) {
@@ -79,21 +56,19 @@ Mask* mask_of(int* word) {
 }
 
 Communicator* communicator_up(int version, int* event_mask, const CommunicatorSeen& seen) {
-  Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime == nullptr) {
-    runtime = new (g_storage) Runtime();
-    g_cuda = find_cuda();
-    g_version = version;
-    pthread_atfork(nullptr, nullptr, forked_child);
-    g_runtime.store(runtime, std::memory_order_release);
-  }
+  Runtime* runtime = open_runtime();
+  if (g_version == 0) g_version = version;
   // A second NCCL in this process that speaks another version is left alone: a trace has one vocabulary.
-  if (version != g_version || event_mask == nullptr) return nullptr;
+  // So is one beside an NCCL whose calls we have told of ourselves.
+  if (version != g_version || event_mask == nullptr || api_came()) return nullptr;
+  set_plugin_came();
   Mask* mask = mask_of(event_mask);
   if (mask == nullptr) return nullptr;
 
   Door door;
-  library_text(door.library, sizeof(door.library), version);
+  char how[16];
+  snprintf(how, sizeof(how), "profiler v%d", version);
+  library_text(door.library, sizeof(door.library), how);
   door.sees_calls = version >= 5;
   door.ask_kernel_events = ask_kernel_events;
   door.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
@@ -108,7 +83,7 @@ Communicator* communicator_up(int version, int* event_mask, const CommunicatorSe
   }
   communicator->door = mask;
   ++mask->communicators;
-  if (communicator->gpu->managed) g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
+  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr) g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
   ask_kernel_events(nullptr, runtime->selection().asked());
   return communicator;
 }
@@ -134,6 +109,7 @@ Result finalize(void* context) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
   Communicator* communicator = static_cast<Communicator*>(context);
   if (runtime == nullptr || communicator == nullptr) return 0;
+  marks().finish(communicator);
   runtime->communicator_down(communicator);
   pthread_mutex_lock(&g_mutex);
   Mask* mask = static_cast<Mask*>(communicator->door);
@@ -161,6 +137,13 @@ CallSeen call_seen(const char* function, size_t count, const char* datatype, int
   return seen;
 }
 
+// v4's events name no stream; the functions we stand before may.
+void add_stream(CallSeen* seen) {
+  const StreamOfCall its = stream_of_present_call();
+  seen->stream = its.handle;
+  seen->stream_known = its.known;
+}
+
 bool is_send(const char* function) {
   return function != nullptr && function[0] == 'S';
 }
@@ -171,6 +154,7 @@ Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescr
   TaskSeen task;
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(coll.function, coll.count, coll.datatype, coll.root, nullptr, false);
+  if (kVersion == 4) add_stream(&task.operation);
   task.algorithm = algorithm_of(coll.algorithm);
   task.protocol = protocol_of(coll.protocol);
   task.channels = coll.channels;
@@ -185,6 +169,7 @@ Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescri
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
   task.operation.root = p2p.peer;
+  if (kVersion == 4) add_stream(&task.operation);
   task.point_to_point = true;
   task.send = is_send(p2p.function);
   task.channels = p2p.channels;

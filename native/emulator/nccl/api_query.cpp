@@ -7,6 +7,7 @@
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
 #include "emulator/nccl/operations.h"
+#include "emulator/nccl/plugin.h"
 
 using namespace powerccl::emulated_nccl;
 
@@ -31,7 +32,7 @@ ncclResult_t answer(const ncclComm* comm, const char* function, T* into, T (*val
 
 NCCL_API(ncclResult_t, GetVersion, int* version) {
   if (!version) return ncclInvalidArgument;
-  *version = kNcclVersion;
+  *version = nccl_version();
   return ncclSuccess;
 }
 

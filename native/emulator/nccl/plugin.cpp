@@ -12,13 +12,13 @@
 #include <string>
 
 #include "emulator/nccl/log.h"
+#include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {
 namespace {
 
 constexpr int kOldestAbi = 4;
 constexpr int kNewestAbi = 7;
-constexpr int kDefaultAbi = 5;  // 2.28.9's newest
 
 enum class Status { kReady, kLoaded, kFailed };
 
@@ -30,14 +30,23 @@ std::atomic<const void*> plugin{nullptr};  // PluginV4 or PluginV5
 std::atomic<int> abi{0};
 int mask = 0;  // written by the plugin whenever it likes, hence read atomically
 
+// The newest that a version of NCCL speaks; 0: none of those we do.
+int newest_abi_of(int version) {
+  if (version >= 23100) return 7;
+  if (version >= 22900) return 6;
+  if (version >= 22800) return 5;
+  return version >= 22700 ? 4 : 0;
+}
+
 int newest_abi_spoken() {
   const char* value = getenv("POWERCCL_EMULATOR_PROFILER_ABI");
-  if (!value || !*value) return kDefaultAbi;
+  const int own = newest_abi_of(nccl_version());
+  if (!value || !*value) return own;
   const auto asked = static_cast<int>(strtol(value, nullptr, 10));
   if (asked >= kOldestAbi && asked <= kNewestAbi) return asked;
   error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value,
-        kDefaultAbi);
-  return kDefaultAbi;
+        own);
+  return own;
 }
 
 bool starts_with(const std::string& text, const char* prefix) {
@@ -74,6 +83,7 @@ void load() {
     info("NCCL_PROFILER_PLUGIN set by environment to %s", value);
     if (strcasecmp(value, "none") == 0) return;
   }
+  if (newest_abi_spoken() == 0) return;
   library = open_library(value);
   if (!library) return;
   for (int version = newest_abi_spoken(); version >= kOldestAbi; --version) {
@@ -112,6 +122,24 @@ size_t descriptor_bytes(int version) {
 }
 
 }  // namespace
+
+int nccl_version() {
+  static const int version = [] {
+    const char* value = getenv("POWERCCL_EMULATOR_NCCL_VERSION");
+    if (!value || !*value) return kNcclVersion;
+    char* at = nullptr;
+    const long major = strtol(value, &at, 10);
+    const long minor = *at == '.' ? strtol(at + 1, &at, 10) : -1;
+    const long patch = *at == '.' ? strtol(at + 1, &at, 10) : -1;
+    if (major == 2 && minor >= 18 && minor < 100 && patch >= 0 && patch < 100 && *at == '\0') {
+      return static_cast<int>(major * 10000 + minor * 100 + patch);
+    }
+    error("POWERCCL_EMULATOR_NCCL_VERSION=%s is no version. hint: 2.18.1 or later, as 2.21.5; going on with 2.28.9",
+          value);
+    return kNcclVersion;
+  }();
+  return version;
+}
 
 bool ProfilerPlugin::acquire() {
   std::lock_guard lock(mutex);

@@ -6,6 +6,9 @@
 
 namespace powerccl::emulated_nccl {
 
+// The version that is emulated: POWERCCL_EMULATOR_NCCL_VERSION, else kNcclVersion.
+int nccl_version();
+
 // The plugin is loaded by the first communicator and unloaded behind the last one. A failed load is final, as in NCCL.
 class ProfilerPlugin {
  public:

@@ -21,7 +21,7 @@ def clock_switches(clocks: pl.DataFrame, journal: Sequence[JournalSlot]) -> Cloc
     tried = ~pl.col("dry") & ~without_lease
     real = clocks.filter(tried & (pl.col("end_ns") >= pl.col("begin_ns")) & (pl.col("begin_ns") > 0))
     call = real.select(us=(pl.col("end_ns") - pl.col("begin_ns")) / 1e3)["us"].mean()
-    latency = real.select(us=(pl.col("end_ns") - pl.col("asked_ns")) / 1e3)["us"].mean()
+    latency = real.filter(pl.col("asked_ns") > 0).select(us=(pl.col("end_ns") - pl.col("asked_ns")) / 1e3)["us"].mean()
     read = real.filter(~resets & (pl.col("read_back_mhz") > 0))
     return Clocks(
         requests=len(clocks),

@@ -15,6 +15,7 @@ from powerccl.analysis.communication import communication_intervals, cover, patt
 from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
 from powerccl.analysis.mpi import each_alone, summarise_mpi
+from powerccl.analysis.policy import policy_outcome
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.mpi_tables import mpi_notes
@@ -78,6 +79,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
         energy=_energy(gpus),
         communication=_communication(gpus, wall_s),
         clocks=clock_switches(tables.clocks(run), run.journal),
+        policy_outcome=policy_outcome(run),
         patterns=patterns,
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),

@@ -11,14 +11,26 @@ import click
 from powerccl.commands import fail, say
 from powerccl.errors import PowercclError
 from powerccl.launch.child import ChildNotStartedError
+from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
-from powerccl.launch.record import Recorded, Request, choose, record
+from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--policy", default="observe", show_default=True, help="Clock policy: observe (record only) or percall.")
 @click.option(
-    "--platform", default="", metavar="NAME|FILE", help="Platform profile that percall takes its clocks from."
+    "--policy",
+    default="",
+    metavar=f"[{'|'.join(POLICIES)}]",
+    help="When to lower clocks: never (observe: record only); at each call, as PCCL published it (percall); while "
+    "communication is exposed (phase); one clock for the whole job (job); both (auto).  "
+    "[default: auto where clocks may be set and a platform profile is known, else observe]",
+)
+@click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile that clocks are taken from.")
+@click.option(
+    "--slowdown",
+    type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
+    metavar="PERCENT",
+    help=f"Most that phase, job and auto may slow the job's iterations.  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
 )
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server, e.g. t4x8. No GPU needed.")
 @click.option("--set-clocks", is_flag=True, help="Really set GPU clocks. Without it, policies run dry on real GPUs.")
@@ -58,6 +70,11 @@ from powerccl.launch.record import Recorded, Request, choose, record
     show_default=True,
     help="Sampling of power and clocks; 0: none.",
 )
+@click.option(
+    "--no-preload",
+    is_flag=True,
+    help="Leave LD_PRELOAD as it is: no marks where computation waits, no NCCL before 2.27.",
+)
 @click.option("--best-effort", is_flag=True, help="Run the job even if its run folder cannot be written.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")
 @click.option("--quiet", "-q", is_flag=True, help="No summary in the terminal; summary.json is written all the same.")
@@ -65,6 +82,7 @@ from powerccl.launch.record import Recorded, Request, choose, record
 def command(
     policy: str,
     platform: str,
+    slowdown: float | None,
     emulate: str,
     set_clocks: bool,
     overhead: str,
@@ -74,6 +92,7 @@ def command(
     runs_dir: Path,
     baseline: str,
     interval_ms: int,
+    no_preload: bool,
     best_effort: bool,
     json_file: str,
     quiet: bool,
@@ -87,7 +106,7 @@ def command(
 
     \b
     powerccl run -- torchrun --nproc-per-node 8 train.py
-    powerccl run --policy percall --set-clocks -- ./app
+    powerccl run --set-clocks --slowdown 0.5 -- ./app
     powerccl run --emulate t4x8 --policy percall -- powerccl-bench all_reduce -b 1M -e 64M
     powerccl run -- mpiexec -n 4 ./app
     srun powerccl run -- ./app
@@ -109,7 +128,9 @@ def command(
         interval_ms=interval_ms,
         mpi=mpi,
         budget_pct=budget,
+        slowdown_pct=slowdown,
         best_effort=best_effort,
+        preload=not no_preload,
     )
     try:
         recorded = record(request, say)

@@ -26,6 +26,10 @@ RECORDED_PREFIXES = (
 )
 RECORDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
+SLOWDOWN_VARIABLE = "POWERCCL_BUDGET"
+SLOWDOWN_RANGE_PCT = (0.01, 100.0)  # that the runtime takes (native/runtime/environment.cpp)
+DEFAULT_SLOWDOWN_PCT = 1.0
+
 
 def emulated_environment(base: Mapping[str, str], native: NativeFiles, listening: Path) -> dict[str, str]:
     """The environment in which libcuda, libnvidia-ml and libnccl are the emulator's."""
@@ -39,9 +43,18 @@ def emulated_environment(base: Mapping[str, str], native: NativeFiles, listening
 
 
 def job_environment(
-    base: Mapping[str, str], native: NativeFiles, folder: Path, policy: str, table: Path | None, clocks: str
+    base: Mapping[str, str],
+    native: NativeFiles,
+    folder: Path,
+    policy: str,
+    table: Path | None,
+    clocks: str,
+    slowdown_pct: float | None = None,
 ) -> dict[str, str]:
-    """The environment that lets the doors see a job and write into its run folder."""
+    """The environment that lets the doors see a job and write into its run folder.
+
+    `slowdown_pct`: what policies that learn may cost; None leaves what the user's environment says.
+    """
     environment = {
         **base,
         "NCCL_PROFILER_PLUGIN": str(native.path(NCCL_DOOR)),
@@ -52,7 +65,33 @@ def job_environment(
     environment.pop("POWERCCL_POLICY_TABLE", None)
     if table:
         environment["POWERCCL_POLICY_TABLE"] = str(table)
+    if slowdown_pct is not None:
+        environment[SLOWDOWN_VARIABLE] = f"{slowdown_pct:g}"
     return environment
+
+
+def slowdown_budget_pct(environment: Mapping[str, str]) -> float:
+    """The slowdown that the runtime lets policies that learn cost: what it takes no number for is its default."""
+    try:
+        value = float(environment.get(SLOWDOWN_VARIABLE, ""))
+    except ValueError:
+        return DEFAULT_SLOWDOWN_PCT
+    least, most = SLOWDOWN_RANGE_PCT
+    return value if least <= value <= most else DEFAULT_SLOWDOWN_PCT
+
+
+def with_preload(environment: Mapping[str, str], native: NativeFiles, asked: bool = True) -> dict[str, str]:
+    """The environment with the NCCL door preloaded as well, before what is preloaded already.
+
+    Not if `asked` is false or POWERCCL_PRELOAD=0, nor where LD_PRELOAD cannot name it (blank or colon in its path).
+    Then NCCL's plugin interface is all there is.
+    """
+    door = str(native.path(NCCL_DOOR))
+    wanted = asked and environment.get("POWERCCL_PRELOAD", "") not in ("0", "no", "off", "false")
+    if not wanted or ":" in door or any(letter.isspace() for letter in door):
+        return dict(environment)
+    others = [name for name in environment.get("LD_PRELOAD", "").replace(":", " ").split() if name != door]
+    return {**environment, "LD_PRELOAD": ":".join([door, *others])}
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:

@@ -31,7 +31,8 @@ from powerccl.traces.run_info import RunInfo, write_run_info
 if TYPE_CHECKING:
     from powerccl.platforms.schema import PlatformProfile
 
-POLICIES = ("observe", "percall")
+LEARNING = ("phase", "job", "auto")  # policies that keep a budget of slowdown
+POLICIES = ("observe", "percall", *LEARNING)
 ELSEWHERE = "name another place with --runs-dir DIR, or run unrecorded with --best-effort"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
@@ -43,7 +44,7 @@ class Request:
     """What to run and how; the options of `powerccl run`."""
 
     command: list[str]
-    policy: str = "observe"
+    policy: str = "observe"  # empty: auto where clocks will be set and a profile is known, else observe
     platform: str = ""
     emulate: str = ""
     set_clocks: bool = False
@@ -53,7 +54,9 @@ class Request:
     interval_ms: int = 20
     mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
     budget_pct: float | None = None  # None: what the environment says, else 1
+    slowdown_pct: float | None = None  # None: what the environment says, else 1
     best_effort: bool = False
+    preload: bool = True
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
     output: str = ""  # file in the run folder that takes the child's output, instead of the terminal
@@ -93,7 +96,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         PowercclError: something to mend before the job can start; nothing was started.
         ChildNotStartedError: the command could not be executed.
     """
-    choose("policy", request.policy, POLICIES)
+    if request.policy:
+        choose("policy", request.policy, POLICIES)
     base = {**os.environ, **request.environment}
     if shutil.which(request.command[0], path=base.get("PATH")) is None and not Path(request.command[0]).exists():
         raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
@@ -106,7 +110,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     say_once = say if leads else _silent
 
     with contextlib.ExitStack() as stack:
-        gpus, policy, table_text, profile = _plan(request, say_once)
+        gpus, policy, table_text, profile = _plan(request, base, say_once)
         name = request.name or _job_name(request.command, base)
         folder = _folder(request, name, launcher, say_once)
         emulation = None
@@ -120,10 +124,15 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
 
         emulated = bool(request.emulate) or gpus.emulated
         clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
-        if about_clocks:
+        if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
             say_once(about_clocks)
+        if request.slowdown_pct is not None and request.policy and policy not in LEARNING:
+            say_once(f"policy {policy} keeps no budget of slowdown: --slowdown is for {', '.join(LEARNING)}")
         table = folder / "policy.table" if table_text else None
         info = _describe(request, name, policy, clocks, gpus, launcher, base)
+        if policy in LEARNING:
+            asked = request.slowdown_pct
+            info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         try:
             if table:
                 table.write_text(table_text)
@@ -142,9 +151,10 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             base = {**base, SOCKET_VARIABLE: str(leases)}
         info.clocks = clocks
         info.start_ns = time.monotonic_ns()
-        child_environment = env.job_environment(base, native, folder, policy, table, clocks)
+        child_environment = env.job_environment(base, native, folder, policy, table, clocks, request.slowdown_pct)
         for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
         child_environment.update(for_mpi)
+        child_environment = env.with_preload(child_environment, native, request.preload)
         if no_mpi and request.mpi:
             say_once(no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
@@ -179,19 +189,49 @@ def _check_emulated(profile: PlatformProfile, environment: Mapping[str, str]) ->
     check_machine(profile, query_gpus_in(environment).names)
 
 
-def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str, PlatformProfile | None]:
+Plan = tuple[Gpus, str, str, "PlatformProfile | None"]
+
+
+def _plan(request: Request, environment: Mapping[str, str], say: Callable[[str], None]) -> Plan:
     """GPUs, the policy that can really be followed, its table, and the profile that was made from.
 
     Profiles are read before anything is started.
     """
     if request.policy == "observe" or request.table_text:
         return Gpus(), request.policy, request.table_text, None
+    if request.policy:
+        return _plan_policy(request, request.policy, say)
+    return _plan_default(request, environment, say)
+
+
+def _plan_default(request: Request, environment: Mapping[str, str], say: Callable[[str], None]) -> Plan:
+    """`auto` where clocks may be set and a platform profile is known, else `observe`.
+
+    Silent, but for a user who asked for clocks (--set-clocks) or for a profile (--platform) that is not to be had.
+    """
+    nothing: Plan = (Gpus(), "observe", "", None)
+    emulated = bool(request.emulate or environment.get("POWERCCL_EMULATOR_SOCKET"))
+    # Asked before NVML is: a run that only records stays quick to start.
+    clocks, _ = decide_clocks("auto", emulated, request.set_clocks, environment)
+    if clocks not in ("lease", "nvml") and not request.set_clocks:
+        return nothing
+    about = say if request.set_clocks else _silent
+    try:
+        return _plan_policy(request, "auto", about)
+    except PowercclError as error:
+        if request.platform:
+            raise
+        about(f"{error.message}: no clock is set, recording only; {error.hint}")
+        return nothing
+
+
+def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> Plan:
     from powerccl.platforms.policy_table import policy_table
     from powerccl.platforms.store import check_machine, known_profiles, load_profile, profile_for
 
     gpus = Gpus() if request.emulate else query_gpus()
     if not request.emulate and not gpus.names:
-        say(f"{gpus.describe()}: nothing for policy {request.policy} to manage, recording only")
+        say(f"{gpus.describe()}: nothing for policy {policy} to manage, recording only")
         return gpus, "observe", "", None
     if request.platform:
         profile = load_profile(request.platform)
@@ -213,7 +253,7 @@ def _plan(request: Request, say: Callable[[str], None]) -> tuple[Gpus, str, str,
         profile = found
     if not request.emulate:
         check_machine(profile, gpus.names)
-    return gpus, request.policy, policy_table(profile, request.overhead), profile
+    return gpus, policy, policy_table(profile, request.overhead), profile
 
 
 def decide_clocks(

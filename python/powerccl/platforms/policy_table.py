@@ -8,13 +8,15 @@ higher of their clocks holds; above the largest its own, since the curves conver
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
-from powerccl.platforms.schema import OverheadPoint, OverheadSample, PlatformProfile, Point
+from powerccl.platforms.schema import ClockSwitch, OverheadPoint, OverheadSample, PlatformProfile, Point
 
 MAX_LINES = 256  # of a policy table
+MOST_SWITCH_US = 10_000_000  # what the runtime takes
 VERSION_LINE = "powerccl-policy-table 1"
 
 
@@ -85,6 +87,7 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
         f"gpu {profile.gpu}",
         f"gpus {profile.gpus}",
         f"clock_max_mhz {profile.clock_max_mhz}",
+        *_switch_lines(profile.clock_switch),
     ]
     clocks = minimum_clocks(profile)
     points = _overhead(profile, overhead, list(clocks))
@@ -97,6 +100,14 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
             for start, stop, clock in _ranges(clocks[pattern], profile.clock_max_mhz)
         ]
     return _finish(lines)
+
+
+def _switch_lines(switch: ClockSwitch | None) -> list[str]:
+    """What policies that learn begin with. Rounded up: a clock asked for a little early is better than one too late."""
+    if switch is None:
+        return []
+    known = [("switch_call_us", switch.call_us), ("switch_transition_us", switch.transition_us)]
+    return [f"{word} {min(max(math.ceil(us), 1), MOST_SWITCH_US)}" for word, us in known if us is not None]
 
 
 def events_only_table(profile: PlatformProfile, patterns: list[str]) -> str:
@@ -123,6 +134,19 @@ def _finish(lines: list[str]) -> str:
 
 def _word(name: str) -> str:
     return "-".join(name.split()) or "unnamed"
+
+
+def clock_ranges(profile: PlatformProfile) -> dict[str, list[tuple[int, int, int]]]:
+    """By pattern (from, to, MHz) for from <= bytes < to; to 0: without end. Sizes in no range need the maximum."""
+    return {
+        pattern: [(start, stop or 0, clock) for start, stop, clock in _ranges(sizes, profile.clock_max_mhz)]
+        for pattern, sizes in minimum_clocks(profile).items()
+    }
+
+
+def overhead_bytes(profile: PlatformProfile, which: str = "measured") -> dict[str, int | None]:
+    """The overhead point of each profiled pattern, as policy_table takes it; None: management never pays."""
+    return _overhead(profile, which, list(minimum_clocks(profile)))
 
 
 def _overhead(profile: PlatformProfile, which: str, patterns: list[str]) -> dict[str, int | None]:

@@ -50,12 +50,31 @@ class OverheadSample(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ClockSwitch(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What setting a clock costs: the driver's call, from asking to its return, and how many were counted."""
+    """What setting a clock costs: the driver's call, from asking to its return, and how many were counted.
+
+    transition_us: from the call's return until the clock has changed; None: not measured.
+    """
 
     call_us: float
     latency_us: float
     requests: int
     provenance: str
+    transition_us: float | None = None
+
+
+class GpuPower(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a GPU draws that no collective tells; None: not known.
+
+    idle_watts: awake without work, at the highest clock. behind_watts: what computation under a power limit draws
+    behind a low clock, where it has not wound up. kelvin_per_watt: how a die warms in the long run;
+    leakage_watts_per_kelvin: what its warmth adds at the highest clock.
+    """
+
+    provenance: str
+    idle_watts: float | None = None
+    behind_watts: float | None = None
+    kelvin_per_watt: float | None = None
+    leakage_watts_per_kelvin: float | None = None
 
 
 class PlatformProfile(msgspec.Struct, kw_only=True):
@@ -79,6 +98,7 @@ class PlatformProfile(msgspec.Struct, kw_only=True):
     overhead_samples: list[OverheadSample] = []
     overhead: list[OverheadPoint] = []
     clock_switch: ClockSwitch | None = None
+    gpu_power: GpuPower | None = None
     notes: list[str] = []
 
 

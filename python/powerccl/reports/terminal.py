@@ -14,6 +14,7 @@ from powerccl.analysis.compare import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.patterns import format_bytes
 from powerccl.reports.mpi import mpi_waits, print_mpi
+from powerccl.reports.policy import policy_lines
 from powerccl.reports.text import change, joules, mhz, number, seconds
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
@@ -226,8 +227,9 @@ def clock_line(clocks: Clocks) -> str:
 def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
     nothing = not summary.ranks and not summary.mpi
-    lines = [""] if clocks.requests or summary.problems or summary.notes or nothing else []
-    remarks = [Text(line) for line in lines]
+    learnt = policy_lines(summary)
+    lines = [""] if learnt or clocks.requests or summary.problems or summary.notes or nothing else []
+    remarks = [Text(line) for line in [*lines, *learnt]]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
     warnings = []

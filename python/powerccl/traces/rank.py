@@ -62,6 +62,8 @@ class RankTrace:
             (records.MPI_CALL, "stop_ns"),
             (records.MPI_TOTAL, "time_ns"),
             (records.PROCESS, "time_ns"),
+            (records.WAIT, "resume_ns"),
+            (records.BUDGET, "time_ns"),
         ):
             if len(self.kinds[kind]):
                 latest = max(latest, int(self.kinds[kind][name].max()))
@@ -116,6 +118,14 @@ def read_rank(path: Path) -> RankTrace:
         problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
         kinds[records.KERNEL] = kernels
 
+    kinds[records.WAIT], bad = _sound_waits(kinds[records.WAIT])
+    if bad:
+        problems.append(f"{path.name}: {bad} wait records with impossible times, skipped")
+
+    kinds[records.BUDGET], bad = _sound_budgets(kinds[records.BUDGET])
+    if bad:
+        problems.append(f"{path.name}: {bad} budget records with impossible numbers, skipped")
+
     for kind in MPI_TIMES:
         kinds[kind], bad = _sound_mpi(kinds[kind], kind)
         if bad:
@@ -167,6 +177,21 @@ def _sound_mpi(rows: npt.NDArray[np.void], kind: int) -> tuple[npt.NDArray[np.vo
     if kind == records.MPI_TOTAL:
         sound &= rows["size_class"] <= 63
     return rows[sound], int(len(rows) - sound.sum())
+
+
+def _sound_waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Waits with credible times, and how many had none: over within an hour, and not before they began."""
+    stall, resume = waits["stall_ns"], waits["resume_ns"]
+    sound = (stall > 0) & (resume >= stall) & (resume < _LATEST_NS)
+    sound &= np.where(sound, resume - stall, _HOUR_NS) < _HOUR_NS
+    return waits[sound], int(len(waits) - sound.sum())
+
+
+def _sound_budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """What policies came to, as far as it can be, and how many records cannot: an estimate lies in its interval."""
+    sound = (budgets["time_ns"] < _LATEST_NS) & (budgets["policy"] <= records.PART_WINDOWS | records.PART_CLOCK)
+    sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
+    return budgets[sound], int(len(budgets) - sound.sum())
 
 
 def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:

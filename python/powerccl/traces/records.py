@@ -12,6 +12,7 @@ RECORD_BYTES = 64
 
 COMM, CALL, KERNEL, CLOCK, CALLBACK, NOTE = 1, 2, 3, 4, 5, 6
 MPI_CALL, MPI_TOTAL, PROCESS = 7, 8, 9
+WAIT, BUDGET = 10, 11
 KINDS = {
     COMM: "comm",
     CALL: "call",
@@ -22,6 +23,8 @@ KINDS = {
     MPI_CALL: "mpi_call",
     MPI_TOTAL: "mpi_total",
     PROCESS: "process",
+    WAIT: "wait",
+    BUDGET: "budget",
 }
 
 FLAG_CAPTURED = 0x01
@@ -31,9 +34,14 @@ FLAG_DRY = 0x08
 FLAG_ENDED = 0x10
 FLAG_COLL_EVENT = 0x20
 FLAG_KERNEL_ASKED = 0x40
+FLAG_COPY_ENGINE = 0x80
 
 HEADER_FLAG_DRY = 0x1
 HEADER_FLAG_EMULATED = 0x2
+
+# What of a policy a BUDGET record says was in effect.
+PART_WINDOWS = 0x1
+PART_CLOCK = 0x2
 
 ALGORITHMS = ("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat", "copy engine")
 PROTOCOLS = ("", "ll", "ll128", "simple")
@@ -170,6 +178,37 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("asked_ns", "<u8"),
             ("threads", "<u4"),
             ("thread_level", "<u4"),
+        ]
+    ),
+    WAIT: np.dtype(
+        [
+            *_COMMON,
+            ("call_id", "<u8"),
+            ("stall_ns", "<u8"),
+            ("resume_ns", "<u8"),
+            ("stream", "<u8"),
+            ("reserved", "V24"),
+        ]
+    ),
+    BUDGET: np.dtype(
+        [
+            *_COMMON,
+            ("time_ns", "<u8"),
+            ("calls", "<u4"),
+            ("iterations", "<u4"),
+            ("managed", "<u4"),
+            ("windows", "<u4"),
+            ("length_us", "<u4"),
+            ("covered_us", "<u4"),
+            ("short_us", "<u4"),
+            ("slowdown_ppm", "<i4"),
+            ("low_ppm", "<i4"),
+            ("high_ppm", "<i4"),
+            ("clock_mhz", "<u4"),
+            ("judged", "u1"),
+            ("marked", "u1"),
+            ("paused", "u1"),
+            ("policy", "u1"),
         ]
     ),
 }

@@ -34,6 +34,7 @@ class RunInfo:
     clocks: str = "none"
     platform: str = ""
     emulated: str = ""
+    slowdown_pct: float | None = None  # that policies that learn may cost; None: the policy keeps no budget
     interval_ms: int = 20
     gpus: list[str] = field(default_factory=list)
     launcher: str = ""

@@ -140,6 +140,71 @@ def kernels(run: RunData) -> pl.DataFrame:
     return _frame(schema, parts)
 
 
+def waits(run: RunData) -> pl.DataFrame:
+    """Where computation had nothing left to do but wait for a call's communication, one row a stream that waited.
+
+    Columns: rank, gpu, comm, ranks, call_id, stall_ns, resume_ns (the host's clock; equal where the communication was
+    over first), stream (that waited).
+    """
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "rank": pl.Int64,
+        "gpu": pl.String,
+        "comm": pl.Int64,
+        "ranks": pl.Int64,
+        "call_id": pl.Int64,
+        "stall_ns": pl.Int64,
+        "resume_ns": pl.Int64,
+        "stream": pl.Int64,
+    }
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.WAIT]
+        sizes = comm_sizes(rank)
+        parts.append(
+            {
+                **_owner(rank, len(rows)),
+                "comm": _int(rows["comm"]),
+                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                **{name: _int(rows[name]) for name in ("call_id", "stall_ns", "resume_ns", "stream")},
+            }
+        )
+    return _frame(schema, parts)
+
+
+def budgets(run: RunData) -> pl.DataFrame:
+    """What a policy that learns had come to, the latest of each trace: it counts from the start.
+
+    Columns: rank, gpu, host, time_ns, calls (of an iteration; 0: none was found), iterations (seen), managed (of them),
+    windows (of an iteration), length_us, covered_us, short_us (an iteration; its windows; what was too short for one),
+    slowdown_ppm, low_ppm, high_ppm (99 % interval; null where it was not judged), clock_mhz (outside of windows; 0: the
+    default), marked, paused, searched, dry (bool).
+    """
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.String, "host": pl.String}
+    numbers = ("time_ns", "calls", "iterations", "managed", "windows", "length_us", "covered_us", "short_us")
+    judged = ("slowdown_ppm", "low_ppm", "high_ppm")
+    schema.update(dict.fromkeys((*numbers, *judged, "clock_mhz"), pl.Int64))
+    schema.update(dict.fromkeys(("marked", "paused", "searched", "dry"), pl.Boolean))
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.BUDGET]
+        if not len(rows):
+            continue
+        row = rows[-1:]
+        parts.append(
+            {
+                **_owner(rank, 1),
+                "host": rank.host,
+                **{name: _int(row[name]) for name in (*numbers, "clock_mhz")},
+                **{name: [int(row[name][0]) if row["judged"][0] else None] for name in judged},
+                "marked": row["marked"] != 0,
+                "paused": row["paused"] != 0,
+                "searched": (row["policy"] & records.PART_CLOCK) != 0,
+                "dry": [rank.dry],
+            }
+        )
+    return _frame(schema, parts)
+
+
 def _words(words: tuple[str, ...], numbers: object) -> list[str]:
     return [words[n] if n < len(words) else "" for n in np.asarray(numbers).tolist()]
 

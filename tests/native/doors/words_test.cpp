@@ -53,7 +53,7 @@ TEST(Cuda, NothingIsLoadedThatTheJobHasNotLoaded) {
   EXPECT_EQ(gpu.device, -1);
   EXPECT_STREQ(gpu.uuid, "");
   char text[32];
-  library_text(text, sizeof(text), 6);
+  library_text(text, sizeof(text), "profiler v6");
   EXPECT_STREQ(text, "nccl profiler v6");
 }
 

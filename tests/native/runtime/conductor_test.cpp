@@ -19,14 +19,15 @@ double mean(const std::vector<double>& values, size_t from) {
 }
 
 struct Outcome {
-  double slowdown;      // against the same job left alone, once it has learnt
-  double low_share;     // of the exposed time, at the low clock
-  double first_worst;   // the slowest iteration of all, against the usual
+  double slowdown;     // against the same job left alone, once it has learnt
+  double low_share;    // of the exposed time, at the low clock
+  double first_worst;  // the slowest iteration of all, against the usual
   Conductor::State state;
-  int changes;          // of the clock, an iteration
+  int changes;  // of the clock, an iteration
 };
 
-Outcome outcome(const std::vector<Job::Operation>& iteration, Job::Machine machine, Conductor::Terms terms = {}, int iterations = 150) {
+Outcome outcome(const std::vector<Job::Operation>& iteration, Job::Machine machine, Conductor::Terms terms = {},
+                int iterations = 150) {
   Job alone(iteration, machine, nullptr);
   const double usual = mean(alone.run(iterations), 10);
   auto conductor = std::make_unique<Conductor>();
@@ -34,7 +35,7 @@ Outcome outcome(const std::vector<Job::Operation>& iteration, Job::Machine machi
   terms.least_mhz = Job::kLowMhz;
   conductor->begin(terms);
   Job job(iteration, machine, conductor.get());
-  const int learning = iterations / 3;
+  const int learning = 120;
   std::vector<double> first = job.run(learning);
   job.forget_sums();
   const std::vector<double> rest = job.run(iterations - learning);
@@ -44,16 +45,18 @@ Outcome outcome(const std::vector<Job::Operation>& iteration, Job::Machine machi
   found.first_worst = *std::max_element(first.begin(), first.end()) / usual;
   found.state = conductor->state();
   found.changes = job.changes() / (iterations - learning);
-  printf("slowdown %.4f low_share %.3f worst %.2f windows %u covered %.2f short %.2f managed %lu changes %d clock %u tried %u\n",
-         found.slowdown, found.low_share, found.first_worst, found.state.windows, found.state.covered_ns / 1e6,
-         found.state.too_short_ns / 1e6, found.state.managed, found.changes, found.state.clock_mhz,
-         found.state.clocks_tried);
+  printf(
+      "slowdown %.4f low_share %.3f worst %.2f windows %u covered %.2f short %.2f managed %lu changes %d clock %u "
+      "tried %u\n",
+      found.slowdown, found.low_share, found.first_worst, found.state.windows, found.state.covered_ns / 1e6,
+      found.state.too_short_ns / 1e6, found.state.managed, found.changes, found.state.clock_mhz,
+      found.state.clocks_tried);
   return found;
 }
 
 std::vector<Job::Operation> exposed() {
-  return {Job::compute(30), Job::wait(Job::kComm), Job::communicate(7.5), Job::communicate(70),
-          Job::communicate(7.6), Job::wait(Job::kCompute)};
+  return {Job::compute(30),     Job::wait(Job::kComm), Job::communicate(7.5),
+          Job::communicate(70), Job::communicate(7.6), Job::wait(Job::kCompute)};
 }
 std::vector<Job::Operation> ddp() {
   std::vector<Job::Operation> all{Job::compute(25)};
@@ -139,7 +142,7 @@ TEST(ConductorJob, FindsWhereComputationRunsByItself) {
   Conductor::Terms terms;
   terms.windows = false;
   terms.search = true;
-  const Outcome found = outcome(tensor_parallel(), {.natural_mhz = 1090}, terms, 300);
+  const Outcome found = outcome(tensor_parallel(), {.natural_mhz = 1090}, terms, 500);
   EXPECT_LT(found.slowdown, 0.01);
   EXPECT_LE(found.state.clock_mhz, 1120u);
   EXPECT_GE(found.state.clock_mhz, 1060u);
@@ -148,14 +151,14 @@ TEST(ConductorJob, ComputationAtTheHighestClockLeavesLittle) {
   Conductor::Terms terms;
   terms.windows = false;
   terms.search = true;
-  const Outcome found = outcome(ddp(), {}, terms, 300);
+  const Outcome found = outcome(ddp(), {}, terms, 500);
   EXPECT_LT(found.slowdown, 0.01);
   EXPECT_TRUE(found.state.clock_mhz == 0 || found.state.clock_mhz > 1500) << found.state.clock_mhz;
 }
 TEST(ConductorAuto, BothTogether) {
   Conductor::Terms terms;
   terms.search = true;
-  const Outcome found = outcome(zero1(), {.natural_mhz = 1090, .marks = true}, terms, 300);
+  const Outcome found = outcome(zero1(), {.natural_mhz = 1090, .marks = true}, terms, 500);
   EXPECT_LT(found.slowdown, 0.01);
   EXPECT_GT(found.low_share, 0.85);
   EXPECT_LE(found.state.clock_mhz, 1150u);

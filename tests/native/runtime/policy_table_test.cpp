@@ -74,6 +74,33 @@ TEST(PolicyTable, LooksUpWhatItSays) {
   EXPECT_EQ(table.lookup(POWERCCL_PATTERN_UNKNOWN, 1u << 30), 0u);
 }
 
+std::vector<std::string> with_switch(const std::vector<std::string>& switch_lines) {
+  std::vector<std::string> lines = kGood;
+  lines.insert(lines.begin() + 5, switch_lines.begin(), switch_lines.end());
+  lines.back() = "end " + std::to_string(lines.size() - 2);
+  return lines;
+}
+
+TEST(PolicyTable, TellsWhatSwitchingTakes) {
+  PolicyTable table;
+  PolicyTable::Refusal refusal;
+  const std::vector<std::string> both = {"switch_call_us 334", "switch_transition_us 1000"};
+  ASSERT_TRUE(table.parse(text(with_switch(both)), &refusal)) << refusal.line << refusal.reason;
+  EXPECT_EQ(table.switch_call_us(), 334u);
+  EXPECT_EQ(table.switch_transition_us(), 1000u);
+  EXPECT_EQ(table.lookup(POWERCCL_ALL_REDUCE, 1048576), 480u);
+  ASSERT_TRUE(table.parse(text(kGood), &refusal)) << "both lines may be missing";
+  EXPECT_EQ(table.switch_call_us(), 0u);
+  EXPECT_EQ(table.switch_transition_us(), 0u);
+  for (const std::string& line : both) {
+    const std::string word = line.substr(0, line.find(' '));
+    EXPECT_EQ(refusal_of(text(with_switch({line, line}))).line, 7) << "a second one";
+    EXPECT_EQ(refusal_of(text(with_switch({word + " 0"}))).line, 6);
+    EXPECT_EQ(refusal_of(text(with_switch({word + " 10000001"}))).line, 6);
+    EXPECT_EQ(refusal_of(text(with_switch({word + " 3.5"}))).line, 6);
+  }
+}
+
 TEST(PolicyTable, BlankLinesAndCommentsDoNotCount) {
   std::vector<std::string> lines = kGood;
   lines.insert(lines.begin(), "# made by hand");

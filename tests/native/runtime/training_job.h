@@ -92,7 +92,9 @@ class TrainingJob {
     }
   }
   bool done() const { return queue_[0].empty() && queue_[1].empty(); }
-  double clock_mhz() const { return set_mhz_ != 0 ? std::min<double>(set_mhz_, machine_.natural_mhz) : machine_.natural_mhz; }
+  double clock_mhz() const {
+    return set_mhz_ != 0 ? std::min<double>(set_mhz_, machine_.natural_mhz) : machine_.natural_mhz;
+  }
 
   void step() {
     now_ms_ += kStepMs;
@@ -177,7 +179,8 @@ class TrainingJob {
   void change_clock() {
     if (pending_ms_ < 0 || now_ms_ < pending_ms_) return;
     pending_ms_ = -1;
-    if (conductor_->wants_arrivals() && pending_mhz_ != 0) conductor_->arrived(static_cast<uint64_t>(machine_.transition_ms * 1e6));
+    if (conductor_->wants_arrivals() && pending_mhz_ != 0)
+      conductor_->arrived(static_cast<uint64_t>(machine_.transition_ms * 1e6));
     set_mhz_ = pending_mhz_;
   }
 

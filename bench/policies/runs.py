@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of powerccl-bench under `powerccl run`: started, watched, read, and predicted from."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerccl.launch.native import BENCH, find_native
+
+from .figures import Record
+from .platforms import PLATFORMS, SCENARIOS
+
+LEARNING = ("auto", "phase", "job")
+MODEL_CASE = "models."
+CLOCK_THREAD = "powerccl-clock"
+LOOK_EVERY_S = 0.5
+LEAST_WATCHED_S = 2.0
+END_S = 20.0
+WHATIF_S = 120.0
+
+# Warm-up and measured iterations: policies that learn need time until they do what they then go on doing.
+SCENARIO_COUNTS = {True: (110, 140), False: (20, 60)}
+MODEL_COUNTS = {
+    "microllama": {True: (60, 16), False: (4, 12)},
+    "opt": {True: (40, 8), False: (2, 8)},
+    "gpt2": {True: (70, 20), False: (4, 14)},
+    "distilgpt2": {True: (90, 24), False: (4, 16)},
+}
+SCENARIO_LIMIT_S = 120.0
+MODEL_LIMIT_S = 300.0
+QUICK_COUNTS = (6, 12)
+
+
+Key = tuple[str, str, str, int, int, int]
+
+
+class RunError(Exception):
+    """A run that gave no figures; says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to run."""
+
+    platform: str
+    case: str
+    policy: str
+    repeat: int
+    warm_up: int
+    iterations: int
+
+    @property
+    def key(self) -> Key:
+        """What makes two runs the same."""
+        return (self.platform, self.case, self.policy, self.repeat, self.warm_up, self.iterations)
+
+    @property
+    def limit_s(self) -> float:
+        """After so long it hangs."""
+        return MODEL_LIMIT_S if self.case.startswith(MODEL_CASE) else SCENARIO_LIMIT_S
+
+
+def plan(platform: str, case: str, policy: str, repeat: int, same: bool, quick: bool) -> Run:
+    """The run with its counts. `same`: its iterations are alike, so baselines may have fewer of them."""
+    learns = policy in LEARNING
+    if case.startswith(MODEL_CASE):
+        warm_up, iterations = MODEL_COUNTS[case.removeprefix(MODEL_CASE)][learns]
+    else:
+        warm_up, iterations = SCENARIO_COUNTS[learns]
+        if not same:  # draws and sections go by the iteration's number: all policies get the same work
+            iterations = SCENARIO_COUNTS[True][1]
+    if quick:
+        warm_up, iterations = QUICK_COUNTS
+    return Run(platform, case, policy, repeat, warm_up, iterations)
+
+
+def command_of(run: Run, profile: str, folder: Path, report: Path) -> list[str]:
+    """The command line, as a user would type it."""
+    command = [sys.executable, "-m", "powerccl", "run", "--quiet", "--emulate", PLATFORMS[run.platform]]
+    command += ["--platform", profile, "--policy", run.policy, "--runs-dir", str(folder), "--name", run.policy]
+    if run.case.startswith(MODEL_CASE):  # as `powerccl demo` does
+        command += ["--overhead", "published", "--interval-ms", "10"]
+        what = ["train", "--model", run.case.removeprefix(MODEL_CASE)]
+    else:
+        what = ["scenario", str(SCENARIOS / f"{run.case}.scn")]
+    command += ["--", str(find_native().path(BENCH)), *what]
+    return [*command, "--iterations", str(run.iterations), "-w", str(run.warm_up), "--json", str(report)]
+
+
+def perform(run: Run, profile: str, folder: Path) -> Record:
+    """Run it in an empty folder and read what it says.
+
+    Raises:
+        RunError: it failed, hung, or said nothing.
+    """
+    report = folder / "report.json"
+    log = folder / "output.log"
+    with log.open("wb") as output:
+        command = command_of(run, profile, folder, report)
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        threads = ClockThreads(child.pid)
+        try:
+            _wait(child, run.limit_s, threads)
+        finally:
+            _end(child)
+    if child.returncode != 0:
+        raise RunError(f"exit code {child.returncode}: {_last_words(log)}")
+    record = read_report(run, report)
+    record.core_share_pct = threads.shares_pct()
+    if run.policy == "observe":
+        record.predicted, record.remark = _predict(folder, profile)
+    return record
+
+
+def read_report(run: Run, path: Path) -> Record:
+    """What powerccl-bench wrote.
+
+    Raises:
+        RunError: it is no report of a run that finished, or has no energy.
+    """
+    try:
+        report = json.loads(path.read_text())
+        summary = report["summary"]
+        measured = [each for each in report["results"] if not each["warmup"]]
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"no report ({type(error).__name__}: {error})") from error
+    if not report.get("finished") or len(measured) != run.iterations:
+        raise RunError(f"{len(measured)} of {run.iterations} iterations: {report.get('error') or 'not finished'}")
+    if "run_joules_per_gpu" in summary:
+        whole = summary["run_joules_per_gpu"]
+        joules = None if whole is None else whole / len(measured)
+    else:  # of train: the median step's
+        joules = summary["joules_per_gpu"]
+    if joules is None:
+        raise RunError("no energy was measured")
+    return Record(
+        platform=run.platform,
+        case=run.case,
+        policy=run.policy,
+        repeat=run.repeat,
+        step_ms=[each["step_ms"] for each in measured],
+        joules=[each["joules_per_gpu"] for each in measured],
+        joules_per_iteration=joules,
+    )
+
+
+class ClockThreads:
+    """Processor time of our threads in a job, by looking at /proc now and then."""
+
+    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
+        self.root = root
+        self.proc = proc
+        self.seen: dict[str, tuple[float, int, float, int]] = {}  # first and last look: seconds, processor ns
+
+    def look(self) -> None:
+        """Once; a process that ends meanwhile is none."""
+        waiting = [str(self.root)]
+        while waiting:
+            tasks = self.proc / waiting.pop() / "task"
+            with contextlib.suppress(OSError):
+                for task in tasks.iterdir():
+                    waiting += (task / "children").read_text().split()
+                    if (task / "comm").read_text().strip() == CLOCK_THREAD:
+                        self._note(task.name, time.monotonic(), int((task / "schedstat").read_text().split()[0]))
+
+    def _note(self, task: str, now_s: float, used_ns: int) -> None:
+        first_s, first_ns, _, _ = self.seen.get(task, (now_s, used_ns, now_s, used_ns))
+        self.seen[task] = (first_s, first_ns, now_s, used_ns)
+
+    def shares_pct(self) -> list[float]:
+        """Of each thread that was watched for long enough, between the first and the last look."""
+        found = []
+        for first_s, first_ns, last_s, last_ns in self.seen.values():
+            if last_s - first_s >= LEAST_WATCHED_S:
+                found.append((last_ns - first_ns) / 1e9 / (last_s - first_s) * 100)
+        return found
+
+
+def _wait(child: subprocess.Popen[bytes], limit_s: float, threads: ClockThreads) -> None:
+    until_s = time.monotonic() + limit_s
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_EVERY_S)
+            return
+        if time.monotonic() > until_s:
+            raise RunError(f"not over after {limit_s:g} s")
+        threads.look()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Whatever still lives of it; politely at first, so that its emulated server goes with it."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(END_S)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return " / ".join(lines[-2:]) if lines else "no message"
+
+
+def _predict(folder: Path, profile: str) -> tuple[dict[str, float], str]:
+    """Energy saved in percent by policy, and why there is none."""
+    found = [path.parent for path in folder.glob("*/run.json")]
+    if len(found) != 1:
+        return {}, "no run folder"
+    command = [sys.executable, "-m", "powerccl", "whatif", str(found[0]), "--platform", profile, "--json", "-"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WHATIF_S)
+    except subprocess.TimeoutExpired:
+        return {}, f"whatif: not over after {WHATIF_S:g} s"
+    if done.returncode != 0:
+        return {}, f"whatif: {(done.stderr.strip().splitlines() or ['no message'])[0]}"
+    try:
+        policies = json.loads(done.stdout)["policies"]
+        return {each["policy"]: each["saved_pct"]["value"] for each in policies}, ""
+    except (ValueError, KeyError) as error:
+        return {}, f"whatif: {type(error).__name__}: {error}"

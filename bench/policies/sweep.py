@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All runs, one after another: what is left to do, how long it will take, and a file that knows what was done."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from .figures import Figure, Record, Spread, figures_of
+from .platforms import MODELS_ON, PLATFORMS, ROOT, SCENARIOS, Traits, profile_of, traits_of
+from .runs import MODEL_CASE, Key, Run, RunError, perform, plan
+
+MODEL_POLICIES = ("observe", "percall", "auto")
+ATTEMPTS = 2
+Oracles = dict[tuple[str, str], dict[str, object]]
+
+
+@dataclass
+class Wanted:
+    """What is asked for."""
+
+    platforms: Sequence[str]
+    scenarios: Sequence[str]
+    policies: Sequence[str]
+    models: Sequence[str]
+    repeat: int = 1
+    quick: bool = False
+
+    def traits(self) -> dict[str, Traits]:
+        """Of each scenario."""
+        return {name: traits_of((SCENARIOS / f"{name}.scn").read_text()) for name in self.scenarios}
+
+    def runs(self) -> list[Run]:
+        """In the order in which they are made: what is compared follows one another."""
+        traits, found = self.traits(), []
+        policies = list(dict.fromkeys(["observe", *self.policies]))
+        for platform in self.platforms:
+            cases = [(name, policies, traits[name].same) for name in self.scenarios]
+            if platform == MODELS_ON:
+                of_models = [policy for policy in MODEL_POLICIES if policy in policies]
+                cases += [(MODEL_CASE + model, of_models, True) for model in self.models]
+            for case, mine, same in cases:
+                for repeat in range(self.repeat):
+                    found += [plan(platform, case, policy, repeat, same, self.quick) for policy in mine]
+        return found
+
+
+@dataclass
+class Journal:
+    """Runs that were made, a line each: a sweep that was interrupted goes on from it."""
+
+    path: Path
+    records: dict[Key, Record] = field(default_factory=dict)
+    missing: dict[Key, str] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """What an earlier sweep left; a line cut off by an interruption is ignored."""
+        if not self.path.exists():
+            return
+        text = self.path.read_text()
+        if text and not text.endswith("\n"):
+            self.path.write_text(text + "\n")  # what is added next has a line of its own
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry["record"]:
+                self.records[tuple(entry["key"])] = Record(**entry["record"])
+
+    def start(self) -> None:
+        """Anew; the runs of the sweep before are set aside, for they took hours."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and self.path.stat().st_size:
+            self.path.replace(self.path.with_suffix(".before"))
+        self.path.write_text("")
+
+    def add(self, run: Run, record: Record | None, why: str, seconds: float) -> None:
+        """Note what became of a run, with how busy the machine was."""
+        if record:
+            self.records[run.key] = record
+        else:
+            self.missing[run.key] = why
+        entry: dict[str, object] = {"key": run.key, "record": asdict(record) if record else None, "missing": why}
+        entry |= {"seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 2)}
+        entry["date"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def sweep(wanted: Wanted, out: Path, journal: Journal, profiles: Path, oracles: Oracles) -> dict[str, Figure]:
+    """Make all runs that the journal lacks; `out` holds the figures of those made so far."""
+    traits, runs = wanted.traits(), wanted.runs()
+    left = [run for run in runs if run.key not in journal.records]
+    work_done, spent_s = 0, 0.0
+    platform_profiles: dict[str, str] = {}
+    for number, run in enumerate(left):
+        if run.platform not in platform_profiles:
+            platform_profiles[run.platform] = profile_of(run.platform, profiles)
+        before_s = time.monotonic()
+        record, why = _attempt(run, platform_profiles[run.platform])
+        took_s = time.monotonic() - before_s
+        journal.add(run, record, why, took_s)
+        spent_s += took_s
+        work_done += _work(run)
+        rest_s = spent_s / work_done * sum(_work(each) for each in left[number + 1 :])
+        said = f"{record.joules_per_iteration:.3f} J, {_median(record.step_ms):.2f} ms" if record else f"MISSING: {why}"
+        if record and record.remark:
+            said += f" ({record.remark})"
+        print(
+            f"# [{number + 1}/{len(left)}] {run.platform} {run.case} {run.policy}: {said}; "
+            f"{took_s:.0f} s, {_duration(rest_s)} left",
+            file=sys.stderr,
+            flush=True,
+        )
+        _write(out, figures_of(_chosen(runs, journal), traits, oracles))
+    figures = figures_of(_chosen(runs, journal), traits, oracles)
+    figures["policies.runs_missing"] = Spread(len(journal.missing), None, None, len(runs)).figure("runs")
+    _write(out, figures)
+    return figures
+
+
+def _chosen(runs: Sequence[Run], journal: Journal) -> list[Record]:
+    return [journal.records[run.key] for run in runs if run.key in journal.records]
+
+
+def _attempt(run: Run, profile: str) -> tuple[Record | None, str]:
+    """The run, a second time if the first fails; else why it is missing."""
+    why = ""
+    for _ in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="powerccl-policies-") as folder:
+            try:
+                return perform(run, profile, Path(folder)), ""
+            except RunError as error:
+                why = str(error)
+                print(f"# {run.platform} {run.case} {run.policy} failed: {why}", file=sys.stderr, flush=True)
+    return None, why
+
+
+def _work(run: Run) -> int:
+    """How long runs take beside each other: iterations, those of models six times as long, and starting."""
+    each = 6 if run.case.startswith(MODEL_CASE) else 1
+    return (run.warm_up + run.iterations) * each + 50
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _write(path: Path, figures: Mapping[str, Figure]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(figures, indent=1) + "\n")
+    partial.replace(path)
+
+
+def find_oracles(wanted: Wanted, folder: Path, schedules: bool = True) -> Oracles:
+    """What bench.oracle says; computed where its file in `folder` lacks a scenario or is older than its sources."""
+    sources = [*(ROOT / "bench/oracle").glob("*.py"), *(ROOT / "native/emulator/platforms").glob("*.conf")]
+    sources += [SCENARIOS / f"{name}.scn" for name in wanted.scenarios]
+    newest = max(source.stat().st_mtime for source in sources)
+    found: Oracles = {}
+    for platform in wanted.platforms if wanted.scenarios else []:
+        path = folder / f"{platform}.json"
+        fresh = path.exists() and path.stat().st_mtime > newest
+        mine = read_oracles(path) if fresh else {}
+        lacking = [name for name in wanted.scenarios if (platform, name) not in mine]
+        if lacking:
+            print(f"# the oracle of {platform}: {', '.join(lacking)}", file=sys.stderr, flush=True)
+            mine |= _compute(platform, lacking, folder, schedules)
+            folder.mkdir(parents=True, exist_ok=True)
+            scenarios = {name: each for (_, name), each in mine.items()}
+            path.write_text(json.dumps({"platforms": {PLATFORMS[platform]: scenarios}}, indent=1) + "\n")
+        found |= mine
+    return found
+
+
+def _compute(platform: str, scenarios: Sequence[str], folder: Path, schedules: bool) -> Oracles:
+    """By its own command, so that a scenario that it cannot solve costs only that one."""
+    found: Oracles = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for scenario in scenarios:
+        out = folder / f"{platform}-{scenario}.part.json"
+        command = [sys.executable, "-m", "bench.oracle", "--platform", PLATFORMS[platform], "--out", str(out)]
+        command += ([] if schedules else ["--no-schedules"]) + [str(SCENARIOS / f"{scenario}.scn")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and out.exists():
+            found |= read_oracles(out)
+        else:
+            words = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            print(f"# no oracle of {scenario} on {platform}: {words}", file=sys.stderr, flush=True)
+        out.unlink(missing_ok=True)
+    return found
+
+
+def read_oracles(path: Path) -> Oracles:
+    """A file of `python -m bench.oracle --out`, by the names that platforms have here."""
+    names = {spec: name for name, spec in PLATFORMS.items()}
+    platforms = json.loads(path.read_text())["platforms"]
+    return {
+        (names[spec], scenario): found
+        for spec, scenarios in platforms.items()
+        if spec in names
+        for scenario, found in scenarios.items()
+    }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/nccl/door.h"
+
+#include <new>
+
+namespace powerccl::nccl {
+namespace {
+
+// Constructed when the first communicator comes, so that a process that loads the library and never communicates pays
+// nothing; never destroyed, because NCCL's threads may outlive everything.
+alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
+std::atomic<bool> g_plugin_came{false}, g_api_came{false};
+
+void forked_child() {
+  if (Runtime* its = runtime()) its->forked_child();
+}
+
+__attribute__((destructor)) void library_ends() {
+  if (Runtime* its = runtime()) its->shut_down();
+}
+
+}  // namespace
+
+constinit std::atomic<Runtime*> g_runtime{nullptr};
+constinit Cuda g_cuda;
+constinit pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+Runtime* open_runtime() {
+  Runtime* its = g_runtime.load(std::memory_order_acquire);
+  if (its != nullptr) return its;
+  its = new (g_storage) Runtime();
+  g_cuda = find_cuda();
+  pthread_atfork(nullptr, nullptr, forked_child);
+  g_runtime.store(its, std::memory_order_release);
+  return its;
+}
+
+bool plugin_came() {
+  return g_plugin_came.load(std::memory_order_acquire);
+}
+void set_plugin_came() {
+  g_plugin_came.store(true, std::memory_order_release);
+}
+bool api_came() {
+  return g_api_came.load(std::memory_order_acquire);
+}
+void set_api_came() {
+  g_api_came.store(true, std::memory_order_release);
+}
+
+int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
+  return g_cuda.launch_host_func(stream, callback, data);
+}
+
+}  // namespace powerccl::nccl

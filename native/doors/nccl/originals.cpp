@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/nccl/originals.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+
+namespace powerccl::nccl {
+namespace {
+
+constexpr const char* kDriverNames[] = {"libcuda.so.1", nullptr};
+constexpr const char* kRuntimeNames[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", nullptr};
+constexpr const char* kNcclNames[] = {"libnccl.so.2", nullptr};
+
+const char* const* names_of(Library library) {
+  if (library == Library::kDriver) return kDriverNames;
+  return library == Library::kRuntime ? kRuntimeNames : kNcclNames;
+}
+
+struct Object {
+  uintptr_t address;
+  uintptr_t begin = 0, end = 0;
+};
+
+int look_for_object(dl_phdr_info* info, size_t, void* data) {
+  Object* wanted = static_cast<Object*>(data);
+  uintptr_t begin = UINTPTR_MAX, end = 0;
+  bool inside = false;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& segment = info->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD) continue;
+    const uintptr_t from = info->dlpi_addr + segment.p_vaddr, to = from + segment.p_memsz;
+    if (from < begin) begin = from;
+    if (to > end) end = to;
+    inside = inside || (wanted->address >= from && wanted->address < to);
+  }
+  if (!inside) return 0;
+  wanted->begin = begin;
+  wanted->end = end;
+  return 1;
+}
+
+bool is_ours(const void* function) {
+  Dl_info ours = {}, its = {};
+  return dladdr(reinterpret_cast<const void*>(&names_of), &ours) != 0 && dladdr(function, &its) != 0 &&
+         ours.dli_fbase == its.dli_fbase;
+}
+
+// In the object that calls and what it is linked with. What was found must stay loaded, whoever called it may go.
+void* linked_with(const void* caller, const char* name) {
+  Dl_info info = {};
+  link_map* map = nullptr;
+  if (dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 || map == nullptr) return nullptr;
+  // The program itself has no name, and its scope is everybody's, with us in front.
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return nullptr;
+  void* object = dlopen(map->l_name, RTLD_NOLOAD | RTLD_LAZY);
+  if (object == nullptr) return nullptr;
+  void* found = dlsym(object, name);
+  if (found == nullptr || is_ours(found) || dladdr(found, &info) == 0 ||
+      dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY) == nullptr) {
+    found = nullptr;
+  }
+  dlclose(object);
+  return found;
+}
+
+}  // namespace
+
+void* find_original(const char* name, Library library) {
+  void* found = dlsym(RTLD_NEXT, name);
+  if (found != nullptr && !is_ours(found)) return found;
+  for (const char* const* each = names_of(library); *each != nullptr; ++each) {
+    void* object = dlopen(*each, RTLD_NOLOAD | RTLD_LAZY);
+    found = object != nullptr ? dlsym(object, name) : nullptr;
+    if (found != nullptr && !is_ours(found)) return found;
+  }
+  return nullptr;
+}
+
+void* Original::look_up() {
+  void* found = find_original(name_, library_);
+  if (found != nullptr) found_.store(found, std::memory_order_relaxed);
+  return found;
+}
+
+void* Original::look_up_for(const void* caller) {
+  void* found = linked_with(caller, name_);
+  if (found == nullptr) found = find_original(name_, library_);
+  if (found == nullptr) return nullptr;
+  Object object{reinterpret_cast<uintptr_t>(caller)};
+  if (dl_iterate_phdr(look_for_object, &object) == 0) return found;
+  const uint32_t place = next_caller_.fetch_add(1, std::memory_order_relaxed);
+  if (place >= kCallers) return found;  // callers beyond are looked up each time
+  callers_[place].function.store(found, std::memory_order_relaxed);
+  callers_[place].begin.store(object.begin, std::memory_order_relaxed);
+  callers_[place].end.store(object.end, std::memory_order_release);
+  return found;
+}
+
+}  // namespace powerccl::nccl

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's functions that we stand before: look up, guard, delegate. NCCL calls some of its own through the same names;
+// what comes from inside passes straight through.
+#include "doors/nccl/api_calls.h"
+#include "doors/nccl/api_communicators.h"
+#include "doors/nccl/originals.h"
+#include "doors/nccl/preload_abi.h"
+#include "doors/nccl/thread.h"
+
+namespace powerccl::nccl {
+namespace {
+
+template <typename Real>
+int from_inside(const Real& real) {
+  const Inside inside;
+  return real();
+}
+
+// What is ours before and after NCCL's part: unseen, and without a trace in errno.
+template <typename Ours>
+void ours(const Ours& does) {
+  const KeepErrno keep;
+  const Inside inside;
+  does();
+}
+
+template <typename Real>
+int around_call(const ApiCall& call, const Real& real) {
+  const bool alone = t_thread.group_depth == 0;
+  ours([&] {
+    if (alone) forget_calls();
+    call_made(call);
+    if (alone) launch_begins();
+  });
+  const int result = from_inside(real);
+  if (alone) ours([&] { launch_ended(result); });
+  return result;
+}
+
+template <typename Real>
+int around_coming(void** slot, uint64_t id, const Real& real) {
+  ours([&] { communicator_coming(slot, id); });
+  const int result = from_inside(real);
+  if (t_thread.group_depth == 0) ours([&] { communicators_came(result); });
+  return result;
+}
+
+struct Others {
+#define POWERCCL_OTHER(name, ...) \
+  template <typename Real>        \
+  static int name(const Real& real __VA_OPT__(, ) __VA_ARGS__)
+
+  POWERCCL_OTHER(ncclGroupStart) {
+    if (t_thread.group_depth++ == 0) ours(forget_calls);
+    return from_inside(real);
+  }
+  POWERCCL_OTHER(ncclGroupEnd) {
+    if (t_thread.group_depth == 0) return from_inside(real);
+    const bool outermost = --t_thread.group_depth == 0;
+    if (outermost) ours(launch_begins);
+    const int result = from_inside(real);
+    if (outermost) {
+      ours([&] {
+        communicators_came(result);
+        launch_ended(result);
+      });
+    }
+    return result;
+  }
+  POWERCCL_OTHER(ncclGroupSimulateEnd, void*) {
+    if (t_thread.group_depth > 0) --t_thread.group_depth;
+    if (t_thread.group_depth == 0) ours([] { launch_ended(kNcclInvalidUsage); });
+    return from_inside(real);
+  }
+  POWERCCL_OTHER(ncclCommInitRank, void** comm, int, const UniqueId& id, int) {
+    return around_coming(comm, id_of(id), real);
+  }
+  POWERCCL_OTHER(ncclCommInitRankConfig, void** comm, int, const UniqueId& id, int, void*) {
+    return around_coming(comm, id_of(id), real);
+  }
+  POWERCCL_OTHER(ncclCommInitRankScalable, void** comm, int, int, int ids, const UniqueId* id, void*) {
+    return around_coming(comm, ids > 0 && id != nullptr ? id_of(*id) : 0, real);
+  }
+  POWERCCL_OTHER(ncclCommInitAll, void** comm, int devices, const int*) {
+    const uint64_t id = id_of_all();
+    ours([&] {
+      for (int i = 0; comm != nullptr && i < devices; ++i) communicator_coming(comm + i, id);
+    });
+    const int result = from_inside(real);
+    if (t_thread.group_depth == 0) ours([&] { communicators_came(result); });
+    return result;
+  }
+  POWERCCL_OTHER(ncclCommSplit, void* parent, int color, int, void** comm, void*) {
+    return around_coming(comm, id_of_split(parent, color), real);
+  }
+  POWERCCL_OTHER(ncclCommFinalize, void*) { return from_inside(real); }
+  POWERCCL_OTHER(ncclCommDestroy, void* comm) {
+    Communicator* const communicator = communicator_taken(comm);
+    const int result = from_inside(real);
+    ours([&] { communicator_gone(communicator); });
+    return result;
+  }
+  // What is aborted may never end: its clock is given back first.
+  POWERCCL_OTHER(ncclCommAbort, void* comm) {
+    ours([&] { communicator_gone(communicator_taken(comm)); });
+    return from_inside(real);
+  }
+};
+
+}  // namespace
+}  // namespace powerccl::nccl
+
+using namespace powerccl::nccl;
+
+#define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
+// NOLINTBEGIN(bugprone-macro-parentheses): parameter lists and argument lists come with theirs
+#define POWERCCL_REAL(name, parameters)                                                               \
+  static Original original{#name, Library::kNccl};                                                    \
+  auto* const real = reinterpret_cast<int(*) parameters>(original.find(__builtin_return_address(0))); \
+  if (real == nullptr) return kNcclInvalidUsage
+
+#define POWERCCL_NCCL_COLLECTIVE(name, pattern, parameters, arguments, root_)                                      \
+  POWERCCL_EXPORT int name parameters {                                                                            \
+    POWERCCL_REAL(name, parameters);                                                                               \
+    if (t_thread.inside) return real arguments;                                                                    \
+    return around_call({comm, stream, pattern, false, false, type, root_, count}, [&] { return real arguments; }); \
+  }
+
+#define POWERCCL_NCCL_EXCHANGE(name, is_send, parameters, arguments)                             \
+  POWERCCL_EXPORT int name parameters {                                                          \
+    POWERCCL_REAL(name, parameters);                                                             \
+    if (t_thread.inside) return real arguments;                                                  \
+    return around_call({comm, stream, POWERCCL_PATTERN_UNKNOWN, true, is_send, type, -1, count}, \
+                       [&] { return real arguments; });                                          \
+  }
+
+#define POWERCCL_UNPACK(...) __VA_OPT__(, ) __VA_ARGS__
+#define POWERCCL_NCCL_OTHER(name, parameters, arguments)                           \
+  POWERCCL_EXPORT int name parameters {                                            \
+    POWERCCL_REAL(name, parameters);                                               \
+    if (t_thread.inside) return real arguments;                                    \
+    return Others::name([&] { return real arguments; } POWERCCL_UNPACK arguments); \
+  }
+
+// NOLINTEND(bugprone-macro-parentheses)
+
+#include "doors/nccl/preload_functions.def"

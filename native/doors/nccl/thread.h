@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread is in the middle of, as functions that stand before others see it.
+#ifndef POWERCCL_DOORS_NCCL_THREAD_H
+#define POWERCCL_DOORS_NCCL_THREAD_H
+#include <errno.h>
+
+#include "doors/nccl/door.h"
+
+namespace powerccl::nccl {
+
+struct Thread {
+  // In a library's function that we stand before, or in our own work: what is called from there is not the job's.
+  bool inside = false;
+  uint32_t group_depth = 0;  // of NCCL's groups
+  StreamOfCall stream;
+};
+extern constinit thread_local Thread t_thread;
+
+class Inside {
+ public:
+  Inside() { t_thread.inside = true; }
+  ~Inside() { t_thread.inside = false; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+// The caller's errno, whatever happens in between.
+class KeepErrno {
+ public:
+  KeepErrno() : error_(errno) {}
+  ~KeepErrno() { errno = error_; }
+  KeepErrno(const KeepErrno&) = delete;
+  KeepErrno& operator=(const KeepErrno&) = delete;
+
+ private:
+  int error_;
+};
+
+// The streams and events of the job, where there is anything to be told of them here and now. Costs a load where not.
+inline Streams* watched() {
+  Runtime* its = g_runtime.load(std::memory_order_acquire);
+  if (its == nullptr || t_thread.inside) return nullptr;
+  return its->streams();
+}
+
+// The number that the runtime knows a stream by.
+inline uint64_t key_of(void* stream) {
+  const uint64_t handle = reinterpret_cast<uint64_t>(stream);
+  if (handle > 2) return handle;
+  int device = 0;
+  if (g_cuda.ctx_get_device != nullptr) g_cuda.ctx_get_device(&device);
+  return Streams::key(handle, device, static_cast<uint64_t>(pthread_self()));
+}
+
+}  // namespace powerccl::nccl
+#endif

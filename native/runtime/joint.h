@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
+// with. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run folder is
+// all that passes between them, and nobody waits for anybody.
+#ifndef POWERCCL_RUNTIME_JOINT_H
+#define POWERCCL_RUNTIME_JOINT_H
+#include <stdint.h>
+
+#include <atomic>
+
+namespace powerccl {
+
+struct Mode {
+  bool control = true;  // nothing is managed
+  uint32_t mhz = 0;     // outside of windows; 0: the default
+};
+
+// Lies in the page, which is all zero to begin with.
+class Joint {
+ public:
+  // Whether the one with this number (never 0) leads: nobody did, or whoever did has been silent for too long.
+  bool lead(uint64_t self, uint64_t now_ns, uint64_t patience_ns) {
+    uint64_t leader = leader_.load(std::memory_order_acquire);
+    if (leader == self) return true;
+    const uint64_t said_ns = said_ns_.load(std::memory_order_relaxed);
+    if (leader != 0 && (now_ns < said_ns || now_ns - said_ns < patience_ns)) return false;
+    if (!leader_.compare_exchange_strong(leader, self, std::memory_order_acq_rel)) return false;
+    said_ns_.store(now_ns, std::memory_order_relaxed);
+    return true;
+  }
+  // `mode` is for iterations that begin from `from_ns` on; what was said before holds until then.
+  void say(const Mode& mode, uint64_t from_ns, uint64_t now_ns) {
+    const uint64_t said = kSaid | (mode.control ? kControl : 0) | mode.mhz;
+    const uint64_t before = next_.load(std::memory_order_relaxed);
+    now_.store(before, std::memory_order_release);
+    from_ns_.store(from_ns, std::memory_order_release);
+    next_.store(said, std::memory_order_release);
+    said_ns_.store(now_ns, std::memory_order_relaxed);
+  }
+  // For an iteration that begins then. Nothing was said yet: nothing is managed. Read while it is being said it may be
+  // the mode before, for one iteration.
+  Mode mode_at(uint64_t begin_ns) const {
+    const bool next = begin_ns >= from_ns_.load(std::memory_order_acquire);
+    const uint64_t said = (next ? next_ : now_).load(std::memory_order_acquire);
+    return {(said & kSaid) == 0 || (said & kControl) != 0, static_cast<uint32_t>(said)};
+  }
+
+ private:
+  static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62;
+  std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
+};
+
+// The page of this host in the run folder, made if it is not there. Null: it cannot be had, and each rank goes by what
+// it sees itself.
+Joint* open_joint(const char* run_folder);
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exposed communication: when a GPU did nothing but communicate.
+
+Streams that compute say so themselves where marks were recorded (records WAIT). Without them it is estimated from
+power: a GPU that only communicates draws what communication draws, one that computes beside it draws more. The mean
+power of each operation of the iteration comes from a regression of the sampled energy on the time spent in each; how
+far it lies between the two is the share that was exposed, taken to be the operation's end: computation waits for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.energy import EnergyCurve
+
+WAITS, ESTIMATED, NONE = "waits", "estimated", "none"
+BUSY_STREAM = 0.2  # a stream that waits less than this often, against the one that waits most, is not what computes
+MOST_OPERATIONS = 48  # of an iteration; more of them are not told apart
+AGES_NS = (15_000_000, 30_000_000, 60_000_000)  # computation's power is told apart by how long it has lasted
+LATE_UPDATES, LATE_TRIES = 1.0, 21  # readings are looked for up to so many updates late, in so many steps
+MIN_STEPS = 20  # of energy, below which a regression says nothing
+
+
+@dataclass
+class Exposure:
+    """`exposed[gpu]`: sorted disjoint intervals, host ns. `source` is WAITS, ESTIMATED or NONE; `why` says it in words.
+
+    `uncertainty_pct`: of the exposed time, how far an estimate may be off (standard error).
+    """
+
+    exposed: dict[str, iv.Intervals]
+    source: str
+    why: str = ""
+    uncertainty_pct: float = 0.0
+
+
+def exposure(
+    waits: pl.DataFrame, kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None
+) -> Exposure:
+    """Exposed communication of each GPU: from traces.tables.waits, else estimated from kernels and energy curves.
+
+    `alone_watts`: what a GPU draws that only communicates, of the platform's profile; None: not known.
+    """
+    if len(waits):
+        return Exposure(from_waits(waits), WAITS, "computation's own waits, as its streams told them")
+    if not len(kernels):
+        return Exposure({}, NONE, "no kernel was timed")
+    return _estimated(kernels, curves, alone_watts)
+
+
+def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
+    """When all computing streams of a GPU stalled: the union of a stream's waits, intersected over its streams."""
+    found: dict[str, iv.Intervals] = {}
+    for (gpu,), rows in waits.group_by(["gpu"]):
+        streams = rows.group_by("rank", "stream").agg(pl.len(), pl.col("stall_ns"), pl.col("resume_ns"))
+        busiest = streams["len"].to_numpy().max()
+        common: iv.Intervals | None = None
+        for count, stalls, resumes in streams.select("len", "stall_ns", "resume_ns").iter_rows():
+            if count < BUSY_STREAM * busiest:
+                continue
+            stalled = iv.union(stalls, resumes)
+            common = stalled if common is None else intersection(common, stalled)
+        found[str(gpu)] = common if common is not None else iv.EMPTY
+    return found
+
+
+def intersection(one: iv.Intervals, other: iv.Intervals) -> iv.Intervals:
+    """Times in both sets."""
+    if not len(one) or not len(other):
+        return iv.EMPTY
+    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
+    middle = edges[:-1] + np.diff(edges) // 2
+    both = iv.contains(one, middle) & iv.contains(other, middle)
+    return iv.union(edges[:-1][both], edges[1:][both])
+
+
+def period(labels: list[str], start_ns: npt.NDArray[np.int64], most: int = MOST_OPERATIONS) -> int:
+    """After how many operations the sequence repeats itself, 0: never within `most`.
+
+    Both what is communicated and how far apart must repeat: four equal buckets make an iteration, not one.
+    """
+    names = np.unique(np.array(labels), return_inverse=True)[1]
+    for length in range(1, min(most, len(names) // 4) + 1):
+        if (names[length:] == names[:-length]).mean() < 0.97:
+            continue
+        apart = start_ns[length:] - start_ns[:-length]
+        usual = float(np.median(apart))
+        if float(np.mean(np.abs(apart - usual) < 0.05 * usual)) > 0.9:
+            return length
+    return 0
+
+
+def aligned(
+    waits: pl.DataFrame, kernels: pl.DataFrame, curves: dict[str, EnergyCurve]
+) -> tuple[dict[str, EnergyCurve], float]:
+    """The curves moved back by how late their readings are, ms: by where power fits best what ran.
+
+    A sensor is read as it was at its last update, which an evenly sampled run never finds out by itself.
+    """
+    states = _states(waits, kernels)
+    states = {gpu: parts for gpu, parts in states.items() if gpu in curves}
+    if not states:
+        return curves, 0.0
+    best: tuple[float, int] | None = None
+    reach_ns = max(curves[gpu].update_ns for gpu in states) * LATE_UPDATES
+    for late_ns in np.linspace(0, reach_ns, LATE_TRIES).astype(np.int64).tolist():
+        seconds, energy = _steps(states, {gpu: _earlier(curves[gpu], late_ns) for gpu in states})
+        if len(energy) < max(MIN_STEPS, 2 * seconds.shape[1]):
+            return curves, 0.0
+        watts = np.linalg.lstsq(seconds, energy, rcond=None)[0]
+        left = float(np.mean((energy - seconds @ watts) ** 2))
+        if best is None or left < best[0]:
+            best = (left, late_ns)
+    if best is None:
+        return curves, 0.0
+    return {gpu: _earlier(curve, best[1]) for gpu, curve in curves.items()}, best[1] / 1e6
+
+
+def _states(waits: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, list[iv.Intervals]]:
+    """What is told apart on each GPU: stalled, and computing beside communication; without waits, kinds of kernels."""
+    found: dict[str, list[iv.Intervals]] = {}
+    if len(waits):
+        for gpu, stalled in from_waits(waits).items():
+            rows = kernels.filter(pl.col("gpu") == gpu)
+            busy = iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
+            hidden = intersection(busy, without(stalled, int(busy[0, 0]), int(busy[-1, 1]))) if len(busy) else busy
+            found[gpu] = [stalled, hidden]
+        return found
+    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"])}
+    kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
+    count = 1 + max((int(k.max()) for k in kinds.values() if len(k)), default=-1)
+    for gpu, rows in per_gpu.items():
+        start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+        # Where kernels overlap, the later one has the time: it is what the earlier one's end leads to.
+        cut = np.minimum(stop, np.append(start[1:], np.iinfo(np.int64).max))
+        found[gpu] = [iv.union(start[kinds[gpu] == kind], cut[kinds[gpu] == kind]) for kind in range(count)]
+    return found
+
+
+def by_age(intervals: iv.Intervals) -> list[iv.Intervals]:
+    """The set in parts by how long each interval has lasted: power governors take their time."""
+    edges = [0, *AGES_NS, np.iinfo(np.int64).max // 4]
+    start, stop = intervals[:, 0], intervals[:, 1]
+    return [iv.union(np.minimum(start + young, stop), np.minimum(start + old, stop)) for young, old in pairwise(edges)]
+
+
+def without(intervals: iv.Intervals, start_ns: int, stop_ns: int) -> iv.Intervals:
+    """The part of [start_ns, stop_ns) that is not in the set."""
+    inside = iv.clip(intervals, start_ns, stop_ns)
+    return iv.union(np.append(start_ns, inside[:, 1]), np.append(inside[:, 0], stop_ns))
+
+
+def _earlier(curve: EnergyCurve, by_ns: int) -> EnergyCurve:
+    return replace(curve, time_ns=curve.time_ns - by_ns)
+
+
+def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None) -> Exposure:
+    """One kind an operation of the iteration; GPUs share the kinds, and all their energy steps make one regression."""
+    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"]) if str(gpu) in curves}
+    kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
+    states = {gpu: parts for gpu, parts in _states(kernels.clear(), kernels).items() if gpu in per_gpu}
+    seconds, energy = _steps(states, curves)
+    columns = seconds.shape[1]
+    count = columns - len(AGES_NS) - 1
+    everything = {
+        gpu: iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()) for gpu, rows in per_gpu.items()
+    }
+    said = "no marks of computation were recorded"
+    if len(energy) < max(MIN_STEPS, 2 * columns) or alone_watts is None:
+        reason = "too few samples of energy" if alone_watts is not None else "the profile knows no power"
+        return Exposure(everything, ESTIMATED, f"{said} and {reason}: all communication counts as exposed", 100.0)
+    # A little pull to the overall mean keeps kinds that hardly occur alone from swinging against each other.
+    mean = float(energy.sum() / seconds.sum())
+    pull = 0.05 * float(np.sqrt((seconds**2).sum(axis=0).mean()))
+    rows = np.vstack([seconds, pull * np.eye(columns)])
+    watts = np.linalg.lstsq(rows, np.concatenate([energy, np.full(columns, pull * mean)]), rcond=None)[0]
+    residual = float(np.std(energy - seconds @ watts))
+    error = residual * np.sqrt(np.abs(np.diag(np.linalg.pinv(rows.T @ rows))))
+    elsewhere = float(np.average(watts[count:], weights=np.maximum(seconds[:, count:].sum(axis=0), 1e-9)))
+    # What the kinds themselves draw at least is closer to this run's temperature than the profile is.
+    least = float(np.min(watts[:count])) if count else alone_watts
+    alone = min(alone_watts, least) if least > 0.85 * alone_watts else alone_watts
+    alone = max(alone, least) if least < 1.1 * alone_watts else alone
+    if elsewhere < 1.1 * alone:
+        why = f"{said}; computing draws no more than communicating: all communication counts as exposed"
+        return Exposure(everything, ESTIMATED, why, 100.0)
+    share = np.clip((elsewhere - watts[:count]) / (elsewhere - alone), 0.0, 1.0)
+    share[share < 0.1] = 0.0
+    share[share > 0.9] = 1.0
+    exposed = {gpu: _tails(rows, share[kinds[gpu]]) for gpu, rows in per_gpu.items()}
+    weight = seconds[:, :count].sum(axis=0)
+    total = float((weight * share).sum())
+    doubt = float(np.sqrt(((weight * error[:count] / (elsewhere - alone)) ** 2).sum()))
+    why = f"{said}: estimated from the power sampled while each of {count} operations of an iteration ran"
+    return Exposure(exposed, ESTIMATED, why, min(100.0, 100 * doubt / total) if total > 0 else 0.0)
+
+
+def _kinds(rows: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """Which kind each kernel is: its place in the iteration where that repeats, else its pattern and size class."""
+    labels = [f"{pattern} {comm}" for pattern, comm in rows.select("pattern", "comm").iter_rows()]
+    length = period(labels, rows["start_ns"].to_numpy())
+    if length:
+        return np.arange(len(labels), dtype=np.int64) % length
+    sizes = [f"{label} {size}" for label, size in zip(labels, rows["size_class"].to_list(), strict=True)]
+    return np.asarray(np.unique(np.array(sizes), return_inverse=True)[1], dtype=np.int64)
+
+
+def _steps(
+    states: dict[str, list[iv.Intervals]], curves: dict[str, EnergyCurve]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Seconds of each state, then of none of them by age, and joules, of each step of the curves.
+
+    Of the time from a GPU's first state to its last one's end, all GPUs below each other.
+    """
+    tables: list[npt.NDArray[np.float64]] = []
+    energies: list[npt.NDArray[np.float64]] = []
+    for gpu, parts in states.items():
+        busy = iv.union(*np.concatenate(parts).T) if any(len(part) for part in parts) else iv.EMPTY
+        curve = curves.get(gpu)
+        if curve is None or not len(busy):
+            continue
+        inside = (curve.time_ns >= busy[0, 0]) & (curve.time_ns <= busy[-1, 1])
+        time, joules = curve.time_ns[inside], curve.joules[inside]
+        if len(time) < 3:
+            continue
+        everything = [*parts, *by_age(without(busy, int(busy[0, 0]), int(busy[-1, 1])))]
+        tables.append(np.column_stack([np.diff(iv.covered_before(part, time)) / 1e9 for part in everything]))
+        energies.append(np.diff(joules))
+    width = max((len(parts) for parts in states.values()), default=0) + 1 + len(AGES_NS)
+    if not tables:
+        return np.zeros((0, width)), np.zeros(0)
+    return np.vstack(tables), np.concatenate(energies)
+
+
+def _tails(rows: pl.DataFrame, share: npt.NDArray[np.float64]) -> iv.Intervals:
+    start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+    return iv.union(stop - np.rint((stop - start) * share).astype(np.int64), stop)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl whatif`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.analysis.whatif_findings import WhatIf
+    from powerccl.analysis.whatif_platform import ClockPlatform
+    from powerccl.platforms.schema import PlatformProfile
+    from powerccl.traces.folder import RunData
+
+
+@click.command("whatif")
+@click.argument("name", metavar="RUN")
+@click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile.  [default: the run's own]")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0.1, 50),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Most that the policies phase, job and auto may slow the job.",
+)
+@click.option("--call-us", type=click.FloatRange(min=0), help="One clock call.  [default: the profile's]")
+@click.option(
+    "--transition-us",
+    type=click.FloatRange(min=0),
+    help="From the call's return until the clock follows.  [default: the profile's]",
+)
+@click.option(
+    "--overhead",
+    type=click.Choice(["measured", "published"]),
+    default="measured",
+    show_default=True,
+    help="Overhead points of percall: the profile's own or PCCL's.",
+)
+@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
+@click.option("--gpus", "of_gpus", is_flag=True, help="Show each GPU.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings there (-: stdout).")
+def command(
+    name: str,
+    platform: str,
+    budget: float,
+    call_us: float | None,
+    transition_us: float | None,
+    overhead: str,
+    runs_dir: Path,
+    of_gpus: bool,
+    json_file: str,
+) -> int:
+    """Say what each clock policy would have saved of a recorded run, and what it would have cost.
+
+    RUN is a run folder of `powerccl run --policy observe`. No clock is touched: powers and times at other clocks come
+    from a platform profile, where and how long computation waited from the run.
+
+    \b
+    powerccl run -- torchrun train.py
+    powerccl whatif runs/20260101-120000-train --platform my-machine
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.analysis.whatif import what_if
+    from powerccl.platforms.store import load_profile
+    from powerccl.traces.folder import read_run
+
+    folder = next((path for path in (Path(name), runs_dir / name) if path.is_dir()), None)
+    if folder is None:
+        raise PowercclError(f"no run {name}", f"name a run folder, such as those in {runs_dir}/")
+    run = read_run(folder)
+    _check(run)
+    profile = load_profile(platform or _own(run))
+    replaced = _replaced(run)
+    clocks = clock_platform(
+        profile,
+        overhead,
+        replaced.get("set_clock_call_us") if call_us is None else call_us,
+        replaced.get("clock_transition_us") if transition_us is None else transition_us,
+    )
+    try:
+        found = what_if(run, clocks, budget)
+    except ValueError as error:
+        hint = "sample power: `powerccl run` without --interval-ms 0" if "power" in str(error) else _RECORD
+        raise PowercclError(f"{folder}: {error}", hint) from error
+    _show(found, of_gpus, json_file)
+    return 0
+
+
+_RECORD = (
+    "record the job with `powerccl run --policy observe -- ...`, on GPUs that communicate through NCCL 2.18 or later"
+)
+
+
+def _check(run: RunData) -> None:
+    """Refuse what nothing can be predicted from."""
+    if not run.ranks:
+        if run.mpi:
+            raise PowercclError(
+                f"{run.folder} is a run of MPI alone: no GPU communicated in it",
+                "clock policies are for NCCL; `powerccl run` says what waiting in MPI costs",
+            )
+        raise PowercclError(f"{run.folder} has no trace of NCCL", _RECORD)
+    from powerccl.traces import records
+
+    policies = {trace.policy for trace in run.ranks if trace.policy} - {"observe"}
+    changed = any(len(trace.kinds[records.CLOCK]) and not trace.dry for trace in run.ranks)
+    if policies and changed:
+        raise PowercclError(
+            f"{run.folder} was recorded under {', '.join(sorted(policies))}: its clocks were changed already",
+            "record the job with `powerccl run --policy observe -- ...`",
+        )
+
+
+def _own(run: RunData) -> str:
+    """The profile that the run names, or the emulated server's own, or that of GPUs like its."""
+    from powerccl.platforms.store import known_profiles, profile_for
+
+    info = run.info
+    for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
+        if name and (name in known_profiles() or Path(name).is_file()):
+            return name
+    names = [text for log in run.power for key, text in log.about.items() if key[:3] == "gpu" and key[-5:] == "_name"]
+    found = profile_for(names) if names and not run.emulated else None
+    if found is None:
+        raise PowercclError(
+            f"{run.folder} names no platform profile", "name one with --platform; `powerccl profile` makes one"
+        )
+    return found.name
+
+
+def _replaced(run: RunData) -> dict[str, float]:
+    """Numbers that replaced the emulated platform's own: `t4x8:clock_transition_us=20000` (powerccl run --emulate)."""
+    _, _, changes = (run.info.emulated if run.info else "").partition(":")
+    pairs = (change.partition("=")[::2] for change in changes.split(",") if "=" in change)
+    return {key.strip(): float(value) for key, value in pairs if value.strip().replace(".", "", 1).isdigit()}
+
+
+def clock_platform(
+    profile: PlatformProfile,
+    overhead: str = "measured",
+    call_us: float | None = None,
+    transition_us: float | None = None,
+) -> ClockPlatform:
+    """What a prediction needs of a profile; the two times replace the profile's own.
+
+    Raises:
+        PowercclError: the profile was made where clocks could not be set.
+    """
+    import numpy as np
+
+    from powerccl.analysis.whatif_platform import UNKNOWN_TRANSITION_US, ClockPlatform, Curve, Switch
+    from powerccl.platforms.policy_table import clock_ranges, overhead_bytes
+    from powerccl.platforms.schema import GpuPower
+
+    if not profile.clocks_set:
+        raise PowercclError(
+            f"platform profile '{profile.name}' was made where clocks could not be set ({profile.clocks_reason})",
+            "profile as root (`sudo powerccl profile`), or name another with --platform",
+        )
+    curves: dict[str, dict[int, Curve]] = {}
+    by_size: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    for point in profile.points:
+        watts = point.watts_per_gpu if point.watts_per_gpu is not None else float("nan")
+        time_us = min(point.time_us, point.time_low_us or point.time_us)
+        by_size.setdefault((point.pattern, point.size_bytes), []).append((point.clock_mhz, time_us, watts))
+    for (pattern, size), rows in by_size.items():
+        columns = np.array(sorted(rows), dtype=np.float64).T
+        curves.setdefault(pattern, {})[size] = Curve(columns[0], columns[1], columns[2])
+    cost = profile.clock_switch
+    call = call_us if call_us is not None else cost.call_us if cost else 5000.0
+    known = transition_us if transition_us is not None else cost.transition_us if cost else None
+    power = profile.gpu_power or GpuPower(provenance="")
+    spreads = [point.energy_uncertainty_pct for point in profile.points if point.energy_uncertainty_pct is not None]
+    found = ClockPlatform(
+        name=profile.name,
+        gpus=profile.gpus,
+        clock_max_mhz=profile.clock_max_mhz,
+        clocks_mhz=tuple(sorted({point.clock_mhz for point in profile.points})),
+        curves=curves,
+        managed=clock_ranges(profile),
+        overhead_bytes=overhead_bytes(profile, overhead),
+        switch=Switch(
+            call_us=call,
+            transition_us=UNKNOWN_TRANSITION_US if known is None else known,
+            asking_us=max(0.0, cost.latency_us - cost.call_us) if cost else 0.0,
+            transition_known=known is not None,
+        ),
+        idle_watts=power.idle_watts,
+        behind_watts=power.behind_watts,
+        kelvin_per_watt=power.kelvin_per_watt or 0.0,
+        leakage_watts_per_kelvin=power.leakage_watts_per_kelvin or 0.0,
+        spread_pct=float(np.median(spreads)) if spreads else 0.0,
+    )
+    return found.isothermal() if found.kelvin_per_watt else found
+
+
+def _show(found: WhatIf, of_gpus: bool, json_file: str) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from powerccl.reports.whatif import print_what_if
+
+    if json_file:
+        text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+        if json_file == "-":
+            sys.stdout.buffer.write(text)
+            sys.stdout.flush()
+        else:
+            try:
+                Path(json_file).write_bytes(text)
+            except OSError as error:
+                raise PowercclError(f"cannot write {json_file}: {error.strerror}", "name another file") from error
+    print_what_if(Console(stderr=json_file == "-", highlight=False), found, of_gpus)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a policy that learns came to, in plain lines."""
+
+from __future__ import annotations
+
+from powerccl.analysis.findings import PolicyOutcome, RunSummary
+from powerccl.reports.text import mhz, number
+
+LONGEST_CALLS = 2048  # of an iteration that is found (Rhythm::kLongest of native/runtime/rhythm.h)
+
+
+def policy_lines(summary: RunSummary) -> list[str]:
+    """What was managed and what it cost in time, or why nothing was; none where no policy learnt anything."""
+    found = summary.policy_outcome
+    if found is None:
+        return []
+    name = f"{found.policy}, dry" if found.dry else found.policy
+    if not found.calls:
+        return [f"{name}: {_no_iteration(summary, found)}"]
+    told = _slowdown(found)
+    lines = [f"{name}: {_managed(found) or _why_nothing(found)}{f' · {told}' if told else ''}"]
+    if found.paused:
+        budget = f" of {found.budget_pct:g} %" if found.budget_pct else ""
+        lines.append(f"the budget{budget} was exceeded: paused, nothing was managed when the job ended")
+    if found.too_short_s > found.covered_s:
+        if found.windows_most:
+            lines.append(_too_short(found))
+        if found.policy == "phase":
+            lines.append(
+                "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching"
+            )
+    return lines
+
+
+def _no_iteration(summary: RunSummary, found: PolicyOutcome) -> str:
+    if found.managed:
+        return f"{found.managed} iterations managed; behind them no iteration was found any more"
+    communication = summary.communication
+    if communication.captured_calls and not communication.calls:
+        return "nothing was managed: all calls are captured in CUDA graphs, whose replays are not seen"
+    return f"nothing was managed: no iteration was found, of up to {LONGEST_CALLS} calls, that repeats"
+
+
+def _managed(found: PolicyOutcome) -> str:
+    parts = []
+    if found.windows_most:
+        least, most = found.windows_least, found.windows_most
+        count = f"{least} to {most}" if least != most else f"{most}"
+        together = "of" if least == most == 1 else "of together" if least == most else "a GPU, on average"
+        covered = _of_iteration(found.covered_s, found.iteration_s)
+        parts.append(f"{count} window{'s' * (most != 1)} {together} {covered}")
+    if found.clock_mhz:
+        parts.append(f"{mhz(found.clock_mhz)} {'outside' if parts else 'throughout'}")
+    return ", ".join(parts)
+
+
+def _why_nothing(found: PolicyOutcome) -> str:
+    if found.paused:
+        return "nothing is managed"
+    reasons = []
+    if found.policy != "job":
+        reasons.append(
+            _too_short(found) if found.too_short_s else "no exposed communication was found that may run slower"
+        )
+    if found.policy != "phase" and not found.dry:
+        tried = "no lower clock for the whole job was found yet" if "clock" in found.parts else "no clock was tried yet"
+        reasons.append(tried)
+    return "nothing is managed: " + ", ".join(reasons or ["a dry run tries no clocks"])
+
+
+def _too_short(found: PolicyOutcome) -> str:
+    return f"{_of_iteration(found.too_short_s, found.iteration_s)} are exposed in stretches too short to switch clocks"
+
+
+def _slowdown(found: PolicyOutcome) -> str:
+    if not found.managed:
+        return f"{found.iterations} iterations seen"
+    # Iterations are counted anew when another rhythm is found, managed ones are not.
+    of = f" of {found.iterations}" if found.managed <= found.iterations else ""
+    counted = f"{found.managed}{of} iterations {'would have been ' * found.dry}managed"
+    low, high = found.slowdown_low_pct, found.slowdown_high_pct
+    if found.slowdown_pct is None or low is None or high is None:
+        return counted if found.dry or found.paused else f"{counted}, slowdown not judged yet"
+    return f"slowdown {_tenths(found.slowdown_pct)} % ({_tenths(low)} to {_tenths(high)}), {counted}"
+
+
+def _tenths(value: float) -> str:
+    return f"{round(value, 1) + 0:.1f}"  # no -0.0
+
+
+def _of_iteration(part_s: float, whole_s: float) -> str:
+    """`85.0 of 112 ms`."""
+    factor, unit = (1, "s") if whole_s >= 1 else (1e3, "ms")
+    return f"{number(part_s * factor)} of {number(whole_s * factor)} {unit}"

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl whatif` against what a policy then really does, on an emulated server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness import Powerccl
+from test_scenarios import replay
+
+
+def test_percall_saves_about_what_was_predicted(powerccl: Powerccl) -> None:
+    """All communication exposed, the host waiting ahead of it: nothing is left to chance but how long switches take."""
+    options = ("--emulate", "t4x8", "--platform", "t4x8", "--policy")
+    before = replay(powerccl, "exposed", 25, *options, "observe")
+    found = powerccl.folder / "found.json"
+    done = powerccl("whatif", str(powerccl.runs[-1]), "--json", str(found))
+    assert done.code == 0, done.err
+    predicted: dict[str, Any] = json.loads(found.read_text())
+    assert 65 < predicted["exposed_pct"] < 85
+    percall = predicted["policies"][0]
+    assert percall["policy"] == "percall"
+    after = replay(powerccl, "exposed", 25, *options, "percall")
+    joules = [run["summary"]["run_joules_per_gpu"] / run["summary"]["iterations"] for run in (before, after)]
+    saved_pct = (1 - joules[1] / joules[0]) * 100
+    assert saved_pct > 15
+    assert abs(percall["saved_pct"]["value"] - saved_pct) < 5
+    slower_pct = (after["summary"]["step_ms"] / before["summary"]["step_ms"] - 1) * 100
+    assert abs(percall["slowdown_pct"]["value"] - slower_pct) < 5

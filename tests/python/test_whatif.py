@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of clock policies, on runs whose outcome can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import synthetic
+from click.testing import CliRunner
+from synthetic import MS, TraceWriter
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.energy import EnergyCurve
+from powerccl.analysis.exposure import ESTIMATED, WAITS, aligned, exposure, from_waits, period
+from powerccl.analysis.whatif import what_if
+from powerccl.analysis.whatif_findings import Forecast, WhatIf
+from powerccl.analysis.whatif_platform import ClockPlatform
+from powerccl.commands import cli
+from powerccl.commands.whatif import clock_platform
+from powerccl.platforms.schema import ClockSwitch, GpuPower, OverheadPoint, PlatformProfile, Point, encode
+from powerccl.platforms.store import load_profile
+from powerccl.traces import tables
+from powerccl.traces.folder import read_run
+
+CLOCKS = (1590, 1200, 900, 600, 480, 300)
+MIB = 1 << 20
+LOW = 480  # the lowest clock that keeps the bandwidth
+STEP_MS, COMPUTE_MS, COMM_MS = 600, 150, 450
+COMPUTE_W, COMM_W = 70.0, 45.0
+SLOW = 0.15 + 0.85 * 1590 / LOW  # computation at the low clock
+
+
+def comm_w(mhz: float) -> float:
+    """Communication's power: voltage does not change, so that it falls evenly with the clock."""
+    return 30.0 + 15.0 * mhz / 1590
+
+
+def profile(**more: object) -> PlatformProfile:
+    points = [
+        Point(
+            pattern="all_reduce",
+            size_bytes=size,
+            clock_mhz=mhz,
+            time_us=1000.0 if mhz >= LOW else 1500.0,
+            busbw_gbs=3.0 if mhz >= LOW else 2.0,
+            watts_per_gpu=comm_w(mhz),
+            energy_uncertainty_pct=0.1,
+            provenance="emulated",
+        )
+        for size in (MIB, 8 * MIB)
+        for mhz in CLOCKS
+    ]
+    fields: dict[str, object] = {
+        "name": "hand",
+        "gpu": "Tesla T4",
+        "gpus": 2,
+        "emulated": True,
+        "clock_max_mhz": 1590,
+        "clock_min_mhz": 300,
+        "clocks_set": True,
+        "points": points,
+        "overhead": [OverheadPoint(pattern="all_reduce", size_bytes=2 * MIB, provenance="emulated")],
+        "clock_switch": ClockSwitch(
+            call_us=1000, latency_us=1000, requests=10, provenance="emulated", transition_us=1000
+        ),
+        **more,
+    }
+    return PlatformProfile(**fields)  # type: ignore[arg-type]
+
+
+def platform(**more: object) -> ClockPlatform:
+    return clock_platform(profile(**more))
+
+
+def exposed_run(folder: Path, iterations: int = 10, ranks: int = 2, waits: bool = True, **more: int) -> Path:
+    """150 ms of computation at 70 W, then 450 ms of exposed communication at 45 W, the clock at 1590 MHz throughout."""
+    folder.mkdir(parents=True)
+    sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
+    ahead_ns = more.get("called_ms_ahead", 10) * MS
+    for rank in range(ranks):
+        trace = TraceWriter(rank, ranks)
+        trace.comm(1 * MS)
+        call_id = 0
+        for iteration in range(iterations):
+            now = (iteration * STEP_MS + COMPUTE_MS) * MS
+            for size, length in sizes:
+                call_id += 1
+                trace.call(call_id, now - ahead_ns, size, flags=0x40 | more.get("flags", 0))
+                if not more.get("untimed"):
+                    trace.kernel(call_id, now, now + length * MS, size, delay_ns=0)
+                if waits:
+                    trace.wait(call_id, now, now + length * MS)
+                now += length * MS
+        trace.write(folder)
+    end_ns = iterations * STEP_MS * MS
+
+    def watts(_: int, now: int) -> float:
+        return COMPUTE_W if now % (STEP_MS * MS) < COMPUTE_MS * MS else COMM_W
+
+    synthetic.write_power(folder, ranks, end_ns, watts)
+    synthetic.write_info(folder, end_ns, platform="hand")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exposed_run(tmp_path_factory.mktemp("whatif") / "exposed")
+
+
+def policy(found: WhatIf, name: str) -> Forecast:
+    return next(forecast for forecast in found.policies if forecast.policy == name)
+
+
+# What is replayed begins with the first iteration's communication.
+COVERED_MS = 10 * COMM_MS + 9 * COMPUTE_MS
+JOULES = (10 * COMM_MS * COMM_W + 9 * COMPUTE_MS * COMPUTE_W) / 1e3
+EXPOSED = 10 * COMM_MS / COVERED_MS
+
+
+def test_phase_saves_what_communication_draws_less_and_takes_no_time(recorded: Path) -> None:
+    found = what_if(read_run(recorded), platform())
+    assert found.exposure_source == WAITS
+    assert found.covered_s == pytest.approx(COVERED_MS / 1e3, rel=1e-3)
+    assert found.joules == pytest.approx(2 * JOULES, rel=0.01)
+    assert found.exposed_pct == pytest.approx(EXPOSED * 100, abs=0.1)
+    phase = policy(found, "phase")
+    # Of each window one call less the other GPU's: both ask at once.
+    low_ms = 10 * (COMM_MS - 1)
+    assert phase.saved_pct.value == pytest.approx(low_ms * (COMM_W - comm_w(LOW)) / 1e3 / JOULES * 100, abs=0.2)
+    assert phase.saved_pct.low <= phase.saved_pct.value <= phase.saved_pct.high
+    assert phase.slowdown_pct.value == pytest.approx(0, abs=0.01)
+    assert phase.low_clock_pct == pytest.approx(low_ms / COVERED_MS * 100, abs=0.05)
+    assert phase.switches_per_s == pytest.approx(20 / (COVERED_MS / 1e3), rel=0.01)
+    assert len(found.gpus) == 2
+    assert found.gpus[1].joules == pytest.approx(JOULES, rel=0.01)
+
+
+def test_percall_slows_what_still_computes_when_the_call_is_made(recorded: Path) -> None:
+    """Calls are made 10 ms ahead; clocks follow 2 and 3 ms behind asking, since two GPUs' calls wait for each other."""
+    found = what_if(read_run(recorded), platform())
+    extra = [9 * (10 - late) * (SLOW - 1) + 9 * late * (1 - 1 / SLOW) + 10 * 3 * 0.04 for late in (2, 3)]
+    percall = policy(found, "percall")
+    assert percall.slowdown_pct.value == pytest.approx(np.mean(extra) / COVERED_MS * 100, abs=0.05)
+    for gpu, more in zip(found.gpus, extra, strict=True):
+        assert policy_of(gpu.policies, "percall").slowdown_pct.value == pytest.approx(more / COVERED_MS * 100, abs=0.05)
+    assert not percall.within_budget
+    assert any("budget of 1 %" in remark for remark in percall.remarks)
+    # Without computation in its way it would be what phase is.
+    assert percall.saved_pct.value < policy(found, "phase").saved_pct.value + 1
+
+
+def policy_of(forecasts: list[Forecast], name: str) -> Forecast:
+    return next(forecast for forecast in forecasts if forecast.policy == name)
+
+
+def test_job_takes_the_lowest_clock_that_keeps_the_budget(recorded: Path) -> None:
+    run = read_run(recorded)
+    narrow = policy(what_if(run, platform()), "job")
+    assert narrow.clock_mhz is None
+    assert narrow.saved_pct.value == pytest.approx(0, abs=0.01)
+    assert any("every lower clock" in remark for remark in narrow.remarks)
+    wide = what_if(run, platform(), budget_pct=10)
+    job = policy(wide, "job")
+    assert job.clock_mhz == 1200
+    slower = 0.85 * (1590 / 1200 - 1)
+    assert job.slowdown_pct.value == pytest.approx(slower * (1 - EXPOSED) * 100, abs=0.1)
+    # The floor is half of communication's constant 30 W, where no idle GPU was sampled.
+    computing_w = 15 + (COMPUTE_W - 15) * 1200 / 1590
+    after = (10 * COMM_MS * comm_w(1200) + 9 * COMPUTE_MS * (1 + slower) * computing_w) / 1e3
+    assert job.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.3)
+    assert any("no idle GPU" in text for text in wide.assumptions)
+
+
+def test_auto_takes_what_saves_most_within_the_budget(recorded: Path) -> None:
+    found = what_if(read_run(recorded), platform())
+    assert policy(found, "auto").chosen == "phase"
+    assert policy(found, "auto").saved_pct == policy(found, "phase").saved_pct
+
+
+def test_computation_behind_percalls_resets_draws_what_its_limit_allows(tmp_path: Path) -> None:
+    """The reset comes behind the call, so that no governor has wound up by the time computation goes on."""
+    run = read_run(exposed_run(tmp_path / "behind", called_ms_ahead=0))
+    found = what_if(run, platform(gpu_power=GpuPower(provenance="emulated", behind_watts=60.0)))
+    behind_mhz = (60 - 15) / (COMPUTE_W - 15) * 1590
+    times = 0.15 + 0.85 * 1590 / behind_mhz
+    # A reset takes 2 ms of computation at the low clock on one GPU, 3 on the other; the rest is behind it.
+    low_ms = 2.5
+    stretch_ms = low_ms + (COMPUTE_MS - low_ms / SLOW) * times
+    percall = policy(found, "percall")
+    expected = (9 * (stretch_ms - COMPUTE_MS) + 10 * 3 * 0.04) / COVERED_MS * 100
+    assert percall.slowdown_pct.value == pytest.approx(expected, abs=0.05)
+    computing = 9 * ((stretch_ms - low_ms) * 60 + low_ms * (15 + 55 * LOW / 1590))
+    # The set comes 2 and 3 ms behind the call, in what is communication by then.
+    communicating = 10 * ((COMM_MS - 2.5) * comm_w(LOW) + 2.5 * COMM_W)
+    after = (computing + communicating) / 1e3
+    assert percall.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.3)
+    assert policy(found, "phase").slowdown_pct.value == pytest.approx(0, abs=0.01)
+
+
+def test_a_cooler_gpu_leaks_less(recorded: Path) -> None:
+    run = read_run(recorded)
+    power = GpuPower(provenance="emulated", kelvin_per_watt=1.0, leakage_watts_per_kelvin=0.1)
+    found = what_if(run, platform(gpu_power=power))
+    # The profile's own power at 480 MHz was that of a die cooled by the difference; what computes is held by its limit.
+    warm = comm_w(LOW) + 0.1 * (COMM_W - comm_w(LOW))
+    less_w = EXPOSED * (COMM_MS - 1) / COMM_MS * (COMM_W - warm) / (1 - 0.1 * EXPOSED)
+    expected = less_w / (JOULES / COVERED_MS * 1e3) * 100
+    assert policy(found, "phase").saved_pct.value == pytest.approx(expected, abs=0.3)
+    assert not any("cooler" in text for text in found.assumptions)
+    assert any("cooler" in text for text in what_if(run, platform()).assumptions)
+
+
+def test_windows_shorter_than_a_switch_are_left_alone(recorded: Path) -> None:
+    slow = clock_platform(profile(), transition_us=500_000)
+    phase = policy(what_if(read_run(recorded), slow), "phase")
+    assert phase.saved_pct.value == pytest.approx(0, abs=0.01)
+    assert any("no exposed window outlasts a switch" in remark for remark in phase.remarks)
+
+
+def test_calls_in_graphs_are_not_percalls(tmp_path: Path) -> None:
+    found = what_if(read_run(exposed_run(tmp_path / "graph", flags=1)), platform())
+    percall = policy(found, "percall")
+    assert percall.saved_pct.value == pytest.approx(0, abs=0.01)
+    assert any("CUDA graphs" in remark for remark in percall.remarks)
+    assert policy(found, "phase").saved_pct.value > 10
+
+
+def test_calls_below_their_overhead_point_are_not_managed(recorded: Path) -> None:
+    never = [OverheadPoint(pattern="all_reduce", size_bytes=None, provenance="emulated")]
+    percall = policy(what_if(read_run(recorded), platform(overhead=never)), "percall")
+    assert percall.switches_per_s == 0
+    assert any("no call is above its overhead point" in remark for remark in percall.remarks)
+
+
+def test_without_marks_exposure_is_told_by_power(tmp_path: Path) -> None:
+    """Two equal operations an iteration: one beside computation, one alone."""
+    folder = tmp_path / "estimated"
+    folder.mkdir()
+    iterations = 20
+    step_ms = 617  # no multiple of the samples' 20 ms
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for iteration in range(iterations):
+            for number, at_ms in enumerate((100, 417)):
+                start = (iteration * step_ms + at_ms) * MS
+                trace.call(2 * iteration + number, iteration * step_ms * MS, 64 * MIB, flags=0x40)
+                trace.kernel(2 * iteration + number, start, start + 200 * MS, 64 * MIB, delay_ns=0)
+        trace.write(folder)
+    synthetic.write_power(
+        folder, 2, iterations * step_ms * MS, lambda _, now: COMM_W if now % (step_ms * MS) >= 417 * MS else COMPUTE_W
+    )
+    synthetic.write_info(folder, iterations * step_ms * MS)
+    found = what_if(read_run(folder), platform())
+    assert found.exposure_source == ESTIMATED
+    assert found.exposed_pct == pytest.approx(200 / step_ms * 100, abs=2)
+    assert found.communication_pct == pytest.approx(400 / step_ms * 100, abs=3)
+    assert any("no marks" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize("late_ms", [0, 7, 13])
+def test_readings_that_come_late_are_moved_back(late_ms: int) -> None:
+    kernels = pl.DataFrame(
+        [
+            {"gpu": "g", "pattern": "all_reduce", "comm": 0, "size_class": 1, "start_ns": s, "stop_ns": s + 70 * MS}
+            for s in range(50 * MS, 20_000 * MS, 117 * MS)
+        ]
+    )
+    busy = iv.union(kernels["start_ns"].to_numpy(), kernels["stop_ns"].to_numpy())
+    now = np.arange(0, 20_000 * MS, 20 * MS)
+    joules = (now * 70.0 - iv.covered_before(busy, now) * 25.0) / 1e9
+    curve = EnergyCurve(now + late_ms * MS, joules, "counter", 20.0 * MS, 20.0 * MS)
+    _, found_ms = aligned(pl.DataFrame(), kernels, {"g": curve})
+    assert found_ms == pytest.approx(late_ms, abs=1)
+
+
+def test_exposed_is_when_all_computing_streams_wait() -> None:
+    def waits(stream: int, *pairs: tuple[int, int]) -> list[dict[str, object]]:
+        return [{"rank": 0, "gpu": "g", "stream": stream, "stall_ns": a, "resume_ns": b} for a, b in pairs]
+
+    one, other = waits(1, (10, 50), (60, 90), (90, 100)), waits(2, (30, 70), (95, 95), (80, 120))
+    assert from_waits(pl.DataFrame(one))["g"].tolist() == [[10, 50], [60, 100]]
+    assert from_waits(pl.DataFrame(one + other))["g"].tolist() == [[30, 50], [60, 70], [80, 100]]
+    # A stream that hardly ever waits is not what computes.
+    often = waits(1, *((10 * n, 10 * n + 5) for n in range(20)))
+    assert len(from_waits(pl.DataFrame(often + waits(3, (0, 1))))["g"]) == 20
+
+
+def test_four_equal_buckets_make_one_iteration() -> None:
+    starts = np.array([iteration * 110 + bucket * 18 for iteration in range(10) for bucket in range(4)])
+    assert period(["a"] * 40, starts) == 4
+    assert period(["a", "b"] * 20, np.arange(40) * 10) == 2
+    assert period([str(n) for n in range(40)], np.arange(40)) == 0
+
+
+def test_no_kernels_no_exposure(tmp_path: Path) -> None:
+    run = read_run(exposed_run(tmp_path / "run", iterations=1))
+    nothing = tables.kernels(run).clear()
+    assert exposure(tables.waits(run).clear(), nothing, {}, None).source == "none"
+
+
+def test_the_built_in_platform_has_all_a_prediction_needs() -> None:
+    found = clock_platform(load_profile("t4x8"))
+    assert found.switch.transition_known
+    assert found.behind_watts
+    assert found.kelvin_per_watt
+    assert 390 <= found.percall_mhz("all_reduce", 64 * MIB) <= 450
+    assert found.percall_mhz("all_reduce", MIB) == 0
+    assert 0.6 < found.clock_shape.constant_share < 0.8
+    assert found.clock_shape.clock_of(float(found.clock_shape.at(1100))) == pytest.approx(1100, abs=2)
+    # Powers as of one warmth fall less than powers as profiled.
+    cold = replace(found, curves=clock_platform(replaced_without_warmth()).curves)
+    assert found.power_ratio(450) > cold.power_ratio(450)
+
+
+def replaced_without_warmth() -> PlatformProfile:
+    known = load_profile("t4x8")
+    known.gpu_power = None
+    return known
+
+
+def whatif(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["whatif", *arguments])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> str:
+    path = tmp_path / "hand.json"
+    path.write_bytes(encode(profile()))
+    return str(path)
+
+
+def test_command_prints_every_policy_and_writes_json(recorded: Path, named: str, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    code, text = whatif(str(recorded), "--platform", named, "--gpus", "--json", str(out))
+    assert code == 0, text
+    for word in ("percall", "phase", "job", "auto", "exposed communication", "predicted, not measured"):
+        assert word in text
+    assert "\x1b" not in text
+    found = json.loads(out.read_text())
+    assert [forecast["policy"] for forecast in found["policies"]] == ["percall", "phase", "job", "auto"]
+    assert found["exposure_source"] == "waits"
+    assert "phase would save" in text or "auto would save" in text
+    code, text = whatif(str(recorded), "--platform", named, "--json", "-")
+    assert json.loads(text[: text.index("\n}\n") + 2])["platform"] == "hand"
+
+
+def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, tmp_path: Path) -> None:
+    def wrong(folder: Path | str, *more: str) -> str:
+        code, text = whatif(str(folder), *(more or ("--platform", named)))
+        assert code == 1, text
+        assert "hint:" in text
+        return text
+
+    assert "no run nowhere" in wrong("nowhere")
+    assert "is a run of MPI alone" in wrong(synthetic.mpi_run(tmp_path / "mpi"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    synthetic.write_info(empty, 1000 * MS)
+    assert "has no trace of NCCL" in wrong(empty)
+    managed = exposed_run(tmp_path / "managed", iterations=1)
+    trace = TraceWriter(0, 2, policy="percall", clock_client="lease")
+    trace.clock(1, 100 * MS, 450)
+    trace.write(managed)
+    assert "was recorded under percall" in wrong(managed)
+    dark = exposed_run(tmp_path / "dark", iterations=1)
+    (dark / f"power-{synthetic.HOST}.csv").unlink()
+    assert "no power was sampled" in wrong(dark)
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+    trace = TraceWriter(0, 1)
+    trace.comm(1 * MS)
+    trace.write(quiet)
+    assert "no communication was timed" in wrong(quiet)
+    (tmp_path / "found.json").write_bytes(encode(profile(clocks_set=False, clocks_reason="no right")))
+    assert "clocks could not be set" in wrong(recorded, "--platform", str(tmp_path / "found.json"))
+    assert "unknown platform" in wrong(recorded, "--platform", "nosuch")
+    assert "names no platform profile" in wrong(exposed_run(tmp_path / "real", iterations=1), "--budget", "1")
+
+
+def test_long_runs_are_replayed_from_their_middle(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.analysis.whatif.MOST_OPERATIONS", 12)
+    found = what_if(read_run(recorded), platform())
+    assert found.covered_s == pytest.approx(COVERED_MS / 1e3 * 12 / 30, rel=0.01)
+    assert policy(found, "phase").saved_pct.value == pytest.approx(15, abs=2)
+    assert policy(found, "percall").slowdown_pct.value == pytest.approx(2.8, abs=1)
+
+
+def test_replaced_numbers_of_an_emulated_platform_count(tmp_path: Path, named: str) -> None:
+    folder = exposed_run(tmp_path / "slow", iterations=5)
+    synthetic.write_info(folder, 3000 * MS, platform=named, emulated="t4x8:link_scale=2,clock_transition_us=500000")
+    code, text = whatif(str(folder), "--json", "-")
+    assert code == 0, text
+    assert "no exposed window outlasts a switch (502.0 ms)" in text
+    code, text = whatif(str(folder), "--transition-us", "1000")
+    assert code == 0, text
+    assert "outlasts a switch" not in text
+
+
+def test_waits_alone_are_enough(tmp_path: Path, recorded: Path) -> None:
+    """No kernel was timed (POWERCCL_KERNEL_EVENTS=none), but computation said when it waited."""
+    found = what_if(read_run(exposed_run(tmp_path / "untimed", untimed=1)), platform())
+    usual = what_if(read_run(recorded), platform())
+    for name in ("percall", "phase"):
+        assert policy(found, name).saved_pct.value == pytest.approx(policy(usual, name).saved_pct.value, abs=0.3)
+        assert policy(found, name).slowdown_pct.value == pytest.approx(policy(usual, name).slowdown_pct.value, abs=0.1)
