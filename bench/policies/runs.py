@@ -14,7 +14,7 @@ from pathlib import Path
 from powerccl.launch.native import BENCH, find_native
 
 from .figures import Record
-from .platforms import PLATFORMS, SCENARIOS
+from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE
 
 LEARNING = ("auto", "phase", "job")
 MODEL_CASE = "models."
@@ -72,7 +72,7 @@ def plan(platform: str, case: str, policy: str, repeat: int, same: bool, quick: 
     if case.startswith(MODEL_CASE):
         warm_up, iterations = MODEL_COUNTS[case.removeprefix(MODEL_CASE)][learns]
     else:
-        warm_up, iterations = SCENARIO_COUNTS[learns]
+        warm_up, iterations = SCENARIO_COUNTS[learns or platform in SLOW_TO_SETTLE]
         if not same:  # draws and sections go by the iteration's number: all policies get the same work
             iterations = SCENARIO_COUNTS[True][1]
     if quick:

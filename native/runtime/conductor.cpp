@@ -98,6 +98,8 @@ void Conductor::restart() {
   paused_until_ = agreed_ = 0;
   settled_ = kReference;
   first_ns_ = 0;
+  stretch_ = 1;
+  stretch_seen_ = 0;
   managed_ = 0;
   rarely_ = kFirst;
   leads_ = terms_.joint == nullptr;
@@ -232,6 +234,7 @@ void Conductor::catch_up(uint64_t now_ns) {
       if (windowed) judge(learnt_);
       if (touched) ++managed_;
       tell_search(learnt_, duration_ns);
+      take_up_slack(learnt_);
       // While clocks are tried, iterations are no example of anything.
       if (leads_ && (!search_.begun() || search_.done()) && on_trial(learnt_)) trial_.iteration(touched, duration_ns);
     }
@@ -276,6 +279,50 @@ uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
   return count < least ? least : count > 256 ? 256 : static_cast<uint32_t>(count);
 }
 
+// A GPU that waits for others in every collective may compute more slowly, up to where it comes last itself. How long
+// a collective takes without waiting is what the rank that comes last sees, through the joint page.
+void Conductor::take_up_slack(uint64_t iteration) {
+  const Mode now = mode(iteration);
+  if (!terms_.search || terms_.joint == nullptr || terms_.dry || now.control) return;
+  if (now.mhz != usual_mhz_) {  // clocks are still being tried
+    usual_mhz_ = now.mhz;
+    stretch_seen_ = 0;
+    return;
+  }
+  const double length = static_cast<double>(timetable_.length().mean);
+  double least = 1e9, before_end = 0;
+  if (timetable_.order_count() > 0) {
+    const Timetable::Position& last = timetable_.position(timetable_.order(timetable_.order_count() - 1));
+    before_end = static_cast<double>(last.offset.mean + last.duration.mean) - length;
+  }
+  for (uint32_t i = 0; i < timetable_.order_count(); ++i) {
+    const Timetable::Position& position = timetable_.position(timetable_.order(i));
+    const double begins = static_cast<double>(position.offset.mean);
+    const double computing = begins - before_end;
+    before_end = begins + static_cast<double>(position.duration.mean);
+    if (position.duration.count < Moving::kMemory) return;
+    const uint32_t seen_us = static_cast<uint32_t>(position.duration.mean * 1e-3f);
+    const double transfer = 1e3 * terms_.joint->least_us(position.kind, seen_us);
+    if (computing < 0.02 * length) continue;  // nothing before it that could be stretched
+    const double margin = 0.01 * length + static_cast<double>(2 * position.duration.deviation);
+    const double slack = (static_cast<double>(position.duration.mean) - transfer - margin) / computing;
+    if (slack < least) least = slack;
+  }
+  if (++stretch_seen_ < 2 * Moving::kMemory || least > 1e8) return;
+  stretch_seen_ = 0;
+  const double wish = stretch_ * (1 + (least < 0 ? least : 0.6 * least));
+  stretch_ = wish < 1 ? 1 : wish > kMostStretch ? kMostStretch : wish;
+}
+
+// The clock at which computation takes that much longer; memory does not follow the clock.
+uint32_t Conductor::stretched(uint32_t mhz) const {
+  if (stretch_ < 1.02) return mhz;
+  const double from = mhz != 0 ? mhz : sampled_mhz_;
+  const double clock = from * (1 - kMemoryShare) / (stretch_ - kMemoryShare);
+  if (from == 0 || clock >= from) return mhz;
+  return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / 15) * 15 : terms_.least_mhz;
+}
+
 // From this iteration on it is another way of managing that may cost time.
 void Conductor::put_on_trial(uint64_t iteration) {
   trial_ = {};
@@ -317,7 +364,7 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   const Timetable::Position& position = timetable_.position(timetable_.position_of(latest->sequence));
   const double length = static_cast<double>(timetable_.length().mean);
-  wanted.mhz = mode(running).mhz;
+  wanted.mhz = mode(running).control ? 0 : stretched(mode(running).mhz);
   if (terms_.search && !search_.begun() && samples_ < kSamples) {
     wants_sample_ = mode(running).control && latest->stop_ns != 0;
     wanted.until_ns = now_ns + kSampleEveryNs;

@@ -86,6 +86,7 @@ class Conductor {
   static constexpr uint64_t kTryNs = 1000000000u;
   static constexpr uint64_t kSteadyNs = 4000000000u;     // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;               // iterations that windows have before clocks are tried
+  static constexpr double kMostStretch = 2, kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.9;  // that the clock outside of windows may take
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
@@ -112,6 +113,8 @@ class Conductor {
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
   void weigh();
+  void take_up_slack(uint64_t iteration);
+  uint32_t stretched(uint32_t mhz) const;
   void put_on_trial(uint64_t iteration);
   void catch_up(uint64_t now_ns);
   void judge(uint64_t iteration);
@@ -143,6 +146,9 @@ class Conductor {
   uint32_t period_ = 0;
   uint64_t settled_ = 0;  // the iteration since which it is managed as it is now
   uint32_t rarely_ = kFirst;
+  uint32_t usual_mhz_ = 0;      // outside of windows, in the last iteration
+  double stretch_ = 1;          // of this GPU's computation, that others are not waited for
+  uint32_t stretch_seen_ = 0;   // iterations at the present one
   uint64_t first_ns_ = 0;
   uint32_t steady_ = 4;  // iterations that kSteadyNs are
   bool marked_ = false;

@@ -11,6 +11,7 @@ namespace powerccl {
 
 Joint* open_joint(const char* run_folder) {
   constexpr size_t kBytes = 4096;
+  static_assert(sizeof(Joint) <= kBytes);
   char host[65] = "";
   gethostname(host, sizeof(host) - 1);
   char path[PATH_MAX + 80];

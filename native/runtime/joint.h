@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
-// with. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run folder is
+// with; and how long each kind of communication takes where nobody has to wait for others in it. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run folder is
 // all that passes between them, and nobody waits for anybody.
 #ifndef POWERCCL_RUNTIME_JOINT_H
 #define POWERCCL_RUNTIME_JOINT_H
@@ -45,9 +45,27 @@ class Joint {
     return {(said & kSaid) == 0 || (said & kControl) != 0, static_cast<uint32_t>(said)};
   }
 
+  // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: whoever comes
+  // last to a collective has nothing to wait for. It rises slowly, in case that conditions change.
+  uint32_t least_us(uint32_t kind, uint32_t seen_us) {
+    for (uint32_t tried = 0; tried < kWays; ++tried) {
+      std::atomic<uint64_t>& entry = least_[(kind + tried) % kKinds];
+      uint64_t held = entry.load(std::memory_order_relaxed);
+      if (held == 0 && entry.compare_exchange_strong(held, uint64_t{kind} << 32 | seen_us)) return seen_us;
+      if (held >> 32 != kind) continue;
+      const uint32_t least = static_cast<uint32_t>(held);
+      const uint32_t now = seen_us < least ? seen_us : least + (seen_us - least) / 256;
+      if (now != least) entry.compare_exchange_strong(held, uint64_t{kind} << 32 | now);
+      return now;
+    }
+    return seen_us;
+  }
+
  private:
+  static constexpr uint32_t kKinds = 480, kWays = 8;
   static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62;
   std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
+  std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };
 
 // The page of this host in the run folder, made if it is not there. Null: it cannot be had, and each rank goes by what

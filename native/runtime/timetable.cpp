@@ -149,6 +149,7 @@ void Timetable::learn(uint64_t iteration, bool usual) {
     if (run.start_ns == 0) continue;
     position.timed = true;
     position.mhz = run.mhz;
+    position.kind = rhythm_.kind(run.sequence);
     const double offset = between(start_ns, run.start_ns);
     position.offset.add(offset);
     if (usual) position.usual_offset.add(offset);

@@ -34,6 +34,7 @@ class Timetable {
 
   // One call of an iteration. Offsets are from the start of the iteration's first kernel.
   struct Position {
+    uint32_t kind = 0;
     uint32_t mhz = 0;    // the least clock that keeps its bandwidth; 0: it is left alone
     bool timed = false;  // it has a kernel that is seen to start
     Moving offset;       // of its start, in the iterations learnt last
