@@ -96,6 +96,8 @@ void Runtime::communicator_down(Communicator* communicator) {
   MutexGuard guard(&mutex_);
   if (!communicator->alive.exchange(false, std::memory_order_acq_rel)) return;
   Gpu* gpu = communicator->gpu;
+  Communicator* captured = communicator;
+  gpu->captured.compare_exchange_strong(captured, nullptr);
   flush_kernels(communicator, UINT64_MAX);
   cancel_callbacks(communicator);
   drop_holds(communicator);

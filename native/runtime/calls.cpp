@@ -73,6 +73,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   const bool asked = selection_.asked();
   powerccl_trace_record record = new_call(communicator, call, asked, door_.sees_calls);
   record.call.bytes = call.message_bytes * (size_counts_ranks(call.pattern) ? communicator->nranks : 1);
+  if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
   if (communicator->gpu->conductor != nullptr && !call.captured) {
     tell_conductor(communicator, call.pattern, record.call.bytes, false, record.call.call_id);
   }

@@ -55,7 +55,8 @@ void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double com
   }
   if (given_up_) return;
   if (3 * place >= terms_.block) with_.add(duration);
-  const bool hopeless = with_.count == 2 && reference_.count > 1 && with_.mean() > (1 + kFarTooSlow) * reference_.mean();
+  const bool hopeless =
+      with_.count == 2 && reference_.count > 1 && with_.mean() > (1 + kFarTooSlow) * reference_.mean();
   if (!hopeless && place + 1 < terms_.block) return;
   judge(computing);
   given_up_ = !done_ && place + 1 < terms_.block;
@@ -78,12 +79,14 @@ void ClockSearch::judge(double computing) {
   } else {
     slow_mhz_ = candidate_mhz_;
   }
-  // Computation of that share behind by so much tells at which clock it runs by itself; without a sign of that, half
-  // way down.
+  // Computation of that share behind by so much tells at which clock it runs by itself; without a sign of that, some
+  // way down, or half way up.
   const double candidate = candidate_mhz_;
   if (computing > 0.02 && slowdown > 0 && slowdown * slowdown > 4 * chance_squared) {
     const double natural = candidate * (1 + slowdown / computing);
     next(natural / (1 + 0.95 * wish / computing));
+  } else if (slowdown <= wish) {
+    next(kDown * candidate);
   } else {
     next(0.5 * (slow_mhz_ + (best_mhz_ != 0 ? best_mhz_ : terms_.most_mhz)));
   }

@@ -45,7 +45,8 @@ class ClockSearch {
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
   static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
-  static constexpr double kAbove = 1.15;   // where computation runs by itself: nothing is to be had above that
+  static constexpr double kDown = 0.88;
+  static constexpr double kAbove = 1.15;  // where computation runs by itself: nothing is to be had above that
 
   // Of a block, without its longest iteration: what disturbs a job only ever makes it longer.
   struct Sum {

@@ -85,7 +85,8 @@ Mode Conductor::mode(uint64_t iteration) const {
 void Conductor::agree(uint64_t running, uint64_t now_ns) {
   if (terms_.joint == nullptr || running <= agreed_) return;
   const uint64_t patience_ns = 2000000000u + 16 * static_cast<uint64_t>(timetable_.length().mean);
-  modes_[running & 3] = leads_ && agreed_ != 0 ? own_mode(running) : terms_.joint->mode_at(timetable_.start_of(running));
+  modes_[running & 3] =
+      leads_ && agreed_ != 0 ? own_mode(running) : terms_.joint->mode_at(timetable_.start_of(running));
   agreed_ = running;
   leads_ = terms_.joint->lead(terms_.number, now_ns, patience_ns);
   if (!leads_) return;

@@ -84,14 +84,14 @@ class Conductor {
   static constexpr uint64_t kWarmNs = 3000000000u;       // before anything is compared with
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
-  static constexpr uint64_t kSteadyNs = 4000000000u;     // left alone at a time, now and then; the end of it counts
-  static constexpr uint32_t kBetween = 12;               // iterations that windows have before clocks are tried
+  static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
+  static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMostStretch = 2, kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.9;  // that the clock outside of windows may take
+  static constexpr double kPartOfBudget = 0.9;   // that the clock outside of windows may take
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
-  static constexpr uint32_t kArrivals = 6;      // transitions that are measured
-  static constexpr uint32_t kTries = 3;         // after so many without one, what was assumed has to do
+  static constexpr uint32_t kArrivals = 6;  // transitions that are measured
+  static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
   static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
@@ -146,9 +146,9 @@ class Conductor {
   uint32_t period_ = 0;
   uint64_t settled_ = 0;  // the iteration since which it is managed as it is now
   uint32_t rarely_ = kFirst;
-  uint32_t usual_mhz_ = 0;      // outside of windows, in the last iteration
-  double stretch_ = 1;          // of this GPU's computation, that others are not waited for
-  uint32_t stretch_seen_ = 0;   // iterations at the present one
+  uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
+  double stretch_ = 1;         // of this GPU's computation, that others are not waited for
+  uint32_t stretch_seen_ = 0;  // iterations at the present one
   uint64_t first_ns_ = 0;
   uint32_t steady_ = 4;  // iterations that kSteadyNs are
   bool marked_ = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
-// with; and how long each kind of communication takes where nobody has to wait for others in it. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run folder is
-// all that passes between them, and nobody waits for anybody.
+// with; and how long each kind of communication takes where nobody has to wait for others in it. One of them leads and
+// says what holds from each rank's next iteration on; a page of memory in the run folder is all that passes between
+// them, and nobody waits for anybody.
 #ifndef POWERCCL_RUNTIME_JOINT_H
 #define POWERCCL_RUNTIME_JOINT_H
 #include <stdint.h>

@@ -154,8 +154,8 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.channels = kernel->channels;
     record.kernel.warps = kernel->warps;
     gpu->trace.append(record);
-    if (gpu->conductor != nullptr && gpu->conductor->stopped(kernel->call, gpu->clock.host_ns(record.kernel.gpu_stop_ns,
-                                                                                            kernel->seen_stop_ns))) {
+    if (gpu->conductor != nullptr &&
+        gpu->conductor->stopped(kernel->call, gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns))) {
       gpu->actuator.look();
     }
     // A fused kernel teaches nothing about its parts.

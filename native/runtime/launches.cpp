@@ -7,8 +7,7 @@ namespace powerccl {
 
 Handle Runtime::launch_begins(Communicator* communicator, Handle group, void* stream) {
   // Nothing to put behind the launch of a GPU whose calls are not held.
-  if (!armed() || communicator == nullptr || !communicator->gpu->managed ||
-      communicator->gpu->conductor != nullptr) {
+  if (!armed() || communicator == nullptr || !communicator->gpu->managed || communicator->gpu->conductor != nullptr) {
     return 0;
   }
   uint32_t slot = 0;

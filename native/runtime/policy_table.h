@@ -50,9 +50,8 @@ class PolicyTable {
   const char* gpu() const { return gpu_; }
   uint32_t gpus() const { return gpus_; }
   uint32_t clock_max_mhz() const { return clock_max_mhz_; }
-  // What changing a clock took where the profile was made: the driver's call, and from its end until the clock is there.
-  // 0: not known.
-  // The lowest clock that is enough for anything in the table.
+  // What changing a clock took where the profile was made: the driver's call, and from its end until the clock is
+  // there. 0: not known. The lowest clock that is enough for anything in the table.
   uint32_t least_mhz() const {
     uint32_t least = clock_max_mhz_;
     for (uint32_t i = 0; i < range_count_; ++i) least = ranges_[i].mhz < least ? ranges_[i].mhz : least;

@@ -101,10 +101,11 @@ struct Gpu {
   PerCall percall{&table};
   std::atomic<const Policy*> policy{&observe};
   std::atomic<uint64_t> calls{0};
-  int communicators = 0;  // under the runtime's mutex
-  bool usable = false;    // there is a trace to write
-  bool managed = false;   // a policy that changes clocks was accepted, and the actuator runs
-  Conductor* conductor = nullptr;  // of a policy that learns; never freed
+  std::atomic<Communicator*> captured{nullptr};  // made a captured call last
+  int communicators = 0;                         // under the runtime's mutex
+  bool usable = false;                           // there is a trace to write
+  bool managed = false;                          // a policy that changes clocks was accepted, and the actuator runs
+  Conductor* conductor = nullptr;                // of a policy that learns; never freed
   bool dry = true;
 };
 
@@ -171,6 +172,10 @@ class Runtime {
   Streams* streams() { return armed() ? &streams_ : nullptr; }
   // The number that `streams` knows a stream of the communicator's GPU by.
   static uint64_t stream_key(const Communicator* communicator, uint64_t handle);
+
+  // A graph is launched, with the captured calls of some communicator in it. Call 0: they are of no interest.
+  CallOfStream graph_launches(uint64_t graph);
+  void graph_ran(Communicator* communicator, Handle call, uint64_t start_ns, uint64_t stop_ns);
 
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();

@@ -45,6 +45,25 @@ void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRa
   if (ran.calls <= 1) selection_.answered(pattern, bytes, ran.stop_ns - start_ns);
 }
 
+CallOfStream Runtime::graph_launches(uint64_t graph) {
+  // Of several GPUs in one process it is not known whose the graph is.
+  if (!armed() || gpu_count_.load(std::memory_order_acquire) != 1 || gpus_[0].conductor == nullptr) return {};
+  Gpu& gpu = gpus_[0];
+  Communicator* communicator = gpu.captured.load(std::memory_order_acquire);
+  if (communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return {};
+  const uint64_t call = gpu.calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  gpu.conductor->called(call, static_cast<uint32_t>(graph * 0x9e3779b97f4a7c15u >> 32), 0);
+  return {communicator, communicator->index, make_handle(HandleKind::kCall, gpu.index, call)};
+}
+
+void Runtime::graph_ran(Communicator* communicator, Handle call, uint64_t start_ns, uint64_t stop_ns) {
+  if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
+  Gpu* gpu = communicator->gpu;
+  if (gpu->conductor == nullptr || stop_ns < start_ns) return;
+  const bool look = gpu->conductor->started(serial_of(call), start_ns);
+  if (gpu->conductor->stopped(serial_of(call), stop_ns) || look) gpu->actuator.look();
+}
+
 void Runtime::kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
   Gpu* gpu = communicator->gpu;

@@ -21,7 +21,9 @@ struct SwitchTimes {
   double quickest_ns() const { return measured ? low(call) + low(transition) : 0; }
 
  private:
-  static double low(const Moving& m) { return m.mean > m.deviation ? static_cast<double>(m.mean - 0.5f * m.deviation) : 0; }
+  static double low(const Moving& m) {
+    return m.mean > m.deviation ? static_cast<double>(m.mean - 0.5f * m.deviation) : 0;
+  }
 };
 
 // A stretch of the iteration at a low clock; offsets in ns from the start of the iteration's first kernel.

@@ -241,6 +241,7 @@ void Marks::tell(MarkContext* context, MarkPair* pair) {
     ran.stop_ns = end_ns;
     runtime()->kernel_ran(communicator, of.call.call, ran);
   }
+  if (of.graph) runtime()->graph_ran(communicator, of.call.call, begin_ns, end_ns);
   if (of.waited) runtime()->computation_waited(communicator, of.call.call, of.stream, begin_ns, end_ns);
 }
 

@@ -49,6 +49,32 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   return result;
 }
 
+// The calls captured in a graph are not made when it is launched, so that the launch stands for all of them.
+template <typename Real>
+int around_graph(Streams* streams, void* stream, void* graph, const Real& real) {
+  MarkPair* pair = nullptr;
+  MarkOf of;
+  {
+    const KeepErrno keep;
+    const Inside inside;
+    streams->launched(key_of(stream));
+    of.call = runtime()->graph_launches(reinterpret_cast<uint64_t>(graph));
+    if (of.call.call != 0 && marks().affordable()) pair = marks().begin(stream);
+  }
+  const int result = real();
+  if (pair == nullptr) return result;
+  const KeepErrno keep;
+  const Inside inside;
+  of.graph = true;
+  if (result == 0) {
+    marks().end(pair, stream, of);
+  } else {
+    marks().drop(pair);
+  }
+  marks().look();
+  return result;
+}
+
 void record_done(Streams* streams, void* event, void* stream) {
   const KeepErrno keep;
   const Inside inside;
@@ -98,6 +124,14 @@ using namespace powerccl::nccl;
     Streams* const streams = watched();                                     \
     if (streams != nullptr) streams->launched(key_of(stream_));             \
     return real arguments;                                                  \
+  }
+
+#define POWERCCL_GRAPH_LAUNCH(library, name, parameters, arguments, stream_)      \
+  POWERCCL_EXPORT int name parameters {                                           \
+    POWERCCL_REAL(library, name, parameters);                                     \
+    Streams* const streams = watched();                                           \
+    if (streams == nullptr) return real arguments;                                \
+    return around_graph(streams, stream_, graph, [&] { return real arguments; }); \
   }
 
 #define POWERCCL_END(library, name, gone)                                    \
