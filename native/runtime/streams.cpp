@@ -5,6 +5,7 @@ namespace powerccl {
 
 void Streams::Stream::clear() {
   kernels.store(0, std::memory_order_relaxed);
+  kinds.store(0, std::memory_order_relaxed);
   kernels_at_call = 0;
   last = {};
   for (Handle& each : waited_for) each = 0;
@@ -24,14 +25,22 @@ Streams::Stream* Streams::first_seen(uint64_t stream) {
   return stream_of(stream);
 }
 
-bool Streams::computes(const Stream& stream, uint64_t busiest) {
+void Streams::new_kind(Stream* stream, uint64_t kinds) {
+  stream->kinds.store(kinds, std::memory_order_relaxed);
+  const auto count = static_cast<uint64_t>(__builtin_popcountll(kinds));
+  if (count > most_kinds_.load(std::memory_order_relaxed)) most_kinds_.store(count, std::memory_order_relaxed);
+}
+
+bool Streams::computes(const Stream& stream) const {
   const uint64_t kernels = stream.kernels.load(std::memory_order_relaxed);
-  return kernels > 0 && kernels >= busiest / kPartOfBusiest;
+  const auto kinds = static_cast<uint64_t>(__builtin_popcountll(stream.kinds.load(std::memory_order_relaxed)));
+  return kernels > 0 && kernels >= busiest_.load(std::memory_order_relaxed) / kPartOfBusiest &&
+         kinds * kPartOfKinds >= most_kinds_.load(std::memory_order_relaxed);
 }
 
 bool Streams::computes(uint64_t stream) {
   const Stream* its = streams_.find(stream);
-  return its != nullptr && computes(*its, busiest_.load(std::memory_order_relaxed));
+  return its != nullptr && computes(*its);
 }
 
 void Streams::called(uint64_t stream, const CallOfStream& call) {
@@ -93,7 +102,7 @@ CallOfStream Streams::waits(uint64_t stream, uint64_t event, bool* stalls) {
   }
   if (waited.call == its->last.call) return waited;
   its->waited_for[its->next_wait++ % kRememberedWaits] = waited.call;
-  *stalls = computes(*its, busiest_.load(std::memory_order_relaxed));
+  *stalls = computes(*its);
   // Calls count up, and what comes behind both ends with the later one.
   if (its->last.call == 0 || serial_of(waited.call) > serial_of(its->last.call)) {
     its->last = waited;

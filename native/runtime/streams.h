@@ -27,8 +27,10 @@ struct CallOfStream {
 class Streams {
  public:
   static constexpr uint32_t kStreams = 1024, kEvents = 4096;
-  static constexpr uint64_t kFewKernels = 4;     // behind a call, that still leave its event the call's
-  static constexpr uint64_t kPartOfBusiest = 2;  // computes: has had this part of the busiest stream's kernels
+  static constexpr uint64_t kFewKernels = 4;  // behind a call, that still leave its event the call's
+  // Computes: has had this part of the busiest stream's kernels, and of the most various one's kinds of them. Copies
+  // beside collectives may be many, but it is the same one or two kernels again and again.
+  static constexpr uint64_t kPartOfBusiest = 8, kPartOfKinds = 4;
   static constexpr uint32_t kRememberedWaits = 4;
 
   // The number a stream goes by. Handles are unique in a process, but for the default streams: 0 and 1 (one a GPU) and
@@ -39,8 +41,8 @@ class Streams {
     return handle == 2 ? 2 | of_gpu | thread << 12 : 1 | of_gpu;
   }
 
-  // The job put a kernel of its own into the stream.
-  void launched(uint64_t stream) {
+  // The job put a kernel of its own into the stream; 0: some kernels, which ones is not known.
+  void launched(uint64_t stream, uint64_t kernel = 0) {
     Stream* its = streams_.find(stream);
     if (its == nullptr) its = first_seen(stream);
     if (its == nullptr) return;
@@ -48,6 +50,9 @@ class Streams {
     const uint64_t kernels = its->kernels.load(std::memory_order_relaxed) + 1;
     its->kernels.store(kernels, std::memory_order_relaxed);
     if (kernels > busiest_.load(std::memory_order_relaxed)) busiest_.store(kernels, std::memory_order_relaxed);
+    const uint64_t bits = kernel == 0 ? kSomeKinds : uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58);
+    const uint64_t kinds = its->kinds.load(std::memory_order_relaxed);
+    if ((kinds & bits) != bits) new_kind(its, kinds | bits);
   }
   // Whether a good part of the job's computation goes there.
   bool computes(uint64_t stream);
@@ -67,6 +72,7 @@ class Streams {
  private:
   struct Stream {
     std::atomic<uint64_t> kernels{0};
+    std::atomic<uint64_t> kinds{0};  // bits that its kernels' addresses hash to
     // Under lock_.
     uint64_t kernels_at_call = 0;
     CallOfStream last;
@@ -84,11 +90,14 @@ class Streams {
   Stream* stream_of(uint64_t stream);
   Stream* first_seen(uint64_t stream);
   Event* room_for(uint64_t event);
-  static bool computes(const Stream& stream, uint64_t busiest);
+  void new_kind(Stream* stream, uint64_t kinds);
+  bool computes(const Stream& stream) const;
+
+  static constexpr uint64_t kSomeKinds = 0xff;
 
   KeyTable<Stream, kStreams> streams_;
   KeyTable<Event, kEvents> events_;
-  std::atomic<uint64_t> busiest_{0};
+  std::atomic<uint64_t> busiest_{0}, most_kinds_{0};
   uint64_t records_ = 0;
   SpinLock lock_;  // over calls of streams, and events
 };

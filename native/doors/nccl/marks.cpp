@@ -25,6 +25,7 @@ struct MarkContext {
   uint32_t reference = 0;
   uint64_t reference_ns = 0;  // host time of references[reference]; 0: not known
   uint64_t patience_ns = 0, try_again_ns = 0;
+  uint64_t apart_ns = 0;  // how far the events of a pair lie apart that nothing held up; 0: not known
 };
 
 namespace {
@@ -37,6 +38,7 @@ constexpr uint64_t kLeastPatienceNs = 1000000, kMostPatienceNs = 4000000;
 constexpr uint64_t kLastPatienceNs = 50000000;
 constexpr uint64_t kSpinNs = 50000;       // then sleeping, lest the GPU's driver wait for this core
 constexpr uint64_t kTryAgainAfter = 100;  // times the patience that was lost
+constexpr uint64_t kMostApartNs = 5000;
 constexpr uint32_t kMostUnready = 2;
 constexpr int kTimed = 0;             // CU_EVENT_DEFAULT
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
@@ -233,6 +235,13 @@ void Marks::tell(MarkContext* context, MarkPair* pair) {
   uint64_t begin_ns = 0, end_ns = 0;
   if (!host_time(context, pair->before, &begin_ns) || !host_time(context, pair->after, &end_ns)) return;
   if (end_ns < begin_ns) end_ns = begin_ns;
+  const uint64_t span_ns = end_ns - begin_ns;
+  if (of.waited && !of.ran) {
+    const bool least = context->apart_ns == 0 || span_ns < context->apart_ns;
+    if (least && span_ns < kMostApartNs) context->apart_ns = span_ns;
+    // The pair's own time is no waiting. It comes last: a wait begins when its stream is told of it.
+    end_ns -= context->apart_ns < span_ns ? context->apart_ns : span_ns;
+  }
   Communicator* communicator = of.call.communicator;
   if (communicator == nullptr || communicator->index != of.call.communicator_index) return;
   if (of.ran) {

@@ -118,12 +118,12 @@ using namespace powerccl::nccl;
     return result;                                                                   \
   }
 
-#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_) \
-  POWERCCL_EXPORT int name parameters {                                     \
-    POWERCCL_REAL(library, name, parameters);                               \
-    Streams* const streams = watched();                                     \
-    if (streams != nullptr) streams->launched(key_of(stream_));             \
-    return real arguments;                                                  \
+#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_)                         \
+  POWERCCL_EXPORT int name parameters {                                                             \
+    POWERCCL_REAL(library, name, parameters);                                                       \
+    Streams* const streams = watched();                                                             \
+    if (streams != nullptr) streams->launched(key_of(stream_), reinterpret_cast<uint64_t>(kernel)); \
+    return real arguments;                                                                          \
   }
 
 #define POWERCCL_GRAPH_LAUNCH(library, name, parameters, arguments, stream_)      \

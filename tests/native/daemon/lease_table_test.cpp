@@ -198,17 +198,17 @@ TEST(LeaseTable, ImpossibleClocksAreRefused) {
 TEST(LeaseTable, NewestWinsInsideTheRateLimit) {
   Machine machine(1, 20 * kMs);
   const uint64_t lease = machine.acquire(1, 0);
-  const uint64_t first = machine.set(1, lease, 600);
+  const uint64_t first = machine.set(1, lease, 800);
   const uint64_t second = machine.set(1, lease, 700);  // while the first is under way
   machine.work_all();
-  EXPECT_EQ(machine.clock_mhz[0], 600u);
-  const uint64_t third = machine.set(1, lease, 800);
+  EXPECT_EQ(machine.clock_mhz[0], 800u);
+  const uint64_t third = machine.set(1, lease, 600);
   EXPECT_EQ(machine.status_of(second), POWERCCL_LEASE_SUPERSEDED);
   machine.pass(19 * kMs);
-  EXPECT_EQ(machine.clock_mhz[0], 600u);
+  EXPECT_EQ(machine.clock_mhz[0], 800u);
   EXPECT_EQ(machine.answer_to(third), nullptr);
   machine.pass(2 * kMs);
-  EXPECT_EQ(machine.clock_mhz[0], 800u);
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
   EXPECT_EQ(machine.status_of(first), 0);
   EXPECT_EQ(machine.status_of(third), 0);
 }
@@ -216,15 +216,31 @@ TEST(LeaseTable, NewestWinsInsideTheRateLimit) {
 TEST(LeaseTable, BackToUsualSupersedesAWaitingClock) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 600);
+  machine.set(1, lease, 700);
   machine.work_all();
-  const uint64_t later = machine.set(1, lease, 700);
+  const uint64_t later = machine.set(1, lease, 600);
   const uint64_t usual = machine.set(1, lease, 0);
   machine.work_all();
   EXPECT_EQ(machine.status_of(later), POWERCCL_LEASE_SUPERSEDED);
   EXPECT_EQ(machine.status_of(usual), 0);
   machine.pass(100 * kMs);
   EXPECT_EQ(machine.clock_mhz[0], 0u);
+}
+
+TEST(LeaseTable, UpIsNotLimitedAndDownStaysLimited) {
+  Machine machine(1, 20 * kMs);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.set(1, lease, 600);
+  machine.work_all();
+  const uint64_t up = machine.set(1, lease, 900);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 900u);
+  EXPECT_EQ(machine.status_of(up), 0);
+  machine.set(1, lease, 600);
+  machine.work_all();
+  EXPECT_EQ(machine.clock_mhz[0], 900u);
+  machine.pass(21 * kMs);
+  EXPECT_EQ(machine.clock_mhz[0], 600u);
 }
 
 TEST(LeaseTable, EveryEndingPutsBack) {

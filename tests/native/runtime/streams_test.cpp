@@ -64,6 +64,20 @@ TEST_F(StreamsTest, OnlyStreamsWithAGoodPartOfTheKernelsCompute) {
   EXPECT_FALSE(streams->computes(4));
 }
 
+TEST_F(StreamsTest, ManyOfTheSameCopyDoNotCompute) {
+  for (uint64_t kernel = 1; kernel <= 20; ++kernel) streams->launched(1, kernel * 4096);
+  for (int i = 0; i < 15; ++i) streams->launched(2, 4096);
+  for (uint64_t kernel = 1; kernel <= 8; ++kernel) streams->launched(3, kernel * 4096);
+  EXPECT_TRUE(streams->computes(1));
+  EXPECT_FALSE(streams->computes(2));
+  EXPECT_TRUE(streams->computes(3));
+}
+
+TEST_F(StreamsTest, AJobOfOneKernelComputes) {
+  for (int i = 0; i < 15; ++i) streams->launched(1, 4096);
+  EXPECT_TRUE(streams->computes(1));
+}
+
 TEST_F(StreamsTest, WhatIsWaitedForIsHandedOnUntilComputedUpon) {
   compute(1, 100);
   streams->called(2, call(1));
