@@ -16,7 +16,7 @@ struct MarkOf {
   bool waited = false;  // computation waited between the two
   bool ran = false;     // a kernel ran between the two: `kernel`, without its times
   KernelRan kernel;
-  bool graph = false;   // a graph ran between the two
+  bool graph = false;  // a graph ran between the two
 };
 
 struct MarkContext;

@@ -83,7 +83,8 @@ Communicator* communicator_up(int version, int* event_mask, const CommunicatorSe
   }
   communicator->door = mask;
   ++mask->communicators;
-  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr) g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
+  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr)
+    g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
   ask_kernel_events(nullptr, runtime->selection().asked());
   return communicator;
 }

@@ -18,7 +18,10 @@ Memory::~Memory() {
 
 struct Engine::Parts {
   Parts(const Platform& platform, Time start, Outside& to)
-      : clockwork(platform, start), streams(clockwork, to), outside(to), gpu_calls_until(platform.gpus, start),
+      : clockwork(platform, start),
+        streams(clockwork, to),
+        outside(to),
+        gpu_calls_until(platform.gpus, start),
         transitions(platform.gpus) {}
 
   Clockwork clockwork;
@@ -139,10 +142,11 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
       // A GPU goes to where it was sent last: what it was on its way to before is never reached.
       TimerId& timer = parts_->transitions[gpu];
       parts_->clockwork.cancel_timer(timer);
-      timer = parts_->clockwork.at(after_us(now, parts_->clockwork.platform().clock_transition_us), [this, gpu, min_mhz, max_mhz](Time) {
-        parts_->transitions[gpu] = 0;
-        parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
-      });
+      timer = parts_->clockwork.at(
+          after_us(now, parts_->clockwork.platform().clock_transition_us), [this, gpu, min_mhz, max_mhz](Time) {
+            parts_->transitions[gpu] = 0;
+            parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
+          });
     });
   }
   clockwork.at(until, std::move(done));
