@@ -117,6 +117,7 @@ def main() -> None:
         written: dict[str, object] = {
             "step_ms": step_ms,
             "median_ms": statistics.median(step_ms),
+            "mean_ms": statistics.fmean(step_ms),
             "host_ms": statistics.median(host_ms),
             "block": options.block,
             "job": job,
@@ -137,7 +138,11 @@ def main() -> None:
             written |= {"window_ns": [begin_ns, end_ns], "steps": options.profiled, **profiled(told)}
         Path(f"{options.out}-{kind}-{dist.get_rank()}.json").write_text(json.dumps(written))
         if dist.get_rank() == 0:
-            print(job, f"step {written['median_ms']:.3f} ms, host {written['host_ms']:.3f} ms", flush=True)
+            print(
+                job,
+                f"step {written['median_ms']:.3f} ms, mean {written['mean_ms']:.3f} ms, host {written['host_ms']:.3f} ms",
+                flush=True,
+            )
         dist.barrier()
         del model, optimizer, blocks, data, steps
         gc.collect()

@@ -38,10 +38,11 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
 }
 
 // Mapped rather than part of the Gpu: a megabyte that only policies that learn need.
-Conductor* Runtime::new_conductor(const PolicyTable& table, bool dry) {
+bool Runtime::make_conductor(Gpu* gpu, bool dry) {
+  const PolicyTable& table = gpu->table;
   void* memory = mmap(nullptr, sizeof(Conductor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  Conductor* conductor = new (memory) Conductor();
+  if (memory == MAP_FAILED) return false;
+  gpu->conductor = new (memory) Conductor();
   Conductor::Terms terms;
   terms.budget = environment_.budget_percent / 100;
   if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
@@ -53,8 +54,8 @@ Conductor* Runtime::new_conductor(const PolicyTable& table, bool dry) {
   terms.least_mhz = table.least_mhz();
   terms.joint = open_joint(environment_.run_folder);
   terms.number = uint64_t{static_cast<uint32_t>(getpid())} << 8 | (gpu_count_.load(std::memory_order_relaxed) + 1);
-  conductor->begin(terms);
-  return conductor;
+  gpu->conductor->begin(terms);
+  return true;
 }
 
 // What the policy has come to, into the trace.
@@ -124,8 +125,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
     short_reason = "clock cannot be set";
-  } else if (environment_.policy != PolicyName::kPerCall &&
-             (gpu->conductor = new_conductor(gpu->table, client.dry)) == nullptr) {
+  } else if (environment_.policy != PolicyName::kPerCall && !make_conductor(gpu, client.dry)) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "there is no memory for what it learns");
     hint = "raise the limit on address space (ulimit -v)";

@@ -259,7 +259,7 @@ bool ClockActuator::grant_changed() {
 }
 
 void ClockActuator::read_back() {
-  if (read_at_ns_ == 0) return;
+  if (read_at_ns_ == 0 || client_.read == nullptr) return;
   read_at_ns_ = 0;
   uint32_t mhz = 0;
   if (client_.read(client_.self, &mhz) == 0) unread_.clock.read_back_mhz = mhz;

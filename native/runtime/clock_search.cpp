@@ -100,7 +100,7 @@ void ClockSearch::next(double wish_mhz) {
     done_ = true;
     return;
   }
-  uint32_t candidate = static_cast<uint32_t>(wish_mhz / step + 0.5) * step;
+  uint32_t candidate = (static_cast<uint32_t>(wish_mhz) + step / 2) / step * step;
   if (candidate >= high) candidate = high - step;
   if (candidate <= slow_mhz_) candidate = slow_mhz_ + step;
   try_clock(candidate);

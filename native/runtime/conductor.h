@@ -36,6 +36,8 @@ class Conductor {
 
   // From any thread, as things happen; times are CLOCK_MONOTONIC. True: the clock thread has to look again.
   void called(uint64_t call, uint32_t kind, uint32_t mhz);
+  // The same of a graph of whatever the job put into it.
+  void graph_called(uint64_t call, uint32_t kind);
   bool started(uint64_t call, uint64_t start_ns);
   bool stopped(uint64_t call, uint64_t stop_ns);
   void waited(uint64_t call, uint64_t stall_ns);
@@ -125,7 +127,6 @@ class Conductor {
   double lateness(uint64_t iteration, const Window& window) const;
   Deed& deed(uint64_t iteration, uint32_t window) { return deeds_[iteration & 1][window]; }
 
-  SpinLock lock_;
   Terms terms_;
   Timetable timetable_;
   Windows windows_;
@@ -134,33 +135,35 @@ class Conductor {
   Trial trial_;
   ClockSearch search_;
   Deed deeds_[2][Windows::kMost];
-  uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // iterations in which the clock was low, by parity
-  uint64_t learnt_ = 0;                             // iterations that are
-  uint64_t usual_ = 0;                              // of them, without any window
-  uint64_t managed_ = 0;
-  uint64_t paused_until_ = 0;  // iteration
-  bool leads_ = true;
-  uint64_t agreed_ = 0;  // the last iteration whose mode is known
-  Mode modes_[4];        // of the last ones, by iteration
+  // Iterations, counted as the timetable counts them.
+  uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // in which the clock was low, by parity
+  uint64_t learnt_ = 0;                             // that are taken into account
+  uint64_t managed_ = 0;                            // how many of them were managed
+  uint64_t paused_until_ = 0;
   uint64_t pause_ = kPause;
-  uint32_t period_ = 0;
-  uint64_t settled_ = 0;  // the iteration since which it is managed as it is now
-  uint32_t rarely_ = kFirst;
-  uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
-  double stretch_ = 1;         // of this GPU's computation, that others are not waited for
-  uint32_t stretch_seen_ = 0;  // iterations at the present one
-  uint64_t first_ns_ = 0;
-  uint32_t steady_ = 4;  // iterations that kSteadyNs are
-  bool marked_ = false;
-  uint32_t arrivals_ = 0, tries_ = 0;
-  bool low_ = false;  // for a window, as far as was asked
-  uint32_t acting_window_ = 0;
+  uint64_t settled_ = 0;  // since which it is managed as it is now
+  uint64_t agreed_ = 0;   // the last one whose mode is known
   uint64_t acting_iteration_ = 0;
+  uint64_t first_ns_ = 0;  // when the first one began
+  double stretch_ = 1;     // of this GPU's computation, as long as others are waited for
+  double sampled_mhz_ = 0;
+  uint32_t samples_ = 0;
+  uint32_t stretch_seen_ = 0;  // iterations at the present stretch
+  uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
+  uint32_t period_ = 0;
+  uint32_t rarely_ = kFirst;
+  uint32_t steady_ = 8;  // iterations that kSteadyNs are
+  uint32_t arrivals_ = 0, tries_ = 0;
+  uint32_t acting_window_ = 0;
+  Mode modes_[4];  // of the last iterations
+  SpinLock lock_;
+  bool leads_ = true;
+  bool marked_ = false;
+  bool low_ = false;  // for a window, as far as was asked
   bool acting_ = false;
   bool resting_ = false;
+  bool graphs_ = false;  // are among the calls
   bool wants_sample_ = false;
-  double sampled_mhz_ = 0;  // mean
-  uint32_t samples_ = 0;
 };
 
 }  // namespace powerccl

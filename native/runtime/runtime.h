@@ -196,7 +196,7 @@ class Runtime {
   Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
-  Conductor* new_conductor(const PolicyTable& table, bool dry);
+  bool make_conductor(Gpu* gpu, bool dry);
   bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
 
   // calls.cpp

@@ -13,8 +13,6 @@ double magnitude(double value) {
 
 }  // namespace
 
-const Timetable::Run Timetable::kNoRun;
-
 void Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
   const uint64_t sequence = rhythm_.called(kind);
   Run& run = runs_[sequence % kRuns];
@@ -57,7 +55,7 @@ bool Timetable::waited(uint64_t call, uint64_t stall_ns) {
 const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) const {
   const uint64_t sequence = origin_ + iteration * period_ + position;
   const Run& run = runs_[sequence % kRuns];
-  return run.sequence == sequence ? run : kNoRun;
+  return run.sequence == sequence ? run : no_run_;
 }
 
 // How much intervals between kernels differ from those `lag` calls before, as a share of their length.

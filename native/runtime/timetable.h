@@ -104,7 +104,7 @@ class Timetable {
   uint32_t order_[kLongest] = {};
   uint32_t order_count_ = 0;
   Moving length_, usual_length_;
-  static const Run kNoRun;
+  Run no_run_;
 };
 
 }  // namespace powerccl

@@ -52,7 +52,7 @@ CallOfStream Runtime::graph_launches(uint64_t graph) {
   Communicator* communicator = gpu.captured.load(std::memory_order_acquire);
   if (communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return {};
   const uint64_t call = gpu.calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  gpu.conductor->called(call, static_cast<uint32_t>(graph * 0x9e3779b97f4a7c15u >> 32), 0);
+  gpu.conductor->graph_called(call, static_cast<uint32_t>(graph * 0x9e3779b97f4a7c15u >> 32));
   return {communicator, communicator->index, make_handle(HandleKind::kCall, gpu.index, call)};
 }
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conductor makes of complete iterations: what is managed, at which clock, and whether that is too slow.
+#include "runtime/conductor.h"
+
+namespace powerccl {
+
+// Iterations that are left alone: some to begin with, then a block now and then.
+bool Conductor::control(uint64_t iteration) const {
+  if (iteration < kReference || iteration < paused_until_) return true;
+  if (terms_.search && leads_ && !search_.begun()) return true;
+  return (iteration - settled_) % (uint64_t{rarely_} * steady_) >= (uint64_t{rarely_} - 1) * steady_;
+}
+
+// Whether an iteration says something about the budget: late in a block, once the GPU has got used to it.
+bool Conductor::on_trial(uint64_t iteration) const {
+  if (iteration < settled_) return false;
+  const uint64_t place = (iteration - settled_) % (uint64_t{rarely_} * steady_);
+  const uint64_t managed = (uint64_t{rarely_} - 1) * steady_;
+  return place >= managed ? 5 * (place - managed) >= 3 * steady_ : place >= steady_;
+}
+
+// What this GPU would do in an iteration if it were for it to say.
+Mode Conductor::own_mode(uint64_t iteration) const {
+  const bool left_alone = control(iteration) || (search_.begun() && search_.reference(iteration));
+  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0};
+}
+
+// When an iteration that has not begun will begin.
+uint64_t Conductor::expected_ns(uint64_t iteration) const {
+  const double length = static_cast<double>(timetable_.length().mean);
+  return timetable_.start_of(agreed_) + static_cast<uint64_t>(static_cast<double>(iteration - agreed_) * length);
+}
+
+Mode Conductor::mode(uint64_t iteration) const {
+  if (terms_.joint == nullptr) return own_mode(iteration);
+  if (iteration > agreed_) return leads_ ? own_mode(iteration) : terms_.joint->mode_at(expected_ns(iteration));
+  return agreed_ - iteration < 4 ? modes_[iteration & 3] : Mode();
+}
+
+// An iteration has begun: what was said for it holds now, and the one that leads says what holds for the next.
+void Conductor::agree(uint64_t running, uint64_t now_ns) {
+  if (terms_.joint == nullptr || running <= agreed_) return;
+  const uint64_t patience_ns = 2000000000u + 16 * static_cast<uint64_t>(timetable_.length().mean);
+  modes_[running & 3] =
+      leads_ && agreed_ != 0 ? own_mode(running) : terms_.joint->mode_at(timetable_.start_of(running));
+  agreed_ = running;
+  leads_ = terms_.joint->lead(terms_.number, now_ns, patience_ns);
+  if (!leads_) return;
+  const uint64_t length_ns = static_cast<uint64_t>(timetable_.length().mean);
+  terms_.joint->say(own_mode(running + 1), timetable_.start_of(running) + length_ns / 2, now_ns);
+}
+
+void Conductor::restart() {
+  learnt_ = 0;
+  paused_until_ = agreed_ = 0;
+  settled_ = kReference;
+  first_ns_ = 0;
+  stretch_ = 1;
+  stretch_seen_ = 0;
+  graphs_ = false;
+  managed_ = 0;
+  rarely_ = kFirst;
+  leads_ = terms_.joint == nullptr;
+  for (Mode& each : modes_) each = {};
+  period_ = timetable_.period();
+  margins_ = {};
+  trial_ = {};
+  search_ = {};
+  windows_ = {};
+  for (auto& of_parity : deeds_)
+    for (Deed& each : of_parity) each = {};
+  touched_[0] = touched_[1] = UINT64_MAX;
+  acting_ = false;
+}
+
+// How many iterations last so long.
+uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
+  const double count = static_cast<double>(ns) / static_cast<double>(timetable_.length().mean);
+  return count < least ? least : count > 256 ? 256 : static_cast<uint32_t>(count);
+}
+
+void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
+  if (!terms_.search || !leads_) return;
+  if (!search_.begun()) {
+    // A job that has just begun runs on what a cool GPU has in store.
+    if (iteration < kReference || timetable_.start_of(iteration) - first_ns_ < kWarmNs) return;
+    ClockSearch::Terms terms;
+    terms.most_mhz = terms_.most_mhz;
+    terms.least_mhz = terms_.least_mhz;
+    terms.first_mhz = sampled_mhz_;
+    terms.slowdown = kPartOfBudget * terms_.budget;
+    terms.reference = iterations_of(kReferenceNs, 6);
+    terms.between = terms_.windows ? kBetween : 0;
+    terms.block = iterations_of(kTryNs, 6);
+    search_.begin(terms, iteration + 1);
+    return;
+  }
+  if (search_.done() || control(iteration)) return;
+  const double exposed = windows_.covered_ns() + windows_.too_short_ns();
+  const double length = static_cast<double>(timetable_.length().mean);
+  search_.iteration(iteration, duration_ns, length > exposed ? 1 - exposed / length : 0);
+  if (search_.done()) put_on_trial(iteration + 1);
+}
+
+// From this iteration on it is another way of managing that may cost time.
+void Conductor::put_on_trial(uint64_t iteration) {
+  trial_ = {};
+  settled_ = iteration;
+  rarely_ = kFirst;
+}
+
+// Keeps to the budget: gives way in steps where iterations take longer than those left alone.
+void Conductor::weigh() {
+  if (!leads_) return;
+  const Trial::Verdict verdict = trial_.verdict(terms_.budget);
+  if (verdict == Trial::Verdict::kHarmless) rarely_ = trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
+  if (verdict != Trial::Verdict::kTooSlow) return;
+  put_on_trial(learnt_);
+  if (search_.done() && search_.found_mhz() != 0) return search_.raise();
+  paused_until_ = learnt_ + pause_;
+  pause_ *= 2;
+}
+
+// A GPU that waits for others in every collective may compute more slowly, up to where it comes last itself. How long
+// a collective takes without waiting is what the rank that comes last sees, through the joint page.
+void Conductor::take_up_slack(uint64_t iteration) {
+  const Mode now = mode(iteration);
+  // How long a graph takes says nothing about waiting.
+  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || now.control) return;
+  if (now.mhz != usual_mhz_) {  // clocks are still being tried
+    usual_mhz_ = now.mhz;
+    stretch_seen_ = 0;
+    return;
+  }
+  const double length = static_cast<double>(timetable_.length().mean);
+  double least = 1e9, before_end = 0;
+  if (timetable_.order_count() > 0) {
+    const Timetable::Position& last = timetable_.position(timetable_.order(timetable_.order_count() - 1));
+    before_end = static_cast<double>(last.offset.mean + last.duration.mean) - length;
+  }
+  for (uint32_t i = 0; i < timetable_.order_count(); ++i) {
+    const Timetable::Position& position = timetable_.position(timetable_.order(i));
+    const double begins = static_cast<double>(position.offset.mean);
+    const double computing = begins - before_end;
+    before_end = begins + static_cast<double>(position.duration.mean);
+    if (position.duration.count < Moving::kMemory) return;
+    const uint32_t seen_us = static_cast<uint32_t>(position.duration.mean * 1e-3f);
+    const double transfer = 1e3 * terms_.joint->least_us(position.kind, seen_us);
+    if (computing < 0.02 * length) continue;  // nothing before it that could be stretched
+    const double margin = 0.01 * length + static_cast<double>(2 * position.duration.deviation);
+    const double slack = (static_cast<double>(position.duration.mean) - transfer - margin) / computing;
+    if (slack < least) least = slack;
+  }
+  if (++stretch_seen_ < 2 * Moving::kMemory || least > 1e8) return;
+  stretch_seen_ = 0;
+  const double usual = static_cast<double>(timetable_.usual_length().mean);
+  // Whatever it is that takes longer: this is given up first.
+  if (length > (1 + 2 * terms_.budget) * usual) least = least < -0.2 ? least : -0.2;
+  const double wish = stretch_ * (1 + (least < 0 ? least : 0.6 * least));
+  stretch_ = wish < 1 ? 1 : wish > kMostStretch ? kMostStretch : wish;
+}
+
+// The clock at which computation takes that much longer; memory does not follow the clock.
+uint32_t Conductor::stretched(uint32_t mhz) const {
+  if (stretch_ < 1.02) return mhz;
+  const double from = mhz != 0 ? mhz : sampled_mhz_;
+  const double clock = from * (1 - kMemoryShare) / (stretch_ - kMemoryShare);
+  if (from == 0 || clock >= from) return mhz;
+  return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / 15) * 15 : terms_.least_mhz;
+}
+
+// Takes iterations into account that have become complete.
+void Conductor::catch_up(uint64_t now_ns) {
+  if (!timetable_.settle()) {
+    if (period_ != 0) restart();
+    period_ = 0;
+    return;
+  }
+  if (period_ == 0) restart();
+  const Timetable::Run* latest = timetable_.latest();
+  if (latest == nullptr || !timetable_.belongs(latest->sequence)) return;
+  const uint64_t begun = timetable_.iteration_of(latest->sequence);
+  // The calls have run ahead of what was looked at: what is no longer there cannot be learnt from.
+  if (begun > learnt_ + 1) learnt_ = begun - 1;
+  bool news = false;
+  while (learnt_ < begun && timetable_.complete(learnt_)) {
+    const uint64_t start_ns = timetable_.start_of(learnt_);
+    const bool windowed = touched_[learnt_ & 1] == learnt_;
+    const bool touched = windowed || mode(learnt_).mhz != 0;
+    timetable_.learn(learnt_, !touched);
+    if (first_ns_ == 0) first_ns_ = start_ns;
+    if (start_ns != 0) {
+      const uint64_t duration_ns = timetable_.start_of(learnt_ + 1) - start_ns;
+      if (windowed) judge(learnt_);
+      if (touched) ++managed_;
+      tell_search(learnt_, duration_ns);
+      take_up_slack(learnt_);
+      // While clocks are tried, iterations are no example of anything.
+      if (leads_ && (!search_.begun() || search_.done()) && on_trial(learnt_)) trial_.iteration(touched, duration_ns);
+    }
+    ++learnt_;
+    news = true;
+  }
+  agree(begun, now_ns);
+  if (!news) return;
+  if (learnt_ <= kReference) {
+    steady_ = iterations_of(kSteadyNs, 8);
+  }
+  weigh();
+  plan();
+}
+
+}  // namespace powerccl

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conductor makes of its windows: whether the job came late behind them, and what to change.
+#include "runtime/conductor.h"
+
+namespace powerccl {
+namespace {
+
+double between(uint64_t earlier_ns, uint64_t later_ns) {
+  return static_cast<double>(static_cast<int64_t>(later_ns - earlier_ns));
+}
+
+}  // namespace
+
+// How much later than usual the job went on behind a window, less what its kernels themselves took longer: then it was
+// computation beside them that ran slowly, or computation behind them.
+double Conductor::lateness(uint64_t iteration, const Window& window) const {
+  const Timetable::Run& first = timetable_.run(iteration, window.first);
+  const Timetable::Position& from = timetable_.position(window.first);
+  double longer = 0;
+  uint32_t after = UINT32_MAX;
+  bool inside = false;
+  for (uint32_t i = 0; i < timetable_.order_count(); ++i) {
+    const uint32_t index = timetable_.order(i);
+    if (index == window.first) inside = true;
+    if (inside) {
+      const Timetable::Run& run = timetable_.run(iteration, index);
+      const Timetable::Position& usual = timetable_.position(index);
+      if (run.start_ns != 0 && run.stop_ns != 0 && usual.usual_duration.count > 0) {
+        longer += between(run.start_ns, run.stop_ns) - static_cast<double>(usual.usual_duration.mean);
+      }
+    }
+    if (index == window.last && inside) {
+      after = i + 1;
+      break;
+    }
+  }
+  if (after == UINT32_MAX || first.start_ns == 0) return 0;
+  uint64_t next_ns = 0;
+  double usual = 0;
+  if (after < timetable_.order_count()) {
+    const uint32_t index = timetable_.order(after);
+    next_ns = timetable_.run(iteration, index).start_ns;
+    usual = static_cast<double>(timetable_.position(index).usual_offset.mean - from.usual_offset.mean);
+  } else {
+    next_ns = timetable_.start_of(iteration + 1);
+    usual = static_cast<double>(timetable_.usual_length().mean - from.usual_offset.mean);
+  }
+  if (next_ns == 0) return 0;
+  return between(first.start_ns, next_ns) - usual - (longer > 0 ? longer : 0);
+}
+
+// Shortens the windows behind which the job came late.
+void Conductor::judge(uint64_t iteration) {
+  const double length = static_cast<double>(timetable_.length().mean);
+  for (uint32_t i = 0; i < windows_.count(); ++i) {
+    const Window& window = windows_[i];
+    const Deed& done = deed(iteration, i);
+    if (done.iteration != iteration || done.low_ns == 0) continue;
+    const Timetable::Run& last = timetable_.run(iteration, window.last);
+    double risen_late = 0;
+    if (last.stop_ns != 0 && done.high_ns != 0) {
+      risen_late = between(last.stop_ns, done.high_ns);
+      // One iteration that was cut short must not move it for many.
+      const double most = 4 * times_.change_ns();
+      const double seen = risen_late > most ? most : risen_late < -most ? -most : risen_late;
+      margins_.tail[window.last].add(seen + window.tail);
+    }
+    // Usual is what is at the default clock; computation at another one says nothing about the window.
+    if (mode(iteration).mhz != 0) continue;
+    double late = lateness(iteration, window);
+    if (risen_late > 0) late -= risen_late * kSlower;
+    judge_front(window, late, between(done.low_ns, done.high_ns != 0 ? done.high_ns : done.low_ns), length);
+  }
+}
+
+// Exposed communication makes nothing late, however long the clock was low; computation beside it comes later by half
+// of that or more. One iteration tells little about a short window, several do.
+void Conductor::judge_front(const Window& window, double late, double low, double length) {
+  if (low <= 0) return;
+  const uint32_t at = window.first;
+  float& front = margins_.front[at];
+  margins_.late[at] += static_cast<float>(late);
+  margins_.low[at] += static_cast<float>(low);
+  const uint32_t seen = ++margins_.seen[at];
+  const double late_in_all = static_cast<double>(margins_.late[at]), low_in_all = static_cast<double>(margins_.low[at]);
+  const double chance = kLateShare * length * seen;
+  // Where marks tell what is exposed it takes more to prove them wrong.
+  const bool clear = marked_ ? seen >= 8 : seen >= 4 || (seen >= 2 && late_in_all > 0.3 * low_in_all);
+  if (clear && late_in_all > 0.15 * low_in_all && late_in_all > chance) {
+    const double mean = late_in_all / seen;
+    const double lasts = window.high - window.low;
+    // Beside computation for most of it: the window is given up, for now.
+    front += static_cast<float>(mean > 0.25 * lasts ? lasts : mean / kSlower);
+  } else if (seen < 16) {
+    return;
+  } else {
+    front *= 0.9f;  // what was chance is forgotten in the end
+  }
+  margins_.late[at] = margins_.low[at] = 0;
+  margins_.seen[at] = 0;
+}
+
+void Conductor::plan() {
+  if (!terms_.windows) return;
+  windows_.build(timetable_, margins_, times_, marked_);
+}
+
+}  // namespace powerccl
