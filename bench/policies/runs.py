@@ -25,7 +25,7 @@ END_S = 20.0
 WHATIF_S = 120.0
 
 # Warm-up and measured iterations: policies that learn need time until they do what they then go on doing.
-SCENARIO_COUNTS = {True: (110, 140), False: (20, 60)}
+SCENARIO_COUNTS = {True: (170, 120), False: (60, 90)}
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
