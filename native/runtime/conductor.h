@@ -89,7 +89,7 @@ class Conductor {
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMostStretch = 2, kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.9;   // that the clock outside of windows may take
+  static constexpr double kPartOfBudget = 0.65;  // that the clock outside of windows may take
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured

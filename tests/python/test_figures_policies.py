@@ -230,7 +230,7 @@ class TestProfiles:
 class TestRuns:
     def test_counts(self):
         assert (runs.plan("t4x8", "ddp", "auto", 0, True, False).warm_up) == 170
-        assert runs.plan("t4x8", "ddp", "observe", 0, True, False).iterations == 60
+        assert runs.plan("t4x8", "ddp", "observe", 0, True, False).iterations == 90
         assert runs.plan("h200x4", "ddp", "observe", 0, True, False).warm_up == 170
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         assert runs.plan("t4x8", "moe", "observe", 0, False, False).iterations == 120

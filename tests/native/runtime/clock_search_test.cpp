@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/clock_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace powerccl {
+namespace {
+
+// A job whose computation, this share of its iterations, runs at `natural_mhz` by itself.
+struct Job {
+  double natural_mhz, computing, noise;
+  std::mt19937_64 random{3};
+
+  uint64_t iteration(uint32_t mhz) {
+    const double clock = mhz == 0 ? natural_mhz : std::min<double>(mhz, natural_mhz);
+    const double slower = 1 + computing * (natural_mhz / clock - 1);
+    return static_cast<uint64_t>(1e8 * slower * (1 + noise * std::normal_distribution<double>()(random)));
+  }
+};
+
+struct Found {
+  uint32_t mhz, iterations;
+  double worst;  // of the iterations at a clock that was tried
+};
+Found find(Job job, ClockSearch::Terms terms) {
+  ClockSearch search;
+  search.begin(terms, 10);
+  uint64_t i = 0;
+  double worst = 0;
+  for (; i < 2000 && !search.done(); ++i) {
+    const uint64_t duration = job.iteration(search.clock(i));
+    worst = std::max(worst, static_cast<double>(duration) / 1e8);
+    search.iteration(i, duration, job.computing);
+  }
+  EXPECT_TRUE(search.done());
+  return {search.found_mhz(), static_cast<uint32_t>(i), worst};
+}
+
+constexpr ClockSearch::Terms kTerms = {.most_mhz = 1590, .least_mhz = 450, .slowdown = 0.009};
+
+TEST(ClockSearch, FindsTheClockThatTheBudgetAllows) {
+  for (const double natural : {800.0, 1090.0, 1290.0}) {
+    for (const double computing : {0.25, 0.6, 0.95}) {
+      const Found found = find({natural, computing, 0.002}, kTerms);
+      const double best = natural / (1 + 0.009 / computing);
+      EXPECT_NEAR(found.mhz, best, 35) << natural << " " << computing;
+      EXPECT_LT(found.iterations, 140u) << natural << " " << computing;
+    }
+  }
+}
+
+TEST(ClockSearch, IsQuickWhereItIsToldWhereToLook) {
+  ClockSearch::Terms terms = kTerms;
+  terms.first_mhz = 1090;
+  const Found found = find({1090, 0.6, 0.002}, terms);
+  EXPECT_NEAR(found.mhz, 1075, 30);
+  EXPECT_LT(found.iterations, 100u);
+  EXPECT_LT(found.worst, 1.12);
+}
+
+TEST(ClockSearch, NothingIsToBeHadWhereComputationUsesTheHighestClock) {
+  const Found found = find({1590, 0.9, 0.002}, kTerms);
+  EXPECT_TRUE(found.mhz == 0 || found.mhz >= 1545) << found.mhz;
+}
+
+TEST(ClockSearch, NoiseMakesItSlowerAndNotWrong) {
+  const Found found = find({1090, 0.6, 0.01}, kTerms);
+  EXPECT_NEAR(found.mhz, 1075, 90);
+}
+
+TEST(ClockSearch, RaisesTowardsTheDefault) {
+  ClockSearch search;
+  search.begin(kTerms, 0);
+  Job job{1090, 0.6, 0};
+  for (uint64_t i = 0; !search.done(); ++i) search.iteration(i, job.iteration(search.clock(i)), 0.6);
+  uint32_t before = search.found_mhz();
+  ASSERT_GT(before, 1000u);
+  for (int i = 0; i < 20 && search.found_mhz() != 0; ++i) {
+    search.raise();
+    EXPECT_TRUE(search.found_mhz() > before || search.found_mhz() == 0);
+    before = search.found_mhz();
+  }
+  EXPECT_EQ(search.found_mhz(), 0u);
+}
+
+TEST(ClockSearch, ReferenceIterationsAreLeftAlone) {
+  ClockSearch search;
+  ClockSearch::Terms terms = kTerms;
+  terms.between = 5;
+  search.begin(terms, 10);
+  EXPECT_FALSE(search.reference(9));
+  EXPECT_TRUE(search.reference(10));
+  EXPECT_TRUE(search.reference(21));
+  EXPECT_FALSE(search.reference(22));  // windows settle
+  EXPECT_EQ(search.clock(22), 0u);
+  EXPECT_NE(search.clock(27), 0u);
+}
+
+}  // namespace
+}  // namespace powerccl

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/joint.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <memory>
+#include <string>
+
+namespace powerccl {
+namespace {
+
+constexpr uint64_t kPatience = 1000;
+
+TEST(Joint, NothingIsManagedBeforeAnybodySaysSo) {
+  const auto joint = std::make_unique<Joint>();
+  EXPECT_TRUE(joint->mode_at(5).control);
+  EXPECT_EQ(joint->mode_at(5).mhz, 0u);
+}
+
+TEST(Joint, TheFirstLeadsUntilItFallsSilent) {
+  const auto joint = std::make_unique<Joint>();
+  EXPECT_TRUE(joint->lead(7, 100, kPatience));
+  EXPECT_FALSE(joint->lead(8, 200, kPatience));
+  joint->say({false, 900}, 900, 800);
+  EXPECT_FALSE(joint->lead(8, 1500, kPatience));
+  EXPECT_TRUE(joint->lead(8, 1900, kPatience));
+  EXPECT_FALSE(joint->lead(7, 1950, kPatience));
+}
+
+TEST(Joint, WhatIsSaidHoldsFromItsTimeOn) {
+  const auto joint = std::make_unique<Joint>();
+  joint->say({false, 900}, 1000, 500);
+  EXPECT_TRUE(joint->mode_at(999).control);
+  EXPECT_FALSE(joint->mode_at(1000).control);
+  EXPECT_EQ(joint->mode_at(1000).mhz, 900u);
+  joint->say({true, 0}, 2000, 1500);
+  EXPECT_EQ(joint->mode_at(1999).mhz, 900u);
+  EXPECT_TRUE(joint->mode_at(2000).control);
+}
+
+TEST(Joint, TheLeastOfAKindIsEverybodys) {
+  const auto joint = std::make_unique<Joint>();
+  EXPECT_EQ(joint->least_us(1, 44000), 44000u);
+  EXPECT_EQ(joint->least_us(1, 27000), 27000u);
+  EXPECT_LT(joint->least_us(1, 44000), 27200u);
+  EXPECT_EQ(joint->least_us(2, 5000), 5000u);
+  // It rises when nobody sees it any more, slowly.
+  uint32_t last = 0;
+  for (int i = 0; i < 2000; ++i) last = joint->least_us(1, 44000);
+  EXPECT_GT(last, 40000u);
+}
+
+TEST(Joint, KindsThatFindNoPlaceAreLeftOut) {
+  const auto joint = std::make_unique<Joint>();
+  for (uint32_t kind = 1; kind <= 5000; ++kind) EXPECT_GT(joint->least_us(kind, 100), 0u);
+  EXPECT_EQ(joint->least_us(9999, 77), 77u);
+}
+
+TEST(Joint, ItsPageIsOneForAHostAndNobodyElses) {
+  char folder[] = "/tmp/powerccl-joint-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  Joint* one = open_joint(folder);
+  Joint* other = open_joint(folder);
+  ASSERT_NE(one, nullptr);
+  ASSERT_NE(other, nullptr);
+  one->say({false, 1080}, 1, 1);
+  EXPECT_EQ(other->mode_at(2).mhz, 1080u);
+  char host[65] = "";
+  gethostname(host, sizeof(host) - 1);
+  const std::string path = std::string(folder) + "/.joint-" + host;
+  struct stat about;
+  ASSERT_EQ(stat(path.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777u, 0600u);
+  unlink(path.c_str());
+  rmdir(folder);
+  EXPECT_EQ(open_joint(folder), nullptr);
+}
+
+}  // namespace
+}  // namespace powerccl
