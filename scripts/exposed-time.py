@@ -140,7 +140,7 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(
                 job,
-                f"step {written['median_ms']:.3f} ms, mean {written['mean_ms']:.3f} ms, host {written['host_ms']:.3f} ms",
+                " ".join(f"{name} {written[name]:.3f}" for name in ("median_ms", "mean_ms", "host_ms")),
                 flush=True,
             )
         dist.barrier()

@@ -130,6 +130,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     snprintf(reason, sizeof(reason), "there is no memory for what it learns");
     hint = "raise the limit on address space (ulimit -v)";
   } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2, gpu->conductor)) {
+    gpu->conductor = nullptr;
     short_reason = "no clock thread";
     snprintf(reason, sizeof(reason), "its clock thread cannot be started");
     hint = "raise the limit on processes (ulimit -u)";

@@ -164,9 +164,9 @@ void Conductor::arrived(uint64_t after_ns) {
 Conductor::State Conductor::state() {
   SpinGuard guard(lock_);
   State state;
-  state.period = period_;
+  state.period = last_period_;
   state.windows = windows_.count();
-  state.iterations = learnt_;
+  state.iterations = seen_;
   state.managed = managed_;
   state.length_ns = static_cast<double>(timetable_.length().mean);
   state.covered_ns = windows_.covered_ns();

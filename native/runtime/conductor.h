@@ -138,6 +138,8 @@ class Conductor {
   // Iterations, counted as the timetable counts them.
   uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // in which the clock was low, by parity
   uint64_t learnt_ = 0;                             // that are taken into account
+  uint64_t generation_ = 0;  // of the timetable
+  uint64_t seen_ = 0;                               // since the job began
   uint64_t managed_ = 0;                            // how many of them were managed
   uint64_t paused_until_ = 0;
   uint64_t pause_ = kPause;
@@ -150,7 +152,7 @@ class Conductor {
   uint32_t samples_ = 0;
   uint32_t stretch_seen_ = 0;  // iterations at the present stretch
   uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
-  uint32_t period_ = 0;
+  uint32_t period_ = 0, last_period_ = 0;
   uint32_t rarely_ = kFirst;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
   uint32_t arrivals_ = 0, tries_ = 0;

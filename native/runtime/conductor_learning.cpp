@@ -58,11 +58,11 @@ void Conductor::restart() {
   stretch_ = 1;
   stretch_seen_ = 0;
   graphs_ = false;
-  managed_ = 0;
   rarely_ = kFirst;
   leads_ = terms_.joint == nullptr;
   for (Mode& each : modes_) each = {};
-  period_ = timetable_.period();
+  period_ = last_period_ = timetable_.period();
+  generation_ = timetable_.generation();
   margins_ = {};
   trial_ = {};
   search_ = {};
@@ -111,7 +111,7 @@ void Conductor::put_on_trial(uint64_t iteration) {
 
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
-  if (!leads_) return;
+  if (!leads_ || terms_.dry) return;
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
   if (verdict == Trial::Verdict::kHarmless) rarely_ = trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
   if (verdict != Trial::Verdict::kTooSlow) return;
@@ -172,11 +172,10 @@ uint32_t Conductor::stretched(uint32_t mhz) const {
 // Takes iterations into account that have become complete.
 void Conductor::catch_up(uint64_t now_ns) {
   if (!timetable_.settle()) {
-    if (period_ != 0) restart();
-    period_ = 0;
+    period_ = 0;  // what was learnt stays for the summary until there is something else
     return;
   }
-  if (period_ == 0) restart();
+  if (period_ == 0 || generation_ != timetable_.generation()) restart();
   const Timetable::Run* latest = timetable_.latest();
   if (latest == nullptr || !timetable_.belongs(latest->sequence)) return;
   const uint64_t begun = timetable_.iteration_of(latest->sequence);
@@ -192,6 +191,7 @@ void Conductor::catch_up(uint64_t now_ns) {
     if (start_ns != 0) {
       const uint64_t duration_ns = timetable_.start_of(learnt_ + 1) - start_ns;
       if (windowed) judge(learnt_);
+      ++seen_;
       if (touched) ++managed_;
       tell_search(learnt_, duration_ns);
       take_up_slack(learnt_);

@@ -76,7 +76,7 @@ void Conductor::judge(uint64_t iteration) {
 // Exposed communication makes nothing late, however long the clock was low; computation beside it comes later by half
 // of that or more. One iteration tells little about a short window, several do.
 void Conductor::judge_front(const Window& window, double late, double low, double length) {
-  if (low <= 0) return;
+  if (low <= 0 || terms_.dry) return;
   const uint32_t at = window.first;
   float& front = margins_.front[at];
   margins_.late[at] += static_cast<float>(late);

@@ -78,32 +78,24 @@ double Timetable::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
 }
 
 bool Timetable::settle() {
-  if (settled()) return true;
-  period_ = 0;
   const uint32_t base = rhythm_.period();
+  if (settled()) {
+    // A burst of equal calls may have been taken for iterations, which never shows in the calls.
+    if (latest_ >= look_again_) reconsider(base);
+    return true;
+  }
+  period_ = 0;
   // Looked at once a base period at most: it costs some microseconds.
   if (base == 0 || latest_ == 0 || latest_ < looked_at_ + base) return false;
   looked_at_ = latest_;
-  const uint64_t repeating = rhythm_.since() > 2 * uint64_t{base} ? rhythm_.since() - 2 * uint64_t{base} : 1;
-  const uint64_t kept = latest_ > kRuns / 2 ? latest_ - kRuns / 2 : 1;
-  const uint64_t from = repeating > kept ? repeating : kept;
-  const uint64_t available = latest_ - from;
-  // Equal calls can still be different places of an iteration: four equal buckets, of which only the last is exposed.
-  // So the calls' period is multiplied until the times repeat, too.
   double least = 1;
   uint32_t most = 0;
-  for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
-    const uint64_t lag = uint64_t{multiple} * base;
-    if (lag > kLongest / 2 || available < 3 * lag || available < Rhythm::kFewest) break;
-    most = multiple;
-    const double found = irregularity(from, latest_, static_cast<uint32_t>(lag));
-    if (found <= kRegular) {
-      begin(static_cast<uint32_t>(lag), latest_);
-      return true;
-    }
-    if (found < least) least = found;
+  if (const uint32_t lag = regular(base, &least, &most)) {
+    begin(lag, latest_);
+    return true;
   }
   // Nothing repeats exactly: after enough of it the shortest of what repeats best.
+  const uint64_t from = first_of(base), available = latest_ - from;
   const bool enough = available >= 48 * uint64_t{base} || available >= kRuns / 4;
   for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
     const uint32_t lag = multiple * base;
@@ -114,10 +106,44 @@ bool Timetable::settle() {
   return false;
 }
 
+// From which call on what is kept repeats.
+uint64_t Timetable::first_of(uint32_t base) const {
+  const uint64_t repeating = rhythm_.since() > 2 * uint64_t{base} ? rhythm_.since() - 2 * uint64_t{base} : 1;
+  const uint64_t kept = latest_ > kRuns / 2 ? latest_ - kRuns / 2 : 1;
+  return repeating > kept ? repeating : kept;
+}
+
+// Equal calls can still be different places of an iteration: four equal buckets, of which only the last is exposed. So
+// the calls' period is multiplied until the times repeat, too. 0: they do not. `least`: the least irregularity;
+// `most`: the multiples there was enough for.
+uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const {
+  const uint64_t from = first_of(base), available = latest_ - from;
+  for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
+    const uint64_t lag = uint64_t{multiple} * base;
+    if (lag > kLongest / 2 || available < 3 * lag || available < kFewest) break;
+    *most = multiple;
+    const double found = irregularity(from, latest_, static_cast<uint32_t>(lag));
+    if (found <= kRegular) return static_cast<uint32_t>(lag);
+    if (found < *least) *least = found;
+  }
+  return 0;
+}
+
+void Timetable::reconsider(uint32_t base) {
+  look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
+  if (irregularity(first_of(base), latest_, period_) <= kRegular) return;
+  double least = 1;
+  uint32_t most = 0;
+  const uint32_t lag = regular(base, &least, &most);
+  if (lag != 0 && lag != period_) begin(lag, latest_);
+}
+
 // The iteration begins with the kernel that comes after the longest time without one.
 void Timetable::begin(uint32_t period, uint64_t last) {
   period_ = period;
   since_ = rhythm_.since();
+  ++generation_;
+  look_again_ = last + (period < 8 ? 64 : 8 * uint64_t{period});
   double longest = -1;
   for (uint64_t sequence = last - period + 1; sequence <= last; ++sequence) {
     const Run& run = runs_[sequence % kRuns];

@@ -62,6 +62,8 @@ class Timetable {
   bool settle();
   bool settled() const { return period_ != 0 && rhythm_.period() != 0 && rhythm_.since() == since_; }
   uint32_t period() const { return period_; }
+  // Counts up with each iteration that was found anew; what was learnt of the one before is gone.
+  uint64_t generation() const { return generation_; }
 
   // Iterations are counted from when they were first known. The first one is complete when its successor has begun.
   bool complete(uint64_t iteration) const { return start_of(iteration + 1) != 0; }
@@ -87,10 +89,14 @@ class Timetable {
  private:
   static constexpr uint32_t kRuns = 2 * kLongest;
   static constexpr uint32_t kMostMultiple = 64;
+  static constexpr uint32_t kFewest = 16;  // calls that tell anything about times
   static constexpr double kRegular = 0.1;  // share by which intervals may differ from iteration to iteration
 
   Run* find(uint64_t call);
   double irregularity(uint64_t from, uint64_t to, uint32_t lag) const;
+  uint64_t first_of(uint32_t base) const;
+  uint32_t regular(uint32_t base, double* least, uint32_t* most) const;
+  void reconsider(uint32_t base);
   void begin(uint32_t period, uint64_t last);
   void sort();
 
@@ -99,6 +105,7 @@ class Timetable {
   uint64_t sequence_of_[kRuns] = {};  // by call
   uint64_t since_ = 0, origin_ = 0, latest_ = 0;
   uint32_t period_ = 0;
+  uint64_t generation_ = 0, look_again_ = 0;
   uint64_t looked_at_ = 0;  // calls when settle() looked last
   Position positions_[kLongest];
   uint32_t order_[kLongest] = {};

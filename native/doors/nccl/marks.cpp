@@ -44,8 +44,9 @@ constexpr int kTimed = 0;             // CU_EVENT_DEFAULT
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr int kRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
 
-// A mark costs an H200 3 us, and 9 us where NCCL's traffic is heavy; they may take 0.3 %. All of them for a while, then none: whole iterations
-// tell more than every third wait of each. The first burst holds a short job.
+// A mark costs an H200 3 us, and 9 us where NCCL's traffic is heavy: they may take 0.3 %. All waits are marked for a
+// while, then none, because whole iterations tell more than every third wait of each. The first burst holds a short
+// job.
 constexpr int64_t kMarkSpanNs = 3000000;
 constexpr int64_t kFirstBurst = 1024, kBurst = 512;
 

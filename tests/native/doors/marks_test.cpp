@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/nccl/marks.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace powerccl::nccl {
+namespace {
+
+TEST(Marks, ComeAllAtOnceAndThenNotUntilAWholeBurstIsThere) {
+  Marks marks;
+  int afforded = 0;
+  while (afforded < 5000 && marks.affordable()) ++afforded;
+  EXPECT_GE(afforded, 1024);
+  EXPECT_LT(afforded, 5000);
+  // Worth several marks, but no burst.
+  usleep(20000);
+  EXPECT_FALSE(marks.affordable());
+}
+
+}  // namespace
+}  // namespace powerccl::nccl
