@@ -138,7 +138,7 @@ class Conductor {
   // Iterations, counted as the timetable counts them.
   uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // in which the clock was low, by parity
   uint64_t learnt_ = 0;                             // that are taken into account
-  uint64_t generation_ = 0;  // of the timetable
+  uint64_t generation_ = 0;                         // of the timetable
   uint64_t seen_ = 0;                               // since the job began
   uint64_t managed_ = 0;                            // how many of them were managed
   uint64_t paused_until_ = 0;

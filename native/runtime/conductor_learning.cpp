@@ -147,7 +147,7 @@ void Conductor::take_up_slack(uint64_t iteration) {
     const uint32_t seen_us = static_cast<uint32_t>(position.duration.mean * 1e-3f);
     const double transfer = 1e3 * terms_.joint->least_us(position.kind, seen_us);
     if (computing < 0.02 * length) continue;  // nothing before it that could be stretched
-    const double margin = 0.01 * length + static_cast<double>(2 * position.duration.deviation);
+    const double margin = 0.01 * length + static_cast<double>(3 * position.duration.deviation);
     const double slack = (static_cast<double>(position.duration.mean) - transfer - margin) / computing;
     if (slack < least) least = slack;
   }
