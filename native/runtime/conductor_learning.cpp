@@ -185,7 +185,8 @@ void Conductor::catch_up(uint64_t now_ns) {
   while (learnt_ < begun && timetable_.complete(learnt_)) {
     const uint64_t start_ns = timetable_.start_of(learnt_);
     const bool windowed = touched_[learnt_ & 1] == learnt_;
-    const bool touched = windowed || mode(learnt_).mhz != 0;
+    const Mode then = mode(learnt_);
+    const bool touched = windowed || (!then.control && stretched(then.mhz) != 0);
     timetable_.learn(learnt_, !touched);
     if (first_ns_ == 0) first_ns_ = start_ns;
     if (start_ns != 0) {
@@ -203,9 +204,7 @@ void Conductor::catch_up(uint64_t now_ns) {
   }
   agree(begun, now_ns);
   if (!news) return;
-  if (learnt_ <= kReference) {
-    steady_ = iterations_of(kSteadyNs, 8);
-  }
+  if (learnt_ <= kReference) steady_ = iterations_of(kSteadyNs, 8);
   weigh();
   plan();
 }
