@@ -81,6 +81,7 @@ class Conductor {
   static constexpr uint64_t kReference = 3;  // iterations before the first window
   // One block of so many is left alone to compare with: at first, once it seems well, and once that is sure.
   static constexpr uint32_t kFirst = 8, kRarely = 16, kVeryRarely = 64;
+  static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
   static constexpr uint64_t kWarmNs = 3000000000u;       // before anything is compared with
@@ -150,6 +151,7 @@ class Conductor {
   double stretch_ = 1;     // of this GPU's computation, as long as others are waited for
   double sampled_mhz_ = 0;
   uint32_t samples_ = 0;
+  uint32_t unsettled_ = 0;     // kernels begun while no iteration is known
   uint32_t stretch_seen_ = 0;  // iterations at the present stretch
   uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
   uint32_t period_ = 0, last_period_ = 0;
