@@ -55,7 +55,7 @@ def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
     outcome = found.policy_outcome
     assert outcome is not None
     assert (outcome.budget_pct, outcome.calls, len(outcome.ranks)) == (2, 3, 8)
-    assert outcome.managed > 0
+    assert outcome.iterations > 5  # seen; the first seconds are left alone to compare with
     assert 0.05 < outcome.iteration_s < 0.4
     assert 0 < outcome.covered_s < outcome.iteration_s
     table = (folder / "policy.table").read_text()
