@@ -223,7 +223,7 @@ void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64
   const uint64_t size = exchange ? 0 : bytes;
   uint64_t kind = (communicator->id ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
   kind ^= kind >> 32;
-  gpu->conductor->called(call_id, static_cast<uint32_t>(kind), gpu->table.lookup(pattern, bytes));
+  gpu->conductor->called(call_id, static_cast<uint32_t>(kind), gpu->table.minimum_clock(pattern, bytes));
 }
 
 // The holds of managed calls that are not launched yet, and now never will be.

@@ -45,6 +45,7 @@ void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double com
   const uint64_t since = iteration - from_;
   if (since < terms_.reference) {
     reference_.add(duration);
+    if (since + kAhead == terms_.reference) extend_reference();
     return;
   }
   if (since < terms_.reference + terms_.between) return;
@@ -62,19 +63,27 @@ void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double com
   given_up_ = !done_ && place + 1 < terms_.block;
 }
 
+void ClockSearch::extend_reference() {
+  const double error = kWellKnown * terms_.slowdown * reference_.mean();
+  if (references_ >= kMostReferences || reference_.error_squared() <= error * error) return;
+  terms_.reference += terms_.reference / references_;
+  ++references_;
+}
+
 void ClockSearch::judge(double computing) {
   if (with_.count < 2 || reference_.count < 2) return;
   const double usual = reference_.mean(), error_squared = reference_.error_squared();
   slowdowns_ += with_.mean() / usual - 1;
-  chances_ += (error_squared + with_.error_squared()) / (usual * usual);
+  chances_ += with_.error_squared() / (usual * usual);
   ++blocks_;
   const double slowdown = slowdowns_ / blocks_;
-  const double chance_squared = chances_ / blocks_ / blocks_;
+  const double chance_squared = chances_ / blocks_ / blocks_ + error_squared / (usual * usual);
   const double wish = terms_.slowdown;
-  const double off = slowdown - wish;
+  const double off = slowdown - wish, spare = terms_.most - slowdown;
   if (blocks_ < kRepeats && off * off < chance_squared) return;  // not clear
   ++tried_;
-  if (slowdown <= wish) {
+  const bool sure = spare > 0 && spare * spare >= chance_squared;
+  if (slowdown <= wish && sure) {
     best_mhz_ = candidate_mhz_;
   } else {
     slow_mhz_ = candidate_mhz_;
@@ -85,7 +94,7 @@ void ClockSearch::judge(double computing) {
   if (computing > 0.02 && slowdown > 0 && slowdown * slowdown > 4 * chance_squared) {
     const double natural = candidate * (1 + slowdown / computing);
     next(natural / (1 + 0.95 * wish / computing));
-  } else if (slowdown <= wish) {
+  } else if (slowdown <= wish && sure) {
     next(kDown * candidate);
   } else {
     next(0.5 * (slow_mhz_ + (best_mhz_ != 0 ? best_mhz_ : terms_.most_mhz)));

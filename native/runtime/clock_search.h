@@ -16,6 +16,7 @@ class ClockSearch {
     uint32_t step_mhz = 15;
     double first_mhz = 0;     // where computation was seen to run by itself; 0: not known
     double slowdown = 0.005;  // that the clock may cost, as a fraction
+    double most = 0.01;       // that it may cost at worst, as far as can be told
     // Iterations that are compared with, which nothing is to be managed in; so many that windows have to settle, at the
     // default clock; and those at each clock that is tried, the first third of which is not counted: boost and power
     // limits average over a second or so.
@@ -31,6 +32,8 @@ class ClockSearch {
   bool reference(uint64_t iteration) const {
     return !done_ && iteration >= from_ && (iteration - from_ < terms_.reference || given_up_);
   }
+  // The same of those before any clock was tried.
+  bool first_reference(uint64_t iteration) const { return iteration >= from_ && iteration - from_ < terms_.reference; }
   // How long it took. `computing`: the share of an iteration that slows down as the clock falls, as far as is known.
   void iteration(uint64_t iteration, uint64_t duration_ns, double computing);
 
@@ -45,6 +48,11 @@ class ClockSearch {
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
   static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
+  // Jobs whose iterations differ take more of them to compare with: up to so many times as many, while the mean is not
+  // known to this part of the wish.
+  static constexpr uint32_t kMostReferences = 4;
+  static constexpr double kWellKnown = 0.4;
+  static constexpr uint32_t kAhead = 3;  // iterations before the last one that this is decided in
   static constexpr double kDown = 0.88;
   static constexpr double kAbove = 1.15;  // where computation runs by itself: nothing is to be had above that
 
@@ -57,6 +65,7 @@ class ClockSearch {
     double error_squared() const;  // of the mean
   };
 
+  void extend_reference();
   void judge(double computing);
   void next(double wish_mhz);
   void try_clock(uint32_t mhz);
@@ -70,6 +79,7 @@ class ClockSearch {
   bool given_up_ = false;  // the clock on trial, for the rest of its block
   Sum reference_, with_;
   double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
+  uint32_t references_ = 1;
   uint32_t blocks_ = 0;
 };
 

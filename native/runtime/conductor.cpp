@@ -40,10 +40,12 @@ bool Conductor::started(uint64_t call, uint64_t start_ns) {
   SpinGuard guard(lock_);
   if (!timetable_.started(call, start_ns)) return false;
   // Waking the clock thread takes microseconds of a core, and jobs may start a thousand kernels a second.
-  if (windows_.count() > 0 || acting_) return true;
+  if (acting_) return true;
   if (!timetable_.settled()) return ++unsettled_ % kLookEvery == 0;
   const Timetable::Run* latest = timetable_.latest();
-  return timetable_.belongs(latest->sequence) && timetable_.position_of(latest->sequence) == 0;
+  if (!timetable_.belongs(latest->sequence)) return false;
+  const uint32_t position = timetable_.position_of(latest->sequence);
+  return position == 0 || before_change_[position];
 }
 
 bool Conductor::stopped(uint64_t call, uint64_t stop_ns) {
@@ -78,12 +80,18 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   const Timetable::Position& position = timetable_.position(timetable_.position_of(latest->sequence));
   const double length = static_cast<double>(timetable_.length().mean);
-  wanted.mhz = mode(running).control ? 0 : stretched(mode(running).mhz);
-  if (terms_.search && !search_.begun() && samples_ < kSamples) {
-    wants_sample_ = mode(running).control && latest->stop_ns != 0;
+  if (terms_.search && !search_.begun() && samples_ < kSamples && mode(running).control) {
+    wants_sample_ = latest->stop_ns != 0;
     wanted.until_ns = now_ns + kSampleEveryNs;
   }
   const double base_now = static_cast<double>(latest->start_ns) - static_cast<double>(position.offset.mean);
+  if (!mode(running).control) {
+    double until = 0;
+    const double stretch = slack_.at(static_cast<double>(now_ns) - base_now, length, times_, &until);
+    wanted.mhz = stretched(mode(running).mhz, stretch);
+    if (slack_.stages() > 1 && at(base_now, until) > now_ns) wanted.until_ns = at(base_now, until);
+  }
+  const uint32_t outside_mhz = wanted.mhz;
   for (int ahead = -1; ahead <= 1; ++ahead) {
     if (ahead < 0 && running == 0) continue;
     const uint64_t iteration = running + static_cast<uint64_t>(static_cast<int64_t>(ahead));
@@ -103,11 +111,12 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
       }
       if (now_ns >= high_ns) continue;
       Deed& done = deed(iteration, i);
-      if (done.iteration != iteration) {
+      if (done.iteration != iteration || done.first != window.first) {
         done = {};
         done.iteration = iteration;
+        done.first = window.first;
       }
-      if (done.closed) continue;
+      if (done.closed || (outside_mhz != 0 && window.mhz >= outside_mhz)) continue;
       if (!open(window, iteration, base, jitter, now_ns)) {
         if (timetable_.run(iteration, window.last).stop_ns != 0) done.closed = true;
         continue;
@@ -125,9 +134,12 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
       if (look_ns < wanted.until_ns) wanted.until_ns = look_ns;
       acting_ = true;
       acting_window_ = i;
+      acting_first_ = window.first;
       acting_iteration_ = iteration;
     }
   }
+  // Behind the window the clock is to be as low as in it: nothing is learnt about when it rises.
+  if (low_ && !acting_ && wanted.mhz != 0 && wanted.mhz <= asked_mhz_) end_window(0);
   return wanted;
 }
 
@@ -141,6 +153,7 @@ void Conductor::carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) {
   SpinGuard guard(lock_);
   const bool was_low = low_;
   low_ = acting_ && mhz != 0;
+  asked_mhz_ = mhz;
   if (!terms_.dry) {
     if (tries_ == 0) times_.call = {};
     times_.call.add(static_cast<double>(end_ns - begin_ns));
@@ -148,14 +161,20 @@ void Conductor::carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) {
     if (mhz != 0 && ++tries_ >= kTries) times_.measured = true;
   }
   const uint64_t there_ns = end_ns + static_cast<uint64_t>(times_.transition.mean);
+  if (!low_ && was_low) return end_window(there_ns);
   Deed& done = deeds_[acting_iteration_ & 1][acting_window_];
-  if (done.iteration != acting_iteration_) return;
-  if (low_) {
-    if (done.low_ns == 0) done.low_ns = there_ns;
-    touched_[acting_iteration_ & 1] = acting_iteration_;
-  } else if (was_low) {
-    done.high_ns = there_ns;
-  }
+  if (!low_ || done.iteration != acting_iteration_ || done.first != acting_first_) return;
+  if (done.low_ns == 0) done.low_ns = there_ns;
+  touched_[acting_iteration_ & 1] = acting_iteration_;
+}
+
+// The clock is up again behind the window that was acted on last; 0: it has not been low for it in the end.
+void Conductor::end_window(uint64_t high_ns) {
+  low_ = false;
+  Deed& done = deeds_[acting_iteration_ & 1][acting_window_];
+  if (done.iteration != acting_iteration_ || done.first != acting_first_) return;
+  if (high_ns == 0) done.low_ns = 0;
+  done.high_ns = high_ns;
 }
 
 void Conductor::arrived(uint64_t after_ns) {
@@ -183,6 +202,10 @@ Conductor::State Conductor::state() {
   state.clocks_tried = search_.tried();
   state.judged = trial_.count(false) >= Trial::kFewest && trial_.count(true) >= Trial::kFewest;
   if (state.judged) state.slowdown = trial_.slowdown();
+  if (!state.judged && gave_way_) {
+    state.judged = true;
+    state.slowdown = given_up_;
+  }
   return state;
 }
 

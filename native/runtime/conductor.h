@@ -13,6 +13,7 @@
 #include "runtime/basics.h"
 #include "runtime/clock_search.h"
 #include "runtime/joint.h"
+#include "runtime/slack.h"
 #include "runtime/timetable.h"
 #include "runtime/trial.h"
 #include "runtime/windows.h"
@@ -79,18 +80,20 @@ class Conductor {
 
  private:
   static constexpr uint64_t kReference = 3;  // iterations before the first window
-  // One block of so many is left alone to compare with: at first, once it seems well, and once that is sure.
-  static constexpr uint32_t kFirst = 8, kRarely = 16, kVeryRarely = 64;
+  // One block of so many is left alone to compare with: at first, where there was something to compare with before,
+  // and once it is sure that nothing is slower.
+  static constexpr uint32_t kFirst = 8, kRarely = 24, kVeryRarely = 64;
   static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
-  static constexpr uint64_t kWarmNs = 3000000000u;       // before anything is compared with
+  static constexpr uint64_t kWarmNs = 3000000000u;       // of the job, before anything is compared with
+  static constexpr uint64_t kCalmNs = 1000000000u;       // the same after the job has changed
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
-  static constexpr double kMostStretch = 2, kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.65;  // that the clock outside of windows may take
+  static constexpr double kMemoryShare = 0.15;
+  static constexpr double kPartOfBudget = 0.5;   // that the clock outside of windows may take
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
@@ -103,6 +106,7 @@ class Conductor {
   // What became of a window in one iteration.
   struct Deed {
     uint64_t iteration = UINT64_MAX;
+    uint32_t first = 0;  // position of the window's first kernel: windows are counted anew when they change
     uint64_t low_ns = 0, high_ns = 0;  // when the clock was low, and up again
     bool closed = false;               // it is over for this iteration
   };
@@ -117,12 +121,16 @@ class Conductor {
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
   void weigh();
   void take_up_slack(uint64_t iteration);
-  uint32_t stretched(uint32_t mhz) const;
+  uint32_t stretched(uint32_t mhz, double stretch) const;
+  bool stretched_at_all() const { return slack_.any() && sampled_mhz_ != 0; }
   void put_on_trial(uint64_t iteration);
+  void give_way();
   void catch_up(uint64_t now_ns);
   void judge(uint64_t iteration);
   void judge_front(const Window& window, double late, double low, double length);
+  void end_window(uint64_t high_ns);
   void plan();
+  void find_changes();
   void restart();
   bool open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const;
   double lateness(uint64_t iteration, const Window& window) const;
@@ -134,7 +142,9 @@ class Conductor {
   Margins margins_;
   SwitchTimes times_;
   Trial trial_;
+  Trial::Interval given_up_{};  // the slowdown because of which it gave way last
   ClockSearch search_;
+  Slack slack_;
   Deed deeds_[2][Windows::kMost];
   // Iterations, counted as the timetable counts them.
   uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // in which the clock was low, by parity
@@ -144,23 +154,28 @@ class Conductor {
   uint64_t managed_ = 0;                            // how many of them were managed
   uint64_t paused_until_ = 0;
   uint64_t pause_ = kPause;
-  uint64_t settled_ = 0;  // since which it is managed as it is now
-  uint64_t agreed_ = 0;   // the last one whose mode is known
+  uint64_t settled_ = 0;        // since which it is managed as it is now
+  uint64_t compare_from_ = 0;   // the next block that is left alone
+  uint64_t managed_since_ = 0;  // the last one is over
+  uint64_t agreed_ = 0;         // the last one whose mode is known
   uint64_t acting_iteration_ = 0;
   uint64_t first_ns_ = 0;  // when the first one began
-  double stretch_ = 1;     // of this GPU's computation, as long as others are waited for
+  uint64_t begun_ns_ = 0;  // when the first of all did
   double sampled_mhz_ = 0;
   uint32_t samples_ = 0;
-  uint32_t unsettled_ = 0;     // kernels begun while no iteration is known
-  uint32_t stretch_seen_ = 0;  // iterations at the present stretch
-  uint32_t usual_mhz_ = 0;     // outside of windows, in the last iteration
+  uint32_t unsettled_ = 0;  // kernels begun while no iteration is known
+  uint32_t usual_mhz_ = 0;  // outside of windows, in the last iteration
+  uint32_t asked_mhz_ = 0;  // what was carried out last
   uint32_t period_ = 0, last_period_ = 0;
-  uint32_t rarely_ = kFirst;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
   uint32_t arrivals_ = 0, tries_ = 0;
-  uint32_t acting_window_ = 0;
+  uint32_t acting_window_ = 0, acting_first_ = 0;
   Mode modes_[4];  // of the last iterations
+  // Before the next kernel begins the clock is to be changed, and the time for that is told best from this one.
+  bool before_change_[Timetable::kLongest] = {};
   SpinLock lock_;
+  bool compared_ = false;  // what was left alone was so lately
+  bool gave_way_ = false;
   bool leads_ = true;
   bool marked_ = false;
   bool low_ = false;  // for a window, as far as was asked

@@ -8,15 +8,15 @@ namespace powerccl {
 bool Conductor::control(uint64_t iteration) const {
   if (iteration < kReference || iteration < paused_until_) return true;
   if (terms_.search && leads_ && !search_.begun()) return true;
-  return (iteration - settled_) % (uint64_t{rarely_} * steady_) >= (uint64_t{rarely_} - 1) * steady_;
+  return iteration >= compare_from_ && iteration - compare_from_ < steady_;
 }
 
 // Whether an iteration says something about the budget: late in a block, once the GPU has got used to it.
 bool Conductor::on_trial(uint64_t iteration) const {
   if (iteration < settled_) return false;
-  const uint64_t place = (iteration - settled_) % (uint64_t{rarely_} * steady_);
-  const uint64_t managed = (uint64_t{rarely_} - 1) * steady_;
-  return place >= managed ? 5 * (place - managed) >= 3 * steady_ : place >= steady_;
+  if (iteration < compare_from_) return iteration >= managed_since_ + steady_;
+  const uint64_t place = iteration - compare_from_;
+  return place < steady_ && 5 * place >= 3 * steady_;
 }
 
 // What this GPU would do in an iteration if it were for it to say.
@@ -53,12 +53,12 @@ void Conductor::agree(uint64_t running, uint64_t now_ns) {
 void Conductor::restart() {
   learnt_ = 0;
   paused_until_ = agreed_ = 0;
-  settled_ = kReference;
+  settled_ = managed_since_ = kReference;
+  compare_from_ = UINT64_MAX;
+  compared_ = gave_way_ = false;
   first_ns_ = 0;
-  stretch_ = 1;
-  stretch_seen_ = 0;
+  slack_.clear();
   graphs_ = false;
-  rarely_ = kFirst;
   leads_ = terms_.joint == nullptr;
   for (Mode& each : modes_) each = {};
   period_ = last_period_ = timetable_.period();
@@ -83,12 +83,14 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (!terms_.search || !leads_) return;
   if (!search_.begun()) {
     // A job that has just begun runs on what a cool GPU has in store.
-    if (iteration < kReference || timetable_.start_of(iteration) - first_ns_ < kWarmNs) return;
+    const uint64_t now_ns = timetable_.start_of(iteration);
+    if (iteration < kReference || now_ns - begun_ns_ < kWarmNs || now_ns - first_ns_ < kCalmNs) return;
     ClockSearch::Terms terms;
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
     terms.first_mhz = sampled_mhz_;
     terms.slowdown = kPartOfBudget * terms_.budget;
+    terms.most = terms_.budget;
     terms.reference = iterations_of(kReferenceNs, 6);
     terms.between = terms_.windows ? kBetween : 0;
     terms.block = iterations_of(kTryNs, 6);
@@ -104,68 +106,65 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
 
 // From this iteration on it is another way of managing that may cost time.
 void Conductor::put_on_trial(uint64_t iteration) {
-  trial_ = {};
-  settled_ = iteration;
-  rarely_ = kFirst;
+  trial_.forget(true);
+  settled_ = managed_since_ = iteration;
+  compare_from_ = iteration + (kRarely - 1) * uint64_t{steady_};
 }
 
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
   if (!leads_ || terms_.dry) return;
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
-  if (verdict == Trial::Verdict::kHarmless) rarely_ = trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
+  if (verdict == Trial::Verdict::kHarmless) compared_ = false;
+  if (learnt_ > compare_from_ && learnt_ - compare_from_ > steady_) {
+    // The block is over. How soon there is another depends on how well the answer is known.
+    compared_ = true;
+    managed_since_ = compare_from_ + steady_;
+    const bool harmless = verdict == Trial::Verdict::kHarmless;
+    const uint32_t blocks = !harmless ? kFirst : trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
+    compare_from_ = managed_since_ + (blocks - 1) * uint64_t{steady_};
+  }
   if (verdict != Trial::Verdict::kTooSlow) return;
+  if (compared_) return give_way();
+  // What it is compared with is of some time ago, and jobs change: first another look.
+  trial_ = {};
+  compare_from_ = (agreed_ > learnt_ ? agreed_ : learnt_) + 2;
+}
+
+void Conductor::give_way() {
+  given_up_ = trial_.slowdown();
+  gave_way_ = true;
   put_on_trial(learnt_);
   if (search_.done() && search_.found_mhz() != 0) return search_.raise();
   paused_until_ = learnt_ + pause_;
+  settled_ = managed_since_ = paused_until_;
+  compare_from_ = paused_until_ + (kFirst - 1) * uint64_t{steady_};
+  trial_ = {};
   pause_ *= 2;
 }
 
-// A GPU that waits for others in every collective may compute more slowly, up to where it comes last itself. How long
-// a collective takes without waiting is what the rank that comes last sees, through the joint page.
+// A GPU that waits for others in every collective may compute more slowly, up to where it comes last itself.
 void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
   if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || now.control) return;
   if (now.mhz != usual_mhz_) {  // clocks are still being tried
     usual_mhz_ = now.mhz;
-    stretch_seen_ = 0;
-    return;
+    return slack_.look_anew();
   }
   const double length = static_cast<double>(timetable_.length().mean);
-  double least = 1e9, before_end = 0;
-  if (timetable_.order_count() > 0) {
-    const Timetable::Position& last = timetable_.position(timetable_.order(timetable_.order_count() - 1));
-    before_end = static_cast<double>(last.offset.mean + last.duration.mean) - length;
-  }
-  for (uint32_t i = 0; i < timetable_.order_count(); ++i) {
-    const Timetable::Position& position = timetable_.position(timetable_.order(i));
-    const double begins = static_cast<double>(position.offset.mean);
-    const double computing = begins - before_end;
-    before_end = begins + static_cast<double>(position.duration.mean);
-    if (position.duration.count < Moving::kMemory) return;
-    const uint32_t seen_us = static_cast<uint32_t>(position.duration.mean * 1e-3f);
-    const double transfer = 1e3 * terms_.joint->least_us(position.kind, seen_us);
-    if (computing < 0.02 * length) continue;  // nothing before it that could be stretched
-    const double margin = 0.01 * length + static_cast<double>(3 * position.duration.deviation);
-    const double slack = (static_cast<double>(position.duration.mean) - transfer - margin) / computing;
-    if (slack < least) least = slack;
-  }
-  if (++stretch_seen_ < 2 * Moving::kMemory || least > 1e8) return;
-  stretch_seen_ = 0;
   const double usual = static_cast<double>(timetable_.usual_length().mean);
-  // Whatever it is that takes longer: this is given up first.
-  if (length > (1 + 2 * terms_.budget) * usual) least = least < -0.2 ? least : -0.2;
-  const double wish = stretch_ * (1 + (least < 0 ? least : 0.6 * least));
-  stretch_ = wish < 1 ? 1 : wish > kMostStretch ? kMostStretch : wish;
+  // One iteration that was held up is not the fault of any of this.
+  const double off = static_cast<double>(timetable_.length().deviation);
+  const bool too_long = length - off > (1 + 2 * terms_.budget) * usual;
+  if (slack_.iteration(timetable_, terms_.joint, marked_, too_long)) slack_.arrange(timetable_, times_, marked_);
 }
 
 // The clock at which computation takes that much longer; memory does not follow the clock.
-uint32_t Conductor::stretched(uint32_t mhz) const {
-  if (stretch_ < 1.02) return mhz;
+uint32_t Conductor::stretched(uint32_t mhz, double stretch) const {
   const double from = mhz != 0 ? mhz : sampled_mhz_;
-  const double clock = from * (1 - kMemoryShare) / (stretch_ - kMemoryShare);
-  if (from == 0 || clock >= from) return mhz;
+  if (stretch <= 1 || from == 0) return mhz;
+  const double clock = from * (1 - kMemoryShare) / (stretch - kMemoryShare);
   return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / 15) * 15 : terms_.least_mhz;
 }
 
@@ -186,9 +185,10 @@ void Conductor::catch_up(uint64_t now_ns) {
     const uint64_t start_ns = timetable_.start_of(learnt_);
     const bool windowed = touched_[learnt_ & 1] == learnt_;
     const Mode then = mode(learnt_);
-    const bool touched = windowed || (!then.control && stretched(then.mhz) != 0);
+    const bool touched = windowed || (!then.control && (then.mhz != 0 || stretched_at_all()));
     timetable_.learn(learnt_, !touched);
     if (first_ns_ == 0) first_ns_ = start_ns;
+    if (begun_ns_ == 0) begun_ns_ = start_ns;
     if (start_ns != 0) {
       const uint64_t duration_ns = timetable_.start_of(learnt_ + 1) - start_ns;
       if (windowed) judge(learnt_);
@@ -196,15 +196,21 @@ void Conductor::catch_up(uint64_t now_ns) {
       if (touched) ++managed_;
       tell_search(learnt_, duration_ns);
       take_up_slack(learnt_);
-      // While clocks are tried, iterations are no example of anything.
-      if (leads_ && (!search_.begun() || search_.done()) && on_trial(learnt_)) trial_.iteration(touched, duration_ns);
+      // While clocks are tried, iterations are no example of anything, but for what clocks are compared with.
+      const bool tried = search_.begun() && !search_.done();
+      if (leads_ && (tried ? search_.first_reference(learnt_) : on_trial(learnt_))) {
+        trial_.iteration(touched, duration_ns);
+      }
     }
     ++learnt_;
     news = true;
   }
   agree(begun, now_ns);
   if (!news) return;
-  if (learnt_ <= kReference) steady_ = iterations_of(kSteadyNs, 8);
+  if (learnt_ <= kReference) {
+    steady_ = iterations_of(kSteadyNs, 8);
+    if (!terms_.search) compare_from_ = kReference + (kFirst - 1) * uint64_t{steady_};
+  }
   weigh();
   plan();
 }

@@ -55,7 +55,7 @@ void Conductor::judge(uint64_t iteration) {
   for (uint32_t i = 0; i < windows_.count(); ++i) {
     const Window& window = windows_[i];
     const Deed& done = deed(iteration, i);
-    if (done.iteration != iteration || done.low_ns == 0) continue;
+    if (done.iteration != iteration || done.first != window.first || done.low_ns == 0) continue;
     const Timetable::Run& last = timetable_.run(iteration, window.last);
     double risen_late = 0;
     if (last.stop_ns != 0 && done.high_ns != 0) {
@@ -89,8 +89,9 @@ void Conductor::judge_front(const Window& window, double late, double low, doubl
   if (clear && late_in_all > 0.15 * low_in_all && late_in_all > chance) {
     const double mean = late_in_all / seen;
     const double lasts = window.high - window.low;
-    // Beside computation for most of it: the window is given up, for now.
-    front += static_cast<float>(mean > 0.25 * lasts ? lasts : mean / kSlower);
+    // Beside computation for most of it: the window is given up, for now. Marks have seen computation wait there.
+    const double shorter = mean > 0.25 * lasts ? lasts : mean / kSlower;
+    front += static_cast<float>(marked_ && shorter > 0.25 * lasts ? 0.25 * lasts : shorter);
   } else if (seen < 16) {
     return;
   } else {
@@ -101,8 +102,26 @@ void Conductor::judge_front(const Window& window, double late, double low, doubl
 }
 
 void Conductor::plan() {
-  if (!terms_.windows) return;
-  windows_.build(timetable_, margins_, times_, marked_);
+  if (terms_.windows) windows_.build(timetable_, margins_, times_, marked_);
+  find_changes();
+}
+
+void Conductor::find_changes() {
+  const double length = static_cast<double>(timetable_.length().mean);
+  uint32_t window = 0;
+  for (uint32_t i = 0; i < timetable_.order_count(); ++i) {
+    const uint32_t position = timetable_.order(i);
+    const double now = static_cast<double>(timetable_.position(position).offset.mean);
+    const bool last = i + 1 == timetable_.order_count();
+    const double next = last ? length : static_cast<double>(timetable_.position(timetable_.order(i + 1)).offset.mean);
+    while (window < windows_.count() && windows_[window].ask_high <= now) ++window;
+    bool& change = before_change_[position];
+    change = window < windows_.count() && windows_[window].ask_low < next;
+    if (last && windows_.count() > 0 && windows_[0].ask_low < 0) change = true;
+    double until = 0;
+    if (slack_.stages() > 1) slack_.at(now, length, times_, &until);
+    if (until > now && until < next) change = true;
+  }
 }
 
 }  // namespace powerccl

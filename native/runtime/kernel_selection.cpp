@@ -51,7 +51,14 @@ void KernelSelection::made(const Operation& operation, bool asked) {
   const int64_t earned = static_cast<int64_t>(its.duration_ns.load(std::memory_order_relaxed) / 100);
   const int64_t credit =
       credit_ns_.load(std::memory_order_relaxed) + earned - (asked ? static_cast<int64_t>(kCostNs) : 0);
-  credit_ns_.store(credit < kMostCreditNs ? credit : kMostCreditNs, std::memory_order_relaxed);
+  const int64_t kept = credit < kMostCreditNs ? credit : kMostCreditNs;
+  credit_ns_.store(kept > -kMostCreditNs ? kept : -kMostCreditNs, std::memory_order_relaxed);
+  const uint64_t now_ns = monotonic_ns(), made_ns = made_ns_.exchange(now_ns, std::memory_order_relaxed);
+  if (made_ns != 0 && now_ns > made_ns) {
+    const int64_t spare =
+        spare_ns_.load(std::memory_order_relaxed) + static_cast<int64_t>((now_ns - made_ns) / kPartOfTime);
+    spare_ns_.store(spare < kMostSpareNs ? spare : kMostSpareNs, std::memory_order_relaxed);
+  }
   if (operation.captured) {
     SpinGuard guard(lock_);
     fixed_.store(true, std::memory_order_relaxed);
@@ -78,7 +85,11 @@ bool KernelSelection::wanted(uint32_t signature) {
   if (its.answered.load(std::memory_order_relaxed) == 0) return asked < kSilentAfter || since >= kSilentEvery;
   const uint64_t duration_ns = its.duration_ns.load(std::memory_order_relaxed);
   if (duration_ns >= kFreeNs) return true;
-  return since * duration_ns >= kFreeNs && credit_ns_.load(std::memory_order_relaxed) >= static_cast<int64_t>(kCostNs);
+  constexpr int64_t kCost = static_cast<int64_t>(kCostNs);
+  if (since * duration_ns >= kFreeNs && credit_ns_.load(std::memory_order_relaxed) >= kCost) return true;
+  if (spare_ns_.load(std::memory_order_relaxed) < kCost) return false;
+  spare_ns_.fetch_sub(kCost, std::memory_order_relaxed);
+  return true;
 }
 
 void KernelSelection::answered(uint8_t pattern, uint64_t bytes, uint64_t duration_ns) {

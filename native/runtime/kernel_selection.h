@@ -2,7 +2,8 @@
 // Which operations the library is asked to time on the GPU.
 //
 // Such events cost some microseconds on short operations and nothing on long ones, so they are asked for where they
-// cost under 1 % of the operation's learned duration, and otherwise sampled so rarely that the average stays there.
+// cost under 1 % of the operation's learned duration, or where operations are so far apart that all of it costs a
+// quarter of a per cent of the time, and otherwise sampled so rarely that the average stays there.
 // NCCL reads the wish for an operation *before* it tells of that operation (2.28 to 2.30:
 // ncclProfilerStartGroupApiEvent loads the mask, then the API events come), so the wish made inside one operation's
 // event is for the next one. What comes next is predicted from what followed last time.
@@ -68,6 +69,9 @@ class KernelSelection {
   };
   static constexpr uint32_t kSuccessors = 256;
   static constexpr int64_t kMostCreditNs = 16 * static_cast<int64_t>(kCostNs);
+  // Operations are made far ahead of when they run, those of an iteration all at once.
+  static constexpr int64_t kMostSpareNs = 256 * static_cast<int64_t>(kCostNs);
+  static constexpr uint64_t kPartOfTime = 400;
   static constexpr uint64_t kRecentlyNs = 1000000000u;
 
   Class& class_of(uint8_t pattern, uint64_t bytes) { return classes_[pattern][size_class(bytes)]; }
@@ -86,6 +90,9 @@ class KernelSelection {
 
   // What asking may still cost: 1 % of what has run, less what was asked. Keeps wrong predictions from costing more.
   std::atomic<int64_t> credit_ns_{0};
+  // The same of the time that passes, for operations too short to be asked for otherwise.
+  std::atomic<int64_t> spare_ns_{0};
+  std::atomic<uint64_t> made_ns_{0};
   std::atomic<uint32_t> previous_{0};
   std::atomic<uint32_t> unknown_{0};
   std::atomic<uint64_t> successors_[kSuccessors] = {};  // signature << 32 | the one that followed

@@ -55,7 +55,9 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
   }
   // A door that sees calls asks for tasks together with their channels, so that this one's channels will report is
   // known from its being told of, whatever the library's habit of reading the wish.
-  const bool asked = door_.sees_calls || selection_.asked();
+  bool asked = door_.sees_calls || selection_.asked();
+  // What a rank sends to itself passes no channel that reports.
+  if (task.point_to_point && task.peer == kernel->communicator->rank) asked = false;
   if (call & kCapturedBit) kernel->flags |= POWERCCL_FLAG_CAPTURED;
   uint8_t pattern = task.operation.pattern;
   if (task.point_to_point) {

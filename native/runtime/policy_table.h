@@ -27,9 +27,16 @@ class PolicyTable {
   // The same from a file.
   bool load(const char* path, Refusal* refusal);
 
-  // The clock, in MHz, that `bytes` of `pattern` are to run at; 0: leave it alone.
+  // The clock, in MHz, that `bytes` of `pattern` are to run at; 0: leave it alone, below the overhead point too.
   uint32_t lookup(uint8_t pattern, uint64_t bytes) const {
     if (pattern >= POWERCCL_PATTERNS || bytes < patterns_[pattern].overhead_bytes) return 0;
+    return minimum_clock(pattern, bytes);
+  }
+
+  // The clock that keeps its bandwidth, in MHz, whether or not a change of clock pays for it alone; 0: none is known
+  // that is below the highest.
+  uint32_t minimum_clock(uint8_t pattern, uint64_t bytes) const {
+    if (pattern >= POWERCCL_PATTERNS) return 0;
     const Pattern& entry = patterns_[pattern];
     // The last range that begins at or below `bytes`.
     uint32_t low = entry.first, high = entry.first + entry.count;

@@ -182,7 +182,12 @@ void Timetable::learn(uint64_t iteration, bool usual) {
       position.duration.add(duration);
       if (usual) position.usual_duration.add(duration);
     }
-    if (run.stall_ns != 0) position.exposed_from.add(between(run.start_ns, run.stall_ns));
+    // Marks are looked at when the host comes round, which may be after the next iteration has begun.
+    if (iteration == 0) continue;
+    const Run& before = this->run(iteration - 1, i);
+    if (before.stall_ns != 0 && before.start_ns != 0) {
+      position.exposed_from.add(between(before.start_ns, before.stall_ns));
+    }
   }
   sort();
 }

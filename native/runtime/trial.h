@@ -18,6 +18,8 @@ class Trial {
   enum class Verdict { kOpen, kHarmless, kTooSlow };
 
   void iteration(bool managed, uint64_t duration_ns);
+  // Those of one kind are of no use any more.
+  void forget(bool managed) { of_[managed ? 1 : 0] = Kind(); }
 
   struct Interval {
     double low, estimate, high;  // slowdown, as a fraction

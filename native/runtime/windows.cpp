@@ -25,7 +25,19 @@ void Windows::add(const Window& added, const SwitchTimes& times) {
   if (count_ > 0) {
     Window& before = windows_[count_ - 1];
     const double together = window.end - before.low;
-    if (window.low - before.end <= kJoinShare * together) {
+    // A short neighbour that needs a higher clock is not worth having all of it there.
+    const double its_own = window.end - window.low, others = before.end - before.low;
+    const bool adjoins = window.low - before.end <= kJoinShare * together;
+    if (adjoins && window.mhz > before.mhz && its_own < kShortShare * others) {
+      too_short_ns_ += window.high - window.low;
+      return;
+    }
+    if (adjoins && before.mhz > window.mhz && others < kShortShare * its_own) {
+      too_short_ns_ += before.high - before.low;
+      --count_;
+      return add(added, times);
+    }
+    if (adjoins) {
       if (window.end > before.end) {
         before.high = window.high;
         before.end = window.end;
@@ -75,7 +87,10 @@ void Windows::build(const Timetable& timetable, const Margins& margins, const Sw
       window.low += from;
     }
     window.end = static_cast<double>(position.offset.mean + position.duration.mean);
-    window.tail = margins.tail_ns(index);
+    // Where it may end sooner than it mostly does, the clock must be up by then.
+    const double sooner = kSooner * static_cast<double>(position.duration.deviation);
+    const double tail = margins.tail_ns(index);
+    window.tail = tail > sooner ? tail : sooner;
     window.high = window.end - window.tail;
     if (window.high > window.low) add(window, times);
   }

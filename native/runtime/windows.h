@@ -67,7 +67,8 @@ class Windows {
 
  private:
   static constexpr double kBusyShare = 0.5;  // of the time, that may go by in driver calls
-  static constexpr double kJoinShare = 0.01;
+  static constexpr double kJoinShare = 0.01, kShortShare = 0.25;
+  static constexpr double kSooner = 2;  // deviations of how long a kernel takes
 
   void add(const Window& window, const SwitchTimes& times);
   bool worthwhile(const Window& window, const SwitchTimes& times) const;

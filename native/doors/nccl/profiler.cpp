@@ -169,7 +169,7 @@ Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescri
   TaskSeen task;
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
-  task.operation.root = p2p.peer;
+  task.operation.root = task.peer = p2p.peer;
   if (kVersion == 4) add_stream(&task.operation);
   task.point_to_point = true;
   task.send = is_send(p2p.function);

@@ -99,5 +99,36 @@ TEST(ClockSearch, ReferenceIterationsAreLeftAlone) {
   EXPECT_NE(search.clock(27), 0u);
 }
 
+// What cannot be told from chance is not counted on: too slow a clock would stay for hours.
+TEST(ClockSearch, NoisyJobsAreNotSlowedByChance) {
+  ClockSearch::Terms terms = kTerms;
+  terms.slowdown = 0.005;
+  terms.most = 0.01;
+  double sum = 0;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    Job job{1090, 0.7, 0.06};
+    job.random.seed(seed);
+    const Found found = find(job, terms);
+    const double clock = found.mhz == 0 ? 1090 : std::min<double>(found.mhz, 1090);
+    const double slowdown = 0.7 * (1090 / clock - 1);
+    EXPECT_LT(slowdown, 0.1) << seed;
+    sum += slowdown;
+  }
+  EXPECT_LT(sum / 40, 0.015);
+}
+
+TEST(ClockSearch, IterationsThatDifferAreComparedWithMoreOfThem) {
+  ClockSearch search;
+  search.begin(kTerms, 0);
+  Job calm{1090, 0.7, 0.001}, noisy{1090, 0.7, 0.06};
+  for (uint64_t i = 0; i < kTerms.reference; ++i) search.iteration(i, calm.iteration(0), 0.7);
+  EXPECT_FALSE(search.first_reference(kTerms.reference));
+  search.begin(kTerms, 0);
+  for (uint64_t i = 0; i < kTerms.reference; ++i) search.iteration(i, noisy.iteration(0), 0.7);
+  EXPECT_TRUE(search.first_reference(kTerms.reference));
+  for (uint64_t i = kTerms.reference; i < 100; ++i) search.iteration(i, noisy.iteration(search.clock(i)), 0.7);
+  EXPECT_FALSE(search.first_reference(100));
+}
+
 }  // namespace
 }  // namespace powerccl

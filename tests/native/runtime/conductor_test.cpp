@@ -165,5 +165,46 @@ TEST(ConductorAuto, BothTogether) {
   EXPECT_GE(found.state.clock_mhz, 1060u);
 }
 
+// One that has found its clock.
+class ConductorThatFound : public testing::Test {
+ protected:
+  ConductorThatFound() {
+    Conductor::Terms terms;
+    terms.search = true;
+    terms.most_mhz = Job::kMaxMhz;
+    terms.least_mhz = Job::kLowMhz;
+    conductor->begin(terms);
+    job.run(400);
+    found_mhz = conductor->state().clock_mhz;
+    EXPECT_LE(found_mhz, 1150u);
+    EXPECT_GE(found_mhz, 1000u);
+  }
+  std::unique_ptr<Conductor> conductor = std::make_unique<Conductor>();
+  Job job{zero1(), {.natural_mhz = 1090, .marks = true}, conductor.get()};
+  uint32_t found_mhz = 0;
+};
+
+TEST_F(ConductorThatFound, AClockThatHasBecomeTooSlowIsRaised) {
+  job.run_by_itself_at(1590);  // as where a power limit is lifted
+  Job alone(zero1(), {.natural_mhz = 1590, .marks = true}, nullptr);
+  const double usual = mean(alone.run(50), 0);
+  job.run(2000);
+  const uint32_t mhz = conductor->state().clock_mhz;
+  EXPECT_TRUE(mhz == 0 || mhz > 1500) << mhz;
+  EXPECT_TRUE(conductor->state().judged);
+  EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.012);
+}
+
+// Longer sequences, say. What iterations were compared with at first says nothing any more.
+TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
+  std::vector<Job::Operation> longer = zero1();
+  longer[0].ms *= 1.3;
+  job.change(longer);
+  job.run(1500);
+  EXPECT_EQ(conductor->state().clock_mhz, found_mhz);
+  EXPECT_TRUE(conductor->state().judged);
+  EXPECT_LT(conductor->state().slowdown.estimate, 0.01);
+}
+
 }  // namespace
 }  // namespace powerccl

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -53,6 +54,17 @@ TEST(KernelSelection, ShortOperationsAreSampledWithinOnePerCent) {
     EXPECT_LE(cost, 0.0105) << duration_ns;
     EXPECT_GT(cost, 0.008) << duration_ns;
   }
+}
+
+TEST(KernelSelection, ShortOperationsFarApartAreAskedFor) {
+  Library library(KernelEvents::kAuto);
+  int asked = 0;
+  for (int i = 0; i < 60; ++i) {
+    // As an iteration is: made in a burst, then nothing for a while.
+    for (int n = 0; n < 4; ++n) asked += library.operation(POWERCCL_SEND_RECEIVE, 2 << 20, 20000) ? 1 : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(4 * 400 * KernelSelection::kCostNs / 1000));
+  }
+  EXPECT_GT(asked, 220);
 }
 
 TEST(KernelSelection, TheFirstOfEachClassAreAskedFor) {

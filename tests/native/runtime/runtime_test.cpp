@@ -199,6 +199,38 @@ TEST_F(RuntimeTest, SendsAndReceivesBecomeOneCall) {
   EXPECT_EQ(kernels[0].kernel.bytes, 4000u);
 }
 
+// No channel reports what a rank sends to itself: the kernel is over when the others have.
+TEST_F(RuntimeTest, AKernelDoesNotWaitForWhatARankSendsToItself) {
+  Communicator* communicator = up(4);
+  const Handle group = runtime->group_begins(communicator);
+  Handle handle = 0;
+  for (int i = 0; i < 8; ++i) {
+    handle = runtime->point_to_point(communicator, group, i % 2 == 0, call(POWERCCL_SEND_RECEIVE, 1000));
+  }
+  runtime->group_ending(group);
+  const Handle kernel = runtime->kernel_begins(communicator);
+  std::vector<Handle> named;
+  for (int i = 0; i < 8; ++i) {
+    TaskSeen task;
+    task.call = handle;
+    task.operation = call(POWERCCL_SEND_RECEIVE, 1000);
+    task.point_to_point = true;
+    task.send = i % 2 == 0;
+    task.peer = i / 2;
+    task.channels = 1;
+    named.push_back(runtime->kernel_task(communicator, kernel, task));
+  }
+  runtime->kernel_enqueued(kernel);
+  runtime->group_ends(group);
+  EXPECT_EQ(std::count(named.begin(), named.end(), Handle{0}), 2);
+  for (const Handle task : named) {
+    if (task != 0) runtime->channel_stops(runtime->channel_starts(task, 100), 300);
+  }
+  // Before anything is flushed.
+  EXPECT_EQ(runtime->channel_starts(named.back(), 500), Handle{0});
+  EXPECT_EQ(trace().of(POWERCCL_REC_KERNEL).size(), 1u);
+}
+
 TEST_F(RuntimeTest, CopyEnginesLeaveACallButNoKernel) {
   Communicator* communicator = up(4);
   const Handle group = runtime->group_begins(communicator);

@@ -69,6 +69,24 @@ TEST(Timetable, ABurstOfEqualCallsIsNoIterationForLong) {
   EXPECT_EQ(player.table->period(), 8u);
 }
 
+// A mark is looked at when the host comes round, which may be in the next iteration.
+TEST(Timetable, WaitsThatAreToldOfLateCount) {
+  Player player;
+  const std::vector<Kernel> iteration{{1, 60, 15}, {2, 20, 15}};
+  player.play(iteration, 12);
+  ASSERT_TRUE(player.table->settled());
+  uint64_t learnt = 0;
+  for (int i = 0; i < 6; ++i) {
+    const Timetable::Run before = *player.table->latest();
+    player.play(iteration, 1);
+    while (player.table->complete(learnt)) player.table->learn(learnt++, true);
+    // What ended the iteration before, now that this one has been learnt from.
+    EXPECT_TRUE(player.table->waited(before.call, before.start_ns + 5000000));
+  }
+  EXPECT_GT(player.table->position(1).exposed_from.count, 2u);
+  EXPECT_NEAR(player.table->position(1).exposed_from.mean, 5e6, 1e5);
+}
+
 TEST(Timetable, AnotherIterationIsLearntAnew) {
   Player player;
   player.play({{1, 20, 5}, {2, 6, 5}}, 20);

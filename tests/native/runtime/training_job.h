@@ -51,6 +51,7 @@ class TrainingJob {
   }
 
   void change(std::vector<Operation> iteration) { iteration_ = std::move(iteration); }
+  void run_by_itself_at(double mhz) { machine_.natural_mhz = mhz; }
   double low_exposed_ms() const { return low_exposed_ms_; }  // the clock was low while computation waited
   double exposed_ms() const { return exposed_ms_; }
   double low_ms() const { return low_ms_; }

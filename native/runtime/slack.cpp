@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/slack.h"
+
+namespace powerccl {
+namespace {
+
+double start_of(const Timetable::Position& position) {
+  return static_cast<double>(position.offset.mean);
+}
+double end_of(const Timetable::Position& position) {
+  return static_cast<double>(position.offset.mean + position.duration.mean);
+}
+
+// When the iteration before has ended, on this one's scale.
+double end_before(const Timetable& timetable) {
+  double last = 0;
+  for (uint32_t i = 0; i < timetable.order_count(); ++i) {
+    const double end = end_of(timetable.position(timetable.order(i)));
+    if (end > last) last = end;
+  }
+  return last - static_cast<double>(timetable.length().mean);
+}
+
+}  // namespace
+
+bool Slack::iteration(const Timetable& timetable, Joint* joint, bool marked, bool too_long) {
+  const uint32_t count = timetable.order_count();
+  const bool due = ++seen_ >= kLookEvery;
+  const double length = static_cast<double>(timetable.length().mean);
+  double ended = end_before(timetable);
+  double least = kFree, computed = 0;
+  uint32_t from = 0;
+  bool changed = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Timetable::Position& position = timetable.position(timetable.order(i));
+    if (position.duration.count < Moving::kMemory) return false;
+    const double duration = static_cast<double>(position.duration.mean);
+    // Told in each iteration, since others go by it.
+    const double transfer = 1e3 * joint->least_us(position.kind, static_cast<uint32_t>(duration * 1e-3));
+    // Beside a kernel that nobody waits for, computation goes on.
+    const double begins = start_of(position);
+    if (begins > ended) computed += begins - ended;
+    if (computed > kIdle * length) {
+      const double margin = kMargin * length + static_cast<double>(3 * position.duration.deviation);
+      const double slack = (duration - transfer - margin) / computed;
+      if (slack < least) least = slack;
+    }
+    const bool exposed = !marked || position.exposed_from.count > 0;
+    if (marked && !exposed) {
+      ended = begins > ended ? begins : ended;
+    } else {
+      ended = end_of(position);
+    }
+    if (!exposed && i + 1 < count) continue;
+    if (due) {
+      spread(timetable, from, i, too_long && least > kGivenBack ? kGivenBack : least);
+      changed = true;
+    }
+    from = i + 1;
+    least = kFree;
+    computed = 0;
+  }
+  if (changed) seen_ = 0;
+  return changed;
+}
+
+// The computation before these kernels may take so much longer, as a share of what it takes now.
+void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack) {
+  for (uint32_t i = from; i <= to; ++i) {
+    float& stretch = stretch_[timetable.order(i)];
+    if (slack >= kFree) {
+      stretch = static_cast<float>(kFree);  // nothing to be late with
+      continue;
+    }
+    const double now = stretch >= static_cast<float>(kFree) ? 1 : 1 + static_cast<double>(stretch);
+    const double wish = now * (1 + (slack < 0 ? slack : kGain * slack));
+    stretch = static_cast<float>(wish < 1 ? 0 : wish > kMostStretch ? kMostStretch - 1 : wish - 1);
+  }
+}
+
+void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool marked) {
+  const double length = static_cast<double>(timetable.length().mean);
+  // Without marks nobody knows where computation waits: then what is least holds for all of it.
+  double shortest = marked ? 2 * times.change_ns() : length;
+  if (shortest < 0.02 * length) shortest = 0.02 * length;
+  const double calls = kBusyShare * length / (times.call_ns() > 0 ? times.call_ns() : 1);
+  count_ = 0;
+  double began = end_before(timetable);
+  for (uint32_t i = 0; i < timetable.order_count(); ++i) {
+    const uint32_t index = timetable.order(i);
+    const double until = end_of(timetable.position(index)), stretch = 1 + static_cast<double>(stretch_[index]);
+    Stage* last = count_ > 0 ? &stages_[count_ - 1] : nullptr;
+    if (last != nullptr) {
+      const double off = stretch / last->stretch - 1;
+      const bool alike = (off < 0 ? -off : off) < kAlike;
+      const bool free = stretch >= kFree || last->stretch >= kFree;
+      if (free || alike || last->until - began < shortest || count_ == kMost || count_ + 1 > calls) {
+        if (stretch < last->stretch) last->stretch = stretch;
+        if (until > last->until) last->until = until;
+        continue;
+      }
+      began = last->until;
+    }
+    stages_[count_++] = {until, stretch};
+  }
+  if (count_ > 1 && stages_[count_ - 1].until - stages_[count_ - 2].until < shortest) {
+    Stage& before = stages_[count_ - 2];
+    before.until = stages_[count_ - 1].until;
+    if (stages_[count_ - 1].stretch < before.stretch) before.stretch = stages_[count_ - 1].stretch;
+    --count_;
+  }
+  any_ = false;
+  for (uint32_t i = 0; i < count_; ++i) {
+    if (stages_[i].stretch >= kFree || stages_[i].stretch < kLeast) stages_[i].stretch = 1;
+    any_ = any_ || stages_[i].stretch > 1;
+  }
+}
+
+double Slack::at(double moment_ns, double length_ns, const SwitchTimes& times, double* until_ns) const {
+  if (count_ == 0) return 1;
+  // In the first stage again once the last is over.
+  uint32_t stage = 0;
+  double shift = 0;
+  while (stage < count_ && moment_ns >= stages_[stage].until) ++stage;
+  if (stage == count_) {
+    stage = 0;
+    shift = length_ns;
+  }
+  for (uint32_t passed = 0; passed < count_; ++passed) {
+    const uint32_t next = stage + 1 < count_ ? stage + 1 : 0;
+    const double change = stages_[next].stretch < stages_[stage].stretch ? times.change_ns() : times.quickest_ns();
+    const double due = stages_[stage].until + shift - change;
+    if (moment_ns < due) {
+      *until_ns = due;
+      break;
+    }
+    if (next == 0) shift += length_ns;
+    stage = next;
+  }
+  return stages_[stage].stretch;
+}
+
+}  // namespace powerccl

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much more slowly a GPU may compute because it waits for others anyway, by stretches of its iteration: a rank with
+// less to do than the rest, or the first and last stages of a pipeline, whose neighbours have one transfer more.
+//
+// What computation before a kernel takes longer is made up for by waiting less in it, and nobody else notices, as long
+// as this GPU does not come last. Where computation goes on beside a kernel what it is late by reaches the next one,
+// too.
+#ifndef POWERCCL_RUNTIME_SLACK_H
+#define POWERCCL_RUNTIME_SLACK_H
+#include <stdint.h>
+
+#include "runtime/joint.h"
+#include "runtime/timetable.h"
+#include "runtime/windows.h"
+
+namespace powerccl {
+
+// Not for several threads at once; nothing is allocated.
+class Slack {
+ public:
+  static constexpr uint32_t kMost = 64;  // stages of an iteration
+
+  void clear() { *this = Slack(); }
+  // Whether computation takes longer anywhere by so much that a clock can follow.
+  bool any() const { return any_; }
+  uint32_t stages() const { return count_; }
+  // How much longer computation may take, as a factor, at a moment of the iteration in ns from the start of its first
+  // kernel; `until_ns`: the moment from which on that is to be asked again. The change of clock it takes is asked for
+  // ahead: it is there when computation begins that may not be late.
+  double at(double moment_ns, double length_ns, const SwitchTimes& times, double* until_ns) const;
+
+  // Another iteration at the present stretches. How long each kind of kernel takes without waiting is in the joint
+  // page: what the rank that comes last sees. `too_long`: iterations take too long, so slack is given back. True:
+  // stretches have changed.
+  bool iteration(const Timetable& timetable, Joint* joint, bool marked, bool too_long);
+  // Makes stages of the stretches, none shorter than is worth a change of clock.
+  void arrange(const Timetable& timetable, const SwitchTimes& times, bool marked);
+  // The iterations so far were at other clocks.
+  void look_anew() { seen_ = 0; }
+
+ private:
+  static constexpr uint32_t kLookEvery = Moving::kMemory + 4;  // iterations
+  static constexpr double kGain = 0.75;                        // of what is found, taken up at once
+  static constexpr double kMargin = 0.002;                     // of an iteration, that is left
+  static constexpr double kLeast = 1.02;                       // computation longer by less is not worth a change
+  static constexpr double kMostStretch = 2, kGivenBack = -0.2;
+  static constexpr double kIdle = 0.005;  // of an iteration: computation shorter than that has no say
+  static constexpr double kAlike = 0.03;  // stretches that need no change of clock between them
+  static constexpr double kBusyShare = 0.25;
+
+  struct Stage {
+    double until = 0;  // it begins where the one before ends, the first where the last ends
+    double stretch = 0;
+  };
+  static constexpr double kFree = 1e9;
+
+  void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack);
+
+  float stretch_[Timetable::kLongest] = {};  // of the computation before a position, less 1
+  Stage stages_[kMost];
+  uint32_t count_ = 0;
+  uint32_t seen_ = 0;
+  bool any_ = false;
+};
+
+}  // namespace powerccl
+#endif
