@@ -14,7 +14,7 @@ from pathlib import Path
 from powerccl.launch.native import BENCH, find_native
 
 from .figures import Record
-from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE
+from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE, Traits
 
 LEARNING = ("auto", "phase", "job")
 MODEL_CASE = "models."
@@ -25,7 +25,9 @@ END_S = 20.0
 WHATIF_S = 120.0
 
 # Warm-up and measured iterations: policies that learn need time until they do what they then go on doing.
-SCENARIO_COUNTS = {True: (170, 120), False: (60, 90)}
+SCENARIO_COUNTS = {True: (170, 100), False: (50, 70)}
+# A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
+CHANGING_COUNT = 240
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
@@ -66,15 +68,15 @@ class Run:
         return MODEL_LIMIT_S if self.case.startswith(MODEL_CASE) else SCENARIO_LIMIT_S
 
 
-def plan(platform: str, case: str, policy: str, repeat: int, same: bool, quick: bool) -> Run:
-    """The run with its counts. `same`: its iterations are alike, so baselines may have fewer of them."""
+def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, quick: bool) -> Run:
+    """The run with its counts: baselines of a scenario whose iterations are alike may have fewer of them."""
     learns = policy in LEARNING
     if case.startswith(MODEL_CASE):
         warm_up, iterations = MODEL_COUNTS[case.removeprefix(MODEL_CASE)][learns]
     else:
         warm_up, iterations = SCENARIO_COUNTS[learns or platform in SLOW_TO_SETTLE]
-        if not same:  # draws and sections go by the iteration's number: all policies get the same work
-            iterations = SCENARIO_COUNTS[True][1]
+        if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
+            iterations = SCENARIO_COUNTS[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
     if quick:
         warm_up, iterations = QUICK_COUNTS
     return Run(platform, case, policy, repeat, warm_up, iterations)

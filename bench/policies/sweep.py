@@ -40,13 +40,13 @@ class Wanted:
         traits, found = self.traits(), []
         policies = list(dict.fromkeys(["observe", *self.policies]))
         for platform in self.platforms:
-            cases = [(name, policies, traits[name].same) for name in self.scenarios]
+            cases = [(name, policies, traits[name]) for name in self.scenarios]
             if platform == MODELS_ON:
                 of_models = [policy for policy in MODEL_POLICIES if policy in policies]
-                cases += [(MODEL_CASE + model, of_models, True) for model in self.models]
-            for case, mine, same in cases:
+                cases += [(MODEL_CASE + model, of_models, Traits()) for model in self.models]
+            for case, mine, its in cases:
                 for repeat in range(self.repeat):
-                    found += [plan(platform, case, policy, repeat, same, self.quick) for policy in mine]
+                    found += [plan(platform, case, policy, repeat, its, self.quick) for policy in mine]
         return found
 
 
