@@ -80,8 +80,8 @@ test-e2e: test-native build/deps/mpi/.ready
 # make lint    formatting, static checks and the arrows between the rooms
 lint: setup build/test/.configured
 	tools/check-format
-	$(BIN)/ruff check python tests tools scripts examples
-	$(BIN)/ruff format --check python tests tools scripts examples
+	$(BIN)/ruff check python tests tools scripts examples bench
+	$(BIN)/ruff format --check python tests tools scripts examples bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows native
@@ -90,8 +90,8 @@ lint: setup build/test/.configured
 
 format: setup
 	tools/check-format --fix
-	$(BIN)/ruff check --fix python tests tools scripts examples
-	$(BIN)/ruff format python tests tools scripts examples
+	$(BIN)/ruff check --fix python tests tools scripts examples bench
+	$(BIN)/ruff format python tests tools scripts examples bench
 
 reference: setup
 	$(BIN)/python tools/generate-reference

@@ -33,6 +33,7 @@ class Case:
 
 # By rank, of each task's number: its ms, and the index of its clock, on average.
 Plan = list[dict[int, tuple[float, float]]]
+Side = tuple[list[float], list[Plan], float]  # of a solution: times, plans, ms beyond what is allowed
 
 
 @dataclass
@@ -150,7 +151,7 @@ def _solve(
         return Bound(energy * 1e-3, [float(point[model.total])], [plan_of(model, point)])
     # Iterations share nothing but the budget: a price of time parts them, and any price gives a bound.
     best = -math.inf
-    sides: dict[bool, tuple] = {}  # times and plans of the last solution that took too long, and of one that did not
+    sides: dict[bool, Side] = {}  # times and plans of the last solution that took too long, and of one that did not
     mean_w = sum(c.joules for c in cases) / sum(c.total_ms for c in cases) * 1e3
     cheap, dear = (0.0, math.inf), (math.inf, -math.inf)  # price and ms beyond what is allowed, on either side
     price = 0.0
@@ -183,10 +184,11 @@ def _solve(
     return Bound(best, *_between(sides))
 
 
-def _between(sides: dict[bool, tuple]) -> tuple[list[float], list[Plan]]:
+def _between(sides: dict[bool, Side]) -> tuple[list[float], list[Plan]]:
     """The mixture of two solutions that takes the allowed time: it is one as well."""
     if len(sides) < 2:
-        return next(iter(sides.values()))[:2]
+        times_ms, only, _ = next(iter(sides.values()))
+        return times_ms, only
     (slow_ms, slow, beyond), (quick_ms, quick, below) = sides[True], sides[False]
     share = -below / (beyond - below)
 

@@ -14,9 +14,9 @@ class Tables:
         self.platform = p
         self.clocks = p.clocks_mhz.tolist()
         self.top = len(self.clocks) - 1
-        self.leak = (p["leakage_w_per_kv"] * p.volts).tolist()
-        self.quiet = (p["static_w"] + p["tree_w"] * p.fv2).tolist()
-        self.busy = (p["static_w"] + (p["tree_w"] + p["compute_w"]) * p.fv2).tolist()
+        self.leak: list[float] = (p["leakage_w_per_kv"] * p.volts).tolist()
+        self.quiet: list[float] = (p["static_w"] + p["tree_w"] * p.fv2).tolist()
+        self.busy: list[float] = (p["static_w"] + (p["tree_w"] + p["compute_w"]) * p.fv2).tolist()
         self._comm: dict[float, list[float]] = {}
 
     def comm(self, size: float) -> list[float]:
@@ -39,10 +39,10 @@ class Gpu:
         self.energy = 0.0  # W ns
         self.max_mhz = p["clock_max_mhz"]
         self.min_mhz = p["clock_min_mhz"]
-        self.cap_mhz = warm.cap_mhz if warm else self.max_mhz
-        self.average_w = warm.average_w if warm else p["power_limit_w"] / 2
-        self.slow_w = warm.slow_w if warm else p["power_limit_w"] / 2
-        self.temperature_c = warm.temperature_c if warm else p["start_temperature_c"]
+        self.cap_mhz: float = warm.cap_mhz if warm else self.max_mhz
+        self.average_w: float = warm.average_w if warm else p["power_limit_w"] / 2
+        self.slow_w: float = warm.slow_w if warm else p["power_limit_w"] / 2
+        self.temperature_c: float = warm.temperature_c if warm else p["start_temperature_c"]
         self.clock = tables.top
         self.watts = 0.0
         self.ambient_c, self.k_per_w = p["ambient_c"], p["thermal_k_per_w"]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A linear program put together piece by piece, solved by HiGHS."""
 
+from typing import Any
+
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
@@ -33,7 +35,7 @@ class Linear:
         """The sum is no less than the bound."""
         self.row([(c, -np.asarray(v, float)) for c, v in parts], -bound)
 
-    def _matrix(self, equal: bool):
+    def _matrix(self, equal: bool) -> tuple[Any, Any]:
         blocks = self.blocks[equal]
         if not blocks:
             return None, None

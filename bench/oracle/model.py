@@ -80,16 +80,14 @@ class Model:
         found: list[Segment] = []
         previous: Task | None = None
         for task in [*tasks, None]:
-            waits = task is None or previous is None
-            waits = waits or any(b.task is not previous or b.delay_ns for b in self.before[task] if b.task is not None)
-            if waits:
+            if task is None or previous is None or self._waits(task, previous):
                 gap = self._gap(previous, task, sides)
                 found.append(gap)
                 length = [(gap.parked, 1.0)] + ([(gap.beside, 1.0)] if gap.beside is not None else [])
                 opened = [] if previous is None else [(self.end[c, previous.number], 1.0)]
                 closed = (self.total if task is None else self.begin[c, task.number], -1.0)
                 lp.row([*length, *opened, closed], 0.0, equal=True)
-            elif task is not None:
+            else:
                 # Nothing else can hold it up: it begins when the one ahead ends.
                 lp.row([(self.begin[c, task.number], 1.0), (self.end[c, previous.number], -1.0)], 0.0, equal=True)
             if task is not None:
@@ -97,6 +95,9 @@ class Model:
             previous = task
         self._side_streams(found, sides, c)
         return found
+
+    def _waits(self, task: Task, previous: Task) -> bool:
+        return any(b.task is not previous or b.delay_ns for b in self.before[task] if b.task is not None)
 
     def _gap(self, previous: Task | None, following: Task | None, sides: list[Task]) -> Segment:
         gap = Segment(None, parked=int(self.lp.add()[0]))
@@ -111,12 +112,12 @@ class Model:
     def _occupied(self, task: Task, sides: list[Task], c: int) -> Segment:
         lp, segment = self.lp, Segment(task)
         for side in sides:
-            members = side.comm.tasks.values()
+            members = side.comm.tasks.values() if side.comm is not None else ()
             later = any(self.order.ends_before_begin(task, other) for other in members)
             if not later and not self.order.ends_before_begin(side, task):
                 segment.shares[side] = lp.add(self.count)
         segment.alone = lp.add(self.count)
-        time = [(segment.alone, 1.0)]
+        time: list[tuple] = [(segment.alone, 1.0)]
         if task.comm is not None:
             segment.parked = int(lp.add()[0])
             time.append((segment.parked, 1.0))
@@ -183,7 +184,7 @@ class Model:
         """Columns of a representative's link time for one of its communications."""
         found = []
         for segment in self.segments[self.classes[task.rank]]:
-            if segment.task is task:
+            if segment.task is task and segment.alone is not None:
                 found.append((segment.alone, segment))
                 if segment.links is not None:
                     found.append((segment.links, segment))
@@ -228,7 +229,8 @@ class Model:
 
     def _exchange(self, comm: Comm) -> None:
         lp = self.lp
-        out, into = defaultdict(float), defaultdict(float)
+        out: dict[int, float] = defaultdict(float)
+        into: dict[int, float] = defaultdict(float)
         best = np.zeros(self.count)
         rates: dict[int, np.ndarray] = {}
         for flow in comm.flows:
@@ -272,7 +274,7 @@ class Model:
             base = p["static_w"] + p["tree_w"] * p.fv2 + kappa * (p.volts - low_v) * above
             computing = p["compute_w"] * p.fv2
             for segment in segments:
-                side = [p.communication_w(t.comm.bytes[t.rank]) for t in segment.shares]
+                side = [p.communication_w(t.comm.bytes[t.rank]) for t in segment.shares if t.comm is not None]
                 least_side = np.min(side, axis=0) if side else 0.0
                 if segment.task is None:
                     costs[segment.parked] = base.min()
@@ -291,7 +293,8 @@ class Model:
                 self._limit_peak(segment, base, above, least_side)
             costs[self.total] = kappa * low_v * (p["ambient_c"] - p["leakage_reference_c"])
             self.costs.append(costs / feedback)
-        self.cost = sum(n * costs for n, costs in zip(self.ranks_of, self.costs, strict=True))
+        each = (n * costs for n, costs in zip(self.ranks_of, self.costs, strict=True))
+        self.cost: np.ndarray = sum(each, start=np.zeros(self.lp.columns))
         self.columns = self.lp.columns
 
     def _limit_peak(self, segment: Segment, base: np.ndarray, above_k: float, side: np.ndarray | float) -> None:

@@ -31,6 +31,7 @@ class Flow:
     rates: np.ndarray
     least_ns: float
     collective: bool  # else a transfer from ranks[0] to ranks[1], which shares by direction
+    listed: list[float] = field(default_factory=list)  # the rates again, once somebody looks them up one by one
 
 
 @dataclass(eq=False)
@@ -127,7 +128,7 @@ class Builder:
                 return None
             if op.pattern in ("scatter", "gather", "send_receive"):
                 raise NotImplementedError(f"{op.pattern} in a scenario is not modelled")
-            key = ("collective", index, members[0])
+            key: tuple[object, ...] = ("collective", index, members[0])
             return self.comms.setdefault(key, Comm(key, shape=(op, tuple(members))))
         place = members.index(rank) + op.towards
         if not 0 <= place < len(members):

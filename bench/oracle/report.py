@@ -70,7 +70,7 @@ def oracle(platform: Platform, scenario: Scenario, budget: float = 0.01, schedul
             mine.used_pct = 100 * (took_ms / total_ms - 1)
             mine.schedule = [p.name for p in parts]
             wider = saved.get(True)
-            if wider is not None and wider.achieved_pct > mine.achieved_pct:  # it is one of these, too
+            if wider is not None and (wider.achieved_pct or 0.0) > mine.achieved_pct:  # it is one of these, too
                 mine.achieved_pct, mine.used_pct, mine.schedule = wider.achieved_pct, wider.used_pct, wider.schedule
         saved[communication_only] = mine
     for communication_only, mine in saved.items():

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .gpu import Gpu, Tables
 from .platform import Platform
@@ -100,6 +101,7 @@ class Simulator:
         self.busy_until = [0.0] * (1 if platform["set_clock_serialised"] else len(self.gpus))
         self.transition = [0] * len(self.gpus)
         self.iterations: list[Iteration] = []
+        self.energies: list[float] = []  # of each GPU when the iteration began
 
     def warm(self, gpus: Sequence[Gpu]) -> None:
         """Take over governors and temperatures, as of a run that has lasted."""
@@ -151,6 +153,7 @@ class Simulator:
                 rate *= self.overlap
         else:
             slowest = min(self.gpus[gpu].clock for gpu in work.gpus)
+            assert work.flow is not None  # all that several GPUs work on
             rate = work.rates[slowest] / self._share(work.flow)
         if rate == work.rate:
             return
@@ -226,7 +229,10 @@ class Simulator:
             self._follow(gpu, -1)
         for rank in range(program.ranks):
             skew_ns = self.host.skew_ns * len(program.items[rank]) * rank // max(1, program.ranks - 1)
-            self._at(self.now + skew_ns, lambda rank=rank: self._host(rank, 0, self.now))
+            self._at(self.now + skew_ns, partial(self._begin_host, rank))
+
+    def _begin_host(self, rank: int) -> None:
+        self._host(rank, 0, self.now)
 
     def _host(self, rank: int, item: int, at: int) -> None:
         items = self.program.items[rank]
@@ -277,7 +283,7 @@ class Simulator:
             if isinstance(what, Task):
                 stream.queue.popleft()
                 if ready > self.now:
-                    self._at(ready, lambda what=what: self._start(what))
+                    self._at(ready, partial(self._start, what))
                 else:
                     self._start(what)
                 return
@@ -307,7 +313,7 @@ class Simulator:
 
     def _follow(self, gpu: int, task: int) -> None:
         for call in self.calls_of.get((self.number, gpu, task), ()):
-            self._at(self.now + round(call.at_ns), lambda call=call: self._make_call(call))
+            self._at(self.now + round(call.at_ns), partial(self._make_call, call))
 
     def _start(self, task: Task) -> None:
         self._follow(task.rank, task.number)
@@ -351,13 +357,14 @@ class Simulator:
             self._load_changed(flow, -1)
             part_done()
 
-        if not hasattr(flow, "listed"):
+        if not flow.listed:
             flow.listed = flow.rates.tolist()
         self._add_work(_Work(flow.ranks, flow.total, flow.listed, False, work_done, flow))
         if flow.least_ns:
             self._at(self.now + int(flow.least_ns), part_done)
 
     def _communicated(self, task: Task) -> None:
+        assert task.comm is not None
         self._touch(task.rank).comms.remove(task.comm.bytes[task.rank])
         self._finish(task)
 

@@ -36,7 +36,7 @@ def _progress(model: Model, task: Task) -> list[tuple[np.ndarray, np.ndarray]]:
     """Columns by clock, and the share of the task that a ms of them does."""
     if task.comm is None:
         segment = next(s for s in model.segments[model.classes[task.rank]] if s.task is task)
-        found = [(segment.alone, model.rates / (task.work_ns * 1e-6))]
+        found = [(segment.alone, model.rates / (task.work_ns * 1e-6))] if segment.alone is not None else []
         if segment.beside is not None:
             found.append((segment.beside, model.rates * model.p["overlap_compute_rate"] / (task.work_ns * 1e-6)))
         return found

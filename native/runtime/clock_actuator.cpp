@@ -70,6 +70,11 @@ bool ClockActuator::settle(uint64_t timeout_ns) {
   if (!started_) return true;
   const uint64_t deadline = monotonic_ns() + timeout_ns;
   if (conductor_ != nullptr) conductor_->rest();
+  // Whoever forgets holds asks for the reset, and no call does.
+  if (holds_.load(std::memory_order_seq_cst) > 0 || conductor_ != nullptr) {
+    released_call_.store(0, std::memory_order_relaxed);
+    released_ns_.store(monotonic_ns(), std::memory_order_relaxed);
+  }
   holds_.store(0, std::memory_order_seq_cst);
   settled_.store(false, std::memory_order_seq_cst);
   wake();

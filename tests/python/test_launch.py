@@ -241,6 +241,24 @@ def test_the_policy_where_none_is_named(
     assert all(word in line for word, line in zip(words, said, strict=True))
 
 
+@pytest.mark.parametrize("wish", ["", "lease", "nvml"])
+@pytest.mark.parametrize("right", [False, True])
+def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
+    monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: tmp_path / "d.sock")
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda _: load_profile("t4x8"))
+    environment = {"POWERCCL_CLOCKS": wish, "POWERCCL_LEASE_SOCKET": str(tmp_path / "d.sock")}
+    for policy in ("percall", "phase", "job", "auto"):
+        found, said = decide_clocks(policy, False, False, environment)
+        assert found == "dry"
+        assert said is not None and "add --set-clocks" in said
+    assert plan(Request(command=["x"], policy=""), environment, pytest.fail)[1] == "observe"
+    # The same machine with consent.
+    assert plan(Request(command=["x"], policy="", set_clocks=True), environment, pytest.fail)[1] == "auto"
+    assert decide_clocks("auto", False, True, environment)[0] in ("lease", "nvml")
+
+
 def test_clocks_asked_for_take_auto_where_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda names: load_profile("t4x8") if names else None)

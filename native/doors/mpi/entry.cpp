@@ -19,6 +19,7 @@ namespace {
 enum Form { kPlain, kProfiling, kLarge, kLargeProfiling, kForms };
 
 std::atomic<void*> g_next[kFunctions][kForms];
+char g_absent;  // what the library does not have: looked for once
 
 __attribute__((noinline, cold)) void* find_next(Function function, Form form) {
   char name[64];
@@ -26,7 +27,7 @@ __attribute__((noinline, cold)) void* find_next(Function function, Form form) {
            kSignatures[function].name, form >= kLarge ? "_c" : "");
   void* next = next_symbol(name);
   // A program may ask whether the library has the form with large counts by a weak reference, and has found ours.
-  if (next == nullptr && form >= kLarge) return nullptr;
+  if (next == nullptr && form >= kLarge) next = &g_absent;
   if (next == nullptr) {
     // Without this library the program would not have been linked to the end either.
     say("the program was built for another MPI library than the one that was loaded", "%s is not in the MPI library",
@@ -56,7 +57,7 @@ inline Word forward(Words... words) {
   void* found = g_next[kFunction][kForm].load(std::memory_order_acquire);
   if (__builtin_expect(found == nullptr, 0)) found = find_next(kFunction, kForm);
   if constexpr (kForm >= kLarge) {
-    if (__builtin_expect(found == nullptr, 0)) {
+    if (__builtin_expect(found == &g_absent, 0)) {
       Word arguments[] = {words...};
       return in_plain_form<kFunction, kForm>(arguments, std::make_index_sequence<sizeof...(Words)>());
     }

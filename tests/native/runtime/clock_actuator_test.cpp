@@ -206,13 +206,41 @@ TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   actuator->hold(480, 1);
   actuator->hold_on();
   ASSERT_TRUE(reaches(480));
+  const uint64_t asked_ns = monotonic_ns();
   EXPECT_TRUE(actuator->settle(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
+  ASSERT_EQ(clocks().size(), 2u);
+  EXPECT_GE(clocks()[1].clock.asked_ns, asked_ns);
+  EXPECT_LE(clocks()[1].clock.asked_ns, clocks()[1].clock.begin_ns);
   actuator->release(2, 1);  // late, and of no effect on those who come after
   actuator->hold(510, 2);
   ASSERT_TRUE(reaches(510));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
+}
+
+// Nobody releases what a conductor has set: whoever settles asks for the reset, and says when.
+TEST_F(Actuator, WhatAConductorSetIsResetAtTheEnd) {
+  auto conductor = std::make_unique<Conductor>();
+  Conductor::Terms terms;
+  terms.call_ns = 50000;
+  terms.transition_ns = 100000;
+  conductor->begin(terms);
+  ASSERT_TRUE(actuator->start(gpu.client(), &trace, false, conductor.get()));
+  for (uint64_t call = 1; call < 1000 && gpu.clock() != 480; ++call) {
+    conductor->called(call, 1, 480);
+    usleep(4000);
+    if (conductor->started(call, monotonic_ns())) actuator->look();
+    for (int i = 0; i < 10 && gpu.clock() != 480; ++i) usleep(2000);
+    if (gpu.clock() != 480 && conductor->stopped(call, monotonic_ns())) actuator->look();
+  }
+  ASSERT_EQ(gpu.clock(), 480u);
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+  EXPECT_EQ(gpu.clock(), 0u);
+  const auto last = clocks().back();
+  EXPECT_EQ(last.clock.max_mhz, 0u);
+  EXPECT_GT(last.clock.asked_ns, 0u);
+  EXPECT_LE(last.clock.asked_ns, last.clock.begin_ns);
 }
 
 TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {
