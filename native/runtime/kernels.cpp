@@ -55,9 +55,7 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
   }
   // A door that sees calls asks for tasks together with their channels, so that this one's channels will report is
   // known from its being told of, whatever the library's habit of reading the wish.
-  bool asked = door_.sees_calls || selection_.asked();
-  // What a rank sends to itself passes no channel that reports.
-  if (task.point_to_point && task.peer == kernel->communicator->rank) asked = false;
+  const bool asked = door_.sees_calls || selection_.asked();
   if (call & kCapturedBit) kernel->flags |= POWERCCL_FLAG_CAPTURED;
   uint8_t pattern = task.operation.pattern;
   if (task.point_to_point) {
@@ -80,7 +78,9 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
   }
   if (task.channels > kernel->channels) kernel->channels = task.channels;
   if (task.warps > kernel->warps) kernel->warps = task.warps;
-  if (asked) kernel->expected += task.channels;
+  // What a rank sends to itself need not pass a channel that reports.
+  const bool to_itself = task.point_to_point && task.peer == kernel->communicator->rank;
+  if (asked && !to_itself) kernel->expected += task.channels;
   kernel->lock.unlock();
   return asked ? retyped(handle, HandleKind::kTask) : 0;
 }
@@ -100,7 +100,7 @@ void Runtime::kernel_enqueued(Handle handle) {
     kernel->bytes = its.bytes;
   }
   // The events may all have come already, or none will.
-  if (kernel->stopped >= kernel->expected) finish_kernel(kernel);
+  if (kernel->stopped >= kernel->expected && kernel->stopped >= kernel->started) finish_kernel(kernel);
   kernel->lock.unlock();
 }
 
@@ -130,7 +130,9 @@ void Runtime::channel_stops(Handle channel, uint64_t gpu_ns) {
   kernel->communicator->gpu->clock.observe(gpu_ns, now);
   if (gpu_ns > kernel->gpu_stop_ns) kernel->gpu_stop_ns = gpu_ns;
   kernel->seen_stop_ns = now;
-  if (++kernel->stopped >= kernel->expected && kernel->enqueued) finish_kernel(kernel);
+  if (++kernel->stopped >= kernel->expected && kernel->stopped >= kernel->started && kernel->enqueued) {
+    finish_kernel(kernel);
+  }
   kernel->lock.unlock();
 }
 

@@ -158,9 +158,12 @@ class Runtime {
   void channel_stops(Handle channel, uint64_t gpu_ns);
 
   // Computation on `stream` had nothing left to do but wait for `call` (of `communicator`) from `stall_ns` to
-  // `resume_ns`, CLOCK_MONOTONIC; equal if the call had already run. Told some time after, from any thread.
+  // `resume_ns`, CLOCK_MONOTONIC; equal if the call had already run. Told some time after, from any thread. `burst`: of
+  // the waits that are told of between two pauses.
   void computation_waited(Communicator* communicator, Handle call, uint64_t stream, uint64_t stall_ns,
-                          uint64_t resume_ns);
+                          uint64_t resume_ns, uint32_t burst);
+  // From here on waits are not told of, until the next burst. `marked`, `unmarked`: waits told of and not, so far.
+  void waits_paused(uint32_t burst, uint64_t marked, uint64_t unmarked);
 
   // `ran` was launched for `call` (of `communicator`), and the GPU's times of it are host times already. For doors
   // without kernel events; told some time after, from any thread.

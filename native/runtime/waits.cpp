@@ -5,7 +5,7 @@
 namespace powerccl {
 
 void Runtime::computation_waited(Communicator* communicator, Handle call, uint64_t stream, uint64_t stall_ns,
-                                 uint64_t resume_ns) {
+                                 uint64_t resume_ns, uint32_t burst) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
   if (kind_of(call) != HandleKind::kCall || resume_ns < stall_ns) return;
   powerccl_trace_record record = {};
@@ -15,9 +15,23 @@ void Runtime::computation_waited(Communicator* communicator, Handle call, uint64
   record.wait.stall_ns = stall_ns;
   record.wait.resume_ns = resume_ns;
   record.wait.stream = stream;
+  record.wait.burst = burst;
   Gpu* gpu = communicator->gpu;
   gpu->trace.append(record);
   if (gpu->conductor != nullptr) gpu->conductor->waited(record.wait.call_id, stall_ns);
+}
+
+// In every trace of the process: whose wait was the first to be left out says nothing about the others.
+void Runtime::waits_paused(uint32_t burst, uint64_t marked, uint64_t unmarked) {
+  if (!armed()) return;
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_PAUSE;
+  record.pause.time_ns = monotonic_ns();
+  record.pause.marked = marked;
+  record.pause.unmarked = unmarked;
+  record.pause.burst = burst;
+  const uint32_t count = gpu_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) gpus_[i].trace.append(record);
 }
 
 void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRan& ran) {

@@ -56,6 +56,7 @@ enum powerccl_record_kind {
   POWERCCL_REC_PROCESS = 9,    // what the process has used so far
   POWERCCL_REC_WAIT = 10,      // a stream that computes waited for a call's communication
   POWERCCL_REC_BUDGET = 11,    // what a policy that learns has come to, and what it costs in time
+  POWERCCL_REC_PAUSE = 12,     // waits are not recorded for a while, lest that slow the job
 };
 
 // record.flags
@@ -140,6 +141,8 @@ struct powerccl_trace_record {
       uint64_t stall_ns, resume_ns;  // the stream had nothing left to do but wait; it could go on. Host times, told by
                                      // CUDA events; equal where the communication was over first (nothing exposed)
       uint64_t stream;               // that waited
+      uint32_t burst;                // counts up from 1: between two bursts is a pause; 0: not told
+      uint32_t reserved;
     } wait;
     struct {  // so far; the latest counts
       uint64_t time_ns;
@@ -154,6 +157,12 @@ struct powerccl_trace_record {
       uint8_t paused;                            // 1: nothing is managed for now, the budget was exceeded
       uint8_t policy;                            // 1: phase, 2: job, 3: both
     } budget;
+    struct {
+      uint64_t time_ns;           // of the first call whose wait was not recorded, on the host
+      uint64_t marked, unmarked;  // waits that were to be recorded and were not, of the process so far
+      uint32_t burst;             // the pause comes behind this one
+      uint32_t reserved;
+    } pause;
     struct {
       uint64_t time_ns;
       char text[48];  // zero-padded, not necessarily terminated

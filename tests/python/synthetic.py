@@ -140,8 +140,11 @@ class TraceWriter:
     def note(self, time_ns: int, text: str) -> None:
         self._add(6, 0, 0, struct.pack("<Q48s", time_ns, text.encode()))
 
-    def wait(self, call_id: int, stall_ns: int, resume_ns: int, stream: int = 9, comm: int = 0) -> None:
-        self._add(10, 0, comm, struct.pack("<QQQQ", call_id, stall_ns, resume_ns, stream))
+    def wait(self, call_id: int, stall_ns: int, resume_ns: int, stream: int = 9, comm: int = 0, burst: int = 0) -> None:
+        self._add(10, 0, comm, struct.pack("<QQQQI", call_id, stall_ns, resume_ns, stream, burst))
+
+    def pause(self, time_ns: int, burst: int, marked: int = 0, unmarked: int = 0) -> None:
+        self._add(12, 0, 0, struct.pack("<QQQI", time_ns, marked, unmarked, burst))
 
     def budget(
         self,

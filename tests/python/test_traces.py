@@ -57,6 +57,20 @@ def test_tables_have_the_recorded_values(tmp_path: Path) -> None:
     assert tables.notes(run)["text"].to_list() == ["x" * 48]
 
 
+def test_bursts_of_waits_know_of_the_pause_behind_them(tmp_path: Path) -> None:
+    trace = sample_trace()
+    trace.wait(1, 3 * MS, 9 * MS, burst=1)
+    trace.pause(1 * MS, burst=1, marked=1)
+    trace.pause(40 * MS, burst=0)  # there is no such burst
+    trace.wait(2, 20 * MS, 21 * MS, burst=2)
+    rank = read_rank(trace.write(tmp_path))
+    assert "1 pause records" in rank.problems[0]
+    assert rank.last_ns() == 21 * MS
+    waits = tables.waits(read_run(tmp_path))
+    assert waits["burst"].to_list() == [1, 2]
+    assert waits["pauses"].to_list() == [True, False]
+
+
 def test_waits_are_read_and_impossible_ones_left_out(tmp_path: Path) -> None:
     trace = sample_trace()
     trace.wait(1, 3 * MS, 9 * MS, stream=77)
@@ -78,6 +92,8 @@ def test_waits_are_read_and_impossible_ones_left_out(tmp_path: Path) -> None:
         "stall_ns": 3 * MS,
         "resume_ns": 9 * MS,
         "stream": 77,
+        "burst": 0,
+        "pauses": False,
     }
 
 

@@ -21,6 +21,7 @@ struct Part {
   Handle launch;
   MarkPair* pair;
   uint32_t live;
+  uint32_t burst;  // of marks
   bool captured, asked, stalls;
 };
 
@@ -116,7 +117,7 @@ void launch_begins() {
     if (part.captured) continue;
     if (part.communicator != nullptr) part.launch = its->launch_begins(part.communicator, t_calls.group, part.stream);
     if (!first_of_stream(i)) continue;
-    part.stalls = streams->computes(key_of(part.stream)) && marks().affordable();
+    part.stalls = streams->computes(key_of(part.stream)) && marks().affordable(&part.burst);
     const bool timed = part.communicator != nullptr && part.asked;
     if (timed || part.stalls) part.pair = marks().begin(part.stream);
     if (part.communicator != nullptr && part.communicator->gpu->conductor != nullptr) {
@@ -146,6 +147,7 @@ void launch_ended(int result) {
     }
     of.stream = reinterpret_cast<uint64_t>(part.stream);
     of.waited = part.stalls;
+    of.burst = part.burst;
     of.ran = part.communicator != nullptr && part.asked;
     of.kernel = part.kernel;
     marks().end(part.pair, part.stream, of);

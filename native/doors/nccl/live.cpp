@@ -38,7 +38,10 @@ bool Live::open() {
   pthread_t thread;
   const bool started = pthread_create(&thread, nullptr, watch, this) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (started) pthread_detach(thread);
+  if (started) {
+    pthread_setname_np(thread, "powerccl-live");
+    pthread_detach(thread);
+  }
   usable_.store(started, std::memory_order_release);
   return started;
 }

@@ -14,6 +14,7 @@ struct MarkOf {
   CallOfStream call;
   uint64_t stream = 0;  // the handle, as the trace has it
   bool waited = false;  // computation waited between the two
+  uint32_t burst = 0;   // as affordable() has it
   bool ran = false;     // a kernel ran between the two: `kernel`, without its times
   KernelRan kernel;
   bool graph = false;  // a graph ran between the two
@@ -36,8 +37,8 @@ class Marks {
   void drop(MarkPair* pair);
 
   // Whether another pair is within what marks may cost: they are two records in the GPU's stream. Once no, then no
-  // until a whole burst can be had again.
-  bool affordable();
+  // until a whole burst can be had again. `burst`: its number, from 1.
+  bool affordable(uint32_t* burst);
 
   // Asks some of the events and tells what they say. Seldom does anything, and never waits.
   void look();
@@ -61,6 +62,9 @@ class Marks {
   // Under spending_.
   int64_t spent_until_ns_ = 0;
   bool begun_ = false, paused_ = false, paused_before_ = false;
+  bool refused_ = false;  // a pair, since the last that was granted
+  uint32_t burst_ = 1;
+  uint64_t marked_ = 0, unmarked_ = 0;
 };
 
 // There is one.

@@ -24,6 +24,10 @@ class Original {
     void* found = found_.load(std::memory_order_relaxed);
     return found != nullptr ? found : look_up();
   }
+  // Finds it ahead of its first call, where it does not depend on who calls.
+  void find_ahead() {
+    if (library_ != Library::kRuntime) find(nullptr);
+  }
 
  private:
   static constexpr uint32_t kCallers = 32;
@@ -49,6 +53,13 @@ class Original {
   std::atomic<uint32_t> next_caller_{0};
   Caller callers_[kCallers];
 };
+
+// The original of the function that this stands in, in a list of all (the linker names its begin and end): the first
+// communicator has them found ahead of their first calls, because libc allocates where it has to look in a second
+// place, and once the runtime is armed nothing of ours allocates.
+#define POWERCCL_ORIGINAL(name, library)    \
+  static Original original{#name, library}; \
+  __attribute__((section("powerccl_originals"), used)) static Original* const listed = &original
 
 // The same for a function that we do not stand before; null if it is not there.
 void* find_original(const char* name, Library library);

@@ -32,7 +32,7 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
     const Inside inside;
     bool stalls = false;
     of.call = streams->waits(key_of(stream), reinterpret_cast<uint64_t>(event), &stalls);
-    if (stalls && marks().affordable()) pair = marks().begin(stream);
+    if (stalls && marks().affordable(&of.burst)) pair = marks().begin(stream);
   }
   if (pair == nullptr) return real();
   const int result = real();
@@ -59,7 +59,7 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
     const Inside inside;
     streams->launched(key_of(stream));
     of.call = runtime()->graph_launches(reinterpret_cast<uint64_t>(graph));
-    if (of.call.call != 0 && marks().affordable()) pair = marks().begin(stream);
+    if (of.call.call != 0 && marks().affordable(&of.burst)) pair = marks().begin(stream);
   }
   const int result = real();
   if (pair == nullptr) return result;
@@ -97,7 +97,7 @@ using namespace powerccl::nccl;
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
 // NOLINTBEGIN(bugprone-macro-parentheses): parameter lists and argument lists come with theirs
 #define POWERCCL_REAL(library, name, parameters)                                                      \
-  static Original original{#name, Library::library};                                                  \
+  POWERCCL_ORIGINAL(name, Library::library);                                                          \
   auto* const real = reinterpret_cast<int(*) parameters>(original.find(__builtin_return_address(0))); \
   if (real == nullptr) return kErrorNotSupported
 

@@ -7,8 +7,19 @@
 #include "doors/nccl/preload_abi.h"
 #include "doors/nccl/thread.h"
 
+// By the linker: the list that POWERCCL_ORIGINAL makes.
+extern "C" powerccl::nccl::Original* const __start_powerccl_originals[] __attribute__((visibility("hidden")));
+extern "C" powerccl::nccl::Original* const __stop_powerccl_originals[] __attribute__((visibility("hidden")));
+
 namespace powerccl::nccl {
 namespace {
+
+std::atomic<bool> g_found_ahead{false};
+
+void find_ahead() {
+  if (g_found_ahead.exchange(true, std::memory_order_relaxed)) return;
+  for (auto* each = __start_powerccl_originals; each != __stop_powerccl_originals; ++each) (*each)->find_ahead();
+}
 
 template <typename Real>
 int from_inside(const Real& real) {
@@ -39,7 +50,10 @@ int around_call(const ApiCall& call, const Real& real) {
 
 template <typename Real>
 int around_coming(void** slot, uint64_t id, const Real& real) {
-  ours([&] { communicator_coming(slot, id); });
+  ours([&] {
+    find_ahead();
+    communicator_coming(slot, id);
+  });
   const int result = from_inside(real);
   if (t_thread.group_depth == 0) ours([&] { communicators_came(result); });
   return result;
@@ -84,6 +98,7 @@ struct Others {
   POWERCCL_OTHER(ncclCommInitAll, void** comm, int devices, const int*) {
     const uint64_t id = id_of_all();
     ours([&] {
+      find_ahead();
       for (int i = 0; comm != nullptr && i < devices; ++i) communicator_coming(comm + i, id);
     });
     const int result = from_inside(real);
@@ -115,7 +130,7 @@ using namespace powerccl::nccl;
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
 // NOLINTBEGIN(bugprone-macro-parentheses): parameter lists and argument lists come with theirs
 #define POWERCCL_REAL(name, parameters)                                                               \
-  static Original original{#name, Library::kNccl};                                                    \
+  POWERCCL_ORIGINAL(name, Library::kNccl);                                                            \
   auto* const real = reinterpret_cast<int(*) parameters>(original.find(__builtin_return_address(0))); \
   if (real == nullptr) return kNcclInvalidUsage
 

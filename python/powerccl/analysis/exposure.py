@@ -5,6 +5,8 @@ Streams that compute say so themselves where marks were recorded (records WAIT).
 power: a GPU that only communicates draws what communication draws, one that computes beside it draws more. The mean
 power of each operation of the iteration comes from a regression of the sampled energy on the time spent in each; how
 far it lies between the two is the share that was exposed, taken to be the operation's end: computation waits for that.
+
+Marks pause, lest they slow the job. What a pause held is taken from the same operations of the iterations around it.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ MIN_STEPS = 20  # of energy, below which a regression says nothing
 class Exposure:
     """`exposed[gpu]`: sorted disjoint intervals, host ns. `source` is WAITS, ESTIMATED or NONE; `why` says it in words.
 
-    `uncertainty_pct`: of the exposed time, how far an estimate may be off (standard error).
+    `uncertainty_pct`: of the exposed time, how far an estimate may be off (standard error). `told_pct`: of the
+    communication's time, in which waits were recorded; what was exposed in the rest is taken to be like it.
     """
 
     exposed: dict[str, iv.Intervals]
     source: str
     why: str = ""
     uncertainty_pct: float = 0.0
+    told_pct: float = 100.0
 
 
 def exposure(
@@ -48,7 +52,7 @@ def exposure(
     `alone_watts`: what a GPU draws that only communicates, of the platform's profile; None: not known.
     """
     if len(waits):
-        return Exposure(from_waits(waits), WAITS, "computation's own waits, as its streams told them")
+        return _from_all(waits, kernels)
     if not len(kernels):
         return Exposure({}, NONE, "no kernel was timed")
     return _estimated(kernels, curves, alone_watts)
@@ -68,6 +72,81 @@ def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
             common = stalled if common is None else intersection(common, stalled)
         found[str(gpu)] = common if common is not None else iv.EMPTY
     return found
+
+
+def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
+    """When waits were recorded on each GPU: always, but for the pauses between bursts.
+
+    A burst's first recorded wait begins it and its last one ends it; only before the first and behind the last one
+    nothing is missing, unless the job went on in a pause. GPUs that were never paused are left out.
+    """
+    found: dict[str, iv.Intervals] = {}
+    if not {"burst", "pauses"} <= set(waits.columns):
+        return found
+    for (gpu, _), rows in waits.filter(pl.col("burst") > 0).group_by("gpu", "rank"):
+        bursts = (
+            rows.group_by("burst")
+            .agg(pl.col("stall_ns").min(), pl.col("resume_ns").max(), pl.col("pauses").any())
+            .sort("burst")
+        )
+        begin, end = bursts["stall_ns"].to_numpy().copy(), bursts["resume_ns"].to_numpy().copy()
+        if len(bursts) == 1 and not bursts["pauses"][0]:
+            continue
+        begin[0] = 0
+        if not bursts["pauses"][-1]:
+            end[-1] = np.iinfo(np.int64).max // 4
+        spans = iv.union(begin, end)
+        known = found.get(str(gpu))
+        found[str(gpu)] = spans if known is None else intersection(known, spans)
+    return found
+
+
+def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
+    """The waits that were recorded and, in pauses, what the same operations of the iteration had exposed otherwise."""
+    exposed, known = from_waits(waits), marked(waits)
+    found = Exposure(exposed, WAITS, "computation's own waits, as its streams told them")
+    told_ns = lasts_ns = 0
+    for gpu, spans in known.items():
+        rows = kernels.filter(pl.col("gpu") == gpu).sort("start_ns")
+        if not len(rows):
+            continue
+        told = iv.contains(spans, rows["stop_ns"].to_numpy() - 1)
+        lasts = rows["duration_ns"].to_numpy()
+        told_ns += int(lasts[told].sum())
+        lasts_ns += int(lasts.sum())
+        if told.any() and not told.all():
+            exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, told)
+    if told_ns < lasts_ns:
+        found.told_pct = 100 * told_ns / lasts_ns
+        found.why += f" in {found.told_pct:.0f} % of communication's time; in the pauses of marking as much"
+    return found
+
+
+def _filled(
+    rows: pl.DataFrame, exposed: iv.Intervals, spans: iv.Intervals, told: npt.NDArray[np.bool_]
+) -> iv.Intervals:
+    """`exposed`, and of each kernel that no wait could tell of (not `told`) the share of its kind, as its end.
+
+    The share in the bursts before and behind its pause, since a job's beginning is not like the rest; else in all.
+    """
+    start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+    kinds = _kinds(rows)
+    shape = (len(spans) + 1, int(kinds.max()) + 1)
+    burst = np.maximum(np.searchsorted(spans[:, 0], stop - 1, side="right") - 1, 0)
+    overlap = iv.covered_before(exposed, stop) - iv.covered_before(exposed, start)
+    sums = []
+    for length in (overlap, stop - start):
+        each = np.zeros(shape)
+        np.add.at(each, (burst[told], kinds[told]), length[told])
+        sums.append(each[:-1] + each[1:])
+    (around, lasted), rest = sums, ~told
+    everywhere = np.array([part.sum(axis=0) for part in sums])
+    overall = everywhere[0].sum() / max(everywhere[1].sum(), 1)
+    usual = np.where(everywhere[1] > 0, everywhere[0] / np.maximum(everywhere[1], 1), overall)
+    share = np.where(lasted > 0, around / np.maximum(lasted, 1), usual)
+    guessed = _tails(rows.filter(pl.Series(rest)), np.minimum(share[burst[rest], kinds[rest]], 1.0))
+    recorded = intersection(exposed, spans)
+    return iv.union(*np.concatenate([recorded, guessed]).T)
 
 
 def intersection(one: iv.Intervals, other: iv.Intervals) -> iv.Intervals:
@@ -126,7 +205,7 @@ def _states(waits: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, list[iv.Int
     """What is told apart on each GPU: stalled, and computing beside communication; without waits, kinds of kernels."""
     found: dict[str, list[iv.Intervals]] = {}
     if len(waits):
-        for gpu, stalled in from_waits(waits).items():
+        for gpu, stalled in _from_all(waits, kernels).exposed.items():
             rows = kernels.filter(pl.col("gpu") == gpu)
             busy = iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
             hidden = intersection(busy, without(stalled, int(busy[0, 0]), int(busy[-1, 1]))) if len(busy) else busy

@@ -64,6 +64,7 @@ class RankTrace:
             (records.PROCESS, "time_ns"),
             (records.WAIT, "resume_ns"),
             (records.BUDGET, "time_ns"),
+            (records.PAUSE, "time_ns"),
         ):
             if len(self.kinds[kind]):
                 latest = max(latest, int(self.kinds[kind][name].max()))
@@ -121,6 +122,10 @@ def read_rank(path: Path) -> RankTrace:
     kinds[records.WAIT], bad = _sound_waits(kinds[records.WAIT])
     if bad:
         problems.append(f"{path.name}: {bad} wait records with impossible times, skipped")
+
+    kinds[records.PAUSE], bad = _sound_pauses(kinds[records.PAUSE])
+    if bad:
+        problems.append(f"{path.name}: {bad} pause records with impossible times, skipped")
 
     kinds[records.BUDGET], bad = _sound_budgets(kinds[records.BUDGET])
     if bad:
@@ -185,6 +190,12 @@ def _sound_waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int
     sound = (stall > 0) & (resume >= stall) & (resume < _LATEST_NS)
     sound &= np.where(sound, resume - stall, _HOUR_NS) < _HOUR_NS
     return waits[sound], int(len(waits) - sound.sum())
+
+
+def _sound_pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Pauses that can be, and how many cannot: bursts count from 1."""
+    sound = (pauses["time_ns"] < _LATEST_NS) & (pauses["burst"] > 0)
+    return pauses[sound], int(len(pauses) - sound.sum())
 
 
 def _sound_budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:

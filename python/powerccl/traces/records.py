@@ -12,7 +12,7 @@ RECORD_BYTES = 64
 
 COMM, CALL, KERNEL, CLOCK, CALLBACK, NOTE = 1, 2, 3, 4, 5, 6
 MPI_CALL, MPI_TOTAL, PROCESS = 7, 8, 9
-WAIT, BUDGET = 10, 11
+WAIT, BUDGET, PAUSE = 10, 11, 12
 KINDS = {
     COMM: "comm",
     CALL: "call",
@@ -25,6 +25,7 @@ KINDS = {
     PROCESS: "process",
     WAIT: "wait",
     BUDGET: "budget",
+    PAUSE: "pause",
 }
 
 FLAG_CAPTURED = 0x01
@@ -187,7 +188,18 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("stall_ns", "<u8"),
             ("resume_ns", "<u8"),
             ("stream", "<u8"),
-            ("reserved", "V24"),
+            ("burst", "<u4"),
+            ("reserved", "V20"),
+        ]
+    ),
+    PAUSE: np.dtype(
+        [
+            *_COMMON,
+            ("time_ns", "<u8"),
+            ("marked", "<u8"),
+            ("unmarked", "<u8"),
+            ("burst", "<u4"),
+            ("reserved", "V28"),
         ]
     ),
     BUDGET: np.dtype(

@@ -144,7 +144,8 @@ def waits(run: RunData) -> pl.DataFrame:
     """Where computation had nothing left to do but wait for a call's communication, one row a stream that waited.
 
     Columns: rank, gpu, comm, ranks, call_id, stall_ns, resume_ns (the host's clock; equal where the communication was
-    over first), stream (that waited).
+    over first), stream (that waited), burst (of recorded waits, counting up; 0: an older trace), pauses (bool: behind
+    this burst waits were not recorded for a while).
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
@@ -155,6 +156,8 @@ def waits(run: RunData) -> pl.DataFrame:
         "stall_ns": pl.Int64,
         "resume_ns": pl.Int64,
         "stream": pl.Int64,
+        "burst": pl.Int64,
+        "pauses": pl.Boolean,
     }
     parts: list[dict[str, object]] = []
     for rank in run.ranks:
@@ -165,7 +168,8 @@ def waits(run: RunData) -> pl.DataFrame:
                 **_owner(rank, len(rows)),
                 "comm": _int(rows["comm"]),
                 "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
-                **{name: _int(rows[name]) for name in ("call_id", "stall_ns", "resume_ns", "stream")},
+                **{name: _int(rows[name]) for name in ("call_id", "stall_ns", "resume_ns", "stream", "burst")},
+                "pauses": np.isin(rows["burst"], rank.kinds[records.PAUSE]["burst"]),
             }
         )
     return _frame(schema, parts)

@@ -10,12 +10,14 @@ namespace {
 TEST(Marks, ComeAllAtOnceAndThenNotUntilAWholeBurstIsThere) {
   Marks marks;
   int afforded = 0;
-  while (afforded < 5000 && marks.affordable()) ++afforded;
+  uint32_t burst = 0;
+  while (afforded < 5000 && marks.affordable(&burst)) ++afforded;
   EXPECT_GE(afforded, 1024);
   EXPECT_LT(afforded, 5000);
   // Worth several marks, but no burst.
   usleep(20000);
-  EXPECT_FALSE(marks.affordable());
+  EXPECT_FALSE(marks.affordable(&burst));
+  EXPECT_EQ(burst, 1u);
 }
 
 }  // namespace

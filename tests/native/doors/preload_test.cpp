@@ -185,6 +185,43 @@ TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
   }
 }
 
+// Bursts and pauses: what was waited for and is not recorded must not look as if nobody had waited.
+TEST_F(Preload, PausesOfMarkingAreRecorded) {
+  in_child([&] {
+    setenv("POWERCCL_KERNEL_EVENTS", "none", 1);  // all pairs of events for waits
+    void* comm = comm_of();
+    void* event = new_event();
+    const auto waits = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        compute(computing);
+        all_reduce(comm, communicating);
+        cuEventRecord(event, communicating);
+        cuStreamWaitEvent(computing, event, 0);
+      }
+    };
+    waits(1100);
+    usleep(2200000);
+    waits(3);
+    ncclCommDestroy(comm);
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  ASSERT_EQ(calls.size(), 1103u);
+  const auto pauses = file.of(POWERCCL_REC_PAUSE);
+  ASSERT_EQ(pauses.size(), 1u);
+  const uint64_t marked = pauses[0].pause.marked;
+  EXPECT_EQ(pauses[0].pause.burst, 1u);
+  EXPECT_EQ(pauses[0].pause.unmarked, 0u);
+  EXPECT_GE(marked, 1024u);
+  ASSERT_LT(marked, 1100u);
+  EXPECT_GE(pauses[0].pause.time_ns, calls[marked].call.start_ns);
+  EXPECT_LT(pauses[0].pause.time_ns, calls[1099].call.start_ns);
+  const auto waits = file.of(POWERCCL_REC_WAIT);
+  ASSERT_EQ(waits.size(), marked + 3);
+  for (size_t i = 0; i < waits.size(); ++i) EXPECT_EQ(waits[i].wait.burst, i < marked ? 1u : 2u);
+  EXPECT_EQ(waits[marked].wait.call_id, calls[1100].call.call_id);
+}
+
 TEST_F(Preload, CallsInAComputingStreamAreWaitsThemselves) {
   in_child([&] {
     void* comm = comm_of();
