@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,8 +96,8 @@ def command_of(run: Run, profile: str, folder: Path, report: Path) -> list[str]:
     return [*command, "--iterations", str(run.iterations), "-w", str(run.warm_up), "--json", str(report)]
 
 
-def perform(run: Run, profile: str, folder: Path) -> Record:
-    """Run it in an empty folder and read what it says.
+def perform(run: Run, profile: str, folder: Path, recordings: Path | None = None) -> Record:
+    """Run it in an empty folder and read what it says. `recordings`: where what observe recorded is kept.
 
     Raises:
         RunError: it failed, hung, or said nothing.
@@ -116,8 +117,16 @@ def perform(run: Run, profile: str, folder: Path) -> Record:
     record = read_report(run, report)
     record.core_share_pct = threads.shares_pct()
     if run.policy == "observe":
-        record.predicted, record.remark = _predict(folder, profile)
+        if recordings:
+            for path in folder.glob("*/run.json"):
+                shutil.copytree(path.parent, recording_of(run, recordings), dirs_exist_ok=True)
+        record.predicted, record.remark = predict(folder, profile)
     return record
+
+
+def recording_of(run: Run, recordings: Path) -> Path:
+    """The run folder that is kept."""
+    return recordings / f"{run.platform}-{run.case}-{run.repeat}" / "run"
 
 
 def read_report(run: Run, path: Path) -> Record:
@@ -213,8 +222,8 @@ def _last_words(log: Path) -> str:
     return " / ".join(lines[-2:]) if lines else "no message"
 
 
-def _predict(folder: Path, profile: str) -> tuple[dict[str, float], str]:
-    """Energy saved in percent by policy, and why there is none."""
+def predict(folder: Path, profile: str) -> tuple[dict[str, float], str]:
+    """Energy saved in percent by policy, as whatif says of the run in a folder, and why there is none."""
     found = [path.parent for path in folder.glob("*/run.json")]
     if len(found) != 1:
         return {}, "no run folder"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .figures import Figure, Record, Spread, figures_of
 from .platforms import MODELS_ON, PLATFORMS, ROOT, SCENARIOS, Traits, profile_of, traits_of
-from .runs import MODEL_CASE, Key, Run, RunError, perform, plan
+from .runs import MODEL_CASE, Key, Run, RunError, perform, plan, predict, recording_of
 
 MODEL_POLICIES = ("observe", "percall", "auto")
 ATTEMPTS = 2
@@ -30,6 +30,7 @@ class Wanted:
     models: Sequence[str]
     repeat: int = 1
     quick: bool = False
+    recordings: Path | None = None  # where what observe recorded is kept
 
     def traits(self) -> dict[str, Traits]:
         """Of each scenario."""
@@ -103,7 +104,7 @@ def sweep(wanted: Wanted, out: Path, journal: Journal, profiles: Path, oracles: 
         if run.platform not in platform_profiles:
             platform_profiles[run.platform] = profile_of(run.platform, profiles)
         before_s = time.monotonic()
-        record, why = _attempt(run, platform_profiles[run.platform])
+        record, why = _attempt(run, platform_profiles[run.platform], wanted.recordings)
         took_s = time.monotonic() - before_s
         journal.add(run, record, why, took_s)
         spent_s += took_s
@@ -125,17 +126,31 @@ def sweep(wanted: Wanted, out: Path, journal: Journal, profiles: Path, oracles: 
     return figures
 
 
+def predict_again(wanted: Wanted, journal: Journal, profiles: Path) -> int:
+    """What whatif says now of what observe recorded in an earlier sweep; returns of how many runs."""
+    count = 0
+    for run in wanted.runs():
+        recording = recording_of(run, wanted.recordings) if wanted.recordings else Path()
+        if run.policy != "observe" or run.key not in journal.records or not (recording / "run.json").exists():
+            continue
+        record = journal.records[run.key]
+        record.predicted, record.remark = predict(recording.parent, profile_of(run.platform, profiles))
+        journal.add(run, record, "", 0)
+        count += 1
+    return count
+
+
 def _chosen(runs: Sequence[Run], journal: Journal) -> list[Record]:
     return [journal.records[run.key] for run in runs if run.key in journal.records]
 
 
-def _attempt(run: Run, profile: str) -> tuple[Record | None, str]:
+def _attempt(run: Run, profile: str, recordings: Path | None) -> tuple[Record | None, str]:
     """The run, a second time if the first fails; else why it is missing."""
     why = ""
     for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="powerccl-policies-") as folder:
             try:
-                return perform(run, profile, Path(folder)), ""
+                return perform(run, profile, Path(folder), recordings), ""
             except RunError as error:
                 why = str(error)
                 print(f"# {run.platform} {run.case} {run.policy} failed: {why}", file=sys.stderr, flush=True)

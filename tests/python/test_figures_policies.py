@@ -295,7 +295,7 @@ class TestSweep:
         """Runs that were made; what `broken` names fails."""
         made, broken = [], set()
 
-        def perform(run, profile, folder):
+        def perform(run, profile, folder, recordings=None):
             made.append((run.case, run.policy))
             if run.policy in broken:
                 raise runs.RunError("exit code 4: no luck")
@@ -334,6 +334,22 @@ class TestSweep:
         assert self.go(tmp_path, resume=True)[0] == found
         assert made == [("ddp", "auto")]
         assert found["policies.t4x8.ddp.auto.energy_saved_pct"]["value"] == 10.0
+
+    def test_what_was_recorded_is_predicted_from_again(self, tmp_path, performed, monkeypatch):
+        _, journal = self.go(tmp_path)
+        wanted = sweep.Wanted(["t4x8"], ["ddp"], ["auto"], [], recordings=tmp_path / "recordings")
+        monkeypatch.setattr(sweep, "profile_of", lambda platform, folder: platform)
+        monkeypatch.setattr(sweep, "predict", lambda folder, profile: ({"auto": 7.5}, f"{folder.name} {profile}"))
+        assert sweep.predict_again(wanted, journal, tmp_path) == 0
+        observe = next(run for run in wanted.runs() if run.policy == "observe")
+        kept = runs.recording_of(observe, tmp_path / "recordings")
+        kept.mkdir(parents=True)
+        (kept / "run.json").write_text("{}")
+        assert sweep.predict_again(wanted, journal, tmp_path) == 1
+        journal.records.clear()
+        journal.read()
+        assert journal.records[observe.key].predicted == {"auto": 7.5}
+        assert journal.records[observe.key].remark == "t4x8-ddp-0 t4x8"
 
     def test_what_was_measured_is_set_aside(self, tmp_path, performed):
         self.go(tmp_path)
