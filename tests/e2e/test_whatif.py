@@ -25,6 +25,6 @@ def test_percall_saves_about_what_was_predicted(powerccl: Powerccl) -> None:
     joules = [run["summary"]["run_joules_per_gpu"] / run["summary"]["iterations"] for run in (before, after)]
     saved_pct = (1 - joules[1] / joules[0]) * 100
     assert saved_pct > 15
-    assert abs(percall["saved_pct"]["value"] - saved_pct) < 5
+    assert abs(percall["saved_pct"]["value"] - saved_pct) < 3
     slower_pct = (after["summary"]["step_ms"] / before["summary"]["step_ms"] - 1) * 100
     assert abs(percall["slowdown_pct"]["value"] - slower_pct) < 5

@@ -10,29 +10,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import whatif_peers as peers
 from powerccl.analysis import whatif_policies as policies
 from powerccl.analysis import whatif_replay as replays
+from powerccl.analysis import whatif_sections as sections
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, Exposure, aligned, exposure
-from powerccl.analysis.whatif_findings import Forecast, GpuForecast, Range, WhatIf
+from powerccl.analysis.whatif_findings import Forecast, GpuForecast, WhatIf
+from powerccl.analysis.whatif_outcomes import Outcome, forecast_of, outcome_of, together
 from powerccl.analysis.whatif_platform import ClockPlatform
-from powerccl.analysis.whatif_power import MEMORY_BOUND_SHARE, Drawn, PowerModel, fit, model
+from powerccl.analysis.whatif_power import (
+    FEW_SAMPLES,
+    MEMORY_BOUND_SHARE,
+    Drawn,
+    PowerModel,
+    clocks_in,
+    fit,
+    model,
+    steady_clock,
+)
 from powerccl.analysis.whatif_timeline import GpuTimeline, timelines, window
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
 MEMORY_SHARES = (0.05, 0.30)  # what computation's share that does not follow the clock may be
 BLOCKS = 20
-RESAMPLES = 400
+CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
+CLOCK_DOUBT = 0.02  # of a clock: how far one may be off that makes the same progress as a power governor
+SEARCHED_SHARE = 0.65  # of the budget, that one clock may take: native/runtime/conductor.h, kPartOfBudget
 MOST_OPERATIONS = 5_000  # of a GPU's: longer runs are replayed in a stretch from their middle
 
 Values = npt.NDArray[np.float64]
+Make = Callable[[int, PowerModel], replays.Replay]  # of the GPU that is so many-th
 
 
 @dataclass
@@ -40,16 +56,6 @@ class _Gpu:
     line: GpuTimeline
     curve: EnergyCurve
     drawn: Drawn
-
-
-@dataclass
-class _Outcome:
-    """Of one GPU under one policy: joules and ns of each block, share of time at a low clock, driver calls."""
-
-    joules: Values
-    length_ns: Values
-    low: float
-    switches: int
 
 
 def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> WhatIf:
@@ -70,6 +76,7 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     alone_watts = _alone_watts(times, platform)
     seen = exposure(waits, kernels, curves, alone_watts)
     lines = timelines(run, seen.exposed, lambda pattern, size: platform.percall_mhz(pattern, size) > 0)
+    peers.meet(run, lines)
     span = window(lines)
     if span is None:
         raise ValueError("no communication was timed")
@@ -92,9 +99,50 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
         operations=sum(len(gpu.line.operations) for gpu in gpus),
         calls=sum(len(gpu.line.calls) for gpu in gpus),
     )
-    _predict(found, gpus, platform, seen, span)
+    late_mhz = _late_clock(run, gpus, span, platform)
+    _predict(found, gpus, late_mhz, platform, seen, span)
+    edges = [span[0], *sections.changes(max(lines, key=lambda line: len(line.operations)), span), span[1]]
+    if len(edges) > 2:
+
+        def fitted(start_ns: int, stop_ns: int) -> list[_Gpu]:
+            parts = [_part(line, start_ns, stop_ns) for line in lines]
+            return _fitted(run, parts, curves, (start_ns, stop_ns), platform, alone_watts)
+
+        _predict_sections(found, run, edges, fitted, platform, seen)
     _say(found, gpus, lines, platform, seen)
     return found
+
+
+def _part(line: GpuTimeline, start_ns: int, stop_ns: int) -> GpuTimeline:
+    """What of a timeline is between two times."""
+    return replace(
+        line,
+        operations=[o for o in line.operations if start_ns <= o.start_ns and o.stop_ns <= stop_ns],
+        calls=[call for call in line.calls if start_ns <= call[0] <= stop_ns],
+        exposed=iv.clip(line.exposed, start_ns, stop_ns),
+        communicating=iv.clip(line.communicating, start_ns, stop_ns),
+    )
+
+
+def _predict_sections(
+    found: WhatIf,
+    run: RunData,
+    edges: list[int],
+    fitted: Callable[[int, int], list[_Gpu]],
+    platform: ClockPlatform,
+    seen: Exposure,
+) -> None:
+    """What policies that learn make of each part of a job that changes; the first of them they know."""
+    parts: list[sections.Section] = []
+    for span in pairwise(edges):
+        gpus = fitted(*span)
+        if len(gpus) != len(found.gpus):
+            return  # too short to tell: the prediction for all of the run has to do
+        mine = WhatIf(budget_pct=found.budget_pct)
+        _predict(mine, gpus, _late_clock(run, gpus, span, platform), platform, seen, span)
+        learnt = 1 - sections.LEARNING_NS / (span[1] - span[0]) if parts else 1.0
+        parts.append(sections.Section(*span, mine, max(0.0, learnt)))
+    sections.merge(found, parts)
 
 
 def _curves(run: RunData) -> dict[str, EnergyCurve]:
@@ -150,29 +198,69 @@ def _fitted(
         if drawn is not None:
             fitted.append(_Gpu(line, curve, drawn))
     idle = [gpu.drawn.idle_w for gpu in fitted if gpu.drawn.idle_w is not None]
-    # GPUs of one model idle alike, and few were sampled while they did.
-    idle_w = float(np.median(idle)) if idle else platform.idle_watts
+    # The profile's is of a GPU at rest; one that idles before a job may still be warm, and few were sampled then.
+    idle_w = platform.idle_watts
+    if idle_w is None and idle:
+        idle_w = float(np.median(idle))
     for gpu in fitted:
         gpu.drawn = replace(gpu.drawn, idle_w=idle_w)
     return fitted
+
+
+def _late_clock(run: RunData, gpus: list[_Gpu], span: tuple[int, int], platform: ClockPlatform) -> float | None:
+    """The clock of computation that the other GPUs waited for; None: nobody is known to have waited."""
+    samples = {str(uuid): rows for log in run.power for (uuid,), rows in log.samples.group_by(["uuid"])}
+    latest = peers.latest(run, [gpu.line for gpu in gpus])
+    highest = platform.clock_max_mhz
+    clocks: list[Values] = []
+    weights: list[Values] = []
+    for gpu, (spans, weight) in zip(gpus, latest, strict=True):
+        for one in np.unique(weight).tolist():
+            found = clocks_in(samples[gpu.line.gpu], iv.clip(spans[weight == one], *span), gpu.drawn, highest)
+            clocks.append(found)
+            weights.append(np.full(len(found), one))
+    every = np.concatenate([*clocks, np.zeros(0)])
+    return steady_clock(every, highest, np.concatenate(weights)) if len(every) >= FEW_SAMPLES else None
 
 
 def _share(sets: list[iv.Intervals], span: tuple[int, int]) -> float:
     return float(np.mean([iv.length_ns(intervals) for intervals in sets])) / (span[1] - span[0]) * 100
 
 
-def _predict(found: WhatIf, gpus: list[_Gpu], platform: ClockPlatform, seen: Exposure, span: tuple[int, int]) -> None:
+def _predict(
+    found: WhatIf,
+    gpus: list[_Gpu],
+    late_mhz: float | None,
+    platform: ClockPlatform,
+    seen: Exposure,
+    span: tuple[int, int],
+) -> None:
     edges = np.linspace(span[0], span[1], BLOCKS + 1).astype(np.int64).tolist()
     hosts = {gpu.line.host: 0 for gpu in gpus}
     for gpu in gpus:
         hosts[gpu.line.host] += 1
-    models = [model(gpu.drawn, platform) for gpu in gpus]
-    windows = [policies.windows(g.line, platform, hosts[g.line.host], span) for g in gpus]
-    before = [_outcome(policies.observed(g.line, span, edges), m, platform) for g, m in zip(gpus, models, strict=True)]
+    models = [model(gpu.drawn, platform, late_mhz=late_mhz) for gpu in gpus]
+    usual = [peers.usual(g.line) for g in gpus]
+    windows = [
+        policies.windows(g.line, platform, hosts[g.line.host], span, calls)
+        for g, calls in zip(gpus, usual, strict=True)
+    ]
+    before = [
+        outcome_of(policies.observed(g.line, span, edges), m, platform) for g, m in zip(gpus, models, strict=True)
+    ]
     before_w = [float(b.joules.sum()) / float(b.length_ns.sum()) * 1e9 for b in before]
 
-    def all_of(make: Callable[[int, PowerModel], replays.Replay], of: list[PowerModel]) -> list[_Outcome]:
-        return [_outcome(make(i, of[i]), of[i], platform, before_w[i]) for i in range(len(gpus))]
+    def all_of(make: Make, of: list[PowerModel]) -> list[Outcome]:
+        made = [make(i, of[i]) for i in range(len(gpus))]
+        outcomes = [outcome_of(each, m, platform, w) for each, m, w in zip(made, of, before_w, strict=True)]
+        # Idle, a GPU is as warm as all else that it does makes it.
+        warmth = platform.kelvin_per_watt * platform.leakage_watts_per_kelvin
+        after_w = [float(o.joules.sum()) / float(o.length_ns.sum()) * 1e9 for o in outcomes]
+        idle_w = [
+            m.idle(each.clocks[-1][1], warmth * (after - before))
+            for each, m, after, before in zip(made, of, after_w, before_w, strict=True)
+        ]
+        return together(outcomes, idle_w, of)
 
     def percall(index: int, m: PowerModel) -> replays.Replay:
         return replays.percall(gpus[index].line, m, platform, span, edges)
@@ -180,63 +268,77 @@ def _predict(found: WhatIf, gpus: list[_Gpu], platform: ClockPlatform, seen: Exp
     def as_it_was(index: int, _: PowerModel) -> replays.Replay:
         return policies.observed(gpus[index].line, span, edges)
 
-    def phase(index: int, m: PowerModel) -> replays.Replay:
-        return policies.phase(gpus[index].line, m, windows[index], span, edges)
+    def phase(index: int, _: PowerModel) -> replays.Replay:
+        return policies.phase(gpus[index].line, windows[index], span, edges)
 
-    def at_clock(mhz: int) -> Callable[[int, PowerModel], replays.Replay]:
-        return lambda index, m: policies.job(gpus[index].line, m, platform, mhz, span, edges)
+    none = [policies.no_windows(g.line, span) for g in gpus]
+    spare = [peers.slack(g.line) for g in gpus]
 
-    def both(mhz: int) -> Callable[[int, PowerModel], replays.Replay]:
-        return lambda index, m: policies.capped_phase(gpus[index].line, m, windows[index], mhz, span, edges)
+    def one_clock(mhz: int, of: list[policies.Windows], stretch: list[float]) -> Make:
+        def make(index: int, m: PowerModel) -> replays.Replay:
+            mine = mhz if stretch[index] == 1 else policies.stretched(m, mhz, stretch[index], platform.clocks_mhz[0])
+            return policies.held(gpus[index].line, m, platform, mine, m.late(mhz), of[index], span, edges)
 
-    unsure = [[model(g.drawn, platform, share) for g in gpus] for share in MEMORY_SHARES]
+        return make
+
+    def at_clock(mhz: int) -> Make:
+        return one_clock(mhz, none, spare)
+
+    def both(mhz: int) -> Make:
+        return one_clock(mhz, windows, spare)
+
+    def as_it_is(mhz: int) -> Make:
+        return one_clock(mhz, none, [1.0] * len(gpus))
+
+    unsure = [[model(g.drawn, platform, share, late_mhz) for g in gpus] for share in MEMORY_SHARES]
     unsure.append([replace(m, peers_compute=False) for m in models])
     doubt_pct = seen.uncertainty_pct if seen.source == ESTIMATED else 0.0
 
-    def forecast(policy: str, make: Callable[[int, PowerModel], replays.Replay]) -> Forecast:
-        sweep = [all_of(make, models), *(all_of(make, other) for other in unsure)]
-        made = _forecast(policy, before, sweep, platform.spread_pct, doubt_pct, found.budget_pct)
-        each.append([_forecast(policy, [before[i]], [s[i : i + 1] for s in sweep], platform.spread_pct, doubt_pct,
-                               found.budget_pct) for i in range(len(gpus))])  # fmt: skip
-        return made
+    def forecast(policy: str, make: Make, *others: Make) -> Forecast:
+        """`others`: what it may also come to."""
+        sweep = [all_of(make, models), *(all_of(make, of) for of in unsure), *(all_of(o, models) for o in others)]
+        terms = (platform.spread_pct, doubt_pct, found.budget_pct)
+        each.append([forecast_of(policy, [before[i]], [s[i : i + 1] for s in sweep], *terms) for i in range(len(gpus))])
+        return forecast_of(policy, before, sweep, *terms)
 
     each: list[list[Forecast]] = []
     base_ns = sum(float(b.length_ns.sum()) for b in before)
 
-    def search(make_at: Callable[[int], Callable[[int, PowerModel], replays.Replay]]) -> int | None:
-        """The clock that saves most within the budget, from the highest down until none is within it."""
-        best, best_j = None, sum(float(b.joules.sum()) for b in before)
-        for mhz in sorted((c for c in platform.clocks_mhz if c < platform.clock_max_mhz), reverse=True):
-            outcome = all_of(make_at(mhz), models)
-            slow = sum(float(o.length_ns.sum()) for o in outcome) / base_ns - 1
-            joules = sum(float(o.joules.sum()) for o in outcome)
-            if slow * 100 > found.budget_pct:
-                break
-            if joules < best_j:
-                best, best_j = mhz, joules
-        return best
+    def search(make_at: Callable[[int], Make]) -> int | None:
+        """The lowest clock that takes no more than its part of the budget, as the runtime searches it."""
+        low, high = platform.clocks_mhz[0] // CLOCK_STEP_MHZ, platform.clock_max_mhz // CLOCK_STEP_MHZ
+        part = SEARCHED_SHARE * found.budget_pct / 100
 
-    by_call = forecast("percall", percall)
-    by_phase = forecast("phase", phase)
-    lowest = search(at_clock)
-    by_job = forecast("job", at_clock(lowest) if lowest else as_it_was)
-    by_job.clock_mhz = lowest
-    cap = search(both)
-    candidates: list[tuple[str, int | None, Callable[[int, PowerModel], replays.Replay], Forecast]] = []
-    candidates += [("phase", None, phase, by_phase)] if by_phase.within_budget else []
-    candidates += [("job", lowest, at_clock(lowest), by_job)] if lowest else []
-    if cap is not None and any((w.mhz > 0).any() for w in windows):
-        mark = len(each)
-        together = forecast("auto", both(cap))
-        del each[mark:]
-        candidates.append(("phase and job", cap, both(cap), together))
-    chosen = max(candidates, key=lambda c: c[3].saved_pct.value, default=None)
-    if chosen and chosen[3].saved_pct.value > 0:
-        automatic = forecast("auto", chosen[2])
-        automatic.chosen, automatic.clock_mhz = chosen[0], chosen[1]
+        def slower(steps: int) -> float:
+            outcomes = all_of(make_at(steps * CLOCK_STEP_MHZ), models)
+            return sum(float(o.length_ns.sum()) for o in outcomes) / base_ns - 1
+
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if slower(middle) > part else (low, middle)
+        # Between two clocks it takes the one that is nearer to its part, but none that costs more than the budget.
+        if high > platform.clocks_mhz[0] // CLOCK_STEP_MHZ:
+            next_lower = slower(high - 1)
+            if slower(high) + next_lower < 2 * part and next_lower * 100 <= found.budget_pct:
+                high -= 1
+        return high * CLOCK_STEP_MHZ if high < platform.clock_max_mhz // CLOCK_STEP_MHZ else None
+
+    lowest = search(as_it_is)
+    # Where power limits govern, what clock a job makes the same progress at is known no better than that.
+    about = [] if lowest is None else [round(lowest * (1 + off)) for off in (-CLOCK_DOUBT, CLOCK_DOUBT)]
+    by_call, by_phase = forecast("percall", percall), forecast("phase", phase)
+    by_job = forecast("job", at_clock(lowest), *map(at_clock, about)) if lowest else forecast("job", as_it_was)
+    windowed = any((w.mhz > 0).any() for w in windows)
+    if lowest and windowed:
+        automatic = forecast("auto", both(lowest), *map(both, about))
+        automatic.chosen = "phase and job"
+    elif lowest:
+        automatic = forecast("auto", at_clock(lowest), *map(at_clock, about))
+        automatic.chosen = "job"
     else:
-        automatic = forecast("auto", as_it_was)
-        automatic.chosen = "neither"
+        automatic = forecast("auto", phase if windowed else as_it_was)
+        automatic.chosen = "phase" if windowed else "neither"
+    by_job.clock_mhz = automatic.clock_mhz = lowest
     found.policies = [by_call, by_phase, by_job, automatic]
     _remark(found, gpus, windows, platform)
     found.gpus = [
@@ -251,60 +353,6 @@ def _predict(found: WhatIf, gpus: list[_Gpu], platform: ClockPlatform, seen: Exp
         )
         for index, gpu in enumerate(gpus)
     ]
-
-
-def _outcome(
-    replay: replays.Replay, of: PowerModel, platform: ClockPlatform, before_w: float | None = None
-) -> _Outcome:
-    joules, low = replays.energy(replay, of, platform, before_w)
-    return _Outcome(joules, np.diff(replay.edges_ns), low, replay.switches)
-
-
-def _forecast(
-    policy: str,
-    before: list[_Outcome],
-    sweep: list[list[_Outcome]],
-    spread_pct: float,
-    doubt_pct: float,
-    budget_pct: float,
-) -> Forecast:
-    """`sweep[0]` is the prediction, the others what it would be under other assumptions."""
-    saved = _figure([o.joules for o in before], [[o.joules for o in s] for s in sweep], -1.0)
-    slower = _figure([o.length_ns for o in before], [[o.length_ns for o in s] for s in sweep], 1.0)
-    # Half of what a GPU draws while it communicates is not what the policy changes, so this is an upper bound.
-    saved = _widened(saved, np.hypot(spread_pct, abs(saved.value) * doubt_pct / 100))
-    after = sweep[0]
-    after_s = sum(float(o.length_ns.sum()) for o in after) / 1e9
-    before_s = sum(float(o.length_ns.sum()) for o in before) / 1e9
-    watts = sum(float(o.joules.sum()) for o in before) / before_s - sum(float(o.joules.sum()) for o in after) / after_s
-    return Forecast(
-        policy=policy,
-        saved_pct=saved,
-        slowdown_pct=slower,
-        saved_watts=round(watts, 3),
-        low_clock_pct=round(float(np.mean([o.low for o in after])) * 100, 2),
-        switches_per_s=round(sum(o.switches for o in after) / after_s, 3),
-        within_budget=slower.value <= budget_pct,
-    )
-
-
-def _figure(before: list[Values], sweep: list[list[Values]], sign: float) -> Range:
-    """The change in percent, times `sign`: blocks resampled, and the other assumptions' distance, in quadrature."""
-    old = np.sum(before, axis=0)
-    values = [sign * (float(np.sum(of)) / float(old.sum()) - 1) * 100 for of in sweep]
-    new = np.sum(sweep[0], axis=0)
-    random = np.random.default_rng(0)
-    picks = random.integers(0, len(old), (RESAMPLES, len(old)))
-    drawn = sign * (new[picks].sum(axis=1) / old[picks].sum(axis=1) - 1) * 100
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    below = np.hypot(values[0] - low, max(0.0, values[0] - min(values)))
-    above = np.hypot(high - values[0], max(0.0, max(values) - values[0]))
-    return Range(round(values[0], 3), round(float(values[0] - below), 3), round(float(values[0] + above), 3))
-
-
-def _widened(figure: Range, by: float) -> Range:
-    below, above = np.hypot(figure.value - figure.low, by), np.hypot(figure.high - figure.value, by)
-    return Range(figure.value, round(float(figure.value - below), 3), round(float(figure.value + above), 3))
 
 
 def _remark(found: WhatIf, gpus: list[_Gpu], windows: list[policies.Windows], platform: ClockPlatform) -> None:
@@ -331,6 +379,10 @@ def _remark(found: WhatIf, gpus: list[_Gpu], windows: list[policies.Windows], pl
     needed_ms = platform.switch.window_us(max(1, len(gpus))) / 1e3
     if not count:
         by_phase.remarks.append("does nothing: no communication is exposed")
+    elif not used and all(operation.called_ns < 0 for gpu in gpus for operation in gpu.line.operations):
+        by_phase.remarks.append("does nothing: what runs in CUDA graphs is not seen as it runs")
+    elif not used and not any(peers.usual(gpu.line) for gpu in gpus):
+        by_phase.remarks.append("does nothing: no iteration was found that repeats itself")
     elif not used and short == count:
         by_phase.remarks.append(f"does nothing: no exposed window outlasts a switch ({needed_ms:.1f} ms)")
     elif not used:
@@ -353,7 +405,9 @@ def _say(found: WhatIf, gpus: list[_Gpu], lines: list[GpuTimeline], platform: Cl
         f" ({low * 100:g} to {high * 100:g} % in the intervals)",
         "late peers are late because they compute (in the intervals also: for other reasons)",
     ]
-    if seen.source == ESTIMATED:
+    if any(forecast.clock_mhz for forecast in found.policies):
+        found.assumptions.append(f"one clock is found as exactly as {CLOCK_DOUBT * 100:g} % (in the intervals)")
+    if seen.source == ESTIMATED or seen.told_pct < 100:
         found.assumptions.append(f"exposed communication: {seen.why}")
     if all(gpu.drawn.idle_w is None for gpu in gpus):
         found.assumptions.append("no idle GPU was sampled: half of communication's constant power taken for the floor")
@@ -372,6 +426,10 @@ def _say(found: WhatIf, gpus: list[_Gpu], lines: list[GpuTimeline], platform: Cl
     if not platform.kelvin_per_watt:
         found.assumptions.append(
             "that a GPU which draws less is cooler and leaks less is not counted (not in the profile)"
+        )
+    if not found.notes and not any(peers.usual(gpu.line) for gpu in gpus):
+        found.notes.append(
+            "no iteration was found that repeats itself: phase, job and auto learn nothing of such a job"
         )
     if len(gpus) < len(lines):
         found.notes.append(f"power is known of {len(gpus)} of {len(lines)} GPUs; the others are left out")

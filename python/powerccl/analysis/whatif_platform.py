@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 # A conservative guess for GPUs whose transition nobody has measured: 10 to 100 ms are reported for Hopper.
 UNKNOWN_TRANSITION_US = 20_000.0
+# Of voltage over the clock, tried: where it begins to grow, what it is below (1: at the highest), how fast it grows.
+KNEES, LEAST_VOLTS, SLOPES = 30, np.linspace(0.4, 1.0, 121), np.linspace(0.0, 1.5, 31)
+LOWER_CLOCKS = 0.7  # of the highest
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,17 @@ class Switch:
         """From asking until the clock has changed, for the GPU that is `place`-th (from 0) of those asking at once."""
         return self.asking_us + self.call_us * (place + 1 if self.serialised else 1) + self.transition_us
 
+    def queue_us(self, gpus: int) -> float:
+        """How long a call waits for those of other GPUs, on average, where all ask at once."""
+        return self.call_us * (gpus - 1) / 2 if self.serialised else 0.0
+
+    def calls_us(self, gpus: int) -> float:
+        """A driver call and the wait for its turn."""
+        return self.call_us + self.queue_us(gpus)
+
     def window_us(self, gpus: int) -> float:
-        """The shortest window that pays: no GPU's clock arrives before its window would be over."""
-        return self.latency_us(gpus - 1)
+        """The shortest window that pays: as long as a change of clock takes."""
+        return self.asking_us + self.calls_us(gpus) + self.transition_us
 
 
 @dataclass(frozen=True)
@@ -147,10 +158,11 @@ class ClockPlatform:
 
     @cached_property
     def clock_shape(self) -> ClockShape:
-        """How power falls with the clock, from communication's mean over all curves.
+        """How power falls with the clock, from communication's median over all curves.
 
-        Communication draws a constant and a part that follows clock and voltage. At the lowest clocks voltage is
-        constant too, so that the line through them meets 0 MHz at the constant.
+        Communication draws a constant and a part that follows clock and voltage. Voltage is taken to be constant up to
+        some clock and to grow evenly from there, which tells the constant and all below that clock better than single
+        points do: computation magnifies their errors. Above it the points themselves count.
         """
         shares: dict[float, list[float]] = {}
         for sizes in self.curves.values():
@@ -161,13 +173,35 @@ class ClockPlatform:
         if len(shares) < 4:
             return ClockShape(np.array([0.0, float(self.clock_max_mhz)]), np.array([0.0, 1.0]), 1.0)
         clocks = np.array(sorted(shares))
-        share = np.array([np.mean(shares[mhz]) for mhz in clocks])
-        low = clocks <= clocks[0] + (clocks[-1] - clocks[0]) * 0.25
-        low[:3] = True
-        slope = max(0.0, float(np.polyfit(clocks[low], share[low], 1)[0]))
-        constant = float(np.mean(share[low] - slope * clocks[low]))
-        follows = np.maximum.accumulate(np.clip((share - constant) / max(1 - constant, 1e-9), 0.0, 1.0))
+        share = np.array([np.median(shares[mhz]) for mhz in clocks])
+        constant, follows, knee_mhz = _steady_voltage(clocks, share)
+        points = (share - constant) / max(1 - constant, 1e-9)
+        # Voltage never falls with the clock.
+        squared = np.where(clocks > knee_mhz, points, follows) * clocks[-1] / clocks
+        squared = np.minimum(np.maximum.accumulate(np.maximum(squared, squared[0])), 1.0)
+        follows = squared * clocks / clocks[-1]
         return ClockShape(np.concatenate([[0.0], clocks]), np.concatenate([[0.0], follows]), constant)
+
+
+def _steady_voltage(
+    clocks: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
+) -> tuple[float, npt.NDArray[np.float64], float]:
+    """Of the best voltage that is constant and then grows evenly: the constant power, what follows, where it bends.
+
+    Fitted to the lower clocks: further up voltage grows as it likes.
+    """
+    top = float(clocks[-1])
+    mine = clocks <= max(LOWER_CLOCKS * top, float(clocks[3]))
+    knees = np.linspace(clocks[0], clocks[mine][-1], KNEES)
+    knee_mhz, least, slope = (part[..., None] for part in np.meshgrid(knees, LEAST_VOLTS, SLOPES, indexing="ij"))
+    volts = least + slope * np.maximum(clocks - knee_mhz, 0) / top
+    follows = clocks / top * volts**2
+    rest = (1 - follows)[..., mine]
+    over = share[mine] - follows[..., mine]
+    constant = np.clip((over * rest).sum(axis=-1) / (rest**2).sum(axis=-1), 0.0, 1.0)
+    off = ((over - constant[..., None] * rest) ** 2).sum(axis=-1)
+    best = np.unravel_index(int(off.argmin()), off.shape)
+    return float(constant[best]), np.asarray(follows[best]), float(knees[best[0]])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ read off the profile's power of communication; how large each part is, off this 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ PULL = 0.15  # of what the samples weigh, towards what is likely
 SAMPLE_NS, FEW_SAMPLES = 300_000, 20
 UNLIKELY = 0.1  # what communication may draw more or less than the profile says
 RARE = 0.02  # of the time: a state too short for its own power
+LIMITED, NEARLY_ALWAYS = 0.2, 0.6  # of the samples of computation: a power limit matters, it holds whatever computes
+STEADY_STEP_MHZ = 5.0
+AT_HIGHEST = 0.98  # of the highest clock: nothing holds it down
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Drawn:
     compute_mhz: float
     compute_share: float  # of the power that follows the clock, the mean while computing
     limited: bool  # a power limit held the clock down while computing
+    idle_share: float  # of what counts as computing, nothing ran: the host had not submitted it yet
     residual_w: float  # of the fit, standard error over one step of the samples
 
 
@@ -61,6 +65,8 @@ class PowerModel:
     compute_w: float  # added by computing, at the highest clock
     communication_w: float  # added by communicating
     behind_mhz: float | None  # at which computation runs behind a low clock, None: as ever
+    late_mhz: float | None = None  # at which the last GPU to come computed
+    steady_mhz: float = 0.0  # below it a held clock draws less than computation did under its power limit
     memory_share: float = MEMORY_BOUND_SHARE
     peers_compute: bool = True  # what is waited for is late peers' computation, which is as slow as this GPU's
 
@@ -68,18 +74,55 @@ class PowerModel:
         """Power with the clock held at `mhz`."""
         share = float(self.shape.at(mhz))
         watts = self.floor_w + self.drawn.warm_w * float(self.shape.volts(mhz))
-        watts += (self.tree_w + (self.compute_w if computing else 0.0)) * share
+        busy = 1 - self.drawn.idle_share / self.times(mhz)
+        watts += (self.tree_w + (self.compute_w * busy if computing else 0.0)) * share
         return watts + (self.communication_w if communicating else 0.0)
 
-    def slowdown(self, mhz: float) -> float:
-        """How many times as long computation takes with the clock held at `mhz`; one at what it ran at, or above."""
-        if mhz >= self.drawn.compute_mhz:
+    def idle(self, mhz: float, warmer_w: float = 0.0) -> float:
+        """Power of a GPU that has nothing to do, with the clock held at `mhz` (0: at the highest).
+
+        `warmer_w`: by how much its warmth adds more than it did, at the highest clock.
+        """
+        clock = mhz or self.clock_max_mhz
+        warm_w = (self.drawn.warm_w + warmer_w) * float(self.shape.volts(clock))
+        return self.floor_w + self.tree_w * float(self.shape.at(clock)) + warm_w
+
+    def computing_w(self, mhz: float) -> float:
+        """Mean power of computation with the clock held at `mhz`, communication beside it as it was."""
+        return self.watts(mhz, True, False) + self.drawn.beside * self.communication_w
+
+    def slowdown(self, mhz: float, ran_mhz: float | None = None) -> float:
+        """How many times as long computation takes with the clock held at `mhz`, where it ran at `ran_mhz`.
+
+        Under a power limit less than one is possible: a steady clock is worth more than one that goes up and down.
+        """
+        if mhz >= max(self.steady_mhz, self.drawn.compute_mhz):
             return 1.0
-        return self.memory_share + (1 - self.memory_share) * self.drawn.compute_mhz / mhz
+        return self.times(mhz, ran_mhz) if self.drawn.limited else max(1.0, self.times(mhz, ran_mhz))
+
+    def late(self, mhz: float) -> float:
+        """The same of the computation that all others wait for.
+
+        Power governors leave long computation less of a clock than short, and the last GPU to come computed longest.
+        """
+        return self.slowdown(mhz, self.late_mhz)
+
+    def times(self, mhz: float, ran_mhz: float | None = None) -> float:
+        """How many times as long computation takes at `mhz`, whatever it ran at; idling stays as it is."""
+        stretch = self.memory_share + (1 - self.memory_share) * (ran_mhz or self.drawn.compute_mhz) / mhz
+        return self.drawn.idle_share + (1 - self.drawn.idle_share) * stretch
+
+    def clock_of(self, times: float) -> float:
+        """The clock at which computation takes so many times as long."""
+        stretch = (times - self.drawn.idle_share) / (1 - self.drawn.idle_share)
+        return self.drawn.compute_mhz * (1 - self.memory_share) / max(stretch - self.memory_share, 1e-9)
 
     def waiting(self, mhz: float) -> float:
         """How many times as long waiting for late peers takes with all clocks held at `mhz`."""
-        return self.slowdown(mhz) if self.peers_compute else 1.0
+        if not self.peers_compute:
+            return 1.0
+        ran_mhz = self.late_mhz or self.drawn.compute_mhz
+        return max(1.0, self.memory_share + (1 - self.memory_share) * ran_mhz / mhz)
 
     def lowered(self, mhz: float, ratio: float) -> float:
         """Power of communication alone at `mhz`, where the profile says it is `ratio` of that at the highest clock."""
@@ -101,10 +144,8 @@ class PowerModel:
         """Computation behind a low clock: how many times as long it takes, its power alone and beside communication."""
         if self.behind_mhz is None:
             return 1.0, *self.as_ever()
-        ran = self.drawn.compute_mhz
-        times = self.memory_share + (1 - self.memory_share) * ran / self.behind_mhz
         alone = self.watts(self.behind_mhz, True, False)
-        return times, alone, min(alone + self.communication_w, max(self.drawn.computing_w, alone))
+        return self.times(self.behind_mhz), alone, min(alone + self.communication_w, max(self.drawn.computing_w, alone))
 
 
 def states(line: GpuTimeline) -> tuple[iv.Intervals, iv.Intervals]:
@@ -155,10 +196,13 @@ def fit(
     watts = np.linalg.lstsq(rows, np.concatenate([energy, expected]), rcond=None)[0]
     watts *= float(energy.sum() / max(float((seconds @ watts).sum()), 1e-9))  # what was measured is what counts
     residual = float(np.std(energy - seconds @ watts) / max(float(np.mean(total_s)), 1e-9))
-    exposed_w = float(watts[0])
-    computing_w = float(np.average(watts[1:], weights=np.maximum(shares[1:], 1e-9)))
+    # Next to windows of a few samples' length, readings that come late tell less than the profile, if that can be.
+    exposed_w = float(np.clip(likely, (1 - UNLIKELY) * watts[0], (1 + UNLIKELY) * watts[0]))
+    if float(shares[0]) > 1 - RARE:
+        exposed_w = float(watts[0])
+    computing_w = (mean - float(shares[0]) * exposed_w) / max(1 - float(shares[0]), RARE)
     beside = min(1.0, float(within(both).sum()) / max(float(seconds[:, 1:].sum()), 1e-9))
-    clock, share, limited = _clocks(samples, exposed, span, platform)
+    clock, share, limited, idle_share = _clocks(samples, exposed, span, platform)
     return Drawn(
         exposed_w=exposed_w,
         likely_w=likely,
@@ -169,15 +213,17 @@ def fit(
         compute_mhz=clock,
         compute_share=share,
         limited=limited,
+        idle_share=idle_share,
         residual_w=residual,
     )
 
 
-def model(drawn: Drawn, platform: ClockPlatform, memory_share: float = MEMORY_BOUND_SHARE) -> PowerModel:
+def model(
+    drawn: Drawn, platform: ClockPlatform, memory_share: float = MEMORY_BOUND_SHARE, late_mhz: float | None = None
+) -> PowerModel:
     """The parts of a GPU's power, from what it drew and how the profile's power of communication follows the clock."""
     shape = platform.clock_shape
-    # A window that is short or rare has no good power of its own.
-    communicating_w = float(np.clip(drawn.exposed_w, (1 - UNLIKELY) * drawn.likely_w, (1 + UNLIKELY) * drawn.likely_w))
+    communicating_w = drawn.exposed_w
     tree_w = (communicating_w - drawn.warm_w) * (1 - shape.constant_share)
     constant_w = communicating_w - drawn.warm_w - tree_w
     floor_w = drawn.idle_w - tree_w if drawn.idle_w is not None else UNKNOWN_FLOOR * constant_w
@@ -185,11 +231,13 @@ def model(drawn: Drawn, platform: ClockPlatform, memory_share: float = MEMORY_BO
     # What warmth adds goes with voltage; at the clocks of computation, with that of their mean.
     warm_w = drawn.warm_w * float(shape.volts(drawn.compute_mhz))
     alone_w = drawn.computing_w - warm_w - drawn.beside * (constant_w - floor_w)
+    # Where nothing ran, the clock was at its highest.
+    alone_w = (alone_w - drawn.idle_share * (floor_w + tree_w)) / (1 - drawn.idle_share)
     compute_w = max(0.0, (alone_w - floor_w) / max(drawn.compute_share, 1e-3) - tree_w)
     behind_mhz = None
     if platform.behind_watts is not None and drawn.limited and compute_w > 0:
         behind_mhz = shape.clock_of(min(1.0, (platform.behind_watts - warm_w - floor_w) / (tree_w + compute_w)))
-    return PowerModel(
+    found = PowerModel(
         drawn=drawn,
         shape=shape,
         clock_max_mhz=float(platform.clock_max_mhz),
@@ -199,13 +247,22 @@ def model(drawn: Drawn, platform: ClockPlatform, memory_share: float = MEMORY_BO
         communication_w=constant_w - floor_w,
         behind_mhz=behind_mhz,
         memory_share=memory_share,
+        late_mhz=late_mhz,
     )
+    if not drawn.limited:
+        return found
+    clocks = np.arange(drawn.compute_mhz, platform.clock_max_mhz, STEADY_STEP_MHZ)
+    steady = [mhz for mhz in clocks.tolist() if found.computing_w(mhz) < drawn.computing_w]
+    return replace(found, steady_mhz=max(steady, default=0.0))
 
 
 def _clocks(
     samples: pl.DataFrame, exposed: iv.Intervals, span: tuple[int, int], platform: ClockPlatform
-) -> tuple[float, float, bool]:
-    """The clock computation made the same progress at, its mean share of power, whether a limit held it down."""
+) -> tuple[float, float, bool, float]:
+    """The clock computation made the same progress at, its mean share of power, whether a limit held it down.
+
+    The last: the share of samples that a limit did not hold down although it does what computes: nothing ran then.
+    """
     highest = platform.clock_max_mhz
     time = samples["time_ns"].to_numpy()
     clock = samples["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
@@ -215,13 +272,35 @@ def _clocks(
     surely = computing & ~iv.contains(exposed, time - SAMPLE_NS) & ~iv.contains(exposed, time + SAMPLE_NS)
     computing = surely if surely.sum() >= FEW_SAMPLES else computing
     if not computing.any():
-        return float(highest), 1.0, False
+        return float(highest), 1.0, False, 0.0
+    held = np.array([bool(_mask(text) & POWER_LIMITED) for text in samples["throttle_reasons"].to_numpy()[computing]])
+    clock, limited = clock[computing], bool(held.mean() > LIMITED)
+    idle = ~held & (clock >= AT_HIGHEST * highest)
+    idle_share = float(idle.mean()) if held.mean() > NEARLY_ALWAYS else 0.0
+    if idle_share > 0:
+        clock = clock[~idle]
+    share = float(np.mean(platform.clock_shape.at(clock)))
+    return steady_clock(clock, highest), share, limited, idle_share
+
+
+def steady_clock(
+    clocks: npt.NDArray[np.float64], highest: float, weights: npt.NDArray[np.float64] | None = None
+) -> float:
+    """The clock at which computation makes the same progress as at each of these for as long."""
     m = MEMORY_BOUND_SHARE
-    rate = float(np.mean(1 / (m + (1 - m) * highest / clock[computing])))
-    share = float(np.mean(platform.clock_shape.at(clock[computing])))
-    reasons = samples["throttle_reasons"].to_numpy()[computing]
-    limited = np.array([bool(_mask(text) & POWER_LIMITED) for text in reasons])
-    return (1 - m) * highest / (1 / rate - m), share, bool(limited.mean() > 0.2)
+    rate = float(np.average(1 / (m + (1 - m) * highest / clocks), weights=weights))
+    return (1 - m) * highest / (1 / rate - m)
+
+
+def clocks_in(samples: pl.DataFrame, intervals: iv.Intervals, drawn: Drawn, highest: float) -> npt.NDArray[np.float64]:
+    """The clocks sampled there, but for those of a GPU that has nothing to do."""
+    time = samples["time_ns"].to_numpy()
+    clock = samples["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    here = iv.contains(intervals, time - SAMPLE_NS) & iv.contains(intervals, time + SAMPLE_NS)
+    here &= np.isfinite(clock) & (clock > 0)
+    if drawn.idle_share > 0:
+        here &= clock < AT_HIGHEST * highest
+    return np.asarray(clock[here], dtype=np.float64)
 
 
 def _mask(text: str | None) -> int:

@@ -115,7 +115,7 @@ def percall(
         while left > 0:
             clock.run(now)
             behind = behind or clock.mhz != 0
-            times = model.slowdown(clock.mhz) if clock.mhz else behind_times if behind else 1.0
+            times = model.late(clock.mhz) if clock.mhz else behind_times if behind else 1.0
             took = min(left * times, max(clock.next_ns() - now, 0.0))
             if took <= 0:
                 continue
@@ -244,10 +244,11 @@ def _watts(
     for low in np.unique(clock[clock > 0]).tolist():
         at = clock == low
         volts = float(shape.volts(low))
-        # Where a power limit held computation below this clock, the lock changes nothing.
-        if low < drawn.compute_mhz:
-            lowered = np.where(talks, model.watts(low, True, True), model.watts(low, True, False))
-            watts, leaks = np.where(at & computes, lowered, watts), np.where(at & computes, volts, leaks)
+        # Above, the power limit says what is drawn, as it did.
+        if low < max(drawn.compute_mhz, model.steady_mhz):
+            both, alone = model.watts(low, True, True), model.watts(low, True, False)
+            watts = np.where(at & computes, np.where(talks, both, alone), watts)
+            leaks = np.where(at & computes, volts, leaks)
         watts = np.where(at & ~computes, model.lowered(low, platform.power_ratio(low)), watts)
         leaks = np.where(at & ~computes, volts, leaks)
     return watts, leaks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,16 @@ class GpuTimeline:
     calls: list[tuple[int, str, int, int]]  # called_ns, pattern, bytes, call_id
     exposed: iv.Intervals = field(default_factory=lambda: iv.EMPTY)
     communicating: iv.Intervals = field(default_factory=lambda: iv.EMPTY)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """When each operation started."""
+        return np.array([operation.start_ns for operation in self.operations], dtype=np.int64)
+
+    @cached_property
+    def waiting(self) -> iv.Intervals:
+        """When an operation waited for late peers, which it does before anything else."""
+        return iv.union(self.starts, [operation.start_ns + operation.waiting_ns for operation in self.operations])
 
 
 def timelines(
