@@ -17,6 +17,7 @@ void Conductor::begin(const Terms& terms) {
   times_.call.add(static_cast<double>(terms.call_ns));
   times_.transition.add(static_cast<double>(terms.transition_ns));
   times_.measured = terms.dry;
+  if (terms.joint != nullptr) terms.joint->place(terms.number);
 }
 
 void Conductor::called(uint64_t call, uint32_t kind, uint32_t mhz) {
@@ -156,7 +157,9 @@ void Conductor::carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) {
   asked_mhz_ = mhz;
   if (!terms_.dry) {
     if (tries_ == 0) times_.call = {};
-    times_.call.add(static_cast<double>(end_ns - begin_ns));
+    const double took = static_cast<double>(end_ns - begin_ns);
+    times_.call.add(took);
+    if (calls_++ == 0 || took < least_call_ns_) least_call_ns_ = took;
     // It never arrives where it is replaced too soon: then what was assumed has to do.
     if (mhz != 0 && ++tries_ >= kTries) times_.measured = true;
   }

@@ -93,11 +93,13 @@ class Conductor {
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.5;   // that the clock outside of windows may take
+  static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
+  static constexpr uint32_t kCallsBeforeTurns = 8;
+  static constexpr double kQueues = 1.5;
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
   static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
@@ -131,6 +133,7 @@ class Conductor {
   void end_window(uint64_t high_ns);
   void plan();
   void find_changes();
+  void take_turns();
   void restart();
   bool open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const;
   double lateness(uint64_t iteration, const Window& window) const;
@@ -168,6 +171,8 @@ class Conductor {
   uint32_t asked_mhz_ = 0;  // what was carried out last
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
+  double least_call_ns_ = 0;
+  uint32_t calls_ = 0;  // of the driver
   uint32_t arrivals_ = 0, tries_ = 0;
   uint32_t acting_window_ = 0, acting_first_ = 0;
   Mode modes_[4];  // of the last iterations
@@ -176,6 +181,7 @@ class Conductor {
   SpinLock lock_;
   bool compared_ = false;  // what was left alone was so lately
   bool gave_way_ = false;
+  bool turns_ = false;  // the driver is asked in turns
   bool leads_ = true;
   bool marked_ = false;
   bool low_ = false;  // for a window, as far as was asked

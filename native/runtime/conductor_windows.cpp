@@ -63,7 +63,7 @@ void Conductor::judge(uint64_t iteration) {
       // One iteration that was cut short must not move it for many.
       const double most = 4 * times_.change_ns();
       const double seen = risen_late > most ? most : risen_late < -most ? -most : risen_late;
-      margins_.tail[window.last].add(seen + window.tail);
+      margins_.tail[window.last].add(seen + window.tail + times_.sooner_ns);
     }
     // Usual is what is at the default clock; computation at another one says nothing about the window.
     if (mode(iteration).mhz != 0) continue;
@@ -102,8 +102,19 @@ void Conductor::judge_front(const Window& window, double late, double low, doubl
 }
 
 void Conductor::plan() {
+  take_turns();
   if (terms_.windows) windows_.build(timetable_, margins_, times_, marked_);
   find_changes();
+}
+
+// Calls that take much longer than the quickest have waited for those of other GPUs.
+void Conductor::take_turns() {
+  if (terms_.joint == nullptr || !times_.measured || calls_ < kCallsBeforeTurns) return;
+  if (times_.call_ns() > kQueues * least_call_ns_) turns_ = true;
+  if (!turns_) return;
+  const uint32_t count = terms_.joint->places(), place = terms_.joint->place(terms_.number);
+  times_.later_ns = place * least_call_ns_;
+  times_.sooner_ns = count > place + 1 ? (count - 1 - place) * least_call_ns_ : 0;
 }
 
 void Conductor::find_changes() {

@@ -46,6 +46,22 @@ class Joint {
     return {(said & kSaid) == 0 || (said & kControl) != 0, static_cast<uint32_t>(said)};
   }
 
+  // Which of the host's GPUs this one is, from 0 in the order in which they asked, and how many have. With more than
+  // are remembered the last place is shared.
+  uint32_t place(uint64_t self) {
+    uint32_t at = 0;
+    for (; at + 1 < kPlaces; ++at) {
+      uint64_t held = places_[at].load(std::memory_order_relaxed);
+      if (held == self || (held == 0 && places_[at].compare_exchange_strong(held, self)) || held == self) break;
+    }
+    return at;
+  }
+  uint32_t places() const {
+    uint32_t count = 0;
+    while (count < kPlaces && places_[count].load(std::memory_order_relaxed) != 0) ++count;
+    return count;
+  }
+
   // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: whoever comes
   // last to a collective has nothing to wait for. It rises slowly, in case that conditions change.
   uint32_t least_us(uint32_t kind, uint32_t seen_us) {
@@ -63,9 +79,10 @@ class Joint {
   }
 
  private:
-  static constexpr uint32_t kKinds = 480, kWays = 8;
+  static constexpr uint32_t kKinds = 448, kWays = 8, kPlaces = 32;
   static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62;
   std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
+  std::atomic<uint64_t> places_[kPlaces]{};
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };
 

@@ -128,7 +128,8 @@ double Slack::at(double moment_ns, double length_ns, const SwitchTimes& times, d
   }
   for (uint32_t passed = 0; passed < count_; ++passed) {
     const uint32_t next = stage + 1 < count_ ? stage + 1 : 0;
-    const double change = stages_[next].stretch < stages_[stage].stretch ? times.change_ns() : times.quickest_ns();
+    const bool rises = stages_[next].stretch < stages_[stage].stretch;
+    const double change = rises ? times.slow_change_ns() + times.sooner_ns : times.quickest_ns() - times.later_ns;
     const double due = stages_[stage].until + shift - change;
     if (moment_ns < due) {
       *until_ns = due;

@@ -25,14 +25,14 @@ void Windows::add(const Window& added, const SwitchTimes& times) {
   if (count_ > 0) {
     Window& before = windows_[count_ - 1];
     const double together = window.end - before.low;
-    // A short neighbour that needs a higher clock is not worth having all of it there.
+    // A short neighbour that needs a much higher clock is not worth having all of it there.
     const double its_own = window.end - window.low, others = before.end - before.low;
     const bool adjoins = window.low - before.end <= kJoinShare * together;
-    if (adjoins && window.mhz > before.mhz && its_own < kShortShare * others) {
+    if (adjoins && window.mhz > kMuchHigher * before.mhz && its_own < kShortShare * others) {
       too_short_ns_ += window.high - window.low;
       return;
     }
-    if (adjoins && before.mhz > window.mhz && others < kShortShare * its_own) {
+    if (adjoins && before.mhz > kMuchHigher * window.mhz && others < kShortShare * its_own) {
       too_short_ns_ += before.high - before.low;
       --count_;
       return add(added, times);
@@ -45,12 +45,12 @@ void Windows::add(const Window& added, const SwitchTimes& times) {
         before.tail = window.tail;
       }
       if (window.mhz > before.mhz) before.mhz = window.mhz;
-      before.ask_high = before.high - times.change_ns();
+      before.ask_high = before.high - times.slow_change_ns() - times.sooner_ns;
       return;
     }
   }
-  window.ask_low = window.low - times.quickest_ns();
-  window.ask_high = window.high - times.change_ns();
+  window.ask_low = window.low - times.quickest_ns() + times.later_ns;
+  window.ask_high = window.high - times.slow_change_ns() - times.sooner_ns;
   if (count_ > 0) {
     // The clock must have risen from the window before it.
     Window& before = windows_[count_ - 1];
@@ -88,9 +88,7 @@ void Windows::build(const Timetable& timetable, const Margins& margins, const Sw
     }
     window.end = static_cast<double>(position.offset.mean + position.duration.mean);
     // Where it may end sooner than it mostly does, the clock must be up by then.
-    const double sooner = kSooner * static_cast<double>(position.duration.deviation);
-    const double tail = margins.tail_ns(index);
-    window.tail = tail > sooner ? tail : sooner;
+    window.tail = margins.tail_ns(index, kSooner * static_cast<double>(position.duration.deviation));
     window.high = window.end - window.tail;
     if (window.high > window.low) add(window, times);
   }

@@ -13,14 +13,22 @@ namespace powerccl {
 struct SwitchTimes {
   Moving call, transition;
   bool measured = false;  // else assumed
+  // A driver that serves one GPU after the other is asked by each in its turn: down so much later than it could be, up
+  // so much sooner. Else each would be kept waiting by chance, and all wait for the last.
+  double later_ns = 0, sooner_ns = 0;
 
   double call_ns() const { return static_cast<double>(call.mean); }
   double transition_ns() const { return static_cast<double>(transition.mean); }
   double change_ns() const { return call_ns() + transition_ns(); }
+  // Hardly any change was slower: what is asked for so long ahead is there in time.
+  double slow_change_ns() const {
+    return change_ns() + (measured ? kSlow * static_cast<double>(call.deviation + transition.deviation) : 0);
+  }
   // No change was seen to be quicker, as far as is remembered: a clock asked for so long ahead is not there too early.
   double quickest_ns() const { return measured ? low(call) + low(transition) : 0; }
 
  private:
+  static constexpr double kSlow = 0.5;
   static double low(const Moving& m) {
     return m.mean > m.deviation ? static_cast<double>(m.mean - 0.5f * m.deviation) : 0;
   }
@@ -41,10 +49,12 @@ struct Window {
 struct Margins {
   float front[Timetable::kLongest] = {};
   Moving tail[Timetable::kLongest];
+  static constexpr double kHardlyEver = 1;  // deviations
 
-  // Late in one of five iterations or so, by little.
-  double tail_ns(uint32_t position) const {
-    return static_cast<double>(tail[position].mean + tail[position].deviation);
+  // Hardly ever late, since all other ranks wait for the one that is; `least` more than on average.
+  double tail_ns(uint32_t position, double least) const {
+    const double deviation = kHardlyEver * static_cast<double>(tail[position].deviation);
+    return static_cast<double>(tail[position].mean) + (deviation > least ? deviation : least);
   }
   // What has been seen of its lateness since the front was changed last.
   float late[Timetable::kLongest] = {}, low[Timetable::kLongest] = {};
@@ -67,7 +77,7 @@ class Windows {
 
  private:
   static constexpr double kBusyShare = 0.5;  // of the time, that may go by in driver calls
-  static constexpr double kJoinShare = 0.01, kShortShare = 0.25;
+  static constexpr double kJoinShare = 0.01, kShortShare = 0.25, kMuchHigher = 1.3;
   static constexpr double kSooner = 2;  // deviations of how long a kernel takes
 
   void add(const Window& window, const SwitchTimes& times);

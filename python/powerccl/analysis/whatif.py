@@ -44,7 +44,7 @@ MEMORY_SHARES = (0.05, 0.30)  # what computation's share that does not follow th
 BLOCKS = 20
 CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
 CLOCK_DOUBT = 0.02  # of a clock: how far one may be off that makes the same progress as a power governor
-SEARCHED_SHARE = 0.65  # of the budget, that one clock may take: native/runtime/conductor.h, kPartOfBudget
+SEARCHED_SHARE = 0.6  # of the budget, that one clock may take: native/runtime/conductor.h, kPartOfBudget
 MOST_OPERATIONS = 5_000  # of a GPU's: longer runs are replayed in a stretch from their middle
 
 Values = npt.NDArray[np.float64]
