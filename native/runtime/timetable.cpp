@@ -96,7 +96,9 @@ bool Timetable::settle() {
   }
   // Nothing repeats exactly: after enough of it the shortest of what repeats best.
   const uint64_t from = first_of(base), available = latest_ - from;
-  const bool enough = available >= 48 * uint64_t{base} || available >= kRuns / 4;
+  // Where calls differ in kind they tell the iteration themselves, and times are seldom needed.
+  const uint64_t iterations = base < kFewKinds ? 48 : 16;
+  const bool enough = available >= iterations * uint64_t{base} || available >= kRuns / 4;
   for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
     const uint32_t lag = multiple * base;
     if (irregularity(from, latest_, lag) > 1.2 * least) continue;
@@ -118,13 +120,18 @@ uint64_t Timetable::first_of(uint32_t base) const {
 // `most`: the multiples there was enough for.
 uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const {
   const uint64_t from = first_of(base), available = latest_ - from;
+  double irregular[kMostMultiple + 1] = {};
   for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
     const uint64_t lag = uint64_t{multiple} * base;
     if (lag > kLongest / 2 || available < 3 * lag || available < kFewest) break;
     *most = multiple;
-    const double found = irregularity(from, latest_, static_cast<uint32_t>(lag));
-    if (found <= kRegular) return static_cast<uint32_t>(lag);
-    if (found < *least) *least = found;
+    irregular[multiple] = irregularity(from, latest_, static_cast<uint32_t>(lag));
+    if (irregular[multiple] < *least) *least = irregular[multiple];
+    if (irregular[multiple] > kRegular) continue;
+    // What is hardly less regular and shorter is the iteration: of several, one is better by chance.
+    uint32_t shortest = 1;
+    while (irregular[shortest] > kAsRegular * irregular[multiple] && shortest < multiple) ++shortest;
+    return shortest * base;
   }
   return 0;
 }

@@ -29,6 +29,17 @@ TEST(Joint, TheFirstLeadsUntilItFallsSilent) {
   EXPECT_FALSE(joint->lead(7, 1950, kPatience));
 }
 
+TEST(Joint, EachGpuHasItsPlace) {
+  const auto joint = std::make_unique<Joint>();
+  EXPECT_EQ(joint->places(), 0u);
+  EXPECT_EQ(joint->place(70), 0u);
+  EXPECT_EQ(joint->place(80), 1u);
+  EXPECT_EQ(joint->place(70), 0u);
+  EXPECT_EQ(joint->places(), 2u);
+  for (uint64_t gpu = 100; gpu < 200; ++gpu) EXPECT_LT(joint->place(gpu), 32u);
+  EXPECT_EQ(joint->place(80), 1u);
+}
+
 TEST(Joint, WhatIsSaidHoldsFromItsTimeOn) {
   const auto joint = std::make_unique<Joint>();
   joint->say({false, 900}, 1000, 500);

@@ -107,6 +107,22 @@ TEST(Timetable, WhatIsIrregularIsTakenForItsShortestPeriod) {
   EXPECT_LE(player.table->period(), 8u);
 }
 
+// Sharded data parallelism under a power limit: no two iterations are quite alike, and two are no better than one.
+TEST(Timetable, IrregularIterationsAreNotTakenForPairs) {
+  std::vector<Kernel> iteration;
+  for (uint32_t i = 0; i < 17; ++i) iteration.push_back({1 + (i == 0 ? 5 : i % 2), i % 3 == 0 ? 11.0 : 5.0, 3.7});
+  for (const double jitter : {0.08, 0.12, 0.16}) {
+    Player player;
+    player.play(iteration, 40, jitter);
+    ASSERT_TRUE(player.table->settled()) << jitter;
+    EXPECT_EQ(player.table->period(), 17u) << jitter;
+    const uint64_t generation = player.table->generation();
+    player.play(iteration, 300, jitter);
+    EXPECT_EQ(player.table->period(), 17u) << jitter;
+    EXPECT_EQ(player.table->generation(), generation) << jitter;
+  }
+}
+
 TEST(Timetable, CallsOfLongAgoAreForgotten) {
   Player player;
   player.play({{1, 2, 1}}, 10000);

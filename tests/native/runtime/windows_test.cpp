@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/windows.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace powerccl {
+namespace {
+
+constexpr double kMs = 1e6;
+
+struct Kernel {
+  double at_ms, lasts_ms;
+  uint32_t mhz;
+};
+
+class WindowsTest : public testing::Test {
+ protected:
+  WindowsTest() {
+    times.call.add(0.3 * kMs);
+    times.transition.add(kMs);
+    times.measured = true;
+  }
+  // After enough iterations of 100 ms, in which computation waits for each kernel from its start.
+  void build(const std::vector<Kernel>& kernels) {
+    uint64_t call = 0;
+    for (int i = 0; i < 40; ++i) {
+      uint32_t kind = 0;
+      for (const Kernel& kernel : kernels) {
+        const uint64_t start_ns = static_cast<uint64_t>((1000 + 100 * i + kernel.at_ms) * kMs);
+        timetable->called(++call, ++kind, kernel.mhz);
+        timetable->started(call, start_ns);
+        timetable->waited(call, start_ns);
+        timetable->stopped(call, start_ns + static_cast<uint64_t>(kernel.lasts_ms * kMs));
+        timetable->settle();
+      }
+    }
+    ASSERT_TRUE(timetable->settled());
+    for (uint64_t i = 0; timetable->complete(i); ++i) timetable->learn(i, true);
+    windows->build(*timetable, *margins, times, true);
+  }
+  SwitchTimes times;
+  std::unique_ptr<Timetable> timetable = std::make_unique<Timetable>();
+  std::unique_ptr<Margins> margins = std::make_unique<Margins>();
+  std::unique_ptr<Windows> windows = std::make_unique<Windows>();
+};
+
+TEST_F(WindowsTest, TheClockIsAskedForAhead) {
+  build({{0, 30, 450}});
+  ASSERT_EQ(windows->count(), 1u);
+  const Window& window = (*windows)[0];
+  EXPECT_NEAR(window.ask_low / kMs, -1.3, 0.01);
+  EXPECT_NEAR(window.ask_high / kMs, 30 - 1.3, 0.01);
+  EXPECT_NEAR(windows->covered_ns() / kMs, 30, 0.01);
+}
+
+TEST_F(WindowsTest, NeighboursOfLikeClocksBecomeOneAtTheHigher) {
+  build({{0, 7.5, 450}, {7.5, 70, 390}, {77.5, 7.5, 450}});
+  ASSERT_EQ(windows->count(), 1u);
+  EXPECT_EQ((*windows)[0].mhz, 450u);
+  EXPECT_NEAR(windows->covered_ns() / kMs, 85, 0.01);
+}
+
+TEST_F(WindowsTest, AShortNeighbourDoesNotRaiseALongOne) {
+  build({{0, 2, 900}, {2, 30, 450}, {32, 2, 900}});
+  ASSERT_EQ(windows->count(), 1u);
+  EXPECT_EQ((*windows)[0].mhz, 450u);
+  EXPECT_NEAR((*windows)[0].low / kMs, 2, 0.01);
+  EXPECT_NEAR((*windows)[0].high / kMs, 32, 0.01);
+  EXPECT_NEAR(windows->too_short_ns() / kMs, 4, 0.01);
+}
+
+TEST_F(WindowsTest, WhatIsShorterThanAChangeIsLeftAlone) {
+  build({{0, 30, 450}, {60, 1.2, 450}});
+  EXPECT_EQ(windows->count(), 1u);
+  EXPECT_NEAR(windows->too_short_ns() / kMs, 1.2, 0.01);
+}
+
+TEST_F(WindowsTest, InTurnsTheClockFallsLaterAndRisesSooner) {
+  times.later_ns = 3 * 0.3 * kMs;
+  times.sooner_ns = 4 * 0.3 * kMs;
+  build({{0, 30, 450}});
+  ASSERT_EQ(windows->count(), 1u);
+  EXPECT_NEAR((*windows)[0].ask_low / kMs, -1.3 + 0.9, 0.01);
+  EXPECT_NEAR((*windows)[0].ask_high / kMs, 30 - 1.3 - 1.2, 0.01);
+}
+
+}  // namespace
+}  // namespace powerccl
