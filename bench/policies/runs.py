@@ -27,6 +27,7 @@ WHATIF_S = 120.0
 
 # Warm-up and measured iterations: policies that learn need time until they do what they then go on doing.
 SCENARIO_COUNTS = {True: (170, 100), False: (50, 70)}
+PERCALL_COUNTS = (30, 50)  # it learns nothing, and may take twice the time
 # Iterations that are half as long: what learns and what warms takes its time in seconds.
 SHORTER = {"t4x8-fastlink": {True: (320, 160), False: (110, 110)}}
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
@@ -79,6 +80,8 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
     else:
         counts = SHORTER.get(platform, SCENARIO_COUNTS)
         warm_up, iterations = counts[learns or platform in SLOW_TO_SETTLE]
+        if policy == "percall" and platform not in SLOW_TO_SETTLE:
+            warm_up, iterations = PERCALL_COUNTS
         if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
             iterations = counts[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
     if quick:

@@ -101,7 +101,7 @@ bool Timetable::settle() {
   const bool enough = available >= iterations * uint64_t{base} || available >= kRuns / 4;
   for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
     const uint32_t lag = multiple * base;
-    if (irregularity(from, latest_, lag) > 1.2 * least) continue;
+    if (irregularity(from, latest_, lag) > kHardlyLess * least) continue;
     begin(lag, latest_);
     return true;
   }

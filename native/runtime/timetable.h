@@ -91,7 +91,7 @@ class Timetable {
   static constexpr uint32_t kMostMultiple = 64;
   static constexpr uint32_t kFewest = 16;  // calls that tell anything about times
   static constexpr double kRegular = 0.1;  // share by which intervals may differ from iteration to iteration
-  static constexpr double kAsRegular = 3;
+  static constexpr double kAsRegular = 3, kHardlyLess = 2;
   static constexpr uint32_t kFewKinds = 8;
 
   Run* find(uint64_t call);
