@@ -165,6 +165,7 @@ class Conductor {
   uint64_t first_ns_ = 0;  // when the first one began
   uint64_t begun_ns_ = 0;  // when the first of all did
   double sampled_mhz_ = 0;
+  double unstretched_ns_ = 0;  // how long iterations took before slack was taken up
   uint32_t samples_ = 0;
   uint32_t unsettled_ = 0;  // kernels begun while no iteration is known
   uint32_t usual_mhz_ = 0;  // outside of windows, in the last iteration

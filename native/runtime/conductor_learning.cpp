@@ -148,15 +148,17 @@ void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
   if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || now.control) return;
+  const double length = static_cast<double>(timetable_.length().mean);
   if (now.mhz != usual_mhz_) {  // clocks are still being tried
     usual_mhz_ = now.mhz;
+    unstretched_ns_ = 0;
     return slack_.look_anew();
   }
-  const double length = static_cast<double>(timetable_.length().mean);
-  const double usual = static_cast<double>(timetable_.usual_length().mean);
+  // Against how it was before, not against iterations left alone: those may have been of a cool GPU.
+  if (!slack_.any() || unstretched_ns_ == 0) unstretched_ns_ = length;
   // One iteration that was held up is not the fault of any of this.
   const double off = static_cast<double>(timetable_.length().deviation);
-  const bool too_long = length - off > (1 + 2 * terms_.budget) * usual;
+  const bool too_long = length - off > (1 + 2 * terms_.budget) * unstretched_ns_;
   if (slack_.iteration(timetable_, terms_.joint, marked_, too_long)) slack_.arrange(timetable_, times_, marked_);
 }
 
