@@ -130,7 +130,8 @@ void Runtime::channel_stops(Handle channel, uint64_t gpu_ns) {
   kernel->communicator->gpu->clock.observe(gpu_ns, now);
   if (gpu_ns > kernel->gpu_stop_ns) kernel->gpu_stop_ns = gpu_ns;
   kernel->seen_stop_ns = now;
-  if (++kernel->stopped >= kernel->expected && kernel->stopped >= kernel->started && kernel->enqueued) {
+  ++kernel->stopped;
+  if (kernel->stopped >= kernel->expected && kernel->stopped >= kernel->started && kernel->enqueued) {
     finish_kernel(kernel);
   }
   kernel->lock.unlock();
