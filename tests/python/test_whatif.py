@@ -19,7 +19,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis import whatif_peers as peers
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, aligned, exposure, from_waits, period
-from powerccl.analysis.whatif import what_if
+from powerccl.analysis.whatif import SEARCHED_SHARE, what_if
 from powerccl.analysis.whatif_findings import Forecast, WhatIf
 from powerccl.analysis.whatif_platform import ClockPlatform
 from powerccl.analysis.whatif_sections import changes
@@ -175,12 +175,12 @@ def nearest(part_pct: float) -> int:
 def test_job_takes_the_lowest_clock_that_keeps_the_budget(recorded: Path) -> None:
     run = read_run(recorded)
     narrow = policy(what_if(run, platform()), "job")
-    # The clock whose slowdown is nearest to 0.65 of the budget, as the runtime searches it.
-    assert narrow.clock_mhz == nearest(0.65)
-    assert narrow.slowdown_pct.value == pytest.approx(slower_pct(nearest(0.65)), abs=0.02)
+    # The clock whose slowdown is nearest to its part of the budget, as the runtime searches it.
+    assert narrow.clock_mhz == nearest(SEARCHED_SHARE)
+    assert narrow.slowdown_pct.value == pytest.approx(slower_pct(nearest(SEARCHED_SHARE)), abs=0.02)
     wide = what_if(run, platform(), budget_pct=10)
     job = policy(wide, "job")
-    clock = nearest(6.5)
+    clock = nearest(10 * SEARCHED_SHARE)
     assert job.clock_mhz == clock
     slower = slower_pct(clock) / (1 - EXPOSED) / 100
     assert job.slowdown_pct.value == pytest.approx(slower_pct(clock), abs=0.1)
