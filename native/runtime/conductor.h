@@ -80,8 +80,8 @@ class Conductor {
 
  private:
   static constexpr uint64_t kReference = 3;  // iterations before the first window
-  // One block of so many is left alone to compare with: at first, where there was something to compare with before,
-  // and once it is sure that nothing is slower.
+  // One block of so many is left alone to compare with: at first, once nothing seems to be slower, and once that is
+  // sure.
   static constexpr uint32_t kFirst = 8, kRarely = 24, kVeryRarely = 64;
   static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;

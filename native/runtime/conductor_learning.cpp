@@ -108,14 +108,18 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
 void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
   settled_ = managed_since_ = iteration;
-  compare_from_ = iteration + (kRarely - 1) * uint64_t{steady_};
+  compare_from_ = iteration + (kFirst - 1) * uint64_t{steady_};
 }
 
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
   if (!leads_ || terms_.dry) return;
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
-  if (verdict == Trial::Verdict::kHarmless) compared_ = false;
+  if (verdict == Trial::Verdict::kHarmless) {
+    compared_ = false;
+    const uint64_t later = managed_since_ + (kRarely - 1) * uint64_t{steady_};
+    if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
+  }
   if (learnt_ > compare_from_ && learnt_ - compare_from_ > steady_) {
     // The block is over. How soon there is another depends on how well the answer is known.
     compared_ = true;
