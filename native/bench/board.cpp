@@ -20,7 +20,8 @@ namespace powerccl::bench {
 namespace {
 
 constexpr char kMagic[8] = {'P', 'W', 'C', 'B', 'N', 'C', 'H', '1'};
-constexpr uint64_t kGlanceNs = 20'000'000;  // how long a waiter may overlook a failure
+constexpr uint64_t kGlanceNs = 20'000'000;       // how long a waiter may overlook a failure
+constexpr uint64_t kIdleGlanceNs = 500'000'000;  // the same of one that waits for requests, perhaps for hours
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, uint64_t ns) {
   const timespec limit{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
@@ -123,7 +124,8 @@ void Board::fail(int exit_code, const std::string& reason, const std::string& hi
   copy_text(reason_, sizeof reason_, reason);
   copy_text(hint_, sizeof hint_, hint);
   failed_.store(1, std::memory_order_release);
-  for (auto* word : {&failed_, &generation_, &id_ready_, &answered_, &news_}) futex_wake(*word);
+  for (auto* word : {&failed_, &barrier_.generation, &refusal_.generation, &answered_, &news_, &asked_})
+    futex_wake(*word);
 }
 
 bool Board::sleep_unless_failed(uint64_t ns) {
@@ -131,19 +133,34 @@ bool Board::sleep_unless_failed(uint64_t ns) {
   return failed();
 }
 
-void Board::barrier() {
+void Board::wake_sleepers() {
+  futex_wake(failed_);
+}
+
+bool Board::meet(Meeting& meeting, uint64_t ns) {
   if (failed()) throw Aborted();
-  const uint32_t generation = generation_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_acq_rel);
-    futex_wake(generation_);
-    return;
+  const uint32_t generation = meeting.generation.load(std::memory_order_acquire);
+  if (meeting.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+    meeting.arrived.store(0, std::memory_order_relaxed);
+    meeting.generation.fetch_add(1, std::memory_order_acq_rel);
+    futex_wake(meeting.generation);
+    return true;
   }
-  while (generation_.load(std::memory_order_acquire) == generation) {
-    futex_wait(generation_, generation, kGlanceNs);
+  const uint64_t begin = monotonic_ns();
+  while (meeting.generation.load(std::memory_order_acquire) == generation) {
+    futex_wait(meeting.generation, generation, kGlanceNs);
     if (failed()) throw Aborted();
+    if (monotonic_ns() - begin > ns) return false;
   }
+  return true;
+}
+
+void Board::barrier() {
+  meet(barrier_, UINT64_MAX);
+}
+
+bool Board::all_refused(uint64_t ns) {
+  return meet(refusal_, ns);
 }
 
 double Board::reduce(int rank, double value, double (*combine)(double, double)) {
@@ -162,18 +179,30 @@ double Board::sum(int rank, double value) {
   return reduce(rank, value, [](double a, double b) { return a + b; });
 }
 
-void Board::publish_id(const NcclUniqueId& id) {
-  id_ = id;
-  id_ready_.store(1, std::memory_order_release);
-  futex_wake(id_ready_);
+std::optional<NcclUniqueId> Board::exchange_id(int rank, const NcclUniqueId* rank_0s) {
+  if (rank == 0) {
+    id_known_ = rank_0s != nullptr;
+    if (id_known_) id_ = *rank_0s;
+  }
+  barrier();
+  const auto id = id_known_ ? std::optional<NcclUniqueId>(id_) : std::nullopt;
+  barrier();  // as in reduce
+  return id;
 }
 
-NcclUniqueId Board::wait_for_id() {
-  while (id_ready_.load(std::memory_order_acquire) == 0) {
+void Board::ask(const Request& request) {
+  request_ = request;
+  asked_.fetch_add(1, std::memory_order_acq_rel);
+  futex_wake(asked_);
+}
+
+Request Board::next_request(uint32_t& seen) {
+  while (asked_.load(std::memory_order_acquire) == seen) {
     if (failed()) throw Aborted();
-    futex_wait(id_ready_, 0, kGlanceNs);
+    futex_wait(asked_, seen, kIdleGlanceNs);
   }
-  return id_;
+  ++seen;
+  return request_;
 }
 
 int32_t Board::tell(Tell what) {

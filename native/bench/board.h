@@ -7,14 +7,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "bench/nccl_api.h"
+#include "bench/plan.h"
 
 namespace powerccl::bench {
 
 inline constexpr int kMaxRanks = 64;
 inline constexpr int kMaxBuckets = 32;
+inline constexpr int kMaxRepeats = 64;
 
 uint64_t monotonic_ns();
 
@@ -24,7 +27,7 @@ struct RankAbout {
 };
 
 // What rank 0 tells its supervisor. Times in ns are CLOCK_MONOTONIC.
-enum class Tell : uint32_t { kNothing, kStart, kClock, kPoint, kStep, kIteration, kFinish };
+enum class Tell : uint32_t { kNothing, kStart, kClock, kPoint, kStep, kIteration, kOpened, kClosed, kRefused, kFinish };
 
 struct StartNews {
   int32_t nccl_version, cuda_version;
@@ -37,6 +40,8 @@ struct PointNews {
   uint64_t iterations, start_ns, end_ns;
   double time_us, low_us, high_us, device_us, event_us;  // negative: not measured
   int64_t wrong;                                         // -1: not checked
+  int32_t repeats;
+  double times_us[kMaxRepeats];  // of each repeat; time_us is their median
 };
 struct StepNews {
   int32_t iteration, warmup, buckets;
@@ -52,6 +57,28 @@ struct IterationNews {
   int32_t iteration, warmup;
   uint64_t start_ns;
   IterationTimes ranks[kMaxRanks];
+};
+
+// Of a server (serve.h). What all ranks are asked to do next; they answer through rank 0.
+enum class Ask : uint32_t { kNothing, kOpen, kMeasure, kClose, kQuit };
+struct Measuring {
+  int32_t iterations, warmup, check, repeats;
+  double min_time_s;
+  bool blocking;
+};
+struct Request {
+  Ask ask;
+  char library[64];      // kOpen: the file to load NCCL from
+  char variables[8192];  // kOpen: NAME=VALUE, each ending in NUL, an empty one last
+  Point point;           // kMeasure
+  Measuring measuring;
+};
+struct OpenedNews {
+  int32_t nccl_version;
+  bool fresh;
+};
+struct RefusedNews {  // NCCL refused a call on all ranks alike
+  char reason[600], hint[300];
 };
 
 class Board {
@@ -72,13 +99,17 @@ class Board {
   std::string hint() const { return hint_; }
   // Sleeps until somebody failed or `ns` are over; true if failed.
   bool sleep_unless_failed(uint64_t ns);
+  void wake_sleepers();
 
   // ---- for ranks; each throws Aborted once somebody failed.
   void barrier();
   double max(int rank, double value);
   double sum(int rank, double value);
-  void publish_id(const NcclUniqueId& id);
-  NcclUniqueId wait_for_id();
+  // What rank 0 gives; nothing if it had none to give.
+  std::optional<NcclUniqueId> exchange_id(int rank, const NcclUniqueId* rank_0s);
+  // For a rank to which NCCL has refused a call: true once that has happened to all ranks, since then nobody waits
+  // inside NCCL for another one. False if it has not within `ns`.
+  bool all_refused(uint64_t ns);
 
   // ---- the moment by which rank 0 wants to be done with what it does now; 0: none.
   std::atomic<uint64_t> deadline_ns;
@@ -94,10 +125,23 @@ class Board {
   StepNews step;
   IterationNews iteration;
 
+  // ---- requests: the supervisor asks once rank 0 has answered the one before.
+  void ask(const Request& request);
+  // For ranks: waits for the next one after number `seen`, which it counts up.
+  Request next_request(uint32_t& seen);
+  OpenedNews opened;
+  bool unloaded;  // kClosed: NCCL has left all ranks' processes
+  RefusedNews refused;
+
   // ---- each rank's times of an iteration, by its parity: read by rank 0 behind the next iteration's barrier.
   IterationTimes times[2][kMaxRanks];
 
  private:
+  struct Meeting {
+    std::atomic<uint32_t> arrived, generation;
+  };
+  // False if not all ranks have come within `ns`.
+  bool meet(Meeting& meeting, uint64_t ns);
   double reduce(int rank, double value, double (*combine)(double, double));
 
   char magic_[8];
@@ -107,13 +151,15 @@ class Board {
   std::atomic<uint32_t> failed_, failing_;
   int32_t exit_code_;
   char reason_[600], hint_[300];
-  std::atomic<uint32_t> arrived_, generation_;
-  std::atomic<uint32_t> id_ready_;
+  Meeting barrier_, refusal_;
+  bool id_known_;
   NcclUniqueId id_;
   double values_[kMaxRanks];
   std::atomic<uint32_t> news_, answered_;
   Tell told_;
   int32_t answer_;
+  std::atomic<uint32_t> asked_;
+  Request request_;
 };
 
 }  // namespace powerccl::bench

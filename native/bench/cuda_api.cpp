@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cuda_api.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
-#include <cstring>
+#include <string>
 
+#include "bench/in_child.h"
 #include "bench/library.h"
 
 namespace powerccl::bench {
@@ -79,38 +76,18 @@ void CudaApi::check(CUresult result, const char* doing) const {
 }
 
 int count_devices() {
-  struct Answer {
-    int count;
-    int code;
-    char what[400];
-    char hint[200];
-  };
-  int ends[2];
-  if (pipe(ends) != 0) throw Failure(kExitMissing, std::string("pipe: ") + std::strerror(errno));
-  const pid_t child = fork();
-  if (child < 0) throw Failure(kExitMissing, std::string("fork: ") + std::strerror(errno));
-  if (child == 0) {
-    close(ends[0]);
-    Answer answer{};
-    try {
-      const CudaApi& cuda = CudaApi::instance();
-      cuda.check(cuda.device_get_count(&answer.count), "cuDeviceGetCount");
-    } catch (const Failure& failure) {
-      answer.code = failure.code();
-      std::strncpy(answer.what, failure.what(), sizeof answer.what - 1);
-      std::strncpy(answer.hint, failure.hint().c_str(), sizeof answer.hint - 1);
-    }
-    _exit(write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 1);
-  }
-  close(ends[1]);
-  Answer answer{};
-  const bool whole = read(ends[0], &answer, sizeof answer) == sizeof answer;
-  close(ends[0]);
-  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  if (!whole) throw Failure(kExitMissing, "the process that counts the GPUs died", "try nvidia-smi");
-  if (answer.code != 0) throw Failure(kExitMissing, answer.what, answer.hint);
-  return answer.count;
+  return in_child(
+      [] {
+        int count = 0;
+        const CudaApi& cuda = CudaApi::instance();
+        try {
+          cuda.check(cuda.device_get_count(&count), "cuDeviceGetCount");
+        } catch (const Failure& failure) {
+          throw Failure(kExitMissing, failure.what());  // no rank has failed yet
+        }
+        return count;
+      },
+      "the process that counts the GPUs died", "try nvidia-smi");
 }
 
 }  // namespace powerccl::bench

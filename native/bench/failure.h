@@ -29,6 +29,13 @@ class Failure : public std::runtime_error {
   std::string hint_;
 };
 
+// What NCCL answered to a call. Where it answered so to all ranks, none of them waits inside NCCL for another.
+class NcclFailure : public Failure {
+ public:
+  explicit NcclFailure(const std::string& what)
+      : Failure(kExitRankFailed, what, "NCCL_DEBUG=WARN shows NCCL's own messages") {}
+};
+
 // Thrown in a rank whose work was aborted because of another one; there is nothing of its own to say.
 class Aborted : public std::runtime_error {
  public:

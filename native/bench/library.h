@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shared library loaded at run time. Handles are never closed: drivers do not survive being unloaded.
+// A shared library loaded at run time. Handles are closed only where that is asked for: drivers do not survive it.
 #ifndef POWERCCL_BENCH_LIBRARY_H
 #define POWERCCL_BENCH_LIBRARY_H
 #include <dlfcn.h>
 
 #include <string>
+#include <vector>
 
 #include "bench/failure.h"
 
@@ -30,6 +31,23 @@ class Library {
     throw Failure(kExitMissing, "cannot load a library: " + reasons, hint);
   }
 
+  // The library at `path` and its own symbols, whatever was loaded before it. Failure kExitMissing as above.
+  static Library open_alone(const std::string& path, const std::string& hint) {
+    Library library = open(std::vector<std::string>{path}, hint);
+    library.alone_ = true;
+    return library;
+  }
+
+  void* handle() const { return handle_; }
+  // True if the library has left the process; some never do, and nobody may call it any more either way.
+  bool close() {
+    dlclose(handle_);
+    handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle_ == nullptr) return true;
+    dlclose(handle_);
+    return false;
+  }
+
   template <typename Function>
   void required(Function& function, const char* symbol) const {
     if (!optional(function, symbol)) {
@@ -40,7 +58,7 @@ class Library {
   template <typename Function>
   bool optional(Function& function, const char* symbol) const {
     void* its = dlsym(handle_, symbol);
-    function = reinterpret_cast<Function>(its != nullptr ? as_linked(its, symbol) : nullptr);
+    function = reinterpret_cast<Function>(its != nullptr && !alone_ ? as_linked(its, symbol) : its);
     return function != nullptr;
   }
 
@@ -60,6 +78,7 @@ class Library {
   }
 
   void* handle_ = nullptr;
+  bool alone_ = false;
   std::string name_;
 };
 

@@ -17,6 +17,7 @@
 #include "bench/replay.h"
 #include "bench/report.h"
 #include "bench/scenario_ranks.h"
+#include "bench/serve.h"
 #include "bench/sweep.h"
 #include "bench/train.h"
 #include "bench/version.h"
@@ -55,11 +56,12 @@ void decide_clocks(Options& options, Setting& setting) {
 Setting decide(Options& options) {
   Setting setting{};
   setting.emulated = !environment("POWERCCL_EMULATOR_SOCKET").empty();
-  if (setting.emulated && (options.check == 0 || options.mode != Mode::kSweep)) {
+  const bool checks = options.check > 0 && (options.mode == Mode::kSweep || options.mode == Mode::kServe);
+  if (setting.emulated && !checks) {
     setenv("POWERCCL_EMULATOR_MOVE_DATA", "0", 0);
   }
   setting.moves_data = !setting.emulated || environment("POWERCCL_EMULATOR_MOVE_DATA") != "0";
-  if (!setting.moves_data && options.check > 0 && options.mode == Mode::kSweep) {
+  if (!setting.moves_data && checks) {
     throw Failure(kExitUsage, "POWERCCL_EMULATOR_MOVE_DATA=0 leaves nothing to check",
                   "add -c 0, or unset the variable");
   }
@@ -89,6 +91,7 @@ std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) 
 void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, const Scenario& scenario,
                Rank& rank) {
   Board& board = rank.board();
+  rank.join(NcclApi::instance(options.nccl));
   if (rank.rank() == 0) {
     board.start = {};
     rank.nccl().check(rank.nccl().get_version(&board.start.nccl_version), "ncclGetVersion");
@@ -107,6 +110,8 @@ void rank_work(const Options& options, const std::vector<Point>& plan, const Mod
     board.deadline_ns = 0;
     board.tell(Tell::kFinish);
   }
+  board.barrier();
+  rank.leave();
 }
 
 int run(int argc, char** argv) {
@@ -117,6 +122,7 @@ int run(int argc, char** argv) {
     return kExitOk;
   }
   Setting setting = decide(options);
+  if (options.mode == Mode::kServe) return serve(options, setting);
   const Model model = model_of(options.train);
   const Scenario scenario = options.mode == Mode::kScenario ? read_scenario(options.scenario) : Scenario{};
   const Launch launch = prepare_launch(options);

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "bench/library.h"
+#include "bench/failure.h"
 
 namespace powerccl::bench {
 namespace {
@@ -13,10 +13,10 @@ std::string environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
-NcclApi load(const std::string& explicit_path) {
-  const Library library = Library::open(
-      nccl_candidates(explicit_path),
-      "install NCCL (pip install nvidia-nccl-cu13), or name the file: --nccl /path/libnccl.so.2 or NCCL_LIBRARY=...");
+const char* const kHint =
+    "install NCCL (pip install nvidia-nccl-cu13), or name the file: --nccl /path/libnccl.so.2 or NCCL_LIBRARY=...";
+
+NcclApi look_up(const Library& library) {
   NcclApi api{};
   library.required(api.get_version, "ncclGetVersion");
   library.required(api.get_unique_id, "ncclGetUniqueId");
@@ -40,6 +40,7 @@ NcclApi load(const std::string& explicit_path) {
   library.optional(api.gather, "ncclGather");
   library.optional(api.scatter, "ncclScatter");
   api.path = library.path("ncclGetVersion");
+  api.library = library;
   return api;
 }
 
@@ -53,9 +54,14 @@ std::vector<std::string> nccl_candidates(const std::string& explicit_path) {
   return names;
 }
 
-const NcclApi& NcclApi::instance(const std::string& explicit_path) {
-  static const NcclApi api = load(explicit_path);
+std::shared_ptr<const NcclApi> NcclApi::instance(const std::string& explicit_path) {
+  static const auto api =
+      std::make_shared<const NcclApi>(look_up(Library::open(nccl_candidates(explicit_path), kHint)));
   return api;
+}
+
+std::shared_ptr<NcclApi> NcclApi::own(const std::string& path) {
+  return std::make_shared<NcclApi>(look_up(Library::open_alone(path, kHint)));
 }
 
 void NcclApi::check(int result, const char* doing, NcclComm comm) const {
@@ -63,7 +69,7 @@ void NcclApi::check(int result, const char* doing, NcclComm comm) const {
   const char* last = get_last_error != nullptr ? get_last_error(comm) : nullptr;
   std::string text = std::string(doing) + ": " + get_error_string(result);
   if (last != nullptr && *last != '\0') text += std::string(": ") + last;
-  throw Failure(kExitRankFailed, text, "NCCL_DEBUG=WARN shows NCCL's own messages");
+  throw NcclFailure(text);
 }
 
 std::string nccl_version_text(int version) {

@@ -7,8 +7,11 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "bench/library.h"
 
 namespace powerccl::bench {
 
@@ -42,10 +45,14 @@ struct NcclApi {
   int (*gather)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);   // since 2.28
   int (*scatter)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);  // since 2.28
   std::string path;
+  Library library;
 
-  // Loaded once a process, by whichever rank comes first; `explicit_path` is the same for all.
-  static const NcclApi& instance(const std::string& explicit_path);
-  // Throws Failure(kExitRankFailed) with NCCL's own words; `comm` may be null.
+  // As a linked program has it: loaded once a process, by whichever rank comes first; `explicit_path` is the same for
+  // all.
+  static std::shared_ptr<const NcclApi> instance(const std::string& explicit_path);
+  // An instance of its own, from a file that no other was loaded from: with statics that nobody has touched yet.
+  static std::shared_ptr<NcclApi> own(const std::string& path);
+  // NcclFailure with NCCL's own words; `comm` may be null.
   void check(int result, const char* doing, NcclComm comm = nullptr) const;
 };
 

@@ -92,6 +92,7 @@ enum LongOnly {
   kBackward,
   kBuckets,
   kOverlap,
+  kTrials,
 };
 
 const option kLongOptions[] = {
@@ -138,6 +139,7 @@ const option kLongOptions[] = {
     {"backward-ms", required_argument, nullptr, kBackward},
     {"buckets", required_argument, nullptr, kBuckets},
     {"overlap", required_argument, nullptr, kOverlap},
+    {"trials-per-process", required_argument, nullptr, kTrials},
     {"help", no_argument, nullptr, 'h'},
     {"version", no_argument, nullptr, kVersionFlag},
     {nullptr, 0, nullptr, 0},
@@ -282,6 +284,9 @@ void apply(Options& options, int code, const std::string& value, const std::stri
     case kSampleMs:
       options.sample_ms = parse_integer(value, "--sample-ms", 1, 1000);
       break;
+    case kTrials:
+      options.trials_per_process = parse_integer(value, "--trials-per-process", 1, 1'000'000);
+      break;
     case '?':
       usage_error("unknown option, or an option without its value: " + name);
     default:
@@ -289,7 +294,16 @@ void apply(Options& options, int code, const std::string& value, const std::stri
   }
 }
 
+void check_serve(const Options& options) {
+  if (!options.patterns.empty()) usage_error("serve takes no pattern: requests name them");
+  if (options.threads) usage_error("serve cannot use --threads", "each rank is a process that loads NCCL anew");
+  if (options.wants_clock() || options.set_clocks || options.clock_socket >= 0) usage_error("serve sets no clocks");
+  if (!options.json.empty() || !options.json_lines.empty()) usage_error("serve replies on stdout and writes no file");
+  if (options.events || options.graph_launches > 0) usage_error("serve takes neither --events nor --graph");
+}
+
 void check_together(const Options& options) {
+  if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {
     const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";
     if (!options.patterns.empty()) usage_error(mode + " takes no pattern");
@@ -335,6 +349,7 @@ Options parse_options(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) options.command.emplace_back(argv[i]);
   opterr = 0;
   optind = 0;  // glibc: start afresh, permuting
+  bool check_given = false;
   for (;;) {
     const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:G:T:I:J:h", kLongOptions, nullptr);
     if (code == -1) break;
@@ -342,6 +357,7 @@ Options parse_options(int argc, char** argv) {
     const bool letter = optopt > 0 && optopt < 256;
     const std::string word = letter ? std::string("-") + static_cast<char>(optopt) : argv[std::max(optind - 1, 0)];
     apply(options, code, optarg != nullptr ? optarg : "", word);
+    check_given = check_given || code == 'c';
   }
   for (int i = optind; i < argc; ++i) {
     const std::string word = argv[i];
@@ -351,10 +367,13 @@ Options parse_options(int argc, char** argv) {
       if (++i == argc) usage_error("scenario of which file?", "powerccl-bench scenario bench/scenarios/ddp.scn");
       options.mode = Mode::kScenario;
       options.scenario = argv[i];
+    } else if (word == "serve" && options.mode == Mode::kSweep) {
+      options.mode = Mode::kServe;
     } else if (word != "sweep") {
       add_patterns(options, word);
     }
   }
+  if (options.mode == Mode::kServe && !check_given) options.check = 0;  // emulated data are moved by few cores
   if (options.mode != Mode::kHelp && options.mode != Mode::kVersion) check_together(options);
   return options;
 }

@@ -11,7 +11,7 @@
 
 namespace powerccl::bench {
 
-enum class Mode { kSweep, kTrain, kScenario, kHelp, kVersion };
+enum class Mode { kSweep, kTrain, kScenario, kServe, kHelp, kVersion };
 enum class Overlap { kNone, kBackward };
 
 inline constexpr int kClockAsFound = 0;
@@ -34,6 +34,7 @@ struct Options {
   size_t min_bytes = 131072, max_bytes = 67108864, step_bytes = 0;
   double factor = 2;
   int iterations = 20, warmup = 1, check = 1, graph_launches = 0;
+  int repeats = 1;  // of the timed loop; only a server's requests say another number
   bool blocking = false, in_place = false, events = false, grouped = false;
   std::vector<Type> types{Type::kFloat32};
   std::vector<Op> ops{Op::kSum};
@@ -52,6 +53,8 @@ struct Options {
   std::string nccl, rendezvous, json, json_lines;
   std::vector<std::string> skip;
   bool resume = false;
+
+  int trials_per_process = 32;
 
   TrainOptions train;
   std::string scenario;                    // the file

@@ -4,12 +4,15 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "bench/failure.h"
@@ -18,6 +21,7 @@ namespace powerccl::bench {
 namespace {
 
 constexpr uint64_t kWatchNs = 20'000'000;
+constexpr uint64_t kIdleWatchNs = 100'000'000;  // without a communicator nothing can go wrong unseen
 constexpr int kAbortGraceMs = 3000;
 
 std::string uuid_text(const CUuuid& uuid) {
@@ -55,12 +59,7 @@ CUdevice open_device(const CudaApi& cuda, const Board& board, int ordinal) {
 }  // namespace
 
 Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin)
-    : options_(options),
-      board_(board),
-      rank_(rank),
-      spin_(spin),
-      cuda_(CudaApi::instance()),
-      nccl_(NcclApi::instance(options.nccl)) {
+    : options_(options), board_(board), rank_(rank), spin_(spin), cuda_(CudaApi::instance()) {
   const CUdevice cu_device = open_device(cuda_, board, device);
   CUcontext context = nullptr;
   cuda_.check(cuda_.primary_context_retain(&context, cu_device), "cuDevicePrimaryCtxRetain");
@@ -87,38 +86,34 @@ Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin
                     "start at most one rank for each GPU");
     }
   }
-  NcclUniqueId id{};
-  if (rank == 0) {
-    nccl_.check(nccl_.get_unique_id(&id), "ncclGetUniqueId");
-    board.publish_id(id);
-  }
-  id = board.wait_for_id();
-  NcclComm comm = nullptr;
-  nccl_.check(nccl_.comm_init_rank(&comm, board.ranks(), id, rank), "ncclCommInitRank");
-  comm_ = comm;
 }
 
-NcclComm Rank::split(int color) {
-  if (nccl_.comm_split == nullptr) {
-    throw Failure(kExitMissing, "this NCCL cannot split communicators", "groups take NCCL 2.18 or newer (--nccl FILE)");
-  }
-  NcclComm part = nullptr;
-  nccl_.check(nccl_.comm_split(comm_, color, rank_, &part, nullptr), "ncclCommSplit", comm_);
-  const std::lock_guard lock(parts_mutex_);
-  parts_.push_back(part);
-  return part;
+void Rank::join(const std::shared_ptr<const NcclApi>& nccl) {
+  auto joined = std::make_shared<Communicator>(nccl, board_, rank_);
+  const std::lock_guard lock(communicator_mutex_);
+  communicator_ = std::move(joined);
 }
 
-std::vector<NcclComm> Rank::take_parts() {
-  const std::lock_guard lock(parts_mutex_);
-  return std::exchange(parts_, {});
+std::shared_ptr<Communicator> Rank::communicator() {
+  const std::lock_guard lock(communicator_mutex_);
+  return communicator_;
+}
+
+void Rank::leave() {
+  const auto left = communicator();
+  if (left != nullptr) left->destroy();
+  const std::lock_guard lock(communicator_mutex_);
+  communicator_ = nullptr;
+}
+
+void Rank::abandon() {
+  abort();
+  wait(stream_);
+  const std::lock_guard lock(communicator_mutex_);
+  communicator_ = nullptr;
 }
 
 void Rank::close() {
-  for (const NcclComm part : take_parts()) nccl_.check(nccl_.comm_destroy(part), "ncclCommDestroy");
-  if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) {
-    nccl_.check(nccl_.comm_destroy(comm), "ncclCommDestroy");
-  }
   for (const CUevent event : events_) cuda_.event_destroy(event);
   if (send_ != 0) cuda_.mem_free(send_);
   if (recv_ != 0) cuda_.mem_free(recv_);
@@ -174,27 +169,14 @@ void Rank::set_deadline() {
   board_.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options_.timeout_s) * 1'000'000'000;
 }
 
-void Rank::poll_async_error() {
-  if (const NcclComm comm = comm_.load(); comm != nullptr) report_async_error(comm);
-  const std::lock_guard lock(parts_mutex_);
-  for (const NcclComm part : parts_) report_async_error(part);
-}
-
-void Rank::report_async_error(NcclComm comm) {
-  int state = kNcclSuccess;
-  int result = nccl_.comm_get_async_error(comm, &state);
-  if (result == kNcclSuccess) result = state;
-  if (result == kNcclSuccess || result == kNcclInProgress) return;
-  const char* last = nccl_.get_last_error != nullptr ? nccl_.get_last_error(comm) : nullptr;
-  board_.fail(kExitRankFailed,
-              "rank " + std::to_string(rank_) + ": NCCL reports " + nccl_.get_error_string(result) +
-                  (last != nullptr && *last != '\0' ? std::string(": ") + last : ""),
-              "NCCL_DEBUG=WARN shows NCCL's own messages");
+bool Rank::poll_async_error() {
+  const auto watched = communicator();
+  if (watched != nullptr) watched->poll_async_error();
+  return watched != nullptr;
 }
 
 void Rank::abort() {
-  for (const NcclComm part : take_parts()) nccl_.comm_abort(part);
-  if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) nccl_.comm_abort(comm);
+  if (const auto aborted = communicator(); aborted != nullptr) aborted->abort();
 }
 
 namespace {
@@ -223,9 +205,11 @@ class Crew {
 
 // Ends the process if aborting the communicators does not bring its ranks home.
 void watch(Board& board, Crew& crew, const std::atomic<bool>& over) {
+  bool busy = false;
   while (!over) {
-    if (!board.sleep_unless_failed(kWatchNs)) {
-      crew.each([](const std::shared_ptr<Rank>& rank) { rank->poll_async_error(); });
+    if (!board.sleep_unless_failed(busy ? kWatchNs : kIdleWatchNs)) {
+      busy = false;
+      crew.each([&](const std::shared_ptr<Rank>& rank) { busy = rank->poll_async_error() || busy; });
       continue;
     }
     // NCCL's abort waits for the others' in one process: one thread each, and nobody waits for them.
@@ -273,6 +257,7 @@ int run_ranks(const Options& options, Board& board, int first, int count, int fi
   run_rank(options, board, crew, first, first_device, spin, work);
   for (std::thread& thread : threads) thread.join();
   over = true;
+  board.wake_sleepers();
   watchdog.join();
   return board.failed() ? kExitRankFailed : kExitOk;
 }

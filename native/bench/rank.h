@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank: a GPU, a stream, a communicator, and waiting that ends when another rank has failed.
+// One rank: a GPU, a stream, a communicator while it has joined one, and waiting that ends when another rank has
+// failed.
 #ifndef POWERCCL_BENCH_RANK_H
 #define POWERCCL_BENCH_RANK_H
-#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/board.h"
+#include "bench/communicator.h"
 #include "bench/cuda_api.h"
 #include "bench/failure.h"
 #include "bench/nccl_api.h"
@@ -19,24 +19,30 @@ namespace powerccl::bench {
 
 class Rank {
  public:
-  // Takes device `device`, joins the communicator of all ranks and names itself on the board.
+  // Takes device `device` and names itself on the board.
   // `spin`: poll for completion instead of sleeping (exact to a microsecond, costs a core).
   Rank(const Options& options, Board& board, int rank, int device, bool spin);
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
-  // Leaves the communicator; call once at the end of work that went well.
+  // Gives back what it holds of the GPU; call once at the end of work that went well.
   void close();
+
+  // Joins the communicator of all ranks, which all must do; and leaves it, with those split off it. May be repeated,
+  // each time with another instance of NCCL.
+  void join(const std::shared_ptr<const NcclApi>& nccl);
+  void leave();
+  // After NCCL has refused a call to all ranks: aborts instead, and waits until the GPU has nothing left to do.
+  void abandon();
 
   int rank() const { return rank_; }
   int ranks() const { return board_.ranks(); }
   Board& board() { return board_; }
   const CudaApi& cuda() const { return cuda_; }
-  const NcclApi& nccl() const { return nccl_; }
   CUstream stream() const { return stream_; }
-  NcclComm comm() const { return comm_; }
-  // A communicator with the ranks that give the same color, in their order; all ranks must call. It is watched, aborted
-  // and destroyed with the first one.
-  NcclComm split(int color);
+  const NcclApi& nccl() const { return communicator_->nccl(); }
+  NcclComm comm() const { return communicator_->all(); }
+  // It is watched, aborted and destroyed with the communicator of all.
+  NcclComm split(int color) { return communicator_->split(color); }
   int sm_count() const { return board_.about[rank_].sm_count; }
 
   // At least so many bytes each; contents are lost when they grow.
@@ -57,24 +63,21 @@ class Rank {
   // Rank 0 states by when its present work must be done.
   void set_deadline();
 
-  // For the watchdog: reports an asynchronous error of the communicators to the board; aborts them.
-  void poll_async_error();
+  // For the watchdog: false where there is no communicator to look after.
+  bool poll_async_error();
   void abort();
 
  private:
-  void report_async_error(NcclComm comm);
-  std::vector<NcclComm> take_parts();
+  std::shared_ptr<Communicator> communicator();
 
   const Options& options_;
   Board& board_;
   int rank_;
   bool spin_;
   const CudaApi& cuda_;
-  const NcclApi& nccl_;
   CUstream stream_ = nullptr;
-  std::atomic<NcclComm> comm_{nullptr};
-  std::mutex parts_mutex_;
-  std::vector<NcclComm> parts_;  // from split
+  std::mutex communicator_mutex_;  // between the rank's thread, which changes the pointer, and the watchdog's
+  std::shared_ptr<Communicator> communicator_;
   CUdeviceptr send_ = 0, recv_ = 0;
   size_t send_bytes_ = 0, recv_bytes_ = 0;
   CUevent done_ = nullptr;

@@ -9,35 +9,13 @@
 #include <cstring>
 
 #include "bench/failure.h"
-#include "bench/version.h"
+#include "bench/report_json.h"
 
 namespace powerccl::bench {
 namespace {
 
 constexpr uint64_t kNewsNs = 50'000'000;
 constexpr uint64_t kRememberNs = 1'000'000'000;
-
-std::string version_of_cuda(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-const char* mode_name(Mode mode) {
-  return mode == Mode::kTrain ? "train" : mode == Mode::kScenario ? "scenario" : "sweep";
-}
-
-std::optional<double> measured(double value) {
-  return value < 0 ? std::nullopt : std::optional<double>(value);
-}
-
-std::optional<std::string> unless_empty(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional<std::string>(text);
-}
 
 }  // namespace
 
@@ -102,6 +80,8 @@ void Report::run() {
       case Tell::kFinish:
         finished_ = true;
         break;
+      default:
+        break;  // a server's
     }
     board_.answer(answer);
   }
@@ -153,7 +133,7 @@ void Report::on_point() {
   bandwidth_sum_ +=
       static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3 * bus_factor(point.pattern, board_.ranks());
   ++points_;
-  const json::Object object = point_object(point, news, window);
+  const json::Object object = point_object(point, news, window, board_.ranks(), setting_.clock_control == "set");
   results_.push_back(object.raw());
   if (lines_ != nullptr) write_line(json::Object().add("type", "point").merge(object).text());
   table_line(point, news, window);
@@ -166,41 +146,8 @@ void Report::write_line(const std::string& line) {
 }
 
 json::Object Report::common() const {
-  std::vector<json::Raw> gpus;
-  for (int rank = 0; started_ && rank < board_.ranks(); ++rank) {
-    const RankAbout& about = board_.about[rank];
-    gpus.push_back(json::Object()
-                       .add("rank", rank)
-                       .add("device", about.device)
-                       .add("nvml_index", sampler_->nvml_index(rank))
-                       .add("name", about.name)
-                       .add("uuid", about.uuid)
-                       .add("pci", about.pci)
-                       .add("sm_count", about.sm_count)
-                       .raw());
-  }
-  const auto if_started = [&](const std::string& text) {
-    return started_ ? std::optional<std::string>(text) : std::nullopt;
-  };
-  json::Object object;
-  object.add("schema", 1)
-      .add("mode", mode_name(options_.mode))
-      .add("version", kVersion)
-      .add("command", options_.command)
-      .add("started_unix_s", json::Raw{std::to_string(started_unix_s_)})
-      .add("host", host_name())
-      .add("emulated", setting_.emulated)
-      .add("moves_data", setting_.moves_data)
-      .add("nccl_version", if_started(nccl_version_text(start_.nccl_version)))
-      .add("nccl_path", if_started(start_.nccl_path))
-      .add("cuda_version", if_started(version_of_cuda(start_.cuda_version)))
-      .add("driver", started_ ? unless_empty(sampler_->driver()) : std::nullopt)
-      .add("gpu", if_started(board_.about[0].name))
-      .add("ranks", board_.ranks())
-      .add("launch", launch_.kind)
-      .add("gpus", gpus)
-      .add("clock_control", setting_.clock_control)
-      .add("clock_control_reason", unless_empty(setting_.clock_reason));
+  json::Object object =
+      header_object(options_, setting_, launch_, started_unix_s_, started_ ? &start_ : nullptr, sampler_.get());
   if (options_.mode != Mode::kSweep) {
     const int clock = setting_.clock_control == "set" ? options_.clocks_mhz.front() : kClockAsFound;
     object.add("clock_requested_mhz", clock == kClockAsFound ? std::nullopt : std::optional<int>(clock));
@@ -214,56 +161,6 @@ json::Object Report::common() const {
                               .add("threads", start_.threads)
                               .raw());
   }
-  return object;
-}
-
-json::Object Report::point_object(const Point& point, const PointNews& news, const Window& window) const {
-  const PatternInfo& about = info(point.pattern);
-  const double algbw = static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3;
-  const bool told = !window.source.empty();
-  const auto if_told = [&](double value) { return told ? std::optional<double>(value) : std::nullopt; };
-  const bool as_found = point.clock_mhz == kClockAsFound || setting_.clock_control != "set";
-  std::optional<std::string> throttle;
-  if (window.throttle_reasons) {
-    char hex[24];
-    std::snprintf(hex, sizeof hex, "0x%llx", *window.throttle_reasons);
-    throttle = hex;
-  }
-  json::Object object;
-  object.add("pattern", about.name)
-      .add("size_bytes", point.shape.size_bytes)
-      .add("count", point.shape.count)
-      .add("dtype", info(point.type).name)
-      .add("op", about.reduces ? std::optional<std::string>(info(point.op).name) : std::nullopt)
-      .add("root", about.has_root ? std::optional<int>(point.root) : std::nullopt)
-      .add("in_place", point.in_place)
-      .add("ranks", board_.ranks())
-      .add("clock_requested_mhz", as_found ? std::nullopt : std::optional<int>(point.clock_mhz))
-      .add("iterations", news.iterations)
-      .add("time_us", news.time_us)
-      .add("device_time_us", news.device_us)
-      .add("time_low_us", measured(news.low_us))
-      .add("time_high_us", measured(news.high_us))
-      .add("algbw_gbs", algbw)
-      .add("busbw_gbs", algbw * bus_factor(point.pattern, board_.ranks()))
-      .add("event_us", measured(news.event_us))
-      .add("wrong", news.wrong < 0 ? std::nullopt : std::optional<int64_t>(news.wrong))
-      .add("sm_clock_mhz", window.clock_mean_mhz)
-      .add("sm_clock_min_mhz", window.clock_min_mhz)
-      .add("sm_clock_max_mhz", window.clock_max_mhz)
-      .add("watts_per_gpu", if_told(window.watts_per_gpu))
-      .add("watts_all_gpus", if_told(window.watts_all_gpus))
-      .add("joules_per_gpu", if_told(window.watts_per_gpu * news.time_us * 1e-6))
-      .add("joules_all_gpus", if_told(window.watts_all_gpus * news.time_us * 1e-6))
-      .add("energy_source", unless_empty(window.source))
-      .add("energy_window_s", if_told(window.window_s))
-      .add("energy_updates", if_told(window.updates))
-      .add("energy_uncertainty_pct", if_told(window.uncertainty_pct))
-      .add("energy_reason", told ? std::nullopt : unless_empty(window.reason))
-      .add("temperature_c", window.temperature_c)
-      .add("throttle_reasons", throttle)
-      .add("start_ns", news.start_ns)
-      .add("end_ns", news.end_ns);
   return object;
 }
 

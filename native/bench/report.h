@@ -51,7 +51,6 @@ class Report {
   void write_line(const std::string& line);
   void write_json(bool finished);
   json::Object common() const;
-  json::Object point_object(const Point& point, const PointNews& news, const Window& window) const;
   struct StepEnergy {
     std::optional<double> joules, communication_joules, clock_mhz;  // of all GPUs
   };

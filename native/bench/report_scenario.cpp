@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
+#include "bench/measurement.h"
 #include "bench/replay.h"
 #include "bench/report.h"
-#include "bench/sweep.h"
 
 namespace powerccl::bench {
 namespace {

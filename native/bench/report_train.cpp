@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "bench/measurement.h"
 #include "bench/report.h"
-#include "bench/sweep.h"
 
 namespace powerccl::bench {
 namespace {

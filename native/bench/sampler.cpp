@@ -87,8 +87,13 @@ Sampler::Sampler(const Board& board, int pause_ms) : pause_ms_(pause_ms), gpus_(
 }
 
 Sampler::~Sampler() {
+  stop();
+}
+
+void Sampler::stop() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
+  stop_ = false;
 }
 
 void Sampler::start() {

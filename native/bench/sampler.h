@@ -58,6 +58,7 @@ class Sampler {
   Sampler& operator=(const Sampler&) = delete;
 
   void start();
+  void stop();
   bool running() const { return thread_.joinable(); }
   Window window(uint64_t from_ns, uint64_t to_ns);
   // Sum over all GPUs; nothing if it cannot be told.

@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/sweep.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "bench/graph.h"
-#include "bench/verify.h"
+#include "bench/measurement.h"
 
 namespace powerccl::bench {
 namespace {
-
-constexpr int kStretches = 5;
-constexpr size_t kMostTimedEvents = 1000;
-constexpr double kTrustedEstimateMs = 2;
-constexpr int kAttempts = 3;        // at a loop that is as long as --min-time
-constexpr double kEnough = 0.8;     // of it
-constexpr uint8_t kGarbage = 0xa5;  // what a receive buffer holds before a check
 
 class Sweep {
  public:
@@ -24,15 +12,8 @@ class Sweep {
       : options_(options), plan_(plan), rank_(rank), board_(rank.board()) {}
 
   void run() {
-    size_t send_bytes = 0, recv_bytes = 0;
-    for (const Point& point : plan_) {
-      const size_t width = info(point.type).bytes;
-      // In place, everything lies in the receive buffer.
-      recv_bytes = std::max(recv_bytes, std::max(point.shape.send_count, point.shape.recv_count) * width);
-      send_bytes = std::max(send_bytes, point.shape.send_count * width);
-    }
     rank_.set_deadline();
-    rank_.reserve(send_bytes, recv_bytes);
+    reserve_for(plan_, rank_);
     int clock = kClockAsFound;
     bool refused = false;
     for (size_t i = 0; i < plan_.size(); ++i) {
@@ -40,31 +21,21 @@ class Sweep {
       // Once the driver has refused, all clocks are the clock as found: measuring the first one's points is enough.
       if (refused && point.clock_mhz != plan_.front().clock_mhz) continue;
       rank_.set_deadline();
-      prepare(point);
+      Measurement measurement(options_, point, rank_);
       if (point.clock_mhz != clock && !refused) {
         refused = !set_clock(point.clock_mhz);
         clock = point.clock_mhz;
-        if (!refused) run_for(options_.settle_s);
+        if (!refused) measurement.run_for(options_.settle_s);
       }
-      measure(i);
+      PointNews news = measurement.measure();
+      news.index = i;
+      if (rank_.rank() != 0) continue;
+      board_.point = news;
+      board_.tell(Tell::kPoint);
     }
   }
 
  private:
-  void prepare(const Point& point) {
-    call_ = {point.pattern, point.type,  point.op,       point.root,      rank_.ranks(),
-             rank_.rank(),  point.shape, point.in_place, options_.grouped};
-    buffers_ = place(call_, rank_.send_buffer(), rank_.recv_buffer());
-  }
-
-  void one() {
-    rank_.throw_if_failed();
-    enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
-  }
-  void many(uint64_t operations) {
-    for (uint64_t i = 0; i < operations; ++i) one();
-  }
-
   bool set_clock(int mhz) {
     double refused = 0;
     if (rank_.rank() == 0) {
@@ -74,197 +45,13 @@ class Sweep {
     return board_.max(rank_.rank(), refused) == 0;
   }
 
-  // Seconds one operation takes, from CUDA events, agreed upon by all ranks.
-  double estimate() {
-    int operations = std::clamp(options_.iterations, 1, 5);
-    double slowest_ms = 0;
-    for (;;) {
-      rank_.record(rank_.event(0), rank_.stream());
-      many(static_cast<uint64_t>(operations));
-      rank_.record(rank_.event(1), rank_.stream());
-      rank_.wait(rank_.stream());
-      slowest_ms = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(1)));
-      if (slowest_ms >= kTrustedEstimateMs || operations >= 50) break;
-      operations = 50;
-    }
-    return std::max(slowest_ms * 1e-3 / operations, 1e-7);
-  }
-
-  void run_for(double seconds) {
-    if (seconds <= 0) return;
-    many(iterations_for(estimate(), seconds, 1));
-    rank_.wait(rank_.stream());
-  }
-
-  int64_t check() {
-    const CudaApi& cuda = rank_.cuda();
-    const size_t width = info(call_.type).bytes;
-    const size_t span = std::max(call_.shape.send_count, call_.shape.recv_count) * width;
-    const std::vector<uint8_t> sent = send_data(call_);
-    std::vector<uint8_t> received(received_count(call_) * width);
-    double wrong = 0;
-    for (int i = 0; i < options_.check; ++i) {
-      if (span > 0) cuda.check(cuda.memset_d8(rank_.recv_buffer(), kGarbage, span), "cuMemsetD8");
-      if (!sent.empty()) cuda.check(cuda.memcpy_to_device(buffers_.send, sent.data(), sent.size()), "cuMemcpyHtoD");
-      // Copies go through another stream than the collective, which must not overtake them on any rank.
-      rank_.wait(nullptr);
-      board_.barrier();
-      one();
-      rank_.wait(rank_.stream());
-      if (!received.empty()) {
-        cuda.check(cuda.memcpy_to_host(received.data(), buffers_.recv, received.size()), "cuMemcpyDtoH");
-      }
-      wrong += static_cast<double>(count_wrong(call_, received));
-    }
-    return static_cast<int64_t>(board_.sum(rank_.rank(), wrong));
-  }
-
-  void measure(size_t index) {
-    PointNews news{};
-    news.index = index;
-    news.low_us = news.high_us = news.event_us = -1;
-    news.wrong = options_.check > 0 ? check() : -1;
-    many(static_cast<uint64_t>(options_.warmup));
-    rank_.wait(rank_.stream());
-    news.iterations = static_cast<uint64_t>(options_.iterations);
-    if (options_.min_time_s > 0) {
-      news.iterations = iterations_for(estimate(), options_.min_time_s, options_.iterations);
-    }
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      time_loop(news);
-      const double seconds = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-9);
-      if (seconds >= kEnough * options_.min_time_s) break;
-      // The estimate still held what happens only at first (connections, a plugin's start): it is known better now.
-      news.iterations =
-          iterations_for(seconds / static_cast<double>(news.iterations), options_.min_time_s, options_.iterations);
-    }
-    const auto each = static_cast<double>(news.iterations);
-    news.time_us = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-3 / each);
-    news.device_us = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(last_event_)) * 1e3 / each);
-    if (options_.events) news.event_us = board_.max(rank_.rank(), time_single());
-    if (rank_.rank() == 0) {
-      board_.point = news;
-      board_.tell(Tell::kPoint);
-    }
-  }
-
-  void time_loop(PointNews& news) {
-    if (options_.graph_launches > 0) {
-      time_graph(news);
-    } else if (options_.blocking) {
-      time_blocking(news);
-    } else {
-      time_queued(news);
-    }
-  }
-
-  void begin(PointNews& news) {
-    board_.barrier();
-    news.start_ns = monotonic_ns();
-    rank_.record(rank_.event(0), rank_.stream());
-  }
-  void end(PointNews& news, size_t last) {
-    last_event_ = last;
-    rank_.record(rank_.event(last), rank_.stream());
-    rank_.wait(rank_.stream());
-    news.end_ns = monotonic_ns();
-  }
-
-  void time_queued(PointNews& news) {
-    const auto stretches = std::min<uint64_t>(kStretches, news.iterations);
-    std::vector<uint64_t> ends;
-    for (uint64_t i = 1; i <= stretches; ++i) ends.push_back(news.iterations * i / stretches);
-    for (uint64_t i = 0; i <= stretches; ++i) rank_.event(i);
-    begin(news);
-    uint64_t done = 0;
-    for (uint64_t i = 0; i < stretches; ++i) {
-      for (; done < ends[i]; ++done) one();
-      if (i + 1 < stretches) rank_.record(rank_.event(i + 1), rank_.stream());
-    }
-    end(news, stretches);
-    news.low_us = std::numeric_limits<double>::max();
-    news.high_us = 0;
-    for (uint64_t i = 0, first = 0; i < stretches; first = ends[i++]) {
-      const double us =
-          rank_.elapsed_ms(rank_.event(i), rank_.event(i + 1)) * 1e3 / static_cast<double>(ends[i] - first);
-      news.low_us = std::min(news.low_us, us);
-      news.high_us = std::max(news.high_us, us);
-    }
-  }
-
-  void time_blocking(PointNews& news) {
-    rank_.event(1);
-    begin(news);
-    for (uint64_t i = 0; i < news.iterations; ++i) {
-      one();
-      rank_.wait(rank_.stream());
-      board_.barrier();
-    }
-    end(news, 1);
-  }
-
-  void time_graph(PointNews& news) {
-    Graph graph(rank_.cuda(), rank_.stream(), [&] {
-      for (int i = 0; i < options_.iterations; ++i)
-        enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
-    });
-    const auto each = static_cast<uint64_t>(options_.iterations);
-    const auto launches =
-        std::max<uint64_t>(static_cast<uint64_t>(options_.graph_launches), (news.iterations + each - 1) / each);
-    news.iterations = launches * each;
-    graph.launch(rank_.stream());
-    rank_.wait(rank_.stream());
-    rank_.event(1);
-    begin(news);
-    for (uint64_t i = 0; i < launches; ++i) {
-      rank_.throw_if_failed();
-      graph.launch(rank_.stream());
-    }
-    end(news, 1);
-  }
-
-  // Median time of a single operation between two events, in microseconds; its own loop, since events take time.
-  double time_single() {
-    const size_t operations = std::min<size_t>(static_cast<size_t>(options_.iterations), kMostTimedEvents);
-    rank_.event(2 * operations);
-    board_.barrier();
-    for (size_t i = 0; i < operations; ++i) {
-      rank_.record(rank_.event(2 * i), rank_.stream());
-      one();
-      rank_.record(rank_.event(2 * i + 1), rank_.stream());
-    }
-    rank_.wait(rank_.stream());
-    std::vector<double> times;
-    times.reserve(operations);
-    for (size_t i = 0; i < operations; ++i) {
-      times.push_back(rank_.elapsed_ms(rank_.event(2 * i), rank_.event(2 * i + 1)) * 1e3);
-    }
-    return median(times);
-  }
-
   const Options& options_;
   const std::vector<Point>& plan_;
   Rank& rank_;
   Board& board_;
-  Call call_{};
-  Buffers buffers_{};
-  size_t last_event_ = 1;
 };
 
 }  // namespace
-
-uint64_t iterations_for(double operation_s, double min_time_s, int least) {
-  const double wanted = std::ceil(min_time_s / operation_s);
-  return static_cast<uint64_t>(
-      std::clamp(wanted, static_cast<double>(least), std::max(1e6, static_cast<double>(least))));
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 void run_sweep(const Options& options, const std::vector<Point>& plan, Rank& rank) {
   Sweep(options, plan, rank).run();

@@ -12,9 +12,5 @@ namespace powerccl::bench {
 
 void run_sweep(const Options& options, const std::vector<Point>& plan, Rank& rank);
 
-// How many operations fill `min_time_s`, at least `least` and at most a million.
-uint64_t iterations_for(double operation_s, double min_time_s, int least);
-double median(std::vector<double> values);
-
 }  // namespace powerccl::bench
 #endif

@@ -9,6 +9,7 @@ const char* usage_text() {
 usage: powerccl-bench PATTERN... [options]     a sweep over sizes, as NCCL tests make it
        powerccl-bench train [options]          a data-parallel training step, replayed
        powerccl-bench scenario FILE [options]  iterations of any training job that FILE describes, replayed
+       powerccl-bench serve [options]          trials of NCCL's variables, one after another, as requests on stdin ask
 
 PATTERN: all, or any of all_reduce broadcast reduce all_gather reduce_scatter send_receive scatter gather all_to_all
 
@@ -42,6 +43,9 @@ train
 
 scenario (bench/scenarios/*.scn; native/bench/README.md has the language)
       --iterations N      iterations measured (the file's), after -w unmeasured ones (2); --clock MHZ as above
+
+serve (native/bench/README.md has requests and replies)
+      --trials-per-process N  end after so many trials (32); -n, -w, -c (0), -d, -o, -z are defaults of its requests
 
 all
   -g, --gpus N            ranks, one a GPU (all there are)

@@ -41,7 +41,7 @@ TEST(Board, ReducesOverProcesses) {
 TEST(Board, AFailureFreesWhoeverWaits) {
   Board* board = Board::create(3);
   std::thread in_barrier([&] { EXPECT_THROW(board->barrier(), Aborted); });
-  std::thread waiting([&] { EXPECT_THROW(board->wait_for_id(), Aborted); });
+  std::thread waiting([&] { EXPECT_THROW(board->exchange_id(1, nullptr), Aborted); });
   usleep(10'000);
   board->fail(kExitRankFailed, "rank 2 died", "look");
   board->fail(kExitTimeout, "later", "");
@@ -52,6 +52,60 @@ TEST(Board, AFailureFreesWhoeverWaits) {
   EXPECT_EQ(board->reason(), "rank 2 died");
   EXPECT_EQ(board->hint(), "look");
   EXPECT_THROW(board->tell(Tell::kPoint), Aborted);
+}
+
+TEST(Board, AnIdReachesAllAndItsLackToo) {
+  Board* board = Board::create(2);
+  const NcclUniqueId first{"one"}, second{"two"};
+  std::thread other([&] {
+    const auto seen = board->exchange_id(1, nullptr);
+    EXPECT_STREQ(seen ? seen->bytes : "", "one");
+    EXPECT_FALSE(board->exchange_id(1, nullptr));
+    const auto again = board->exchange_id(1, nullptr);
+    EXPECT_STREQ(again ? again->bytes : "", "two");
+  });
+  EXPECT_TRUE(board->exchange_id(0, &first));
+  EXPECT_FALSE(board->exchange_id(0, nullptr));
+  EXPECT_TRUE(board->exchange_id(0, &second));
+  other.join();
+}
+
+TEST(Board, OnlyWhatAllWereRefusedIsSaidToBe) {
+  Board* board = Board::create(2);
+  std::thread other([&] { EXPECT_TRUE(board->all_refused(10'000'000'000)); });
+  EXPECT_TRUE(board->all_refused(10'000'000'000));
+  other.join();
+  // A rank that waits at a barrier was not refused.
+  std::thread in_barrier([&] { EXPECT_THROW(board->barrier(), Aborted); });
+  EXPECT_FALSE(board->all_refused(50'000'000));
+  board->fail(kExitRankFailed, "one was refused");
+  in_barrier.join();
+}
+
+TEST(Board, RequestsReachAllRanks) {
+  Board* board = Board::create(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([=] {
+      uint32_t seen = 0;
+      EXPECT_EQ(board->next_request(seen).ask, Ask::kOpen);
+      board->barrier();
+      if (rank == 0) board->tell(Tell::kOpened);
+      EXPECT_EQ(board->next_request(seen).ask, Ask::kQuit);
+      EXPECT_THROW(board->next_request(seen), Aborted);
+    });
+  }
+  Request request{};
+  request.ask = Ask::kOpen;
+  board->ask(request);
+  while (board->wait_for_news(1'000'000) == Tell::kNothing) {
+  }
+  board->answer(0);
+  request.ask = Ask::kQuit;
+  board->ask(request);
+  usleep(10'000);
+  board->fail(kExitRankFailed, "over");
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(Board, NewsArriveOnceAndAreAnswered) {

@@ -57,6 +57,26 @@ TEST(Clocks, ListsAndRanges) {
   EXPECT_THROW(parse_clocks("300:400"), Failure);
 }
 
+TEST(Options, ServeTakesNoneOfASweepsOutputs) {
+  const Options options = parse({"serve", "-g", "4", "--trials-per-process", "5"});
+  EXPECT_EQ(options.mode, Mode::kServe);
+  EXPECT_EQ(options.trials_per_process, 5);
+  EXPECT_EQ(options.check, 0);
+  EXPECT_EQ(parse({"-c", "2", "serve"}).check, 2);
+  EXPECT_EQ(parse({"all_reduce"}).check, 1);
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"all_reduce"},
+                                               {"--threads"},
+                                               {"--json", "x"},
+                                               {"--json-lines", "x"},
+                                               {"-G", "1"},
+                                               {"--clocks", "900"},
+                                               {"--trials-per-process", "0"}}) {
+    std::vector<std::string> words{"serve"};
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_NE(refusal(words), "") << more[0];
+  }
+}
+
 TEST(Options, NcclTestsLettersMeanTheSame) {
   const Options options = parse({"all_reduce_perf",
                                  "-b",

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/sweep.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 
+#include "bench/measurement.h"
 #include "bench/nccl_api.h"
 
 namespace powerccl::bench {

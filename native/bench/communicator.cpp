@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/communicator.h"
+
+#include <string>
+#include <utility>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+
+Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank)
+    : nccl_(std::move(nccl)), board_(board), rank_(rank) {
+  NcclUniqueId mine{};
+  int result = kNcclSuccess;
+  if (rank == 0) result = nccl_->get_unique_id(&mine);
+  const auto id = board_.exchange_id(rank, rank == 0 && result == kNcclSuccess ? &mine : nullptr);
+  nccl_->check(result, "ncclGetUniqueId");
+  if (!id) throw NcclFailure("rank 0 could not make an id for the communicator");
+  nccl_->check(nccl_->comm_init_rank(&all_, board_.ranks(), *id, rank), "ncclCommInitRank");
+  standing_.push_back(all_);
+}
+
+NcclComm Communicator::split(int color) {
+  if (nccl_->comm_split == nullptr) {
+    throw Failure(kExitMissing, "this NCCL cannot split communicators", "groups take NCCL 2.18 or newer (--nccl FILE)");
+  }
+  NcclComm part = nullptr;
+  nccl_->check(nccl_->comm_split(all_, color, rank_, &part, nullptr), "ncclCommSplit", all_);
+  const std::lock_guard lock(mutex_);
+  standing_.push_back(part);
+  return part;
+}
+
+std::vector<NcclComm> Communicator::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(standing_, {});
+}
+
+void Communicator::destroy() {
+  std::vector<NcclComm> mine = take();
+  if (mine.empty()) throw Aborted();
+  for (; !mine.empty(); mine.pop_back()) nccl_->check(nccl_->comm_destroy(mine.back()), "ncclCommDestroy");
+}
+
+void Communicator::poll_async_error() {
+  const std::lock_guard lock(mutex_);
+  for (const NcclComm comm : standing_) report_async_error(comm);
+}
+
+void Communicator::report_async_error(NcclComm comm) {
+  int state = kNcclSuccess;
+  int result = nccl_->comm_get_async_error(comm, &state);
+  if (result == kNcclSuccess) result = state;
+  if (result == kNcclSuccess || result == kNcclInProgress) return;
+  const char* last = nccl_->get_last_error != nullptr ? nccl_->get_last_error(comm) : nullptr;
+  board_.fail(kExitRankFailed,
+              "rank " + std::to_string(rank_) + ": NCCL reports " + nccl_->get_error_string(result) +
+                  (last != nullptr && *last != '\0' ? std::string(": ") + last : ""),
+              "NCCL_DEBUG=WARN shows NCCL's own messages");
+}
+
+void Communicator::abort() {
+  std::vector<NcclComm> mine = take();
+  for (; !mine.empty(); mine.pop_back()) nccl_->comm_abort(mine.back());
+}
+
+}  // namespace powerccl::bench

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's place in the communicator of all ranks, and in those split off it, in one instance of NCCL. The rank's
+// thread makes and destroys them; the watchdog's thread may ask and abort at any time between.
+#ifndef POWERCCL_BENCH_COMMUNICATOR_H
+#define POWERCCL_BENCH_COMMUNICATOR_H
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bench/board.h"
+#include "bench/nccl_api.h"
+
+namespace powerccl::bench {
+
+class Communicator {
+ public:
+  // Joins the others; all ranks of the board must do so.
+  Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  // Leaves them. Throws Aborted where the watchdog was faster: its call into NCCL may still be under way.
+  void destroy();
+
+  const NcclApi& nccl() const { return *nccl_; }
+  NcclComm all() const { return all_; }
+  // One with the ranks that give the same color, in their order; all ranks must call.
+  NcclComm split(int color);
+
+  // Reports an asynchronous error to the board.
+  void poll_async_error();
+  void abort();
+
+ private:
+  std::vector<NcclComm> take();
+  void report_async_error(NcclComm comm);
+
+  std::shared_ptr<const NcclApi> nccl_;
+  Board& board_;
+  int rank_;
+  NcclComm all_ = nullptr;
+  std::mutex mutex_;
+  std::vector<NcclComm> standing_;  // the first is that of all ranks
+};
+
+}  // namespace powerccl::bench
+#endif

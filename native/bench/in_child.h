@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks something of a library that this process, which is going to fork, must not load itself.
+#ifndef POWERCCL_BENCH_IN_CHILD_H
+#define POWERCCL_BENCH_IN_CHILD_H
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "bench/failure.h"
+
+namespace powerccl::bench {
+
+// Runs `ask` in a child process and returns what it returned, or throws the Failure it threw. `died`: what to say, with
+// a hint, if neither comes back. Answers are copied byte by byte.
+template <typename Ask>
+auto in_child(Ask ask, const char* died, const char* hint) {
+  using Answer = decltype(ask());
+  static_assert(std::is_trivially_copyable_v<Answer>);
+  struct Message {
+    Answer answer;
+    int code;
+    char what[600];
+    char hint[300];
+  };
+  int ends[2];
+  if (pipe(ends) != 0) throw Failure(kExitMissing, std::string("pipe: ") + std::strerror(errno));
+  const pid_t child = fork();
+  if (child < 0) throw Failure(kExitMissing, std::string("fork: ") + std::strerror(errno));
+  if (child == 0) {
+    close(ends[0]);
+    Message message{};
+    try {
+      message.answer = ask();
+    } catch (const Failure& failure) {
+      message.code = failure.code();
+      std::strncpy(message.what, failure.what(), sizeof message.what - 1);
+      std::strncpy(message.hint, failure.hint().c_str(), sizeof message.hint - 1);
+    }
+    _exit(write(ends[1], &message, sizeof message) == sizeof message ? 0 : 1);
+  }
+  close(ends[1]);
+  Message message{};
+  size_t has = 0;
+  while (has < sizeof message) {
+    const ssize_t got = read(ends[0], reinterpret_cast<char*>(&message) + has, sizeof message - has);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    has += static_cast<size_t>(got);
+  }
+  close(ends[0]);
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (has != sizeof message) throw Failure(kExitMissing, died, hint);
+  if (message.code != 0) throw Failure(message.code, message.what, message.hint);
+  return message.answer;
+}
+
+}  // namespace powerccl::bench
+#endif

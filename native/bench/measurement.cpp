@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/measurement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "bench/graph.h"
+#include "bench/verify.h"
+
+namespace powerccl::bench {
+namespace {
+
+constexpr int kStretches = 5;
+constexpr size_t kMostTimedEvents = 1000;
+constexpr double kTrustedEstimateMs = 2;
+constexpr int kAttempts = 3;        // at a loop that is as long as --min-time
+constexpr double kEnough = 0.8;     // of it
+constexpr uint8_t kGarbage = 0xa5;  // what a receive buffer holds before a check
+
+}  // namespace
+
+Measurement::Measurement(const Options& options, const Point& point, Rank& rank)
+    : options_(options),
+      rank_(rank),
+      board_(rank.board()),
+      call_{point.pattern, point.type,  point.op,       point.root,     rank.ranks(),
+            rank.rank(),   point.shape, point.in_place, options.grouped},
+      buffers_(place(call_, rank.send_buffer(), rank.recv_buffer())) {}
+
+PointNews Measurement::measure() {
+  PointNews news{};
+  news.low_us = news.high_us = news.event_us = -1;
+  news.wrong = options_.check > 0 ? check() : -1;
+  many(static_cast<uint64_t>(options_.warmup));
+  rank_.wait(rank_.stream());
+  news.iterations = static_cast<uint64_t>(options_.iterations);
+  if (options_.min_time_s > 0) {
+    news.iterations = iterations_for(estimate(), options_.min_time_s, options_.iterations);
+  }
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    time_loop(news);
+    const double seconds = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-9);
+    if (seconds >= kEnough * options_.min_time_s) break;
+    // The estimate still held what happens only at first (connections, a plugin's start): it is known better now.
+    news.iterations =
+        iterations_for(seconds / static_cast<double>(news.iterations), options_.min_time_s, options_.iterations);
+  }
+  take_times(news);
+  repeat(news);
+  if (options_.events) news.event_us = board_.max(rank_.rank(), time_single());
+  return news;
+}
+
+// The greatest times of all ranks, of the loop just made.
+void Measurement::take_times(PointNews& news) {
+  const auto each = static_cast<double>(news.iterations);
+  news.time_us = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-3 / each);
+  news.device_us = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(last_event_)) * 1e3 / each);
+  news.times_us[news.repeats++] = news.time_us;
+}
+
+// The loop again, as often as asked for. Times become medians; the stretch from `start_ns` on holds all loops.
+void Measurement::repeat(PointNews& news) {
+  std::vector<double> device_us{news.device_us};
+  PointNews again = news;
+  while (again.repeats < options_.repeats) {
+    time_loop(again);
+    take_times(again);
+    device_us.push_back(again.device_us);
+    again.low_us = std::min(again.low_us, news.low_us);
+    again.high_us = std::max(again.high_us, news.high_us);
+    news.low_us = again.low_us;
+    news.high_us = again.high_us;
+  }
+  again.start_ns = news.start_ns;
+  news = again;
+  news.time_us = median({again.times_us, again.times_us + again.repeats});
+  news.device_us = median(device_us);
+}
+
+void Measurement::one() {
+  rank_.throw_if_failed();
+  enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
+}
+
+void Measurement::many(uint64_t operations) {
+  for (uint64_t i = 0; i < operations; ++i) one();
+}
+
+// Seconds one operation takes, from CUDA events, agreed upon by all ranks.
+double Measurement::estimate() {
+  int operations = std::clamp(options_.iterations, 1, 5);
+  double slowest_ms = 0;
+  for (;;) {
+    rank_.record(rank_.event(0), rank_.stream());
+    many(static_cast<uint64_t>(operations));
+    rank_.record(rank_.event(1), rank_.stream());
+    rank_.wait(rank_.stream());
+    slowest_ms = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(1)));
+    if (slowest_ms >= kTrustedEstimateMs || operations >= 50) break;
+    operations = 50;
+  }
+  return std::max(slowest_ms * 1e-3 / operations, 1e-7);
+}
+
+void Measurement::run_for(double seconds) {
+  if (seconds <= 0) return;
+  many(iterations_for(estimate(), seconds, 1));
+  rank_.wait(rank_.stream());
+}
+
+int64_t Measurement::check() {
+  const CudaApi& cuda = rank_.cuda();
+  const size_t width = info(call_.type).bytes;
+  const size_t span = std::max(call_.shape.send_count, call_.shape.recv_count) * width;
+  const std::vector<uint8_t> sent = send_data(call_);
+  std::vector<uint8_t> received(received_count(call_) * width);
+  double wrong = 0;
+  for (int i = 0; i < options_.check; ++i) {
+    if (span > 0) cuda.check(cuda.memset_d8(rank_.recv_buffer(), kGarbage, span), "cuMemsetD8");
+    if (!sent.empty()) cuda.check(cuda.memcpy_to_device(buffers_.send, sent.data(), sent.size()), "cuMemcpyHtoD");
+    // Copies go through another stream than the collective, which must not overtake them on any rank.
+    rank_.wait(nullptr);
+    board_.barrier();
+    one();
+    rank_.wait(rank_.stream());
+    if (!received.empty()) {
+      cuda.check(cuda.memcpy_to_host(received.data(), buffers_.recv, received.size()), "cuMemcpyDtoH");
+    }
+    wrong += static_cast<double>(count_wrong(call_, received));
+  }
+  return static_cast<int64_t>(board_.sum(rank_.rank(), wrong));
+}
+
+void Measurement::time_loop(PointNews& news) {
+  if (options_.graph_launches > 0) {
+    time_graph(news);
+  } else if (options_.blocking) {
+    time_blocking(news);
+  } else {
+    time_queued(news);
+  }
+}
+
+void Measurement::begin(PointNews& news) {
+  board_.barrier();
+  news.start_ns = monotonic_ns();
+  rank_.record(rank_.event(0), rank_.stream());
+}
+
+void Measurement::end(PointNews& news, size_t last) {
+  last_event_ = last;
+  rank_.record(rank_.event(last), rank_.stream());
+  rank_.wait(rank_.stream());
+  news.end_ns = monotonic_ns();
+}
+
+void Measurement::time_queued(PointNews& news) {
+  const auto stretches = std::min<uint64_t>(kStretches, news.iterations);
+  std::vector<uint64_t> ends;
+  for (uint64_t i = 1; i <= stretches; ++i) ends.push_back(news.iterations * i / stretches);
+  for (uint64_t i = 0; i <= stretches; ++i) rank_.event(i);
+  begin(news);
+  uint64_t done = 0;
+  for (uint64_t i = 0; i < stretches; ++i) {
+    for (; done < ends[i]; ++done) one();
+    if (i + 1 < stretches) rank_.record(rank_.event(i + 1), rank_.stream());
+  }
+  end(news, stretches);
+  news.low_us = std::numeric_limits<double>::max();
+  news.high_us = 0;
+  for (uint64_t i = 0, first = 0; i < stretches; first = ends[i++]) {
+    const double us = rank_.elapsed_ms(rank_.event(i), rank_.event(i + 1)) * 1e3 / static_cast<double>(ends[i] - first);
+    news.low_us = std::min(news.low_us, us);
+    news.high_us = std::max(news.high_us, us);
+  }
+}
+
+void Measurement::time_blocking(PointNews& news) {
+  rank_.event(1);
+  begin(news);
+  for (uint64_t i = 0; i < news.iterations; ++i) {
+    one();
+    rank_.wait(rank_.stream());
+    board_.barrier();
+  }
+  end(news, 1);
+}
+
+void Measurement::time_graph(PointNews& news) {
+  Graph graph(rank_.cuda(), rank_.stream(), [&] {
+    for (int i = 0; i < options_.iterations; ++i) enqueue(rank_.nccl(), call_, buffers_, rank_.comm(), rank_.stream());
+  });
+  const auto each = static_cast<uint64_t>(options_.iterations);
+  const auto launches =
+      std::max<uint64_t>(static_cast<uint64_t>(options_.graph_launches), (news.iterations + each - 1) / each);
+  news.iterations = launches * each;
+  graph.launch(rank_.stream());
+  rank_.wait(rank_.stream());
+  rank_.event(1);
+  begin(news);
+  for (uint64_t i = 0; i < launches; ++i) {
+    rank_.throw_if_failed();
+    graph.launch(rank_.stream());
+  }
+  end(news, 1);
+}
+
+// Median time of a single operation between two events, in microseconds; its own loop, since events take time.
+double Measurement::time_single() {
+  const size_t operations = std::min<size_t>(static_cast<size_t>(options_.iterations), kMostTimedEvents);
+  rank_.event(2 * operations);
+  board_.barrier();
+  for (size_t i = 0; i < operations; ++i) {
+    rank_.record(rank_.event(2 * i), rank_.stream());
+    one();
+    rank_.record(rank_.event(2 * i + 1), rank_.stream());
+  }
+  rank_.wait(rank_.stream());
+  std::vector<double> times;
+  times.reserve(operations);
+  for (size_t i = 0; i < operations; ++i) {
+    times.push_back(rank_.elapsed_ms(rank_.event(2 * i), rank_.event(2 * i + 1)) * 1e3);
+  }
+  return median(times);
+}
+
+void reserve_for(const std::vector<Point>& points, Rank& rank) {
+  size_t send_bytes = 0, recv_bytes = 0;
+  for (const Point& point : points) {
+    const size_t width = info(point.type).bytes;
+    // In place, everything lies in the receive buffer.
+    recv_bytes = std::max(recv_bytes, std::max(point.shape.send_count, point.shape.recv_count) * width);
+    send_bytes = std::max(send_bytes, point.shape.send_count * width);
+  }
+  rank.reserve(send_bytes, recv_bytes);
+}
+
+uint64_t iterations_for(double operation_s, double min_time_s, int least) {
+  const double wanted = std::ceil(min_time_s / operation_s);
+  return static_cast<uint64_t>(
+      std::clamp(wanted, static_cast<double>(least), std::max(1e6, static_cast<double>(least))));
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace powerccl::bench

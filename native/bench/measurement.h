@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// One point of a sweep as each rank measures it: all ranks go through the same steps and agree on iteration counts.
+#ifndef POWERCCL_BENCH_MEASUREMENT_H
+#define POWERCCL_BENCH_MEASUREMENT_H
+#include <vector>
+
+#include "bench/board.h"
+#include "bench/options.h"
+#include "bench/plan.h"
+#include "bench/rank.h"
+
+namespace powerccl::bench {
+
+class Measurement {
+ public:
+  // The rank's buffers must hold the point (reserve_for).
+  Measurement(const Options& options, const Point& point, Rank& rank);
+  // Makes operations for about so long, unmeasured.
+  void run_for(double seconds);
+  // What rank 0 has to tell; `index` is left to the caller.
+  PointNews measure();
+
+ private:
+  void one();
+  void many(uint64_t operations);
+  double estimate();
+  int64_t check();
+  void take_times(PointNews& news);
+  void repeat(PointNews& news);
+  void time_loop(PointNews& news);
+  void begin(PointNews& news);
+  void end(PointNews& news, size_t last);
+  void time_queued(PointNews& news);
+  void time_blocking(PointNews& news);
+  void time_graph(PointNews& news);
+  double time_single();
+
+  const Options& options_;
+  Rank& rank_;
+  Board& board_;
+  Call call_;
+  Buffers buffers_;
+  size_t last_event_ = 1;
+};
+
+void reserve_for(const std::vector<Point>& points, Rank& rank);
+
+// How many operations fill `min_time_s`, at least `least` and at most a million.
+uint64_t iterations_for(double operation_s, double min_time_s, int least);
+double median(std::vector<double> values);
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report_json.h"
+
+#include <unistd.h>
+
+#include "bench/version.h"
+
+namespace powerccl::bench {
+namespace {
+
+std::string version_of_cuda(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+const char* mode_name(Mode mode) {
+  switch (mode) {
+    case Mode::kTrain:
+      return "train";
+    case Mode::kScenario:
+      return "scenario";
+    case Mode::kServe:
+      return "serve";
+    default:
+      return "sweep";
+  }
+}
+
+std::optional<double> measured(double value) {
+  return value < 0 ? std::nullopt : std::optional<double>(value);
+}
+
+}  // namespace
+
+json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
+                           const StartNews* start, Sampler* sampler) {
+  const Board& board = *launch.board;
+  std::vector<json::Raw> gpus;
+  for (int rank = 0; start != nullptr && rank < board.ranks(); ++rank) {
+    const RankAbout& about = board.about[rank];
+    gpus.push_back(json::Object()
+                       .add("rank", rank)
+                       .add("device", about.device)
+                       .add("nvml_index", sampler->nvml_index(rank))
+                       .add("name", about.name)
+                       .add("uuid", about.uuid)
+                       .add("pci", about.pci)
+                       .add("sm_count", about.sm_count)
+                       .raw());
+  }
+  const auto if_started = [&](auto text) {
+    return start != nullptr ? std::optional<std::string>(text()) : std::nullopt;
+  };
+  json::Object object;
+  object.add("schema", 1)
+      .add("mode", mode_name(options.mode))
+      .add("version", kVersion)
+      .add("command", options.command)
+      .add("started_unix_s", json::Raw{std::to_string(started_unix_s)})
+      .add("host", host_name())
+      .add("emulated", setting.emulated)
+      .add("moves_data", setting.moves_data)
+      .add("nccl_version", if_started([&] { return nccl_version_text(start->nccl_version); }))
+      .add("nccl_path", if_started([&] { return start->nccl_path; }))
+      .add("cuda_version", if_started([&] { return version_of_cuda(start->cuda_version); }))
+      .add("driver", start != nullptr ? unless_empty(sampler->driver()) : std::nullopt)
+      .add("gpu", if_started([&] { return board.about[0].name; }))
+      .add("ranks", board.ranks())
+      .add("launch", launch.kind)
+      .add("gpus", gpus)
+      .add("clock_control", setting.clock_control)
+      .add("clock_control_reason", unless_empty(setting.clock_reason));
+  return object;
+}
+
+json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set) {
+  const PatternInfo& about = info(point.pattern);
+  const double algbw = static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3;
+  const bool told = !window.source.empty();
+  const auto if_told = [&](double value) { return told ? std::optional<double>(value) : std::nullopt; };
+  const bool as_found = point.clock_mhz == kClockAsFound || !clock_set;
+  std::optional<std::string> throttle;
+  if (window.throttle_reasons) {
+    char hex[24];
+    std::snprintf(hex, sizeof hex, "0x%llx", *window.throttle_reasons);
+    throttle = hex;
+  }
+  json::Object object;
+  object.add("pattern", about.name)
+      .add("size_bytes", point.shape.size_bytes)
+      .add("count", point.shape.count)
+      .add("dtype", info(point.type).name)
+      .add("op", about.reduces ? std::optional<std::string>(info(point.op).name) : std::nullopt)
+      .add("root", about.has_root ? std::optional<int>(point.root) : std::nullopt)
+      .add("in_place", point.in_place)
+      .add("ranks", ranks)
+      .add("clock_requested_mhz", as_found ? std::nullopt : std::optional<int>(point.clock_mhz))
+      .add("iterations", news.iterations)
+      .add("time_us", news.time_us)
+      .add("device_time_us", news.device_us)
+      .add("time_low_us", measured(news.low_us))
+      .add("time_high_us", measured(news.high_us))
+      .add("algbw_gbs", algbw)
+      .add("busbw_gbs", algbw * bus_factor(point.pattern, ranks))
+      .add("event_us", measured(news.event_us))
+      .add("wrong", news.wrong < 0 ? std::nullopt : std::optional<int64_t>(news.wrong))
+      .add("sm_clock_mhz", window.clock_mean_mhz)
+      .add("sm_clock_min_mhz", window.clock_min_mhz)
+      .add("sm_clock_max_mhz", window.clock_max_mhz)
+      .add("watts_per_gpu", if_told(window.watts_per_gpu))
+      .add("watts_all_gpus", if_told(window.watts_all_gpus))
+      .add("joules_per_gpu", if_told(window.watts_per_gpu * news.time_us * 1e-6))
+      .add("joules_all_gpus", if_told(window.watts_all_gpus * news.time_us * 1e-6))
+      .add("energy_source", unless_empty(window.source))
+      .add("energy_window_s", if_told(window.window_s))
+      .add("energy_updates", if_told(window.updates))
+      .add("energy_uncertainty_pct", if_told(window.uncertainty_pct))
+      .add("energy_reason", told ? std::nullopt : unless_empty(window.reason))
+      .add("temperature_c", window.temperature_c)
+      .add("throttle_reasons", throttle)
+      .add("start_ns", news.start_ns)
+      .add("end_ns", news.end_ns);
+  return object;
+}
+
+}  // namespace powerccl::bench

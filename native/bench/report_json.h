@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects of README.md that sweeps and servers have in common.
+#ifndef POWERCCL_BENCH_REPORT_JSON_H
+#define POWERCCL_BENCH_REPORT_JSON_H
+#include <optional>
+#include <string>
+
+#include "bench/json.h"
+#include "bench/launch.h"
+#include "bench/plan.h"
+#include "bench/report.h"
+#include "bench/sampler.h"
+
+namespace powerccl::bench {
+
+// What is common to every mode. `start` and `sampler` are null while no rank stands.
+json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
+                           const StartNews* start, Sampler* sampler);
+json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set);
+
+inline std::optional<std::string> unless_empty(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional<std::string>(text);
+}
+
+}  // namespace powerccl::bench
+#endif
