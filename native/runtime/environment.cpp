@@ -140,6 +140,15 @@ void read_mpi_environment(MpiEnvironment* environment) {
   path(Variable::POWERCCL_SYSFS, environment->sysfs);
 }
 
+void read_tuner_environment(TunerEnvironment* environment) {
+  *environment = TunerEnvironment();
+  environment->table = text_of_variable(Variable::POWERCCL_TUNER_TABLE);
+  if (environment->table[0] == '\0') return;
+  environment->disabled = integer(Variable::POWERCCL_DISABLE, 0, 1) != 0;
+  environment->debug = static_cast<int>(integer(Variable::POWERCCL_DEBUG, 0, 2));
+  environment->speaks = local_rank() <= 0;
+}
+
 void read_environment(Environment* environment) {
   *environment = Environment();
   environment->disabled = integer(Variable::POWERCCL_DISABLE, 0, 1) != 0;

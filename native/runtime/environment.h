@@ -47,6 +47,17 @@ struct MpiEnvironment {
   char sysfs[PATH_MAX] = "";
 };
 
+// What NCCL's tuner goes by; `table` is the environment's own text.
+struct TunerEnvironment {
+  const char* table = "";  // empty: none
+  int debug = 0;
+  bool disabled = false;
+  bool speaks = true;  // as Environment::speaks
+};
+
+// Says nothing and reads nothing more where no table is named.
+void read_tuner_environment(TunerEnvironment* environment);
+
 // As read_environment, for the MPI door: needs no run folder.
 void read_mpi_environment(MpiEnvironment* environment);
 
