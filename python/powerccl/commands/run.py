@@ -54,6 +54,7 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
     metavar="PERCENT",
     help=f"Most that a wait in MPI may end late, of its length.  [default: {DEFAULT_BUDGET_PCT:g}]",
 )
+@click.option("--tuned", default="", metavar="NAME|FILE", help="NCCL's parameters as `powerccl tune` found them.")
 @click.option("--name", default="", help="Name of the run folder; the command's by default.")
 @click.option(
     "--runs-dir",
@@ -88,6 +89,7 @@ def command(
     overhead: str,
     mpi: str,
     budget: float | None,
+    tuned: str,
     name: str,
     runs_dir: Path,
     baseline: str,
@@ -131,6 +133,7 @@ def command(
         slowdown_pct=slowdown,
         best_effort=best_effort,
         preload=not no_preload,
+        tuned=tuned,
     )
     try:
         recorded = record(request, say)

@@ -83,6 +83,27 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
     return found
 
 
+def nvlink_generation(library: str = NVML) -> int:
+    """Version of the first GPU's NVLink, as NVML counts (4: Ampere's, 6: Hopper's); 0 without an active link."""
+    try:
+        nvml = ctypes.CDLL(library)
+        if nvml.nvmlInit_v2():
+            return 0
+        device, active, version = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+        found = 0
+        if (
+            nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(0), ctypes.byref(device)) == 0
+            and nvml.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(0), ctypes.byref(active)) == 0
+            and active.value
+            and nvml.nvmlDeviceGetNvLinkVersion(device, ctypes.c_uint(0), ctypes.byref(version)) == 0
+        ):
+            found = version.value
+        nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return 0
+    return found
+
+
 def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
     """query_gpus in a process with that environment: how emulated GPUs are seen from outside."""
     try:

@@ -59,6 +59,7 @@ class Request:
     preload: bool = True
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
+    tuned: str = ""  # a tuned profile, NAME, NAME@DIGEST or a file
     output: str = ""  # file in the run folder that takes the child's output, instead of the terminal
 
 
@@ -119,6 +120,11 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             base = emulation.environment(base)
             if profile is not None and request.platform:
                 _check_emulated(profile, base)
+        if request.tuned:
+            from powerccl.launch.tuned import load_for_job, tuned_environment
+
+            tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
+            base = tuned_environment(base, native, tuned, say_once)
         if folder is None:
             return Recorded(run_child(request.command, base), None, leads)
 

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl tune`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.commands import say
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.launch.tuning import Asked, Tuning
+    from powerccl.tuning.found import Found
+    from powerccl.tuning.study import Outcome
+    from powerccl.tuning.tuned import TunedProfile
+    from powerccl.tuning.workload import Workload
+
+DEFAULT_TIME = "10m"
+
+
+@click.command("tune")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("--from", "source", default="", metavar="RUN", help="Tune what this recorded run spent its time on.")
+@click.option("--sizes", default="", metavar="LIST", help="Message sizes of PATTERNs.  [default: 16K,1M,8M,64M]")
+@click.option(
+    "--objective",
+    default="time",
+    show_default=True,
+    metavar="WHAT",
+    help="time, energy, edp, energy@slowdown=1% (least energy within that), or time,energy (a front).",
+)
+@click.option("--time", "limit", default=DEFAULT_TIME, show_default=True, metavar="TIME", help="Such as 90s, 10m, 2h.")
+@click.option("--trials", type=click.IntRange(1), help="At most so many configurations.")
+@click.option("--timeout", type=click.FloatRange(1), default=20.0, show_default=True, help="Seconds until one hangs.")
+@click.option("--emulate", default="", metavar="NAME", help="Tune an emulated server, e.g. h200x4-sockets.")
+@click.option("--gpus", type=click.IntRange(2), help="Ranks, one a GPU.  [default: all GPUs]")
+@click.option("--nccl", default="", metavar="FILE", help="The libnccl.so.2 to tune; by default the one programs find.")
+@click.option("--links", default="", metavar="LIST", help="What it goes over: nvlink, nvls, pcie, sockets, ib.")
+@click.option("--parameter", "add", multiple=True, metavar="NAME[=V1,V2]", help="Search this parameter too.")
+@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Set this for defaults and candidates alike.")
+@click.option("--forbid", multiple=True, metavar="NAME", help="Leave this parameter alone.")
+@click.option("--no-narrow", is_flag=True, help="No second search over the parameters that matter.")
+@click.option("--no-rules", is_flag=True, help="No rules for NCCL's tuner plugin.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the search; another for each worker.")
+@click.option("--name", default="", help="Of the tuned profile.  [default: from GPU, ranks and links]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the search: goes on if it is there; shared by several workers.  [default: tune/NAME]",
+)
+@click.option("--verify", default="", metavar="NAME|FILE", help="Only confirm a tuned profile again.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rules there.")
+@click.option("--list", "only_list", is_flag=True, help="Only list the parameters that would be searched, and why.")
+def command(
+    patterns: tuple[str, ...],
+    source: str,
+    sizes: str,
+    objective: str,
+    limit: str,
+    trials: int | None,
+    timeout: float,
+    emulate: str,
+    gpus: int | None,
+    nccl: str,
+    links: str,
+    add: tuple[str, ...],
+    fix: tuple[str, ...],
+    forbid: tuple[str, ...],
+    no_narrow: bool,
+    no_rules: bool,
+    seed: int,
+    name: str,
+    out: Path | None,
+    verify: str,
+    csv_file: Path | None,
+    only_list: bool,
+) -> int:
+    """Search NCCL's parameters for a workload, by time, by energy, or by energy within a slowdown.
+
+    Writes a tuned profile that `powerccl run --tuned NAME` applies: variables, and rules (algorithm, protocol and
+    channels for each pattern and size) for NCCL's tuner plugin. Only what was confirmed in interleaved runs against
+    NCCL's defaults is in it. Stop it with Ctrl-C: the same command goes on. Started again with the same --out on this
+    or another such node, it shares the work.
+
+    \b
+    powerccl tune all_reduce --sizes 1M,64M
+    powerccl tune --from runs/train --objective energy@slowdown=1%
+    powerccl tune all_reduce --emulate h200x4-sockets --time 60s
+    powerccl run --tuned h200-x4-sockets -- torchrun train.py
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.launch.tuning import Asked, Tuning, parse_links
+    from powerccl.tuning.objective import parse_objective
+    from powerccl.tuning.tuned import load_tuned
+
+    profile = load_tuned(verify) if verify else None
+    asked = Asked(
+        workload=_confirmed_before(profile) if profile else _workload(patterns, source, sizes),
+        objective=parse_objective(profile.objective if profile else objective),
+        emulate=emulate,
+        gpus=gpus or 0,
+        nccl=nccl,
+        links=parse_links(links),
+        seconds=_seconds(limit),
+        trials=trials,
+        timeout_s=timeout,
+        add=add,
+        fix=fix,
+        forbid=forbid,
+        narrow=not no_narrow,
+        rules=not no_rules,
+        seed=seed,
+        folder=out or Path("tune") / (name or _default_name(emulate, source, patterns)),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that ranks end with us
+    try:
+        with Tuning(asked, say) as tuning:
+            if profile:
+                return _verify(tuning, profile)
+            if only_list:
+                return _list(tuning)
+            return _tune(tuning, asked, name, csv_file)
+    except KeyboardInterrupt:
+        say(f"interrupted; the same command goes on with what is in {asked.folder}")
+        raise
+
+
+def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int:
+    from rich.console import Console
+
+    from powerccl.launch.tuning import write_result
+    from powerccl.reports.tuning import print_found, print_space, print_workload
+    from powerccl.tuning.tuned import save_tuned, tuned_folder
+
+    console = Console(highlight=False)
+    machine = tuning.machine
+    name = name or _profile_name(machine.gpu, machine.ranks, machine.links)
+    print_workload(console, asked.workload, asked.emulate)
+    print_space(console, tuning.space)
+    found = _search(tuning, asked)
+    profile = tuning.profile(name, found)
+    print_found(console, found, name, asked.objective.text)
+    try:
+        result = write_result(asked.folder, found, profile)
+        if csv_file and profile.table:
+            csv_file.write_text(profile.table)
+    except OSError as error:
+        raise PowercclError(f"cannot write {error.filename}: {error.strerror}", "name another place") from error
+    if profile.variables or profile.rules:
+        path = tuned_folder() / f"{name}.json"
+        save_tuned(profile, path)
+        console.print(f"profile  {path}\nuse      powerccl run --tuned {name} -- COMMAND", soft_wrap=True)
+    console.print(f"search   {result}", soft_wrap=True)
+    return 0
+
+
+def _search(tuning: Tuning, asked: Asked) -> Found:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    count, best = 0, 1.0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=1.0)
+
+        def told(stage: str, outcome: Outcome | None, share: float) -> None:
+            nonlocal count, best
+            if outcome is not None:
+                count += 1
+                best = min(best, outcome.value) if outcome.status == "done" else best
+            words = f"{stage}, {count} tried, best {100 * (best - 1):+.1f} %" if count else stage
+            progress.update(task, description=words, completed=min(share, 1.0))
+
+        return tuning.search(told)
+
+
+def _verify(tuning: Tuning, profile: TunedProfile) -> int:
+    from rich.console import Console
+
+    from powerccl.reports.terminal import heading
+    from powerccl.reports.tuning import print_confirmed
+    from powerccl.tuning.tuned import check_tuned
+
+    machine = tuning.machine
+    check_tuned(profile, machine.gpu, machine.ranks, machine.nccl)
+    console = Console(highlight=False)
+    proof = tuning.verify(profile, lambda rounds: say(f"round {rounds}"))
+    console.print(heading(f"powerccl tune --verify {profile.name}", "yes" if tuning.emulated else ""))
+    print_confirmed(console, proof, machine.ranks)
+    worse = [each for each in proof if each.time_low > 1 and (each.energy_low is None or each.energy_low > 1)]
+    if worse:
+        raise PowercclError(f"{len(worse)} of {len(proof)} cases are worse than NCCL's defaults now", "tune again")
+    return 0
+
+
+def _list(tuning: Tuning) -> int:
+    from rich.console import Console
+
+    from powerccl.reports.tuning import print_space
+
+    print_space(Console(highlight=False), tuning.space, every=True)
+    return 0
+
+
+def _workload(patterns: tuple[str, ...], source: str, sizes: str) -> Workload:
+    from powerccl.tuning.workload import DEFAULT_SIZES, given, of_run
+
+    if source and (patterns or sizes):
+        raise PowercclError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
+    if source:
+        return of_run(Path(source))
+    return given(",".join(patterns) or "all_reduce", sizes or DEFAULT_SIZES)
+
+
+def _confirmed_before(profile: TunedProfile) -> Workload:
+    from powerccl.tuning.workload import Case, Workload
+
+    cases = [Case(each.pattern, each.size_bytes, 1 / len(profile.confirmed)) for each in profile.confirmed]
+    return Workload(cases, f"profile {profile.name}")
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise PowercclError(f"--time {text}: not understood", "90s, 10m or 2h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+
+
+def _profile_name(gpu: str, ranks: int, links: tuple[str, ...]) -> str:
+    model = _slug(gpu.lower().removeprefix("nvidia ").removeprefix("tesla "))
+    return f"{model}-x{ranks}-{'-'.join(links)}"
+
+
+def _default_name(emulate: str, source: str, patterns: tuple[str, ...]) -> str:
+    what = Path(source).name if source else "-".join(patterns) or "all_reduce"
+    return _slug(f"{emulate}-{what}" if emulate else what)

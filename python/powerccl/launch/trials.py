@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trials on `powerccl-bench serve`: ranks that stay, a fresh instance of NCCL for each configuration.
+
+A configuration that fails or hangs costs its time-out and the server; the next one gets a new server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.launch.native import BENCH, NCCL_DOOR, NativeFiles
+from powerccl.tuning.rules import Rule, inline_rules
+from powerccl.tuning.trials import Sample, TrialFailedError
+from powerccl.tuning.workload import Case
+
+START_S = 120.0
+GRACE_S = 5.0  # a server that is asked to end
+TABLE = "POWERCCL_TUNER_TABLE"
+PLUGIN = "NCCL_TUNER_PLUGIN"
+
+# Seconds measured of each case; stretches of it that are timed apart. Energy, of one stretch, is known from updates of
+# a counter every 20 to 100 ms.
+QUICK_S, THOROUGH_S = 0.06, 0.2
+ENERGY_S, THOROUGH_ENERGY_S = 0.5, 0.8
+STRETCHES = 3
+LEAST_OPERATIONS = 1  # a stretch: what is slow is soon seen to be
+
+
+class BenchServer:
+    """powerccl_bench's serve mode, restarted as often as it takes; a tuning.trials.Bench."""
+
+    def __init__(
+        self,
+        native: NativeFiles,
+        environment: Mapping[str, str],
+        gpus: int,
+        timeout_s: float,
+        log: Path,
+        nccl: str = "",
+    ) -> None:
+        """`gpus`: ranks, 0 for all there are; `timeout_s`: for one communicator, or one case; `nccl`: the library."""
+        self.command = [str(native.path(BENCH)), "serve", "--timeout", str(max(1, round(timeout_s)))]
+        self.command += ["-g", str(gpus)] if gpus else []
+        self.command += ["--nccl", nccl] if nccl else []
+        self.plugin = str(native.path(NCCL_DOOR))
+        self.environment = dict(environment)
+        self.timeout_s, self.log = timeout_s, log
+        self.about: dict[str, Any] = {}  # what the server says of the machine
+        self.servers = self.opened = 0
+        self.opening_s = self.closing_s = 0.0  # of which NCCL and the library's loading took so much
+        self._process: subprocess.Popen[bytes] | None = None
+        self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
+
+    def __enter__(self) -> BenchServer:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(gently=error is None)
+
+    # ---- tuning.trials.Bench
+
+    def open(self, configuration: Mapping[str, str], rules: Sequence[Rule] = ()) -> None:
+        """See tuning.trials.Bench."""
+        for again in (False, True):
+            if self._process is None:
+                self._start()
+            variables = dict(configuration)
+            if rules:
+                variables |= {PLUGIN: self.plugin, TABLE: inline_rules(rules)}
+            lines = ["clear", *(f"set {name}={value}" for name, value in sorted(variables.items()))]
+            self.opened += 1
+            try:
+                reply = self._ask([*lines, f"open {self.opened}"], "opened")
+                self.opening_s += float(reply.get("seconds", 0.0))
+                return
+            except _ServerEndedError:
+                if again:
+                    raise
+                # It had served as many trials as a process should: a new one takes this.
+
+    def measure(self, case: Case, energy: bool, thorough: bool = False) -> Sample:
+        """See tuning.trials.Bench."""
+        seconds, stretches = (THOROUGH_S if thorough else QUICK_S) / STRETCHES, STRETCHES
+        if energy:
+            seconds, stretches = THOROUGH_ENERGY_S if thorough else ENERGY_S, 1
+        words = f"iterations={LEAST_OPERATIONS} min_time_s={seconds:.4f} repeat={stretches} warmup=1 check=0"
+        point = self._ask([f"measure {case.pattern} {case.size_bytes} {words} energy={int(energy)}"], "point")
+        times = tuple(float(each) for each in point.get("times_us") or [point["device_time_us"]])
+        joules = point.get("joules_all_gpus") if energy else None
+        return Sample(times, None if joules is None else float(joules))
+
+    def close(self) -> None:
+        """See tuning.trials.Bench."""
+        if self._process is None:
+            return
+        try:
+            self.closing_s += float(self._ask(["close"], "closed").get("seconds", 0.0))
+        except TrialFailedError:
+            self._end(gently=False)
+
+    # ---- the process
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PowercclError(f"cannot run {self.command[0]}: {error.strerror}", "reinstall powerccl") from error
+        self.servers += 1
+        self._replies = queue.Queue()
+        threading.Thread(target=_read, args=(self._process, self._replies), daemon=True).start()
+        try:
+            self.about = self._await("ready", START_S)
+        except TrialFailedError as error:
+            raise PowercclError(f"powerccl-bench does not start: {error.reason}", f"see {self.log}") from error
+
+    def _ask(self, lines: list[str], kind: str) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None:
+            raise _ServerEndedError("powerccl-bench is not running")
+        try:
+            process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            self._end(gently=False)
+            raise _ServerEndedError("powerccl-bench has ended") from None
+        return self._await(kind, self.timeout_s + GRACE_S)
+
+    def _await(self, kind: str, seconds: float) -> dict[str, Any]:
+        """The next reply of that kind; a failure ends the server, whose ranks may be in any state."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                reply = self._replies.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self._end(gently=False)
+                raise TrialFailedError(f"nothing within {seconds:.0f} s", hung=True) from None
+            if reply is None:
+                self._end(gently=False)
+                raise _ServerEndedError("powerccl-bench ended without a word")
+            if reply.get("type") == kind:
+                return reply
+            if reply.get("type") == "refused":
+                raise PowercclError(
+                    f"powerccl-bench refused: {reply.get('reason')}", "a fault of ours: please report it"
+                )
+            if reply.get("type") == "failed":
+                reason = str(reply.get("reason", "failed"))
+                if not reply.get("alive"):  # else all ranks were refused alike, and are fit for the next
+                    self._end(gently=False)
+                raise TrialFailedError(reason, hung="--timeout" in reason)
+            if reply.get("type") == "ended":
+                self._end(gently=True)
+                raise _ServerEndedError("powerccl-bench has served its trials")
+
+    def _end(self, gently: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        if gently:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _ServerEndedError(TrialFailedError):
+    """The server went without telling of a failure."""
+
+
+def _read(process: subprocess.Popen[bytes], replies: queue.Queue[dict[str, Any] | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        with contextlib.suppress(msgspec.MsgspecError):
+            replies.put(msgspec.json.decode(line, type=dict[str, Any]))
+    replies.put(None)

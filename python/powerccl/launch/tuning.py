@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl tune`, step by step: the defaults, a wide search, a narrowed one, rules, and proof of what was found.
+
+Everything about one search is in its folder: `study.journal` (Optuna's, shared by workers), `bench.log`, `result.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch.gpus import nvlink_generation
+from powerccl.launch.native import find_native
+from powerccl.launch.trials import BenchServer
+from powerccl.launch.tuned import nccl_library
+from powerccl.tuning.confirm import Candidate, confirm
+from powerccl.tuning.found import Found
+from powerccl.tuning.importance import Importance, importances, what_matters
+from powerccl.tuning.objective import Objective
+from powerccl.tuning.rule_search import rules_for, search_rules
+from powerccl.tuning.rules import Rule
+from powerccl.tuning.space import LINKS, Configuration, Machine, make_space
+from powerccl.tuning.study import Limits, Outcome, Study
+from powerccl.tuning.trials import TrialFailedError
+from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tuned
+from powerccl.tuning.workload import Workload
+
+# Shares of the time: the rest is for confirming.
+SEARCH_SHARE, NARROWED_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.4, 0.2, 0.1, 0.15
+WIDE_SHARE_OF_TRIALS = 0.6
+ENERGY_FROM_S = 30.0  # in a shorter search, energy is only measured where it is the objective
+LEAST_GAIN = 0.01  # of an interval's better end; what gains less is not worth a variable
+
+
+@dataclass
+class Asked:
+    """The options of `powerccl tune`."""
+
+    workload: Workload
+    objective: Objective
+    emulate: str = ""
+    gpus: int = 0
+    nccl: str = ""
+    links: tuple[str, ...] = ()
+    seconds: float = 600.0
+    trials: int | None = None
+    timeout_s: float = 20.0
+    add: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    narrow: bool = True
+    rules: bool = True
+    seed: int = 1
+    folder: Path = Path("tune")
+
+
+class Tuning:
+    """One worker of one search; a context manager, since ranks and maybe an emulated server are behind it."""
+
+    def __init__(self, asked: Asked, say: Callable[[str], None]) -> None:
+        self.asked, self.say = asked, say
+        self.native = find_native()
+        self._stack = contextlib.ExitStack()
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Tuning:
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _begin(self) -> None:
+        asked = self.asked
+        base: Mapping[str, str] = os.environ
+        if asked.emulate:
+            platform = emulated_platform(self.native, asked.emulate)
+            base = self._stack.enter_context(Emulation(self.native, platform, None)).environment(base)
+        # Doors of an outer `powerccl run` would see every trial.
+        self.environment = {name: value for name, value in base.items() if name != "NCCL_PROFILER_PLUGIN"}
+        try:
+            asked.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PowercclError(
+                f"cannot write {asked.folder}: {error.strerror}", "name another place with --out"
+            ) from error
+        log = asked.folder / "bench.log"
+        library = asked.nccl or nccl_library(self.environment)
+        self.bench = self._stack.enter_context(
+            BenchServer(self.native, self.environment, asked.gpus, asked.timeout_s, log, library)
+        )
+        about = self.bench.about
+        ranks = int(about.get("ranks", 0))
+        if ranks < 2:
+            raise PowercclError(f"{ranks} GPU here: nothing is communicated", "tune on a machine with two or more")
+        self.emulated = bool(about.get("emulated"))
+        links = asked.links or find_links(self.environment, str(about.get("gpu", "")), asked.emulate)
+        self.machine = Machine(str(about.get("gpu", "")), ranks, 1, str(about.get("nccl_version") or ""), links)
+        self.space = make_space(
+            self.machine, asked.workload.patterns, self.environment, asked.add, asked.fix, asked.forbid
+        )
+        self.kept = {name: value for name, value in sorted(self.environment.items()) if name.startswith("NCCL_")}
+
+    # ---- the search
+
+    def search(self, told: Callable[[str, Outcome | None, float], None]) -> Found:
+        """Everything up to confirmed findings; `told(stage, outcome, share of the time that is over)`."""
+        asked = self.asked
+        study = Study(
+            asked.folder / "study.journal",
+            self.space,
+            asked.workload.cases,
+            asked.objective,
+            self._settings(),
+            asked.seed,
+        )
+        began = self._searching = time.monotonic()
+
+        def over(stage: str) -> Callable[[Outcome], None]:
+            return lambda outcome: told(stage, outcome, (time.monotonic() - began) / asked.seconds)
+
+        told("defaults", None, 0.0)
+        study.measure_defaults(self.bench)
+        study.warm_start(self._earlier())
+        trials_began, servers = time.monotonic(), len(study.outcomes())
+        wide = Limits(asked.trials, asked.seconds * (SEARCH_SHARE + (0 if asked.narrow else NARROWED_SHARE)))
+        if asked.narrow and asked.trials is not None:
+            wide.trials = max(1, round(asked.trials * WIDE_SHARE_OF_TRIALS))
+        study.search(self.bench, wide, over("search"))
+        found = importances(self.space, study.outcomes())
+        if asked.narrow:
+            self._narrow(study, found, over("narrowed search"))
+        order = [each.names[0] for each in reversed(found) if len(each.names) == 1]
+        study.simplify(self.bench, order, Limits(seconds=asked.seconds * SIMPLIFY_SHARE), over("simplifying"))
+        outcomes = study.outcomes()
+        spent = time.monotonic() - trials_began
+        best = study.best()
+        result = Found(self.machine, self.emulated, self.space, outcomes, found, best, study.front())
+        result.search_s = spent
+        result.trials_per_minute = (len(outcomes) - servers) / spent * 60 if spent > 0 else 0.0
+        if asked.narrow:
+            result.importances = importances(self.space, [o for o in outcomes if o.stage != "narrowed"]) or found
+        self._prove(result, study.simplest, lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds))
+        result.seconds = time.monotonic() - self._began
+        result.communicators, result.servers = self.bench.opened, self.bench.servers
+        result.communicator_s = (self.bench.opening_s + self.bench.closing_s) / max(self.bench.opened, 1)
+        return result
+
+    def _settings(self) -> str:
+        """What workers on one journal must agree on."""
+        machine, space = self.machine, self.space
+        parts = {
+            "GPU": machine.gpu,
+            "ranks": str(machine.ranks),
+            "NCCL": machine.nccl,
+            "links": "+".join(machine.links),
+            "objective": self.asked.objective.text,
+            "cases": " ".join(case.key for case in self.asked.workload.cases),
+            "parameters": " ".join(f"{p.name}={','.join(p.choices)}" for p in space.parameters),
+            "fixed": " ".join(f"{name}={value}" for name, value in sorted(space.fixed.items())),
+        }
+        return "; ".join(f"{name}: {value}" for name, value in parts.items())
+
+    def _earlier(self) -> list[Configuration]:
+        """Configurations of earlier studies of like machines, the likest first."""
+        found = []
+        for path in known_tuned().values():
+            with contextlib.suppress(PowercclError):
+                profile = load_tuned(str(path))
+                likeness = self.machine.likeness(profile.machine)
+                if likeness and profile.variables:
+                    found.append((likeness, profile.variables))
+        return [variables for _, variables in sorted(found, key=lambda each: -each[0])]
+
+    def _narrow(self, study: Study, found: list[Importance], told: Callable[[Outcome], None]) -> None:
+        asked, best = self.asked, study.best()
+        names = what_matters(found)
+        if best is None or not names:
+            return
+        study.space = self.space.narrowed(names, best.configuration)
+        share = NARROWED_SHARE + (0 if asked.rules else RULES_SHARE)
+        study.search(self.bench, Limits(asked.trials, asked.seconds * share), told, "narrowed")
+        study.space = self.space
+
+    # ---- proof
+
+    def _prove(self, result: Found, simplest: Configuration | None, told: Callable[[str], None]) -> None:
+        """Fill in what is confirmed: first rules under the best variables, then all of it against the defaults."""
+        asked, best = self.asked, result.best
+        if best is None:
+            return
+        defaults = self.space.mend({})
+        variables = dict(simplest or best.configuration) if best.value < 1 else defaults
+        cases = asked.workload.cases
+        candidates = [Candidate(variables)] if variables != defaults else []
+        if asked.rules:
+            # Rules say these two per size; as variables they would hold for all.
+            free = {name: value for name, value in variables.items() if name not in ("NCCL_ALGO", "NCCL_PROTO")}
+            seconds = asked.seconds * RULES_SHARE
+            result.rule_searches = search_rules(
+                self.bench, free, cases, self.machine, asked.objective, seconds, lambda *_: told("rules")
+            )
+            chosen = [(each.case, each.best(asked.objective)) for each in result.rule_searches]
+            rules = rules_for(chosen, self.machine)
+            if rules:
+                candidates.append(Candidate(free, rules))
+        if not candidates:
+            return
+        try:
+            left = asked.seconds - (time.monotonic() - self._searching)
+            energy = asked.objective.needs_energy or asked.seconds >= ENERGY_FROM_S
+            confirm(self.bench, defaults, candidates, cases, energy, left, lambda _: told("confirming"))
+        except TrialFailedError as error:
+            result.notes.append(f"nothing was confirmed: NCCL failed with its defaults ({error.reason})")
+            return
+        result.notes += [f"a candidate failed while it was confirmed: {c.failed}" for c in candidates if c.failed]
+        proved = [candidate for candidate in candidates if candidate.proof]
+        if not proved:
+            return
+        winner = min(proved, key=lambda candidate: self._worth(candidate.proof))
+        result.confirmed = winner.proof
+        if self._worth(winner.proof) < 1 - LEAST_GAIN:
+            result.variables, result.rules = _without_losers(winner)
+        else:
+            result.notes.append("no gain was confirmed: nothing is written that a job would be given")
+
+    def _worth(self, proof: list[Confirmed]) -> float:
+        """The objective of confirmed ratios, each at the worse end of its interval; below 1: a sure gain."""
+        cases, objective = self.asked.workload.cases, self.asked.objective
+        weights = [case.weight for case in cases]
+        when = sum(w * c.time_high for w, c in zip(weights, proof, strict=True))
+        if not objective.needs_energy:
+            return objective.value(when, None)
+        if any(c.energy_high is None or c.default_joules is None for c in proof):
+            return float("inf")
+        spent = [w * (c.default_joules or 0) / c.default_us for w, c in zip(weights, proof, strict=True)]
+        energy = sum(s * (c.energy_high or 1) for s, c in zip(spent, proof, strict=True)) / sum(spent)
+        if objective.slowdown is not None:  # a bound is kept if time's mean keeps it
+            when = sum(w * c.time for w, c in zip(weights, proof, strict=True))
+        return objective.value(when, energy)
+
+    def verify(self, profile: TunedProfile, told: Callable[[int], None]) -> list[Confirmed]:
+        """Confirm a profile again, on the cases it was confirmed on.
+
+        Raises:
+            PowercclError: NCCL fails under it, or with its defaults.
+        """
+        candidate = Candidate(profile.variables, profile.rules)
+        try:
+            energy = self.asked.objective.needs_energy or self.asked.seconds >= ENERGY_FROM_S
+            confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, self.asked.seconds, told)
+        except TrialFailedError as error:
+            raise PowercclError(f"NCCL fails with its defaults: {error.reason}", "see `powerccl bench`") from error
+        if candidate.failed:
+            raise PowercclError(f"NCCL fails under '{profile.name}': {candidate.failed}", "tune again")
+        return candidate.proof
+
+    def profile(self, name: str, found: Found) -> TunedProfile:
+        """What a job is to be given."""
+        return TunedProfile(
+            schema_version=1,
+            name=name,
+            gpu=found.machine.gpu,
+            ranks=found.machine.ranks,
+            nodes=found.machine.nodes,
+            nccl=found.machine.nccl,
+            links=list(found.machine.links),
+            objective=self.asked.objective.text,
+            variables=found.variables,
+            rules=found.rules,
+            confirmed=found.confirmed,
+            emulated=found.emulated,
+            environment=self.kept,
+            workload=self.asked.workload.source,
+            created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            trials=len(found.outcomes),
+            seconds=round(found.seconds, 1),
+            notes=found.notes,
+        )
+
+
+def _without_losers(winner: Candidate) -> tuple[Configuration, list[Rule]]:
+    """What to apply: without rules for sizes that did not gain, where no variables are part of it."""
+    if winner.variables:
+        return winner.variables, winner.rules
+    sure = {(c.pattern, c.size_bytes) for c in winner.proof if c.time_high < 1 or (c.energy_high or 2) < 1}
+    kept = [r for r in winner.rules if any(r.pattern == p and r.min_bytes <= b <= r.max_bytes for p, b in sure)]
+    return winner.variables, kept
+
+
+def find_links(environment: Mapping[str, str], gpu: str, emulate: str) -> tuple[str, ...]:
+    """What collectives on this host go over, from NCCL's variables and the driver; of LINKS."""
+    on = ("1", "true", "yes")
+    forced = all(environment.get(f"NCCL_{name}_DISABLE", "0").lower() in on for name in ("P2P", "SHM"))
+    if forced or "sockets" in platform_name(emulate):
+        verbs = Path("/sys/class/infiniband")
+        has_verbs = not emulate and verbs.is_dir() and any(verbs.iterdir())
+        return ("ib",) if has_verbs and environment.get("NCCL_IB_DISABLE", "0") == "0" else ("sockets",)
+    generation = (6 if "H200" in gpu else 0) if emulate else nvlink_generation()
+    if not generation:
+        return ("pcie",)
+    with_switch = generation >= 6 and environment.get("NCCL_NVLS_ENABLE", "") != "0" and not emulate
+    return ("nvlink", "nvls") if with_switch else ("nvlink",)
+
+
+def parse_links(text: str) -> tuple[str, ...]:
+    """Links of `--links`.
+
+    Raises:
+        PowercclError: one of them is not known.
+    """
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for link in found:
+        if link not in LINKS:
+            raise PowercclError(f"--links {text}: unknown link '{link}'", f"of {', '.join(LINKS)}")
+    return found
+
+
+def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
+    """Everything about the search as JSON, for other programs. Raises OSError."""
+    path = folder / "result.json"
+    data = {
+        "profile": profile,
+        "trials_per_minute": round(found.trials_per_minute, 2),
+        "search_seconds": round(found.search_s, 1),
+        "communicators": found.communicators,
+        "communicator_seconds": round(found.communicator_s, 4),
+        "servers": found.servers,
+        "space": {p.name: list(p.choices) for p in found.space.parameters},
+        "left_out": found.space.left_out,
+        "importances": found.importances,
+        "outcomes": found.outcomes,
+        "front": [outcome.number for outcome in found.front],
+    }
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+    return path

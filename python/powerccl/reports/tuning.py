@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A search over NCCL's parameters in the terminal: the workload, what was found and confirmed, and what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.patterns import bus_factor, format_bytes
+from powerccl.reports.terminal import COMMUNICATION, heading, warning
+from powerccl.reports.text import joules, percent
+
+if TYPE_CHECKING:
+    from powerccl.tuning.found import Found
+    from powerccl.tuning.importance import Importance
+    from powerccl.tuning.rules import Rule
+    from powerccl.tuning.space import Space
+    from powerccl.tuning.tuned import Confirmed
+    from powerccl.tuning.workload import Workload
+
+BAR = 30
+MOST_IMPORTANCES = 8
+
+
+def print_workload(console: Console, workload: Workload, emulated: str = "") -> None:
+    """What is tuned, as a histogram of time over pattern and size."""
+    console.print()
+    console.print(heading("powerccl tune · workload", emulated))
+    if not workload.histogram:
+        console.print(Text(f"{workload.source}, all alike", style="dim"))
+        return
+    console.print(Text(f"{workload.source}; bars: share of communication time", style="dim"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pattern")
+    for name in ("size", "ranks", "calls", "share"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    tuned = {(case.pattern, case.size_bytes, case.ranks) for case in workload.cases}
+    most = max(case.weight for case in workload.histogram)
+    for case in workload.histogram[:16]:
+        chosen = (case.pattern, case.size_bytes, case.ranks) in tuned
+        bar = "█" * max(1, round(BAR * case.weight / most)) if case.weight > 0 else ""
+        table.add_row(
+            case.pattern,
+            format_bytes(case.size_bytes),
+            str(case.ranks),
+            str(case.calls),
+            percent(case.weight * 100),
+            Text(bar, style=COMMUNICATION if chosen else "dim"),
+        )
+    console.print(table)
+    more = len(workload.histogram) - 16
+    rest = f"; {more} more rows" if more > 0 else ""
+    console.print(
+        Text(f"tuned: {len(workload.cases)} of them, {percent(workload.covered * 100)} of the time{rest}", style="dim")
+    )
+
+
+def print_space(console: Console, space: Space, every: bool = False) -> None:
+    """Which parameters are searched, and with `every` why the others are not."""
+    size = f"{space.size:.1e}" if space.size > 1_000_000 else str(space.size)
+    console.print(Text(f"{len(space.parameters)} parameters, {size} configurations", style="dim"))
+    if not every:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("parameter", "values", "default", "what"):
+        table.add_column(name)
+    for parameter in space.parameters:
+        table.add_row(parameter.name, " ".join(parameter.choices[1:]), parameter.default, parameter.what)
+    console.print(table)
+    console.print()
+    for name, why in sorted(space.left_out.items(), key=lambda item: item[1]):
+        console.print(Text(f"{name} is left out: {why}", style="dim"), soft_wrap=True)
+
+
+def print_found(console: Console, found: Found, name: str, objective: str) -> None:
+    """Everything a search came to."""
+    machine = found.machine
+    console.print()
+    console.print(heading(f"powerccl tune · {name}", "yes" if found.emulated else ""))
+    failed = sum(outcome.status in ("failed", "hung") for outcome in found.outcomes)
+    pruned = sum(outcome.status == "pruned" for outcome in found.outcomes)
+    facts = [
+        f"{machine.ranks} x {machine.gpu}",
+        f"NCCL {machine.nccl}" if machine.nccl else "",
+        "+".join(machine.links),
+        f"objective {objective}",
+        f"{len(found.outcomes)} configurations ({pruned} given up early, {failed} failed)",
+        f"{found.trials_per_minute:.0f} a minute",
+        f"{found.seconds:.0f} s",
+    ]
+    console.print(Text(" · ".join(fact for fact in facts if fact), style="dim"))
+    if found.confirmed:
+        console.print()
+        print_confirmed(console, found.confirmed, machine.ranks)
+    _print_importances(console, found.importances)
+    console.print()
+    if found.variables or found.rules:
+        for variable, value in found.variables.items():
+            console.print(Text(f"{variable}={value}", style="bold"))
+        print_rules(console, found.rules)
+    if len(found.front) > 1:
+        ends = [f"{100 * (o.time - 1):+.1f} % time {100 * ((o.energy or 1) - 1):+.1f} % energy" for o in found.front]
+        console.print(Text(f"front of time and energy: {'; '.join(ends[:5])}", style="dim"))
+    for note in found.notes:
+        console.print(warning(note))
+
+
+def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int) -> None:
+    """Tuned against defaults, case by case, with 95 % intervals."""
+    energy = any(each.energy is not None for each in confirmed)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("case", no_wrap=True)
+    for name in ("default", "tuned", "bus GB/s", "time", *(["energy"] if energy else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in confirmed:
+        factor = bus_factor(each.pattern, ranks) * each.size_bytes / 1e3
+        row: list[str | Text] = [
+            f"{each.pattern} {format_bytes(each.size_bytes)}",
+            _duration(each.default_us),
+            _duration(each.tuned_us),
+            f"{factor / each.default_us:.3g} → {factor / each.tuned_us:.3g}",
+            _change(each.time, each.time_low, each.time_high),
+        ]
+        if energy and each.energy is not None:
+            row.append(_change(each.energy, each.energy_low or 0.0, each.energy_high or 0.0))
+        table.add_row(*row)
+    console.print(table)
+    if energy:
+        spent = [f"{joules(e.default_joules)} → {joules(e.tuned_joules)}" for e in confirmed if e.default_joules]
+        console.print(Text(f"an operation, all GPUs: {', '.join(spent[:4])}", style="dim"))
+
+
+def print_rules(console: Console, rules: Sequence[Rule]) -> None:
+    """Rules for the tuner plugin, a line each."""
+    for rule in rules:
+        sizes = f"{format_bytes(rule.min_bytes)} to {format_bytes(rule.max_bytes)}"
+        channels = f", {rule.channels} channels" if rule.channels > 0 else ""
+        console.print(Text(f"{rule.pattern} {sizes}: {rule.algorithm}, {rule.protocol}{channels}", style="bold"))
+
+
+def _print_importances(console: Console, found: Sequence[Importance]) -> None:
+    shown = [each for each in found if each.share >= 0.01][:MOST_IMPORTANCES]
+    if not shown:
+        return
+    console.print()
+    console.print(Text("what matters: share of the variation of the objective", style="dim"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    most = max(each.share for each in shown)
+    for each in shown:
+        bar = "█" * max(1, round(BAR * each.share / most))
+        best = ""
+        if len(each.names) == 1:
+            best = f"best {each.best or 'default'} ({100 * each.gain:+.0f} % expected)"
+        table.add_row(" x ".join(each.names), percent(each.share * 100), Text(bar, style=COMMUNICATION), best)
+    console.print(table)
+
+
+def _duration(us: float) -> str:
+    return f"{us:.1f} us" if us < 1000 else f"{us / 1000:.2f} ms"
+
+
+def _change(ratio: float, low: float, high: float) -> Text:
+    """A change in percent and, behind it, how far its 95 % interval reaches on both sides."""
+    style = "green" if high < 1 else "red" if low > 1 else "dim"
+    return Text(f"{100 * (ratio - 1):+.1f} ±{50 * (high - low):.1f} %", style=style)

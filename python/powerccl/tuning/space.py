@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of NCCL's parameters are searched here: data of parameters.json, filtered for a machine and a workload.
+
+A configuration is the variables that it sets, name -> value; a parameter left at NCCL's own default is not in it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from powerccl.errors import PowercclError
+
+DATA = Path(__file__).parent / "parameters.json"
+UNSET = ""  # the choice that leaves a parameter at NCCL's default
+LINKS = ("nvlink", "nvls", "pcie", "sockets", "ib")
+
+Configuration = dict[str, str]
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One variable: what it may be set to, on which links and NCCL versions it says anything, and for which patterns.
+
+    `links`: `any`, or some of LINKS; `a+b` wants both. `default` is NCCL's own, in words where it is not a value.
+    `risky`: known to fail or hang in places; searched only when asked for by name.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    links: tuple[str, ...] = ("any",)
+    what: str = ""
+    default: str = ""
+    since: str = ""
+    until: str = ""
+    patterns: tuple[str, ...] = ()
+    risky: bool = False
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What the search chooses from; UNSET first."""
+        return (UNSET, *(value for value in self.values if value != self.default))
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Values that do not go together.
+
+    `ordered`: names[0] <= names[1]; `product`: at most `most`; `needs`: names[0] only says something where names[1] has
+    one of `values`.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    why: str
+    most: int = 0
+    values: tuple[str, ...] = ()
+
+    def broken_by(self, configuration: Mapping[str, str]) -> bool:
+        """Whether the configuration has such a conflict."""
+        found = [configuration.get(name, UNSET) for name in self.names]
+        if self.kind == "needs":
+            return bool(found[0]) and found[1] not in self.values
+        if not all(value.isdigit() for value in found):
+            return False
+        numbers = [int(value) for value in found]
+        return numbers[0] > numbers[1] if self.kind == "ordered" else prod(numbers) > self.most
+
+
+class _Data(msgspec.Struct):
+    parameters: list[Parameter]
+    conflicts: list[Conflict]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a tuned configuration holds for: refused elsewhere.
+
+    `links`: those that collectives go over, of LINKS. `ranks`: of the communicator that is tuned.
+    """
+
+    gpu: str
+    ranks: int
+    nodes: int
+    nccl: str
+    links: tuple[str, ...]
+
+    def likeness(self, other: Machine) -> int:
+        """How much an earlier study of `other` says of this machine: 0 nothing, 4 that it is the same."""
+        if self.gpu != other.gpu or not set(self.links) & set(other.links):
+            return 0
+        return 1 + (self.ranks == other.ranks) + (self.nccl == other.nccl) + (self.links == other.links)
+
+
+@dataclass
+class Space:
+    """The parameters of a search, in the data's order; what was fixed; why others were left out, name -> reason."""
+
+    parameters: list[Parameter]
+    conflicts: list[Conflict]
+    fixed: Configuration = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many configurations there are, conflicts included."""
+        return prod(len(parameter.choices) for parameter in self.parameters)
+
+    def mend(self, configuration: Mapping[str, str]) -> Configuration:
+        """The configuration with fixed values, without UNSET, and without the first of each pair that conflicts."""
+        mended = {name: value for name, value in {**configuration, **self.fixed}.items() if value != UNSET}
+        for conflict in self.conflicts:
+            if conflict.broken_by(mended):
+                first = next((name for name in conflict.names if name not in self.fixed), conflict.names[0])
+                mended.pop(first, None)
+        return dict(sorted(mended.items()))
+
+    def narrowed(self, names: Iterable[str], fixed: Mapping[str, str]) -> Space:
+        """The same search over these parameters alone; the others stay at `fixed`, or NCCL's default."""
+        kept = [parameter for parameter in self.parameters if parameter.name in set(names)]
+        rest = {parameter.name for parameter in self.parameters} - {parameter.name for parameter in kept}
+        fixed = {**self.fixed, **{name: value for name, value in fixed.items() if name in rest and value != UNSET}}
+        return Space(kept, self.conflicts, fixed, {**self.left_out, **dict.fromkeys(rest, "matters little here")})
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """`2.28.9` as numbers; nothing for what is no version."""
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _why_not(parameter: Parameter, machine: Machine, patterns: set[str]) -> str:
+    version = version_key(machine.nccl)
+    if version and parameter.since and version < version_key(parameter.since):
+        return f"NCCL has it since {parameter.since}"
+    if version and parameter.until and version > version_key(parameter.until):
+        return f"NCCL had it until {parameter.until}"
+    links = set(machine.links)
+    if "any" not in parameter.links and not any(set(link.split("+")) <= links for link in parameter.links):
+        return f"says something on {' or '.join(parameter.links)} only"
+    if parameter.patterns and not set(parameter.patterns) & patterns:
+        return f"of {', '.join(parameter.patterns)} only"
+    return "may fail or hang; --parameter searches it" if parameter.risky else ""
+
+
+def read_data(path: Path = DATA) -> tuple[list[Parameter], list[Conflict]]:
+    """All parameters that are known, and their conflicts."""
+    data = msgspec.json.decode(path.read_bytes(), type=_Data)
+    return data.parameters, data.conflicts
+
+
+def make_space(
+    machine: Machine,
+    patterns: Iterable[str],
+    environment: Mapping[str, str],
+    add: Iterable[str] = (),
+    fix: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+) -> Space:
+    """The search space of a machine and a workload.
+
+    `environment`: variables that the user has set there are kept and not searched. `add`: NAME=V1,V2,... (or NAME of a
+    risky one); `fix`: NAME=VALUE; `forbid`: NAME.
+
+    Raises:
+        PowercclError: one of the three is not understood, or nothing is left to search.
+    """
+    known, conflicts = read_data()
+    by_name = {parameter.name: parameter for parameter in known}
+    wanted, asked = set(patterns), set()
+    for text in add:
+        name, equals, values = text.partition("=")
+        if equals:
+            choices = tuple(value for value in values.split(",") if value)
+            if not choices or not name.startswith("NCCL_"):
+                raise PowercclError(f"--parameter {text}: not understood", "NCCL_NAME=VALUE,VALUE,...")
+            by_name[name] = Parameter(name, choices, what="added")
+        elif name not in by_name:
+            raise _unknown("--parameter", name, by_name)
+        asked.add(name)
+    fixed: Configuration = {}
+    for text in fix:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("NCCL_"):
+            raise PowercclError(f"--fix {text}: not understood", "NCCL_NAME=VALUE")
+        fixed[name] = value
+    forbidden = set(forbid)
+    for name in forbidden - set(by_name):
+        raise _unknown("--forbid", name, by_name)
+    space = Space([], conflicts, fixed)
+    for name, parameter in by_name.items():
+        if name in fixed:
+            why = f"fixed at {fixed[name]}"
+        elif name in forbidden:
+            why = "forbidden"
+        elif name in environment:
+            why = f"set to {environment[name]} in the environment"
+        elif name in asked:
+            why = ""
+        else:
+            why = _why_not(parameter, machine, wanted)
+        if why:
+            space.left_out[name] = why
+        else:
+            space.parameters.append(parameter)
+    if not space.parameters:
+        raise PowercclError("no parameter is left to search", "forbid or fix fewer, or add some with --parameter")
+    return space
+
+
+def _unknown(option: str, name: str, known: Iterable[str]) -> PowercclError:
+    close = difflib.get_close_matches(name, list(known), 1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return PowercclError(f"{option} {name}: not a known parameter", f"{meant}add one with --parameter NAME=V1,V2")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tuned profile: what `powerccl tune` confirmed for one machine, and what `powerccl run --tuned` applies."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.tuning.rules import Rule, write_rules
+from powerccl.tuning.space import Configuration, Machine
+
+SCHEMA_VERSION = 1
+
+
+class Confirmed(msgspec.Struct, frozen=True):
+    """One case, tuned against NCCL's defaults in interleaved rounds; ratios below 1 are better.
+
+    `time`: ratio of times, with a 95 % interval; `energy` the same of joules, null where it was not measured.
+    """
+
+    pattern: str
+    size_bytes: int
+    default_us: float
+    tuned_us: float
+    time: float
+    time_low: float
+    time_high: float
+    rounds: int
+    default_joules: float | None = None
+    tuned_joules: float | None = None
+    energy: float | None = None
+    energy_low: float | None = None
+    energy_high: float | None = None
+
+
+class TunedProfile(msgspec.Struct):
+    """Variables for the job, and rules for NCCL's tuner plugin; for this machine only."""
+
+    schema_version: int
+    name: str
+    gpu: str
+    ranks: int
+    nodes: int
+    nccl: str
+    links: list[str]
+    objective: str
+    variables: Configuration
+    rules: list[Rule]
+    confirmed: list[Confirmed]
+    emulated: bool = False
+    environment: Configuration = {}  # NCCL variables that were set by the user while it was tuned
+    workload: str = ""
+    created_at: str = ""
+    trials: int = 0
+    seconds: float = 0.0
+    notes: list[str] = []
+
+    @property
+    def machine(self) -> Machine:
+        """What it was tuned on."""
+        return Machine(self.gpu, self.ranks, self.nodes, self.nccl, tuple(self.links))
+
+    @property
+    def table(self) -> str:
+        """Its rules as the tuner plugin reads them; empty without rules."""
+        return (
+            write_rules(self.rules, [f"{self.name}: {self.ranks} x {self.gpu}, NCCL {self.nccl}"]) if self.rules else ""
+        )
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change with what is applied: equal on hosts that apply the same."""
+        applied = msgspec.json.encode([sorted(self.variables.items()), self.rules])
+        return hashlib.sha256(applied).hexdigest()[:12]
+
+
+def tuned_folder() -> Path:
+    """Where `powerccl tune` puts profiles: `~/.config/powerccl/tuned`, or under XDG_CONFIG_HOME."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "powerccl/tuned"
+
+
+def known_tuned() -> dict[str, Path]:
+    """Tuned profiles by name."""
+    return {path.stem: path for path in sorted(tuned_folder().glob("*.json"))}
+
+
+def load_tuned(name: str) -> TunedProfile:
+    """A tuned profile by name or path.
+
+    Raises:
+        PowercclError: there is none, or it is damaged.
+    """
+    path = Path(name)
+    if "/" not in name and path.suffix != ".json":
+        known = known_tuned()
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean '{close[0]}'? " if close else ""
+            raise PowercclError(
+                f"unknown tuned profile '{name}'",
+                f"{meant}known: {', '.join(known) or 'none yet'}; `powerccl tune` makes one, or name its file",
+            )
+        path = known[name]
+    try:
+        data = path.read_bytes()
+        version = msgspec.json.decode(data, type=dict[str, object]).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise PowercclError(
+                f"{path}: schema {version}; this powerccl reads {SCHEMA_VERSION}", "update powerccl, or tune again"
+            )
+        profile = msgspec.json.decode(data, type=TunedProfile)
+    except OSError as error:
+        raise PowercclError(f"cannot read {path}: {error.strerror}", "`powerccl tune` makes one") from error
+    except msgspec.MsgspecError as error:
+        raise PowercclError(f"{path} is no tuned profile: {error}", "`powerccl tune` makes one") from error
+    for variable in profile.variables:
+        if not variable.startswith("NCCL_"):
+            raise PowercclError(f"{path}: '{variable}' is no variable of NCCL", "tune again")
+    write_rules(profile.rules, [])  # says what is wrong with a rule
+    return profile
+
+
+def save_tuned(profile: TunedProfile, path: Path) -> None:
+    """Write a profile, whole or not at all.
+
+    Raises:
+        PowercclError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+        fresh.replace(path)
+    except OSError as error:
+        raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file with --out") from error
+
+
+def check_tuned(profile: TunedProfile, gpu: str, ranks: int | None, nccl: str) -> None:
+    """Refuse a profile of another machine. What is not known here (empty, None) is not compared.
+
+    Raises:
+        PowercclError: GPU, rank count or NCCL differ from those it was tuned on.
+    """
+    again = "tune here: powerccl tune; or run without --tuned"
+    if gpu and gpu != profile.gpu:
+        raise PowercclError(f"tuned profile '{profile.name}' is of {profile.gpu}; this machine has {gpu}", again)
+    if ranks is not None and ranks != profile.ranks:
+        raise PowercclError(f"tuned profile '{profile.name}' is of {profile.ranks} ranks; this job has {ranks}", again)
+    if nccl and profile.nccl and nccl != profile.nccl:
+        raise PowercclError(f"tuned profile '{profile.name}' is of NCCL {profile.nccl}; this job loads {nccl}", again)

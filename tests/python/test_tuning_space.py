@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters are searched where, and which configurations are mended."""
+
+import pytest
+
+from powerccl.errors import PowercclError
+from powerccl.tuning.space import LINKS, UNSET, Machine, make_space, read_data
+
+
+def machine(*links: str, nccl: str = "2.28.9") -> Machine:
+    return Machine("NVIDIA H200", 4, 1, nccl, links)
+
+
+def names(*links: str, nccl: str = "2.28.9", patterns: tuple[str, ...] = ("all_reduce",), **more: object) -> set[str]:
+    environment = more.pop("environment", {})
+    space = make_space(machine(*links, nccl=nccl), patterns, environment, **more)  # type: ignore[arg-type]
+    return {parameter.name for parameter in space.parameters}
+
+
+def test_the_data_is_sound() -> None:
+    parameters, conflicts = read_data()
+    assert len(parameters) >= 45  # the publication's own filter left so many
+    assert len({p.name for p in parameters}) == len(parameters)
+    for parameter in parameters:
+        assert parameter.name.startswith("NCCL_") and parameter.what and parameter.values
+        assert all(part in (*LINKS, "any") for link in parameter.links for part in link.split("+"))
+        assert parameter.choices[0] == UNSET and len(parameter.choices) > 1
+    known = {p.name for p in parameters}
+    assert all(set(conflict.names) <= known for conflict in conflicts)
+
+
+def test_links_version_patterns_and_environment_filter() -> None:
+    assert "NCCL_NSOCKS_PERTHREAD" in names("sockets") and "NCCL_NSOCKS_PERTHREAD" not in names("nvlink")
+    assert "NCCL_IB_QPS_PER_CONNECTION" in names("ib") and "NCCL_IB_QPS_PER_CONNECTION" not in names("sockets")
+    assert "NCCL_NVLS_ENABLE" in names("nvlink", "nvls") and "NCCL_NVLS_ENABLE" not in names("nvlink")
+    assert "NCCL_NVLSTREE_MAX_CHUNKSIZE" not in names("nvls")  # both nvls and ib
+    assert "NCCL_MIN_CTAS" not in names("sockets", nccl="2.16.2")
+    assert "NCCL_MAX_P2P_NCHANNELS" not in names("sockets")
+    assert "NCCL_MAX_P2P_NCHANNELS" in names("sockets", patterns=("all_to_all",))
+    assert "NCCL_BUFFSIZE" not in names("sockets", environment={"NCCL_BUFFSIZE": "1048576"})
+
+
+def test_what_a_user_adds_fixes_and_forbids() -> None:
+    assert "NCCL_CTA_POLICY" not in names("nvlink")  # risky
+    assert "NCCL_CTA_POLICY" in names("nvlink", add=("NCCL_CTA_POLICY",))
+    space = make_space(
+        machine("sockets"), ["all_reduce"], {}, ["NCCL_NEW_THING=1,2"], ["NCCL_BUFFSIZE=8388608"], ["NCCL_NTHREADS"]
+    )
+    found = {p.name: p for p in space.parameters}
+    assert found["NCCL_NEW_THING"].choices == (UNSET, "1", "2")
+    assert "NCCL_BUFFSIZE" not in found and "NCCL_NTHREADS" not in found
+    assert space.left_out["NCCL_NTHREADS"] == "forbidden" and "fixed" in space.left_out["NCCL_BUFFSIZE"]
+    assert space.mend({})["NCCL_BUFFSIZE"] == "8388608"  # defaults and candidates alike
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("add", "NCCL_NTHREAD", "did you mean NCCL_NTHREADS"),
+        ("add", "PATH=1", "NCCL_NAME=VALUE"),
+        ("fix", "NCCL_BUFFSIZE", "NCCL_NAME=VALUE"),
+        ("forbid", "NCCL_BUFSIZE", "did you mean NCCL_BUFFSIZE"),
+    ],
+)
+def test_wrong_words_are_refused_with_a_hint(option: str, value: str, hint: str) -> None:
+    with pytest.raises(PowercclError) as error:
+        names("sockets", **{option: (value,)})
+    assert hint in error.value.hint
+
+
+def test_conflicts_are_mended() -> None:
+    space = make_space(machine("sockets"), ["all_reduce"], {})
+    assert space.mend({"NCCL_MIN_CTAS": "16", "NCCL_MAX_CTAS": "4"}) == {"NCCL_MAX_CTAS": "4"}
+    assert space.mend({"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}) == {"NCCL_MAX_CTAS": "4", "NCCL_MIN_CTAS": "4"}
+    assert space.mend({"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "16"}) == {"NCCL_NSOCKS_PERTHREAD": "16"}
+    assert space.mend({"NCCL_LL128_NTHREADS": "128", "NCCL_PROTO": "Simple"}) == {"NCCL_PROTO": "Simple"}
+    assert space.mend({"NCCL_LL128_NTHREADS": "128", "NCCL_BUFFSIZE": UNSET}) == {"NCCL_LL128_NTHREADS": "128"}
+
+
+def test_a_fixed_value_outlives_a_conflict() -> None:
+    space = make_space(machine("sockets"), ["all_reduce"], {}, fix=["NCCL_MIN_CTAS=16"])
+    assert space.mend({"NCCL_MAX_CTAS": "4"}) == {"NCCL_MIN_CTAS": "16"}
+
+
+def test_a_narrowed_space_keeps_what_was_fixed() -> None:
+    space = make_space(machine("sockets"), ["all_reduce"], {}, fix=["NCCL_MIN_CTAS=16"])
+    narrow = space.narrowed(["NCCL_BUFFSIZE"], {"NCCL_NTHREADS": "256", "NCCL_BUFFSIZE": "1048576"})
+    assert [p.name for p in narrow.parameters] == ["NCCL_BUFFSIZE"]
+    assert narrow.mend({}) == {"NCCL_MIN_CTAS": "16", "NCCL_NTHREADS": "256"}
+    assert narrow.size == len(narrow.parameters[0].choices) < space.size
+
+
+def test_likeness_prefers_the_same_machine() -> None:
+    here = machine("sockets")
+    assert here.likeness(here) == 4
+    assert here.likeness(machine("sockets", nccl="2.27.3")) == 3
+    assert here.likeness(machine("nvlink")) == 0
+    assert here.likeness(Machine("Tesla T4", 4, 1, "2.28.9", ("sockets",))) == 0
