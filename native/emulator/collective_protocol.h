@@ -26,12 +26,34 @@ enum CollectiveResult : int32_t {
   kCollectiveRemoteError = 6,
 };
 
+// What NCCL's variables say, as far as the model of time depends on it; 0 in a field: NCCL's default.
+struct NcclSettings {
+  enum Flag : uint32_t {
+    kTuned = 1,        // a variable of the model is set
+    kHangs = 2,        // POWERCCL_EMULATOR_HANGS matches: collectives never end
+    kP2pDisabled = 4,  // NCCL_P2P_DISABLE
+    kShmDisabled = 8,  // NCCL_SHM_DISABLE
+  };
+  uint32_t flags;
+  uint32_t threads;
+  uint32_t socket_threads;
+  uint32_t sockets_per_thread;
+  uint64_t buffer_bytes;
+  uint64_t seed;  // of run-to-run noise; 0: the communicator's own
+};
+
+// Values of NCCL's algorithms and protocols, as tuner plugins index the cost table.
+enum Algorithm : uint8_t { kTree = 0, kRing = 1, kNvls = 4 };
+enum Protocol : uint8_t { kLl = 0, kLl128 = 1, kSimple = 2 };
+inline constexpr int kAlgorithms = 7, kProtocols = 3;
+
 struct Join {
   uint8_t key[128];  // of NCCL's unique id
   uint32_t ranks;
   uint32_t rank;
   uint32_t gpu;
   uint32_t move_data;  // 0: this rank asks that operations move nothing
+  NcclSettings settings;
 };
 
 struct Joined {
@@ -39,8 +61,12 @@ struct Joined {
   uint64_t hash;  // the same on all ranks, different from other communicators'
   uint32_t ranks;
   uint32_t rank;
-  uint32_t channels;
+  uint32_t channels;  // NCCL's default
   uint32_t warps;
+  uint32_t multiprocessors;
+  uint8_t has_nvls;
+  uint8_t has_ll128;  // without being asked for
+  uint8_t reserved[2];
   char text[160];  // why not, when the answer code is not 0
 };
 
@@ -98,7 +124,9 @@ struct CollectiveTask {
   uint8_t type;       // DataType
   uint8_t reduction;  // Reduction
   uint8_t pattern;    // Pattern that the caller named (a scatter's sends), or kNoPattern
-  int32_t peer;       // root or peer
+  int16_t peer;       // root or peer
+  uint8_t method;     // method_byte(), or 0: the server's default
+  uint8_t channels;   // 0: the server's default
   uint64_t count;     // per NCCL's argument
   BufferRef input;
   BufferRef output;
@@ -114,6 +142,21 @@ struct CollectivePlan {
   uint32_t want_events;
   uint32_t reserved;
 };
+
+constexpr uint8_t method_byte(uint8_t algorithm, uint8_t protocol) {
+  return static_cast<uint8_t>(0x80u | (static_cast<unsigned>(algorithm) << 4) | protocol);
+}
+
+// Where nothing is tuned: a ring of simple copies for what is large, the low-latency protocol below, and a channel for
+// each so many bytes up to those of the communicator.
+constexpr Protocol default_protocol(double traffic_bytes) {
+  return traffic_bytes <= 32 * 1024 ? kLl : kSimple;
+}
+constexpr uint32_t default_channels(double traffic_bytes, uint32_t most) {
+  const double channels = traffic_bytes / (64 * 1024);
+  if (channels <= 1) return 1;
+  return channels >= most ? most : static_cast<uint32_t>(channels);
+}
 
 inline constexpr size_t kMaxTasks = (kMaxPayloadBytes - sizeof(CollectivePlan)) / sizeof(CollectiveTask);
 inline constexpr size_t kMaxEventsPerReply = kMaxPayloadBytes / sizeof(CommEvent);

@@ -14,7 +14,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 1;
+inline constexpr uint32_t kAbi = 2;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine

@@ -11,6 +11,7 @@
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
+#include "emulator/nccl/settings.h"
 
 using namespace powerccl::emulated_nccl;
 using powerccl::emulator::CollectiveMessage;
@@ -25,7 +26,7 @@ uint32_t moves_data() {
 // As much of the caller's structure as it knows; the rest stays undefined. False: it was not initialised.
 bool read_config(const ncclConfig_t* given, ncclConfig_t& config) {
   config = {};
-  config.blocking = kConfigUndefined;
+  config.blocking = config.minCTAs = config.maxCTAs = kConfigUndefined;
   if (!given) return true;
   size_t size = 0;
   memcpy(&size, given, sizeof size);
@@ -48,6 +49,8 @@ bool read_config(const ncclConfig_t* given, ncclConfig_t& config) {
 void apply_config(const ncclConfig_t& config, ncclComm* comm) {
   if (config.blocking != kConfigUndefined) comm->blocking = config.blocking != 0;
   if (config.commName) comm->name = config.commName;
+  if (config.minCTAs != kConfigUndefined) comm->min_ctas = config.minCTAs;
+  if (config.maxCTAs != kConfigUndefined) comm->max_ctas = config.maxCTAs;
 }
 
 // The calling thread's device; device 0 where it has none yet, as the CUDA runtime would.
@@ -95,6 +98,10 @@ ncclResult_t join(ncclComm** slot, int ranks, const uint8_t* key, int rank, cons
   }
   ncclConfig_t config;
   if (!read_config(given, config)) return group_error(ncclInvalidArgument);
+  if (settings().valid != ncclSuccess) {
+    warn("%s", settings().complaint.c_str());
+    return group_error(settings().valid);
+  }
   const Driver* loaded = driver();
   if (!loaded) return group_error(ncclSystemError);
   auto comm = std::make_unique<ncclComm>();
@@ -106,6 +113,7 @@ ncclResult_t join(ncclComm** slot, int ranks, const uint8_t* key, int rank, cons
   origin.join.rank = static_cast<uint32_t>(rank);
   origin.join.gpu = static_cast<uint32_t>(comm->gpu);
   origin.join.move_data = moves_data();
+  origin.join.settings = settings().wire;
   return run_or_queue(std::move(comm), slot, origin);
 }
 
@@ -121,6 +129,8 @@ std::unique_ptr<ncclComm> child_of(const ncclComm* parent, const ncclConfig_t& c
   child->gpu = parent->gpu;
   child->device = parent->device;
   child->blocking = parent->blocking;
+  child->min_ctas = parent->min_ctas;
+  child->max_ctas = parent->max_ctas;
   apply_config(config, child.get());
   return child;
 }
@@ -266,6 +276,7 @@ NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int* excluded, int excluded_
   origin.join.rank = static_cast<uint32_t>(comm->rank - before);
   origin.join.gpu = static_cast<uint32_t>(comm->gpu);
   origin.join.move_data = moves_data();
+  origin.join.settings = settings().wire;
   return run_or_queue(child_of(comm, config), child_slot, origin);
 }
 

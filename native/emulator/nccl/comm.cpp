@@ -5,8 +5,11 @@
 
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
+#include "emulator/nccl/method.h"
 #include "emulator/nccl/plugin.h"
 #include "emulator/nccl/progress.h"
+#include "emulator/nccl/settings.h"
+#include "emulator/nccl/tuner.h"
 
 ncclComm::ncclComm() = default;
 ncclComm::~ncclComm() = default;
@@ -41,6 +44,23 @@ ncclResult_t ensure_ready(ncclComm* comm) {
   return state;
 }
 
+namespace {
+
+void leave(const ncclComm* comm) {
+  const emulator::Member member{comm->id, static_cast<uint32_t>(comm->rank), 0};
+  comm->driver->pwe_post(static_cast<uint32_t>(CollectiveMessage::kLeave), &member, sizeof member);
+}
+
+ncclResult_t bring_up_tuner(ncclComm* comm) {
+  if (!TunerPlugin::acquire()) return ncclSuccess;
+  const ncclResult_t result = TunerPlugin::init(&comm->tuner_context, comm->hash, comm->ranks, &comm->tuner_constants);
+  comm->tuned = result == ncclSuccess;
+  if (!comm->tuned) TunerPlugin::release();
+  return result;
+}
+
+}  // namespace
+
 ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color) {
   const Driver& driver = *comm->driver;
   const CurrentContext context(driver, comm->context);
@@ -68,8 +88,17 @@ ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color) {
   comm->hash = joined.hash;
   comm->rank = static_cast<int>(joined.rank);
   comm->ranks = static_cast<int>(joined.ranks);
-  comm->channels = static_cast<int>(joined.channels);
-  comm->warps = static_cast<int>(joined.warps);
+  comm->channels = channels_of(static_cast<int>(joined.channels), comm->min_ctas, comm->max_ctas);
+  const uint32_t threads = settings().wire.threads;
+  comm->warps = static_cast<int>(threads == 0 ? joined.warps : threads / 32);
+  comm->has_nvls = joined.has_nvls != 0;
+  comm->has_ll128 = joined.has_ll128 != 0;
+  comm->tuner_constants = default_constants();
+  if (const ncclResult_t result = bring_up_tuner(comm); result != ncclSuccess) {
+    warn("the tuner plugin's init failed with error %d", result);
+    leave(comm);
+    return result;
+  }
   comm->profiled = ProfilerPlugin::acquire();
   if (comm->profiled)
     ProfilerPlugin::init(&comm->profiler_context, comm->hash, comm->name.empty() ? nullptr : comm->name.c_str(),
@@ -115,14 +144,17 @@ void tear_down(ncclComm* comm) {
   group_forget(comm);
   if (comm->ready) {
     comm->aborted = comm->aborted || comm->async_error != ncclSuccess;
-    const emulator::Member member{comm->id, static_cast<uint32_t>(comm->rank), 0};
-    comm->driver->pwe_post(static_cast<uint32_t>(CollectiveMessage::kLeave), &member, sizeof member);
+    leave(comm);
     comm->progress.reset();
     if (comm->launched && comm->last_op.generation) comm->driver->pwe_op_release(&comm->last_op);
   }
   for (PersistentPlan* plan : comm->persistent_plans) {
     std::lock_guard lock(plan->mutex);
     plan->plan.reset();
+  }
+  if (comm->tuned) {
+    TunerPlugin::finalize(comm->tuner_context);
+    TunerPlugin::release();
   }
   if (comm->profiled) {
     ProfilerPlugin::finalize(comm->profiler_context);

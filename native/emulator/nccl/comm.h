@@ -13,6 +13,7 @@
 #include "emulator/collective_protocol.h"
 #include "emulator/nccl/driver.h"
 #include "emulator/nccl/nccl_abi.h"
+#include "emulator/nccl/tuner_abi.h"
 
 namespace powerccl::emulated_nccl {
 
@@ -46,6 +47,8 @@ struct Task {
   size_t traffic_bytes;
   emulator::CollectiveTask wire;
   int channels = 1;
+  uint8_t algorithm = emulator::kRing;
+  uint8_t protocol = emulator::kSimple;
   uint64_t mask = 0;  // of event types
   void* group_api_handle = nullptr;
   void* api_handle = nullptr;
@@ -93,6 +96,9 @@ struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   int ranks = 1;
   int channels = 1;
   int warps = 1;
+  int min_ctas = kConfigUndefined, max_ctas = kConfigUndefined;
+  bool has_nvls = false;
+  bool has_ll128 = false;
   bool blocking = true;
   std::string name;
   std::atomic<bool> ready{false};
@@ -121,6 +127,9 @@ struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::mutex reductions_mutex;
   std::vector<powerccl::emulated_nccl::UserReduction> reductions;
 
+  void* tuner_context = nullptr;
+  bool tuned = false;  // holds a reference on the tuner
+  powerccl::emulated_nccl::TunerConstants tuner_constants{};
   void* profiler_context = nullptr;
   bool profiled = false;  // holds a reference on the plugin
   std::array<std::atomic<uint64_t>, 5> sequence{};

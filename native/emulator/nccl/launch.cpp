@@ -7,6 +7,7 @@
 
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
+#include "emulator/nccl/method.h"
 #include "emulator/nccl/profiler.h"
 
 namespace powerccl::emulated_nccl {
@@ -144,6 +145,7 @@ ncclResult_t launch(ncclComm* comm) {
   ncclResult_t result = ncclSuccess;
   if (!comm->colls.empty() || !comm->transfers.empty()) {
     const CurrentContext context(*comm->driver, comm->context);
+    result = choose_methods(comm);
     // NCCL launches what carries most first; equal ones stay in order, so ranks agree.
     std::stable_sort(comm->colls.begin(), comm->colls.end(),
                      [](const Task& a, const Task& b) { return a.traffic_bytes > b.traffic_bytes; });

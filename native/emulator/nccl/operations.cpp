@@ -157,7 +157,7 @@ ncclResult_t append_transfer(const Call& call, uint8_t pattern) {
   wire.kind = static_cast<uint8_t>(wire_kind(call.func));
   wire.type = static_cast<uint8_t>(call.type);
   wire.pattern = pattern;
-  wire.peer = call.root;
+  wire.peer = static_cast<int16_t>(call.root);
   wire.count = call.count;
   wire.input = wire.output = wire.scalar = {kNoAllocation, 0};
   ncclResult_t result = ncclSuccess;
@@ -182,7 +182,7 @@ ncclResult_t append_collective(const Call& call) {
   wire.kind = static_cast<uint8_t>(wire_kind(call.func));
   wire.type = static_cast<uint8_t>(call.type);
   wire.pattern = static_cast<uint8_t>(emulator::kNoPattern);
-  wire.peer = call.root;
+  wire.peer = static_cast<int16_t>(call.root);
   wire.count = call.count;
   wire.input = wire.output = {kNoAllocation, 0};
   ncclResult_t result = set_reduction(call, wire);
@@ -278,8 +278,8 @@ size_t type_bytes(ncclDataType_t type) {
 }
 
 int channels_for(const ncclComm* comm, size_t traffic_bytes) {
-  constexpr size_t kBytesPerChannel = 64 * 1024;
-  return static_cast<int>(std::clamp<size_t>(traffic_bytes / kBytesPerChannel, 1, static_cast<size_t>(comm->channels)));
+  return static_cast<int>(
+      emulator::default_channels(static_cast<double>(traffic_bytes), static_cast<uint32_t>(comm->channels)));
 }
 
 const char* func_name(Func func) {

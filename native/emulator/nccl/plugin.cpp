@@ -13,6 +13,7 @@
 
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
+#include "emulator/nccl/plugin_open.h"
 
 namespace powerccl::emulated_nccl {
 namespace {
@@ -49,33 +50,6 @@ int newest_abi_spoken() {
   return own;
 }
 
-bool starts_with(const std::string& text, const char* prefix) {
-  return text.compare(0, strlen(prefix), prefix) == 0;
-}
-bool ends_with(const std::string& text, const char* suffix) {
-  const size_t length = strlen(suffix);
-  return text.size() >= length && text.compare(text.size() - length, length, suffix) == 0;
-}
-
-void* open_one(const std::string& name) {
-  // NCCL compares the length of what was given, so that any leading part of the word counts too.
-  const bool in_program = strncasecmp(name.c_str(), "STATIC_PLUGIN", name.size()) == 0;
-  void* handle = dlopen(in_program ? nullptr : name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) info("PROFILER/Plugin: %s", dlerror());
-  return handle;
-}
-
-// The value as it stands, then libnccl-profiler-<value>.so where the value is neither a path nor a library's name.
-void* open_library(const char* value) {
-  const std::string asked = value ? value : "";
-  if (asked.empty()) return open_one("libnccl-profiler.so");
-  if (void* handle = open_one(asked)) return handle;
-  const bool path = asked.find('/') != std::string::npos;
-  const bool library_name = starts_with(asked, "lib") && ends_with(asked, ".so");
-  if (path || library_name) return nullptr;
-  return open_one("libnccl-profiler-" + asked + ".so");
-}
-
 void load() {
   status = Status::kFailed;
   const char* value = getenv("NCCL_PROFILER_PLUGIN");
@@ -84,7 +58,7 @@ void load() {
     if (strcasecmp(value, "none") == 0) return;
   }
   if (newest_abi_spoken() == 0) return;
-  library = open_library(value);
+  library = open_plugin("profiler", value);
   if (!library) return;
   for (int version = newest_abi_spoken(); version >= kOldestAbi; --version) {
     const std::string symbol = "ncclProfiler_v" + std::to_string(version);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/nccl/profiler.h"
 
+#include "emulator/nccl/method.h"
 #include "emulator/nccl/plugin.h"
 #include "emulator/nccl/progress.h"
 
@@ -32,12 +33,6 @@ const Task* first_masked(const Plan& plan) {
   return nullptr;
 }
 
-// The shape of the T4 and H200 machines' kernels: a ring of simple copies for what is large, the low-latency protocol
-// below.
-const char* protocol(const Task& task) {
-  return task.traffic_bytes <= 32 * 1024 ? "LL" : "SIMPLE";
-}
-
 void start_coll(Plan& plan, Task& task) {
   ncclComm* comm = plan.comm;
   if (task.mask & kCollMask) {
@@ -52,8 +47,8 @@ void start_coll(Plan& plan, Task& task) {
     coll.datatype = datatype_name(task.type);
     coll.channels = static_cast<uint8_t>(task.channels);
     coll.warps = static_cast<uint8_t>(comm->warps);
-    coll.algo = "RING";
-    coll.proto = protocol(task);
+    coll.algo = algorithm_name(task);
+    coll.proto = protocol_name(task);
     coll.parent_group = plan.group_handle;
     ProfilerPlugin::start(comm->profiler_context, &task.handle, descriptor);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators: joining, splitting, leaving, aborting, and telling ranks what happened to the others.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -78,16 +79,26 @@ void CollectiveEngine::answer_joined(const Comm& comm, uint32_t rank, ClientId c
   answer.rank = rank;
   answer.channels = engine_.platform().nccl_channels;
   answer.warps = engine_.platform().nccl_warps;
+  answer.multiprocessors = engine_.platform().multiprocessors;
+  answer.has_nvls = engine_.platform().tune.nvls_bandwidth > 0;
+  answer.has_ll128 = engine_.platform().tune.ll128;
   engine_.reply(client, request, kCollectiveOk, bytes_of(answer));
 }
 
-Comm& CollectiveEngine::create(std::vector<RankState> ranks, bool move_data, uint64_t hash) {
+Comm& CollectiveEngine::create(std::vector<RankState> ranks, bool move_data, uint64_t hash,
+                               const NcclSettings& settings) {
   auto comm = std::make_unique<Comm>();
   comm->id = next_comm_++;
   comm->hash = hash;
   comm->move_data = move_data;
   comm->ranks = std::move(ranks);
   comm->splits.resize(comm->ranks.size());
+  comm->settings = settings;
+  // With a seed the same jobs, one after the other, see the same noise.
+  comm->noise.seed(settings.seed != 0 ? settings.seed * 0x9e3779b97f4a7c15ull + comm->id : hash);
+  const TuningModel& model = engine_.platform().tune;
+  if ((settings.flags & NcclSettings::kTuned) || model.noise_always)
+    comm->run_factor = std::max(0.5, std::normal_distribution<double>(1, model.run_noise)(comm->noise));
   return *(comms_[comm->id] = std::move(comm));
 }
 
@@ -109,7 +120,7 @@ void CollectiveEngine::join(ClientId client, uint64_t request, const Join& asked
     refuse(client, request, kCollectiveInvalidUsage, text);
     return fail_join(key, kCollectiveInvalidUsage, text);
   }
-  pending.seats[asked.rank] = {client, request, asked.gpu};
+  pending.seats[asked.rank] = {client, request, asked.gpu, asked.settings};
   pending.move_data &= asked.move_data != 0;
   if (++pending.taken < pending.ranks) return;
 
@@ -128,7 +139,16 @@ void CollectiveEngine::join(ClientId client, uint64_t request, const Join& asked
     ranks[rank].client = complete.seats[rank].client;
     ranks[rank].gpu = complete.seats[rank].gpu;
   }
-  const Comm& comm = create(std::move(ranks), complete.move_data, mix(kHashSeed, bytes_of(asked.key)));
+  const NcclSettings& settings = complete.seats[0].settings;
+  const uint64_t hash = mix(kHashSeed, bytes_of(asked.key));
+  for (uint32_t rank = 1; rank < complete.ranks; ++rank) {
+    if (memcmp(&complete.seats[rank].settings, &settings, sizeof settings) == 0) continue;
+    fprintf(stderr,
+            "powerccl-emulator: ranks disagree: NCCL's variables of rank %u of communicator %016llx are not those of "
+            "rank 0, which count\n",
+            rank, static_cast<unsigned long long>(hash));
+  }
+  const Comm& comm = create(std::move(ranks), complete.move_data, hash, settings);
   for (uint32_t rank = 0; rank < complete.ranks; ++rank)
     answer_joined(comm, rank, complete.seats[rank].client, complete.seats[rank].request);
 }
@@ -195,7 +215,7 @@ void CollectiveEngine::match_split(Comm& comm) {
       ranks[i].gpu = comm.ranks[members[i]].gpu;
     }
     const uint64_t hash = mix(mix(mix(kHashSeed, bytes_of(comm.hash)), bytes_of(count)), bytes_of(color));
-    const Comm& child = create(std::move(ranks), comm.move_data, hash);
+    const Comm& child = create(std::move(ranks), comm.move_data, hash, comm.settings);
     for (size_t i = 0; i < members.size(); ++i)
       answer_joined(child, static_cast<uint32_t>(i), calls[members[i]].client, calls[members[i]].request);
   }

@@ -3,7 +3,10 @@
 #include "emulator/server/collective_engine.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+
+#include "emulator/server/tuning.h"
 
 namespace powerccl::emulator {
 namespace {
@@ -23,6 +26,14 @@ bool valid(const CollectiveTask& task, uint32_t ranks) {
          task.type <= static_cast<uint8_t>(DataType::kFloat8e5m2) &&
          task.reduction <= static_cast<uint8_t>(Reduction::kPreMulSum) && task.peer >= 0 &&
          static_cast<uint32_t>(task.peer) < ranks;
+}
+
+std::string method_name(const CollectiveTask& task) {
+  static constexpr const char* kAlgorithmNames[] = {"TREE", "RING", "?", "?", "NVLS", "?", "?", "?"};
+  static constexpr const char* kProtocolNames[] = {"LL", "LL128", "SIMPLE", "?"};
+  if (task.method == 0) return "the default";
+  return std::string(kAlgorithmNames[(task.method >> 4) & 7]) + "/" + kProtocolNames[task.method & 3] + " on " +
+         std::to_string(task.channels) + " channels";
 }
 
 }  // namespace
@@ -63,23 +74,32 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
 
   kernel->comm = comm;
   kernel->rank = plan.rank;
-  double largest = 0;
+  double largest = 0, power = 1;
   for (const CollectiveTask& task : kernel->tasks) {
     if (!is_transfer(task)) {
-      largest = std::max(largest, operation_bytes(task, comm->size()));
+      const double bytes = operation_bytes(task, comm->size());
+      if (bytes <= largest) continue;
+      largest = bytes;
+      const Pattern pattern = step_pattern(task);
+      power =
+          power_factor(engine_.platform(), method_of(engine_.platform(), pattern, bytes, task.method, task.channels),
+                       default_method(engine_.platform(), pattern, bytes));
       continue;
     }
     const bool send = task.kind == static_cast<uint8_t>(TaskKind::kSend);
     (send ? kernel->send_bytes : kernel->receive_bytes) += task_bytes(task);
     if (static_cast<uint32_t>(task.peer) != plan.rank) ++(send ? kernel->sends : kernel->receives);
   }
-  largest = std::max({largest, kernel->send_bytes, kernel->receive_bytes});
+  if (const double transferred = std::max(kernel->send_bytes, kernel->receive_bytes); transferred > largest) {
+    largest = transferred;
+    power = 1;
+  }
 
   RankKernel& entered = *kernel;
   kernels_[arrival.op] = std::move(kernel);
   state.kernels.push_back(&entered);
   // Alone in its communicator a rank only copies: no kernel of NCCL's runs.
-  if (comm->size() > 1) engine_.start(arrival.op, largest);
+  if (comm->size() > 1) engine_.start(arrival.op, largest, power);
   advance(entered);
 }
 
@@ -107,12 +127,32 @@ void CollectiveEngine::enter_step(RankKernel& kernel) {
   }
   if (const std::string why = disagreement(*step, kernel); !why.empty())
     return break_comm(comm, kCollectiveInvalidUsage, why);
+  check_method(*step, kernel);
   task_event(kernel, CommEventKind::kTaskStarted, kernel.next_task);
   step->kernels[kernel.rank] = &kernel;
-  if (++step->arrived == comm.size())
-    start_step_flow(comm, *step);
-  else
+  if (++step->arrived < comm.size())
     tell_of_missing(comm);
+  else if (!step->stuck)
+    start_step_flow(comm, *step);
+}
+
+// NCCL does not notice: its kernels wait for each other for ever. So do these, but the log says why.
+void CollectiveEngine::check_method(Step& step, const RankKernel& kernel) const {
+  const Comm& comm = *kernel.comm;
+  if (comm.size() == 1) return;
+  if (comm.settings.flags & NcclSettings::kHangs) step.stuck = true;
+  const auto other =
+      std::find_if(step.kernels.begin(), step.kernels.end(), [](const RankKernel* k) { return k != nullptr; });
+  if (step.stuck || other == step.kernels.end()) return;
+  const CollectiveTask& a = (*other)->tasks[(*other)->next_task];
+  const CollectiveTask& b = kernel.tasks[kernel.next_task];
+  if (a.method == b.method && a.channels == b.channels) return;
+  step.stuck = true;
+  fprintf(stderr,
+          "powerccl-emulator: ranks disagree: operation %llu of communicator %016llx, %s, rank %u runs %s, rank %u %s; "
+          "it hangs, as it would in NCCL\n",
+          static_cast<unsigned long long>(step.index), static_cast<unsigned long long>(comm.hash), kind_name(a.kind),
+          (*other)->rank, method_name(a).c_str(), kernel.rank, method_name(b).c_str());
 }
 
 std::string CollectiveEngine::disagreement(const Step& step, const RankKernel& kernel) const {

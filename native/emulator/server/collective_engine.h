@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct Step {
   std::vector<RankKernel*> kernels;  // by rank; null: not arrived
   size_t arrived = 0;
   Flow* flow = nullptr;
+  bool stuck = false;  // it never starts: the ranks run different algorithms, or it was asked to hang
 };
 
 struct Transfer {
@@ -85,6 +87,9 @@ struct Comm {
   uint64_t id = 0;
   uint64_t hash = 0;
   bool move_data = true;
+  NcclSettings settings{};
+  double run_factor = 1;  // of time, drawn once
+  std::mt19937_64 noise;
   int32_t broken = 0;  // a kCollective* code: every operation ends at once with it
   std::vector<RankState> ranks;
   std::map<uint64_t, std::unique_ptr<Step>> steps;
@@ -108,6 +113,7 @@ struct Comm {
 
 double task_bytes(const CollectiveTask& task);
 double operation_bytes(const CollectiveTask& task, uint32_t ranks);  // NCCL tests' size of a collective
+Pattern step_pattern(const CollectiveTask& task);
 
 class CollectiveEngine : public CollectiveHandler {
  public:
@@ -129,6 +135,7 @@ class CollectiveEngine : public CollectiveHandler {
       ClientId client = 0;
       uint64_t request = 0;  // 0: free
       uint32_t gpu = 0;
+      NcclSettings settings{};
     };
     std::vector<Seat> seats;
     uint32_t taken = 0;
@@ -144,7 +151,7 @@ class CollectiveEngine : public CollectiveHandler {
   void leave(Comm& comm, uint32_t rank);
   void abort_rank(Comm& comm, uint32_t rank);
   void poll(Comm& comm, uint32_t rank, uint64_t request);
-  Comm& create(std::vector<RankState> ranks, bool move_data, uint64_t hash);
+  Comm& create(std::vector<RankState> ranks, bool move_data, uint64_t hash, const NcclSettings& settings);
   void answer_joined(const Comm& comm, uint32_t rank, ClientId client, uint64_t request);
   void refuse(ClientId client, uint64_t request, int32_t error, const std::string& text);
   Comm* find(uint64_t id);
@@ -163,6 +170,7 @@ class CollectiveEngine : public CollectiveHandler {
   void cancel(RankKernel& kernel, int32_t result);
   void drop(RankKernel& kernel);  // takes it out of steps, channels and flows
   std::string disagreement(const Step& step, const RankKernel& kernel) const;
+  void check_method(Step& step, const RankKernel& kernel) const;  // may make the step stick
   void step_done(Step& step);
   void transfer_done(const Transfer& transfer);
   void match(Comm& comm, uint32_t source, uint32_t target);
@@ -175,6 +183,7 @@ class CollectiveEngine : public CollectiveHandler {
   void part_done(uint64_t flow);
   void cancel_flow(Flow& flow);
   double share(const Flow& flow) const;
+  double noise(Comm& comm) const;  // a factor of time for the next flow
   void load_changed(const Flow& flow, int by);
 
   // collective_data.cpp: bytes

@@ -3,25 +3,11 @@
 #include <algorithm>
 
 #include "emulator/server/collective_engine.h"
+#include "emulator/server/tuning.h"
 
 namespace powerccl::emulator {
 
 namespace {
-
-Pattern step_pattern(const CollectiveTask& task) {
-  switch (static_cast<TaskKind>(task.kind)) {
-    case TaskKind::kBroadcast:
-      return Pattern::kBroadcast;
-    case TaskKind::kReduce:
-      return Pattern::kReduce;
-    case TaskKind::kAllGather:
-      return Pattern::kAllGather;
-    case TaskKind::kReduceScatter:
-      return Pattern::kReduceScatter;
-    default:
-      return Pattern::kAllReduce;
-  }
-}
 
 // What a rank's group of sends and receives looks like, unless the caller named it.
 Pattern shape(const RankKernel& kernel, size_t task) {
@@ -53,6 +39,28 @@ Curve transfer_curve(const Transfer& transfer) {
 }
 
 }  // namespace
+
+Pattern step_pattern(const CollectiveTask& task) {
+  switch (static_cast<TaskKind>(task.kind)) {
+    case TaskKind::kBroadcast:
+      return Pattern::kBroadcast;
+    case TaskKind::kReduce:
+      return Pattern::kReduce;
+    case TaskKind::kAllGather:
+      return Pattern::kAllGather;
+    case TaskKind::kReduceScatter:
+      return Pattern::kReduceScatter;
+    default:
+      return Pattern::kAllReduce;
+  }
+}
+
+// Run to run by the communicator's draw, and around it from one operation to the next.
+double CollectiveEngine::noise(Comm& comm) const {
+  const TuningModel& model = engine_.platform().tune;
+  if (!(comm.settings.flags & NcclSettings::kTuned) && !model.noise_always) return 1;
+  return comm.run_factor * std::max(0.5, std::normal_distribution<double>(1, model.op_noise)(comm.noise));
+}
 
 // How many flows a flow has to share its narrowest point with, itself included.
 double CollectiveEngine::share(const Flow& flow) const {
@@ -107,11 +115,14 @@ void CollectiveEngine::start_step_flow(Comm& comm, Step& step) {
   } else {
     load_changed(flow, +1);
     const Pattern pattern = step_pattern(task);
+    const Method method = method_of(platform, pattern, bytes, task.method, task.channels);
     flow.work = engine_.start_work(
         flow.gpus, 1.0,
-        [this, id, pattern, bytes, ranks](std::span<const double> clocks_mhz) {
+        [this, id, pattern, bytes, ranks, method, settings = comm.settings,
+         factor = noise(comm)](std::span<const double> clocks_mhz) {
           const double slowest = *std::min_element(clocks_mhz.begin(), clocks_mhz.end());
-          return 1.0 / (engine_.platform().collective_ns(pattern, bytes, slowest, ranks) * share(*flows_.at(id)));
+          const double ns = tuned_ns(engine_.platform(), pattern, bytes, slowest, ranks, method, settings) * factor;
+          return 1.0 / (ns * share(*flows_.at(id)));
         },
         [this, id](Time) { work_done(id); });
   }
@@ -144,10 +155,11 @@ void CollectiveEngine::start_transfer_flow(Comm& comm, const Transfer& transfer)
       load_changed(flow, +1);
       flow.work = engine_.start_work(
           flow.gpus, bytes,
-          [this, id, curve, ranks](std::span<const double> clocks_mhz) {
+          [this, id, curve, ranks, factor = transfer_factor(platform, curve.bytes, ranks, comm.settings) / noise(comm)](
+              std::span<const double> clocks_mhz) {
             const double slowest = *std::min_element(clocks_mhz.begin(), clocks_mhz.end());
             // GB/s is bytes per ns.
-            return engine_.platform().bus_bandwidth_gbs(curve.pattern, curve.bytes, slowest, ranks) /
+            return engine_.platform().bus_bandwidth_gbs(curve.pattern, curve.bytes, slowest, ranks) * factor /
                    share(*flows_.at(id));
           },
           [this, id](Time) { work_done(id); });

@@ -49,8 +49,8 @@ Gpu& Engine::gpu(uint32_t index) {
   return parts_->clockwork.gpu(index);
 }
 
-void Engine::start(OpId op, double bytes) {
-  parts_->streams.start_collective(op, bytes);
+void Engine::start(OpId op, double bytes, double power) {
+  parts_->streams.start_collective(op, bytes, power);
 }
 
 void Engine::finish(OpId op, int32_t result) {

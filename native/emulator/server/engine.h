@@ -31,8 +31,9 @@ class Engine {
   // ---- For the collective engine.
   Time now() const;
   const Platform& platform() const;
-  // The op's kernel is on the GPU from now: the start is published and the GPU draws communication power for `bytes`.
-  void start(OpId op, double bytes);
+  // The op's kernel is on the GPU from now: the start is published and the GPU draws communication power for `bytes`,
+  // times `power`.
+  void start(OpId op, double bytes, double power = 1);
   // The op is over; its stream goes on. `result` is published in the op's slot (0: fine). Without start() it counts as
   // started now. Unknown ids are ignored.
   void finish(OpId op, int32_t result = 0);

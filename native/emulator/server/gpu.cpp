@@ -34,9 +34,9 @@ Gpu::Gpu(const Platform& platform, int64_t start)
   energy_.latched_before = energy_.latched - energy_.rate * static_cast<double>(period_ns(platform));
 }
 
-void Gpu::communication_stopped(double bytes) {
-  auto found = communicating_bytes_.find(bytes);
-  if (found != communicating_bytes_.end()) communicating_bytes_.erase(found);
+void Gpu::communication_stopped(double bytes, double scale) {
+  auto found = communications_.find({bytes, scale});
+  if (found != communications_.end()) communications_.erase(found);
 }
 
 void Gpu::wake() {
@@ -58,7 +58,8 @@ double Gpu::watts_at(double clock_mhz, bool computes) const {
   const double leakage_w = p.leakage_w_per_kv * p.volts(clock_mhz) * (temperature_c_ - p.leakage_reference_c);
   double watts = p.static_w + leakage_w + p.tree_w * fv2;
   if (computes) watts += p.compute_w * fv2;
-  if (!communicating_bytes_.empty()) watts += p.communication_w(*communicating_bytes_.rbegin(), clock_mhz);
+  if (!communications_.empty())
+    watts += p.communication_w(communications_.rbegin()->first, clock_mhz) * communications_.rbegin()->second;
   return std::max(watts, p.idle_p8_w);
 }
 
@@ -107,7 +108,7 @@ void Gpu::settle(int64_t now) {
 
 bool Gpu::update() {
   const Platform& p = *platform_;
-  const bool active = kernels_ > 0 || !communicating_bytes_.empty();
+  const bool active = kernels_ > 0 || !communications_.empty();
   if (active) {
     asleep_ = false;
     idle_since_ = settled_;
@@ -124,7 +125,7 @@ bool Gpu::update() {
 bool Gpu::tick(int64_t now) {
   settle(now);
   const Platform& p = *platform_;
-  const bool active = kernels_ > 0 || !communicating_bytes_.empty();
+  const bool active = kernels_ > 0 || !communications_.empty();
   if (!active && static_cast<double>(now - idle_since_) >= p.idle_drop_ms * kNsPerMs) asleep_ = true;
   const bool locked = locked_max_mhz_ != 0 && locked_max_mhz_ <= cap_mhz_;
   const double limit_w = p.power_limit_w - p.governor_slow_gain * std::max(0.0, slow_w_ - p.power_limit_w);

@@ -8,6 +8,7 @@
 #define POWERCCL_EMULATOR_GPU_H
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "emulator/protocol.h"
 #include "emulator/server/platform.h"
@@ -23,15 +24,16 @@ class Gpu {
   double temperature_c() const { return temperature_c_; }
   double energy_uj() const { return energy_.value; }  // at the last settle()
   uint32_t kernels() const { return kernels_; }
-  bool communicating() const { return !communicating_bytes_.empty(); }
+  bool communicating() const { return !communications_.empty(); }
   bool asleep() const { return asleep_; }
 
   void settle(int64_t now);
   // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
   void kernel_started() { ++kernels_; }
   void kernel_stopped() { --kernels_; }
-  void communication_started(double bytes) { communicating_bytes_.insert(bytes); }
-  void communication_stopped(double bytes);
+  // `scale`: of the power that so many bytes add.
+  void communication_started(double bytes, double scale = 1) { communications_.insert({bytes, scale}); }
+  void communication_stopped(double bytes, double scale = 1);
   void wake();                                    // a context came up: out of P8 for a while
   void lock(uint32_t min_mhz, uint32_t max_mhz);  // 0, 0: unlocked
   bool update();
@@ -61,7 +63,7 @@ class Gpu {
   uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
   bool asleep_ = true;
   bool capped_ = false;
-  std::multiset<double> communicating_bytes_;  // bytes of each operation on the GPU
+  std::multiset<std::pair<double, double>> communications_;  // bytes and scale of each operation on the GPU
   Integral energy_{};
   Integral busy_{};
 };

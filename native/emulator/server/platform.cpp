@@ -28,19 +28,6 @@ double interpolate(const Line& line, double x, double otherwise) {
   return line.back().second;
 }
 
-double at_size(const SizeCurve& curve, double bytes, double otherwise) {
-  if (curve.empty()) return otherwise;
-  if (bytes <= curve.front().first) return curve.front().second;
-  for (size_t i = 1; i < curve.size(); ++i) {
-    if (bytes <= curve[i].first) {
-      const double from = std::log2(curve[i - 1].first);
-      const double share = (std::log2(bytes) - from) / (std::log2(curve[i].first) - from);
-      return curve[i - 1].second + share * (curve[i].second - curve[i - 1].second);
-    }
-  }
-  return curve.back().second;
-}
-
 // Straight between the points on logarithmic axes both: with bandwidth at most proportional to size no larger operation
 // is faster than a smaller one.
 double power_law(const SizeCurve& curve, double bytes) {
@@ -169,6 +156,55 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   flag("may_set_clocks", p.may_set_clocks);
 }
 
+void add_tuning(std::map<std::string, Setter>& keys, TuningModel& t) {
+  auto real = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field >= 0;
+    };
+  };
+  auto above_0 = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field > 0;
+    };
+  };
+  auto share = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field >= 0 && field <= 1;
+    };
+  };
+  auto flag = [&](const char* key, bool& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      field = text == "1";
+      return text == "0" || text == "1";
+    };
+  };
+  share("latency_share", t.latency_share);
+  above_0("ll_latency", t.ll_latency);
+  above_0("ll128_latency", t.ll128_latency);
+  above_0("tree_latency", t.tree_latency);
+  above_0("nvls_latency", t.nvls_latency);
+  above_0("ll_bandwidth", t.ll_bandwidth);
+  above_0("ll128_bandwidth", t.ll128_bandwidth);
+  above_0("tree_bandwidth", t.tree_bandwidth);
+  real("nvls_bandwidth", t.nvls_bandwidth);
+  flag("ll128", t.ll128);
+  real("channel_latency", t.channel_latency);
+  share("channel_power", t.channel_power);
+  real("threads_exponent", t.threads_exponent);
+  share("buffer_gain", t.buffer_gain);
+  real("buffer_fill", t.buffer_fill);
+  real("socket_workers_exponent", t.socket_workers_exponent);
+  real("socket_gain", t.socket_gain);
+  real("socket_contention", t.socket_contention);
+  real("socket_latency", t.socket_latency);
+  above_0("p2p_disabled", t.p2p_disabled);
+  above_0("shm_disabled", t.shm_disabled);
+  share("run_noise", t.run_noise);
+  share("op_noise", t.op_noise);
+  flag("noise_always", t.noise_always);
+  keys["tune.channel_half"] = [&t](const std::string& text) { return parse_curve(text, true, t.channel_half); };
+}
+
 void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
   keys["voltage_v"] = [&p](const std::string& text) { return parse_curve(text, false, p.voltage_v); };
   keys["comm_w"] = [&p](const std::string& text) { return parse_curve(text, true, p.comm_w); };
@@ -251,6 +287,7 @@ const char* missing(const Platform& p) {
       p.governor_slow_ms <= 0)
     return "a period or time constant is 0";
   if (p.copy_host_gbs <= 0 || p.copy_device_gbs <= 0) return "copy_*_gbs must be above 0";
+  if (p.tune.buffer_gain > 0.24) return "tune.buffer_gain must be below 0.25: four halvings take it away four times";
   for (const PatternModel& model : p.patterns) {
     if (model.bandwidth_gbs.empty()) return "a pattern has no bandwidth_gbs";
     for (const auto& point : model.bandwidth_gbs)
@@ -260,6 +297,19 @@ const char* missing(const Platform& p) {
 }
 
 }  // namespace
+
+double at_size(const SizeCurve& curve, double bytes, double otherwise) {
+  if (curve.empty()) return otherwise;
+  if (bytes <= curve.front().first) return curve.front().second;
+  for (size_t i = 1; i < curve.size(); ++i) {
+    if (bytes <= curve[i].first) {
+      const double from = std::log2(curve[i - 1].first);
+      const double share = (std::log2(bytes) - from) / (std::log2(curve[i].first) - from);
+      return curve[i - 1].second + share * (curve[i].second - curve[i - 1].second);
+    }
+  }
+  return curve.back().second;
+}
 
 const char* pattern_name(Pattern pattern) {
   return kPatternNames[static_cast<size_t>(pattern)];
@@ -335,6 +385,7 @@ std::optional<Platform> read_platform(const std::string& path, std::string& erro
   add_texts(keys, p);
   add_numbers(keys, p);
   add_curves(keys, p);
+  add_tuning(keys, p.tune);
   // Each key once: the file's lines and the changes take from lists of their own.
   std::map<std::string, Setter> unchanged = keys;
   std::string line;

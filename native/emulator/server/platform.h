@@ -42,6 +42,30 @@ struct PatternModel {
   double base_latency_us = 10;  // no operation is shorter
 };
 
+// How NCCL's variables and a tuner's choices change a collective's time and power (server/tuning.cpp has the formula).
+// Everything is relative to NCCL's default, for which the factor is exactly 1.
+struct TuningModel {
+  double latency_share = 0.8;  // of the time at the bandwidth curve's first point: what does not shrink with bandwidth
+  double ll_latency = 0.65, ll128_latency = 0.8, tree_latency = 0.85, nvls_latency = 1.05;  // beside Simple and Ring
+  double ll_bandwidth = 0.5, ll128_bandwidth = 0.92, tree_bandwidth = 0.8;
+  double nvls_bandwidth = 0;           // 0: the platform has no NVLS
+  bool ll128 = true;                   // enabled without NCCL_PROTO
+  SizeCurve channel_half;              // channels with which half of the most bandwidth is reached; empty: no matter
+  double channel_latency = 0;          // added share of latency for each doubling of channels
+  double channel_power = 0;            // share of communication's power that goes with the number of channels
+  double threads_exponent = 0;         // bandwidth ~ threads^this
+  double buffer_gain = 0;              // added share of bandwidth for each doubling of the buffer
+  double buffer_fill = 0;              // lost share when a channel's part of the data is one step of its buffer
+  double socket_workers_exponent = 0;  // bandwidth ~ (channels x threads)^this; 0: no sockets here
+  double socket_gain = 0;              // most that many sockets a thread add to one
+  double socket_contention = 0;        // channels x threads at which the host's CPUs halve the bandwidth
+  double socket_latency = 0;           // added share of latency for each doubling of sockets
+  double p2p_disabled = 1,
+         shm_disabled = 1;  // bandwidth without NVLink or PCIe peer access, then without shared memory
+  double run_noise = 0.025, op_noise = 0.01;  // standard deviations, of a communicator and of an operation
+  bool noise_always = false;                  // also where no variable is set
+};
+
 struct Platform {
   std::string name;      // "t4x8"
   std::string gpu_name;  // as NVML prints it
@@ -88,6 +112,7 @@ struct Platform {
   uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins are told
 
   std::array<PatternModel, kPatterns> patterns;
+  TuningModel tune;
 
   // Bus bandwidth in GB/s (10^9 bytes) that NCCL tests would print for an operation of `bytes` (NCCL tests' size).
   // Bus bandwidth is what does not depend on the number of ranks, and here it does not.
@@ -101,6 +126,8 @@ struct Platform {
   double snap_mhz(double clock_mhz) const;  // to a step, downwards, within the range
 };
 
+// The curve's value at a size; `otherwise` where it is empty.
+double at_size(const SizeCurve& curve, double bytes, double otherwise);
 // bus bandwidth = factor * size / time
 double bus_factor(Pattern pattern, uint32_t nranks);
 

@@ -304,14 +304,15 @@ OpSlot* Streams::op_slot(const Stream& stream, const std::vector<std::byte>& mes
   return op < kMaxOps ? &clients_[stream.client]->ops[op] : nullptr;
 }
 
-void Streams::start_collective(OpId op, double bytes) {
+void Streams::start_collective(OpId op, double bytes, double power) {
   const auto found = collectives_.find(op);
   if (found == collectives_.end() || found->second.started) return;
   RunningCollective& running = found->second;
   running.started = true;
   running.bytes = bytes;
+  running.power = power;
   const Stream& stream = streams_.at(running.stream);
-  clockwork_.change_gpu(stream.gpu, [bytes](Gpu& gpu) { gpu.communication_started(bytes); });
+  clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_started(bytes, power); });
   OpSlot* slot = op_slot(stream, running.message);
   if (slot == nullptr) return;
   slot->started_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -328,7 +329,7 @@ void Streams::finish_collective(OpId op, int32_t result) {
   collectives_.erase(found);
   const Key key = running.stream;
   Stream& stream = streams_.at(key);
-  clockwork_.change_gpu(stream.gpu, [&](Gpu& gpu) { gpu.communication_stopped(running.bytes); });
+  clockwork_.change_gpu(stream.gpu, [&](Gpu& gpu) { gpu.communication_stopped(running.bytes, running.power); });
   stream.collective = 0;
   if (OpSlot* slot = op_slot(stream, running.message)) {
     slot->stopped_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -360,9 +361,9 @@ void Streams::remove_client(ClientId client) {
     }
     const auto found = collectives_.find(stream.collective);
     if (found != collectives_.end()) {
-      const double bytes = found->second.bytes;
+      const double bytes = found->second.bytes, power = found->second.power;
       if (found->second.started) {
-        clockwork_.change_gpu(stream.gpu, [bytes](Gpu& gpu) { gpu.communication_stopped(bytes); });
+        clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(bytes, power); });
       }
       withdrawn.emplace_back(found->first, std::move(found->second));
       collectives_.erase(found);

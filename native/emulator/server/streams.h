@@ -26,7 +26,7 @@ class Streams {
   // A message at its place in model time. Unsound ones are dropped.
   void process(ClientId client, std::vector<std::byte> message);
 
-  void start_collective(OpId op, double bytes);
+  void start_collective(OpId op, double bytes, double power = 1);
   void finish_collective(OpId op, int32_t result);
 
  private:
@@ -54,6 +54,7 @@ class Streams {
     Key stream = 0;
     std::vector<std::byte> message;
     double bytes = 0;
+    double power = 1;  // of what so many bytes draw
     bool started = false;
   };
   struct Waiter {

@@ -104,7 +104,7 @@ class Model : public Outside {
     made.kind = static_cast<uint8_t>(kind);
     made.type = static_cast<uint8_t>(type);
     made.pattern = kNoPattern;
-    made.peer = peer;
+    made.peer = static_cast<int16_t>(peer);
     made.count = count;
     made.input = made.output = made.scalar = {kNoAllocation, 0};
     return made;

@@ -38,7 +38,7 @@ void point(int descriptor, const std::string& path) {
 
 }  // namespace
 
-Emulation::Emulation() {
+Emulation::Emulation(const std::string& platform) {
   char name[] = "/tmp/powerccl-nccl-XXXXXX";
   folder_ = mkdtemp(name);
   socket_ = folder_ + "/socket";
@@ -48,7 +48,8 @@ Emulation::Emulation() {
   if (server_ == 0) {
     dup2(input[0], STDIN_FILENO);
     dup2(ready[1], STDOUT_FILENO);
-    execl(POWERCCL_TEST_SERVER, "powerccl-emulator", "--platform", POWERCCL_TEST_PLATFORM, "--socket", socket_.c_str(),
+    point(STDERR_FILENO, folder_ + "/server.err");
+    execl(POWERCCL_TEST_SERVER, "powerccl-emulator", "--platform", platform.c_str(), "--socket", socket_.c_str(),
           nullptr);
     _exit(127);
   }
@@ -70,7 +71,12 @@ Emulation::~Emulation() {
     waitpid(server_, &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the emulated server ended with status " << status;
   }
+  if (::testing::Test::HasFailure()) fputs(server_log().c_str(), stderr);
   std::filesystem::remove_all(folder_);
+}
+
+std::string Emulation::server_log() const {
+  return read_file(folder_ + "/server.err");
 }
 
 void Emulation::kill_server() {
@@ -90,6 +96,7 @@ void Emulation::start(const std::string& scenario, int ranks, const Environment&
       setenv("LD_LIBRARY_PATH", POWERCCL_TEST_LIBRARIES, 1);
       setenv("TSAN_OPTIONS", "suppressions=" POWERCCL_TEST_FOLDER "/tsan.supp", 1);
       unsetenv("NCCL_PROFILER_PLUGIN");
+      unsetenv("NCCL_TUNER_PLUGIN");
       for (const auto& [variable, value] : environment) setenv(variable.c_str(), value.c_str(), 1);
       point(STDOUT_FILENO, log_of(folder_, jobs_, static_cast<size_t>(rank), "out"));
       point(STDERR_FILENO, log_of(folder_, jobs_, static_cast<size_t>(rank), "err"));

@@ -17,7 +17,7 @@ struct Finished {
 
 class Emulation {
  public:
-  Emulation();
+  explicit Emulation(const std::string& platform = POWERCCL_TEST_PLATFORM);
   ~Emulation();
   Emulation(const Emulation&) = delete;
   Emulation& operator=(const Emulation&) = delete;
@@ -33,6 +33,7 @@ class Emulation {
   }
   // What rank `rank` has written to its standard output so far.
   std::string output_of(int rank) const;
+  std::string server_log() const;  // its standard error so far
   void kill_server();
   const std::string& folder() const { return folder_; }
 

@@ -87,5 +87,6 @@ struct NamedScenario {
 std::vector<NamedScenario> data_scenarios();
 std::vector<NamedScenario> life_scenarios();
 std::vector<NamedScenario> call_scenarios();
+std::vector<NamedScenario> tuned_scenarios();
 
 #endif

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   rank_number = job.rank;
   memset(job.id.internal, 0, sizeof job.id.internal);
   strncpy(job.id.internal, argv[4], sizeof job.id.internal - 1);
-  for (const auto& group : {data_scenarios(), life_scenarios(), call_scenarios()}) {
+  for (const auto& group : {data_scenarios(), life_scenarios(), call_scenarios(), tuned_scenarios()}) {
     for (const NamedScenario& scenario : group) {
       if (strcmp(scenario.name, argv[1]) != 0) continue;
       scenario.run(job);
