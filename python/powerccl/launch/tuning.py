@@ -26,7 +26,7 @@ from powerccl.tuning.confirm import Candidate, confirm
 from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
-from powerccl.tuning.rule_search import rules_for, search_rules
+from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
 from powerccl.tuning.space import LINKS, Configuration, Machine, make_space
 from powerccl.tuning.study import Limits, Outcome, Study
@@ -38,6 +38,7 @@ from powerccl.tuning.workload import Workload
 SEARCH_SHARE, NARROWED_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.4, 0.2, 0.1, 0.15
 WIDE_SHARE_OF_TRIALS = 0.6
 ENERGY_FROM_S = 30.0  # in a shorter search, energy is only measured where it is the objective
+FINALISTS = 2
 LEAST_GAIN = 0.01  # of an interval's better end; what gains less is not worth a variable
 
 
@@ -155,7 +156,9 @@ class Tuning:
         result.trials_per_minute = (len(outcomes) - servers) / spent * 60 if spent > 0 else 0.0
         if asked.narrow:
             result.importances = importances(self.space, [o for o in outcomes if o.stage != "narrowed"]) or found
-        self._prove(result, study.simplest, lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds))
+        self._prove(
+            result, _finalists(study), lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds)
+        )
         result.seconds = time.monotonic() - self._began
         result.communicators, result.servers = self.bench.opened, self.bench.servers
         result.communicator_s = (self.bench.opening_s + self.bench.closing_s) / max(self.bench.opened, 1)
@@ -199,15 +202,13 @@ class Tuning:
 
     # ---- proof
 
-    def _prove(self, result: Found, simplest: Configuration | None, told: Callable[[str], None]) -> None:
+    def _prove(self, result: Found, finalists: list[Configuration], told: Callable[[str], None]) -> None:
         """Fill in what is confirmed: first rules under the best variables, then all of it against the defaults."""
-        asked, best = self.asked, result.best
-        if best is None:
-            return
+        asked = self.asked
         defaults = self.space.mend({})
-        variables = dict(simplest or best.configuration) if best.value < 1 else defaults
+        variables = finalists[0] if finalists else defaults
         cases = asked.workload.cases
-        candidates = [Candidate(variables)] if variables != defaults else []
+        candidates = [Candidate(each) for each in finalists]
         if asked.rules:
             # Rules say these two per size; as variables they would hold for all.
             free = {name: value for name, value in variables.items() if name not in ("NCCL_ALGO", "NCCL_PROTO")}
@@ -294,6 +295,16 @@ class Tuning:
         )
 
 
+def _finalists(study: Study) -> list[Configuration]:
+    """What is put to the proof: the best, made simple, and the next best; none that is not better than the defaults."""
+    ahead = [each for each in study.leaders()[:FINALISTS] if each.stage != "defaults" and each.value < 1]
+    found: list[Configuration] = []
+    for each in [study.simplest if ahead else None, *(outcome.configuration for outcome in ahead)]:
+        if each and each not in found:
+            found.append(each)
+    return found
+
+
 def _without_losers(winner: Candidate) -> tuple[Configuration, list[Rule]]:
     """What to apply: without rules for sizes that did not gain, where no variables are part of it."""
     if winner.variables:
@@ -331,6 +342,10 @@ def parse_links(text: str) -> tuple[str, ...]:
     return found
 
 
+def _words(choice: Choice | None) -> str:
+    return "NCCL's" if choice is None else f"{choice[0]},{choice[1]},{choice[2]}"
+
+
 def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
     """Everything about the search as JSON, for other programs. Raises OSError."""
     path = folder / "result.json"
@@ -344,6 +359,14 @@ def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
         "space": {p.name: list(p.choices) for p in found.space.parameters},
         "left_out": found.space.left_out,
         "importances": found.importances,
+        "rules": [
+            {
+                "case": each.case.key,
+                "tried": {_words(choice): [sample.time_us for sample in each.found[choice]] for choice in each.found},
+                "failed": {_words(choice): why for choice, why in each.failed.items()},
+            }
+            for each in found.rule_searches
+        ],
         "outcomes": found.outcomes,
         "front": [outcome.number for outcome in found.front],
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from powerccl.tuning.tuned import Confirmed
     from powerccl.tuning.workload import Workload
 
-BAR = 30
+BAR = 24
 MOST_IMPORTANCES = 8
 
 
@@ -150,12 +150,15 @@ def _print_importances(console: Console, found: Sequence[Importance]) -> None:
     console.print()
     console.print(Text("what matters: share of the variation of the objective", style="dim"))
     table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold", max_width=32)
+    for _ in range(3):
+        table.add_column(no_wrap=True)
     most = max(each.share for each in shown)
     for each in shown:
         bar = "█" * max(1, round(BAR * each.share / most))
         best = ""
         if len(each.names) == 1:
-            best = f"best {each.best or 'default'} ({100 * each.gain:+.0f} % expected)"
+            best = f"{each.best or 'default'} is best, {100 * each.gain:+.0f} %"
         table.add_row(" x ".join(each.names), percent(each.share * 100), Text(bar, style=COMMUNICATION), best)
     console.print(table)
 

@@ -13,6 +13,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 
 MOST_ROUNDS = 6
+ENOUGH_ROUNDS = 3  # of one that is not ahead by then: whether it is a little behind is not worth more
 CONFIDENCE = 0.95
 LEAST_SPREAD = 0.003  # of a round: nothing measures better than that
 FIRST_SPREAD = 0.02  # taken before any configuration has two rounds
@@ -61,6 +62,17 @@ def compare(challenger: Entrant, champion: Entrant, spread: float, confidence: f
     if abs(difference) <= width:
         return 0
     return -1 if difference < 0 else 1
+
+
+def goes_on(challenger: Entrant, champion: Entrant | None, spread: float) -> bool:
+    """Whether another round may still make it the champion, or shows that it is none."""
+    rounds = len(challenger.rounds)
+    if champion is None or rounds >= MOST_ROUNDS:
+        return False
+    verdict = compare(challenger, champion, spread)
+    if verdict:
+        return verdict < 0 and rounds < 2  # better twice over: one lucky communicator would not have been
+    return rounds < ENOUGH_ROUNDS or challenger.value < champion.value
 
 
 def hopeless(value: float, champion: Entrant, spread: float) -> bool:

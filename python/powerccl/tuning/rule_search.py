@@ -129,8 +129,7 @@ def rule_of(case: Case, choice: Choice, machine: Machine, low: int | None = None
         algorithm=algorithm,
         protocol=protocol,
         channels=channels,
-        nodes=machine.nodes,
-        ranks=machine.ranks,
+        ranks=machine.ranks,  # and any number of nodes: without shared memory NCCL takes each rank of a host for one
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerccl.errors import PowercclError
 from powerccl.tuning.objective import Costs, Objective, relative
-from powerccl.tuning.racing import MOST_ROUNDS, Entrant, Spread, compare, hopeless
+from powerccl.tuning.racing import Entrant, Spread, goes_on, hopeless
 from powerccl.tuning.space import UNSET, Configuration, Space
 from powerccl.tuning.trials import Bench, TrialFailedError
 from powerccl.tuning.workload import Case
@@ -109,9 +109,17 @@ class Study:
         return [_outcome(t) for t in trials if t.state.is_finished() and not t.user_attrs.get("again")]
 
     def best(self) -> Outcome | None:
-        """The best trial that was measured to its end."""
-        done = [outcome for outcome in self.outcomes() if outcome.status == "done"]
-        return min(done, key=lambda outcome: outcome.value) if done else None
+        """The best trial that was measured to its end, by all rounds it has run since."""
+        return next(iter(self.leaders()), None)
+
+    def leaders(self) -> list[Outcome]:
+        """Trials that were measured to their end, the best first."""
+
+        def value(outcome: Outcome) -> float:
+            entrant = self._entrants.get(_key(outcome.configuration))
+            return entrant.value if entrant else outcome.value
+
+        return sorted((outcome for outcome in self.outcomes() if outcome.status == "done"), key=value)
 
     def front(self) -> list[Outcome]:
         """Trials that no other beats in both time and energy, the fastest first."""
@@ -295,7 +303,7 @@ class Study:
         champion_outcome = self.best()
         champion = self._entrants.get(_key(champion_outcome.configuration)) if champion_outcome else None
         if champion_outcome and champion is None:  # another worker's, or of before an interruption
-            champion = Entrant([champion_outcome.value])
+            champion = self._entrants[_key(champion_outcome.configuration)] = Entrant([champion_outcome.value])
         try:
             while True:
                 costs = self._round(bench, configuration, champion)
@@ -304,12 +312,10 @@ class Study:
                 shown = [case for case in self.cases if case.key in costs]
                 when, energy = relative(shown, costs, self.defaults)
                 entrant.rounds.append(self._value(when, energy))
-                if not whole or len(entrant.rounds) >= MOST_ROUNDS:
+                if not whole or not goes_on(entrant, champion, self.spread.value):
                     break
-                if champion is None or compare(entrant, champion, self.spread.value) > 0:
-                    break
-                if len(entrant.rounds) > 1 and compare(entrant, champion, self.spread.value) < 0:
-                    break  # better twice over: a lucky communicator would not have been
+                if champion is not None and champion_outcome and len(champion.rounds) < len(entrant.rounds):
+                    self._again(bench, champion_outcome, champion)
         except TrialFailedError as error:
             status = "hung" if error.hung else "failed"
             value = FAILED_VALUE
@@ -329,6 +335,11 @@ class Study:
             self._entrants[_key(configuration)] = entrant
         self._measured[_key(configuration)] = outcome
         return outcome
+
+    def _again(self, bench: Bench, outcome: Outcome, champion: Entrant) -> None:
+        """Another round of the champion: one that was lucky is found out before others are held against it."""
+        costs = self._round(bench, outcome.configuration)
+        champion.rounds.append(self._value(*relative(self.cases, costs, self.defaults)))
 
     def _attributes(self, outcome: Outcome) -> dict[str, Any]:
         return {
