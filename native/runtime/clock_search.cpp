@@ -5,20 +5,33 @@ namespace powerccl {
 
 void ClockSearch::Sum::add(double value) {
   ++count;
-  total += value;
-  squares += value * value;
-  if (value > longest) longest = value;
+  ++present_.count;
+  present_.total += value;
+  present_.squares += value * value;
+  if (value > longest_) longest_ = value;
+  if (present_.count < group || group < 2) return;
+  whole_.count += present_.count - 1;
+  whole_.total += present_.total - longest_;
+  whole_.squares += present_.squares - longest_ * longest_;
+  present_ = {};
+  longest_ = 0;
+}
+
+ClockSearch::Sum::Part ClockSearch::Sum::kept() const {
+  if (whole_.count > 0 || present_.count < 2) return whole_.count > 0 ? whole_ : present_;
+  return {present_.count - 1, present_.total - longest_, present_.squares - longest_ * longest_};
 }
 
 double ClockSearch::Sum::mean() const {
-  return count > 1 ? (total - longest) / (count - 1) : total;
+  const Part part = kept();
+  return part.count > 0 ? part.total / part.count : 0;
 }
 
 double ClockSearch::Sum::error_squared() const {
-  if (count < 3) return 0;
-  const double kept = count - 1, middle = mean();
-  const double spread = (squares - longest * longest) / kept - middle * middle;
-  return spread > 0 ? spread / (kept - 1) : 0;
+  const Part part = kept();
+  if (part.count < 2) return 0;
+  const double middle = mean(), spread = part.squares / part.count - middle * middle;
+  return spread > 0 ? spread / (part.count - 1) : 0;
 }
 
 void ClockSearch::begin(const Terms& terms, uint64_t from) {
@@ -27,6 +40,7 @@ void ClockSearch::begin(const Terms& terms, uint64_t from) {
   from_ = from;
   slow_mhz_ = terms.least_mhz > terms.step_mhz ? terms.least_mhz - terms.step_mhz : 0;
   best_mhz_ = 0;
+  reference_.group = counted();
   if (terms.first_mhz != 0 && terms_.most_mhz > kAbove * terms.first_mhz) {
     terms_.most_mhz = static_cast<uint32_t>(kAbove * terms.first_mhz);
   }
@@ -52,6 +66,7 @@ void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double com
   const uint64_t place = (since - terms_.reference - terms_.between) % terms_.block;
   if (place == 0) {
     with_ = {};
+    with_.group = counted();
     given_up_ = false;
   }
   if (given_up_) return;

@@ -56,14 +56,26 @@ class ClockSearch {
   static constexpr double kDown = 0.88;
   static constexpr double kAbove = 1.15;  // where computation runs by itself: nothing is to be had above that
 
-  // Of a block, without its longest iteration: what disturbs a job only ever makes it longer.
+  // Of iterations, without the longest of each so many: what disturbs a job only ever makes it longer. Left out are as
+  // many of what is compared as of what it is compared with, for where iterations differ by themselves the longest are
+  // no disturbance.
   struct Sum {
+    uint32_t group = 0;  // of so many; a group that is not complete does not count where another is
     uint32_t count = 0;
-    double total = 0, squares = 0, longest = 0;
     void add(double value);
     double mean() const;
     double error_squared() const;  // of the mean
+
+   private:
+    struct Part {
+      uint32_t count = 0;
+      double total = 0, squares = 0;
+    };
+    Part kept() const;
+    Part whole_, present_;  // complete groups without their longest; the group that is not complete, with it
+    double longest_ = 0;
   };
+  uint32_t counted() const { return terms_.block - (terms_.block + 2) / 3; }
 
   void extend_reference();
   void judge(double computing);

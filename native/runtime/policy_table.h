@@ -57,13 +57,15 @@ class PolicyTable {
   const char* gpu() const { return gpu_; }
   uint32_t gpus() const { return gpus_; }
   uint32_t clock_max_mhz() const { return clock_max_mhz_; }
-  // What changing a clock took where the profile was made: the driver's call, and from its end until the clock is
-  // there. 0: not known. The lowest clock that is enough for anything in the table.
+  // The lowest clock there is; where the table does not say, the lowest that is enough for anything in it.
   uint32_t least_mhz() const {
+    if (clock_min_mhz_ != 0) return clock_min_mhz_;
     uint32_t least = clock_max_mhz_;
     for (uint32_t i = 0; i < range_count_; ++i) least = ranges_[i].mhz < least ? ranges_[i].mhz : least;
     return least;
   }
+  // What changing a clock took where the profile was made: the driver's call, and from its end until the clock is
+  // there. 0: not known.
   uint32_t switch_call_us() const { return switch_call_us_; }
   uint32_t switch_transition_us() const { return switch_transition_us_; }
 
@@ -83,7 +85,7 @@ class PolicyTable {
   char platform_[64] = "";
   char gpu_[64] = "";
   uint32_t gpus_ = 0;
-  uint32_t clock_max_mhz_ = 0;
+  uint32_t clock_max_mhz_ = 0, clock_min_mhz_ = 0;
   uint32_t switch_call_us_ = 0, switch_transition_us_ = 0;
   Pattern patterns_[POWERCCL_PATTERNS];
   Range ranges_[kMaxLines];

@@ -119,6 +119,18 @@ def test_what_fails_or_hangs_does_not_end_the_search(powerccl: Powerccl) -> None
     assert sum(each["status"] == "done" for each in outcomes) > 5
 
 
+def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
+    only = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE")
+    forbid = [word for name in only for word in ("--forbid", name)]
+    options = ("all_reduce", "all_gather", "--sizes", "1M", "--name", "refused", "--no-narrow", "--no-rules")
+    done = tune(powerccl, *options, "--parameter", "NCCL_ALGO=NVLS,Ring", *forbid)
+    assert done.code == 0, done.err
+    outcomes = result(powerccl, "refused")["outcomes"]
+    failed = [each for each in outcomes if each["status"] == "failed"]
+    assert failed and all("NVLS" in each["configuration"]["NCCL_ALGO"] for each in failed)
+    assert sum(each["status"] in ("done", "pruned") for each in outcomes) > 5
+
+
 def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
     options = ("all_reduce", "--sizes", "64M", "--name", "energy", "--no-narrow", "--no-rules")
     done = tune(powerccl, *options, "--objective", "energy@slowdown=1%", seconds=10)

@@ -62,6 +62,7 @@ class BenchServer:
         self.servers = self.opened = 0
         self.opening_s = self.closing_s = 0.0  # of which NCCL and the library's loading took so much
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_open = False
         self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
     def __enter__(self) -> BenchServer:
@@ -88,6 +89,7 @@ class BenchServer:
             try:
                 reply = self._ask([*lines, f"open {self.opened}"], "opened")
                 self.opening_s += float(reply.get("seconds", 0.0))
+                self._is_open = True
                 return
             except _ServerEndedError:
                 if again:
@@ -107,8 +109,9 @@ class BenchServer:
 
     def close(self) -> None:
         """See tuning.trials.Bench."""
-        if self._process is None:
+        if not self._is_open:  # it failed, and the server has left it by itself or has ended
             return
+        self._is_open = False
         try:
             self.closing_s += float(self._ask(["close"], "closed").get("seconds", 0.0))
         except TrialFailedError:
@@ -170,6 +173,7 @@ class BenchServer:
                 )
             if reply.get("type") == "failed":
                 reason = str(reply.get("reason", "failed"))
+                self._is_open = False
                 if not reply.get("alive"):  # else all ranks were refused alike, and are fit for the next
                     self._end(gently=False)
                 raise TrialFailedError(reason, hung="--timeout" in reason)
@@ -178,7 +182,7 @@ class BenchServer:
                 raise _ServerEndedError("powerccl-bench has served its trials")
 
     def _end(self, gently: bool) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._is_open = self._process, None, False
         if process is None:
             return
         if process.stdin:

@@ -233,26 +233,33 @@ class Tuning:
         proved = [candidate for candidate in candidates if candidate.proof]
         if not proved:
             return
-        winner = min(proved, key=lambda candidate: self._worth(candidate.proof))
+        winner = min(proved, key=self._worth)
         result.confirmed = winner.proof
-        if self._worth(winner.proof) < 1 - LEAST_GAIN:
-            result.variables, result.rules = _without_losers(winner)
+        if self._worth(winner) < 1 - LEAST_GAIN:
+            result.variables, result.rules = winner.variables, _without_losers(winner)
         else:
             result.notes.append("no gain was confirmed: nothing is written that a job would be given")
 
-    def _worth(self, proof: list[Confirmed]) -> float:
-        """The objective of confirmed ratios, each at the worse end of its interval; below 1: a sure gain."""
-        cases, objective = self.asked.workload.cases, self.asked.objective
-        weights = [case.weight for case in cases]
-        when = sum(w * c.time_high for w, c in zip(weights, proof, strict=True))
+    def _worth(self, candidate: Candidate) -> float:
+        """The objective of confirmed ratios, each at the worse end of its interval; below 1: a sure gain.
+
+        Where rules are all of it, sizes that do not gain are left to NCCL.
+        """
+        objective = self.asked.objective
+        pairs = zip(self.asked.workload.cases, candidate.proof, strict=True)
+        told = [(case.weight, c) for case, c in pairs if candidate.variables or _gains(c)]
+        weights, proof = [weight for weight, _ in told], [c for _, c in told]
+        if not proof:
+            return 1.0
+        when = sum(w * c.time_high for w, c in told) + 1 - sum(weights)
         if not objective.needs_energy:
             return objective.value(when, None)
         if any(c.energy_high is None or c.default_joules is None for c in proof):
             return float("inf")
-        spent = [w * (c.default_joules or 0) / c.default_us for w, c in zip(weights, proof, strict=True)]
+        spent = [w * (c.default_joules or 0) / c.default_us for w, c in told]
         energy = sum(s * (c.energy_high or 1) for s, c in zip(spent, proof, strict=True)) / sum(spent)
         if objective.slowdown is not None:  # a bound is kept if time's mean keeps it
-            when = sum(w * c.time for w, c in zip(weights, proof, strict=True))
+            when = sum(w * c.time for w, c in told) + 1 - sum(weights)
         return objective.value(when, energy)
 
     def verify(self, profile: TunedProfile, told: Callable[[int], None]) -> list[Confirmed]:
@@ -305,13 +312,17 @@ def _finalists(study: Study) -> list[Configuration]:
     return found
 
 
-def _without_losers(winner: Candidate) -> tuple[Configuration, list[Rule]]:
-    """What to apply: without rules for sizes that did not gain, where no variables are part of it."""
+def _gains(found: Confirmed) -> bool:
+    """Whether a case surely takes less time, or less energy and not surely more time."""
+    return found.time_high < 1 or (found.time_low <= 1 and (found.energy_high or 2) < 1)
+
+
+def _without_losers(winner: Candidate) -> list[Rule]:
+    """Its rules, without those of sizes that do not gain, where variables do not say the rest."""
     if winner.variables:
-        return winner.variables, winner.rules
-    sure = {(c.pattern, c.size_bytes) for c in winner.proof if c.time_high < 1 or (c.energy_high or 2) < 1}
-    kept = [r for r in winner.rules if any(r.pattern == p and r.min_bytes <= b <= r.max_bytes for p, b in sure)]
-    return winner.variables, kept
+        return winner.rules
+    sure = [(c.pattern, c.size_bytes) for c in winner.proof if _gains(c)]
+    return [r for r in winner.rules if any(r.pattern == p and r.min_bytes <= b <= r.max_bytes for p, b in sure)]
 
 
 def find_links(environment: Mapping[str, str], gpu: str, emulate: str) -> tuple[str, ...]:

@@ -87,6 +87,7 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
         f"gpu {profile.gpu}",
         f"gpus {profile.gpus}",
         f"clock_max_mhz {profile.clock_max_mhz}",
+        *([f"clock_min_mhz {profile.clock_min_mhz}"] if profile.clock_min_mhz < profile.clock_max_mhz else []),
         *_switch_lines(profile.clock_switch),
     ]
     clocks = minimum_clocks(profile)
