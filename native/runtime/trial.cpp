@@ -51,8 +51,6 @@ Trial::Verdict Trial::verdict(double budget) const {
   const Interval found = slowdown();
   if (found.high <= budget) return Verdict::kHarmless;
   if (found.low > budget) return Verdict::kTooSlow;
-  const double error = (found.estimate - found.low) / kSigmas;
-  if (count >= kSome && found.estimate > budget + kProbably * error) return Verdict::kTooSlow;
   if (count < kMost) return Verdict::kOpen;
   return found.estimate <= budget ? Verdict::kHarmless : Verdict::kTooSlow;
 }

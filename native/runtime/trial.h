@@ -15,11 +15,6 @@ class Trial {
   static constexpr double kOutlier = 1.5;  // times the mean of its kind
   static constexpr double kSigmas = 2.5;   // looking often finds more by chance than looking once: 99 % of the time
 
-  // Where iterations differ so much that 99 % take minutes, four to one after so many of each kind: a clock that is a
-  // little too high costs less than a budget that is not kept.
-  static constexpr uint32_t kSome = 16;
-  static constexpr double kProbably = 0.84;
-
   enum class Verdict { kOpen, kHarmless, kTooSlow };
 
   void iteration(bool managed, uint64_t duration_ns);

@@ -101,6 +101,18 @@ TEST(PolicyTable, TellsWhatSwitchingTakes) {
   }
 }
 
+TEST(PolicyTable, TellsTheLowestClockThereIs) {
+  PolicyTable table;
+  PolicyTable::Refusal refusal;
+  ASSERT_TRUE(table.parse(text(kGood), &refusal)) << refusal.line << refusal.reason;
+  EXPECT_EQ(table.least_mhz(), 300u) << "the lowest that is enough for anything, where the table does not say";
+  ASSERT_TRUE(table.parse(text(with_switch({"clock_min_mhz 285"})), &refusal)) << refusal.line << refusal.reason;
+  EXPECT_EQ(table.least_mhz(), 285u);
+  EXPECT_EQ(refusal_of(text(with_switch({"clock_min_mhz 300", "clock_min_mhz 300"}))).line, 7) << "a second one";
+  refusal_of(text(with_switch({"clock_min_mhz 1591"})));  // above clock_max_mhz
+  refusal_of(text(with_switch({"clock_min_mhz 0"})));
+}
+
 TEST(PolicyTable, BlankLinesAndCommentsDoNotCount) {
   std::vector<std::string> lines = kGood;
   lines.insert(lines.begin(), "# made by hand");
