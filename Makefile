@@ -81,7 +81,7 @@ test-python: setup
 	$(BIN)/python -m pytest $(TOGETHER) tests/python
 
 test-e2e: test-native build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) tests/e2e
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest --numprocesses 3 --dist loadscope tests/e2e
 
 # make lint    formatting, static checks and the arrows between the rooms
 lint: setup build/test/.configured

@@ -168,6 +168,8 @@ def _apply(text: str, where: str, values: dict[str, float], curves: dict[str, Cu
     try:
         if not equals:
             raise ValueError("not `key = value`")
+        if key.startswith("tune."):
+            return  # of NCCL's parameters, which no scenario sets
         if key in TEXTS:
             texts[key] = value
         elif key == "memory":

@@ -96,9 +96,10 @@ def test_table_is_what_the_reference_describes() -> None:
         "gpu Tesla T4\n"
         "gpus 8\n"
         "clock_max_mhz 1590\n"
+        "clock_min_mhz 300\n"
         "overhead_bytes all_reduce 2097152\n"
         "min_clock_mhz all_reduce 1048576 inf 480\n"
-        "end 6\n"
+        "end 7\n"
     )
 
 
@@ -115,10 +116,10 @@ def test_a_table_tells_what_switching_takes(call_us: float, transition_us: float
         call_us=call_us, latency_us=400.0, requests=64, provenance="emulated", transition_us=transition_us
     )
     table = policy_table(profile(clock_switch=switch)).splitlines()
-    after = table.index("clock_max_mhz 1590") + 1
+    after = table.index("clock_min_mhz 300") + 1
     assert table[after : after + len(lines)] == lines
     assert table[after + len(lines)].startswith("overhead_bytes")
-    assert table[-1] == f"end {6 + len(lines)}"
+    assert table[-1] == f"end {7 + len(lines)}"
 
 
 def test_ranges_take_the_higher_clock_of_their_ends_and_leave_out_the_maximum() -> None:

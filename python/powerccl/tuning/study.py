@@ -7,6 +7,7 @@ and energy against the defaults, every case's cost, and why it failed if it did.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import warnings
@@ -338,8 +339,9 @@ class Study:
 
     def _again(self, bench: Bench, outcome: Outcome, champion: Entrant) -> None:
         """Another round of the champion: one that was lucky is found out before others are held against it."""
-        costs = self._round(bench, outcome.configuration)
-        champion.rounds.append(self._value(*relative(self.cases, costs, self.defaults)))
+        with contextlib.suppress(TrialFailedError):  # no fault of the challenger's
+            costs = self._round(bench, outcome.configuration)
+            champion.rounds.append(self._value(*relative(self.cases, costs, self.defaults)))
 
     def _attributes(self, outcome: Outcome) -> dict[str, Any]:
         return {
