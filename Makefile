@@ -81,7 +81,7 @@ test-python: setup
 	$(BIN)/python -m pytest $(TOGETHER) tests/python
 
 test-e2e: test-native build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest --numprocesses 3 --dist loadscope tests/e2e
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) -m "not slow" tests/e2e
 
 # make lint    formatting, static checks and the arrows between the rooms
 lint: setup build/test/.configured
@@ -117,9 +117,11 @@ bench: build/test/.configured
 	cmake --build build/test --parallel $(JOBS) --target powerccl_runtime_benchmark
 	build/test/bench/micro/powerccl_runtime_benchmark
 
-# make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json
+# make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json;
+# and the slow end-to-end tests
 soak: native build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python -m pytest -m slow tests/e2e
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
 wheel: setup build/deps/.ready

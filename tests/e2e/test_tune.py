@@ -87,6 +87,7 @@ def test_it_can_be_verified(tuned: Powerccl) -> None:
     assert done.code == 0 and "all_reduce 64 MiB" in done.out
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on(powerccl: Powerccl) -> None:
     options = ("all_reduce", "--sizes", "1M", "--name", "cut", "--trials", "10", "--no-narrow", "--no-rules")
     running = powerccl.start("tune", *EMULATED, "--time", "25s", *options)
@@ -119,6 +120,7 @@ def test_what_fails_or_hangs_does_not_end_the_search(powerccl: Powerccl) -> None
     assert sum(each["status"] == "done" for each in outcomes) > 5
 
 
+@pytest.mark.slow
 def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
     only = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE")
     forbid = [word for name in only for word in ("--forbid", name)]
@@ -131,6 +133,7 @@ def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
     assert sum(each["status"] in ("done", "pruned") for each in outcomes) > 5
 
 
+@pytest.mark.slow
 def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
     options = ("all_reduce", "--sizes", "64M", "--name", "energy", "--no-narrow", "--no-rules")
     done = tune(powerccl, *options, "--objective", "energy@slowdown=1%", seconds=6)
@@ -139,6 +142,7 @@ def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
     assert profile["confirmed"][0]["energy_high"] < 0.9 and profile["confirmed"][0]["time"] < 1.01
 
 
+@pytest.mark.slow
 def test_a_run_says_what_is_tuned(powerccl: Powerccl) -> None:
     bench = (powerccl.bench, "all_reduce", "all_gather", "-b", "1M", "-e", "16M", "-f", "16", "-c", "0", "-n", "5")
     assert powerccl("run", *EMULATED, "--name", "job", "--", *bench).code == 0

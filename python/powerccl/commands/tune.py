@@ -192,9 +192,10 @@ def _verify(tuning: Tuning, profile: TunedProfile) -> int:
     proof = tuning.verify(profile, lambda rounds: say(f"round {rounds}"))
     console.print(heading(f"powerccl tune --verify {profile.name}", "yes" if tuning.emulated else ""))
     print_confirmed(console, proof, machine.ranks)
-    worse = [each for each in proof if each.time_low > 1 and (each.energy_low is None or each.energy_low > 1)]
-    if worse:
-        raise PowercclError(f"{len(worse)} of {len(proof)} cases are worse than NCCL's defaults now", "tune again")
+    # All cases together, as they were put to the proof: a profile may lose a little at one size and gain at the rest.
+    slower = sum(each.time_low for each in proof) / len(proof) > 1
+    if slower and all(each.energy_low is None or each.energy_low > 1 for each in proof):
+        raise PowercclError("with this profile NCCL is slower than with its defaults now", "tune again")
     return 0
 
 
