@@ -232,10 +232,11 @@ class TestRuns:
         alike, drawn, changing = Traits(), Traits(varies=True), Traits((0.0, 0.5))
         assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 170
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 70
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 170  # as warm as what it is compared with
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 170
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 100
-        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 240
+        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 400
 
     def test_order_and_models(self):
         wanted = sweep.Wanted(["t4x8", "h200x4"], ["ddp", "moe"], ["auto", "phase"], ["gpt2"])
