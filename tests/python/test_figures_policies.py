@@ -232,7 +232,7 @@ class TestRuns:
         alike, drawn, changing = Traits(), Traits(varies=True), Traits((0.0, 0.5))
         assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 170
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 70
-        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 170  # as warm as what it is compared with
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 170  # as warm as what is compared
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 170
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 100
