@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from powerccl.tuning.tuned import Confirmed
     from powerccl.tuning.workload import Workload
 
-BAR = 24
+BAR, NARROW_BAR = 24, 12
+WIDE = 96  # columns from which on everything has a place
 MOST_IMPORTANCES = 8
 
 
@@ -115,7 +116,8 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
     energy = any(each.energy is not None for each in confirmed)
     table = Table(box=None, pad_edge=False)
     table.add_column("case", no_wrap=True)
-    for name in ("default", "tuned", "bus GB/s", "time", *(["energy"] if energy else [])):
+    bandwidth = console.width >= WIDE
+    for name in ("default", "tuned", *(["bus GB/s"] if bandwidth else []), "time", *(["energy"] if energy else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for each in confirmed:
         factor = bus_factor(each.pattern, ranks) * each.size_bytes / 1e3
@@ -123,7 +125,7 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
             f"{each.pattern} {format_bytes(each.size_bytes)}",
             _duration(each.default_us),
             _duration(each.tuned_us),
-            f"{factor / each.default_us:.3g} → {factor / each.tuned_us:.3g}",
+            *([f"{factor / each.default_us:.3g} → {factor / each.tuned_us:.3g}"] if bandwidth else []),
             _change(each.time, each.time_low, each.time_high),
         ]
         if energy and each.energy is not None:
@@ -155,7 +157,7 @@ def _print_importances(console: Console, found: Sequence[Importance]) -> None:
         table.add_column(no_wrap=True)
     most = max(each.share for each in shown)
     for each in shown:
-        bar = "█" * max(1, round(BAR * each.share / most))
+        bar = "█" * max(1, round((BAR if console.width >= WIDE else NARROW_BAR) * each.share / most))
         best = ""
         if len(each.names) == 1:
             best = f"{each.best or 'default'} is best, {100 * each.gain:+.0f} %"
