@@ -309,7 +309,7 @@ def test_doctor_names_what_is_missing(tmp_path: Path) -> None:
     result = powerccl("doctor", "--json")
     found = next(check for check in json.loads(result.stdout)["checks"] if check["name"] == "native files")
     assert "lacks bin/powerccl-bench" in found["found"]
-    assert "make build" in found["advice"]
+    assert "make native" in found["advice"]
 
 
 def test_bench_passes_arguments_and_code(tmp_path: Path) -> None:

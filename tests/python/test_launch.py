@@ -56,7 +56,7 @@ def test_a_missing_native_file_says_how_to_get_it(native: NativeFiles) -> None:
     native.path("bin/powerccl-bench").unlink()
     with pytest.raises(PowercclError, match="powerccl-bench is missing") as error:
         native.path("bin/powerccl-bench")
-    assert "make build" in error.value.hint
+    assert "make native" in error.value.hint
 
 
 def test_folders_of_one_second_are_distinct(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _native(native: NativeFiles) -> Iterator[Check]:
     absent = [name for name in files.ALL if not native.has(name)]
     if absent:
         missing = f"{native.root} lacks {', '.join(absent)}"
-        yield Check("native files", "broken", missing, "`make build`, or reinstall powerccl")
+        yield Check("native files", "broken", missing, "`make native`, or reinstall powerccl")
     else:
         yield Check("native files", "ok", str(native.root))
     if native.has(files.NCCL_DOOR):
@@ -215,7 +215,7 @@ def _nccl_version(path: str) -> int:
 def _emulation(native: NativeFiles | None) -> Check:
     name = "emulated servers"
     if native is None or not native.has(files.EMULATOR):
-        return Check(name, "missing", "powerccl-emulator is not installed", "`make build`, or reinstall powerccl")
+        return Check(name, "missing", "powerccl-emulator is not installed", "`make native`, or reinstall powerccl")
     import tempfile
 
     from powerccl.launch.emulation import Emulation

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ def run_child(command: list[str], environment: Mapping[str, str], output: Path |
             # Python ignores these two; a job expects the system's defaults.
             defaults = [signal.SIGPIPE, signal.SIGXFSZ]
             child = os.posix_spawnp(
-                command[0],
+                shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH, not by ours
                 command,
                 dict(environment),
                 setsigmask=before,

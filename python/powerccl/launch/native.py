@@ -36,7 +36,7 @@ class NativeFiles:
         """
         found = self.root / name
         if not found.exists():
-            raise PowercclError(f"{found} is missing", "build the native part: `make build`, or reinstall powerccl")
+            raise PowercclError(f"{found} is missing", "build the native part: `make native`, or reinstall powerccl")
         return found
 
     def has(self, name: str) -> bool:
@@ -76,5 +76,5 @@ def find_native() -> NativeFiles:
             return NativeFiles(candidate)
     raise PowercclError(
         "the native part of powerccl (plugin, agent, bench, emulator) is not here",
-        "in a source checkout: `make build`; or set POWERCCL_NATIVE to a folder with bin/ and lib/",
+        "in a source checkout: `make native`; or set POWERCCL_NATIVE to a folder with bin/ and lib/",
     )

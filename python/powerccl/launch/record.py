@@ -100,10 +100,12 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     if request.policy:
         choose("policy", request.policy, POLICIES)
     base = {**os.environ, **request.environment}
+    native = find_native()
+    # Last, so that it hides nothing: powerccl-bench is found, by launchers as well.
+    base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), str(native.root / "bin")])
     if shutil.which(request.command[0], path=base.get("PATH")) is None and not Path(request.command[0]).exists():
         raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
     mode = mpi.choose_mode(request.mpi, base)
-    native = find_native()
     platform_file = emulated_platform(native, request.emulate) if request.emulate else None
     launcher = detect_launcher(base)
     leads = launcher is None or launcher.leads

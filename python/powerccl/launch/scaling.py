@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl study scaling`: a command recorded with each world size and kind of link, and the sweep beside it.
+
+Everything is kept in one folder: `study.json` (what was asked, which run folder is whose), a run folder, the job's own
+file and the sweep's replies for each world. What is there is not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from powerccl.analysis import scaling as found
+from powerccl.errors import PowercclError
+from powerccl.launch.child import ChildNotStartedError
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch.native import BENCH, NativeFiles, find_native
+from powerccl.launch.record import Request, record
+
+STUDY_FILE = "study.json"
+LINKS: dict[str, dict[str, str]] = {
+    "default": {},  # whatever NCCL chooses
+    "nvlink": {"NCCL_P2P_LEVEL": "NVL"},  # GPUs see each other over NVLink or not at all
+    "shm": {"NCCL_P2P_DISABLE": "1"},  # through the host's memory
+    "sockets": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"},  # stands in for a network
+}
+GPUS, JOB_FILE = "{gpus}", "{json}"
+MIB = 1 << 20
+PUBLISHED_SIZES = tuple(size * MIB for size in range(16, 193, 16))  # of study E's table of all-reduces
+SWEEP_ITERATIONS, SWEEP_WARMUP, SWEEP_LEAST_S = 5, 2, 0.2
+SWEEP_LIMIT_S = 300
+LAST_WORDS = 12  # lines of a failed job's output
+
+
+class Asked(msgspec.Struct, kw_only=True):
+    """The study; what of it may not change when it goes on is what `same` compares."""
+
+    command: list[str]
+    gpus: list[int]
+    links: list[str]
+    emulate: list[str] = []  # platforms; each world runs on the first that has enough GPUs
+    tokens: int | None = None  # of an iteration, a GPU
+    all_reduce: bool = True  # sweep study E's sizes, too
+
+
+class Study(msgspec.Struct, kw_only=True):
+    """`study.json`. `runs` names the run folder of each finished world, `<links>-<gpus>`."""
+
+    schema: int = 1
+    asked: Asked
+    host: str = ""
+    started_at: str = ""
+    runs: dict[str, str] = {}
+
+
+def parse_links(text: str) -> list[str]:
+    """Kinds of link of `--links`.
+
+    Raises:
+        PowercclError: one of them is not known.
+    """
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    unknown = [each for each in names if each not in LINKS]
+    if unknown or not names:
+        raise PowercclError(f"--links {text}: unknown link '{''.join(unknown[:1])}'", f"of {', '.join(LINKS)}")
+    return list(dict.fromkeys(names))
+
+
+def parse_gpus(text: str) -> list[int]:
+    """World sizes of `--gpus`, rising.
+
+    Raises:
+        PowercclError: they are no numbers above 0.
+    """
+    try:
+        sizes = sorted({int(each) for each in text.split(",")})
+    except ValueError as error:
+        raise PowercclError(f"--gpus {text}: not understood", "world sizes, such as 1,2,4,8") from error
+    if sizes[0] < 1:
+        raise PowercclError(f"--gpus {text}: a world has at least one GPU", "world sizes, such as 1,2,4,8")
+    return sizes
+
+
+def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: bool = True, nccl: str = "") -> Study:
+    """Run what is not there yet, one world after another. `nccl`: the libnccl.so.2 to sweep.
+
+    Raises:
+        PowercclError: something to mend; what has run is kept, and the same command goes on.
+    """
+    _check(asked)
+    native = find_native()
+    platforms = _platforms(native, asked)
+    study = _open(asked, folder)
+    for links in asked.links:
+        for gpus in asked.gpus:
+            name = f"{links}-{gpus}"
+            platform = _platform_for(platforms, gpus)
+            alone = next((f"{other}-1" for other in asked.links if f"{other}-1" in study.runs), "") if gpus == 1 else ""
+            if name not in study.runs and alone:  # one GPU has no links: its run is of all kinds
+                study.runs[name] = study.runs[alone]
+                if (folder / f"{alone}.job.json").exists():
+                    shutil.copyfile(folder / f"{alone}.job.json", folder / f"{name}.job.json")
+                _save(study, folder)
+            if name not in study.runs:
+                say(f"{_words(gpus, links, platform, asked)}: running")
+                study.runs[name] = _run(native, asked, folder, gpus, links, platform)
+                _save(study, folder)
+            if sweep and gpus > 1 and not (folder / f"{name}.sweep.jsonl").exists():
+                world = _world(study, folder, gpus, links, platform)
+                sizes = found.to_sweep(world)
+                if not sizes:  # what the job communicated by is not NCCL: there is nothing to set beside it
+                    continue
+                sizes += [("all_reduce", size) for size in PUBLISHED_SIZES if asked.all_reduce]
+                say(f"{_words(gpus, links, platform, asked)}: sweep of {len(sizes)} sizes")
+                try:
+                    _sweep(native, folder / f"{name}.sweep.jsonl", gpus, links, platform, sizes, nccl)
+                except PowercclError as error:  # worlds are dearer than sweeps: go on, and print what there is
+                    say(f"{error.message} ({error.hint})")
+    return study
+
+
+def read_study(folder: Path) -> Study:
+    """The study in a folder.
+
+    Raises:
+        PowercclError: there is none, or another version's.
+    """
+    try:
+        return msgspec.json.decode((folder / STUDY_FILE).read_bytes(), type=Study)
+    except OSError as error:
+        raise PowercclError(f"no study in {folder}", "name the folder that --runs-dir gave") from error
+    except msgspec.MsgspecError as error:
+        raise PowercclError(f"{folder / STUDY_FILE}: {error}", "run the study again in another folder") from error
+
+
+def findings(study: Study, folder: Path) -> found.ScalingFindings:
+    """What the worlds that have run come to."""
+    worlds, missing = [], []
+    for links in study.asked.links:
+        for gpus in study.asked.gpus:
+            name = f"{links}-{gpus}"
+            if name not in study.runs:
+                missing.append(name)
+                continue
+            world = _world(study, folder, gpus, links, None)
+            world.sweep = found.read_sweep(folder / f"{name}.sweep.jsonl")
+            found.beside_sweep(world)
+            worlds.append(world)
+    found.scale(worlds)
+    notes = [f"not run yet: {', '.join(missing)}"] if missing else []
+    return found.ScalingFindings(
+        command=words_of(study.asked.command), started_at=study.started_at, host=study.host, worlds=worlds, notes=notes
+    )
+
+
+def words_of(command: list[str]) -> str:
+    """A command as it was typed: the braces of {gpus} and {json} need no quotes."""
+    return " ".join(word if word in (GPUS, JOB_FILE) else shlex.quote(word) for word in command)
+
+
+def _check(asked: Asked) -> None:
+    if not asked.command:
+        raise PowercclError(
+            "no command to run",
+            f"put it behind `--`, with {GPUS} for the world size: -- torchrun --nproc-per-node {GPUS} train.py",
+        )
+    if len(asked.gpus) > 1 and not any(GPUS in word for word in asked.command):
+        raise PowercclError(
+            f"the command is the same for every world size: {GPUS} is not in it",
+            f"such as: torchrun --nproc-per-node {GPUS} train.py",
+        )
+
+
+def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]:
+    """(GPUs, name, file) of the emulated platforms, as they were named.
+
+    Raises:
+        PowercclError: one is not known, or none has enough GPUs.
+    """
+    platforms = []
+    for name in asked.emulate:
+        path = emulated_platform(native, name)
+        platforms.append((_gpus_of(path), name, path))
+    most = max((gpus for gpus, _, _ in platforms), default=asked.gpus[-1])
+    if most < asked.gpus[-1]:
+        raise PowercclError(
+            f"{asked.gpus[-1]} GPUs: the emulated platforms have at most {most}",
+            "name another platform behind a comma: --emulate a100x4,a100x8-two-nodes",
+        )
+    if len(asked.links) > 1 and platforms:
+        raise PowercclError(
+            "--links: an emulated platform has the links it has", "compare platforms: --emulate h200x4-sockets"
+        )
+    return platforms
+
+
+def _gpus_of(path: Path) -> int:
+    file, _, changes = str(path).partition(".conf:")
+    text = Path(f"{file}.conf" if changes else file).read_text()
+    for line in [*changes.split(","), *text.splitlines()]:
+        key, _, value = line.partition("#")[0].partition("=")
+        if key.strip() == "gpus":
+            return int(value)
+    return 0
+
+
+def _platform_for(platforms: list[tuple[int, str, Path]], gpus: int) -> tuple[str, Path] | None:
+    return next(((name, path) for count, name, path in platforms if count >= gpus), None)
+
+
+def _words(gpus: int, links: str, platform: tuple[str, Path] | None, asked: Asked) -> str:
+    where = f"emulated {platform_name(platform[0])}" if platform else "" if len(asked.links) == 1 else links
+    return f"{gpus} GPU{'s' * (gpus > 1)}" + (f", {where}" if where else "")
+
+
+def _open(asked: Asked, folder: Path) -> Study:
+    """The study that goes on, or a new one.
+
+    Raises:
+        PowercclError: another study is there, or the folder cannot be written.
+    """
+    if (folder / STUDY_FILE).exists():
+        study = read_study(folder)
+        before = study.asked
+        same = (before.command, before.emulate, before.tokens) == (asked.command, asked.emulate, asked.tokens)
+        if not same:
+            raise PowercclError(
+                f"{folder} holds another study: {words_of(before.command)}",
+                f"name another folder with --runs-dir, or print that one: powerccl study scaling --from {folder}",
+            )
+        # More worlds may be asked for than before; those that are there stay.
+        asked.gpus = sorted({*before.gpus, *asked.gpus})
+        asked.links = list(dict.fromkeys([*before.links, *asked.links]))
+        study.asked = asked
+    else:
+        study = Study(asked=asked, host=os.uname().nodename, started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    _save(study, folder)
+    return study
+
+
+def _save(study: Study, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{STUDY_FILE}.{os.getpid()}"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
+        temporary.replace(folder / STUDY_FILE)
+    except OSError as error:
+        raise PowercclError(f"cannot write in {folder}: {error.strerror}", "name another with --runs-dir") from error
+
+
+def _run(
+    native: NativeFiles, asked: Asked, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None
+) -> str:
+    """The run folder's name of this world.
+
+    Raises:
+        PowercclError: the job could not be started, failed, or was stopped.
+    """
+    job_file = folder / f"{links}-{gpus}.job.json"
+    job_file.unlink(missing_ok=True)
+    command = [word.replace(GPUS, str(gpus)).replace(JOB_FILE, str(job_file.resolve())) for word in asked.command]
+    if command[0] == "powerccl-bench" and shutil.which(command[0]) is None:
+        command[0] = str(native.path(BENCH))
+    request = Request(
+        command=command,
+        policy="observe",
+        emulate=platform[0] if platform else "",
+        name=f"{links}-{gpus}",
+        runs=folder,
+        environment=LINKS[links],
+        output="output.log",
+    )
+    words: list[str] = []
+    try:
+        done = record(request, words.append)
+    except ChildNotStartedError as error:
+        raise PowercclError(str(error), "check the command's name and PATH") from error
+    if done.folder is None:
+        raise PowercclError("nothing was recorded", "; ".join(words) or "see `powerccl doctor`")
+    if done.ended.code:
+        output = done.folder / "output.log"
+        last = output.read_text(errors="replace").splitlines()[-LAST_WORDS:] if output.exists() else []
+        raise PowercclError(
+            "\n".join([f"on {gpus} GPU{'s' * (gpus > 1)} the job ended with exit code {done.ended.code}", *last]),
+            f"all of its output: {output}; the same command goes on here",
+        )
+    return done.folder.name
+
+
+def _world(study: Study, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None) -> found.World:
+    from powerccl.traces.folder import read_run
+
+    name = f"{links}-{gpus}"
+    run_folder = folder / study.runs[name]
+    emulated = platform_name(platform[0]) if platform else ""
+    if not run_folder.is_dir():
+        raise PowercclError(f"{run_folder} is gone", f"take `{name}` out of {folder / STUDY_FILE} to run it again")
+    if not platform:
+        info = read_run(run_folder).info
+        emulated = info.emulated if info else ""
+    world = found.World(gpus=gpus, links=links, emulated=emulated, folder=run_folder.name)
+    return found.examine(world, run_folder, folder / f"{name}.job.json", study.asked.tokens)
+
+
+def _sweep(
+    native: NativeFiles,
+    out: Path,
+    gpus: int,
+    links: str,
+    platform: tuple[str, Path] | None,
+    sizes: list[tuple[str, int]],
+    nccl: str,
+) -> None:
+    """powerccl-bench on the same GPUs over the same links; its replies, one a line, into `out`.
+
+    Raises:
+        PowercclError: it failed.
+    """
+    how = f"iterations={SWEEP_ITERATIONS} warmup={SWEEP_WARMUP} min_time_s={SWEEP_LEAST_S} dtype=float16 check=0"
+    requests = [f"measure {pattern} {size} {how} energy=1" for pattern, size in dict.fromkeys(sizes)]
+    lines = "\n".join(["open 1", *requests, "close", "quit", ""])
+    command = [str(native.path(BENCH)), "serve", "-g", str(gpus), *(["--nccl", nccl] if nccl else [])]
+    environment: Mapping[str, str] = {**os.environ, **LINKS[links]}
+    if platform:
+        with Emulation(native, platform[1], None) as emulation:
+            done = _serve(command, lines, emulation.environment(environment))
+    else:
+        done = _serve(command, lines, environment)
+    points = sum(1 for line in done.stdout.splitlines() if line.startswith('{"type": "point"'))
+    if done.returncode or points < len(requests):
+        last = "\n".join((done.stderr or done.stdout).splitlines()[-LAST_WORDS:])
+        raise PowercclError(
+            f"the sweep with {gpus} GPUs ended after {points} of {len(requests)} sizes:\n{last}",
+            "the same command tries it again; --no-sweep leaves it out",
+        )
+    out.write_text(done.stdout)
+
+
+def _serve(command: list[str], lines: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            input=lines,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=SWEEP_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PowercclError(
+            f"the sweep did not end within {SWEEP_LIMIT_S} s", "the same command tries again; --no-sweep leaves it out"
+        ) from error
