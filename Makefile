@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint format reference soak sanitize fuzz wheel \
+.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz wheel \
         figures-demo figures-mpi figures-daemon figures-policies figures-tune bench clean help
 
 all: native
@@ -93,6 +93,11 @@ lint: setup build/test/.configured
 	$(BIN)/python tools/check-arrows native
 	$(BIN)/python tools/generate-reference --check
 	tools/check-tidy build/test
+
+# make analyze    clang's static analyzer over the native sources, in minutes
+ANALYSES = clang-analyzer-*,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling
+analyze: build/test/.configured
+	tools/check-tidy build/test '$(ANALYSES),-clang-analyzer-optin.core.EnumCastOutOfRange'
 
 format: setup
 	tools/check-format --fix
