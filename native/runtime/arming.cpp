@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "runtime/budget_record.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
 
@@ -104,7 +105,7 @@ void Runtime::communicator_down(Communicator* communicator) {
   record_communicator(communicator, nullptr, 0, POWERCCL_FLAG_ENDED);
   if (--gpu->communicators > 0) return;
   gpu->actuator.settle(kSettleNs);
-  if (gpu->conductor != nullptr) record_budget(gpu);
+  if (gpu->conductor != nullptr) record_budget(&gpu->trace, gpu->conductor);
   if (gpu->clock.known()) {
     char text[48];
     snprintf(text, sizeof(text), "gpu clock offset_ns %lld",

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include "runtime/budget_record.h"
 #include "runtime/log.h"
 
 namespace powerccl {
@@ -205,6 +206,10 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   const uint64_t now = monotonic_ns();
   const Conductor::Wanted wanted = conductor_->wanted(now);
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
+  if (now - told_ns_ >= kRecordBudgetEveryNs) {
+    if (told_ns_ != 0) record_budget(trace_, conductor_);
+    told_ns_ = now;
+  }
   uint32_t mhz = 0;
   if (conductor_->wants_sample() && !client_.dry && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
     conductor_->sampled(mhz);

@@ -81,6 +81,7 @@ class ClockActuator {
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
   Conductor* conductor_ = nullptr;
+  uint64_t told_ns_ = 0;  // when the trace was told last what the conductor has come to
   bool debug_ = false;
   pthread_t thread_ = {};
   bool started_ = false;

@@ -208,7 +208,6 @@ class Runtime {
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
   void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, bool exchange, uint64_t call_id);
-  void record_budget(Gpu* gpu);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
   void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import Powerccl
 
-from powerccl.traces import tables
+from powerccl.traces import records, tables
 from powerccl.traces.folder import read_run
 
 SCENARIOS = Path(__file__).parents[2] / "bench/scenarios"
@@ -73,5 +73,8 @@ def test_auto_finds_one_clock(powerccl: Powerccl, name: str) -> None:
     observed = Replayed(powerccl, name, "observe", warmup=20)
     managed = Replayed(powerccl, name, "auto", warmup=200)
     assert managed.outcome["clock_mhz"] > 0
+    told = managed.run.ranks[0].kinds[records.BUDGET]
+    assert len(told) >= 2, "told while the job runs, too"
+    assert told["iterations"][0] < told["iterations"][-1]
     assert managed.joules < 0.95 * observed.joules
     assert managed.step_ms < 1.06 * observed.step_ms

@@ -38,6 +38,9 @@ def test_commands_are_taken(page: Path) -> None:
         name, *rest = words
         verb = cli.get_command(click.Context(cli), name) if not name.startswith("-") else cli
         assert verb is not None, f"{page.name}: no verb in `{text}`"
+        while isinstance(verb, click.Group) and rest and not rest[0].startswith("-"):
+            verb, rest = verb.get_command(click.Context(verb), rest[0]), rest[1:]
+            assert verb is not None, f"{page.name}: no such study in `{text}`"
         options = {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)}
         options |= {"-h", "--help", "--version"}
         before = rest[: rest.index("--")] if "--" in rest else rest

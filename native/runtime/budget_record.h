@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a policy that learns has come to, as a record of the trace.
+#ifndef POWERCCL_RUNTIME_BUDGET_RECORD_H
+#define POWERCCL_RUNTIME_BUDGET_RECORD_H
+#include <stdint.h>
+
+#include "runtime/conductor.h"
+#include "runtime/trace_writer.h"
+
+namespace powerccl {
+
+// So often while the job runs, for whoever watches it, and for a job that is killed; once more at its end.
+constexpr uint64_t kRecordBudgetEveryNs = 10000000000u;
+
+void record_budget(TraceWriter* trace, Conductor* conductor);
+
+}  // namespace powerccl
+#endif
