@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs side by side."""
+"""A run against a baseline, as `powerccl run --baseline` prints it. `powerccl compare` is side_by_side.py."""
 
 from __future__ import annotations
 
@@ -27,22 +27,31 @@ class Comparison(msgspec.Struct, kw_only=True):
     caveats: list[str]
 
 
+def run_figures(summary: RunSummary) -> list[tuple[str, str, float | None]]:
+    """What runs are compared by: a figure's name, its unit and its value, None where it is not known."""
+    energy, communication, mpi = summary.energy, summary.communication, summary.mpi
+    return [
+        ("wall time", "s", summary.wall_s),
+        ("energy", "J", energy.joules),
+        ("average power", "W", energy.average_watts),
+        ("communication time", "s", communication.time_s if summary.ranks else None),
+        ("communication energy", "J", communication.joules),
+        ("communication power", "W", communication.average_watts),
+        ("power elsewhere", "W", communication.other_average_watts),
+        ("clock in communication", "MHz", communication.clock_mhz),
+        ("clock elsewhere", "MHz", communication.other_clock_mhz),
+        ("time in MPI, per rank", "s", mpi.time_per_rank_s if mpi else None),
+        ("waiting in MPI, per rank", "s", mpi.wait_per_rank_s if mpi else None),
+        ("CPU time of the ranks", "s", mpi.cpu_s if mpi else None),
+        ("energy of the CPUs", "J", mpi.energy.joules if mpi else None),
+    ]
+
+
 def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
     """Compare wall time, energy and communication; `caveats` names what makes the two hard to compare."""
-    pairs: list[tuple[str, str, float | None, float | None]] = [
-        ("wall time", "s", baseline.wall_s, run.wall_s),
-        ("energy", "J", baseline.energy.joules, run.energy.joules),
-        ("average power", "W", baseline.energy.average_watts, run.energy.average_watts),
-        ("communication time", "s", _communication_s(baseline), _communication_s(run)),
-        ("communication energy", "J", baseline.communication.joules, run.communication.joules),
-        ("communication power", "W", baseline.communication.average_watts, run.communication.average_watts),
-        ("power elsewhere", "W", baseline.communication.other_average_watts, run.communication.other_average_watts),
-        ("clock in communication", "MHz", baseline.communication.clock_mhz, run.communication.clock_mhz),
-        ("clock elsewhere", "MHz", baseline.communication.other_clock_mhz, run.communication.other_clock_mhz),
-        ("time in MPI, per rank", "s", *_of_mpi(baseline, run, "time_per_rank_s")),
-        ("waiting in MPI, per rank", "s", *_of_mpi(baseline, run, "wait_per_rank_s")),
-        ("CPU time of the ranks", "s", *_of_mpi(baseline, run, "cpu_s")),
-        ("energy of the CPUs", "J", _cpu_joules(baseline), _cpu_joules(run)),
+    pairs = [
+        (what, unit, before, after)
+        for (what, unit, before), (_, _, after) in zip(run_figures(baseline), run_figures(run), strict=True)
     ]
     caveats: list[str] = []
     if baseline.command != run.command:
@@ -65,18 +74,6 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
         ],
         caveats=caveats,
     )
-
-
-def _of_mpi(baseline: RunSummary, run: RunSummary, name: str) -> tuple[float | None, float | None]:
-    return getattr(baseline.mpi, name, None), getattr(run.mpi, name, None)
-
-
-def _communication_s(summary: RunSummary) -> float | None:
-    return summary.communication.time_s if summary.ranks else None
-
-
-def _cpu_joules(summary: RunSummary) -> float | None:
-    return summary.mpi.energy.joules if summary.mpi else None
 
 
 def change_pct(before: float | None, after: float | None) -> float | None:

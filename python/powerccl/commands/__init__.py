@@ -18,7 +18,21 @@ import click
 from powerccl import __version__
 from powerccl.errors import PowercclError
 
-VERBS = ("run", "demo", "profile", "whatif", "tune", "clocks", "doctor", "bench")
+VERBS = (
+    "run",
+    "demo",
+    "profile",
+    "whatif",
+    "report",
+    "compare",
+    "tune",
+    "study",
+    "top",
+    "export",
+    "clocks",
+    "doctor",
+    "bench",
+)
 
 
 class Verbs(click.Group):
@@ -90,6 +104,9 @@ def cli() -> None:
     powerccl run -- torchrun train.py  record a job: energy and time in communication
     powerccl run -- mpiexec -n 4 ./app the same of MPI; ranks that wait sleep
     powerccl whatif RUN                what clock policies would have saved of a recorded job
+    powerccl report RUN --html FILE    where its time and energy went
+    powerccl compare A B               runs or sweeps side by side, and what of it is chance
+    powerccl top                       what the jobs on this node do now
     powerccl tune --from RUN           NCCL's parameters for what that run communicated
     powerccl doctor                    what this machine can do
     """  # noqa: D301 - click's mark for text that is not to be wrapped

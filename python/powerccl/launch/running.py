@@ -120,7 +120,7 @@ def recent_folders(runs: Path) -> list[Path]:
     if not runs.is_dir():
         raise PowercclError(f"no folder {runs}", "name the one that `powerccl run --runs-dir` was given")
     found = []
-    for path in sorted(runs.iterdir(), reverse=True):
+    for path in sorted(runs.absolute().iterdir(), reverse=True):
         if not (path / RUN_FILE).is_file():
             continue
         run = LiveRun(path)
@@ -221,7 +221,7 @@ class LiveNode:
         """
         self.watchers: dict[Path, Watcher] = {}
         self.host = socket.gethostname()
-        self._folders, self._runs = list(folders), runs
+        self._folders, self._runs = [folder.absolute() for folder in folders], runs
         self._window_s, self._keep_s, self._totals = window_s, keep_s, totals
         self._processes, self._leases, self._nvml = Processes(), LeaseTable(), NvmlReadings()
         self._last_s: dict[Path, float] = {}
@@ -296,6 +296,7 @@ class LiveNode:
             )
             for devices in found.values()
             for each in devices.values()
+            if not self._folders or each.device in {gpu.gpu for job in view.jobs for gpu in job.gpus}
         ]
         for job in view.jobs:
             known = running.get(Path(job.folder))

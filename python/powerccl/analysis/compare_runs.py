@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder as a member of a comparison."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from powerccl.analysis.compare import run_figures
+from powerccl.analysis.compare_sources import BANDWIDTH, ENERGY, FORMS, RUN, TIME, Key, Member
+from powerccl.analysis.findings import PatternRow, RunSummary
+from powerccl.analysis.iterations import cut
+from powerccl.analysis.significance import Value, median_of
+from powerccl.analysis.summary import summarise
+from powerccl.errors import PowercclError
+from powerccl.patterns import bus_factor
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData, read_run
+
+# Of the environment that a run records: what says where, not how.
+_PLACES = ("LD_LIBRARY_PATH", "POWERCCL_EMULATOR_SOCKET", "POWERCCL_LEASE_SOCKET", "MASTER_ADDR", "MASTER_PORT", "RANK")
+_SI = {"MHz": ("Hz", 1e6)}
+MOST_WARNINGS = 4
+
+
+def read_run_member(folder: Path, energy: bool = False) -> Member:
+    """Figures of a run: its totals, and of each pattern and size class the median kernel.
+
+    With `energy` that of an operation is found by regression, with its interval: that takes seconds.
+
+    Raises:
+        PowercclError: nothing in the folder can be compared.
+    """
+    run = read_run(folder)
+    if not (run.info or run.ranks or run.mpi or run.power):
+        raise PowercclError(f"{folder} is not a run folder", FORMS)
+    summary = summarise(run)
+    member = Member(folder, RUN, emulated=summary.emulated)
+    for what, unit, number in run_figures(summary):
+        if number is not None:
+            si, factor = _SI.get(unit, (unit, 1.0))
+            member.values[Key(what, si)] = Value(value=number * factor, of="runs")
+        if what == "wall time":
+            _iteration(member, run)
+    _patterns(member, run, summary)
+    if energy:
+        _energies(member, run)
+    _facts(member, run, summary)
+    _warnings(member, run, summary)
+    if not member.values:
+        raise PowercclError(f"{folder} holds nothing that can be compared", "; ".join(run.problems) or FORMS)
+    return member
+
+
+def _iteration(member: Member, run: RunData) -> None:
+    """The median iteration of the first rank, where its communication repeats itself; ranks keep step."""
+    if not run.ranks:
+        return
+    first = run.ranks[0].rank
+    calls, kernels = (table.filter(pl.col("rank") == first) for table in (tables.calls(run), tables.kernels(run)))
+    found = cut(calls, kernels)
+    lengths = np.diff(found.edges, axis=1) / 1e9
+    if len(lengths):
+        low, middle, high = (float(each) for each in np.quantile(lengths, (0.25, 0.5, 0.75)))
+        member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
+
+
+def _patterns(member: Member, run: RunData, summary: RunSummary) -> None:
+    kernels = tables.kernels(run)
+    spread = {
+        (str(pattern), int(size)): (float(low), float(middle), float(high), int(count), int(ranks), float(of_bytes))
+        for pattern, size, low, middle, high, count, ranks, of_bytes in kernels.group_by("pattern", "size_class")
+        .agg(
+            pl.col("duration_ns").quantile(0.25, "linear").alias("low"),
+            pl.col("duration_ns").median().alias("middle"),
+            pl.col("duration_ns").quantile(0.75, "linear").alias("high"),
+            pl.len().alias("count"),
+            pl.col("ranks").max().alias("ranks"),
+            pl.col("bytes").median().alias("bytes"),
+        )
+        .iter_rows()
+    }
+    for row in summary.patterns:
+        found = spread.get((row.pattern, row.size_class_bytes))
+        if found and found[1] > 0:
+            _kernels(member, row, found, max(summary.ranks, 1))
+        if row.joules_per_operation is not None:  # of stretches that outlast the samples; no interval is known
+            place = (row.pattern, row.size_class_bytes)
+            member.values[Key(ENERGY, "J", *place)] = Value(value=row.joules_per_operation, of="runs")
+
+
+def _energies(member: Member, run: RunData) -> None:
+    from powerccl.analysis.attribution import attribute
+
+    for kind in attribute(run).kinds:
+        if kind.resolved and kind.joules_per_operation and kind.low is not None and kind.high is not None:
+            member.values[Key(ENERGY, "J", kind.pattern, kind.size_class_bytes)] = Value(
+                value=kind.joules_per_operation,
+                low=kind.low,
+                high=kind.high,
+                n=kind.operations,
+                kind="interval",
+                of="operations",
+            )
+
+
+def _kernels(
+    member: Member, row: PatternRow, found: tuple[float, float, float, int, int, float], of_ranks: int
+) -> None:
+    """Kernels of one kind. Those of one operation on all ranks are one observation."""
+    low, middle, high, count, ranks, size = found
+    value = median_of(middle / 1e9, low / 1e9, high / 1e9, max(count // of_ranks, 1), "operations")
+    place = (row.pattern, row.size_class_bytes)
+    member.values[Key(TIME, "s", *place)] = value
+    if size > 0:
+        moved = size * bus_factor(row.pattern, ranks)
+        ends = (value.high, value.low)
+        limits = [moved / end if end and end > 0 else None for end in ends]
+        member.values[Key(BANDWIDTH, "B/s", *place)] = Value(
+            value=moved / value.value, low=limits[0], high=limits[1], n=value.n, kind=value.kind, of=value.of
+        )
+
+
+def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
+    info = run.info
+    names = {text for log in run.power for key, text in log.about.items() if key[:3] == "gpu" and key[-5:] == "_name"}
+    found = {
+        "command": shlex.join(summary.command),
+        "policy": summary.policy,
+        "clocks": summary.clocks_mode,
+        "platform": summary.platform,
+        "library": summary.library,
+        "MPI": summary.mpi.library if summary.mpi else "",
+        "waits in MPI": summary.mpi.wait_mode if summary.mpi else "",
+        "GPU": ", ".join(sorted(names)),
+        "GPUs": str(len(summary.gpus)),
+        "ranks": str(summary.ranks),
+        "MPI ranks": str(summary.mpi.ranks) if summary.mpi else "",
+        "host": info.host if info else "",
+        "driver": ", ".join(sorted({log.about.get("driver", "") for log in run.power})),
+    }
+    if info:
+        found["slowdown allowed"] = "" if info.slowdown_pct is None else f"{info.slowdown_pct:g} %"
+        found.update({f"version of {name}": str(text) for name, text in info.versions.items()})
+        found.update({name: str(text) for name, text in info.environment.items() if name not in _PLACES})
+    member.facts = {name: text for name, text in found.items() if text}
+
+
+def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
+    if summary.exit_code is None:
+        member.warnings.append("did not end, or its launcher was killed: its wall time is as far as its record goes")
+    elif summary.exit_code:
+        member.warnings.append(f"ended with exit code {summary.exit_code}")
+    throttled = sorted({reason for gpu in summary.gpus for reason in gpu.throttle_reasons})
+    if throttled:
+        member.warnings.append(f"was throttled: {', '.join(throttled)}")
+    member.warnings += run.problems[:MOST_WARNINGS]
+    if len(run.problems) > MOST_WARNINGS:
+        member.warnings.append(f"{len(run.problems) - MOST_WARNINGS} more problems: `powerccl report` lists them")

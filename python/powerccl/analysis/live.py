@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job does at present: findings over the last seconds, from what each look at its run folder brings."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from powerccl import patterns
+from powerccl.analysis.live_findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
+from powerccl.analysis.live_mpi import MpiState
+from powerccl.analysis.live_ranks import Kinds, RankState, count_kinds, replayed, share_of
+from powerccl.analysis.live_totals import Totals
+from powerccl.analysis.summary import THROTTLE_REASONS
+from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
+
+MOST_ROUNDS = 16  # of reading in one look
+
+
+class _Gpu:
+    """A GPU's samples in the window: time_ns, energy_uj or -1, power_mw or -1."""
+
+    def __init__(self) -> None:
+        self.rows: deque[tuple[int, int, int]] = deque()
+        self.first_uj: int | None = None
+        self.last_uj: int | None = None
+        self.latest: dict[str, str] = {}
+        self.before: tuple[int, int] | None = None  # last counter reading that has left the window
+
+    def take(self, row: dict[str, str]) -> None:
+        time_ns, energy_uj, power_mw = (_whole(row, name) for name in ("time_ns", "energy_uj", "power_mw"))
+        if time_ns < 0:
+            return
+        self.latest = row
+        if energy_uj >= 0:
+            self.first_uj = energy_uj if self.first_uj is None else self.first_uj
+            self.last_uj = energy_uj
+        self.rows.append((time_ns, energy_uj, power_mw))
+
+    def trim(self, from_ns: int) -> None:
+        while self.rows and self.rows[0][0] < from_ns:
+            time_ns, energy_uj, _ = self.rows.popleft()
+            if energy_uj >= 0:
+                self.before = (time_ns, energy_uj)
+
+    def watts(self) -> float | None:
+        """Mean power over the window: from the counter where it has moved, else of the power readings."""
+        counted = [(time_ns, uj) for time_ns, uj, _ in self.rows if uj >= 0]
+        if counted and self.before and counted[0][0] - self.before[0] < 2_000_000_000:
+            counted.insert(0, self.before)
+        if len(counted) > 1 and counted[-1][1] > counted[0][1]:
+            return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0]) * 1e3
+        powers = [mw for _, _, mw in self.rows if mw >= 0]
+        return sum(powers) / len(powers) / 1e3 if powers else None
+
+
+def _whole(row: dict[str, str], name: str) -> int:
+    try:
+        return int(row.get(name, "-1"))
+    except ValueError:
+        return -1
+
+
+class Watcher:
+    """Follows one run folder."""
+
+    def __init__(self, folder: Path, window_s: float = 5.0, totals: bool = False) -> None:
+        """Follow `folder`. With `totals` all that was recorded before is read too, and counted; else its end only."""
+        self.run = LiveRun(folder, tail=not totals)
+        self.totals = Totals() if totals else None
+        self.window_s = window_s
+        self._ranks: dict[Path, RankState] = {}
+        self._about: dict[Path, LiveTrace] = {}
+        self._gpus: dict[tuple[str, str], _Gpu] = {}
+        self._logs: dict[str, LiveSamples] = {}
+        self._domains: dict[tuple[str, str], deque[tuple[int, int]]] = {}
+        self._mpi = MpiState()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.run.close()
+
+    def look(self, now_ns: int, host: str) -> LiveJob:
+        """Findings at `now_ns`, CLOCK_MONOTONIC of `host`.
+
+        What was recorded on other hosts, and by jobs that have ended, is taken to be as recent as its last record.
+        """
+        for _ in range(MOST_ROUNDS):  # little at once, so that memory stays small
+            self._take(self.run.look())
+            if not self.run.behind:
+                break
+        return self._findings(now_ns, host)
+
+    def _take(self, found: Look) -> None:
+        for trace, rows in found.traces:
+            if trace.about is not None:
+                self._about[trace.path] = trace
+                self._ranks.setdefault(trace.path, RankState()).take(rows)
+            if self.totals:
+                self.totals.take(trace, rows)
+        for trace, rows in found.mpi:
+            self._mpi.take(trace, rows)
+            if self.totals:
+                self.totals.take_mpi(trace, rows)
+        for log, samples in found.power:
+            self._logs[log.host] = log
+            for row in samples:
+                self._gpus.setdefault((log.host, row.get("uuid", "")), _Gpu()).take(row)
+        for log, samples in found.cpu:
+            for row in samples:
+                self._take_cpu(log, row)
+
+    def _take_cpu(self, log: LiveSamples, row: dict[str, str]) -> None:
+        domain, energy_uj, time_ns = row.get("domain", ""), _whole(row, "energy_uj"), _whole(row, "time_ns")
+        if domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0:
+            self._domains.setdefault((log.host, domain), deque(maxlen=4096)).append((time_ns, energy_uj))
+
+    def _findings(self, now_ns: int, host: str) -> LiveJob:
+        info = self.run.info
+        ended = bool(info and info.end_ns)
+        nows: dict[str, int] = {}
+        for path, rank in self._ranks.items():
+            about = self._about[path].about
+            if about and (ended or about.host != host):
+                nows[about.host] = max(nows.get(about.host, 0), rank.newest_ns)
+        for (of_host, _), gpu in self._gpus.items():
+            if gpu.rows and (ended or of_host != host):
+                nows[of_host] = max(nows.get(of_host, 0), gpu.rows[-1][0])
+        for of_host, newest_ns in self._mpi.newest_ns().items():
+            if ended or of_host != host:
+                nows[of_host] = max(nows.get(of_host, 0), newest_ns)
+        job = LiveJob(
+            run=(info.name if info else "") or self.run.folder.name,
+            folder=str(self.run.folder),
+            command=info.command if info else [],
+            host=info.host if info else "",
+            policy=info.policy if info else "",
+            clocks=info.clocks if info else "",
+            emulated=info.emulated if info else "",
+            started_at=info.started_at if info else "",
+            ended=ended,
+            exit_code=info.exit_code if info else None,
+            window_s=self.window_s,
+            problems=self.run.problems,
+        )
+        if info and info.start_ns and (ended or info.host == host):
+            job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
+        kinds: Kinds = {}
+        for path, rank in self._ranks.items():
+            trace = self._about[path]
+            if trace.about is not None:
+                job.ranks.append(self._rank(trace, rank, nows.get(trace.about.host, now_ns), kinds))
+        job.ranks.sort(key=lambda each: each.rank)
+        self._sum_up(job, kinds)
+        self._sampled(job, nows, now_ns)
+        job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
+        return job
+
+    def _rank(self, trace: LiveTrace, rank: RankState, now_ns: int, kinds: Kinds) -> LiveRank:
+        about = trace.about
+        assert about is not None
+        from_ns = max(now_ns - round(self.window_s * 1e9), about.start_ns)
+        rank.trim(from_ns)
+        length_s = max((now_ns - from_ns) / 1e9, 1e-3)
+        share, estimated = share_of(rank, from_ns, now_ns)
+        count_kinds(rank, length_s, kinds)
+        failed = rank.clocks["result"]
+        found = LiveRank(
+            rank=about.rank,
+            host=about.host,
+            pid=about.pid,
+            gpu=about.gpu,
+            calls=0 if rank.last is None else int(rank.last["call_id"]),
+            per_s=(len(rank.calls) + int(replayed(rank.kernels).sum())) / length_s,
+            share_pct=share,
+            estimated=estimated,
+            pending=len(rank.pending),
+            clock_requests=len(rank.clocks),
+            clock_failed=int(((failed != 0) & (failed != -100)).sum()),
+            behind=trace.behind,
+            dropped=trace.dropped,
+        )
+        # What is in a CUDA graph is called once and runs at each replay.
+        latest, latest_ns = rank.last, 0 if rank.last is None else int(rank.last["start_ns"])
+        if rank.last_kernel is not None and replayed(rank.last_kernel) and rank.last_kernel["seen_stop_ns"] > latest_ns:
+            latest, latest_ns = rank.last_kernel, int(rank.last_kernel["seen_stop_ns"])
+        if latest is not None:
+            found.last = patterns.pattern_name(int(latest["pattern"]))
+            found.last_bytes = int(latest["bytes"])
+            found.last_s = max((now_ns - latest_ns) / 1e9, 0.0)
+        if rank.clock is not None:
+            found.clock_mhz = int(rank.clock["max_mhz"])
+        return found
+
+    def _sum_up(self, job: LiveJob, kinds: Kinds) -> None:
+        shares = [rank.share_pct for rank in job.ranks if rank.share_pct is not None]
+        job.share_pct = sum(shares) / len(shares) if shares else None
+        job.estimated = any(rank.estimated for rank in job.ranks)
+        for (pattern, size), (calls, timed, total_us, busbw, per_s) in kinds.items():
+            job.patterns.append(
+                LivePattern(
+                    pattern=pattern,
+                    size_class_bytes=size,
+                    calls=round(calls),
+                    timed=round(timed),
+                    per_s=per_s / max(len(job.ranks), 1),
+                    mean_us=total_us / timed if timed else None,
+                    busbw_gbs=busbw / timed if timed else None,
+                )
+            )
+        job.patterns.sort(key=lambda row: -(row.mean_us or 0.0) * row.calls)
+        job.notes = list(dict.fromkeys(text for rank in self._ranks.values() for text in rank.notes))
+        job.emulated = job.emulated or (
+            "yes" if any(each.about and each.about.emulated for each in self._about.values()) else ""
+        )
+        info = self.run.info
+        told = [rank.budget for rank in self._ranks.values() if rank.budget is not None]
+        if told or (info and info.slowdown_pct is not None):
+            job.budget = LiveBudget(allowed_pct=info.slowdown_pct if info else None)
+        if told and job.budget:
+            worst = max(told, key=lambda row: (int(row["judged"]), int(row["slowdown_ppm"])))
+            job.budget.iterations, job.budget.managed = int(worst["iterations"]), int(worst["managed"])
+            job.budget.paused = any(int(row["paused"]) for row in told)
+            if int(worst["judged"]):
+                job.budget.slowdown_pct = int(worst["slowdown_ppm"]) / 1e4
+                job.budget.low_pct, job.budget.high_pct = int(worst["low_ppm"]) / 1e4, int(worst["high_ppm"]) / 1e4
+
+    def _sampled(self, job: LiveJob, nows: dict[str, int], now_ns: int) -> None:
+        used: dict[str, list[int]] = {}
+        for rank in job.ranks:
+            used.setdefault(rank.gpu, []).append(rank.rank)
+        for (host, uuid), gpu in self._gpus.items():
+            if used and uuid not in used:
+                continue
+            now = nows.get(host, now_ns)
+            gpu.trim(now - round(self.window_s * 1e9))
+            row, about = gpu.latest, self._logs[host].about
+            index = _whole(row, "gpu")
+            counted = gpu.last_uj is not None and gpu.first_uj is not None
+            job.gpus.append(
+                LiveGpu(
+                    gpu=uuid,
+                    index=index,
+                    host=host,
+                    name=about.get(f"gpu{index}_name", ""),
+                    power_w=gpu.watts(),
+                    clock_mhz=_known(row, "sm_clock_mhz"),
+                    temperature_c=_known(row, "temperature_c"),
+                    utilization_pct=_known(row, "utilization_pct"),
+                    joules=max((gpu.last_uj or 0) - (gpu.first_uj or 0), 0) / 1e6 if counted else None,
+                    throttle_reasons=_throttles(row.get("throttle_reasons", "")),
+                    age_s=max((now - _whole(row, "time_ns")) / 1e9, 0.0),
+                    ranks=used.get(uuid, []),
+                )
+            )
+        job.gpus.sort(key=lambda each: (each.host, each.index))
+        powers = [each.power_w for each in job.gpus if each.power_w is not None]
+        energies = [each.joules for each in job.gpus if each.joules is not None]
+        job.power_w = sum(powers) if powers else None
+        job.joules = sum(energies) if energies else None
+        watts = [each for each in map(self._cpu_watts, self._domains.values()) if each is not None]
+        job.cpu_w = sum(watts) if watts else None
+
+    def _cpu_watts(self, readings: deque[tuple[int, int]]) -> float | None:
+        """Mean power of a package over the window; None while its counter has wrapped in it."""
+        if len(readings) < 2:
+            return None
+        last_ns, last_uj = readings[-1]
+        first_ns, first_uj = next(each for each in readings if each[0] >= last_ns - self.window_s * 1e9)
+        return (last_uj - first_uj) / (last_ns - first_ns) * 1e3 if last_ns > first_ns and last_uj > first_uj else None
+
+
+def _known(row: dict[str, str], name: str) -> int | None:
+    value = _whole(row, name)
+    return value if value >= 0 else None
+
+
+def _throttles(text: str) -> list[str]:
+    digits = text.strip().lower().removeprefix("0x")
+    seen = int(digits, 16) if digits and set(digits) <= set("0123456789abcdef") else 0
+    return [words for bit, words in THROTTLE_REASONS.items() if seen & bit]

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a figure differs between two sides, or only by chance.
+
+Several runs of a side are compared run by run: what changes from start to start is then in the interval. Of one run
+each there is only what varies within it, so an interval tells less than it seems to; `basis` says what it rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "not told apart", "not known"
+# Two times five values in random order: that no value of the one lies among those of the other has a chance of 2 in
+# C(10, 5) = 252. Below four each it is more than 1 in 20.
+FEWEST_IN_RANGE = 4
+
+
+class Value(msgspec.Struct, kw_only=True, frozen=True):
+    """A figure of one run, with what is known of its spread: None where nothing is.
+
+    `kind` says what low and high are: `interval` (95 % of the figure), `range` (least and greatest of `n`), `` (none).
+    `of` names what was counted: iterations, operations, stretches.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int = 1
+    kind: str = ""
+    of: str = ""
+
+
+class Cell(msgspec.Struct, kw_only=True):
+    """A figure of one side: the mean of its runs. low and high as in Value, or the 95 % interval over several runs."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0  # of what the interval rests on
+    of: str = ""  # runs, iterations, operations, stretches
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """A side against the baseline; None where it cannot be told."""
+
+    pct: float | None = None
+    low_pct: float | None = None  # 95 %
+    high_pct: float | None = None
+    verdict: str = UNKNOWN  # lower, higher, not told apart, not known: no spread to judge by
+    basis: str = ""  # what the interval rests on, or why there is none
+    of_settings: bool = False  # judged over several runs; else it says that these two runs differ, not why
+
+
+def cell(values: Sequence[Value]) -> Cell:
+    """A side's runs as one figure."""
+    if not values:
+        return Cell()
+    if len(values) == 1:
+        only = values[0]
+        return Cell(value=only.value, low=only.low, high=only.high, n=only.n, of=only.of)
+    numbers = np.array([each.value for each in values])
+    mean = float(numbers.mean())
+    positive = bool((numbers > 0).all())  # then what varies is a factor, and no end of the interval is below 0
+    scale = np.log(numbers) if positive else numbers
+    half = _t(len(numbers) - 1) * float(scale.std(ddof=1)) / math.sqrt(len(numbers))
+    low, high = float(scale.mean()) - half, float(scale.mean()) + half
+    if positive:
+        low, high = math.exp(low), math.exp(min(high, 700.0))
+    return Cell(value=mean, low=low, high=high, n=len(numbers), of="runs")
+
+
+def change(before: Sequence[Value], after: Sequence[Value]) -> Change:
+    """How `after` differs from `before`; each holds a value a run."""
+    if not before or not after:
+        return Change(basis="not known of both")
+    first = float(np.mean([each.value for each in before]))
+    second = float(np.mean([each.value for each in after]))
+    if first == 0:
+        return Change(basis="the baseline is 0")
+    pct = (second / first - 1) * 100
+    if len(before) == len(after) == 1:
+        return _within(before[0], after[0], pct)
+    return _between([each.value for each in before], [each.value for each in after], pct)
+
+
+def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Change:
+    """Several runs of at least one side: Welch's t on logarithms, since what differs is a factor."""
+    if min(*before, *after) <= 0:
+        return Change(pct=pct, basis="values of 0 or less")
+    first, second = np.log(before), np.log(after)
+    difference = float(second.mean() - first.mean())
+    counts = len(first), len(second)
+    if min(counts) > 1:
+        parts = [float(logs.var(ddof=1)) / len(logs) for logs in (first, second)]
+        total = sum(parts)
+        freedom = (
+            total**2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True)) if total else 1e9
+        )
+        error, basis = math.sqrt(total), f"{counts[0]} against {counts[1]} runs"
+    else:  # one run of one side: as far from the others' mean as another one of them might be
+        several = first if len(first) > 1 else second
+        freedom = len(several) - 1
+        error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
+        basis = f"{counts[0]} against {counts[1]} runs, the one taken to vary as the others do"
+    half = _t(freedom) * error
+    judged = _judged(pct, difference - half, difference + half, basis)
+    judged.of_settings = True
+    return judged
+
+
+def _within(before: Value, after: Value, pct: float) -> Change:
+    """One run each."""
+    if not before.kind or not after.kind or min(before.value, after.value) <= 0:
+        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+    if None in (before.low, before.high, after.low, after.high) or before.kind != after.kind:
+        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+    lows = before.low or 0.0, after.low or 0.0
+    highs = before.high or 0.0, after.high or 0.0
+    basis = f"{before.n} against {after.n} {before.of} of one run each"
+    if before.kind == "range":
+        if min(before.n, after.n) < FEWEST_IN_RANGE:
+            return Change(pct=pct, basis=f"{min(before.n, after.n)} {before.of} are too few to judge by")
+        if min(lows) <= 0:
+            return Change(pct=pct, basis="values of 0 or less")
+        return _judged(pct, math.log(lows[1] / highs[0]), math.log(highs[1] / lows[0]), basis)
+    if min(before.n, after.n) < 2:
+        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+    relative = [(high - low) / 2 / each.value for low, high, each in zip(lows, highs, (before, after), strict=True)]
+    half = math.hypot(*relative)  # both are 95 % intervals: their difference's is as wide as both at right angles
+    difference = math.log(after.value / before.value)
+    return _judged(pct, difference - half, difference + half, basis)
+
+
+def _judged(pct: float, low: float, high: float, basis: str) -> Change:
+    """A change whose logarithm lies between low and high."""
+    verdict = HIGHER if low > 0 else LOWER if high < 0 else SAME
+    return Change(pct=pct, low_pct=_pct(low), high_pct=_pct(high), verdict=verdict, basis=basis)
+
+
+def _pct(logarithm: float) -> float:
+    return math.expm1(min(logarithm, 700.0)) * 100
+
+
+def mean_of(numbers: Sequence[float], of: str) -> Value | None:
+    """The mean of what was repeated within one run, with its 95 % interval; None of nothing.
+
+    The repeats are taken as independent. Neighbours that resemble each other make the true interval wider: it is
+    computed over stretches of neighbours where there are enough of them.
+    """
+    if not len(numbers):
+        return None
+    array = np.asarray(numbers, float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return Value(value=mean, of=of)
+    blocks = _blocks(array)
+    half = _t(len(blocks) - 1) * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
+    return Value(value=mean, low=mean - half, high=mean + half, n=len(array), kind="interval", of=of)
+
+
+def _blocks(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Means of up to twenty stretches of neighbours; the values themselves where there are few."""
+    if len(array) < 40:
+        return array
+    length = len(array) // 20
+    means: np.ndarray[tuple[int], np.dtype[np.float64]] = array[: length * 20].reshape(20, length).mean(axis=1)
+    return means
+
+
+def median_of(median: float, quarter: float, three_quarters: float, n: int, of: str) -> Value:
+    """A median known with its quartiles: 1.82 quartile distances over the root of n to each side.
+
+    A median's standard error is 1.253 times a mean's, and the quartiles of a normal distribution are 1.349 apart.
+    """
+    if n < 5:
+        return Value(value=median, n=n, of=of)
+    half = 1.96 * 1.253 / 1.349 * (three_quarters - quarter) / math.sqrt(n)
+    return Value(value=median, low=median - half, high=median + half, n=n, kind="interval", of=of)
+
+
+def _t(freedom: float) -> float:
+    """97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(max(freedom, 1.0), 0.975))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from powerccl.errors import PowercclError
+
+
+@click.command("compare")
+@click.argument("sides", nargs=-1, required=True, metavar="A B [C]...")
+@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
+@click.option("--energy", is_flag=True, help="Of runs: energy of an operation by regression; takes seconds a run.")
+@click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the curves laid over.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings there (-: stdout).")
+@click.option("--csv", "csv_file", default="", metavar="FILE", help="Write a line a figure and side (-: stdout).")
+@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables (-: stdout).")
+def command(
+    sides: tuple[str, ...],
+    runs_dir: Path,
+    energy: bool,
+    html_file: str,
+    json_file: str,
+    csv_file: str,
+    markdown_file: str,
+) -> int:
+    """Set runs or sweeps side by side: two networks, two policies, two settings of NCCL. The first is the baseline.
+
+    A side is a run folder of `powerccl run`, or a file of `powerccl bench --json FILE` (with --mpi too). Several of the
+    same, A1,A2,A3, make it possible to tell a difference from what changes from run to run. NAME=A names a side.
+
+    \b
+    powerccl compare roce=sweep-100g.json tcp=sweep-10g.json --html networks.html
+    powerccl compare runs/*-observe-1 runs/*-phase-1
+    powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3 --markdown table.md
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if len(sides) < 2:
+        raise PowercclError("one side alone compares with nothing", "powerccl compare A B; A1,A2 makes one side of two")
+    outputs = {"--html": html_file, "--json": json_file, "--csv": csv_file, "--markdown": markdown_file}
+    to_stdout = [option for option, file in outputs.items() if file == "-"]
+    if len(to_stdout) > 1:
+        raise click.UsageError(f"{' and '.join(to_stdout)} cannot both go to stdout")
+
+    import msgspec
+    from rich.console import Console
+
+    from powerccl.analysis.side_by_side import compare_sides
+    from powerccl.reports import compare as report
+
+    def find(name: str) -> Path:
+        path = next((path for path in (Path(name), runs_dir / name) if path.exists()), None)
+        if path is None:
+            raise PowercclError(
+                f"no run and no file {name}", f"name a folder, such as those in {runs_dir}/, or a file of --json"
+            )
+        return path
+
+    found = compare_sides(sides, find, energy)
+    if json_file:
+        _write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    if csv_file:
+        _write(csv_file, report.as_csv(found))
+    if markdown_file:
+        _write(markdown_file, report.markdown(found))
+    if html_file:
+        from powerccl.reports.compare_page import compare_page
+
+        _write(html_file, compare_page(found))
+    report.print_compare(Console(stderr=bool(to_stdout), highlight=False), found)
+    return 0
+
+
+def _write(file: str, text: str) -> None:
+    if file == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PowercclError(f"cannot write {file}: {error.strerror}", "name another file") from error

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl top`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.analysis.live_findings import NodeView
+    from powerccl.launch.running import LiveNode
+
+
+@click.command("top")
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option("--once", is_flag=True, help="Print it once; so does a stdout that is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line every interval; with --once one object.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.25, 60),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@click.option(
+    "--window",
+    "window_s",
+    type=click.FloatRange(1, 300),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Rates and shares are of the last so many.",
+)
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    help="Jobs whose folders are there, too.  [default: those whose processes run here]",
+)
+def command(
+    names: tuple[str, ...], once: bool, as_json: bool, interval_s: float, window_s: float, runs_dir: Path | None
+) -> int:
+    """Show what jobs on this node do now: clock, power, what is communicated, leases held.
+
+    Finds your jobs by their processes (as root, everybody's); RUN names run folders instead. Reads what the jobs record
+    anyway and disturbs none of them. Keys: q quits, space pauses, + and - change the interval, j and k scroll.
+
+    \b
+    powerccl top
+    powerccl top --once
+    powerccl top --json | jq .jobs[0].share_pct
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.launch.running import LiveNode
+
+    node = LiveNode(find_folders(names, runs_dir), runs_dir, window_s)
+    try:
+        if as_json:
+            _print_json(node, once, interval_s)
+        elif once or not sys.stdout.isatty():
+            from rich.console import Console
+
+            from powerccl.reports.top import print_top
+
+            print_top(Console(highlight=False), node.look())
+        else:
+            from powerccl.reports.top_app import run_top
+
+            run_top(node.look, interval_s)
+    finally:
+        node.close()
+    return 0
+
+
+def find_folders(names: tuple[str, ...], runs_dir: Path | None) -> list[Path]:
+    """Run folders by their paths, or by their names in `runs_dir` or runs/.
+
+    Raises:
+        PowercclError: there is no such folder.
+    """
+    found = []
+    places = runs_dir or Path("runs")
+    for name in names:
+        folder = next((path for path in (Path(name), places / name) if path.is_dir()), None)
+        if folder is None:
+            raise PowercclError(f"no run {name}", f"name a run folder, such as those in {places}/")
+        found.append(folder)
+    return found
+
+
+def _print_json(node: LiveNode, once: bool, interval_s: float) -> None:
+    import msgspec
+
+    def line(view: NodeView) -> bytes:
+        text = msgspec.json.encode(view)
+        return (msgspec.json.format(text, indent=2) if once else text) + b"\n"
+
+    while True:
+        begin_s = time.monotonic()
+        sys.stdout.buffer.write(line(node.look()))
+        sys.stdout.flush()
+        if once:
+            return
+        time.sleep(max(interval_s - (time.monotonic() - begin_s), 0.05))

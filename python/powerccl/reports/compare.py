@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl compare` in the terminal, as Markdown and as CSV; all from the same tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.compare_sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
+from powerccl.analysis.side_by_side import Row, SideBySide
+from powerccl.analysis.significance import HIGHER, LOWER, SAME, Cell, Change
+from powerccl.patterns import format_bytes
+from powerccl.reports.terminal import heading, warning
+from powerccl.reports.text import NOT_KNOWN, joules, number, seconds
+
+GOOD, BAD, QUIET = "green", "red", "dim"
+WIDE = 110
+LABEL_WIDTH, SIDE_WIDTH = 30, 30  # of what fits beside each other
+MANY_TIMES = 2.0  # from here on a change reads better as a factor
+RATES = (BANDWIDTH, "bandwidth")
+
+
+@dataclass
+class Grid:
+    """A table as text: `rows` of cells, each with a style; the first column is to the left."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[tuple[str, str]]] = field(default_factory=list)
+
+
+def show(value: float | None, unit: str) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return NOT_KNOWN
+    if unit == "B/s":
+        return number(value / 1e9, "GB/s") if value >= 1e6 else number(value / 1e6, "MB/s")
+    if unit == "Hz":
+        return f"{value / 1e6:.0f} MHz"
+    shown: dict[str, Callable[[float | None], str]] = {"s": seconds, "J": joules}
+    return shown[unit](value) if unit in shown else number(value, unit)
+
+
+def change_text(found: Change, brief: bool = False) -> str:
+    """`-82.1 % (-82.9 to -81.0)`, `x 5.02`, `+0.3 %, not told apart`; with * where it is of two runs only."""
+    if found.pct is None:
+        return NOT_KNOWN
+    factor = 1 + found.pct / 100
+    far = factor >= MANY_TIMES
+    text = f"× {factor:.3g}" if far else f"{found.pct:+.1f} %" if abs(found.pct) >= 0.05 else "0.0 %"
+    if found.verdict == SAME:
+        return f"≈ {text}" if brief else f"{text}, not told apart"
+    if found.verdict not in (LOWER, HIGHER):
+        return f"{text} ?"
+    mark = "" if found.of_settings else " *"
+    if brief or found.low_pct is None or found.high_pct is None:
+        return text + mark
+    ends = [1 + end / 100 for end in (found.low_pct, found.high_pct)]
+    spread = f"{ends[0]:.3g} to {ends[1]:.3g}" if far else f"{found.low_pct:+.1f} to {found.high_pct:+.1f}"
+    return f"{text} ({spread}){mark}"
+
+
+def change_style(row: Row, found: Change) -> str:
+    """Green where settings made it better beyond chance, red where worse."""
+    if found.verdict not in (LOWER, HIGHER) or not row.better or not found.of_settings:
+        return QUIET if found.verdict == SAME else ""
+    return GOOD if (found.verdict == LOWER) == (row.better == "less") else BAD
+
+
+def grids(found: SideBySide, brief: bool = False) -> list[Grid]:
+    """The comparison as tables: the form of published ones first, then of each pattern its sizes."""
+    tables = []
+    if found.headline:
+        tables.append(_listed("", [side.name for side in found.sides], found.headline, brief, _label))
+    whole = [row for row in found.rows if not row.pattern]
+    if whole:
+        tables.append(_listed("", [side.name for side in found.sides], whole, brief, lambda row: row.what))
+    places = dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
+    for pattern, variant in places:
+        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
+        title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
+        tables.append(_by_size(title, found, rows, brief))
+    return tables
+
+
+def _label(row: Row) -> str:
+    name = f"{row.pattern.replace('_', '-')} {row.what}"
+    if row.size_bytes is not None:
+        name += f", {format_bytes(row.size_bytes)}"
+    return f"{name} ({row.variant})" if row.variant else name
+
+
+def _listed(title: str, names: Sequence[str], rows: Sequence[Row], brief: bool, label: Callable[[Row], str]) -> Grid:
+    """A row a figure: baseline, then each side with its change."""
+    columns = ["", names[0]]
+    for name in names[1:]:
+        columns += [name, "change"]
+    grid = Grid(title, columns)
+    for row in rows:
+        cells = [(label(row), ""), (show(row.cells[0].value, row.unit), "")]
+        for each, difference in zip(row.cells[1:], row.changes, strict=True):
+            text = change_text(difference, brief)
+            if row.factor_low is not None and row.factor_high is not None:
+                text = _factor(1 + (difference.pct or 0.0) / 100, row.factor_low, row.factor_high)
+            cells += [(show(each.value, row.unit), ""), (text, change_style(row, difference))]
+        grid.rows.append(cells)
+    return grid
+
+
+def _factor(factor: float, low: float, high: float) -> str:
+    """`× 5.1 (3.7 to 6.1)`; a tenth is `÷ 10`."""
+    if factor < 1:
+        return f"÷ {1 / factor:.3g} ({1 / high:.3g} to {1 / low:.3g})"
+    return f"× {factor:.3g} ({low:.3g} to {high:.3g})"
+
+
+def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) -> Grid:
+    """Sizes down, figures across; only time carries its change, others are to be read side by side."""
+    of_run = found.kind == RUN
+    names = [side.name for side in found.sides]
+    wanted = [(TIME, "time"), *((rate, "GB/s") for rate in RATES), (POWER, "W"), (ENERGY, "J / op")]
+    shown = [(what, head) for what, head in wanted if any(row.what == what for row in rows)]
+    if brief:
+        shown = [each for each in shown if each[0] in (TIME, *RATES)][:2]
+    columns = ["from" if of_run else "size"]
+    for what, head in shown:
+        columns.append(f"{head} {names[0]}")
+        for name in names[1:]:
+            columns.append(f"{head} {name}")
+            columns += ["change"] if what == TIME or len(shown) == 1 else []
+    grid = Grid(title, columns)
+    sizes = sorted({row.size_bytes for row in rows if row.size_bytes is not None})
+    by_place = {(row.what, row.size_bytes): row for row in rows}
+    for size in sizes:
+        line: list[tuple[str, str]] = [(format_bytes(size), "")]
+        for what, _ in shown:
+            row = by_place.get((what, size))
+            judged = what == TIME or len(shown) == 1
+            if row is None:
+                line += [(NOT_KNOWN, QUIET)] * (len(names) + (len(names) - 1 if judged else 0))
+                continue
+            line.append((_bare(row.cells[0], row.unit), ""))
+            for each, difference in zip(row.cells[1:], row.changes, strict=True):
+                line.append((_bare(each, row.unit), ""))
+                if judged:
+                    line.append((change_text(difference, True), change_style(row, difference)))
+        grid.rows.append(line)
+    return grid
+
+
+def _bare(found: Cell, unit: str) -> str:
+    """A value where the column's head has the unit."""
+    if found.value is None:
+        return NOT_KNOWN
+    if unit == "s":
+        return seconds(found.value)
+    return number(found.value / 1e9 if unit == "B/s" else found.value)
+
+
+def print_compare(console: Console, found: SideBySide) -> None:
+    """The whole comparison."""
+    brief = console.width < WIDE or len(found.sides) > 2
+    names = " · ".join(f"{side.name}" for side in found.sides[1:])
+    console.print()
+    console.print(heading(f"{names} against {found.sides[0].name}", "yes" if found.emulated else ""))
+    for side in found.sides:
+        console.print(Text(f"{side.name}: {_what(found.kind, len(side.members))}", style=QUIET), overflow="fold")
+    for text in found.differs:
+        console.print(Text(text, style=QUIET))
+    count = len(found.sides)
+    apart = count > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * count
+    for part in [pair(found, index) for index in range(1, count)] if apart else [found]:
+        if apart:
+            console.print()
+            console.print(Text(f"{part.sides[1].name} against {part.sides[0].name}", style="bold"))
+        _print_grids(console, grids(part, brief))
+    console.print()
+    for text in found.caveats:
+        console.print(warning(text))
+    for text in [*found.notes, *(["≈: not told apart"] if brief else [])]:
+        console.print(Text(text, style=QUIET))
+
+
+def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
+    for grid in tables:
+        console.print()
+        if grid.title:
+            console.print(Text(grid.title, style="bold"))
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        longest = max((len(row[0][0]) for row in grid.rows), default=0)
+        table.add_column(Text(grid.columns[0]), overflow="fold", min_width=min(longest, console.width // 3))
+        for column in grid.columns[1:]:
+            table.add_column(Text(column), justify="right", overflow="fold")
+        for row in grid.rows:
+            table.add_row(*(Text(text, style=style) for text, style in row))
+        console.print(table)
+
+
+def pair(found: SideBySide, index: int) -> SideBySide:
+    """One side and the baseline."""
+
+    def only(rows: Sequence[Row]) -> list[Row]:
+        kept = [replace(row, cells=[row.cells[0], row.cells[index]], changes=[row.changes[index - 1]]) for row in rows]
+        return [row for row in kept if row.cells[1].value is not None]
+
+    return replace(
+        found,
+        sides=[found.sides[0], found.sides[index]],
+        headline=only(found.headline),
+        rows=only(found.rows),
+    )
+
+
+def _what(kind: str, count: int) -> str:
+    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(kind, kind)
+    return f"{count} {word}{'s' if count != 1 else ''}"
+
+
+def markdown(found: SideBySide) -> str:
+    """The comparison as Markdown, with what makes it hard below."""
+    lines = [f"# {' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}", ""]
+    if found.emulated:
+        lines += ["Emulated: figures are modelled, none is measured.", ""]
+    lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]
+    lines += [f"- {text}" for text in found.differs]
+    for grid in grids(found):
+        lines += ["", *([f"## {grid.title}", ""] if grid.title else [])]
+        lines.append("| " + " | ".join(_escaped(column) for column in grid.columns) + " |")
+        lines.append("|" + "|".join("---" if index == 0 else "---:" for index in range(len(grid.columns))) + "|")
+        lines += ["| " + " | ".join(_escaped(text) for text, _ in row) + " |" for row in grid.rows]
+    lines.append("")
+    lines += [f"- **{text}**" for text in found.caveats]
+    lines += [f"- {text}" for text in found.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+CSV_COLUMNS = (
+    *("what", "unit", "pattern", "size_bytes", "variant", "side", "value", "low", "high", "n", "of", "baseline"),
+    *("change_pct", "change_low_pct", "change_high_pct", "verdict", "basis"),
+)
+
+
+def as_csv(found: SideBySide) -> str:
+    """A line a figure and side, in SI units; the baseline's own lines have no change."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    baseline = found.sides[0].name
+    for row in found.rows:
+        place = [row.what, row.unit, row.pattern, row.size_bytes, row.variant]
+        for index, (side, each) in enumerate(zip(found.sides, row.cells, strict=True)):
+            if each.value is None:
+                continue
+            line = [*place, side.name, each.value, each.low, each.high, each.n, each.of, baseline]
+            if index:
+                judged = row.changes[index - 1]
+                line += [judged.pct, judged.low_pct, judged.high_pct, judged.verdict, judged.basis]
+            writer.writerow(["" if value is None else value for value in line])
+    return text.getvalue()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of running jobs for Prometheus, in its conventions: base units, `_total` on what only rises.
+
+Labels are bounded: a job's run folder, its ranks and GPUs on this node, nine patterns, MPI's blocking functions.
+Nothing is labelled by size, communicator, process or command.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from powerccl import __version__
+from powerccl.analysis.live_findings import LiveJob, NodeView
+from powerccl.analysis.live_totals import KINDS, Totals
+from powerccl.patterns import PATTERNS, UNKNOWN
+
+LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
+RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
+PATTERN = ("run", "rank", "pattern")
+
+# name, kind, labels, help. Counters are named without `_total`, which is added to them.
+METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("powerccl_jobs", "gauge", (), "Jobs that run on this node under powerccl, as far as this user can see them."),
+    (
+        "powerccl_job_info",
+        "gauge",
+        ("run", "user", "policy", "clocks", "emulated"),
+        "1 for each job; its labels say how it was started.",
+    ),
+    ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
+    ("powerccl_job_elapsed_seconds", "gauge", RUN, "Since the job's start."),
+    ("powerccl_job_exit_code", "gauge", RUN, "Exit code, once the job has ended."),
+    ("powerccl_job_slowdown_allowed_ratio", "gauge", RUN, "Slowdown that the job's policy may cost."),
+    ("powerccl_collectives", "counter", PATTERN, "Communication calls made; those recorded into CUDA graphs apart."),
+    ("powerccl_captured_collectives", "counter", PATTERN, "Communication calls recorded into CUDA graphs."),
+    ("powerccl_collective_bytes", "counter", PATTERN, "Sizes of those calls, as NCCL tests count them."),
+    ("powerccl_timed_collectives", "counter", PATTERN, "Communication kernels that were timed on the GPU."),
+    (
+        "powerccl_collective_seconds",
+        "counter",
+        PATTERN,
+        "GPU time of timed communication kernels, waiting for other ranks included.",
+    ),
+    (
+        "powerccl_communication_ratio",
+        "gauge",
+        RANK,
+        "Share of the last seconds in which a communication kernel ran on the rank's GPU.",
+    ),
+    ("powerccl_pending_collectives", "gauge", RANK, "Timed calls whose kernel has not been seen to end."),
+    (
+        "powerccl_last_collective_age_seconds",
+        "gauge",
+        RANK,
+        "Since the rank's last communication call, or replay of one in a CUDA graph.",
+    ),
+    ("powerccl_clock_requests", "counter", ("run", "rank", "result"), "Clocks asked for, by how that ended."),
+    ("powerccl_trace_dropped_records", "counter", RANK, "Records that found no room in the rank's trace."),
+    ("powerccl_trace_unread_records", "gauge", RANK, "Records of the rank's trace still to be read by this exporter."),
+    ("powerccl_gpu_power_watts", "gauge", GPU, "Power of the GPU, mean of the last seconds."),
+    ("powerccl_gpu_energy_joules", "counter", GPU, "Energy of the GPU since the job began to be sampled."),
+    ("powerccl_gpu_sm_clock_hertz", "gauge", GPU, "SM clock."),
+    ("powerccl_gpu_temperature_celsius", "gauge", GPU, "Temperature."),
+    ("powerccl_gpu_utilization_ratio", "gauge", GPU, "Share of time in which a kernel ran, as NVML tells."),
+    ("powerccl_gpu_clock_leased", "gauge", GPU, "1 while somebody holds a lease on the GPU's clock."),
+    ("powerccl_cpu_power_watts", "gauge", ("run", "host"), "Power of the host's processors; everything on it counts."),
+    ("powerccl_mpi_calls", "counter", RANK, "Blocking MPI calls."),
+    ("powerccl_mpi_call_seconds", "counter", RANK, "Time in blocking MPI calls."),
+    ("powerccl_mpi_wait_seconds", "counter", RANK, "Part of it in which nothing moved."),
+    ("powerccl_mpi_sleep_seconds", "counter", RANK, "Part of that in which the thread was not on its core."),
+    ("powerccl_mpi_cpu_seconds", "counter", RANK, "CPU time of the MPI process."),
+    ("powerccl_mpi_function_calls", "counter", ("run", "function"), "Blocking calls of the ranks on this node."),
+    ("powerccl_mpi_function_seconds", "counter", ("run", "function"), "Their time, summed over those ranks."),
+    ("powerccl_exporter_info", "gauge", ("version",), "1; version of the exporter."),
+    ("powerccl_exporter_look_seconds", "gauge", (), "What the last look at all jobs took."),
+    ("powerccl_exporter_problems", "gauge", (), "Things that could not be read at the last look."),
+    (
+        "powerccl_exporter_unreadable_processes",
+        "gauge",
+        (),
+        "Processes of other users: whether they are jobs cannot be told.",
+    ),
+)
+
+
+def exported_names() -> set[str]:
+    """Names as they stand in a query: counters with their `_total`."""
+    return {f"{name}_total" if kind == "counter" else name for name, kind, _, _ in METRICS}
+
+
+class _Families:
+    """All metrics, empty at first; only those with a value are handed out."""
+
+    def __init__(self) -> None:
+        self._labels = {name: labels for name, _, labels, _ in METRICS}
+        self._families: dict[str, Metric] = {
+            name: (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
+            for name, kind, labels, text in METRICS
+        }
+
+    def add(self, name: str, value: float | None, *labels: object) -> None:
+        """One sample; None adds nothing."""
+        if value is None:
+            return
+        assert len(labels) == len(self._labels[name]), name
+        family = self._families[name]
+        assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily))
+        family.add_metric([str(label) for label in labels], float(value))
+
+    def all(self) -> list[Metric]:
+        """Those that have samples."""
+        return [family for family in self._families.values() if family.samples]
+
+
+class JobCollector(Collector):
+    """Looks at the jobs when it is asked, and not more often than LEAST_BETWEEN_S."""
+
+    def __init__(self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, Totals | None]]) -> None:
+        self._look, self._totals = look, totals
+        self._lock = threading.Lock()
+        self._looked_s = float("-inf")
+        self._families: list[Metric] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics."""
+        with self._lock:
+            if time.monotonic() - self._looked_s >= LEAST_BETWEEN_S:
+                view = self._look()
+                self._families = families(view, self._totals())
+                self._looked_s = time.monotonic()
+            return self._families
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not look."""
+        return []
+
+
+def families(view: NodeView, totals: Mapping[Path, Totals | None]) -> list[Metric]:
+    """Metrics of a look; `totals` are the jobs' counts by folder."""
+    found = _Families()
+    found.add("powerccl_jobs", sum(not job.ended for job in view.jobs))
+    found.add("powerccl_exporter_info", 1, __version__)
+    found.add("powerccl_exporter_look_seconds", view.look_ms / 1e3)
+    found.add("powerccl_exporter_problems", len(view.problems) + sum(len(job.problems) for job in view.jobs))
+    found.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
+    names = [Path(job.folder).name for job in view.jobs]
+    for job, name in zip(view.jobs, names, strict=True):
+        run = name if names.count(name) == 1 else job.folder  # two folders of one name in different places
+        _job(found, run, job)
+        counted = totals.get(Path(job.folder))
+        if counted is not None:
+            _totals(found, run, counted)
+    return found.all()
+
+
+def _job(found: _Families, run: str, job: LiveJob) -> None:
+    emulated = job.emulated.split(":")[0]
+    found.add("powerccl_job_info", 1, run, job.user, job.policy, job.clocks, emulated)
+    found.add("powerccl_job_running", 0 if job.ended else 1, run)
+    found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
+    found.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
+    if job.budget and job.budget.allowed_pct is not None:
+        found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
+    for gpu in job.gpus:
+        labels = (run, gpu.host, gpu.index, gpu.gpu)
+        found.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
+        found.add("powerccl_gpu_energy_joules", gpu.joules, *labels)
+        found.add("powerccl_gpu_sm_clock_hertz", None if gpu.clock_mhz is None else gpu.clock_mhz * 1e6, *labels)
+        found.add("powerccl_gpu_temperature_celsius", gpu.temperature_c, *labels)
+        used = gpu.utilization_pct
+        found.add("powerccl_gpu_utilization_ratio", None if used is None else used / 100, *labels)
+        found.add("powerccl_gpu_clock_leased", 1 if gpu.lease else 0, *labels)
+    found.add("powerccl_cpu_power_watts", job.cpu_w, run, job.host)
+    seen: set[int] = set()
+    for rank in job.ranks:
+        if rank.rank in seen:  # a second NCCL process of the same rank
+            continue
+        seen.add(rank.rank)
+        share = None if rank.share_pct is None else rank.share_pct / 100
+        found.add("powerccl_communication_ratio", share, run, rank.rank)
+        found.add("powerccl_pending_collectives", rank.pending, run, rank.rank)
+        found.add("powerccl_last_collective_age_seconds", rank.last_s, run, rank.rank)
+        found.add("powerccl_trace_unread_records", rank.behind, run, rank.rank)
+
+
+def _totals(found: _Families, run: str, totals: Totals) -> None:
+    """Counts; processes of one rank are added up."""
+    ranks: dict[int, list[list[float]]] = {}
+    clocks: dict[tuple[int, str], int] = {}
+    dropped: dict[int, int] = {}
+    for each in totals.ranks.values():
+        assert each.trace.about is not None
+        rank = each.trace.about.rank
+        sums = ranks.setdefault(rank, [[0.0] * KINDS for _ in range(5)])
+        for total, part in zip(sums, (each.calls, each.captured, each.bytes, each.timed, each.seconds), strict=True):
+            for kind in range(KINDS):
+                total[kind] += float(part[kind])
+        for result, count in each.clocks.items():
+            clocks[rank, result] = clocks.get((rank, result), 0) + count
+        dropped[rank] = dropped.get(rank, 0) + each.trace.dropped
+    for rank, sums in sorted(ranks.items()):
+        for kind in range(KINDS):
+            if not any(total[kind] for total in sums):
+                continue
+            labels = (run, rank, PATTERNS[kind] if kind < len(PATTERNS) else UNKNOWN)
+            for name, total in zip(_BY_PATTERN, sums, strict=True):
+                found.add(name, total[kind], *labels)
+        found.add("powerccl_trace_dropped_records", dropped[rank], run, rank)
+    for (rank, result), count in sorted(clocks.items()):
+        found.add("powerccl_clock_requests", count, run, rank, result)
+    _mpi(found, run, totals)
+
+
+_BY_PATTERN = (
+    "powerccl_collectives",
+    "powerccl_captured_collectives",
+    "powerccl_collective_bytes",
+    "powerccl_timed_collectives",
+    "powerccl_collective_seconds",
+)
+
+
+def _mpi(found: _Families, run: str, totals: Totals) -> None:
+    ranks: dict[int, list[float]] = {}
+    functions: dict[str, list[float]] = {}
+    for each in totals.mpi.values():
+        assert each.trace.about is not None
+        calls, _, call_ns, wait_ns, sleep_ns = each.total()
+        sums = ranks.setdefault(each.trace.about.rank, [0.0] * 5)
+        for index, value in enumerate((calls, call_ns / 1e9, wait_ns / 1e9, sleep_ns / 1e9, each.cpu_s)):
+            sums[index] += value
+        for function, (count, time_ns) in each.by_function().items():
+            mine = functions.setdefault(function, [0.0, 0.0])
+            mine[0] += count
+            mine[1] += time_ns / 1e9
+    names = ("calls", "call_seconds", "wait_seconds", "sleep_seconds", "cpu_seconds")
+    for rank, sums in sorted(ranks.items()):
+        for name, total in zip(names, sums, strict=True):
+            found.add(f"powerccl_mpi_{name}", total, run, rank)
+    for function, (times, time_s) in sorted(functions.items()):
+        found.add("powerccl_mpi_function_calls", times, run, function)
+        found.add("powerccl_mpi_function_seconds", time_s, run, function)
+
+
+def as_text(collector: JobCollector) -> bytes:
+    """All metrics in Prometheus' text format."""
+    return generate_latest(registry(collector))
+
+
+def registry(collector: JobCollector) -> CollectorRegistry:
+    """A registry of our metrics alone: nothing of this Python process."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(collector)
+    return found

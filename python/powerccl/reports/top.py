@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl top`: what runs on a node, as lines that fit the terminal they are for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.live_findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
+from powerccl.patterns import format_bytes
+from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
+from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
+
+WIDE = 100
+SILENT_S = 10.0  # a rank that has called nothing for so long is shown as waiting
+NARROW_CALL = 22
+STALE_S = 3.0  # samples come twice a second
+BARS = "▁▂▃▄▅▆▇█"
+MOST_PATTERNS = 4
+MOST_MPI_RANKS = 16
+History = Mapping[str, Sequence[float]]
+
+
+def render(
+    view: NodeView, width: int, history: History | None = None, interval_s: float | None = None
+) -> RenderableType:
+    """Everything in at most `width` columns; `history` holds each job's power of the last looks, by folder."""
+    parts: list[RenderableType] = [_title(view, width, interval_s)]
+    if not view.jobs:
+        parts += [Text(""), Text("no job runs under powerccl on this node"), _found_how(view)]
+    for job in view.jobs:
+        parts += ["", *_job(job, width, (history or {}).get(job.folder, ()))]
+    others = _other_leases(view)
+    if others:
+        parts += ["", *others]
+    parts += [warning(text) for text in view.problems]
+    if view.jobs and view.unreadable_processes:
+        parts.append(_found_how(view))
+    return Group(*parts)
+
+
+def print_top(console: Console, view: NodeView) -> None:
+    """Once, as text."""
+    console.print(render(view, console.width))
+
+
+def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
+    running = sum(not job.ended for job in view.jobs)
+    clock = time.strftime("%H:%M:%S", time.localtime(view.unix_s))
+    line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {running} job{'s' * (running != 1)}")
+    if interval_s is not None and view.jobs:
+        right = f"every {interval_s:g} s, over {view.jobs[0].window_s:g} s"
+        if line.cell_len + len(right) + 2 <= width:
+            line.append(" " * (width - line.cell_len - len(right)) + right, style="dim")
+    return line
+
+
+def _found_how(view: NodeView) -> Text:
+    text = "start one: powerccl run -- COMMAND; of one that has ended: powerccl top RUN" if not view.jobs else ""
+    if view.unreadable_processes:
+        count = view.unreadable_processes
+        others = f"{count} process{'es' * (count != 1)} of other users cannot be looked into"
+        text = f"{text}\n{others}" if text else others
+    return Text(text, style="dim")
+
+
+def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableType]:
+    narrow = width < WIDE
+    name = heading(Path(job.folder).name, job.emulated.split(":")[0])
+    facts = []
+    if job.ranks or job.policy not in ("", "observe"):
+        facts.append(
+            f"policy {job.policy or '?'}" + (f", clocks {job.clocks}" if job.clocks not in ("", "none") else "")
+        )
+    facts.append(seconds(job.elapsed_s))
+    if job.ended:
+        facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")
+    elif job.pids:
+        facts.append(f"{job.user}, {len(job.pids)} processes")
+    name.append("  " + " · ".join(facts), style="default not bold")
+    name.truncate(width, overflow="ellipsis")
+    lines: list[RenderableType] = [name]
+    words = [Path(word).name if index == 0 else word for index, word in enumerate(job.command)]
+    command = Text(" ".join(words).replace("\n", " "), style="dim")
+    command.truncate(width, overflow="ellipsis")
+    lines.append(command)
+    lines += [Text(line) for line in _budget(job)]
+    lines.append(_totals(job, width, history))
+    if job.gpus or job.ranks:
+        lines.append(_gpus(job, narrow))
+    if job.patterns:
+        lines.append(_patterns(job.patterns, narrow))
+    if job.mpi:
+        lines.append(_mpi(job.mpi, narrow))
+    # Below the tables: these come and go, and the lines above them should stay where they are.
+    lines += [Text(line) for line in [*_requests(job), *_throttled(job)]]
+    for rank in job.ranks:
+        if rank.dropped:
+            lines.append(warning(f"rank {rank.rank}: {rank.dropped} records dropped (POWERCCL_TRACE_LIMIT_MB)"))
+    behind = sum(rank.behind for rank in job.ranks)
+    if behind:
+        lines.append(Text(f"{behind} records are still to be read", style="dim"))
+    lines += [warning(text) for text in [*job.notes[-3:], *job.problems[:4]]]
+    return lines
+
+
+def _bar(pct: float, cells: int) -> Text:
+    filled = round(min(max(pct, 0.0), 100.0) / 100 * cells)
+    return Text("█" * filled, style=COMMUNICATION).append("░" * (cells - filled), style=ELSEWHERE)
+
+
+def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
+    """Share of communication and power of the whole job, with what power was in the last looks."""
+    line = Text()
+    share = job.share_pct
+    about = "~" if job.estimated else ""
+    if share is None and job.mpi and job.mpi.share_pct is not None:
+        share, about = job.mpi.share_pct, "MPI "
+    if share is not None:
+        line.append_text(_bar(share, 20)).append(f" {about}{share:.0f} % communication")
+    elif job.ranks:
+        line.append("no communication was timed", style="dim")
+    parts = []
+    if job.power_w is not None:
+        parts.append(number(job.power_w, "W"))
+    if job.joules is not None:
+        parts.append(joules(job.joules))
+    if job.cpu_w is not None:
+        parts.append(f"CPUs {number(job.cpu_w, 'W')}")
+    if parts:
+        line.append(("   " if line.plain else "") + " · ".join(parts))
+    room = width - line.cell_len - 2
+    if len(history) > 1 and room >= 8:
+        shown = list(history)[-min(room, 40) :]
+        top = max(shown) or 1.0
+        line.append("  " + "".join(BARS[round(value / top * (len(BARS) - 1))] for value in shown), style=ELSEWHERE)
+    return line
+
+
+def _budget(job: LiveJob) -> list[str]:
+    """What a policy that learns allows itself and has come to."""
+    budget = job.budget
+    if budget is None:
+        return []
+    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {budget.allowed_pct:g} %")
+    if budget.slowdown_pct is not None:
+        text += (
+            f", of managed iterations {budget.slowdown_pct:+.2f} % ({budget.low_pct:+.2f} to {budget.high_pct:+.2f})"
+        )
+    elif budget.iterations is None:
+        text += "; what it comes to is told when the job ends"
+    if budget.managed is not None:
+        text += f", {budget.managed} of {budget.iterations} iterations managed"
+    return [text + (", paused: the budget was exceeded" if budget.paused else "")]
+
+
+def _requests(job: LiveJob) -> list[str]:
+    """How often clocks were asked for in the window."""
+    count, failed = (sum(getattr(rank, name) for rank in job.ranks) for name in ("clock_requests", "clock_failed"))
+    if not count:
+        return []
+    text = f"{number(count / job.window_s)} clock requests/s" + (" (dry: none is set)" if job.clocks == "dry" else "")
+    return [text + (f", {failed} of {count} failed" if failed else "")]
+
+
+def _throttled(job: LiveJob) -> list[str]:
+    """What holds GPUs back; their clocks are red."""
+    reasons: dict[str, int] = {}
+    for gpu in job.gpus:
+        for reason in gpu.throttle_reasons:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return [f"held back by {reason}: {count} of {len(job.gpus)} GPUs" for reason, count in reasons.items()]
+
+
+def _gpus(job: LiveJob, narrow: bool) -> Table:
+    """A line a GPU with its rank; ranks that share one have a line each."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("GPU", justify="right", no_wrap=True)
+    for column in ("rank", "clock", "power", *(() if narrow else ("busy", "temp")), "comm", "calls/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    # What gives way where there is no room; a column that is not to wrap would be cut like any other.
+    table.add_column("last call", overflow="ellipsis", max_width=NARROW_CALL if narrow else None)
+    leased = any(gpu.lease for gpu in job.gpus)
+    if leased:
+        table.add_column("lease", no_wrap=True, overflow="ellipsis")
+    ranks: dict[str, list[LiveRank]] = {}
+    for rank in job.ranks:
+        ranks.setdefault(rank.gpu, []).append(rank)
+    hosts = len({gpu.host for gpu in job.gpus}) > 1
+    for gpu in job.gpus:
+        mine: list[LiveRank | None] = [*ranks.pop(gpu.gpu, [])]
+        for index, owner in enumerate(mine or [None]):
+            cells = _of_gpu(gpu, narrow, hosts) if index == 0 else [""] * (3 if narrow else 5)
+            _line(table, cells, owner, gpu.lease if leased else None, narrow)
+    for rest in ranks.values():
+        for rank in rest:
+            _line(table, [""] + [NOT_KNOWN] * (2 if narrow else 4), rank, "" if leased else None, narrow)
+    return table
+
+
+def _of_gpu(gpu: LiveGpu, narrow: bool, hosts: bool) -> list[str | Text]:
+    stale = gpu.age_s is not None and gpu.age_s > STALE_S
+    style = "dim" if stale else "red" if gpu.throttle_reasons else ""
+    clock = NOT_KNOWN if gpu.clock_mhz is None else f"{gpu.clock_mhz} MHz"
+    cells: list[str | Text] = [
+        f"{gpu.host} {gpu.index}" if hosts else str(gpu.index),
+        Text(clock, style=style),
+        Text(number(gpu.power_w, "W"), style="dim" if stale else ""),
+    ]
+    if not narrow:
+        cells.append(NOT_KNOWN if gpu.utilization_pct is None else f"{gpu.utilization_pct} %")
+        cells.append(NOT_KNOWN if gpu.temperature_c is None else f"{gpu.temperature_c} °C")
+    return cells
+
+
+def _line(
+    table: Table,
+    of_gpu: list[str | Text] | list[str],
+    rank: LiveRank | None,
+    lease: str | None,
+    narrow: bool,
+) -> None:
+    cells: list[str | Text] = [of_gpu[0], "" if rank is None else str(rank.rank), *of_gpu[1:]]
+    if rank is None:
+        cells += [NOT_KNOWN, NOT_KNOWN, ""]
+    else:
+        share = percent(rank.share_pct)
+        cells += [f"~{share}" if rank.estimated else share, number(rank.per_s), _last(rank, narrow)]
+    if lease is not None:
+        cells.append(lease)
+    table.add_row(*cells)
+
+
+def _last(rank: LiveRank, narrow: bool) -> str | Text:
+    if not rank.last:
+        return Text("none yet", style="dim")
+    text = f"{rank.last.replace('_', '-')} {format_bytes(rank.last_bytes)}"
+    ago_s = rank.last_s or 0.0
+    if ago_s >= SILENT_S:
+        waits = f", {rank.pending} pending" if rank.pending else ""
+        return Text(f"{text} {seconds(float(round(ago_s)))} ago{waits}", style="yellow")
+    return text if narrow or not rank.pending else f"{text}, {rank.pending} pending"
+
+
+def _patterns(rows: Sequence[LivePattern], narrow: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("pattern", no_wrap=True)
+    for column in ("from", "calls/s", "mean", "bus GB/s", *(() if narrow else ("timed",))):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows[:MOST_PATTERNS]:
+        mean = seconds(None if row.mean_us is None else row.mean_us / 1e6)
+        cells = [row.pattern.replace("_", "-"), format_bytes(row.size_class_bytes), number(row.per_s), mean]
+        table.add_row(
+            *cells, number(row.busbw_gbs), *(() if narrow else (f"{min(row.timed, row.calls)} of {row.calls}",))
+        )
+    if len(rows) > MOST_PATTERNS:
+        table.add_row(f"… {len(rows) - MOST_PATTERNS} more", style="dim")
+    return table
+
+
+def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("rank", "in MPI", "waiting", "asleep", "calls/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for rank in mpi.ranks[:MOST_MPI_RANKS]:
+        shares = [percent(each) for each in (rank.share_pct, rank.wait_pct, rank.sleep_pct)]
+        bar: str | Text = "" if rank.share_pct is None else _bar(rank.share_pct, 20)
+        if rank.last_s is not None and rank.last_s > SILENT_S:
+            bar = Text(f"nothing told for {seconds(float(round(rank.last_s)))}", style="yellow")
+        table.add_row(str(rank.rank), *shares, number(rank.calls_per_s), bar)
+    if len(mpi.ranks) > MOST_MPI_RANKS:
+        table.add_row("…", f"{len(mpi.ranks) - MOST_MPI_RANKS} more", style="dim")
+    told = [f"{each.function} {percent(each.share_pct)}, {number(each.calls_per_s)}/s" for each in mpi.functions[:3]]
+    functions = Text(" · ".join(told[: 2 if narrow else 3]), style="dim")
+    return Group(table, *([functions] if told else []))
+
+
+def _other_leases(view: NodeView) -> list[RenderableType]:
+    """Devices that nobody shown here holds."""
+    shown = {gpu.gpu for job in view.jobs for gpu in job.gpus if gpu.lease}
+    lines: list[RenderableType] = []
+    for held in view.leases:
+        if held.device in shown:
+            continue
+        clock = f"{held.max_mhz} MHz" if held.max_mhz else "usual clock"
+        who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "nobody"
+        state = ", to be put back" if held.pending else ""
+        lines.append(Text(f"{held.device}: {clock}, {who}, for {seconds(float(round(held.held_s)))}{state}"))
+    return [Text("other leases", style="bold"), *lines] if lines else []

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder read while its job runs: each look takes only what was written since the last one.
+
+Traces are mapped by their ranks and read here with pread: on one node both see the same pages, so nothing has to be
+flushed and the job notices nothing. A rank counts a record when it is whole; what lies past the count is not looked at.
+From another node of a network file system records may be seen late.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from powerccl.traces import records
+from powerccl.traces.run_info import RUN_FILE, RunInfo
+
+MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
+TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
+HEAD_RECORDS = 1 << 10  # read in any case: communicators come up at the beginning
+HEAD_BYTES = 1 << 15
+TAIL_BYTES = 1 << 18  # of samples that were there before the first look
+
+Records = npt.NDArray[np.void]
+_NOTHING: Records = np.empty(0, records.RECORD)
+
+
+@dataclass
+class About:
+    """A trace's header, as far as it does not change; times in ns of the host's CLOCK_MONOTONIC."""
+
+    rank: int
+    nranks: int
+    pid: int
+    start_ns: int
+    host: str
+    gpu_uuid: str
+    gpu_pci: str
+    policy: str
+    clock_client: str
+    library: str
+    dry: bool
+    emulated: bool
+
+    @property
+    def gpu(self) -> str:
+        """What to tell this rank's GPU by, as RankTrace.gpu."""
+        return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
+
+
+class LiveTrace:
+    """One rank's trace, followed.
+
+    `about` is None until the rank has begun it. `behind` is how many records wait for the next look, `skipped` how many
+    were there before the first one and are not read, `dropped` how many the rank had no room for.
+    """
+
+    def __init__(self, path: Path, tail: bool = False) -> None:
+        """Follow `path`; `tail`: of what is there already take the beginning and the end only."""
+        self.path = path
+        self.about: About | None = None
+        self.behind = self.skipped = self.dropped = 0
+        self.problem = ""
+        self._tail = tail
+        self._file = -1
+        self._header_bytes = records.HEADER_BYTES
+        self._next = 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def read(self, most: int = MOST_RECORDS) -> Records:
+        """Records since the last look, at most so many, as records.RECORD; see `select`.
+
+        What cannot be read is in `problem`, in words; nothing is raised.
+        """
+        try:
+            header = self._header()
+            if header is None:
+                return _NOTHING
+            committed = int(header["committed"])
+            self.dropped = int(header["dropped"])
+            first = self._pass_over(committed) if self._tail else _NOTHING
+            self._tail = False
+            wanted = max(0, min(committed - self._next, most))
+            found = self._records(self._next, wanted)
+        except OSError as error:
+            self.problem = f"{self.path.name}: {error.strerror}"
+            return _NOTHING
+        self._next += len(found)
+        if len(found) < wanted:
+            self.problem = f"{self.path.name}: cut off: {committed} records counted, {self._next} there"
+            self.behind = 0
+        else:
+            self.behind = max(committed - self._next, 0)
+        return np.concatenate([first, found]) if len(first) else found
+
+    def _header(self) -> Any:
+        """The header as it is now; None where there is none to go by."""
+        if self._file < 0:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        data = os.pread(self._file, records.HEADER.itemsize, 0)
+        if len(data) < records.HEADER.itemsize or data[:8] == bytes(8):
+            return None  # just made: the magic comes last
+        header = np.frombuffer(data, records.HEADER, 1)[0]
+        if bytes(header["magic"]) != records.MAGIC:
+            self.problem = f"{self.path.name}: not a PowerCCL trace"
+            return None
+        if int(header["version"]) != records.VERSION:
+            self.problem = f"{self.path.name}: trace version {header['version']}; this powerccl reads {records.VERSION}"
+            return None
+        self._header_bytes = int(header["header_bytes"])
+        if int(header["record_bytes"]) != records.RECORD_BYTES or not (
+            records.HEADER.itemsize <= self._header_bytes <= 1 << 20
+        ):
+            self.problem = f"{self.path.name}: damaged header"
+            return None
+        if self.about is None or not self.about.gpu_uuid:  # filled in when the first communicator comes up
+            self.about = _about(header)
+        return header
+
+    def _pass_over(self, committed: int) -> Records:
+        """Where there is much, what stands at its beginning, and from then on the end."""
+        start = committed - TAIL_RECORDS
+        if start <= HEAD_RECORDS:
+            return _NOTHING
+        head = self._records(0, HEAD_RECORDS)
+        self.skipped, self._next = start - len(head), start
+        communicators: Records = head[head["kind"] == records.COMM]
+        return communicators
+
+    def _records(self, begin: int, count: int) -> Records:
+        if count <= 0:
+            return _NOTHING
+        data = os.pread(self._file, count * records.RECORD_BYTES, self._header_bytes + begin * records.RECORD_BYTES)
+        return np.frombuffer(data, records.RECORD, len(data) // records.RECORD_BYTES)
+
+
+def select(rows: Records, kind: int) -> Records:
+    """The records of one kind, as records.LAYOUTS[kind]."""
+    return np.ascontiguousarray(rows[rows["kind"] == kind]).view(records.LAYOUTS[kind])
+
+
+def _about(header: Any) -> About:
+    return About(
+        rank=int(header["rank"]),
+        nranks=int(header["nranks"]),
+        pid=int(header["pid"]),
+        start_ns=int(header["start_ns"]),
+        **{
+            name: bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace")
+            for name in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")
+        },
+        dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
+        emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
+    )
+
+
+class LiveSamples:
+    """A file of samples (`power-` or `cpu-<host>.csv`), followed.
+
+    `about` is its `# key: value` lines. Of a file that is long already the beginning and the end are read: sums go by
+    the first and the last counter.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about: dict[str, str] = {}
+        self.columns: list[str] = []
+        self.problem = ""
+        self._offset = 0
+        self._rest = b""
+        self._begun = False
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self.about.get("host") or self.path.stem.partition("-")[2]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the samples are of emulated GPUs."""
+        return self.about.get("emulated", "0") not in ("0", "false", "no", "")
+
+    def read(self) -> list[dict[str, str]]:
+        """Rows since the last look, by column; half a line waits for its other half."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                data = self._new_bytes(file.fileno())
+        except OSError as error:
+            self.problem = f"{self.path.name}: {error.strerror}"
+            return []
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        rows = []
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            if text.startswith("#"):
+                key, _, value = text[1:].partition(":")
+                self.about[key.strip()] = value.strip()
+            elif text and not self.columns:
+                self.columns = [name.strip() for name in text.split(",")]
+            elif text:
+                fields = text.split(",")
+                if len(fields) == len(self.columns):
+                    rows.append(dict(zip(self.columns, fields, strict=True)))
+        return rows
+
+    def _new_bytes(self, file: int) -> bytes:
+        size = os.fstat(file).st_size
+        if size < self._offset:  # an agent that goes on cuts off half a row that another left
+            self._offset, self._rest = size, b""
+        if self._begun or size <= HEAD_BYTES + TAIL_BYTES:
+            self._begun = self._begun or size > 0
+            data = os.pread(file, min(size - self._offset, 1 << 24), self._offset)
+            self._offset += len(data)
+            return data
+        self._begun = True
+        head = os.pread(file, HEAD_BYTES, 0)
+        tail = os.pread(file, TAIL_BYTES, size - TAIL_BYTES)
+        self._offset = size - TAIL_BYTES + len(tail)
+        # Whole lines of the head, then from the first whole line of the tail on.
+        return head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :]
+
+
+@dataclass
+class Look:
+    """What is new of a run since the last look; `traces` and `mpi` pair each trace with its new records."""
+
+    traces: list[tuple[LiveTrace, Records]] = field(default_factory=list)
+    mpi: list[tuple[LiveTrace, Records]] = field(default_factory=list)
+    power: list[tuple[LiveSamples, list[dict[str, str]]]] = field(default_factory=list)
+    cpu: list[tuple[LiveSamples, list[dict[str, str]]]] = field(default_factory=list)
+
+
+class LiveRun:
+    """A run folder, followed. `info` is run.json as last read, `problems` says in words what cannot be read."""
+
+    def __init__(self, folder: Path, tail: bool = False) -> None:
+        """Follow `folder`; `tail` as in LiveTrace."""
+        self.folder = folder
+        self.info: RunInfo | None = None
+        self._tail = tail
+        self._traces: dict[str, LiveTrace] = {}
+        self._samples: dict[str, LiveSamples] = {}
+        self._info_ns = -1
+        self._info_problem = ""
+        self._gone = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read at the last look."""
+        of_traces = [trace.problem for trace in self._traces.values()]
+        of_samples = [samples.problem for samples in self._samples.values()]
+        return [text for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
+
+    @property
+    def behind(self) -> int:
+        """Records of all traces that wait for the next look."""
+        return sum(trace.behind for trace in self._traces.values())
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for trace in self._traces.values():
+            trace.close()
+        self._traces.clear()
+
+    def look(self, most: int = MOST_RECORDS) -> Look:
+        """What was written since the last look, at most so many records a trace."""
+        self.read_info()
+        found = Look()
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.folder))
+            self._gone = ""
+        except OSError as error:
+            self._gone = f"{self.folder}: {error.strerror}"
+            names = sorted({*self._traces, *self._samples})
+        for name in names:
+            if name.endswith(".trace") and name.startswith(("rank-", "mpi-")):
+                trace = self._traces.get(name)
+                if trace is None:
+                    trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
+                into = found.traces if name.startswith("rank-") else found.mpi
+                into.append((trace, trace.read(most)))
+            elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
+                samples = self._samples.get(name)
+                if samples is None:
+                    samples = self._samples[name] = LiveSamples(self.folder / name)
+                (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
+        return found
+
+    def read_info(self) -> None:
+        """Read run.json if it has changed."""
+        path = self.folder / RUN_FILE
+        try:
+            changed_ns = path.stat().st_mtime_ns
+            if changed_ns == self._info_ns:
+                return
+            self.info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+            self._info_ns, self._info_problem = changed_ns, ""
+        except FileNotFoundError:
+            self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"
+        except (OSError, msgspec.MsgspecError) as error:
+            self._info_problem = f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}"
