@@ -281,7 +281,7 @@ def test_what_a_policy_keeps_to(tmp_path: Path) -> None:
     job = watcher.look(100 * MS, HOST)
     assert (job.ranks[0].clock_requests, job.ranks[0].clock_failed, job.ranks[0].clock_mhz) == (3, 1, 900)
     text = shown(NodeView(host=HOST, unix_s=0, jobs=[job]), 120)
-    assert "slowdown allowed 1 %; what it comes to is told when the job ends" in text
+    assert "slowdown allowed 1 %; what it comes to is told every ten seconds" in text
     assert "1 of 3 failed" in text
     trace.budget(90 * MS, slowdown_ppm=(4000, 1000, 7000))
     trace.write(tmp_path)

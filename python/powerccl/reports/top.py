@@ -153,7 +153,7 @@ def _budget(job: LiveJob) -> list[str]:
             f", of managed iterations {budget.slowdown_pct:+.2f} % ({budget.low_pct:+.2f} to {budget.high_pct:+.2f})"
         )
     elif budget.iterations is None:
-        text += "; what it comes to is told when the job ends"
+        text += "; what it comes to is told every ten seconds"
     if budget.managed is not None:
         text += f", {budget.managed} of {budget.iterations} iterations managed"
     return [text + (", paused: the budget was exceeded" if budget.paused else "")]
