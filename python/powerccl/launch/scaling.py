@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -110,7 +111,7 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 _save(study, folder)
             if name not in study.runs:
                 say(f"{_words(gpus, links, platform, asked)}: running")
-                study.runs[name] = _run(native, asked, folder, gpus, links, platform)
+                study.runs[name] = _run(native, asked, folder, gpus, links, platform, say)
                 _save(study, folder)
             if sweep and gpus > 1 and not (folder / f"{name}.sweep.jsonl").exists():
                 world = _world(study, folder, gpus, links, platform)
@@ -256,12 +257,19 @@ def _save(study: Study, folder: Path) -> None:
 
 
 def _run(
-    native: NativeFiles, asked: Asked, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None
+    native: NativeFiles,
+    asked: Asked,
+    folder: Path,
+    gpus: int,
+    links: str,
+    platform: tuple[str, Path] | None,
+    say: Callable[[str], None],
 ) -> str:
     """The run folder's name of this world.
 
     Raises:
-        PowercclError: the job could not be started, failed, or was stopped.
+        PowercclError: the job could not be started, or failed.
+        SystemExit: it was interrupted, and so are we.
     """
     job_file = folder / f"{links}-{gpus}.job.json"
     job_file.unlink(missing_ok=True)
@@ -284,6 +292,9 @@ def _run(
         raise PowercclError(str(error), "check the command's name and PATH") from error
     if done.folder is None:
         raise PowercclError("nothing was recorded", "; ".join(words) or "see `powerccl doctor`")
+    if done.ended.code - 128 in (signal.SIGINT, signal.SIGTERM):
+        say(f"interrupted; the same command goes on with what is in {folder}")
+        raise SystemExit(done.ended.code)
     if done.ended.code:
         output = done.folder / "output.log"
         last = output.read_text(errors="replace").splitlines()[-LAST_WORDS:] if output.exists() else []

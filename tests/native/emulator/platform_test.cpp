@@ -30,7 +30,8 @@ std::string complaint(const std::string& text) {
 }
 
 TEST(PlatformFile, TheBuiltInOnesRead) {
-  for (const char* name : {"t4x8", "h200x4", "h200x4-sockets"}) EXPECT_EQ(platform_or_fail(name).name, name);
+  for (const char* name : {"t4x8", "h200x4", "h200x4-sockets", "a100x4", "a100x8-two-nodes"})
+    EXPECT_EQ(platform_or_fail(name).name, name);
 }
 
 TEST(PlatformFile, EveryFigureSaysWhereItIsFrom) {

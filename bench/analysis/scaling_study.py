@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Study E as figures: of a study's findings, and of the emulated one that docs/guides/scaling-study.md quotes.
+
+python3 -m bench.analysis.scaling_study FOLDER runs the emulated study in FOLDER and writes
+bench/results/scaling-emulated.json and the guide's tables; --guide only renews the tables from bench/results, such as
+after scripts/prove-analysis-on-gpus.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from powerccl.analysis.scaling import ScalingFindings
+from powerccl.reports.scaling import markdown
+from powerccl.reports.text import number
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench/results/scaling-emulated.json"
+GUIDE = ROOT / "docs/guides/scaling-study.md"
+MEASURED = sorted((ROOT / "bench/results").glob("analysis-h200x*.json"))
+MEASURED_CELLS = {
+    "iteration_s": " ms",
+    "communication_pct": " %",
+    "exposed_pct": " %",
+    "tokens_per_s": "",
+    "scaling_pct": " %",
+    "joules_per_iteration": "",
+}
+MEASURED_BEGIN, MEASURED_END = "<!-- what lent GPUs gave, written from here -->\n", "<!-- to here: measured -->\n"
+BEGIN, END = "<!-- bench.analysis.scaling_study writes from here -->\n", "<!-- to here -->\n"
+PLATFORMS = ("a100x4", "a100x8-two-nodes")
+COMMAND = ("powerccl-bench", "scenario", "examples/gpt350m.scn", "-g", "{gpus}", "--json", "{json}")
+MIB = 1 << 20
+Figure = dict[str, object]
+
+
+def figures(findings: ScalingFindings, stem: str) -> dict[str, Figure]:
+    """`<stem>.<links>.<gpus>.<what>`; what is not known is left out. Times of an iteration: median and quartiles."""
+    found: dict[str, Figure] = {}
+    for world in findings.worlds:
+
+        def one(
+            what: str,
+            value: float | None,
+            unit: str,
+            low: float | None = None,
+            high: float | None = None,
+            place: str = f"{stem}.{world.links}.{world.gpus}",
+            count: int = world.iterations,
+        ) -> None:
+            if value is not None:
+                numbers = {"value": _rounded(value), "unit": unit, "low": _rounded(low), "high": _rounded(high)}
+                found[f"{place}.{what}"] = {**numbers, "n": count}
+
+        one("iteration_s", world.iteration_s, "s", world.iteration_low_s, world.iteration_high_s)
+        one("tokens_per_s", world.tokens_per_s, "1/s")
+        one("scaling_pct", world.scaling_pct, "%")
+        one("communication_pct", world.communication_pct, "%")
+        one("exposed_pct", world.exposed_pct, "%")
+        one("joules_per_iteration", world.joules_per_iteration, "J")
+        for each in world.collectives:
+            if each.size_bytes >= MIB:
+                one(f"{each.pattern}.s", each.time_s, "s")
+                one(f"{each.pattern}.busbw_gbs", each.busbw_gbs, "GB/s")
+                one(f"{each.pattern}.waiting_s", each.waiting_s, "s")
+                one(f"{each.pattern}.transfer_busbw_gbs", each.transfer_busbw_gbs, "GB/s")
+                one(f"{each.pattern}.sweep_busbw_gbs", each.sweep_busbw_gbs, "GB/s")
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def guide_text(findings: ScalingFindings) -> str:
+    """The guide's tables."""
+    return f"{BEGIN}\n{markdown(findings)}\n{END}"
+
+
+def measured_text(kept: list[dict[str, Any]]) -> str:
+    """What was measured on lent GPUs, of the files of bench/results: a table each."""
+    parts = []
+    for each in kept:
+        found = {name.removeprefix("analysis.h200.scaling."): one for name, one in each["figures"].items()}
+        worlds = dict.fromkeys(tuple(name.split(".")[:2]) for name in found if name.endswith("iteration_s"))
+        rows = [
+            "| links | GPUs | iteration | communication | exposed | tokens/s | scaling | J an iteration "
+            "| reduce-scatter, its GB/s, sweep | all-gather, its GB/s, sweep |",
+            "|---|" + "---:|" * 9,
+        ]
+        for links, gpus in worlds:
+            own = {name.split(".", 2)[2]: one for name, one in found.items() if name.startswith(f"{links}.{gpus}.")}
+            cells = [_cell(own, name, unit) for name, unit in MEASURED_CELLS.items()]
+            for name in ("reduce_scatter", "all_gather"):
+                told = [_cell(own, f"{name}.s", " ms"), *(_cell(own, f"{name}.{b}busbw_gbs") for b in ("", "sweep_"))]
+                cells.append(", ".join(filter(None, told)))
+            rows.append("| " + " | ".join([links, gpus, *cells]) + " |")
+        if worlds:
+            about = f"{each['machine']}, {each['date']}, commit {each['commit']}: `{each['command']}`"
+            parts += [about, "\n".join(rows)]
+    return "\n".join([MEASURED_BEGIN, "\n\n".join(parts), "", MEASURED_END])
+
+
+def _cell(own: dict[str, Figure], name: str, unit: str = "") -> str:
+    value = own.get(name, {}).get("value")
+    if not isinstance(value, (int, float)):
+        return ""
+    return (f"{value:,.0f}" if value >= 1000 else number(value * (1e3 if unit == " ms" else 1))) + unit
+
+
+def write_guide() -> None:
+    """Renew the guide's tables from bench/results."""
+    study = json.loads(RESULTS.read_text())["study"]
+    measured = [json.loads(path.read_text()) for path in MEASURED]
+    page = GUIDE.read_text()
+    for begin, end, text in (
+        (MEASURED_BEGIN, MEASURED_END, measured_text(measured)),
+        (BEGIN, END, guide_text(msgspec.convert(study, ScalingFindings))),
+    ):
+        head, found, rest = page.partition(begin)
+        if not found:
+            raise SystemExit(f"{GUIDE} has no line {begin.strip()}")
+        page = head + text + rest.partition(end)[2]
+    GUIDE.write_text(page)
+
+
+def main() -> None:
+    """Run the emulated study, keep its figures, renew the guide."""
+    if sys.argv[1:] == ["--guide"]:
+        return write_guide()
+    folder = Path(sys.argv[1])
+    files = ",".join(str(Path("native/emulator/platforms") / f"{name}.conf") for name in PLATFORMS)
+    study = ["powerccl", "study", "scaling", "--gpus", "1,2,4,8", "--emulate", files]
+    subprocess.run(
+        [sys.executable, "-m", *study, "--runs-dir", str(folder), "--json", str(folder / "found.json"), "--", *COMMAND],
+        cwd=ROOT,
+        check=True,
+    )
+    findings = msgspec.json.decode((folder / "found.json").read_bytes(), type=ScalingFindings)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    kept = {
+        "figures": figures(findings, "analysis.emulated.scaling"),
+        "command": "python3 -m bench.analysis.scaling_study FOLDER",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "machine": f"emulated {' and '.join(PLATFORMS)} on {platform.system()} {platform.release()}",
+        "conditions": "everything is emulated: links calibrated on study E, computation and power modelled",
+        "study": msgspec.to_builtins(findings),
+    }
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    return write_guide()
+
+
+if __name__ == "__main__":
+    main()

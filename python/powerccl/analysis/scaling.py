@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Study E: one training job on more and more GPUs, and what its collectives come to at each size.
+
+Of each world size: the time of every collective in an iteration, the bandwidth that makes, the same of a sweep of this
+size on the same GPUs, communication's share of an iteration, throughput and energy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from powerccl import patterns
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.communication import communication_intervals
+from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.exposure import WAITS, exposure, intersection, period
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData, read_run
+
+MIN_SHARE_PCT = 0.5  # of communication's time, below which a collective is not swept
+MARKED, BY_JOB = "the job's own streams", "the replay's own events"
+
+
+class Collective(msgspec.Struct, kw_only=True):
+    """One collective of an iteration; times are means over iterations and GPUs.
+
+    busbw_gbs is bytes x (n-1)/n / time (all-reduce: twice that), as study E estimates it, waiting for late ranks
+    included; transfer_busbw_gbs of the time since the last rank had begun. sweep_* are of powerccl-bench.
+    None: not known.
+    """
+
+    pattern: str
+    size_bytes: int
+    per_iteration: float
+    time_s: float
+    waiting_s: float | None
+    busbw_gbs: float | None
+    transfer_busbw_gbs: float | None
+    sweep_time_s: float | None = None  # of as many operations as an iteration has
+    sweep_busbw_gbs: float | None = None
+
+
+class SweepPoint(msgspec.Struct, kw_only=True):
+    """One size of a sweep by powerccl-bench."""
+
+    pattern: str
+    size_bytes: int
+    time_s: float
+    busbw_gbs: float
+    joules_per_gpu: float | None = None
+
+
+class World(msgspec.Struct, kw_only=True):
+    """One world size over one kind of link."""
+
+    gpus: int
+    links: str
+    emulated: str = ""
+    gpu: str = ""
+    folder: str = ""
+    iterations: int = 0
+    iterations_from: str = ""  # the job's own file, or the trace
+    iteration_s: float | None = None
+    iteration_low_s: float | None = None  # quartiles
+    iteration_high_s: float | None = None
+    tokens_per_iteration: int | None = None
+    tokens_per_s: float | None = None
+    scaling_pct: float | None = None  # throughput a GPU, of that of the least world size with the same links
+    communication_s: float | None = None  # an iteration, mean over GPUs
+    communication_pct: float | None = None
+    exposed_s: float | None = None
+    exposed_pct: float | None = None
+    exposed_from: str = ""
+    joules_per_iteration: float | None = None  # all GPUs
+    joules_per_token: float | None = None
+    watts_per_gpu: float | None = None
+    collectives: list[Collective] = []
+    sweep: list[SweepPoint] = []  # of the collectives' sizes, and what was asked for beside
+    notes: list[str] = []
+
+
+class ScalingFindings(msgspec.Struct, kw_only=True):
+    """The whole study."""
+
+    schema: int = 1
+    command: str
+    started_at: str = ""
+    host: str = ""
+    worlds: list[World] = []
+    notes: list[str] = []
+
+
+class Steps(msgspec.Struct):
+    """Measured iterations: [start, end) in host ns, shape (n, 2); what else the job said of them."""
+
+    spans: list[tuple[int, int]]
+    source: str
+    tokens: int | None = None
+    exposed_ms: list[float] = []
+
+
+def read_steps(path: Path) -> Steps | None:
+    """Iterations from a job's own file: examples/train_gpt.py's or `powerccl-bench train|scenario --json`.
+
+    Both name each iteration's start_ns and end_ns on CLOCK_MONOTONIC, and which are warm-up. None: no such file.
+    """
+    try:
+        told: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        rows = [row for row in told.get("iterations") or told.get("results") or [] if not row.get("warmup")]
+        spans = [(int(row["start_ns"]), int(row["end_ns"])) for row in rows]
+    except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    exposed = [row.get("exposed_ms") for row in rows]
+    known = [float(each) for each in exposed if each is not None]
+    tokens = told.get("tokens_per_iteration")
+    return Steps(spans, "the job's file", tokens, known if len(known) == len(exposed) else []) if spans else None
+
+
+def steps_of_trace(kernels: pl.DataFrame) -> Steps | None:
+    """Iterations as the sequence of collectives repeats itself on the first rank, from its second repetition on."""
+    if not len(kernels):
+        return None
+    rows = kernels.filter(pl.col("rank") == pl.col("rank").min()).sort("start_ns")
+    labels = [f"{pattern} {size}" for pattern, size in rows.select("pattern", "bytes").iter_rows()]
+    start = rows["start_ns"].to_numpy()
+    length = period(labels, start)
+    marks = start[::length][1:].tolist() if length else []
+    return Steps(list(pairwise(marks)), "the trace") if len(marks) > 2 else None
+
+
+def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | None = None) -> World:
+    """Fill in what the run folder and the job's file tell. What they do not is left None, with a note."""
+    run = read_run(folder)
+    world.notes += run.problems
+    if not world.emulated and (any(rank.emulated for rank in run.ranks) or any(log.emulated for log in run.power)):
+        world.emulated = "yes"  # an emulated machine that somebody else has started
+    world.gpu = next((log.about["gpu0_name"] for log in run.power if "gpu0_name" in log.about), "")
+    kernels = tables.kernels(run)
+    steps = read_steps(job_file) or steps_of_trace(kernels)
+    if steps is None:
+        world.notes.append("no iterations: the job wrote no {json}, and its collectives do not repeat themselves")
+        return world
+    spans = np.array(steps.spans, dtype=np.int64).reshape(-1, 2)
+    lengths_s = (spans[:, 1] - spans[:, 0]) / 1e9
+    world.iterations, world.iterations_from = len(spans), steps.source
+    world.iteration_low_s, world.iteration_s, world.iteration_high_s = np.percentile(lengths_s, [25, 50, 75]).tolist()
+    world.tokens_per_iteration = steps.tokens or (tokens_per_gpu * world.gpus if tokens_per_gpu else None)
+    if world.tokens_per_iteration:
+        world.tokens_per_s = world.tokens_per_iteration / float(np.median(lengths_s))
+    inside = iv.union(spans[:, 0], spans[:, 1])
+    _communication(world, run, kernels, inside, steps)
+    _energy(world, run, inside)
+    return world
+
+
+def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.Intervals, steps: Steps) -> None:
+    ran = kernels.filter(pl.Series(iv.contains(spans, kernels["start_ns"].to_numpy())))
+    calls = tables.calls(run).filter(~pl.col("captured"))
+    made = calls.filter(pl.Series(iv.contains(spans, calls["start_ns"].to_numpy())))
+    count, length_s = len(steps.spans), iv.length_ns(spans) / 1e9
+    if not len(ran):
+        if len(made) and world.gpus > 1:
+            world.notes.append(
+                f"{len(made)} calls were made, but none was timed (POWERCCL_KERNEL_EVENTS=all times all)"
+            )
+        elif world.gpus > 1:
+            world.notes.append("no collective was recorded: is the job's communication NCCL's?")
+        else:
+            world.communication_s = world.communication_pct = world.exposed_s = world.exposed_pct = 0.0
+        return
+    busy = communication_intervals(ran)
+    seconds = sum(iv.length_ns(intersection(each, spans)) for _, each in sorted(busy.items())) / 1e9 / len(busy)
+    world.communication_s, world.communication_pct = seconds / count, 100 * seconds / length_s
+    world.collectives = _collectives(ran, made, count, len(busy))
+    told = exposure(tables.waits(run), kernels, {}, None)
+    if told.source == WAITS:
+        # A stream goes on some microseconds after the kernel that it waited for: those are no communication.
+        waited = [intersection(told.exposed.get(gpu, iv.EMPTY), each) for gpu, each in sorted(busy.items())]
+        exposed = sum(iv.length_ns(intersection(each, spans)) for each in waited) / 1e9 / len(busy)
+        world.exposed_s, world.exposed_from = exposed / count, MARKED
+    elif steps.exposed_ms:
+        world.exposed_s, world.exposed_from = float(np.mean(steps.exposed_ms)) / 1e3, BY_JOB
+    else:
+        world.notes.append("exposed communication is not known: no marks of waiting streams; at most all of it")
+    if world.exposed_s is not None:
+        world.exposed_pct = 100 * world.exposed_s * count / length_s
+
+
+def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gpus: int) -> list[Collective]:
+    """One row a pattern and size. Times of the n-th operation of a kind are put side by side over the ranks."""
+    made = {
+        (str(pattern), int(size)): int(number)
+        for pattern, size, number in calls.group_by("pattern", "bytes").len().iter_rows()
+    }
+    found = []
+    for (pattern, size), rows in kernels.group_by("pattern", "bytes", maintain_order=True):
+        pattern, size = str(pattern), int(str(size))
+        timed = len(rows) / gpus / iterations
+        per_iteration = max(timed, made.get((pattern, size), 0) / gpus / iterations)
+        mean_s = float(rows["duration_ns"].to_numpy().mean()) / 1e9
+        transfer_s = _transfer_s(rows)
+        bytes_moved = size * patterns.bus_factor(pattern, int(rows["ranks"].to_numpy().max()))
+        found.append(
+            Collective(
+                pattern=pattern,
+                size_bytes=size,
+                per_iteration=per_iteration,
+                time_s=mean_s * per_iteration,
+                waiting_s=None if transfer_s is None else max(0.0, mean_s - transfer_s) * per_iteration,
+                busbw_gbs=bytes_moved / mean_s / 1e9 if mean_s > 0 and size else None,
+                transfer_busbw_gbs=bytes_moved / transfer_s / 1e9 if transfer_s and size else None,
+            )
+        )
+    return sorted(found, key=lambda each: -each.time_s)
+
+
+def _transfer_s(rows: pl.DataFrame) -> float | None:
+    """Mean over operations of the shortest kernel among the ranks: the last to come waits for nobody.
+
+    None where ranks did not run equally many, so that it cannot be said which belong together.
+    """
+    parts = [each["duration_ns"].to_numpy() for _, each in rows.sort("start_ns").group_by("rank", maintain_order=True)]
+    ranks = int(rows["ranks"].to_numpy().max())
+    if len(parts) != ranks or len({len(part) for part in parts}) != 1:
+        return None
+    return float(np.min(np.stack(parts), axis=0).mean()) / 1e9
+
+
+def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
+    of_job = {rank.gpu_uuid for rank in run.ranks if rank.gpu_uuid}
+    curves: list[EnergyCurve] = []
+    seen = 0
+    for log in run.power:
+        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
+            seen += 1
+            if of_job and str(uuid) not in of_job:
+                continue
+            power_mw = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+            curve = energy_curve(rows["time_ns"].to_numpy(), power_mw, rows["energy_uj"].to_numpy())
+            if curve is not None:
+                curves.append(curve)
+    if not curves:
+        world.notes.append("no energy: no power was sampled")
+        return
+    if len(curves) != world.gpus:
+        told = f"{len(curves)} of {seen} sampled GPUs could be told to be the job's, which has {world.gpus}"
+        world.notes.append(f"no energy: {told}")
+        return
+    if any(curve.time_ns[0] > spans[0, 0] or curve.time_ns[-1] < spans[-1, 1] for curve in curves):
+        world.notes.append("no energy: samples do not cover the measured iterations")
+        return
+    total = sum(curve.within(spans) for curve in curves)
+    world.joules_per_iteration = total / world.iterations
+    world.watts_per_gpu = total / (iv.length_ns(spans) / 1e9) / world.gpus
+    if world.tokens_per_iteration:
+        world.joules_per_token = world.joules_per_iteration / world.tokens_per_iteration
+
+
+def to_sweep(world: World) -> list[tuple[str, int]]:
+    """(pattern, bytes) of the collectives that matter."""
+    total = sum(each.time_s for each in world.collectives)
+    return [
+        (each.pattern, each.size_bytes)
+        for each in world.collectives
+        if each.time_s > total * MIN_SHARE_PCT / 100 and each.pattern in patterns.PATTERNS
+    ]
+
+
+def read_sweep(path: Path) -> list[SweepPoint]:
+    """Points among the replies of `powerccl-bench serve`; what cannot be read is none."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return []
+    lines: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):  # a last line that was cut off
+            lines.append(msgspec.json.decode(line))
+    emulated = any(line.get("emulated") for line in lines)
+    found = []
+    for row in lines:
+        # On the emulator the host's own clock also counts what this machine's few cores lose.
+        time_us = (emulated and row.get("device_time_us")) or row.get("time_us")
+        if row.get("type") != "point" or not time_us:
+            continue
+        size, pattern = int(row["size_bytes"]), str(row["pattern"])
+        moved = size * patterns.bus_factor(pattern, int(row["ranks"]))
+        found.append(
+            SweepPoint(
+                pattern=pattern,
+                size_bytes=size,
+                time_s=time_us / 1e6,
+                busbw_gbs=moved / time_us / 1e3,
+                joules_per_gpu=row.get("joules_per_gpu"),
+            )
+        )
+    return found
+
+
+def beside_sweep(world: World) -> None:
+    """Set the sweep's time and bandwidth beside each collective that was swept."""
+    points = {(point.pattern, point.size_bytes): point for point in world.sweep}
+    for each in world.collectives:
+        point = points.get((each.pattern, each.size_bytes))
+        if point:
+            each.sweep_time_s = point.time_s * each.per_iteration
+            each.sweep_busbw_gbs = point.busbw_gbs
+
+
+def scale(worlds: list[World]) -> None:
+    """Set throughput a GPU against the least world's with the same links; iterations, where no tokens are known."""
+    for links in {world.links for world in worlds}:
+        same = sorted((each for each in worlds if each.links == links and each.iteration_s), key=lambda each: each.gpus)
+        for each in same:
+            each.scaling_pct = 100 * _rate_per_gpu(each, same[0])
+
+
+def _rate_per_gpu(world: World, first: World) -> float:
+    if world.tokens_per_s and first.tokens_per_s:
+        return (world.tokens_per_s / world.gpus) / (first.tokens_per_s / first.gpus)
+    return (first.iteration_s or 0.0) / (world.iteration_s or 1.0)  # data parallel: each GPU has the same to do
