@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from powerccl import patterns
@@ -18,8 +19,8 @@ KEY = ["pattern", "size_class"]
 class CallCoverage:
     """Calls with what is known of their time.
 
-    `calls` is traces.tables.calls plus `timed` (a kernel record covers it) and `estimate_ns` (median of its kind, null
-    where there is none; only for calls that are neither timed nor captured).
+    `calls` is what is needed of traces.tables.calls, plus `timed` (a kernel record covers it) and `estimate_ns` (median
+    of its kind, null where there is none; only for calls that are neither timed nor captured).
     """
 
     calls: pl.DataFrame
@@ -40,7 +41,7 @@ def communication_intervals(kernels: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When each GPU was communicating: the union of its kernels, host time."""
     return {
         str(gpu): iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
-        for (gpu,), rows in kernels.group_by(["gpu"])
+        for (gpu,), rows in kernels.select("gpu", "start_ns", "stop_ns").group_by(["gpu"])
     }
 
 
@@ -49,16 +50,37 @@ def cover(calls: pl.DataFrame, kernels: pl.DataFrame) -> CallCoverage:
 
     A group's calls run as one kernel, which names the first of them: it covers the whole group.
     """
-    ran = kernels.select("rank", "call_id").unique().with_columns(ran=pl.lit(True))
-    joined = calls.join(ran, on=["rank", "call_id"], how="left").with_columns(pl.col("ran").fill_null(False))
-    in_group = pl.col("group") > 0
-    joined = joined.with_columns(
-        timed=pl.when(in_group).then(pl.col("ran").any().over("rank", "comm", "group")).otherwise(pl.col("ran"))
-    )
+    needed = ("rank", "comm", "ranks", "call_id", "bytes", *KEY, "group", "captured")
+    joined = calls.select(needed).with_columns(timed=_ran(calls, kernels))
+    if calls["group"].max():  # none in most jobs, and windows over a million calls take a second
+        in_group = pl.col("group") > 0
+        joined = joined.with_columns(
+            timed=pl.when(in_group).then(pl.col("timed").any().over("rank", "comm", "group")).otherwise("timed")
+        )
     medians = kernels.group_by(KEY).agg(median_ns=pl.col("duration_ns").median())
     joined = joined.join(medians, on=KEY, how="left")
     estimate = pl.when(~pl.col("timed") & ~pl.col("captured")).then(pl.col("median_ns"))
-    return CallCoverage(joined.with_columns(estimate_ns=estimate).drop("ran", "median_ns"))
+    return CallCoverage(joined.with_columns(estimate_ns=estimate).drop("median_ns"))
+
+
+def _ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
+    """Which calls a kernel names. Sorted numbers take a tenth of a join's memory."""
+    if not len(kernels):
+        return pl.repeat(False, len(calls), dtype=pl.Boolean, eager=True)
+    called, ran = (
+        (rows["call_id"].to_numpy().astype(np.int64) << 20) + rows["rank"].to_numpy() % (1 << 20)
+        for rows in (calls, kernels)
+    )
+    ran = np.unique(ran)
+    at = np.minimum(np.searchsorted(ran, called), len(ran) - 1)
+    return pl.Series(ran[at] == called)
+
+
+def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
+    found = kernels.select("pattern", "ranks").unique()
+    factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in found.iter_rows()]
+    return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64))
 
 
 def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
@@ -70,11 +92,8 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
         call_median=pl.col("bytes").median(),
         estimated_ns=pl.col("estimate_ns").sum(),
     )
-    factor = pl.struct("pattern", "ranks").map_elements(
-        lambda row: patterns.bus_factor(row["pattern"], row["ranks"]), return_dtype=pl.Float64
-    )
     ran = (
-        kernels.with_columns(factor=factor)
+        kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
         .with_columns(busbw=pl.col("bytes") * pl.col("factor") / pl.col("duration_ns").clip(lower_bound=1))
         .group_by(KEY)
         .agg(

@@ -159,12 +159,14 @@ def intersection(one: iv.Intervals, other: iv.Intervals) -> iv.Intervals:
     return iv.union(edges[:-1][both], edges[1:][both])
 
 
-def period(labels: list[str], start_ns: npt.NDArray[np.int64], most: int = MOST_OPERATIONS) -> int:
+def period(
+    labels: list[str] | npt.NDArray[np.int64], start_ns: npt.NDArray[np.int64], most: int = MOST_OPERATIONS
+) -> int:
     """After how many operations the sequence repeats itself, 0: never within `most`.
 
     Both what is communicated and how far apart must repeat: four equal buckets make an iteration, not one.
     """
-    names = np.unique(np.array(labels), return_inverse=True)[1]
+    names = np.unique(np.asarray(labels), return_inverse=True)[1]
     for length in range(1, min(most, len(names) // 4) + 1):
         if (names[length:] == names[:-length]).mean() < 0.97:
             continue
@@ -282,12 +284,16 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
 
 def _kinds(rows: pl.DataFrame) -> npt.NDArray[np.int64]:
     """Which kind each kernel is: its place in the iteration where that repeats, else its pattern and size class."""
-    labels = [f"{pattern} {comm}" for pattern, comm in rows.select("pattern", "comm").iter_rows()]
-    length = period(labels, rows["start_ns"].to_numpy())
+    length = period(_codes(rows, "pattern", "comm"), rows["start_ns"].to_numpy())
     if length:
-        return np.arange(len(labels), dtype=np.int64) % length
-    sizes = [f"{label} {size}" for label, size in zip(labels, rows["size_class"].to_list(), strict=True)]
-    return np.asarray(np.unique(np.array(sizes), return_inverse=True)[1], dtype=np.int64)
+        return np.arange(len(rows), dtype=np.int64) % length
+    return _codes(rows, "pattern", "comm", "size_class")
+
+
+def _codes(rows: pl.DataFrame, *columns: str) -> npt.NDArray[np.int64]:
+    """Numbers from 0 that tell rows apart by these columns, in the order of their values."""
+    ranked = rows.select(code=pl.struct(columns).rank("dense"))["code"].to_numpy()
+    return ranked.astype(np.int64) - 1
 
 
 def _steps(

@@ -45,15 +45,14 @@ def read_cpu(path: Path) -> CpuLog:
 
     from powerccl.traces.power import read_lines
 
-    about, header, rows, problems, bad = read_lines(path)
-    missing = [name for name in REQUIRED if name not in header]
-    if missing and (header or rows):
+    about, frame, problems, bad = read_lines(path)
+    missing = [name for name in REQUIRED if name not in frame.columns]
+    if missing and frame.columns:
         problems.append(f"{path.name}: no column {', '.join(missing)}: nothing is known from it")
     if missing:
-        header, rows = [*REQUIRED], []
-    frame = pl.DataFrame(rows, schema=dict.fromkeys(header, pl.String), orient="row")
+        frame = pl.DataFrame(schema=dict.fromkeys(REQUIRED, pl.String))
     frame = frame.with_columns(
-        (pl.col(name) if name in header else pl.lit(None, pl.String))
+        (pl.col(name) if name in frame.columns else pl.lit(None, pl.String))
         .str.strip_chars()
         .cast(pl.Int64, strict=False)
         .alias(name)

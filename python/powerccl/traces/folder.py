@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,13 @@ from powerccl.traces.run_info import RUN_FILE, RunInfo
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.large import Census, Scan
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
 T = TypeVar("T")
+SCANNERS = 4
+IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
 
 class JournalSlot(msgspec.Struct):
@@ -40,6 +44,9 @@ class RunData:
 
     folder: Path
     info: RunInfo | None = None
+    # Host ns, from and to, that CALL, KERNEL and WAIT records were read of (None: all); `census` counts all there are.
+    window: tuple[int, int] | None = None
+    census: Census | None = None
     ranks: list[RankTrace] = field(default_factory=list)
     mpi: list[RankTrace] = field(default_factory=list)
     cpu: list[CpuLog] = field(default_factory=list)
@@ -54,8 +61,11 @@ class RunData:
         return named or any(r.emulated for r in self.ranks) or any(p.emulated for p in self.power)
 
 
-def read_run(folder: Path) -> RunData:
+def read_run(folder: Path, most_records: int | None = None, window_s: tuple[float, float] | None = None) -> RunData:
     """Read a run folder, whatever state it is in.
+
+    Of NCCL traces with more than `most_records` records in all, only a window of time with a quarter as many is read,
+    and the rest counted (`large.py`). `window_s`: which part is of interest, in seconds from the run's start.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -67,14 +77,9 @@ def read_run(folder: Path) -> RunData:
     if not folder.is_dir():
         raise FileNotFoundError(f"no run folder {folder}")
     run = RunData(folder)
-    try:
-        run.info = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunInfo)
-    except FileNotFoundError:
-        run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
-    except (OSError, msgspec.MsgspecError) as error:
-        run.problems.append(f"{RUN_FILE}: {error}")
-
-    run.ranks = _read_each(run, "rank-*.trace", read_rank)
+    read_info(run)
+    scans = _scan(run, most_records, window_s)
+    run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi = _read_each(run, "mpi-*.trace", read_rank)
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
@@ -85,6 +90,60 @@ def read_run(folder: Path) -> RunData:
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
     return run
+
+
+def read_info(run: RunData) -> None:
+    """Read run.json into `run.info`, or say in `run.problems` why not."""
+    try:
+        run.info = msgspec.json.decode((run.folder / RUN_FILE).read_bytes(), type=RunInfo)
+    except FileNotFoundError:
+        run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
+    except (OSError, msgspec.MsgspecError) as error:
+        run.problems.append(f"{RUN_FILE}: {error}")
+
+
+def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] | None) -> dict[Path, Scan]:
+    """Passes over the NCCL traces where they are too large, and the window that is read of them then."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from powerccl.traces.large import Census, choose_window, scan
+    from powerccl.traces.rank import read_header
+
+    headers = {}
+    for path in sorted(run.folder.glob("rank-*.trace")):
+        with contextlib.suppress(OSError, ValueError):  # said where it is read
+            header, committed, _ = read_header(path)
+            headers[path] = (header[0], committed)
+    total = sum(committed for _, committed in headers.values())
+    info = run.info
+    starts = [int(header["start_ns"]) for header, _ in headers.values()]
+    begin = info.start_ns if info and info.start_ns else min(starts, default=0)
+    wanted = (begin + int(window_s[0] * 1e9), begin + int(window_s[1] * 1e9)) if window_s else None
+    if most_records is None or total <= most_records:
+        run.window = wanted
+        return {}
+    with ThreadPoolExecutor(SCANNERS) as pool:  # numpy counts and reads without holding the interpreter
+        jobs = [
+            pool.submit(scan, path, int(header["header_bytes"]), committed)
+            for path, (header, committed) in headers.items()
+        ]
+        scans = {path: job.result() for path, job in zip(headers, jobs, strict=True)}
+    hosts = {path: bytes(header["host"]).decode("utf-8", "replace") for path, (header, _) in headers.items()}
+    host = info.host if info and info.host in hosts.values() else next(iter(hosts.values()))
+    here = [scans[path] for path, name in hosts.items() if name == host and scans[path].first_ns]
+    run.census = Census()
+    for found in scans.values():
+        run.census.add(found.census)
+    most = most_records if wanted else most_records // IN_DETAIL
+    run.window = choose_window(here, most, wanted) if here else (0, 0)
+    seconds = (run.window[1] - run.window[0]) / 1e9
+    run.problems.append(
+        f"{total:,} trace records are more than are read at once: all are counted by pattern and size, the rest is of"
+        f" the {seconds:.4g} s from second {(run.window[0] - begin) / 1e9:.4g} on (--window takes others)"
+    )
+    if len(set(hosts.values())) > 1:
+        run.problems.append(f"hosts' clocks differ: the window is {host}'s, other hosts may be missing from it")
+    return scans
 
 
 def _read_each(run: RunData, pattern: str, read: Callable[[Path], T]) -> list[T]:

@@ -48,32 +48,52 @@ class PowerLog:
         return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
 
-def read_lines(path: Path) -> tuple[dict[str, str], list[str], list[list[str]], list[str], int]:
-    """A sample file taken apart: its `# key: value` lines, column names, rows as text, problems, and bad lines.
+def about(path: Path) -> dict[str, str]:
+    """The `# key: value` lines at a sample file's head, without reading the rest; none if it cannot be read."""
+    found: dict[str, str] = {}
+    try:
+        with path.open(errors="replace") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    break
+                key, _, value = line[1:].partition(":")
+                found[key.strip()] = value.strip()
+    except OSError:
+        pass
+    return found
+
+
+def read_lines(path: Path) -> tuple[dict[str, str], pl.DataFrame, list[str], int]:
+    """A sample file taken apart: its `# key: value` lines, rows as text in named columns, problems, and bad lines.
 
     Raises:
         OSError: the file cannot be read.
     """
+    import polars as pl
+
     text = path.read_bytes().decode("utf-8", "replace")
     whole, _, rest = text.rpartition("\n")
     problems = [f"{path.name}: last line cut off, skipped"] if rest else []
+    # Polars does the splitting: hours of eight GPUs make millions of lines.
+    lines = pl.Series("lines", whole.split("\n"), dtype=pl.String)
+    del text, whole
+    said = lines.str.starts_with("#")
     about: dict[str, str] = {}
-    header: list[str] = []
-    rows: list[list[str]] = []
-    bad = 0
-    for line in whole.split("\n"):
-        if line.startswith("#"):
-            key, _, value = line[1:].partition(":")
-            about[key.strip()] = value.strip()
-        elif line and not header:
-            header = [name.strip() for name in line.split(",")]
-        elif line:
-            fields = line.split(",")
-            if len(fields) == len(header):
-                rows.append(fields)
-            else:
-                bad += 1
-    return about, header, rows, problems, bad
+    for line in lines.filter(said).to_list():
+        key, _, value = line[1:].partition(":")
+        about[key.strip()] = value.strip()
+    lines = lines.filter(~said & (lines != ""))
+    if not len(lines):
+        return about, pl.DataFrame(), problems, 0
+    header = [name.strip() for name in lines[0].split(",")]
+    if len(set(header)) < len(header):
+        problems.append(f"{path.name}: columns of the same name: nothing is known from it")
+        return about, pl.DataFrame(), problems, len(lines) - 1
+    lines = lines[1:]
+    good = lines.str.count_matches(",", literal=True) == len(header) - 1
+    bad = len(lines) - int(good.sum())
+    rows = lines.filter(good).to_frame().select(pl.col("lines").str.split_exact(",", len(header) - 1)).unnest("lines")
+    return about, rows.rename(dict(zip(rows.columns, header, strict=True))), problems, bad
 
 
 def read_power(path: Path) -> PowerLog:
@@ -84,14 +104,11 @@ def read_power(path: Path) -> PowerLog:
     """
     import polars as pl
 
-    about, header, rows, problems, bad = read_lines(path)
-    missing = [name for name in COLUMNS if name not in header]
-    if missing and (header or rows):
+    about, rows, problems, bad = read_lines(path)
+    missing = [name for name in COLUMNS if name not in rows.columns]
+    if missing and rows.columns:
         problems.append(f"{path.name}: no column {', '.join(missing)}: no power is known from it")
-    if missing:
-        rows = []
-        header = list(COLUMNS)
-    frame = pl.DataFrame(rows, schema=dict.fromkeys(header, pl.String), orient="row").select(COLUMNS)
+    frame = pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.String)) if missing else rows.select(COLUMNS)
     numbers = [name for name in COLUMNS if name not in ("uuid", "throttle_reasons")]
     frame = frame.with_columns(pl.col(name).str.strip_chars().cast(pl.Int64, strict=False) for name in numbers)
     sound = frame.filter(pl.col("time_ns").is_not_null() & pl.col("gpu").is_not_null())

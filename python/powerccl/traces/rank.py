@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, fit_clock_map
+
+if TYPE_CHECKING:
+    from powerccl.traces.large import Scan
 
 
 class TraceError(ValueError):
@@ -44,6 +47,9 @@ class RankTrace:
     kinds: dict[int, npt.NDArray[np.void]]
     clock_map: ClockMap
     problems: list[str] = field(default_factory=list)
+    # Of a trace read in part (large.py): CALLs of each communicator before the part, and the latest time in all.
+    calls_before: dict[int, int] = field(default_factory=dict)
+    latest_ns: int = 0
 
     @property
     def gpu(self) -> str:
@@ -52,7 +58,7 @@ class RankTrace:
 
     def last_ns(self) -> int:
         """Latest host time in any record; the start if there is none."""
-        latest = self.start_ns
+        latest = max(self.start_ns, self.latest_ns)
         for kind, name in (
             (records.CALL, "stop_ns"),
             (records.KERNEL, "seen_stop_ns"),
@@ -75,8 +81,8 @@ def _text(value: Any) -> str:
     return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def read_rank(path: Path) -> RankTrace:
-    """Read a trace up to its last whole record.
+def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
+    """A trace's header (one record of records.HEADER), how many records it has, and what is wrong with the two.
 
     Raises:
         TraceError: not a trace, a version this reader does not know, or cut off inside its header.
@@ -85,35 +91,53 @@ def read_rank(path: Path) -> RankTrace:
     size_bytes = path.stat().st_size
     if size_bytes < records.HEADER.itemsize:
         raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
-    header = np.fromfile(path, records.HEADER, 1)[0]
-    if bytes(header["magic"]) != records.MAGIC:
+    header = np.fromfile(path, records.HEADER, 1)
+    first = header[0]
+    if bytes(first["magic"]) != records.MAGIC:
         raise TraceError(f"{path.name}: not a PowerCCL trace")
-    if int(header["version"]) != records.VERSION:
-        raise TraceError(f"{path.name}: trace version {header['version']}; this powerccl reads {records.VERSION}")
-    if int(header["record_bytes"]) != records.RECORD_BYTES or not (
-        records.HEADER.itemsize <= int(header["header_bytes"]) <= 1 << 20
+    if int(first["version"]) != records.VERSION:
+        raise TraceError(f"{path.name}: trace version {first['version']}; this powerccl reads {records.VERSION}")
+    if int(first["record_bytes"]) != records.RECORD_BYTES or not (
+        records.HEADER.itemsize <= int(first["header_bytes"]) <= 1 << 20
     ):
-        raise TraceError(f"{path.name}: header names records of {header['record_bytes']} bytes: damaged")
-
+        raise TraceError(f"{path.name}: header names records of {first['record_bytes']} bytes: damaged")
     problems: list[str] = []
-    header_bytes = int(header["header_bytes"])
-    present = max(0, size_bytes - header_bytes) // records.RECORD_BYTES
-    committed = int(header["committed"])
+    present = max(0, size_bytes - int(first["header_bytes"])) // records.RECORD_BYTES
+    committed = int(first["committed"])
     if committed > present:
         problems.append(f"{path.name}: {committed} records committed, {present} in the file: cut off")
         committed = present
-    if header["dropped"]:
-        problems.append(f"{path.name}: {header['dropped']} records dropped for want of space (POWERCCL_TRACE_LIMIT_MB)")
+    if first["dropped"]:
+        problems.append(f"{path.name}: {first['dropped']} records dropped for want of space (POWERCCL_TRACE_LIMIT_MB)")
+    return header, committed, problems
 
+
+def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] | None = None) -> RankTrace:
+    """Read a trace up to its last whole record; with `scanned` and `window` (host ns) only what large.py takes of it.
+
+    Raises:
+        TraceError: not a trace, a version this reader does not know, or cut off inside its header.
+        OSError: the file cannot be opened.
+    """
+    headers, committed, problems = read_header(path)
+    header = headers[0]
+    header_bytes = int(header["header_bytes"])
     raw: npt.NDArray[np.void] = np.empty(0, records.RECORD)
-    if committed:
+    calls_before: dict[int, int] = {}
+    if scanned is not None and window is not None:
+        from powerccl.traces.large import read_window
+
+        raw, calls_before = read_window(path, header_bytes, committed, scanned, window)
+        if scanned.lost_rare:
+            problems.append(f"{path.name}: {scanned.lost_rare} records of clocks, notes or sums are too many, left out")
+    elif committed:
         raw = np.memmap(path, records.RECORD, "r", header_bytes, (committed,))
-    kinds = {
-        kind: np.ascontiguousarray(raw[raw["kind"] == kind]).view(layout) for kind, layout in records.LAYOUTS.items()
-    }
-    known = sum(len(rows) for rows in kinds.values())
-    if known < committed:
-        problems.append(f"{path.name}: {committed - known} records of kinds this version does not know, skipped")
+    kind_of = raw["kind"].copy()
+    kinds = {kind: np.ascontiguousarray(raw[kind_of == kind]).view(layout) for kind, layout in records.LAYOUTS.items()}
+    unknown = committed - (scanned.known if scanned else sum(len(rows) for rows in kinds.values()))
+    if unknown > 0:
+        problems.append(f"{path.name}: {unknown} records of kinds this version does not know, skipped")
+    del raw, kind_of
     kernels, bad = _sound_kernels(kinds[records.KERNEL])
     if bad:
         problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
@@ -156,6 +180,8 @@ def read_rank(path: Path) -> RankTrace:
         kinds=kinds,
         clock_map=fit_clock_map(kernels),
         problems=problems,
+        calls_before=calls_before,
+        latest_ns=scanned.until_ns[-1] if scanned and scanned.until_ns else 0,
     )
 
 

@@ -12,10 +12,14 @@ from powerccl import patterns
 from powerccl.traces import records
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from powerccl.traces.folder import RunData
     from powerccl.traces.rank import RankTrace
 
-_NAMES = np.array([patterns.pattern_name(n) for n in range(256)], dtype=object)
+# Words are kept as numbers with a dictionary: a million rows of Python strings take seconds and hundreds of megabytes.
+PATTERN = pl.Enum([*patterns.PATTERNS, patterns.UNKNOWN])
+ALGORITHM, PROTOCOL = pl.Enum(records.ALGORITHMS), pl.Enum(records.PROTOCOLS)
 _CLASSES = np.array([1 << bit for bit in range(63)], dtype=np.int64)
 
 
@@ -25,7 +29,8 @@ def _frame(schema: dict[str, pl.DataType | type[pl.DataType]], parts: list[dict[
 
 
 def _owner(rank: RankTrace, rows: int) -> dict[str, object]:
-    return {"rank": np.full(rows, rank.rank), "gpu": [rank.gpu] * rows}
+    gpu = pl.Series([rank.gpu], dtype=pl.Categorical)
+    return {"rank": np.full(rows, rank.rank), "gpu": gpu.new_from_index(0, rows) if rows else gpu.clear()}
 
 
 def _int(column: object) -> object:
@@ -43,6 +48,19 @@ def comm_sizes(rank: RankTrace) -> dict[int, int]:
     return {int(row["comm"]): int(row["nranks"]) for row in rank.kinds[records.COMM] if int(row["nranks"]) > 0}
 
 
+def _ranks(sizes: dict[int, int], rank: RankTrace, comms: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """How many ranks the communicator of each row has; as many as the trace's first where it is not known."""
+    distinct, index = np.unique(comms, return_inverse=True)
+    known = [sizes.get(comm, max(rank.nranks, 1)) for comm in distinct.tolist()]
+    return np.array(known, dtype=np.int64)[index]
+
+
+def _words(words: pl.Enum, numbers: npt.NDArray[np.uint8], unknown: int) -> pl.Series:
+    """Numbers as words; those without one become the word of number `unknown`."""
+    index = np.where(numbers < len(words.categories), numbers, unknown)
+    return pl.Series(words.categories, dtype=words).gather(index)
+
+
 def calls(run: RunData) -> pl.DataFrame:
     """Calls as made on the host.
 
@@ -51,7 +69,7 @@ def calls(run: RunData) -> pl.DataFrame:
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
-        "gpu": pl.String,
+        "gpu": pl.Categorical,
         "comm": pl.Int64,
         "ranks": pl.Int64,
         "call_id": pl.Int64,
@@ -59,7 +77,7 @@ def calls(run: RunData) -> pl.DataFrame:
         "stop_ns": pl.Int64,
         "bytes": pl.Int64,
         "size_class": pl.Int64,
-        "pattern": pl.String,
+        "pattern": PATTERN,
         "group": pl.Int64,
         "captured": pl.Boolean,
         "grouped": pl.Boolean,
@@ -75,13 +93,13 @@ def calls(run: RunData) -> pl.DataFrame:
             {
                 **_owner(rank, len(rows)),
                 "comm": _int(rows["comm"]),
-                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                "ranks": _ranks(sizes, rank, rows["comm"]),
                 "call_id": _int(rows["call_id"]),
                 "start_ns": _int(rows["start_ns"]),
                 "stop_ns": _int(rows["stop_ns"]),
                 "bytes": _int(rows["bytes"]),
                 "size_class": _class(rows["bytes"]),
-                "pattern": _NAMES[rows["pattern"]].tolist(),
+                "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
                 "group": _int(rows["group"]),
                 "captured": (flags & records.FLAG_CAPTURED) != 0,
                 "grouped": (flags & records.FLAG_GROUPED) != 0,
@@ -100,7 +118,7 @@ def kernels(run: RunData) -> pl.DataFrame:
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
-        "gpu": pl.String,
+        "gpu": pl.Categorical,
         "comm": pl.Int64,
         "ranks": pl.Int64,
         "call_id": pl.Int64,
@@ -109,9 +127,9 @@ def kernels(run: RunData) -> pl.DataFrame:
         "duration_ns": pl.Int64,
         "bytes": pl.Int64,
         "size_class": pl.Int64,
-        "pattern": pl.String,
-        "algorithm": pl.String,
-        "protocol": pl.String,
+        "pattern": PATTERN,
+        "algorithm": ALGORITHM,
+        "protocol": PROTOCOL,
         "channels": pl.Int64,
         "grouped": pl.Boolean,
     }
@@ -123,16 +141,16 @@ def kernels(run: RunData) -> pl.DataFrame:
             {
                 **_owner(rank, len(rows)),
                 "comm": _int(rows["comm"]),
-                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                "ranks": _ranks(sizes, rank, rows["comm"]),
                 "call_id": _int(rows["call_id"]),
                 "start_ns": rank.clock_map.to_host(rows["gpu_start_ns"]),
                 "stop_ns": rank.clock_map.to_host(rows["gpu_stop_ns"]),
                 "duration_ns": _int(rows["gpu_stop_ns"] - rows["gpu_start_ns"]),
                 "bytes": _int(rows["bytes"]),
                 "size_class": _class(rows["bytes"]),
-                "pattern": _NAMES[rows["pattern"]].tolist(),
-                "algorithm": _words(records.ALGORITHMS, rows["algorithm"]),
-                "protocol": _words(records.PROTOCOLS, rows["protocol"]),
+                "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
+                "algorithm": _words(ALGORITHM, rows["algorithm"], 0),
+                "protocol": _words(PROTOCOL, rows["protocol"], 0),
                 "channels": _int(rows["channels"]),
                 "grouped": (rows["flags"] & records.FLAG_GROUPED) != 0,
             }
@@ -149,7 +167,7 @@ def waits(run: RunData) -> pl.DataFrame:
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
-        "gpu": pl.String,
+        "gpu": pl.Categorical,
         "comm": pl.Int64,
         "ranks": pl.Int64,
         "call_id": pl.Int64,
@@ -167,7 +185,7 @@ def waits(run: RunData) -> pl.DataFrame:
             {
                 **_owner(rank, len(rows)),
                 "comm": _int(rows["comm"]),
-                "ranks": np.array([sizes.get(int(c), max(rank.nranks, 1)) for c in rows["comm"]], dtype=np.int64),
+                "ranks": _ranks(sizes, rank, rows["comm"]),
                 **{name: _int(rows[name]) for name in ("call_id", "stall_ns", "resume_ns", "stream", "burst")},
                 "pauses": np.isin(rows["burst"], rank.kinds[records.PAUSE]["burst"]),
             }
@@ -183,7 +201,7 @@ def budgets(run: RunData) -> pl.DataFrame:
     slowdown_ppm, low_ppm, high_ppm (99 % interval; null where it was not judged), clock_mhz (outside of windows; 0: the
     default), marked, paused, searched, dry (bool).
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.String, "host": pl.String}
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.Categorical, "host": pl.String}
     numbers = ("time_ns", "calls", "iterations", "managed", "windows", "length_us", "covered_us", "short_us")
     judged = ("slowdown_ppm", "low_ppm", "high_ppm")
     schema.update(dict.fromkeys((*numbers, *judged, "clock_mhz"), pl.Int64))
@@ -209,17 +227,13 @@ def budgets(run: RunData) -> pl.DataFrame:
     return _frame(schema, parts)
 
 
-def _words(words: tuple[str, ...], numbers: object) -> list[str]:
-    return [words[n] if n < len(words) else "" for n in np.asarray(numbers).tolist()]
-
-
 def clocks(run: RunData) -> pl.DataFrame:
     """Clock requests.
 
     Columns: rank, gpu, call_id, asked_ns, begin_ns, end_ns, min_mhz, max_mhz (0: reset), result (0 or the driver's
     error), read_back_mhz (0: not read), coalesced, dry.
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.String}
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.Categorical}
     names = (
         "call_id",
         "asked_ns",
@@ -250,7 +264,7 @@ def notes(run: RunData) -> pl.DataFrame:
     """What the runtime had to say. Columns: rank, gpu, time_ns, text."""
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
-        "gpu": pl.String,
+        "gpu": pl.Categorical,
         "time_ns": pl.Int64,
         "text": pl.String,
     }

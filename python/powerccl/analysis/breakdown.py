@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each rank's time went: computation, communication beside it and alone, waiting for peers, idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.energy import EnergyCurve
+from powerccl.analysis.exposure import NONE, Exposure, intersection
+from powerccl.analysis.iterations import Cut, cut
+from powerccl.analysis.kineto import Profiled
+from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
+from powerccl.analysis.stragglers import Matched
+from powerccl.traces.folder import RunData
+from powerccl.traces.rank import RankTrace
+
+MOST_ROWS = 400  # of iterations; more are put together by neighbours
+TOLD = 0.5  # of a rank's communication that must have been matched to say how long it waited
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class Sets:
+    """One rank's times as interval sets (host ns); None: not known."""
+
+    communication: iv.Intervals
+    waiting: iv.Intervals | None
+    exposed: iv.Intervals | None
+    computation: iv.Intervals | None
+    span: tuple[int, int]
+
+
+@dataclass
+class Breakdown:
+    """What was found: a row a rank, iterations a host. `by_gpu`: each GPU's sets, for pictures."""
+
+    ranks: list[RankParts] = field(default_factory=list)
+    iterations: list[Iterations] = field(default_factory=list)
+    sets: dict[int, Sets] = field(default_factory=dict)
+
+
+def break_down(
+    run: RunData,
+    calls: pl.DataFrame,
+    kernels: pl.DataFrame,
+    matched: Matched,
+    exposed: Exposure,
+    curves: dict[str, EnergyCurve],
+    profiled: dict[int, Profiled],
+) -> Breakdown:
+    """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
+    found = Breakdown()
+    told = exposed.source != NONE
+    waited = kernels.select("rank", "start_ns", "stop_ns", "duration_ns").with_columns(
+        waiting_ns=pl.Series(matched.waiting_ns)
+    )
+    for trace in run.ranks:
+        rows = waited.filter(pl.col("rank") == trace.rank)
+        if len(rows) and trace.rank not in found.sets:
+            sets = _sets(trace, rows, exposed if told else None, profiled.get(trace.rank), run.window)
+            if sets is not None:
+                found.sets[trace.rank] = sets
+    origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
+    for host in dict.fromkeys(trace.host for trace in run.ranks):
+        mine = [trace for trace in run.ranks if trace.host == host and trace.rank in found.sets]
+        if not mine:
+            continue
+        first = mine[0].rank
+        chosen = pl.col("rank") == first
+        edges = cut(calls.filter(chosen), kernels.filter(chosen))
+        if run.window:
+            inside = (edges.edges[:, 0] >= run.window[0]) & (edges.edges[:, 1] <= run.window[1])
+            edges.edges = edges.edges[inside]
+        found.iterations.append(_iterations(host, edges, mine, found, curves, origin))
+    return found
+
+
+def _sets(
+    trace: RankTrace,
+    rows: pl.DataFrame,
+    exposed: Exposure | None,
+    profile: Profiled | None,
+    window: tuple[int, int] | None,
+) -> Sets | None:
+    start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+    waiting_ns = rows["waiting_ns"].to_numpy()
+    span = (int(start.min()), int(stop.max()))
+    if profile is not None:
+        span = (profile.start_ns, profile.stop_ns)
+    if window:
+        span = (max(span[0], window[0]), min(span[1], window[1]))
+    if span[1] <= span[0]:
+        return None
+    known = waiting_ns >= 0
+    lengths = stop - start
+    tells = lengths[known].sum() >= TOLD * max(int(lengths.sum()), 1)
+    waiting = iv.union(start[known], start[known] + waiting_ns[known]) if tells else None
+    alone = exposed.exposed.get(trace.gpu) if exposed else None
+    return Sets(
+        communication=iv.clip(iv.union(start, stop), *span),
+        waiting=None if waiting is None else iv.clip(waiting, *span),
+        exposed=None if alone is None else iv.clip(alone, *span),
+        computation=None if profile is None else iv.clip(profile.computation, *span),
+        span=span,
+    )
+
+
+def measure(sets: Sets, edges: iv.Intervals) -> dict[str, Floats]:
+    """Seconds of each part in each stretch of `edges`, by the names of Parts; parts that are not known are left out."""
+
+    def inside(intervals: iv.Intervals) -> Floats:
+        return (iv.covered_before(intervals, edges[:, 1]) - iv.covered_before(intervals, edges[:, 0])) / 1e9
+
+    span = (edges[:, 1] - edges[:, 0]) / 1e9
+    communication = inside(sets.communication)
+    found = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
+    if sets.waiting is not None:
+        found["waiting_s"] = inside(sets.waiting)
+        found["transfer_s"] = np.maximum(communication - found["waiting_s"], 0.0)
+    if sets.computation is not None:
+        beside = intersection(sets.communication, sets.computation)
+        found["overlapped_s"] = inside(beside)
+        found["exposed_s"] = np.maximum(communication - found["overlapped_s"], 0.0)
+        found["computation_s"] = np.maximum(inside(sets.computation) - found["overlapped_s"], 0.0)
+        if sets.waiting is not None:
+            found["exposed_waiting_s"] = np.maximum(
+                found["waiting_s"] - inside(intersection(sets.waiting, sets.computation)), 0.0
+            )
+    elif sets.exposed is not None:
+        found["exposed_s"] = inside(intersection(sets.communication, sets.exposed))
+        found["overlapped_s"] = np.maximum(communication - found["exposed_s"], 0.0)
+        found["stalled_s"] = np.maximum(inside(sets.exposed) - found["exposed_s"], 0.0)
+        if sets.waiting is not None:
+            found["exposed_waiting_s"] = inside(intersection(sets.waiting, sets.exposed))
+    found["rest_s"] = np.maximum(span - communication - found["stalled_s"], 0.0)
+    if sets.computation is not None:
+        found["idle_s"] = np.maximum(found["rest_s"] - found["computation_s"], 0.0)
+    return found
+
+
+def _mean(parts: dict[str, Floats]) -> dict[str, float]:
+    return {name: float(values.mean()) for name, values in parts.items()}
+
+
+def _iterations(
+    host: str, edges: Cut, mine: list[RankTrace], found: Breakdown, curves: dict[str, EnergyCurve], origin: int
+) -> Iterations:
+    """The host's iterations, and its ranks' rows put into `found`."""
+    inside = Iterations(host=host, operations=edges.operations, by=edges.by, reason=edges.reason)
+    stretches = edges.edges
+    by_rank: list[dict[str, Floats]] = []
+    for trace in mine:
+        sets = found.sets[trace.rank]
+        whole = measure(sets, np.array([sets.span], dtype=np.int64))
+        row = RankParts(rank=trace.rank, gpu=trace.gpu, host=host, by_profiler=sets.computation is not None)
+        for name, seconds in _mean(whole).items():
+            setattr(row, name, seconds)
+        if len(stretches):
+            fits = (stretches[:, 0] >= sets.span[0]) & (stretches[:, 1] <= sets.span[1])
+            each = measure(sets, stretches)
+            if fits.any():
+                row.per_iteration = Parts(**_mean({name: values[fits] for name, values in each.items()}))
+            if not row.by_profiler:
+                by_rank.append(each)
+        found.ranks.append(row)
+    if not len(stretches):
+        return inside
+    length = (stretches[:, 1] - stretches[:, 0]) / 1e9
+    inside.found = len(length)
+    inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
+    inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
+    joules = _joules(stretches, [curves[trace.gpu] for trace in mine if trace.gpu in curves])
+    known = joules[np.isfinite(joules)]
+    if len(known) > 1:
+        inside.joules = float(known.mean())
+        inside.joules_error = float(known.std(ddof=1)) / len(known) ** 0.5
+    names = [name for name in by_rank[0] if all(name in each for each in by_rank)] if by_rank else []
+    means = {name: np.mean([each[name] for each in by_rank], axis=0) for name in names}
+    step = -(-len(length) // MOST_ROWS)
+    for first in range(0, len(length), step):
+        part = slice(first, first + step)
+        inside.rows.append(
+            IterationParts(
+                first=first,
+                count=len(length[part]),
+                start_s=float(stretches[first, 0] - origin) / 1e9,
+                joules=float(joules[part].mean()) if np.isfinite(joules[part]).all() else None,
+                **({"span_s": float(length[part].mean())} | {n: float(v[part].mean()) for n, v in means.items()}),
+            )
+        )
+    return inside
+
+
+def _joules(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
+    """Energy of each iteration over all curves; NaN where one of them does not reach."""
+    total = np.zeros(len(stretches)) if curves else np.full(len(stretches), np.nan)
+    for curve in curves:
+        total += curve.at(stretches[:, 1]) - curve.at(stretches[:, 0])
+        total[(stretches[:, 0] < curve.time_ns[0]) | (stretches[:, 1] > curve.time_ns[-1])] = np.nan
+    return total

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples and communication of a run's GPUs, thinned until they fit a page: extremes stay, so that nothing hides."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.communication import communication_intervals
+from powerccl.analysis.report import Report
+
+BUDGET_BYTES = 600_000  # compressed, of all GPUs
+MOST_GPUS = 16
+LEAST = 64  # samples of a GPU, below which the budget does not go
+FULL = 1 << 18  # samples, and intervals, of a GPU to begin with
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Lane:
+    """One GPU. Times are in units since the drawing's start; power in 0.1 W and clock in MHz, 0 where not known."""
+
+    gpu: str
+    rank: int
+    time: Ints
+    power: Ints
+    clock: Ints
+    start: Ints
+    stop: Ints
+
+
+@dataclass
+class Drawing:
+    """Lanes and what they are packed into: numbers of 4 and of 2 bytes, deflated; times and intervals as differences.
+
+    `unit_us`: of a time; `offset_s`: of the drawing's start, from the run's. `closed_us`: gaps in communication up to
+    this long are not drawn. `thinned`: samples are left out. `left_out`: GPUs that are not drawn.
+    """
+
+    lanes: list[Lane]
+    unit_us: float
+    offset_s: float
+    length: int
+    closed_us: float
+    thinned: bool
+    left_out: int
+    words: bytes
+    halves: bytes
+
+
+def draw(made: Report, budget_bytes: int = BUDGET_BYTES) -> Drawing:
+    """What the timeline shows, at most `budget_bytes` of it."""
+    run = made.run
+    window = run.window or _span(made)
+    unit_ns = max(1000, -(-(window[1] - window[0]) // (1 << 31)))
+    communicating = communication_intervals(made.kernels)
+    lanes = [lane for trace in _first(made) if (lane := _lane(made, *trace, communicating, window, unit_ns))]
+    drawn = lanes[:MOST_GPUS]
+    most, closed, thinned = FULL, 0, False
+    while True:
+        parts = [_thin(lane, most) for lane in drawn]
+        words, halves = _pack([part[0] for part in parts])
+        closed = max([part[1] for part in parts], default=0)
+        thinned = any(part[2] for part in parts)
+        if len(words) + len(halves) <= budget_bytes or most <= LEAST:
+            break
+        most = min(most, max((max(len(lane.time), len(lane.start)) for lane in drawn), default=most)) * 2 // 3
+    return Drawing(
+        lanes=[part[0] for part in parts],
+        unit_us=unit_ns / 1e3,
+        offset_s=made.findings.window_s[0] if made.findings.window_s else 0.0,
+        length=int((window[1] - window[0]) // unit_ns),
+        closed_us=closed * unit_ns / 1e3,
+        thinned=thinned,
+        left_out=len(lanes) - len(drawn),
+        words=words,
+        halves=halves,
+    )
+
+
+def _first(made: Report) -> list[tuple[str, int]]:
+    """GPUs with the first rank on each; those that were sampled where no rank left a trace."""
+    found = {trace.gpu: trace.rank for trace in reversed(made.run.ranks)}
+    if found:
+        return sorted(found.items(), key=lambda item: item[1])
+    return [(gpu.gpu, index) for index, gpu in enumerate(made.findings.summary.gpus)]
+
+
+def _span(made: Report) -> tuple[int, int]:
+    info = made.run.info
+    if info and info.end_ns > info.start_ns > 0:
+        return info.start_ns, info.end_ns
+    times = [log.samples["time_ns"].to_numpy() for log in made.run.power if len(log.samples)]
+    lows = [int(time.min()) for time in times]
+    highs = [int(time.max()) for time in times]
+    if len(made.kernels):
+        lows.append(int(made.kernels["start_ns"].to_numpy().min()))
+        highs.append(int(made.kernels["stop_ns"].to_numpy().max()))
+    return (min(lows), max(highs)) if lows and max(highs) > min(lows) else (0, 1_000_000)
+
+
+def _lane(
+    made: Report, gpu: str, rank: int, communicating: dict[str, iv.Intervals], window: tuple[int, int], unit_ns: int
+) -> Lane | None:
+    empty = np.empty(0, dtype=np.int64)
+    time, power, clock = empty, empty, empty
+    for log in made.run.power:
+        rows = log.samples.filter((pl.col("uuid") == gpu) & pl.col("time_ns").is_between(*window))
+        if len(rows):
+            time = (rows["time_ns"].to_numpy() - window[0]) // unit_ns
+            power = np.clip(rows["power_mw"].fill_null(0).to_numpy() // 100, 0, 65535)
+            clock = np.clip(rows["sm_clock_mhz"].fill_null(0).to_numpy(), 0, 65535)
+    spans = iv.clip(communicating.get(gpu, iv.EMPTY), *window)
+    if not len(time) and not len(spans):
+        return None
+    start, stop = ((spans[:, side] - window[0]) // unit_ns for side in (0, 1))
+    return Lane(gpu, rank, time, power, clock, start, stop)
+
+
+def _thin(lane: Lane, most: int) -> tuple[Lane, int, bool]:
+    """At most about `most` samples and intervals; the longest gap closed, in units, and whether samples went."""
+    time, power, clock = lane.time, lane.power, lane.clock
+    step = -(-4 * len(time) // most) if len(time) > most else 1
+    if step > 1:
+        whole = len(time) // step * step
+        base = np.arange(0, whole, step)
+        picks = [base + pick(series[:whole].reshape(-1, step), axis=1) for series in (power, clock) for pick in _ENDS]
+        keep = np.unique(np.concatenate([*picks, [0, len(time) - 1]]))
+        time, power, clock = time[keep], power[keep], clock[keep]
+    start, stop, closed = lane.start, lane.stop, 0
+    if len(start) > most:
+        gaps = start[1:] - stop[:-1]
+        closed = int(np.partition(gaps, len(start) - most)[len(start) - most])
+        opens = np.concatenate([[True], gaps > closed])
+        ends = np.concatenate([opens[1:], [True]])
+        start, stop = start[opens], stop[ends]
+    return Lane(lane.gpu, lane.rank, time, power, clock, start, stop), closed, step > 1
+
+
+_ENDS = (np.argmin, np.argmax)
+
+
+def _pack(lanes: list[Lane]) -> tuple[bytes, bytes]:
+    words = [
+        np.diff(series, prepend=0)
+        for lane in lanes
+        for series in (lane.time, np.stack([lane.start, lane.stop], axis=1).ravel())
+    ]
+    halves = [series for lane in lanes for series in (lane.power, lane.clock)]
+    return tuple(  # type: ignore[return-value]
+        zlib.compress(np.concatenate([*parts, []]).astype(kind).tobytes(), 9)
+        for parts, kind in ((words, "<u4"), (halves, "<u2"))
+    )

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computation from a PyTorch profiler's trace (chrome's JSON, as torch.profiler exports it), on the run's clock.
+
+The profiler counts time from an origin of its own. NCCL's kernels are in its trace and in ours, so the difference of
+their starts that most of them agree on ties the two clocks together.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+
+COMPUTING = {"kernel", "gpu_memset", "gpu_memcpy"}
+_NCCL = re.compile(r"nccl", re.IGNORECASE)
+MOST_PAIRED = 512  # of the profiler's NCCL kernels, for finding the offset
+BIN_NS = 100_000
+CLOSE_NS = 50_000
+AGREE = 0.5  # of the profiler's NCCL kernels must be found in the run
+
+Ints = npt.NDArray[np.int64]
+
+
+class _Event(msgspec.Struct):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float | str = 0.0
+    dur: float = 0.0
+
+
+class _Distributed(msgspec.Struct):
+    rank: int | None = None
+
+
+class _Trace(msgspec.Struct):
+    traceEvents: list[_Event] = []  # noqa: N815 - the format's own name
+    distributedInfo: _Distributed | None = None  # noqa: N815
+
+
+@dataclass
+class Profiled:
+    """One rank's profile on the run's clock (host ns). `matched_pct`: of its NCCL kernels, found in the run."""
+
+    rank: int
+    computation: iv.Intervals
+    start_ns: int
+    stop_ns: int
+    matched_pct: float
+    off_us: float
+
+
+def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled:
+    """Read a profiler's trace of `rank` (None: as the trace says) and put it on the clock of traces.tables.kernels.
+
+    Raises:
+        ValueError: no such trace, no computation or no NCCL kernel in it, or not of this run; the text says which.
+        OSError: the file cannot be read.
+    """
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{path.name}: damaged: {error}") from error
+    try:
+        trace = msgspec.json.decode(data, type=_Trace, strict=False)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path.name} is no trace of torch.profiler: {error}") from error
+    del data
+    if rank is None:
+        rank = trace.distributedInfo.rank if trace.distributedInfo else None
+    if rank is None:
+        raise ValueError(f"{path.name} does not say whose it is: name the rank behind it, {path.name}:0")
+    events = [event for event in trace.traceEvents if event.ph == "X" and event.cat in COMPUTING]
+    ours = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
+    # Microseconds since 1970 with three decimals are at the end of what a double holds: take the origin off first.
+    start = np.array([float(event.ts) for event in events])
+    if not len(start):
+        raise ValueError(f"{path.name} has no kernel: profile with ProfilerActivity.CUDA")
+    origin = float(np.floor(start.min()))
+    begin = np.rint((start - origin) * 1e3).astype(np.int64)
+    end = begin + np.rint([event.dur * 1e3 for event in events]).astype(np.int64)
+    nccl = np.array(ours)
+    if not nccl.any():
+        raise ValueError(f"{path.name} has no NCCL kernel: nothing ties its clock to the run's")
+    mine = kernels.filter(pl.col("rank") == rank).sort("start_ns")
+    if not len(mine):
+        raise ValueError(f"{path.name}: the run has no timed kernel of rank {rank}")
+    offset, matched, off = align(
+        begin[nccl], (end - begin)[nccl], mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
+    )
+    if matched < AGREE:
+        raise ValueError(
+            f"{path.name}: only {matched:.0%} of its NCCL kernels are in the run's trace of rank {rank}: another run or"
+            " rank, or too few kernels were timed (POWERCCL_KERNEL_EVENTS=all times them all)"
+        )
+    computing = iv.union(begin[~nccl] + offset, end[~nccl] + offset)
+    return Profiled(rank, computing, int(begin.min()) + offset, int(end.max()) + offset, 100 * matched, off / 1e3)
+
+
+def align(theirs: Ints, their_lengths: Ints, ours: Ints, our_lengths: Ints) -> tuple[int, float, float]:
+    """What to add to `theirs` (starts, ns, ascending or not) to get `ours`: the offset, the share of theirs that then
+    have a counterpart within CLOSE_NS, and the median distance, ns. Kernels of one another are as long as each other.
+    """
+    order = np.argsort(theirs)
+    theirs, their_lengths = theirs[order], their_lengths[order]
+    picked = np.linspace(0, len(theirs) - 1, min(len(theirs), MOST_PAIRED)).astype(np.int64)
+    apart: list[Ints] = []
+    for start, length in zip(theirs[picked].tolist(), their_lengths[picked].tolist(), strict=True):
+        alike = np.abs(our_lengths - length) < 0.1 * length + 5_000
+        apart.append(ours[alike] - start)
+    differences = np.concatenate(apart)
+    if not len(differences):
+        return 0, 0.0, 0.0
+    bins, counts = np.unique(differences // BIN_NS, return_counts=True)
+    # A peak may lie across the edge of two bins; of several as high, as in a periodic job, the closest fit counts.
+    both = counts + np.where(np.append(np.diff(bins) == 1, False), np.append(counts[1:], 0), 0)
+    best = (0, 0.0, 0.0)
+    for at in np.argsort(-both, kind="stable")[:16].tolist():
+        near = differences[(differences >= bins[at] * BIN_NS) & (differences < (bins[at] + 2) * BIN_NS)]
+        offset = int(np.median(near))
+        index = np.clip(np.searchsorted(ours, theirs + offset), 1, max(len(ours) - 1, 1))
+        last = len(ours) - 1
+        distance = np.minimum(
+            np.abs(ours[np.minimum(index, last)] - theirs - offset), np.abs(ours[index - 1] - theirs - offset)
+        )
+        close = distance < CLOSE_NS
+        share = float(close.mean())
+        off = float(np.median(distance[close])) if close.any() else 0.0
+        if share > best[1] + 1e-9 or (share == best[1] and share > 0 and off < best[2]):
+            best = (offset, share, off)
+    return best

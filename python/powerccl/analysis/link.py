@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bus bandwidth that a run reached, against what the platform's profile says the links can do."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from powerccl.analysis.communication import KEY, bus_factors
+from powerccl.analysis.report_findings import LinkRow, Reference
+from powerccl.analysis.stragglers import Ints
+
+
+def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None) -> list[LinkRow]:
+    """One row a pattern and size class, the longest first; `waiting_ns` is of each kernel (stragglers.Matched)."""
+    if not len(kernels):
+        return []
+    length = pl.col("duration_ns").clip(lower_bound=1)
+    # Whoever came last has waited for nobody; near a collective's least time, what is left is more noise than transfer.
+    left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
+    table = (
+        kernels.select(*KEY, "ranks", "bytes", "duration_ns")
+        .with_columns(waiting_ns=pl.Series(waiting_ns))
+        .join(bus_factors(kernels), on=["pattern", "ranks"])
+        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
+        .group_by(KEY)
+        .agg(
+            count=pl.len(),
+            time_ns=pl.col("duration_ns").sum(),
+            size=pl.col("bytes").median(),
+            most_ranks=pl.col("ranks").max(),
+            least_ranks=pl.col("ranks").min(),
+            busbw=(pl.col("moved") / length).median(),
+            transfer=(pl.col("moved") / left).median(),
+        )
+        .sort("time_ns", descending=True)
+    )
+    return [_row(row, reference) for row in table.iter_rows(named=True) if row["busbw"]]
+
+
+def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
+    pattern = str(row["pattern"])
+    busbw, transfer = _float(row["busbw"]) or 0.0, _float(row["transfer"])
+    found = LinkRow(
+        pattern=pattern,
+        size_class_bytes=int(str(row["size_class"])),
+        operations=int(str(row["count"])),
+        busbw_gbs=busbw,
+        transfer_gbs=transfer,
+    )
+    if reference is None:
+        found.reason = "no platform profile"
+    elif {row["most_ranks"], row["least_ranks"]} != {reference.gpus}:
+        found.reason = f"the profile is of {reference.gpus} GPUs"
+    else:
+        found.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
+        if found.profile_gbs:
+            found.share_pct = 100 * (busbw if transfer is None else transfer) / found.profile_gbs
+        else:
+            found.reason = "not in the profile"
+    return found
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def profile_busbw(reference: Reference, pattern: str, size_bytes: float) -> float | None:
+    """GB/s of the profile at a size, between its own sizes; None outside of them."""
+    points = reference.points.get(pattern, [])
+    if not points or not points[0][0] <= size_bytes <= points[-1][0]:
+        return None
+    sizes = np.log2([max(point[0], 1) for point in points])
+    return float(np.interp(np.log2(max(size_bytes, 1)), sizes, [point[1] for point in points]))
+
+
+def alone_watts(kernels: pl.DataFrame, reference: Reference | None) -> float | None:
+    """What a GPU draws that does nothing but this run's communication, by its time; None: the profile does not know."""
+    if reference is None or not len(kernels):
+        return None
+    total = weight = 0.0
+    rows = kernels.group_by("pattern", "bytes").agg(pl.col("duration_ns").sum())
+    for pattern, size, time_ns in rows.iter_rows():
+        points = [(point[0], point[2]) for point in reference.points.get(pattern, []) if point[2] is not None]
+        if points:
+            logs = np.log2([max(point[0], 1) for point in points])
+            watts = float(np.interp(np.log2(max(size, 1)), logs, [point[1] or 0.0 for point in points]))
+            total, weight = total + watts * time_ns, weight + time_ns
+    return total / weight if weight else None

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl report`: everything that is found of one run, once; every output is made from these findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from powerccl.analysis.attribution import EnergyFindings, attribute
+from powerccl.analysis.breakdown import break_down
+from powerccl.analysis.clock_effect import clock_effects
+from powerccl.analysis.communication import KEY, communication_intervals
+from powerccl.analysis.compare import Comparison, compare
+from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
+from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.kineto import Profiled, read_kineto
+from powerccl.analysis.link import alone_watts, link_rows
+from powerccl.analysis.report_findings import (
+    ClockEffect,
+    CountRow,
+    Iterations,
+    LinkRow,
+    Peers,
+    RankParts,
+    Reference,
+)
+from powerccl.analysis.significance import Change, Value, change
+from powerccl.analysis.stragglers import match
+from powerccl.analysis.summary import summarise
+from powerccl.patterns import pattern_name
+from powerccl.traces import records, tables
+from powerccl.traces.folder import RunData, read_run
+
+MOST_RECORDS = 2_100_000  # of NCCL's traces that are read as a whole; of larger ones, a quarter as many in detail
+MARGIN_S = 1.0  # a window's samples of power begin and end so much outside of it
+
+
+class Saving(msgspec.Struct, kw_only=True):
+    """One figure of an iteration, in the baseline and here: means, and the change with its 95 % interval."""
+
+    what: str
+    unit: str
+    baseline: float
+    value: float
+    change: Change
+
+
+class Savings(msgspec.Struct, kw_only=True):
+    """A run against a baseline run."""
+
+    comparison: Comparison
+    per_iteration: list[Saving] = []
+    reason: str = ""  # why nothing is said of iterations
+
+
+class ReportFindings(msgspec.Struct, kw_only=True):
+    """One run. `window_s`: the part that all but `counts` is of, in seconds from the run's start; None: all of it."""
+
+    schema: int = 1
+    window_s: tuple[float, float] | None = None
+    summary: RunSummary
+    ranks: list[RankParts] = []
+    iterations: list[Iterations] = []
+    exposure_source: str = ""  # waits, estimated, none; profiler: where a rank's row is by_profiler
+    exposure_why: str = ""
+    peers: Peers
+    link: list[LinkRow] = []
+    platform: str = ""  # the profile that link is measured by
+    platform_provenance: str = ""
+    energy: EnergyFindings
+    clock_effects: list[ClockEffect] = []
+    counts: list[CountRow] = []
+    savings: Savings | None = None
+    notes: list[str] = []
+
+
+def plain(value: Any) -> Any:
+    """A numpy number as Python's own, for msgspec: what sums leave behind must never cost a user the output."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} in findings")
+
+
+def encode(found: ReportFindings) -> bytes:
+    """The findings as indented JSON; NaN becomes null."""
+    return msgspec.json.format(msgspec.json.encode(found, enc_hook=plain), indent=2) + b"\n"
+
+
+@dataclass
+class Report:
+    """The findings, and what pictures are drawn from."""
+
+    findings: ReportFindings
+    run: RunData
+    calls: pl.DataFrame
+    kernels: pl.DataFrame
+
+
+def report(
+    folder: Path,
+    reference: Reference | None = None,
+    kineto: Sequence[tuple[Path, int | None]] = (),
+    baseline: Path | None = None,
+    window_s: tuple[float, float] | None = None,
+    most_records: int = MOST_RECORDS,
+) -> Report:
+    """Everything that is to be found of a run folder, in whatever state it is.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    run = read_run(folder, most_records, window_s)
+    if run.window:
+        _keep_samples(run)
+    energy = attribute(run, run.window)
+    summary = summarise(run, run.window, energy)
+    calls, kernels = tables.calls(run), tables.kernels(run)
+    for trace in run.ranks:  # a hundred megabytes that nothing below looks at
+        trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
+    if run.window:
+        calls = calls.filter(pl.col("start_ns").is_between(*run.window))
+        kernels = kernels.filter((pl.col("start_ns") >= run.window[0]) & (pl.col("stop_ns") <= run.window[1]))
+    notes = _missing(run)
+    profiled = _profiled(kineto, kernels, notes)
+    matched = match(run, calls, kernels)
+    curves = energy_curves(run)
+    exposed = _exposure(run, kernels, curves, reference)
+    breakdown = break_down(run, calls, kernels, matched, exposed, curves, profiled)
+    found = ReportFindings(
+        window_s=_seconds(run),
+        summary=summary,
+        ranks=breakdown.ranks,
+        iterations=breakdown.iterations,
+        exposure_source=exposed.source,
+        exposure_why=exposed.why,
+        peers=matched.peers,
+        link=link_rows(kernels, matched.waiting_ns, reference),
+        platform=reference.name if reference else "",
+        platform_provenance=reference.provenance if reference else "",
+        energy=energy,
+        clock_effects=clock_effects(run, tables.clocks(run), communication_intervals(kernels), curves),
+        counts=_counts(run, calls, kernels),
+        notes=notes,
+    )
+    if baseline is not None:
+        found.savings = _savings(baseline, found, window_s)
+    return Report(found, run, calls, kernels)
+
+
+def _missing(run: RunData) -> list[str]:
+    """A note where the job had more ranks than left a trace."""
+    present, expected = {trace.rank for trace in run.ranks}, max((trace.nranks for trace in run.ranks), default=0)
+    if not 0 < len(present) < expected:
+        return []
+    return [
+        f"{len(present)} of {expected} ranks left a trace that reads: nothing here counts the others, and waiting for"
+        " them passes for transfer"
+    ]
+
+
+def _exposure(
+    run: RunData, kernels: pl.DataFrame, curves: dict[str, EnergyCurve], reference: Reference | None
+) -> Exposure:
+    """Exposed communication, as far as something tells of it; NONE and why where nothing does."""
+    waits, watts = tables.waits(run), alone_watts(kernels, reference)
+    if run.window and len(waits):
+        waits = waits.filter((pl.col("resume_ns") > run.window[0]) & (pl.col("stall_ns") < run.window[1]))
+    if not len(waits) and len(kernels) and watts is None:
+        why = "not known: no marks of computation were recorded, and no platform profile tells what communication draws"
+        return Exposure({}, NONE, why)
+    found = exposure(waits, kernels, curves, watts)
+    if found.source == ESTIMATED and found.uncertainty_pct >= 100:
+        return Exposure({}, NONE, "not known: " + found.why.partition(": all communication")[0])
+    return found
+
+
+def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
+    """Each sampled GPU's energy."""
+    found: dict[str, EnergyCurve] = {}
+    for log in run.power:
+        for (uuid,), rows in log.samples.select("uuid", "time_ns", "power_mw", "energy_uj").group_by(["uuid"]):
+            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
+            if curve is not None:
+                found[str(uuid)] = curve
+    return found
+
+
+def _keep_samples(run: RunData) -> None:
+    """Of a run that is read in part, only the samples about that part: the rest would only be carried along."""
+    if run.window is None or run.census is None:
+        return
+    margin = int(MARGIN_S * 1e9)
+    for log in run.power:
+        log.samples = log.samples.filter(pl.col("time_ns").is_between(run.window[0] - margin, run.window[1] + margin))
+
+
+def _seconds(run: RunData) -> tuple[float, float] | None:
+    if run.window is None:
+        return None
+    origin = run.info.start_ns if run.info else 0
+    return ((run.window[0] - origin) / 1e9, (run.window[1] - origin) / 1e9)
+
+
+def _profiled(
+    kineto: Sequence[tuple[Path, int | None]], kernels: pl.DataFrame, notes: list[str]
+) -> dict[int, Profiled]:
+    found: dict[int, Profiled] = {}
+    for path, rank in kineto:
+        try:
+            profile = read_kineto(path, rank, kernels)
+        except (ValueError, OSError) as error:
+            notes.append(f"not used: {error}")
+            continue
+        found[profile.rank] = profile
+        notes.append(
+            f"{path.name} is rank {profile.rank}'s, {(profile.stop_ns - profile.start_ns) / 1e9:.3g} s:"
+            f" {profile.matched_pct:.0f} % of its NCCL kernels found in the trace, {profile.off_us:.1f} µs off"
+        )
+    return found
+
+
+def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[CountRow]:
+    """The histogram: of the whole run where a pass over it counted everything, else of what was read."""
+    if run.census is not None:
+        census = run.census
+        cells = np.argwhere((census.calls > 0) | (census.kernels > 0))
+        return [
+            CountRow(
+                pattern=pattern_name(row),
+                size_class_bytes=1 << (bits - 1) if bits else 0,
+                calls=int(census.calls[row, bits]),
+                kernels=int(census.kernels[row, bits]),
+                bytes=int(max(census.call_bytes[row, bits], census.kernel_bytes[row, bits])),
+                time_s=float(census.duration_ns[row, bits]) / 1e9,
+            )
+            for row, bits in cells.tolist()
+        ]
+    called = calls.group_by(KEY).agg(calls=pl.len(), call_bytes=pl.col("bytes").sum())
+    ran = kernels.group_by(KEY).agg(
+        kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("duration_ns").sum()
+    )
+    joined = called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY)
+    return [
+        CountRow(
+            pattern=row["pattern"],
+            size_class_bytes=int(row["size_class"]),
+            calls=int(row["calls"] or 0),
+            kernels=int(row["kernels"] or 0),
+            bytes=int(max(row["call_bytes"] or 0, row["kernel_bytes"] or 0)),
+            time_s=float(row["time_ns"] or 0) / 1e9,
+        )
+        for row in joined.iter_rows(named=True)
+    ]
+
+
+def _savings(folder: Path, found: ReportFindings, window_s: tuple[float, float] | None) -> Savings:
+    before = report(folder, window_s=window_s).findings
+    savings = Savings(comparison=compare(before.summary, found.summary))
+    if found.window_s or before.window_s:
+        savings.comparison.caveats.append("times and energies in all are of windows of the runs")
+    if len(before.iterations) != 1 or len(found.iterations) != 1:
+        savings.reason = "iterations are compared of runs on one host"
+        return savings
+    old, new = before.iterations[0], found.iterations[0]
+    if not old.found or not new.found:
+        which = "this run" if old.found else "the baseline"
+        savings.reason = f"no iterations were found in {which}: {new.reason if old.found else old.reason}"
+        return savings
+    if old.operations != new.operations:
+        savings.reason = f"an iteration has {old.operations} operations there, {new.operations} here: not compared"
+        return savings
+    pairs = (
+        ("time of an iteration", "s", old.mean_s, old.mean_error_s, new.mean_s, new.mean_error_s),
+        ("energy of an iteration", "J", old.joules, old.joules_error, new.joules, new.joules_error),
+    )
+    for what, unit, first, first_error, second, second_error in pairs:
+        if first is None or second is None:
+            continue
+        savings.per_iteration.append(
+            Saving(
+                what=what,
+                unit=unit,
+                baseline=first,
+                value=second,
+                change=change([_value(first, first_error, old.found)], [_value(second, second_error, new.found)]),
+            )
+        )
+    return savings
+
+
+def _value(mean: float, error: float | None, count: int) -> Value:
+    half = 1.96 * (error or 0.0)
+    return Value(value=mean, low=mean - half, high=mean + half, n=count, kind="interval", of="iterations")

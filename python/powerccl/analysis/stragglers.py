@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who comes last: kernels of the same collective on different GPUs of a host, side by side.
+
+A communicator's members make the same sequence of collectives, so a kernel's place in that sequence says which kernels
+belong together. Until the last of them has started, the others wait inside theirs. Hosts' clocks differ: only ranks of
+the same host are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis.report_findings import Peers, Straggler
+from powerccl.traces import records
+from powerccl.traces.folder import RunData
+
+ALONE = ("send_receive",)  # two ends of one, which a trace does not tie together
+STEADY = 0.6  # of the way from how often chance would make a rank last (one of n) to always
+FEW = 8  # collectives that say nothing of a rank
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Matched:
+    """Of each row of a kernels table: ns it waited for its host's other ranks, -1 where that is not known."""
+
+    waiting_ns: Ints
+    peers: Peers
+
+
+def match(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Matched:
+    """Compare the starts of kernels (traces.tables.kernels) that belong to one collective; calls are the same run's."""
+    unknown = np.full(len(kernels), -1, dtype=np.int64)
+    reason = _why_not(run, kernels)
+    if reason:
+        return Matched(unknown, Peers(reason=reason))
+    ordinal = _ordinals(run, calls, kernels)
+    host, comm, members = _communicators(run, kernels)
+    collective = ~kernels["pattern"].cast(pl.String).is_in(ALONE).to_numpy()
+    usable = np.flatnonzero((ordinal >= 0) & (members > 1) & collective)
+    start = kernels["start_ns"].to_numpy()
+    order = usable[np.lexsort((start[usable], ordinal[usable], comm[usable], host[usable]))]
+    if not len(order):
+        return Matched(unknown, Peers(reason="no collective was timed on two ranks of a host"))
+    keys = np.stack([host[order], comm[order], ordinal[order]])
+    opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
+    first = np.flatnonzero(opens)
+    last = np.concatenate([first[1:], [len(order)]]) - 1
+    group = np.cumsum(opens) - 1
+    ranks = kernels["rank"].to_numpy()
+    # All members of the host, each once: else someone is missing whom the others may have waited for.
+    whole = last - first + 1 == members[order[first]]
+    begin, end = start[order], kernels["stop_ns"].to_numpy()[order]
+    ends_first = np.minimum.reduceat(end, first)
+    # Two kernels of one collective overlap; those that do not were taken for each other.
+    whole &= begin[last] <= ends_first + 1_000_000
+    waits = np.clip(begin[last][group] - begin, 0, end - begin)
+    known = whole[group]
+    unknown[order[known]] = waits[known]
+    uncertainty_ns = max((rank.clock_map.spread_ns for rank in run.ranks if rank.clock_map.pairs), default=0.0)
+    peers = Peers(
+        matched_pct=100.0 * int(known.sum()) / max(int(collective.sum()), 1),
+        uncertainty_us=uncertainty_ns / 1e3,
+        ranks=_rank_rows(run, ranks[order], begin, last[whole], 1 / members[order], known, uncertainty_ns),
+    )
+    return Matched(unknown, peers)
+
+
+def _why_not(run: RunData, kernels: pl.DataFrame) -> str:
+    if not len(kernels):
+        return "no kernel of communication was timed"
+    if len({trace.rank for trace in run.ranks}) < len(run.ranks):
+        return "several processes had the same rank: their collectives cannot be told apart"
+    hosts = [trace.host for trace in run.ranks]
+    if len(set(hosts)) == len(hosts):
+        return "one rank a host, and hosts' clocks differ" if len(hosts) > 1 else "there is one rank only"
+    return ""
+
+
+def _ordinals(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Ints:
+    """Of each kernel, its call's place among its communicator's, times a million plus its replay; -1: not known."""
+    rank, comm, call = (calls[name].to_numpy() for name in ("rank", "comm", "call_id"))
+    order = np.lexsort((call, comm, rank))
+    opens = np.ones(len(order), dtype=bool)
+    opens[1:] = (rank[order][1:] != rank[order][:-1]) | (comm[order][1:] != comm[order][:-1])
+    begins = np.flatnonzero(opens)
+    place = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    before = {(trace.rank, comm): count for trace in run.ranks for comm, count in trace.calls_before.items()}
+    for begin, stop in zip(begins, np.append(begins[1:], len(order)), strict=True):
+        place[begin:stop] += before.get((int(rank[order[begin]]), int(comm[order[begin]])), 0)
+    key = _key(rank, call)[order]
+    sort = np.argsort(key, kind="stable")
+    key, place = key[sort], place[sort]
+    wanted = _key(kernels["rank"].to_numpy(), kernels["call_id"].to_numpy())
+    at = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
+    if not len(key):
+        return np.full(len(kernels), -1, dtype=np.int64)
+    ordinal = np.where(key[at] == wanted, place[at], -1)
+    return np.where(ordinal >= 0, ordinal * 1_000_000 + _replays(wanted, kernels["start_ns"].to_numpy()), -1)
+
+
+def _key(rank: Ints, call: Ints) -> Ints:
+    return (call.astype(np.int64) << 20) + rank % (1 << 20)
+
+
+def _replays(key: Ints, start: Ints) -> Ints:
+    """How many kernels of the same call ran before each: those of a graph run again and again."""
+    order = np.lexsort((start, key))
+    opens = np.concatenate([[True], key[order][1:] != key[order][:-1]])
+    begins = np.flatnonzero(opens)
+    counted = np.empty(len(key), dtype=np.int64)
+    counted[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.append(begins, len(key))))
+    return counted
+
+
+def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
+    """Of each kernel: its host's number, its communicator's (alike on all ranks), and that one's ranks on the host."""
+    hosts = {host: index for index, host in enumerate(dict.fromkeys(trace.host for trace in run.ranks))}
+    names: dict[int, int] = {}
+    of: dict[tuple[int, int], tuple[int, int]] = {}
+    members: dict[tuple[int, int], int] = {}
+    for trace in run.ranks:
+        for row in trace.kinds[records.COMM]:
+            if int(row["flags"]) & records.FLAG_ENDED:
+                continue
+            number = names.setdefault(int(row["comm_id"]), len(names))
+            of[trace.rank, int(row["comm"])] = (hosts[trace.host], number)
+            members[hosts[trace.host], number] = members.get((hosts[trace.host], number), 0) + 1
+    pairs = kernels.select("rank", "comm").unique()
+    rows = []
+    for rank, comm in pairs.iter_rows():
+        host, number = of.get((rank, comm), (0, -1))
+        rows.append((rank, comm, host, number, members.get((host, number), 0)))
+    schema = dict.fromkeys(("rank", "comm", "host_index", "comm_index", "members"), pl.Int64)
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    joined = kernels.select("rank", "comm").join(table, on=["rank", "comm"], how="left", maintain_order="left")
+    columns = [joined[name].to_numpy() for name in ("host_index", "comm_index", "members")]
+    return columns[0], columns[1], columns[2]
+
+
+def _rank_rows(
+    run: RunData,
+    ranks: Ints,
+    begin: Ints,
+    last: Ints,
+    chance: npt.NDArray[np.float64],
+    known: npt.NDArray[np.bool_],
+    uncertainty_ns: float,
+) -> list[Straggler]:
+    """One row a rank; `last`: places of each collective's latest start; `chance` of each row, to be that one."""
+    latest, behind = ranks[last], begin[last] - begin[last - 1]
+    tells = behind > 2 * uncertainty_ns
+    rows = []
+    for trace in run.ranks:
+        mine = known & (ranks == trace.rank)
+        count = int(mine.sum())
+        if not count:
+            continue
+        usual = 100.0 * float(chance[mine].mean())
+        lags = behind[(latest == trace.rank) & tells] / 1e3
+        share = 100.0 * len(lags) / count
+        quarter = np.quantile(lags, [0.25, 0.5, 0.75]).tolist() if len(lags) else [None] * 3
+        rows.append(
+            Straggler(
+                rank=trace.rank,
+                gpu=trace.gpu,
+                host=trace.host,
+                collectives=count,
+                last=len(lags),
+                last_pct=share,
+                behind_us=quarter[1],
+                behind_p25_us=quarter[0],
+                behind_p75_us=quarter[2],
+                cost_s=float(lags.sum()) / 1e6,
+                steady=count >= FEW and share >= usual + STEADY * (100.0 - usual),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.cost_s)

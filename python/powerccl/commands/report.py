@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl report`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.analysis.report_findings import Reference
+    from powerccl.platforms.schema import PlatformProfile
+
+
+@click.command("report")
+@click.argument("name", metavar="RUN")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="One page, opens offline.")
+@click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="A trace for ui.perfetto.dev.")
+@click.option("--csv", "csv_folder", type=click.Path(path_type=Path), metavar="DIR", help="Tables, one file each.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="The findings in SI units (-: stdout).")
+@click.option(
+    "--prometheus", type=click.Path(path_type=Path), metavar="FILE", help="For node_exporter's textfile collector."
+)
+@click.option("--baseline", default="", metavar="RUN", help="What to compare with.")
+@click.option(
+    "--kineto",
+    multiple=True,
+    metavar="FILE[:RANK]",
+    help="A trace of torch.profiler, which tells computation from idling. Once a rank.",
+)
+@click.option(
+    "--platform", default="", metavar="NAME|FILE", help="Profile to measure bandwidth by.  [default: the run's own]"
+)
+@click.option("--window", default="", metavar="FROM:TO", help="Only this part, in seconds from the run's start.")
+@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+def command(
+    name: str,
+    html_file: Path | None,
+    perfetto: Path | None,
+    csv_folder: Path | None,
+    json_file: str,
+    prometheus: Path | None,
+    baseline: str,
+    kineto: tuple[str, ...],
+    platform: str,
+    window: str,
+    runs_dir: Path,
+    quiet: bool,
+) -> int:
+    """Say where the time and the energy of a recorded run went.
+
+    RUN is a run folder of `powerccl run`, in whatever state: what a killed job or a damaged file left is reported, with
+    a word on what is missing.
+
+    \b
+    powerccl report runs/20260101-120000-train
+    powerccl report 20260101-120000-train --html train.html --baseline 20260101-110000-train
+    powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.analysis.report import report
+    from powerccl.commands import say
+
+    folder = _folder(name, runs_dir, "run")
+    before = _folder(baseline, runs_dir, "baseline run") if baseline else None
+    part = _window(window)
+    profile = _profile(platform, folder)
+    made = report(folder, profile, [_kineto(text) for text in kineto], before, part)
+    found = made.findings
+    if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
+        raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
+    if html_file:
+        from powerccl.reports.report_page import report_page
+
+        _write(html_file, lambda path: path.write_text(report_page(made)))
+    if perfetto:
+        from powerccl.reports.perfetto import write_perfetto
+
+        left_out: list[str] = []
+        _write(perfetto, lambda path: left_out.append(write_perfetto(made, path)))
+        if left_out[0]:
+            say(left_out[0])
+    if csv_folder:
+        from powerccl.reports.tabular import write_csv
+
+        _write(csv_folder, lambda path: write_csv(found, path))
+    if prometheus:
+        from powerccl.reports.tabular import prometheus_text, write_whole
+
+        _write(prometheus, lambda path: write_whole(path, prometheus_text(found)))
+    if json_file:
+        from powerccl.analysis.report import encode
+
+        text = encode(found)
+        if json_file == "-":
+            sys.stdout.buffer.write(text)
+            sys.stdout.flush()
+        else:
+            _write(Path(json_file), lambda path: path.write_bytes(text))
+    if not quiet:
+        from rich.console import Console
+
+        from powerccl.reports.report import print_report
+
+        console = Console(stderr=json_file == "-", highlight=False)
+        print_report(console, found)
+        written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder, "metrics": prometheus}
+        for what, path in written.items():
+            if path:
+                console.print(f"{what:<8} {path}", soft_wrap=True)
+    return 0
+
+
+_NAME = "name a folder that `powerccl run` made, such as those in runs/"
+
+
+def _folder(name: str, runs: Path, what: str) -> Path:
+    folder = next((path for path in (Path(name), runs / name) if path.is_dir()), None)
+    if folder is None:
+        raise PowercclError(f"no {what} {name}", f"name a run folder, such as those in {runs}/")
+    return folder
+
+
+def _window(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    try:
+        part = (float(first or 0), float(last))
+    except ValueError:
+        part = (0.0, 0.0)
+    if not 0 <= part[0] < part[1] < 1e9:
+        raise PowercclError(f"--window {text}: not understood", "seconds from the run's start: --window 60:90")
+    return part
+
+
+def _kineto(text: str) -> tuple[Path, int | None]:
+    """FILE or FILE:RANK; a colon may be part of the file's name."""
+    match = re.fullmatch(r"(.+):(\d+)", text)
+    path, rank = (Path(match[1]), int(match[2])) if match and not Path(text).exists() else (Path(text), None)
+    if not path.is_file():
+        raise PowercclError(f"no profiler trace {path}", "name what torch.profiler's export_chrome_trace wrote")
+    return path, rank
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def _profile(platform: str, folder: Path) -> Reference | None:
+    """The profile asked for, or the run's own, or of GPUs like its; None where there is none."""
+    from powerccl.platforms.store import known_profiles, load_profile, profile_for
+    from powerccl.traces.folder import RunData, read_info
+    from powerccl.traces.power import about
+
+    if platform:
+        return reference_of(load_profile(platform))
+    run = RunData(folder)
+    read_info(run)
+    info = run.info
+    for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
+        if name and (name in known_profiles() or Path(name).is_file()):
+            try:
+                return reference_of(load_profile(name))
+            except PowercclError:
+                return None
+    names = [
+        text
+        for path in sorted(folder.glob("power-*.csv"))
+        for key, text in about(path).items()
+        if key.startswith("gpu") and key.endswith("_name")
+    ]
+    found = profile_for(names) if names and not (info and info.emulated) else None
+    return reference_of(found) if found else None
+
+
+def reference_of(profile: PlatformProfile) -> Reference:
+    """What a profile says at its highest clock."""
+    from powerccl.analysis.report_findings import Reference
+
+    found = Reference(
+        name=profile.name,
+        gpus=profile.gpus,
+        provenance=", ".join(sorted({point.provenance for point in profile.points})),
+    )
+    for point in sorted(profile.points, key=lambda point: point.size_bytes):
+        same = [p for p in profile.points if p.pattern == point.pattern and p.size_bytes == point.size_bytes]
+        if point.clock_mhz == max(p.clock_mhz for p in same):
+            entry = (point.size_bytes, point.busbw_gbs, point.watts_per_gpu)
+            found.points.setdefault(point.pattern, []).append(entry)
+    return found

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as a Perfetto trace (ui.perfetto.dev opens it): a process a rank, a track a communicator, counters a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from powerccl.analysis.report import Report
+from powerccl.patterns import format_bytes
+from powerccl.traces import tables
+
+if TYPE_CHECKING:
+    from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+MOST_EVENTS = 250_000  # slices and counter values; the browser and this writer take many more badly
+SEQUENCE = 7
+
+
+def write_perfetto(made: Report, path: Path) -> str:
+    """Write the trace; returns a sentence on what was left out, empty: nothing was.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+    window, note = _window(made)
+    with path.open("wb") as file:
+        _Writer(made, StreamingTraceProtoBuilder(file), window).write()
+    return note
+
+
+def _window(made: Report) -> tuple[tuple[int, int], str]:
+    """The middle of the run, as long as its events are not too many."""
+    kernels = made.kernels
+    events = len(kernels) + len(made.calls) + sum(2 * len(log.samples) for log in made.run.power)
+    begin, end = 0, 1 << 62
+    if made.run.window:
+        begin, end = made.run.window
+    if events <= MOST_EVENTS:
+        return (begin, end), ""
+    times = kernels["start_ns"] if len(kernels) else made.calls["start_ns"]
+    if not len(times):
+        return (begin, end), ""
+    first, last = int(times.to_numpy().min()), int(times.to_numpy().max())
+    keep = MOST_EVENTS / events
+    middle, half = (first + last) // 2, int((last - first) * keep / 2)
+    note = f"the trace holds the middle {2 * half / 1e9:.3g} s: {events:,} events are too many (--window takes others)"
+    return (middle - half, middle + half), note
+
+
+class _Writer:
+    """Tracks are numbered as they come up."""
+
+    def __init__(self, made: Report, builder: StreamingTraceProtoBuilder, window: tuple[int, int]) -> None:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+        self.made = made
+        self.builder = builder
+        self.window = window
+        self.tracks = 0
+        self.begin, self.end = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+        self.counter = TrackEvent.TYPE_COUNTER
+
+    def write(self) -> None:
+        emulated = self.made.findings.summary.emulated
+        label = "" if not emulated else " (emulated)" if emulated == "yes" else f" (emulated {emulated})"
+        clocks, waits = tables.clocks(self.made.run), tables.waits(self.made.run)
+        for trace in self.made.run.ranks:
+            mine = pl.col("rank") == trace.rank
+            process = self._process(f"rank {trace.rank}{label} {trace.host}", trace.pid or trace.rank + 1)
+            self._rows(process, "calls on the host", self.made.calls.filter(mine), "start_ns", "stop_ns")
+            for (comm,), rows in self.made.kernels.filter(mine).group_by(["comm"], maintain_order=True):
+                self._rows(process, f"NCCL kernels, communicator {comm}", rows, "start_ns", "stop_ns")
+            for (stream,), rows in waits.filter(mine).group_by(["stream"], maintain_order=True):
+                spans = rows.with_columns(name=pl.lit("waiting for communication"))
+                self._rows(process, f"stream {int(str(stream)):#x} waits", spans, "stall_ns", "resume_ns")
+            asked = clocks.filter(mine & (pl.col("begin_ns") > 0)).with_columns(
+                name=pl.when(pl.col("max_mhz") > 0).then(pl.format("set {} MHz", "max_mhz")).otherwise(pl.lit("reset"))
+            )
+            self._rows(process, "clock requests", asked, "begin_ns", "end_ns")
+            self._counters(process, trace.gpu)
+
+    def _process(self, name: str, pid: int) -> int:
+        packet, track = self._track()
+        packet.track_descriptor.process.pid = pid
+        packet.track_descriptor.process.process_name = name
+        self.builder.write_packet(packet)
+        return track
+
+    def _track(self) -> tuple[Any, int]:
+        self.tracks += 1
+        packet = self.builder.create_packet()
+        packet.track_descriptor.uuid = self.tracks
+        return packet, self.tracks
+
+    def _rows(self, process: int, name: str, rows: pl.DataFrame, begin: str, end: str) -> None:
+        rows = rows.filter((pl.col(begin) >= self.window[0]) & (pl.col(end) <= self.window[1])).sort(begin)
+        if not len(rows):
+            return
+        packet, track = self._track()
+        packet.track_descriptor.parent_uuid = process
+        packet.track_descriptor.name = name
+        self.builder.write_packet(packet)
+        start = rows[begin].to_numpy()
+        # Slices of a track nest or follow each other: what runs into the next one ends there.
+        stop = np.minimum(rows[end].to_numpy(), np.append(start[1:], np.iinfo(np.int64).max))
+        for at, until, words in zip(start.tolist(), stop.tolist(), _words(rows), strict=True):
+            self._event(self.begin, track, at, name=words)
+            self._event(self.end, track, max(until, at))
+
+    def _event(self, kind: int, track: int, time_ns: int, **more: object) -> None:
+        packet = self.builder.create_packet()
+        packet.timestamp = time_ns
+        packet.trusted_packet_sequence_id = SEQUENCE
+        event = packet.track_event
+        event.type, event.track_uuid = kind, track
+        for field, value in more.items():
+            setattr(event, field, value)
+        self.builder.write_packet(packet)
+
+    def _counters(self, process: int, gpu: str) -> None:
+        for name, column, divisor in (("power, W", "power_mw", 1e3), ("SM clock, MHz", "sm_clock_mhz", 1.0)):
+            packet, track = self._track()
+            packet.track_descriptor.parent_uuid = process
+            packet.track_descriptor.name = name
+            packet.track_descriptor.counter.SetInParent()
+            self.builder.write_packet(packet)
+            for log in self.made.run.power:
+                chosen = (pl.col("uuid") == gpu) & pl.col("time_ns").is_between(*self.window) & (pl.col(column) >= 0)
+                for time_ns, value in log.samples.filter(chosen).select("time_ns", column).iter_rows():
+                    self._event(self.counter, track, time_ns, double_counter_value=value / divisor)
+
+
+def _words(rows: pl.DataFrame) -> Iterator[str]:
+    """What each slice is called: its pattern and size."""
+    if "name" in rows.columns:
+        yield from rows["name"].to_list()
+        return
+    known: dict[tuple[str, int], str] = {}
+    for pattern, size in rows.select("pattern", "bytes").iter_rows():
+        key = (pattern, size)
+        if key not in known:
+            known[key] = f"{pattern.replace('_', '-')} {format_bytes(size)}"
+        yield known[key]

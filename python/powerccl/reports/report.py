@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl report` in the terminal: the run's summary, then where time and energy went."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from powerccl.analysis.attribution import KindEnergy
+from powerccl.analysis.report import ReportFindings, Savings
+from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Parts, Peers, RankParts
+from powerccl.patterns import format_bytes
+from powerccl.reports.terminal import (
+    COMMUNICATION,
+    ELSEWHERE,
+    NARROW,
+    heading,
+    print_comparison,
+    print_summary,
+    warning,
+)
+from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
+
+WAITING, BESIDE = "red", "blue"
+MOST_RANKS, MOST_ROWS = 16, 12
+# What a bar is made of: the part, a word, its mark and its colour. Marks differ, so that it reads without colour.
+BAR = (
+    ("computing", "computing", "░", ELSEWHERE),
+    ("idle", "idle", " ", ""),
+    ("rest", "computing or idle", "░", ELSEWHERE),
+    ("beside", "communicating beside it", "▒", BESIDE),
+    ("transfer", "exposed: transfer", "█", COMMUNICATION),
+    ("all transfer", "communicating: transfer", "█", COMMUNICATION),
+    ("communication", "communicating", "█", COMMUNICATION),
+    ("waiting", "exposed: waiting for peers", "▚", WAITING),
+    ("all waiting", "communicating: waiting for peers", "▚", WAITING),
+    ("stalled", "stalled, nothing timed", "▞", "magenta"),
+)
+
+
+def print_report(console: Console, found: ReportFindings) -> None:
+    """The whole report."""
+    if found.window_s:
+        console.print()
+        console.print(
+            warning(f"times, energies and calls are of seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g} only")
+        )
+    print_summary(console, found.summary)
+    if found.ranks:
+        _print_parts(console, found)
+    if found.peers.ranks or found.peers.reason:
+        console.print(straggler_line(found.peers))
+    if found.link:
+        console.print()
+        console.print(_link(found, console.width < NARROW))
+    _print_energy(console, found)
+    if found.clock_effects:
+        console.print()
+        console.print(_clock_effects(found.clock_effects))
+    if found.savings:
+        print_savings(console, found.savings)
+    for note in found.notes:
+        console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
+
+
+def bar_parts(parts: Parts) -> dict[str, float]:
+    """Seconds of what a bar shows, by BAR's names; what was not told apart is one part."""
+    found: dict[str, float] = {}
+    if parts.computation_s is not None:
+        found["computing"], found["idle"] = parts.computation_s, parts.idle_s or 0.0
+    else:
+        found["rest"] = parts.rest_s
+    alone, waiting, prefix = parts.communication_s, parts.waiting_s, "all "
+    if parts.exposed_s is not None:
+        found["beside"] = parts.overlapped_s or 0.0
+        alone, waiting, prefix = parts.exposed_s, parts.exposed_waiting_s, ""
+    if waiting is not None:
+        found[f"{prefix}transfer"], found[f"{prefix}waiting"] = max(alone - waiting, 0.0), waiting
+    else:
+        found["communication"] = alone
+    if parts.stalled_s:
+        found["stalled"] = parts.stalled_s
+    return found
+
+
+def iterations_line(found: Iterations) -> str:
+    """How many iterations there were and how long they took, in a sentence."""
+    if not found.found:
+        return f"no iterations found: {found.reason}"
+    text = (
+        f"{found.found} iterations of {found.operations} operation{'s' * (found.operations != 1)},"
+        f" {seconds(found.median_s)} (9 of 10 take {seconds(found.p5_s)} to {seconds(found.p95_s)})"
+    )
+    if found.joules is not None:
+        error = 1.96 * (found.joules_error or 0.0)
+        spread = f" ±{100 * error / found.joules:.2g} %" if found.joules > 0 and error > 0 else ""
+        text += f", {joules(found.joules)}{spread} on all GPUs"
+    if found.reason:
+        text += f"; {found.reason}"
+    return text + ("" if found.by == "kernels" else "; as the host called, which may run ahead of the GPU")
+
+
+def straggler_line(peers: Peers) -> str:
+    """Who keeps the others waiting, in a sentence."""
+    if not peers.ranks:
+        return f"waiting for peers is not known: {peers.reason or 'no collective was timed on all ranks of a host'}"
+    steady = [row for row in peers.ranks if row.steady]
+    known = f"{peers.matched_pct or 0:.0f} % of the kernels compared"
+    if not steady:
+        worst = peers.ranks[0]
+        often = f"; rank {worst.rank} most often, in {percent(worst.last_pct)}" if worst.last else ""
+        return f"no rank comes last steadily{often} ({known})"
+    lines = []
+    for row in steady[:3]:
+        middle = (
+            ""
+            if row.behind_p25_us is None or row.behind_p75_us is None
+            else (f" (middle half {seconds(row.behind_p25_us / 1e6)} to {seconds(row.behind_p75_us / 1e6)})")
+        )
+        behind = seconds(None if row.behind_us is None else row.behind_us / 1e6)
+        lines.append(
+            f"rank {row.rank} is a straggler: last in {percent(row.last_pct)} of {row.collectives} collectives,"
+            f" {behind} behind the next{middle}; without that {seconds(row.cost_s)} less ({known})"
+        )
+    return "\n".join(lines)
+
+
+def _print_parts(console: Console, found: ReportFindings) -> None:
+    console.print()
+    console.print(heading("where the time went", found.summary.emulated))
+    for iterations in found.iterations:
+        words = iterations_line(iterations)
+        console.print(words if len(found.iterations) == 1 else f"{iterations.host}: {words}")
+    each = all(row.per_iteration is not None for row in found.ranks)
+    console.print(_parts_table(found.ranks, each, console.width))
+    if found.exposure_why:
+        console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
+
+
+def _parts_table(rows: list[RankParts], each: bool, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    narrow = width < NARROW
+    table.add_column("rank", justify="right", no_wrap=True)
+    columns = ["an iteration" if each else "in all", "communicating", "exposed", "waiting"]
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    cells = max(10, min(width, 120) - (58 if not narrow else 54))
+    table.add_column("", no_wrap=True)
+    used: set[str] = set()
+    for row in rows[:MOST_RANKS]:
+        parts: Parts = row.per_iteration if each and row.per_iteration else row
+        shares = bar_parts(parts)
+        used.update(name for name, value in shares.items() if value > 0.002 * parts.span_s)
+        waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
+        table.add_row(
+            str(row.rank) + ("*" if row.by_profiler else ""),
+            seconds(parts.span_s),
+            _of(parts.communication_s, parts.span_s),
+            _of(parts.exposed_s, parts.span_s),
+            _of(waiting, parts.span_s),
+            _bar(shares, parts.span_s, cells),
+        )
+    if len(rows) > MOST_RANKS:
+        table.add_row("…", f"{len(rows) - MOST_RANKS} more", style="dim")
+    legend = Text()
+    for name, word, mark, style in BAR:
+        if name in used and mark.strip():
+            legend.append(f"{mark} ", style=style).append(f"{word}  ", style="dim")
+    if any(row.by_profiler for row in rows):
+        legend.append("* by its profiler's trace", style="dim")
+    whole = Table.grid()
+    whole.add_row(table)
+    whole.add_row(legend)
+    return whole
+
+
+def _of(value: float | None, span: float) -> str:
+    return NOT_KNOWN if value is None or span <= 0 else percent(100 * value / span)
+
+
+def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
+    line = Text()
+    if span <= 0:
+        return line
+    drawn, total = 0, 0.0
+    for name, _, mark, style in BAR:
+        total += shares.get(name, 0.0)
+        until = min(cells, round(cells * total / span))
+        line.append(mark * max(until - drawn, 0), style=style)
+        drawn = max(drawn, until)
+    return line
+
+
+def _link(found: ReportFindings, narrow: bool) -> Table:
+    rows: list[LinkRow] = found.link
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("bus bandwidth", no_wrap=True)
+    whose = f"profile {found.platform}" if found.platform else "profile"
+    for column in ("size from", "kernels", "GB/s", "no waiting", whose, ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows[:MOST_ROWS]:
+        table.add_row(
+            row.pattern.replace("_", "-"),
+            format_bytes(row.size_class_bytes),
+            str(row.operations),
+            number(row.busbw_gbs),
+            number(row.transfer_gbs),
+            number(row.profile_gbs),
+            percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim"),
+        )
+    if len(rows) > MOST_ROWS:
+        table.add_row(f"… {len(rows) - MOST_ROWS} more", style="dim")
+    return table
+
+
+def _print_energy(console: Console, found: ReportFindings) -> None:
+    energy = found.energy
+    if not energy.kinds:
+        if energy.reason and found.summary.ranks:
+            console.print()
+            console.print(Text(f"energy of each kind of communication is not known: {energy.reason}", style="dim"))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("energy, a GPU", no_wrap=True)
+    narrow = console.width < NARROW
+    for column in ("size from", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
+        table.add_column(column, justify="right", no_wrap=True)
+    said = [f"{_kind(kind)}: {kind.reason}" for kind in energy.kinds if kind.reason]
+    for kind in sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))[:MOST_ROWS]:
+        between = NOT_KNOWN if kind.low is None or kind.high is None else f"{joules(kind.low)} to {joules(kind.high)}"
+        name, size = kind.pattern.replace("_", "-"), format_bytes(kind.size_class_bytes)
+        cells = [name, size, str(kind.operations)]
+        if kind.resolved:
+            cells += [joules(kind.joules_per_operation), between, number(kind.watts, "W")]
+            cells += [] if narrow else [joules(kind.joules)]
+        else:
+            cells += ["not told", between if kind.low is not None else NOT_KNOWN, NOT_KNOWN] + ([] if narrow else [""])
+        table.add_row(*cells)
+    if len(energy.kinds) > MOST_ROWS:
+        table.add_row(f"… {len(energy.kinds) - MOST_ROWS} more", style="dim")
+    console.print()
+    console.print(table)
+    totals = [
+        f"{word} {joules(value)}"
+        for word, value in (
+            ("communication", energy.joules_communication),
+            ("computation", energy.joules_computation),
+            ("idle", energy.joules_idle),
+            ("unexplained", energy.joules_unexplained),
+        )
+        if value is not None
+    ]
+    if totals:
+        console.print(Text(", ".join(totals), style="dim"))
+    for line in [*filter(None, [energy.reason]), *said][:6]:
+        console.print(Text(line, style="dim"))
+
+
+def _kind(kind: KindEnergy) -> str:
+    return f"{kind.pattern.replace('_', '-')} from {format_bytes(kind.size_class_bytes)}"
+
+
+def _clock_effects(effects: list[ClockEffect]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("lowered clock", no_wrap=True)
+    for column in ("times", "of the time", "in comm.", "clock", "power in comm."):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in effects[:MOST_RANKS]:
+        power = NOT_KNOWN
+        if row.lowered_watts is not None:
+            power = f"{number(row.communication_watts)} → {number(row.lowered_watts, 'W')}"
+        table.add_row(
+            f"rank {row.rank}",
+            str(row.windows),
+            percent(row.lowered_pct),
+            percent(row.communication_pct),
+            f"{'–' if row.elsewhere_mhz is None else format(row.elsewhere_mhz, '.0f')} → {mhz(row.lowered_mhz)}",
+            power,
+        )
+    if len(effects) > MOST_RANKS:
+        table.add_row(f"… {len(effects) - MOST_RANKS} more", style="dim")
+    return table
+
+
+def print_savings(console: Console, savings: Savings) -> None:
+    """Against the baseline: what an iteration came to, then the runs as wholes."""
+    console.print()
+    console.print(heading(f"against {savings.comparison.baseline}"))
+    for row in savings.per_iteration:
+        show = joules if row.unit == "J" else seconds
+        between = ""
+        if row.change.low_pct is not None and row.change.high_pct is not None:
+            between = f" ({change(row.change.low_pct)} to {change(row.change.high_pct)})"
+        console.print(
+            f"{row.what}: {show(row.baseline)} → {show(row.value)}, {change(row.change.pct)}{between}:"
+            f" {row.change.verdict}"
+        )
+    if savings.reason:
+        console.print(warning(savings.reason))
+    print_comparison(console, savings.comparison)

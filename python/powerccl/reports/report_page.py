@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl report --html`: the findings as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from typing import Any
+
+import numpy as np
+
+from powerccl.analysis.drawing import Drawing, draw
+from powerccl.analysis.report import Report, ReportFindings
+from powerccl.analysis.report_findings import Parts
+from powerccl.patterns import format_bytes
+from powerccl.reports.page import axis, layout, render
+from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
+from powerccl.reports.report_tables import tables
+from powerccl.reports.terminal import clock_line
+from powerccl.reports.text import joules, number, percent, seconds
+
+COLOURS = {
+    "computing": "var:computing",
+    "idle": "var:idle",
+    "rest": "var:computing",
+    "beside": "var:beside",
+    "transfer": "var:communication",
+    "communication": "var:communication",
+    "waiting": "var:waiting",
+    "all transfer": "var:communication",
+    "all waiting": "var:waiting",
+    "stalled": "var:stalled",
+}
+# One hue a pattern, of like lightness; more patterns than these are not met in one job.
+PATTERN_COLOURS = ("#2a78d6", "#c77700", "#2e9e5b", "#a04fb0", "#c8372d", "#6b7683", "#12908e", "#b8860b", "#d0568c")
+MOST_RANKS = 64
+
+
+def report_page(made: Report) -> str:
+    """The page's HTML, self-contained, under 6 MB."""
+    found = made.findings
+    drawing = draw(made)
+    figures: dict[str, Any] = {}
+    _put(figures, "ranks", _ranks(found))
+    for index, iterations in enumerate(found.iterations):
+        if iterations.rows:
+            rows = [(f"{row.first}", row) for row in iterations.rows]
+            _put(figures, f"iterations-{index}", _iterations([(int(name), row) for name, row in rows]))
+            if any(row.joules is not None for row in iterations.rows):
+                _put(figures, f"iteration-energy-{index}", _iteration_energy(found, index))
+    _put(figures, "counts", _histogram(found, "calls"))
+    _put(figures, "times", _histogram(found, "time_s"))
+    _put(figures, "energy", _energy(found))
+    _put(figures, "stragglers", _stragglers(found))
+    summary = found.summary
+    return render(
+        "report.html",
+        found=found,
+        figures=figures,
+        title=summary.name or "run",
+        badge=""
+        if not summary.emulated
+        else "emulated" + ("" if summary.emulated == "yes" else f" {summary.emulated}"),
+        command=shlex.join(summary.command)[:400],
+        facts=_facts(found),
+        tiles=_tiles(found),
+        window=None if not found.window_s else f"seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g}",
+        legend=_legend(found),
+        per_iteration=bool(found.ranks) and all(row.per_iteration for row in found.ranks),
+        iterations=[
+            {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
+            for each in found.iterations
+        ],
+        straggler=straggler_line(found.peers) if found.ranks or found.peers.ranks else "",
+        tables=tables(found),
+        clocks=clock_line(summary.clocks),
+        remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
+        problems=summary.problems,
+        drawing=_timeline(drawing),
+    )
+
+
+def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> None:
+    if figure is not None:
+        figures[name] = figure
+
+
+def _facts(found: ReportFindings) -> str:
+    summary = found.summary
+    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
+    parts = [f"{summary.ranks} ranks", f"policy {summary.policy or '?'}", summary.library, ended]
+    names = sorted({gpu.name for gpu in summary.gpus if gpu.name})
+    if names:
+        parts.insert(1, f"{len(summary.gpus)} × {', '.join(names)}")
+    return " · ".join(part for part in parts if part)
+
+
+def _tiles(found: ReportFindings) -> list[dict[str, str]]:
+    summary = found.summary
+    energy, communication = summary.energy, summary.communication
+    tiles = [
+        {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
+        {
+            "label": "energy",
+            "value": joules(energy.joules),
+            "beside": f"{len(summary.gpus)} GPUs, {number(energy.average_watts, 'W')} each",
+        },
+        {
+            "label": "communicating",
+            "value": percent(communication.share_pct),
+            "beside": f"{communication.calls + communication.captured_calls:,} calls"
+            + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
+        },
+    ]
+    shares = [100 * row.exposed_s / row.span_s for row in found.ranks if row.exposed_s is not None and row.span_s]
+    if shares:
+        tiles.append(
+            {
+                "label": "exposed communication",
+                "value": percent(sum(shares) / len(shares)),
+                "beside": "of the time from first to last communication",
+            }
+        )
+    if len(found.iterations) == 1 and found.iterations[0].found:
+        one = found.iterations[0]
+        beside = "" if one.joules is None else f"{joules(one.joules)} each"
+        tiles.append({"label": f"{one.found} iterations", "value": seconds(one.median_s), "beside": beside})
+    if found.savings:
+        tiles += [
+            {
+                "label": f"{saving.what}, against the baseline",
+                "value": f"{saving.change.pct:+.1f} %",
+                "beside": saving.change.verdict,
+            }
+            for saving in found.savings.per_iteration
+            if saving.change.pct is not None
+        ]
+    return tiles
+
+
+def _shown(found: ReportFindings) -> list[tuple[int, Parts]]:
+    each = all(row.per_iteration is not None for row in found.ranks)
+    return [(row.rank, row.per_iteration if each and row.per_iteration else row) for row in found.ranks[:MOST_RANKS]]
+
+
+def _used(rows: list[Parts]) -> list[str]:
+    """Parts that can be seen: under 2 parts in a thousand nothing is drawn."""
+    parts = [(bar_parts(row), row.span_s) for row in rows]
+    return [name for name, *_ in BAR if any(part.get(name, 0.0) > 0.002 * span for part, span in parts)]
+
+
+def _legend(found: ReportFindings) -> list[dict[str, str]]:
+    words = {name: word for name, word, *_ in BAR}
+    return [
+        {"word": words[name], "colour": COLOURS[name].replace("var:", "var(--") + ")"}
+        for name in _used([parts for _, parts in _shown(found)])
+    ]
+
+
+def _ranks(found: ReportFindings) -> dict[str, Any] | None:
+    rows = _shown(found)
+    if not rows:
+        return None
+    words = {name: word for name, word, *_ in BAR}
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": words[name],
+            "y": [f"rank {rank}" for rank, _ in rows],
+            "x": [round(1e3 * bar_parts(parts).get(name, 0.0), 4) for _, parts in rows],
+            "marker": {"color": COLOURS[name]},
+            "hovertemplate": "%{x:.3~f} ms",
+        }
+        for name in _used([parts for _, parts in rows])
+    ]
+    return {
+        "data": data,
+        "layout": layout(
+            barmode="stack",
+            bargap=0.25,
+            showlegend=False,
+            hovermode="y unified",
+            height=max(140, 60 + 26 * len(rows)),
+            margin={"l": 64, "r": 16, "t": 8, "b": 40},
+            xaxis=axis("ms"),
+            yaxis=axis(autorange="reversed", showgrid=False),
+        ),
+    }
+
+
+def _iterations(rows: list[tuple[int, Any]]) -> dict[str, Any]:
+    words = {name: word for name, word, *_ in BAR}
+    data = [
+        {
+            "type": "bar",
+            "name": words[name],
+            "x": [first + row.count / 2 - 0.5 for first, row in rows],
+            "width": [row.count for _, row in rows],
+            "y": [round(1e3 * bar_parts(row).get(name, 0.0), 4) for _, row in rows],
+            "marker": {"color": COLOURS[name], "line": {"width": 0}},
+            "hovertemplate": "%{y:.3~f} ms",
+        }
+        for name in _used([row for _, row in rows])
+    ]
+    return {
+        "data": data,
+        "layout": layout(
+            barmode="stack",
+            bargap=0,
+            showlegend=False,
+            margin={"l": 56, "r": 16, "t": 8, "b": 40},
+            xaxis=axis("iteration", showgrid=False, fixedrange=False),
+            yaxis=axis("ms", rangemode="tozero"),
+        ),
+    }
+
+
+def _iteration_energy(found: ReportFindings, index: int) -> dict[str, Any]:
+    rows = [row for row in found.iterations[index].rows if row.joules is not None]
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [row.first + row.count / 2 - 0.5 for row in rows],
+                "y": [round(row.joules or 0.0, 4) for row in rows],
+                "line": {"color": "var:elsewhere", "width": 1.5},
+                "hovertemplate": "%{y:.4~g} J<extra></extra>",
+            }
+        ],
+        "layout": layout(
+            showlegend=False,
+            margin={"l": 56, "r": 16, "t": 8, "b": 40},
+            xaxis=axis("iteration", showgrid=False, fixedrange=False),
+            yaxis=axis("J, all GPUs", nticks=4),
+        ),
+    }
+
+
+def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
+    cells = [cell for cell in found.counts if getattr(cell, what) > 0]
+    if not cells:
+        return None
+    sizes = sorted({cell.size_class_bytes for cell in cells})
+    patterns = list(dict.fromkeys(cell.pattern for cell in cells))
+    logs = np.log10([getattr(cell, what) for cell in cells])
+    # A bar on a scale of powers of ten has no natural foot: a third of a decade below the least.
+    decades = [float(logs.min()) - 0.33, float(logs.max()) + 0.1]
+    data = []
+    for index, pattern in enumerate(patterns):
+        mine = {cell.size_class_bytes: getattr(cell, what) for cell in cells if cell.pattern == pattern}
+        data.append(
+            {
+                "type": "bar",
+                "name": pattern.replace("_", "-"),
+                "x": [format_bytes(size) for size in sizes],
+                "y": [mine.get(size) for size in sizes],
+                "marker": {"color": PATTERN_COLOURS[index % len(PATTERN_COLOURS)]},
+                "hovertemplate": "%{y:,} calls" if what == "calls" else "%{y:.4~g} s",
+            }
+        )
+    return {
+        "data": data,
+        "layout": layout(
+            barmode="group",
+            bargap=0.4,
+            showlegend=len(data) > 1,
+            margin={"l": 56, "r": 16, "t": 28, "b": 44},
+            xaxis=axis("size from", type="category", showgrid=False),
+            yaxis=axis("calls, all ranks" if what == "calls" else "s, all ranks", type="log", dtick=1, range=decades),
+        ),
+    }
+
+
+def _energy(found: ReportFindings) -> dict[str, Any] | None:
+    kinds = [kind for kind in found.energy.kinds if kind.resolved and kind.joules_per_operation is not None]
+    if not kinds:
+        return None
+    kinds.sort(key=lambda kind: kind.joules_per_operation or 0.0)
+    value = [kind.joules_per_operation or 0.0 for kind in kinds]
+    over = [max(0.0, (kind.high or mid) - mid) for kind, mid in zip(kinds, value, strict=True)]
+    under = [max(0.0, mid - (kind.low or mid)) for kind, mid in zip(kinds, value, strict=True)]
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": value,
+                "y": [f"{kind.pattern.replace('_', '-')} {format_bytes(kind.size_class_bytes)}" for kind in kinds],
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": over,
+                    "arrayminus": under,
+                    "color": "var:communication",
+                    "thickness": 2,
+                    "width": 5,
+                },
+                "marker": {"color": "var:communication", "size": 9},
+                "hovertemplate": "%{x:.4~g} J<extra></extra>",
+            }
+        ],
+        "layout": layout(
+            showlegend=False,
+            hovermode="closest",
+            height=90 + 30 * len(kinds),
+            margin={"l": 150, "r": 16, "t": 8, "b": 40},
+            xaxis=axis("J an operation and GPU", rangemode="tozero"),
+            yaxis=axis(automargin=True, type="category"),
+        ),
+    }
+
+
+def _stragglers(found: ReportFindings) -> dict[str, Any] | None:
+    rows = sorted(found.peers.ranks, key=lambda row: row.rank)[:MOST_RANKS]
+    if not rows:
+        return None
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "x": [f"{row.rank}" for row in rows],
+                "y": [round(row.last_pct, 2) for row in rows],
+                "marker": {"color": ["var:waiting" if row.steady else "var:beside" for row in rows]},
+                "hovertemplate": "last in %{y:.1f} %<extra></extra>",
+            }
+        ],
+        "layout": layout(
+            showlegend=False,
+            margin={"l": 56, "r": 16, "t": 8, "b": 40},
+            xaxis=axis("rank", type="category", showgrid=False),
+            yaxis=axis("last in, %", range=[0, 100]),
+        ),
+    }
+
+
+def _timeline(drawing: Drawing) -> dict[str, Any] | None:
+    if not drawing.lanes:
+        return None
+    notes = []
+    if drawing.closed_us:
+        notes.append(f"gaps in communication under {seconds(drawing.closed_us / 1e6)} are not drawn")
+    if drawing.thinned:
+        notes.append("of power and clock the extremes are drawn")
+    if drawing.left_out:
+        notes.append(f"{drawing.left_out} more GPUs are not drawn")
+    if drawing.closed_us or drawing.thinned:
+        notes.append("powerccl report --window FROM:TO draws a part in full")
+    return {
+        "lanes": [
+            {
+                "id": f"gpu-{index}",
+                "title": f"rank {lane.rank}",
+                "gpu": lane.gpu,
+                "samples": len(lane.time),
+                "spans": len(lane.start),
+            }
+            for index, lane in enumerate(drawing.lanes)
+        ],
+        "unit_s": drawing.unit_us / 1e6,
+        "length": drawing.length,
+        "offset_s": drawing.offset_s,
+        "words": base64.b64encode(drawing.words).decode(),
+        "halves": base64.b64encode(drawing.halves).decode(),
+        "power_top": max((int(lane.power.max()) for lane in drawing.lanes if len(lane.power)), default=0) / 10,
+        "clock_top": max((int(lane.clock.max()) for lane in drawing.lanes if len(lane.clock)), default=0),
+        "note": "; ".join(notes),
+    }

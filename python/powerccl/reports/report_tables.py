@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `powerccl report --html`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from powerccl.analysis.report import ReportFindings
+from powerccl.patterns import format_bytes
+from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
+
+MOST = 64
+
+
+def tables(found: ReportFindings) -> dict[str, Any]:
+    """Header and rows of each table, as text, by its name; those with nothing to say are left out."""
+    made = {
+        "link": _link(found),
+        "energy": _energy(found),
+        "energy_totals": _energy_totals(found),
+        "stragglers": _stragglers(found),
+        "clocks": _clocks(found),
+        "savings": _savings(found),
+        "comparison": _comparison(found),
+        "gpus": _gpus(found),
+    }
+    return {name: table for name, table in made.items() if table["rows"]}
+
+
+def _table(header: list[str], rows: list[list[str]]) -> dict[str, Any]:
+    return {"header": header, "rows": rows[:MOST], "more": max(0, len(rows) - MOST)}
+
+
+def _us(value: float | None) -> str:
+    return seconds(None if value is None else value / 1e6)
+
+
+def _link(found: ReportFindings) -> dict[str, Any]:
+    profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
+    return _table(
+        ["", "size from", "kernels", "GB/s", "without waiting", profile.strip(), "of the profile"],
+        [
+            [
+                row.pattern.replace("_", "-"),
+                format_bytes(row.size_class_bytes),
+                f"{row.operations:,}",
+                number(row.busbw_gbs),
+                number(row.transfer_gbs),
+                number(row.profile_gbs),
+                row.reason or percent(row.share_pct),
+            ]
+            for row in found.link
+        ],
+    )
+
+
+def _energy(found: ReportFindings) -> dict[str, Any]:
+    rows = []
+    for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0)):
+        known = kind.low is not None and kind.high is not None
+        rows.append(
+            [
+                kind.pattern.replace("_", "-"),
+                format_bytes(kind.size_class_bytes),
+                f"{kind.operations:,}",
+                joules(kind.joules_per_operation) if kind.resolved else "not told",
+                f"{joules(kind.low)} to {joules(kind.high)}" if known else NOT_KNOWN,
+                number(kind.watts, "W") if kind.resolved else NOT_KNOWN,
+                NOT_KNOWN if kind.exposed_share is None else percent(100 * kind.exposed_share),
+                joules(kind.joules) if kind.resolved else NOT_KNOWN,
+                kind.reason,
+            ]
+        )
+    header = ["", "size from", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
+    return _table(header, rows)
+
+
+def _energy_totals(found: ReportFindings) -> dict[str, Any]:
+    energy = found.energy
+    rows = [
+        [word, joules(value)]
+        for word, value in (
+            ("communication", energy.joules_communication),
+            ("computation", energy.joules_computation),
+            ("idle", energy.joules_idle),
+            ("unexplained", energy.joules_unexplained),
+            ("in all", energy.joules_total),
+        )
+        if value is not None
+    ]
+    return _table(["", "all GPUs"], rows if energy.kinds else [])
+
+
+def _stragglers(found: ReportFindings) -> dict[str, Any]:
+    return _table(
+        ["rank", "collectives", "last in", "behind the next", "middle half", "costs"],
+        [
+            [
+                f"{row.rank}" + (" steadily" if row.steady else ""),
+                f"{row.collectives:,}",
+                percent(row.last_pct),
+                _us(row.behind_us),
+                NOT_KNOWN if row.behind_us is None else f"{_us(row.behind_p25_us)} to {_us(row.behind_p75_us)}",
+                seconds(row.cost_s),
+            ]
+            for row in found.peers.ranks
+        ],
+    )
+
+
+def _clocks(found: ReportFindings) -> dict[str, Any]:
+    return _table(
+        ["rank", "lowered", "of the time", "of it communicating", "clock", "lowered clock", "power", "power lowered"],
+        [
+            [
+                f"{row.rank}",
+                f"{row.windows:,} times",
+                percent(row.lowered_pct),
+                percent(row.communication_pct),
+                mhz(row.elsewhere_mhz),
+                mhz(row.lowered_mhz),
+                number(row.communication_watts, "W"),
+                number(row.lowered_watts, "W"),
+            ]
+            for row in found.clock_effects
+        ],
+    )
+
+
+def _savings(found: ReportFindings) -> dict[str, Any]:
+    rows = []
+    for row in found.savings.per_iteration if found.savings else []:
+        show = joules if row.unit == "J" else seconds
+        between = f"{change(row.change.low_pct)} to {change(row.change.high_pct)}"
+        rows.append(
+            [row.what, show(row.baseline), show(row.value), change(row.change.pct), between, row.change.verdict]
+        )
+    return _table(["", "baseline", "here", "change", "95 %", ""], rows)
+
+
+def _comparison(found: ReportFindings) -> dict[str, Any]:
+    rows = []
+    for row in found.savings.comparison.differences if found.savings else []:
+        if row.baseline is None and row.value is None:
+            continue
+        show = {"J": joules, "s": seconds, "MHz": mhz}.get(row.unit)
+        cells = [show(value) if show else number(value, row.unit) for value in (row.baseline, row.value)]
+        rows.append([row.what, *cells, change(row.change_pct)])
+    return _table(["", "baseline", "here", "change"], rows)
+
+
+def _gpus(found: ReportFindings) -> dict[str, Any]:
+    return _table(
+        ["GPU", "ranks", "communicating", "energy", "power", "clock in communication", "clock elsewhere", "throttled"],
+        [
+            [
+                gpu.gpu,
+                ", ".join(map(str, gpu.ranks)),
+                seconds(gpu.communication_s),
+                joules(gpu.joules),
+                number(gpu.average_watts, "W"),
+                mhz(gpu.communication_clock_mhz),
+                mhz(gpu.other_clock_mhz),
+                ", ".join(gpu.throttle_reasons) or "no",
+            ]
+            for gpu in found.summary.gpus
+        ],
+    )
