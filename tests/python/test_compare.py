@@ -15,9 +15,19 @@ from click.testing import CliRunner
 from rich.console import Console
 from synthetic import mpi_run, training_run, write_info
 
-from powerccl.analysis.compare_sources import BANDWIDTH, POWER, TIME, Key, read_member
-from powerccl.analysis.side_by_side import compare_sides
-from powerccl.analysis.significance import HIGHER, LOWER, SAME, UNKNOWN, Value, cell, change, mean_of, median_of
+from powerccl.analysis.comparison.side_by_side import compare_sides
+from powerccl.analysis.comparison.significance import (
+    HIGHER,
+    LOWER,
+    SAME,
+    UNKNOWN,
+    Value,
+    cell,
+    change,
+    mean_of,
+    median_of,
+)
+from powerccl.analysis.comparison.sources import BANDWIDTH, POWER, TIME, Key, read_member
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.reports.compare import as_csv, change_text, grids, markdown, print_compare

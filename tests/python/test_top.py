@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from rich.console import Console
 from synthetic import HOST, MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, write_info, write_power
 
-from powerccl.analysis.live import Watcher
-from powerccl.analysis.live_findings import HeldDevice, LiveJob, NodeView
+from powerccl.analysis.live.findings import HeldDevice, LiveJob, NodeView
+from powerccl.analysis.live.node import Watcher
 from powerccl.analysis.summary import summarise
 from powerccl.commands import cli
 from powerccl.launch import running

@@ -16,7 +16,8 @@ from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
 from powerccl.analysis.communication import KEY, communication_intervals
-from powerccl.analysis.compare import Comparison, compare
+from powerccl.analysis.comparison.baseline import Comparison, compare
+from powerccl.analysis.comparison.significance import Change, Value, change
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary
@@ -31,7 +32,6 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
-from powerccl.analysis.significance import Change, Value, change
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name

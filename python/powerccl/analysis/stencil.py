@@ -9,7 +9,7 @@ from statistics import median
 
 import msgspec
 
-from powerccl.analysis.compare import change_pct
+from powerccl.analysis.comparison.baseline import change_pct
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.savings import Figure
 from powerccl.analysis.summary import summarise

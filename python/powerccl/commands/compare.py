@@ -48,7 +48,7 @@ def command(
     import msgspec
     from rich.console import Console
 
-    from powerccl.analysis.side_by_side import compare_sides
+    from powerccl.analysis.comparison.side_by_side import compare_sides
     from powerccl.reports import compare as report
 
     def find(name: str) -> Path:

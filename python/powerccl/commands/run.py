@@ -148,7 +148,7 @@ def command(
 
 
 def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
-    from powerccl.analysis.compare import compare
+    from powerccl.analysis.comparison.baseline import compare
     from powerccl.analysis.findings import SUMMARY_FILE, write_summary
     from powerccl.analysis.summary import summarise
     from powerccl.reports.terminal import error_console, print_comparison, print_summary

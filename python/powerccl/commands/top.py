@@ -13,7 +13,7 @@ import click
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.analysis.live_findings import NodeView
+    from powerccl.analysis.live.findings import NodeView
     from powerccl.launch.running import LiveNode
 
 

@@ -58,7 +58,7 @@ def run_child(command: list[str], environment: Mapping[str, str], output: Path |
             # Python ignores these two; a job expects the system's defaults.
             defaults = [signal.SIGPIPE, signal.SIGXFSZ]
             child = os.posix_spawnp(
-                shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH, not by ours
+                shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH
                 command,
                 dict(environment),
                 setsigmask=before,

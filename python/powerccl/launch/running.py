@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from powerccl.analysis.live import Watcher
-from powerccl.analysis.live_findings import HeldDevice, LiveGpu, NodeView
+from powerccl.analysis.live.findings import HeldDevice, LiveGpu, NodeView
+from powerccl.analysis.live.node import Watcher
 from powerccl.errors import PowercclError
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Device, connect, user_name
 from powerccl.traces.run_info import RUN_FILE

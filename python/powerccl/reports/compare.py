@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powerccl.analysis.compare_sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
-from powerccl.analysis.side_by_side import Row, SideBySide
-from powerccl.analysis.significance import HIGHER, LOWER, SAME, Cell, Change
+from powerccl.analysis.comparison.side_by_side import Row, SideBySide
+from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Cell, Change
+from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import NOT_KNOWN, joules, number, seconds

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerccl.analysis.compare_sources import BANDWIDTH, ENERGY, POWER, RUN, TIME
-from powerccl.analysis.side_by_side import SMALL_BYTES, Row, SideBySide
+from powerccl.analysis.comparison.side_by_side import SMALL_BYTES, Row, SideBySide
+from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, POWER, RUN, TIME
 from powerccl.patterns import format_bytes
 from powerccl.reports.compare import BAD, GOOD, QUIET, grids
 from powerccl.reports.page import axis, layout, render

@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from powerccl import __version__
-from powerccl.analysis.live_findings import LiveJob, NodeView
-from powerccl.analysis.live_totals import KINDS, Totals
+from powerccl.analysis.live.findings import LiveJob, NodeView
+from powerccl.analysis.live.totals import KINDS, Totals
 from powerccl.patterns import PATTERNS, UNKNOWN
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
-from powerccl.analysis.live_findings import NodeView
+from powerccl.analysis.live.findings import NodeView
 from powerccl.reports.terminal import warning
 from powerccl.reports.top import render
 

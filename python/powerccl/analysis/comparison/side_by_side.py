@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerccl.analysis.compare_sources import (
+from powerccl.analysis.comparison.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
+from powerccl.analysis.comparison.sources import (
     BANDWIDTH,
     ENERGY,
     FORMS,
@@ -26,7 +27,6 @@ from powerccl.analysis.compare_sources import (
     pattern_order,
     read_member,
 )
-from powerccl.analysis.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB, format_bytes
 

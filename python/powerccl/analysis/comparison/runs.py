@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.compare import run_figures
-from powerccl.analysis.compare_sources import BANDWIDTH, ENERGY, FORMS, RUN, TIME, Key, Member
+from powerccl.analysis.comparison.baseline import run_figures
+from powerccl.analysis.comparison.significance import Value, median_of
+from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, FORMS, RUN, TIME, Key, Member
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.iterations import cut
-from powerccl.analysis.significance import Value, median_of
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor

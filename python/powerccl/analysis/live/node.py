@@ -7,10 +7,10 @@ from collections import deque
 from pathlib import Path
 
 from powerccl import patterns
-from powerccl.analysis.live_findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
-from powerccl.analysis.live_mpi import MpiState
-from powerccl.analysis.live_ranks import Kinds, RankState, count_kinds, replayed, share_of
-from powerccl.analysis.live_totals import Totals
+from powerccl.analysis.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
+from powerccl.analysis.live.mpi import MpiState
+from powerccl.analysis.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
+from powerccl.analysis.live.totals import Totals
 from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
 

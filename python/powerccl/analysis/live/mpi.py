@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from powerccl.analysis.live_findings import LiveMpi, LiveMpiFunction, LiveMpiRank
+from powerccl.analysis.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
 from powerccl.traces import records
 from powerccl.traces.live import LiveTrace, Records, select
 from powerccl.traces.mpi_functions import function_name

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from powerccl.analysis.significance import Value, mean_of, median_of
+from powerccl.analysis.comparison.significance import Value, mean_of, median_of
 from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, format_bytes
 
@@ -48,13 +48,13 @@ class Member:
 
 
 def read_member(path: Path, energy: bool = False) -> Member:
-    """Read a run folder or a file of powerccl-bench; `energy` as in compare_runs.read_run_member.
+    """Read a run folder or a file of powerccl-bench; `energy` as in runs.read_run_member.
 
     Raises:
         PowercclError: there is no such thing, or it is none of these.
     """
     if path.is_dir():
-        from powerccl.analysis.compare_runs import read_run_member
+        from powerccl.analysis.comparison.runs import read_run_member
 
         return read_run_member(path, energy)
     try:
