@@ -13,7 +13,7 @@ import synthetic
 from rich.console import Console
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
-from powerccl.analysis.compare import compare
+from powerccl.analysis.comparison.baseline import compare
 from powerccl.analysis.findings import CpuEnergy, RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
 from powerccl.reports.mpi import processors

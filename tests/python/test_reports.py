@@ -12,7 +12,7 @@ from rich.console import Console
 from synthetic import MS, training_run, write_info
 from test_platforms import profile
 
-from powerccl.analysis.compare import compare
+from powerccl.analysis.comparison.baseline import compare
 from powerccl.analysis.savings import savings
 from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise

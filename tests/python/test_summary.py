@@ -10,7 +10,7 @@ import pytest
 import synthetic
 from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
-from powerccl.analysis.compare import change_pct, compare
+from powerccl.analysis.comparison.baseline import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
 from powerccl.reports.terminal import clock_line

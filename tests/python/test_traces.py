@@ -326,3 +326,11 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_an_empty_folder_reads(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.problems == ["run.json is missing: command and times are not known"]
+
+
+def test_columns_of_the_same_name_are_not_guessed_at(tmp_path: Path) -> None:
+    path = synthetic.write_power(tmp_path, 1, 100 * MS, 50.0)
+    path.write_text(path.read_text().replace("power_mw,energy_uj", "power_mw,power_mw", 1))
+    log = read_power(path)
+    assert len(log.samples) == 0
+    assert "columns of the same name" in log.problems[0]

@@ -75,12 +75,14 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
   kernel->comm = comm;
   kernel->rank = plan.rank;
   double largest = 0, power = 1;
+  Truth::Operation as;
   for (const CollectiveTask& task : kernel->tasks) {
     if (!is_transfer(task)) {
       const double bytes = operation_bytes(task, comm->size());
       if (bytes <= largest) continue;
       largest = bytes;
       const Pattern pattern = step_pattern(task);
+      as = Truth::operation(static_cast<uint8_t>(pattern), bytes);
       power =
           power_factor(engine_.platform(), method_of(engine_.platform(), pattern, bytes, task.method, task.channels),
                        default_method(engine_.platform(), pattern, bytes));
@@ -93,13 +95,17 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
   if (const double transferred = std::max(kernel->send_bytes, kernel->receive_bytes); transferred > largest) {
     largest = transferred;
     power = 1;
+    const auto first = std::find_if(kernel->tasks.begin(), kernel->tasks.end(), is_transfer);
+    const Pattern pattern = transfer_pattern(*kernel, static_cast<size_t>(first - kernel->tasks.begin()));
+    // As a trace has it (docs/concepts/patterns.md): what is sent, or else received.
+    as = Truth::operation(static_cast<uint8_t>(pattern), kernel->sends > 0 ? kernel->send_bytes : transferred);
   }
 
   RankKernel& entered = *kernel;
   kernels_[arrival.op] = std::move(kernel);
   state.kernels.push_back(&entered);
   // Alone in its communicator a rank only copies: no kernel of NCCL's runs.
-  if (comm->size() > 1) engine_.start(arrival.op, largest, power);
+  if (comm->size() > 1) engine_.start(arrival.op, largest, power, as);
   advance(entered);
 }
 

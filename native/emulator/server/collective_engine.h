@@ -114,6 +114,7 @@ struct Comm {
 double task_bytes(const CollectiveTask& task);
 double operation_bytes(const CollectiveTask& task, uint32_t ranks);  // NCCL tests' size of a collective
 Pattern step_pattern(const CollectiveTask& task);
+Pattern transfer_pattern(const RankKernel& kernel, size_t task);  // of a rank's sends and receives, unless it is named
 
 class CollectiveEngine : public CollectiveHandler {
  public:

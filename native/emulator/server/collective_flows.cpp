@@ -9,16 +9,6 @@ namespace powerccl::emulator {
 
 namespace {
 
-// What a rank's group of sends and receives looks like, unless the caller named it.
-Pattern shape(const RankKernel& kernel, size_t task) {
-  const uint8_t named = kernel.tasks[task].pattern;
-  if (named < kPatterns) return static_cast<Pattern>(named);
-  if (kernel.sends > 1 && kernel.receives > 1) return Pattern::kAllToAll;
-  if (kernel.sends > 1) return Pattern::kScatter;
-  if (kernel.receives > 1) return Pattern::kGather;
-  return Pattern::kSendReceive;
-}
-
 struct Curve {
   Pattern pattern;
   double bytes;  // NCCL tests' size
@@ -26,8 +16,8 @@ struct Curve {
 
 // The more specific of both ends' shapes, and the size of the operation that has it.
 Curve transfer_curve(const Transfer& transfer) {
-  const Pattern from = shape(*transfer.sender, transfer.send_task);
-  const Pattern to = shape(*transfer.receiver, transfer.receive_task);
+  const Pattern from = transfer_pattern(*transfer.sender, transfer.send_task);
+  const Pattern to = transfer_pattern(*transfer.receiver, transfer.receive_task);
   const auto either = [&](Pattern pattern) { return from == pattern || to == pattern; };
   if (either(Pattern::kAllToAll)) {
     const RankKernel& end = from == Pattern::kAllToAll ? *transfer.sender : *transfer.receiver;
@@ -39,6 +29,16 @@ Curve transfer_curve(const Transfer& transfer) {
 }
 
 }  // namespace
+
+// What a rank's group of sends and receives looks like, unless the caller named it.
+Pattern transfer_pattern(const RankKernel& kernel, size_t task) {
+  const uint8_t named = kernel.tasks[task].pattern;
+  if (named < kPatterns) return static_cast<Pattern>(named);
+  if (kernel.sends > 1 && kernel.receives > 1) return Pattern::kAllToAll;
+  if (kernel.sends > 1) return Pattern::kScatter;
+  if (kernel.receives > 1) return Pattern::kGather;
+  return Pattern::kSendReceive;
+}
 
 Pattern step_pattern(const CollectiveTask& task) {
   switch (static_cast<TaskKind>(task.kind)) {

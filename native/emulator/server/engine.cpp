@@ -49,8 +49,8 @@ Gpu& Engine::gpu(uint32_t index) {
   return parts_->clockwork.gpu(index);
 }
 
-void Engine::start(OpId op, double bytes, double power) {
-  parts_->streams.start_collective(op, bytes, power);
+void Engine::start(OpId op, double bytes, double power, Truth::Operation as) {
+  parts_->streams.start_collective(op, bytes, power, as);
 }
 
 void Engine::finish(OpId op, int32_t result) {
@@ -154,6 +154,14 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
 
 void Engine::publish(BoardPage& page) {
   parts_->clockwork.publish(page);
+}
+
+void Engine::keep_truth(Truth& truth) {
+  for (uint32_t i = 0; i < parts_->clockwork.gpus(); ++i) gpu(i).keep_truth(truth, i);
+}
+
+void Engine::settle() {
+  for (uint32_t i = 0; i < parts_->clockwork.gpus(); ++i) gpu(i).settle(now());
 }
 
 }  // namespace powerccl::emulator

@@ -32,8 +32,8 @@ class Engine {
   Time now() const;
   const Platform& platform() const;
   // The op's kernel is on the GPU from now: the start is published and the GPU draws communication power for `bytes`,
-  // times `power`.
-  void start(OpId op, double bytes, double power = 1);
+  // times `power`. `as` is for the truth only.
+  void start(OpId op, double bytes, double power = 1, Truth::Operation as = {});
   // The op is over; its stream goes on. `result` is published in the op's slot (0: fine). Without start() it counts as
   // started now. Unknown ids are ignored.
   void finish(OpId op, int32_t result = 0);
@@ -65,6 +65,8 @@ class Engine {
   void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                          std::function<void(Time)> done);
   void publish(BoardPage& page);  // keep the board page up to date from now on
+  void keep_truth(Truth& truth);  // likewise what each state of each GPU takes
+  void settle();                  // all GPUs' sums up to now()
 
  private:
   struct Parts;

@@ -34,9 +34,28 @@ Gpu::Gpu(const Platform& platform, int64_t start)
   energy_.latched_before = energy_.latched - energy_.rate * static_cast<double>(period_ns(platform));
 }
 
-void Gpu::communication_stopped(double bytes, double scale) {
-  auto found = communications_.find({bytes, scale});
+void Gpu::communication_started(double bytes, double scale, Truth::Operation as) {
+  communications_.insert({bytes, scale, as});
+  if (truth_ != nullptr) truth_->began(state_.gpu, as);
+}
+
+void Gpu::communication_stopped(double bytes, double scale, Truth::Operation as) {
+  auto found = communications_.find({bytes, scale, as});
   if (found != communications_.end()) communications_.erase(found);
+}
+
+void Gpu::keep_truth(Truth& truth, uint32_t index) {
+  truth_ = &truth;
+  state_.gpu = index;
+  note_state();
+}
+
+void Gpu::note_state() {
+  state_.asleep = asleep_;
+  state_.computing = computing();
+  state_.running.clear();
+  for (const auto& [bytes, scale, as] : communications_) state_.running.push_back(as);
+  std::sort(state_.running.begin(), state_.running.end());
 }
 
 void Gpu::wake() {
@@ -58,8 +77,10 @@ double Gpu::watts_at(double clock_mhz, bool computes) const {
   const double leakage_w = p.leakage_w_per_kv * p.volts(clock_mhz) * (temperature_c_ - p.leakage_reference_c);
   double watts = p.static_w + leakage_w + p.tree_w * fv2;
   if (computes) watts += p.compute_w * fv2;
-  if (!communications_.empty())
-    watts += p.communication_w(communications_.rbegin()->first, clock_mhz) * communications_.rbegin()->second;
+  if (!communications_.empty()) {
+    const auto& [bytes, scale, as] = *communications_.rbegin();
+    watts += p.communication_w(bytes, clock_mhz) * scale;
+  }
   return std::max(watts, p.idle_p8_w);
 }
 
@@ -95,6 +116,7 @@ void Gpu::roll(Integral& integral, int64_t from, int64_t to) const {
 void Gpu::settle(int64_t now) {
   if (now <= settled_) return;
   const double passed_ns = static_cast<double>(now - settled_);
+  if (truth_ != nullptr) truth_->spent(state_, now - settled_, watts_);
   roll(energy_, settled_, now);
   roll(busy_, settled_, now);
   refresh_ = std::max(refresh_, now - now % period_ns(*platform_));
@@ -119,6 +141,7 @@ bool Gpu::update() {
   watts_ = asleep_ ? p.idle_p8_w : watts_at(clock_mhz_, computing());
   energy_.rate = watts_ * 1e-3;  // W over a ns is 1e-3 uJ
   busy_.rate = active ? 1.0 : 0.0;
+  if (truth_ != nullptr) note_state();
   return clock_mhz_ != before;
 }
 

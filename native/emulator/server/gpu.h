@@ -8,10 +8,11 @@
 #define POWERCCL_EMULATOR_GPU_H
 #include <cstdint>
 #include <set>
-#include <utility>
+#include <tuple>
 
 #include "emulator/protocol.h"
 #include "emulator/server/platform.h"
+#include "emulator/server/truth.h"
 
 namespace powerccl::emulator {
 
@@ -31,22 +32,24 @@ class Gpu {
   // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
   void kernel_started() { ++kernels_; }
   void kernel_stopped() { --kernels_; }
-  // `scale`: of the power that so many bytes add.
-  void communication_started(double bytes, double scale = 1) { communications_.insert({bytes, scale}); }
-  void communication_stopped(double bytes, double scale = 1);
+  // `scale`: of the power that so many bytes add; `as`: what the truth calls it.
+  void communication_started(double bytes, double scale = 1, Truth::Operation as = {});
+  void communication_stopped(double bytes, double scale = 1, Truth::Operation as = {});
   void wake();                                    // a context came up: out of P8 for a while
   void lock(uint32_t min_mhz, uint32_t max_mhz);  // 0, 0: unlocked
   bool update();
   // The governor's periodic look at the averaged power. False: nothing to watch any more, stop until something runs.
   bool tick(int64_t now);
 
-  void write(GpuState& state) const;  // into the board page
+  void write(GpuState& state) const;              // into the board page
+  void keep_truth(Truth& truth, uint32_t index);  // from now on, as this GPU's
 
  private:
   double watts_at(double clock_mhz, bool computing) const;
   double clock_for(double watts) const;  // highest at which computation draws no more
   double target_mhz() const;
   bool computing() const { return kernels_ > 0; }
+  void note_state();
   void roll(Integral& integral, int64_t from, int64_t to) const;
 
   const Platform* platform_;
@@ -63,9 +66,11 @@ class Gpu {
   uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
   bool asleep_ = true;
   bool capped_ = false;
-  std::multiset<std::pair<double, double>> communications_;  // bytes and scale of each operation on the GPU
+  std::multiset<std::tuple<double, double, Truth::Operation>> communications_;  // bytes, scale, name of each here
   Integral energy_{};
   Integral busy_{};
+  Truth* truth_ = nullptr;
+  Truth::State state_{};  // since settled_; kept for truth_ only
 };
 
 }  // namespace powerccl::emulator

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -61,9 +62,16 @@ int main(int argc, char** argv) {
   powerccl::emulator::CollectiveEngine collectives(server.engine());
   server.engine().set_collective_handler(&collectives);
 #endif
+  const char* truth_path = getenv("POWERCCL_EMULATOR_TRUTH");
+  powerccl::emulator::Truth truth;
+  if (truth_path != nullptr && *truth_path != '\0') server.engine().keep_truth(truth);
   puts("ready");
   fflush(stdout);
   const int status = server.run();
   server.engine().set_collective_handler(nullptr);
-  return status;
+  if (truth_path == nullptr || *truth_path == '\0') return status;
+  server.engine().settle();
+  if (truth.write(truth_path, platform->name, error)) return status;
+  fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
+  return 1;
 }

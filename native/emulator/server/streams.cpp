@@ -304,15 +304,16 @@ OpSlot* Streams::op_slot(const Stream& stream, const std::vector<std::byte>& mes
   return op < kMaxOps ? &clients_[stream.client]->ops[op] : nullptr;
 }
 
-void Streams::start_collective(OpId op, double bytes, double power) {
+void Streams::start_collective(OpId op, double bytes, double power, Truth::Operation as) {
   const auto found = collectives_.find(op);
   if (found == collectives_.end() || found->second.started) return;
   RunningCollective& running = found->second;
   running.started = true;
   running.bytes = bytes;
   running.power = power;
+  running.as = as;
   const Stream& stream = streams_.at(running.stream);
-  clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_started(bytes, power); });
+  clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_started(bytes, power, as); });
   OpSlot* slot = op_slot(stream, running.message);
   if (slot == nullptr) return;
   slot->started_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -329,7 +330,8 @@ void Streams::finish_collective(OpId op, int32_t result) {
   collectives_.erase(found);
   const Key key = running.stream;
   Stream& stream = streams_.at(key);
-  clockwork_.change_gpu(stream.gpu, [&](Gpu& gpu) { gpu.communication_stopped(running.bytes, running.power); });
+  clockwork_.change_gpu(stream.gpu,
+                        [&](Gpu& gpu) { gpu.communication_stopped(running.bytes, running.power, running.as); });
   stream.collective = 0;
   if (OpSlot* slot = op_slot(stream, running.message)) {
     slot->stopped_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -362,8 +364,9 @@ void Streams::remove_client(ClientId client) {
     const auto found = collectives_.find(stream.collective);
     if (found != collectives_.end()) {
       const double bytes = found->second.bytes, power = found->second.power;
+      const Truth::Operation as = found->second.as;
       if (found->second.started) {
-        clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(bytes, power); });
+        clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(bytes, power, as); });
       }
       withdrawn.emplace_back(found->first, std::move(found->second));
       collectives_.erase(found);

@@ -26,7 +26,7 @@ class Streams {
   // A message at its place in model time. Unsound ones are dropped.
   void process(ClientId client, std::vector<std::byte> message);
 
-  void start_collective(OpId op, double bytes, double power = 1);
+  void start_collective(OpId op, double bytes, double power = 1, Truth::Operation as = {});
   void finish_collective(OpId op, int32_t result);
 
  private:
@@ -55,6 +55,7 @@ class Streams {
     std::vector<std::byte> message;
     double bytes = 0;
     double power = 1;  // of what so many bytes draw
+    Truth::Operation as;
     bool started = false;
   };
   struct Waiter {

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from powerccl.analysis import intervals as iv
 
 MIN_PURE_STEPS = 3
+CORRECTION = 0.05  # of a usual gain
 SELDOM = 1.5  # samples per counter read from which on the counter only scales power
 SCALING_NS = 2_000_000_000  # over less, a counter's 100 ms steps say less than power samples do
 SOUND_SCALE = (0.5, 2.0)  # beyond, one of the two is wrong, and which is not known
@@ -88,8 +89,11 @@ def energy_curve(
 def _from_counter(
     time_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64], read_ns: float
 ) -> EnergyCurve | None:
-    if len(time_ns) < 3 or np.any(np.diff(energy_uj) < 0):
+    gained = np.diff(energy_uj)
+    usual = float(np.median(gained[gained > 0])) if np.any(gained > 0) else 0.0
+    if len(time_ns) < 3 or np.any(gained < -CORRECTION * usual):
         return None  # no counter, or one that went back: not to be trusted
+    energy_uj = np.maximum.accumulate(energy_uj)  # by a hundredth it may: a reading that was put right
     changed = np.flatnonzero(np.diff(energy_uj) > 0) + 1
     if len(changed) < 2:
         return None

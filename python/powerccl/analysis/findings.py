@@ -55,7 +55,9 @@ class PatternRow(msgspec.Struct, kw_only=True):
     estimated_s: float
     median_us: float | None
     busbw_gbs: float | None  # of the median kernel, waiting for late ranks included
-    joules_per_operation: float | None  # per GPU
+    joules_per_operation: float | None  # per GPU; all that it drew meanwhile, computation beside it included
+    joules_low: float | None = None  # 95 % interval of joules_per_operation; None where it was not from a regression
+    joules_high: float | None = None
 
 
 class Clocks(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
 from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
@@ -31,8 +32,9 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for checking; ours comes from the kernels
-# A stretch must last so many samples for its energy to be its own.
-LONG_IN_SAMPLES = 1.5
+# A stretch must last so many updates of the counter for its energy to be its own.
+LONG_IN_UPDATES = 5.0
+MOSTLY_LONG = 0.9  # of the operations
 
 
 @dataclass
@@ -46,8 +48,11 @@ class _Sampled:
     covered: iv.Intervals
 
 
-def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary:
-    """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it."""
+def summarise(run: RunData, window: tuple[int, int] | None = None, energy: EnergyFindings | None = None) -> RunSummary:
+    """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
+
+    `energy`: what `attribute` found of the same, where that is there already.
+    """
     calls, kernels = tables.calls(run), tables.kernels(run)
     if window:
         calls = calls.filter(pl.col("start_ns").is_between(*window))
@@ -56,7 +61,8 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
     patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
-    _attribute(patterns, kernels, gpus)
+    energy = energy or attribute(run, window)
+    _attribute(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
@@ -77,7 +83,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None) -> RunSummary
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         energy=_energy(gpus),
-        communication=_communication(gpus, wall_s),
+        communication=_with_regression(_communication(gpus, wall_s), communicating, energy),
         clocks=clock_switches(tables.clocks(run), run.journal),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
@@ -226,9 +232,33 @@ def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
     )
 
 
-def _attribute(patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled]) -> None:
-    """Fill joules_per_operation from stretches of one kind that outlast the sampling, back-to-back kernels as one."""
+def _with_regression(
+    found: Communication, communicating: dict[str, iv.Intervals], findings: EnergyFindings
+) -> Communication:
+    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates."""
+    low, high = findings.joules_communication_low, findings.joules_communication_high
+    lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
+    short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
+    if low is None or high is None or findings.reason or lengths[short].sum() < 0.5 * lengths.sum():
+        return found
+    found.joules = findings.joules_communication
+    found.uncertainty_joules = (high - low) / 2
+    found.resolved = True
+    seconds = float(lengths.sum()) / 1e9
+    found.average_watts = found.joules / seconds if found.joules is not None and seconds > 0 else None
+    found.other_average_watts = findings.computation_watts
+    return found
+
+
+def _attribute(
+    patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled], findings: EnergyFindings
+) -> None:
+    """Fill joules_per_operation from stretches of one kind that outlast updates, back-to-back kernels as one.
+
+    Where most of its operations are shorter, from the regression of all samples, if that can tell.
+    """
     curves = {gpu.finding.gpu: gpu for gpu in gpus}
+    known = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds if kind.resolved}
     for row in patterns:
         joules, operations = 0.0, 0
         chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
@@ -237,11 +267,15 @@ def _attribute(patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sa
             if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
                 continue
             curve = sampled.attribution.curve
+            update_ns = max(curve.update_ns, 1e6 * (findings.update_ms or 0.0))
             start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
             stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)))
-            long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_SAMPLES * curve.read_ns]
+            long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
             inside = iv.contains(long, start) & iv.contains(long, stop - 1)
             joules += curve.within(iv.union(start[inside], stop[inside]))
             operations += int(inside.sum())
-        if operations:
+        kind = known.get((row.pattern, row.size_class_bytes))
+        if kind is not None and operations < MOSTLY_LONG * len(chosen):
+            row.joules_per_operation, row.joules_low, row.joules_high = kind.joules_per_operation, kind.low, kind.high
+        elif operations:
             row.joules_per_operation = joules / operations

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powerccl.analysis.compare import Comparison
+from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.patterns import format_bytes
 from powerccl.reports.mpi import mpi_waits, print_mpi
@@ -200,10 +200,18 @@ def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
             seconds(None if row.median_us is None else row.median_us / 1e6),
             number(row.busbw_gbs),
         ]
-        table.add_row(*cells, *([] if narrow else [number(row.joules_per_operation), str(row.timed)]))
+        table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), str(row.timed)]))
     if len(rows) > MAX_ROWS:
         table.add_row(f"… {len(rows) - MAX_ROWS} more in summary.json", style="dim")
     return table
+
+
+def _joules_per_operation(row: PatternRow) -> str:
+    """With half of its interval, where that is known."""
+    text = number(row.joules_per_operation)
+    if row.joules_per_operation is None or row.joules_low is None or row.joules_high is None:
+        return text
+    return f"{text} ±{number((row.joules_high - row.joules_low) / 2, digits=2)}"
 
 
 def clock_line(clocks: Clocks) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from powerccl.analysis.whatif_findings import Forecast, Range, WhatIf
+from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, NARROW, heading, warning
 from powerccl.reports.text import change, joules, mhz, number, percent, seconds
 

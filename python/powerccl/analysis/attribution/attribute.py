@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run to the energy of each kind of communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, lateness
+from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
+from powerccl.analysis.attribution.observations import Observations, observations
+from powerccl.analysis.attribution.outside import Outside, outside
+from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Timeline, timeline
+from powerccl.analysis.attribution.places import Parts, parts
+from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
+from powerccl.analysis.attribution.waits import aligned
+from powerccl.analysis.exposure import exposure
+from powerccl.patterns import format_bytes
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData
+
+MIN_STEPS = 20
+BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
+UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
+SAME_CLOCK = 0.1
+POWER_LIMITED = 0x4  # nvmlClocksEventReasonSwPowerCap
+LIMITED = 0.05  # of the samples
+# A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is no
+# chance; on emulated T4s intervals had to be so much wider to hold the truth (bench/results/analysis-emulated.json).
+SWINGING = 8.0
+SWINGS = "a power limit moved the clock of computation: intervals are wider for it"
+MIXED = -0.5  # correlation of two energies' errors from which on they are mixed up
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """One GPU's part of the regression."""
+
+    gpu: str
+    line: Timeline
+    own: Parts
+    quiet: Array
+    dated: Dated
+    found: Observations
+    limited: float  # share of the samples at which a power limit held the clock down
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Joules of something over all GPUs, and half of their interval of 95 %; `seconds` over all GPUs."""
+
+    joules: float
+    half: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """All GPUs' fits, and sums over them."""
+
+    gpus: list[_Gpu]
+    fits: list[Fit]
+    widen: float  # of what the residuals say
+    plain: list[Fit]  # blind to what makes power and time of computation depend on each other
+    blocks_ns: npt.NDArray[np.int64]
+
+    @property
+    def student(self) -> float:
+        """How many standard errors make an interval of 95 %, with so many blocks."""
+        return 1.96 + 2.4 / max(len(self.blocks_ns), 1)
+
+    def share(self, weight: Callable[[Phase], float]) -> list[Array]:
+        """Seconds of each column of each GPU, phases counted by weight."""
+        found = []
+        for gpu in self.gpus:
+            weights = np.array([weight(phase) for phase in gpu.line.phases])
+            own = gpu.own.seconds(weights > 0) * weights[gpu.own.columns()]
+            found.append(np.pad(own, (0, LAGS)))
+        return found
+
+    def total(self, seconds: list[Array]) -> _Sum:
+        """Of so many seconds of each column."""
+        pairs = list(zip(self.fits, seconds, strict=True))
+        joules = sum(float(each @ one.watts) for one, each in pairs)
+        variance = self.widen**2 * block_variance(self.fits, seconds, self.blocks_ns)
+        variance += sum(one.pull_variance(each) for one, each in pairs)
+        for gpu, (one, each) in zip(self.gpus, pairs, strict=True):
+            moved = one.weights(each) @ (gpu.dated.slope[one.used] @ one.watts[:-LAGS])
+            variance += float(moved * gpu.dated.sd_ns) ** 2
+        length = sum(float(each[: one.steps.parts].sum()) for one, each in pairs)
+        blind = sum(float(each[: one.steps.parts] @ one.watts) for one, each in zip(self.plain, seconds, strict=True))
+        # What could be seen to depend on computation's power moved the sum by so much; what could not may do as much.
+        half = float(np.hypot(self.student * np.sqrt(max(variance, 0.0)), joules - blind))
+        return _Sum(joules, half, length)
+
+    def watts(self, found: _Sum) -> tuple[float, float, float] | tuple[None, None, None]:
+        """Mean power and its interval, unless that is so wide that nothing is known."""
+        if found.seconds <= 0 or not _sure(found):
+            return None, None, None
+        value, half = found.joules / found.seconds, found.half / found.seconds
+        return value, value - half, value + half
+
+    def correlation(self, one: list[Array], other: list[Array]) -> float:
+        """Of the errors of two sums."""
+        cross = left = right = 0.0
+        for each, a, b in zip(self.fits, one, other, strict=True):
+            cross += float(a @ each.inverse @ b)
+            left += float(a @ each.inverse @ a)
+            right += float(b @ each.inverse @ b)
+        return cross / float(np.sqrt(max(left * right, 1e-30)))
+
+
+def attribute(run: RunData, window: tuple[int, int] | None = None) -> EnergyFindings:
+    """Energy of each kind of communication; `window` (host ns, from and to) takes a part of the run."""
+    kernels = tables.kernels(run)
+    if window:
+        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
+    if not len(kernels):
+        return EnergyFindings(reason="no kernel of communication was timed")
+    waits = aligned(tables.waits(run), kernels)
+    exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
+    gpus, missing = [], 0
+    for (name,), rows in kernels.group_by(["gpu"], maintain_order=True):
+        one = _gpu(run, str(name), rows, exposed.get(str(name)), window)
+        missing += one is None
+        gpus += [one] if one else []
+    gpus = _later(gpus)
+    steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
+    if not gpus or steps < MIN_STEPS * len(gpus):
+        why = "no energy or power of the job's GPUs was sampled while they communicated"
+        few = f"{steps} steps of energy over {len(gpus)} GPUs: too few to tell what they went into"
+        return EnergyFindings(reason=few if gpus else why, steps=steps)
+    fitted = _fit(gpus)
+    found = _findings(fitted, kernels, outside(run, [gpu.gpu for gpu in gpus], kernels, window))
+    _describe_clocks(found, run, kernels)
+    if missing:
+        found.reason = f"of {len(gpus)} of {len(gpus) + missing} GPUs: the others were not sampled"
+    return found
+
+
+def _gpu(
+    run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
+) -> _Gpu | None:
+    rows = samples(run, name)
+    if rows is None:
+        return None
+    power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    found = observations(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
+    line = timeline(kernels, exposed)
+    if line is not None and window:
+        line = line.within(*window)
+    if found is None or line is None:
+        return None
+    own = parts(line, kernels)
+    quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
+    dated = date(found, own, quiet)
+    return _Gpu(name, line, own, quiet, dated, found, _limited(rows, line)) if dated else None
+
+
+def _limited(rows: pl.DataFrame, line: Timeline) -> float:
+    """In which share of the samples a power limit held the clock down."""
+    own = rows.filter(pl.col("time_ns").is_between(int(line.edges_ns[0]), int(line.edges_ns[-1])))
+    masks = own["throttle_reasons"].cast(pl.String).fill_null("").str.strip_chars().to_list()
+    held = [text.lower().startswith("0x") and int(text, 16) & POWER_LIMITED != 0 for text in masks if _hex(text)]
+    return sum(held) / len(held) if held else 0.0
+
+
+def _hex(text: str) -> bool:
+    digits = text.lower().removeprefix("0x")
+    return bool(digits) and set(digits) <= set("0123456789abcdef")
+
+
+def _later(gpus: list[_Gpu]) -> list[_Gpu]:
+    """With sensors that are later than their reads tell."""
+    late_ns = lateness([(gpu.found, gpu.own, gpu.quiet, gpu.dated) for gpu in gpus]) if gpus else 0.0
+    if not late_ns:
+        return gpus
+    found = []
+    for gpu in gpus:
+        one = gpu.dated
+        again = at(gpu.found, gpu.own, gpu.quiet, one.late_ns + late_ns, one.mean_ns, one.sd_ns + late_ns / LATER_TRIES)
+        found.append(replace(gpu, dated=again or one))
+    return found
+
+
+def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
+    """A GPU's samples, by its UUID, else by its PCI address; None: there are none."""
+    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
+    for log in run.power:
+        rows = log.samples.filter(pl.col("uuid") == gpu)
+        if not len(rows) and pci:
+            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
+            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
+        if len(rows):
+            return rows
+    return None
+
+
+def _fit(gpus: list[_Gpu]) -> _Fitted:
+    ratios = best_ratios([gpu.dated.steps.plain() for gpu in gpus])
+    plain = [fit(gpu.dated.steps.plain(), ratios) for gpu in gpus]
+    lagged = []
+    for gpu, one in zip(gpus, plain, strict=True):
+        steps = gpu.dated.steps
+        lagged.append(steps.lagged(steps.joules - steps.seconds[:, : steps.parts] @ one.watts))
+    ratios = best_ratios(lagged)
+    fits = [fit(steps, ratios) for steps in lagged]
+    first = min(int(gpu.dated.steps.begin_ns[0]) for gpu in gpus)
+    last = max(int(gpu.dated.steps.begin_ns[-1]) for gpu in gpus)
+    count = int(np.clip((last - first) / BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS))
+    limited = float(np.mean([gpu.limited for gpu in gpus]))
+    widen = SWINGING if limited > LIMITED else 1.0
+    return _Fitted(gpus, fits, widen, plain, np.linspace(first, last, count + 1).astype(np.int64)[1:-1])
+
+
+def _findings(fitted: _Fitted, kernels: pl.DataFrame, beyond: Outside) -> EnergyFindings:
+    measured = sum(float(one.steps.joules.sum()) for one in fitted.fits)
+    explained = sum(float((one.steps.seconds @ one.watts).sum()) for one in fitted.fits)
+    rest = np.concatenate([one.residuals() for one in fitted.fits])
+    mean = measured / max(len(rest), 1)
+    phases = sorted({phase for gpu in fitted.gpus for phase in gpu.line.phases})
+    communication = fitted.total(fitted.share(lambda phase: 1.0 if phase.kinds else 0.0))
+    computation = fitted.total(fitted.share(lambda phase: 0.0 if phase.kinds else 1.0))
+    watts, low, high = fitted.watts(computation)
+    return EnergyFindings(
+        kinds=_kinds(fitted, kernels, phases),
+        idle_watts=beyond.idle_watts,
+        idle_low=beyond.idle_low,
+        idle_high=beyond.idle_high,
+        computation_watts=watts,
+        computation_low=low,
+        computation_high=high,
+        joules_total=communication.joules + computation.joules + measured - explained + beyond.joules,
+        joules_communication=communication.joules,
+        joules_communication_low=communication.joules - communication.half if _sure(communication) else None,
+        joules_communication_high=communication.joules + communication.half if _sure(communication) else None,
+        joules_computation=computation.joules,
+        joules_idle=beyond.idle_joules,
+        joules_unexplained=measured - explained + beyond.joules - (beyond.idle_joules or 0.0),
+        residual_pct=100 * float(np.sqrt(np.mean(rest**2))) / mean if mean > 0 else None,
+        steps=sum(len(one.steps.joules) for one in fitted.fits),
+        misread=sum(int((~one.used).sum()) for one in fitted.fits),
+        update_ms=float(np.mean([gpu.found.beat_ns for gpu in fitted.gpus])) / 1e6,
+        caveat=SWINGS if fitted.widen > 1 else "",
+        source="+".join(sorted({gpu.found.source for gpu in fitted.gpus})),
+    )
+
+
+def _kinds(fitted: _Fitted, kernels: pl.DataFrame, phases: list[Phase]) -> list[KindEnergy]:
+    """The longest first."""
+    names = {gpu.gpu for gpu in fitted.gpus}
+    rows = (
+        kernels.filter(pl.col("gpu").cast(pl.String).is_in(list(names)))
+        .group_by(pl.col("pattern").cast(pl.String), "size_class")
+        .agg(operations=pl.len(), time_ns=pl.col("duration_ns").sum())
+        .sort("time_ns", descending=True)
+    )
+    return [
+        _kind(fitted, (str(pattern), int(size)), int(operations), float(time_ns) / 1e9, phases)
+        for pattern, size, operations, time_ns in rows.iter_rows()
+    ]
+
+
+def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: list[Phase]) -> KindEnergy:
+    def part(how: str | None) -> list[Array]:
+        return fitted.share(
+            lambda phase: 1 / len(phase.kinds) if kind in phase.kinds and how in (None, phase.how) else 0.0
+        )
+
+    found = KindEnergy(
+        pattern=kind[0], size_class_bytes=kind[1], operations=operations, time_s=time_s / max(len(fitted.gpus), 1)
+    )
+    whole = part(None)
+    total, alone, beside = fitted.total(whole), fitted.total(part(ALONE)), fitted.total(part(BESIDE))
+    if total.seconds <= 0:
+        found.reason = "too rare to be told from others"
+        return found
+    if alone.seconds + beside.seconds > 0.5 * total.seconds:
+        found.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))
+        found.exposed_watts, found.exposed_low, found.exposed_high = fitted.watts(alone)
+        found.beside_watts, found.beside_low, found.beside_high = fitted.watts(beside)
+    if not _sure(total):
+        found.reason = _why(fitted, kind, whole, total, phases)
+        return found
+    # Where it and others run at once each has a part of the time, and an operation all of its parts.
+    found.resolved = True
+    found.joules = total.joules
+    found.watts = total.joules / total.seconds
+    found.joules_per_operation = total.joules / operations
+    found.low, found.high = (total.joules - total.half) / operations, (total.joules + total.half) / operations
+    return found
+
+
+def _sure(found: _Sum) -> bool:
+    return found.joules > 0 and found.half <= UNSURE * found.joules
+
+
+def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: list[Phase]) -> str:
+    """Why a kind's energy is not known, and what it may be mixed with."""
+    worst, partner = MIXED, ""
+    others = sorted({entry for phase in phases for entry in phase.kinds if entry != kind})
+    for other in others:
+        rest = fitted.share(lambda phase, other=other: 1.0 if other in phase.kinds else 0.0)  # type: ignore[misc]
+        correlation = fitted.correlation(own, rest)
+        if correlation < worst:
+            worst, partner = correlation, f"{other[0].replace('_', '-')} of {format_bytes(other[1])}"
+    rest = fitted.share(lambda phase: 0.0 if phase.kinds else 1.0)
+    if fitted.correlation(own, rest) < worst:
+        partner = "computation without communication"
+    wide = 100 * total.half / max(abs(total.joules), 1e-9)
+    text = f"known to ±{wide:.0f} % only" if wide < 1000 else "the samples say nothing of it"
+    return f"{text}; not to be told from {partner}, always near it" if partner else text
+
+
+def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame) -> None:
+    """Say of which kinds the clock was not the same throughout: their figures are means over clocks."""
+    requests = tables.clocks(run)
+    if not len(requests.filter(~pl.col("dry") & (pl.col("result") == 0))):
+        return
+    for kind in found.kinds:
+        rows = kernels.filter(
+            (pl.col("pattern").cast(pl.String) == kind.pattern) & (pl.col("size_class") == kind.size_class_bytes)
+        )
+        seen: list[Array] = []
+        for (gpu,), own in rows.group_by(["gpu"]):
+            table = samples(run, str(gpu))
+            if table is None:
+                continue
+            inside = iv.contains(
+                iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), table["time_ns"].to_numpy()
+            )
+            clock = table["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()[inside]
+            seen.append(clock[np.isfinite(clock)])
+        clocks = np.concatenate(seen) if seen else np.zeros(0)
+        if len(clocks) < MIN_STEPS:
+            continue
+        low, high = np.quantile(clocks, [0.05, 0.95])
+        if low < (1 - SAME_CLOCK) * high:
+            text = f"a mean over clocks from {low:.0f} to {high:.0f} MHz"
+            kind.reason = f"{kind.reason}; {text}" if kind.reason else text

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Energy before a GPU's first kernel of communication and behind its last, and the part of it without any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.energy import energy_curve
+from powerccl.traces.folder import RunData
+
+IDLE_UTILIZATION_PCT = 5
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Over all GPUs: `joules` of the time outside, `idle_*` of its stretches without work (None: there were none)."""
+
+    joules: float = 0.0
+    idle_joules: float | None = None
+    idle_watts: float | None = None
+    idle_low: float | None = None
+    idle_high: float | None = None
+
+
+def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[int, int] | None) -> Outside:
+    """Of these GPUs, as far as the run (or the window) and the samples go."""
+    from powerccl.analysis.attribution.attribute import samples
+
+    spans = kernels.group_by(pl.col("gpu").cast(pl.String)).agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
+    known = {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
+    info = run.info
+    run_span = (info.start_ns, info.end_ns) if info and info.end_ns > info.start_ns > 0 else (0, 1 << 62)
+    whole = window or run_span
+    joules, idle_joules, idle_s = 0.0, 0.0, 0.0
+    watts: list[float] = []
+    for gpu in gpus:
+        rows = samples(run, gpu)
+        if rows is None or gpu not in known:
+            continue
+        time = rows["time_ns"].to_numpy()
+        power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        curve = energy_curve(time, power, rows["energy_uj"].to_numpy())
+        if curve is None:
+            continue
+        first, last = known[gpu]
+        begin, end = max(whole[0], int(curve.time_ns[0])), min(whole[1], int(curve.time_ns[-1]))
+        ends = iv.union([begin, max(last, begin)], [max(min(first, end), begin), end])
+        joules += curve.within(ends)
+        used = rows["utilization_pct"].cast(pl.Float64).fill_null(100.0).to_numpy()
+        calm = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
+        # A reading tells of the time before it: what is idle by this one and the next was idle between.
+        idle = iv.union(time[:-1][calm], time[1:][calm])
+        inside = iv.union(*_both(ends, idle))
+        if len(inside):
+            each = curve.within(inside)
+            idle_joules += each
+            idle_s += iv.length_ns(inside) / 1e9
+            watts += [
+                curve.within(part[None, :]) / ((part[1] - part[0]) / 1e9) for part in inside if part[1] - part[0] > 5e7
+            ]
+    if idle_s <= 0:
+        return Outside(joules)
+    mean = idle_joules / idle_s
+    if len(watts) < FEWEST:
+        return Outside(joules, idle_joules, mean)
+    half = 1.96 * float(np.std(watts)) / np.sqrt(len(watts))
+    return Outside(joules, idle_joules, mean, mean - half, mean + half)
+
+
+def _both(one: iv.Intervals, other: iv.Intervals) -> tuple[iv.Intervals, iv.Intervals]:
+    from powerccl.analysis.exposure import intersection
+
+    found = intersection(one, other)
+    return found[:, 0], found[:, 1]

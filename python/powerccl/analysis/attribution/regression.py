@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mean power of parts of a run, from the energy of steps that mix them.
+
+Each step's energy is the sum over parts of seconds x watts. Parts of one phase are taken to draw about the same: how
+much they differ is itself estimated from the data (restricted maximum likelihood), separately for phases in which only
+communication runs and for those with computation. Parts that the steps hardly tell apart so fall back on their phase.
+
+Errors of sums have three parts. What the steps' residuals say is added up over blocks of time, all GPUs in one, for
+residuals that follow one another or are alike on all GPUs are not independent. What being drawn towards the phase's
+mean may have cost follows from how much parts differ. And steps may be dated wrongly by a little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Ratios = tuple[float, float]
+
+RATIOS = tuple(10.0**e for e in (-9.0, -8.0, -7.0, -6.0, -5.0, -4.5, -4.0, -3.5, -3.0, -2.5, -2.0, -1.0, 0.0, 2.0))
+FIRST: Ratios = (0.01, 0.0001)
+ROUNDS = 2
+ALIKE_NS = 20_000_000.0  # over which computation's power changes in an iteration
+OWN = 0.1  # of its variance is each part's own
+WEAK = 1.0  # of the mean power: standard deviation of what is expected before anything was measured
+LAGS = 3  # steps before, whose power may tell of this one's
+STRAY = 6.0  # standard deviations from which on a step is a misreading
+MOST_STRAYS = 0.05
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One GPU's steps: `seconds` (steps, columns), `joules`, `begin_ns`.
+
+    The first `parts` columns are parts of `phase`, the others what a phase draws more where it is stretched. `quiet`:
+    of each column, that nothing computes.
+    """
+
+    seconds: Array
+    joules: Array
+    begin_ns: npt.NDArray[np.int64]
+    phase: npt.NDArray[np.int64]
+    parts: int
+    quiet: npt.NDArray[np.bool_]
+    where_ns: Array  # of each part in its iteration, NaN: not known
+
+    def mean_watts(self) -> float:
+        """Of all steps."""
+        return float(self.joules.sum() / max(float(self.seconds[:, : self.parts].sum()), 1e-12))
+
+    def plain(self) -> Steps:
+        """Without what a phase draws more where it is stretched, and the like."""
+        cut = slice(0, self.parts)
+        return Steps(
+            self.seconds[:, cut],
+            self.joules,
+            self.begin_ns,
+            self.phase[cut],
+            self.parts,
+            self.quiet[cut],
+            self.where_ns,
+        )
+
+    def lagged(self, left: Array) -> Steps:
+        """With what the steps before drew above what was expected (`left`, J), by the time computed in this one.
+
+        A power limit lets computation draw less after steps that drew much. It must be what was not expected: the rest
+        repeats with the iteration, and would be mistaken for what runs in it.
+        """
+        busy = self.seconds[:, : self.parts] @ ~self.quiet[: self.parts]
+        share = np.clip(left / max(float(self.joules.mean()), 1e-12), -0.2, 0.2)
+        gaps = np.diff(self.begin_ns)
+        usual = float(np.median(gaps)) if len(gaps) else 0.0
+        found = np.zeros((len(left), LAGS))
+        for lag in range(1, min(LAGS, len(left) - 1) + 1):
+            near = self.begin_ns[lag:] - self.begin_ns[:-lag] < (lag + 0.5) * usual
+            found[lag:, lag - 1] = np.where(near, share[:-lag], 0.0)
+        return Steps(
+            np.hstack([self.seconds, busy[:, None] * found]),
+            self.joules,
+            self.begin_ns,
+            np.append(self.phase, np.full(LAGS, -1)),
+            self.parts,
+            np.append(self.quiet, np.zeros(LAGS, np.bool_)),
+            self.where_ns,
+        )
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Steps:
+        """Some of the steps."""
+        return Steps(
+            self.seconds[chosen],
+            self.joules[chosen],
+            self.begin_ns[chosen],
+            self.phase,
+            self.parts,
+            self.quiet,
+            self.where_ns,
+        )
+
+
+class Normal:
+    """The normal equations of one GPU's steps around their mean power, ready for any ratios."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.gram = steps.seconds.T @ steps.seconds
+        mean = steps.mean_watts()
+        self.centre = np.where(np.arange(len(self.gram)) < steps.parts, mean, 0.0)
+        left = steps.joules - steps.seconds @ self.centre
+        self.cross = steps.seconds.T @ left
+        self.square = float(left @ left)
+        self.scale = float(np.mean(np.diag(self.gram)[: steps.parts]))
+        guess = max(self.square / max(len(left), 1), 1e-12)
+        self.weak = 0.05 * guess / max(WEAK * mean, 1e-9) ** 2
+        first = steps.quiet[: steps.parts]
+        self.groups = [np.flatnonzero(first), np.flatnonzero(~first)]
+        # What computes follows clocks, which change slowly against a part, whether or not something runs beside it.
+        covariances = [np.eye(len(self.groups[0])), _alike(steps.where_ns[self.groups[1]])]
+        self.precisions = [
+            _around(covariance, steps.phase[own]) for own, covariance in zip(self.groups, covariances, strict=True)
+        ]
+        self.freedoms = [len(own) - len(np.unique(steps.phase[own])) for own in self.groups]
+        self.of_phase = [np.flatnonzero(steps.phase[: steps.parts] == n) for n in np.unique(steps.phase[: steps.parts])]
+
+    def penalty(self, ratios: Ratios) -> Array:
+        """Noise over variance: of parts around their phase (quiet, computing), weakly of phases and stretches."""
+        found = np.diag(np.where(np.arange(len(self.gram)) < self.steps.parts, 0.0, self.weak))
+        for own, precision, ratio in zip(self.groups, self.precisions, ratios, strict=True):
+            found[np.ix_(own, own)] = self.scale * ratio * precision
+        for own in self.of_phase:
+            found[np.ix_(own, own)] += self.weak / len(own)
+        return found
+
+    def likelihood(self, ratios: Ratios) -> float:
+        """Log restricted likelihood but for a constant."""
+        # With the right side as a last row, the last pivot is what is left of the sum of squares.
+        size = len(self.gram)
+        whole = np.empty((size + 1, size + 1))
+        whole[:size, :size] = self.gram + self.penalty(ratios)
+        whole[size, :size] = whole[:size, size] = self.cross
+        whole[size, size] = self.square
+        try:
+            pivots = np.diag(np.linalg.cholesky(whole))
+        except np.linalg.LinAlgError:
+            return -np.inf
+        rest = max(float(pivots[-1]) ** 2, 1e-12)
+        own = sum(free * float(np.log(self.scale * ratio)) for free, ratio in zip(self.freedoms, ratios, strict=True))
+        freedom = max(len(self.steps.joules) - len(self.of_phase), 1)
+        return float(-0.5 * (freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
+
+
+def _alike(where_ns: Array) -> Array:
+    """Covariance of computing parts around their phase, by their distance; those of no known place stand alone."""
+    apart = np.abs(where_ns[:, None] - where_ns[None, :])
+    near = np.where(np.isfinite(apart), np.exp(-np.nan_to_num(apart) / ALIKE_NS), 0.0)
+    return np.asarray((1 - OWN) * np.where(np.eye(len(near)) > 0, 1.0, near) + OWN * np.eye(len(near)))
+
+
+def _around(covariance: Array, phase: npt.NDArray[np.int64]) -> Array:
+    """The precision of parts around their phases' means, whatever those are."""
+    if not len(covariance):
+        return covariance
+    precision = np.linalg.inv(covariance)
+    members = (phase[:, None] == np.unique(phase)[None, :]).astype(np.float64)
+    weighted = precision @ members
+    return np.asarray(precision - weighted @ np.linalg.solve(members.T @ weighted, weighted.T), dtype=np.float64)
+
+
+def best_ratios(all_steps: list[Steps]) -> Ratios:
+    """The ratios under which all GPUs' steps together are likeliest."""
+    normals = [Normal(steps) for steps in all_steps]
+    best = FIRST
+    for _ in range(ROUNDS):
+        for which in (1, 0):
+            choices = [(ratio, best[1]) if which == 0 else (best[0], ratio) for ratio in RATIOS]
+            sums = [sum(normal.likelihood(choice) for normal in normals) for choice in choices]
+            best = choices[int(np.argmax(sums))]
+    return best
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`watts` of each column; the rest is for what a sum of energies may be off."""
+
+    steps: Steps
+    watts: Array
+    inverse: Array  # of the penalised normal equations
+    penalty: Array
+    noise: float  # variance of a step's energy, J^2
+    freedom: float  # steps less what was fitted to them
+    used: npt.NDArray[np.bool_]  # of the steps that were given; the others are misreadings
+
+    def residuals(self) -> Array:
+        """Of the steps' energy, J; as large as if nothing had been fitted to them."""
+        left = self.steps.joules - self.steps.seconds @ self.watts
+        return np.asarray(left * np.sqrt(len(left) / max(self.freedom, 1.0)), dtype=np.float64)
+
+    def weights(self, seconds: Array) -> Array:
+        """How much each step's energy counts in the energy of so many seconds of each column."""
+        return np.asarray(self.steps.seconds @ (self.inverse @ seconds), dtype=np.float64)
+
+    def pull_variance(self, seconds: Array) -> float:
+        """What being drawn to means adds to the variance of that energy, J^2."""
+        direction = self.inverse @ seconds
+        return float(self.noise * (direction @ self.penalty @ direction))
+
+
+def fit(steps: Steps, ratios: Ratios) -> Fit:
+    """Watts of each column under these ratios; steps that no other step is like are left out as misreadings."""
+    first = _solve(steps, ratios, np.ones(len(steps.joules), np.bool_))
+    left = steps.joules - steps.seconds @ first.watts
+    spread = 1.4826 * float(np.median(np.abs(left - np.median(left))))
+    far = np.abs(left - np.median(left)) > STRAY * max(spread, 1e-9)
+    if not far.any() or far.mean() > MOST_STRAYS:
+        return first
+    return _solve(steps.only(~far), ratios, ~far)
+
+
+def _solve(steps: Steps, ratios: Ratios, used: npt.NDArray[np.bool_]) -> Fit:
+    normal = Normal(steps)
+    pull = normal.penalty(ratios)
+    inverse = np.linalg.inv(normal.gram + pull)
+    change = inverse @ normal.cross
+    freedom = max(len(steps.joules) - float(np.trace(inverse @ normal.gram)), 1.0)
+    rest = max(normal.square - float(normal.cross @ change), 1e-12)
+    noise = rest / max(len(steps.joules) - len(normal.of_phase), 1)
+    watts = np.asarray(normal.centre + change, dtype=np.float64)
+    return Fit(steps, watts, np.asarray(inverse, dtype=np.float64), pull, noise, freedom, used)
+
+
+def block_variance(fits: list[Fit], seconds: list[Array], blocks_ns: npt.NDArray[np.int64]) -> float:
+    """Variance, J^2, of a sum over GPUs of energies, from residuals added up in blocks of time."""
+    sums = np.zeros(len(blocks_ns) + 1)
+    for one, each in zip(fits, seconds, strict=True):
+        block = np.searchsorted(blocks_ns, one.steps.begin_ns, side="right")
+        sums += np.bincount(block, one.weights(each) * one.residuals(), len(sums))
+    count = max(int(np.count_nonzero(sums)), 2)
+    return float((sums**2).sum() * count / (count - 1))
