@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-tune bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis bench clean help
 
 all: native
 
@@ -67,6 +67,10 @@ figures-policies: native
 # make figures-tune    measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
 figures-tune: native
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-tune --out build/figures/tune.json
+
+# make figures-analysis    measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
+figures-analysis: native
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-analysis --out build/figures/analysis.json
 
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
