@@ -116,7 +116,7 @@ def test_run_passes_output_and_code_through_and_leaves_a_folder(work: Path) -> N
     assert info["end_ns"] > info["start_ns"] > 0
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 7
     assert (run / "agent-is-gone").exists()
-    assert "--interval-ms 20" in (run / "agent-was-here").read_text()
+    assert "--interval-ms 19" in (run / "agent-was-here").read_text()
 
 
 def test_the_job_sees_its_environment(work: Path) -> None:

@@ -16,14 +16,15 @@ from click.testing import CliRunner
 from synthetic import MS, TraceWriter
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis import whatif_peers as peers
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, aligned, exposure, from_waits, period
-from powerccl.analysis.whatif import SEARCHED_SHARE, what_if
-from powerccl.analysis.whatif_findings import Forecast, WhatIf
-from powerccl.analysis.whatif_platform import ClockPlatform
-from powerccl.analysis.whatif_sections import changes
-from powerccl.analysis.whatif_timeline import timelines
+from powerccl.analysis.whatif import what_if
+from powerccl.analysis.whatif.findings import Forecast, WhatIf
+from powerccl.analysis.whatif.meetings import latest, meet
+from powerccl.analysis.whatif.platform import ClockPlatform
+from powerccl.analysis.whatif.predict import SEARCHED_SHARE
+from powerccl.analysis.whatif.sections import changes
+from powerccl.analysis.whatif.timeline import timelines
 from powerccl.commands import cli
 from powerccl.commands.whatif import clock_platform
 from powerccl.platforms.schema import ClockSwitch, GpuPower, OverheadPoint, PlatformProfile, Point, encode
@@ -149,9 +150,12 @@ def test_percall_slows_what_still_computes_when_the_call_is_made(recorded: Path)
     found = what_if(read_run(recorded), platform())
     extra = [9 * (10 - late) * (SLOW - 1) + 9 * late * (1 - 1 / SLOW) + 10 * 3 * 0.04 for late in (2, 3)]
     percall = policy(found, "percall")
-    assert percall.slowdown_pct.value == pytest.approx(np.mean(extra) / COVERED_MS * 100, abs=0.05)
-    for gpu, more in zip(found.gpus, extra, strict=True):
-        assert policy_of(gpu.policies, "percall").slowdown_pct.value == pytest.approx(more / COVERED_MS * 100, abs=0.05)
+    # The one whose clock falls first is the one that the other waits for.
+    assert percall.slowdown_pct.value == pytest.approx(max(extra) / COVERED_MS * 100, abs=0.03)
+    for gpu in found.gpus:
+        assert policy_of(gpu.policies, "percall").slowdown_pct.value == pytest.approx(
+            percall.slowdown_pct.value, abs=0.05
+        )
     assert not percall.within_budget
     assert any("budget of 1 %" in remark for remark in percall.remarks)
     # Without computation in its way it would be what phase is.
@@ -167,27 +171,27 @@ def slower_pct(mhz: float) -> float:
     return 0.85 * (1590 / mhz - 1) * (1 - EXPOSED) * 100
 
 
-def nearest(part_pct: float) -> int:
-    """The clock that is nearest to so much slower."""
-    return min(range(300, 1590, 15), key=lambda mhz: abs(slower_pct(mhz) - part_pct))
+def lowest(part_pct: float) -> int:
+    """The lowest clock of the search's steps that takes no longer."""
+    return next(mhz for mhz in range(300, 1590, 15) if slower_pct(mhz) <= part_pct)
 
 
-def test_job_takes_the_lowest_clock_that_keeps_the_budget(recorded: Path) -> None:
+def test_job_takes_the_lowest_clock_that_keeps_its_part_of_the_budget(recorded: Path) -> None:
     run = read_run(recorded)
     narrow = policy(what_if(run, platform()), "job")
-    # The clock whose slowdown is nearest to its part of the budget, as the runtime searches it.
-    assert narrow.clock_mhz == nearest(SEARCHED_SHARE)
-    assert narrow.slowdown_pct.value == pytest.approx(slower_pct(nearest(SEARCHED_SHARE)), abs=0.02)
+    assert narrow.clock_mhz == lowest(SEARCHED_SHARE)
+    # On average a search in steps ends half a step above what would just do.
+    assert slower_pct(lowest(SEARCHED_SHARE) + 8) < narrow.slowdown_pct.value < SEARCHED_SHARE
     wide = what_if(run, platform(), budget_pct=10)
     job = policy(wide, "job")
-    clock = nearest(10 * SEARCHED_SHARE)
-    assert job.clock_mhz == clock
-    slower = slower_pct(clock) / (1 - EXPOSED) / 100
-    assert job.slowdown_pct.value == pytest.approx(slower_pct(clock), abs=0.1)
+    clock = job.clock_mhz
+    assert clock == lowest(10 * SEARCHED_SHARE)
+    assert slower_pct(clock + 8) < job.slowdown_pct.value < 10 * SEARCHED_SHARE
+    slower = job.slowdown_pct.value / (1 - EXPOSED) / 100
     # The floor is half of communication's constant 30 W, where no idle GPU was sampled.
     computing_w = 15 + (COMPUTE_W - 15) * clock / 1590
     after = (10 * COMM_MS * comm_w(clock) + 9 * COMPUTE_MS * (1 + slower) * computing_w) / 1e3
-    assert job.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.3)
+    assert job.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.6)
     assert any("no idle GPU" in text for text in wide.assumptions)
 
 
@@ -381,21 +385,21 @@ def uneven_run(folder: Path) -> Path:
 def test_a_rank_that_waits_in_every_collective_computes_as_much_longer(tmp_path: Path) -> None:
     run = read_run(uneven_run(tmp_path / "uneven"))
     lines = timelines(run, from_waits(tables.waits(run)))
-    peers.meet(run, lines)
+    met = meet(run, lines)
+    assert len(met) == 10
     assert {operation.waiting_ns for operation in lines[0].operations} == {0}
     assert all(operation.waiting_ns == pytest.approx(EARLY_MS * MS, rel=0.01) for operation in lines[1].operations)
-    # It waited 50 ms behind 100 ms of computation; a hundredth of the iteration is kept.
-    assert peers.slack(lines[0]) == 1.0
-    assert peers.slack(lines[1]) == pytest.approx(1 + (EARLY_MS - 0.01 * STEP_MS) / (COMPUTE_MS - EARLY_MS), abs=0.01)
     # Only the first rank's computation is what all wait for.
-    first, second = peers.latest(run, lines)
-    assert len(first[0]) == 9
-    assert not len(second[0])
+    assert [last.tolist() for last in latest(lines, met)] == [[1.0] * 10, [0.0] * 10]
     # Ahead of it the job takes no longer than for the first rank's clock.
     found = what_if(run, platform())
     assert policy(found, "job").slowdown_pct.value < 1
     first_saved, second_saved = (policy_of(gpu.policies, "job").saved_pct.value for gpu in found.gpus)
-    assert second_saved > first_saved + 2
+    # 100 ms of computation may take 148, a five-hundredth of the iteration being kept.
+    own_mhz = 0.85 * 1590 / (1.48 - 0.15)
+    spared_w = (COMPUTE_W - 15) * (1 - own_mhz / 1590)
+    most = (spared_w * 148 - (COMPUTE_W - COMM_W) * 48) / (COMM_W * 500 + COMPUTE_W * 100) * 100
+    assert 0.5 * most < second_saved - first_saved < 2 * most + 5
 
 
 def test_calls_below_their_overhead_point_are_not_managed(recorded: Path) -> None:
@@ -553,9 +557,9 @@ def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, t
 
 
 def test_long_runs_are_replayed_from_their_middle(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.analysis.whatif.MOST_OPERATIONS", 12)
+    monkeypatch.setattr("powerccl.analysis.whatif.predict.MOST_OPERATIONS", 24)
     found = what_if(read_run(recorded), platform())
-    assert found.covered_s == pytest.approx(COVERED_MS / 1e3 * 12 / 30, rel=0.01)
+    assert found.covered_s == pytest.approx(COVERED_MS / 1e3, rel=0.01)
     assert policy(found, "phase").saved_pct.value == pytest.approx(15, abs=2)
     assert policy(found, "percall").slowdown_pct.value == pytest.approx(2.8, abs=1)
 

@@ -12,8 +12,8 @@ import click
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.analysis.whatif_findings import WhatIf
-    from powerccl.analysis.whatif_platform import ClockPlatform
+    from powerccl.analysis.whatif.findings import WhatIf
+    from powerccl.analysis.whatif.platform import ClockPlatform
     from powerccl.platforms.schema import PlatformProfile
     from powerccl.traces.folder import RunData
 
@@ -153,7 +153,7 @@ def clock_platform(
     """
     import numpy as np
 
-    from powerccl.analysis.whatif_platform import UNKNOWN_TRANSITION_US, ClockPlatform, Curve, Switch
+    from powerccl.analysis.whatif.platform import UNKNOWN_TRANSITION_US, ClockPlatform, Curve, Switch
     from powerccl.platforms.policy_table import clock_ranges, overhead_bytes
     from powerccl.platforms.schema import GpuPower
 

@@ -51,7 +51,7 @@ class Request:
     overhead: str = "measured"
     name: str = ""
     runs: Path = Path("runs")
-    interval_ms: int = 20
+    interval_ms: int = 19
     mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
     budget_pct: float | None = None  # None: what the environment says, else 1
     slowdown_pct: float | None = None  # None: what the environment says, else 1

@@ -105,7 +105,9 @@ def _what(forecast: Forecast) -> str:
         outside = f", else {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else ""
         return {
             "phase": "phase alone",
-            "job": f"job at {mhz(forecast.clock_mhz)}",
+            "job": f"job at {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else "job",
+            "slack": "GPUs that wait for others alone",
+            "phase and slack": "phase, and GPUs that wait for others",
             "neither": "leaves clocks alone",
         }.get(forecast.chosen, f"phase{outside}")
     return ""
