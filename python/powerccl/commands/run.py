@@ -147,6 +147,9 @@ def command(
     return recorded.ended.code
 
 
+MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part, and says so
+
+
 def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
     from powerccl.analysis.comparison.baseline import compare
     from powerccl.analysis.findings import SUMMARY_FILE, write_summary
@@ -154,7 +157,8 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     from powerccl.reports.terminal import error_console, print_comparison, print_summary
     from powerccl.traces.folder import read_run
 
-    summary = summarise(read_run(folder))
+    run = read_run(folder, MOST_RECORDS)
+    summary = summarise(run, run.window)
     summary.mpi_unseen = recorded.mpi_unseen
     try:
         write_summary(summary, folder / SUMMARY_FILE)
