@@ -147,7 +147,7 @@ def command(
     return recorded.ended.code
 
 
-MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part, and says so
+MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part
 
 
 def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
