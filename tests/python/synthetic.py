@@ -75,11 +75,18 @@ class TraceWriter:
         )
 
     def call(
-        self, call_id: int, start_ns: int, size: int, pattern: str = "all_reduce", flags: int = 0, group: int = 0
+        self,
+        call_id: int,
+        start_ns: int,
+        size: int,
+        pattern: str = "all_reduce",
+        flags: int = 0,
+        group: int = 0,
+        parts: tuple[int, int] = (0, 0),
     ) -> None:
-        body = struct.pack(
-            "<QQQQQIiBBBBI", call_id, start_ns, start_ns + 5000, size, 7, group, -1, PATTERNS.index(pattern), 7, 0, 0, 0
-        )
+        """`parts`: sends and receives of an exchange."""
+        times, kind = (start_ns, start_ns + 5000), PATTERNS.index(pattern)
+        body = struct.pack("<QQQQQIiBBBBI", call_id, *times, size, 7, group, -1, kind, 7, *parts, 0)
         self._add(2, flags, 0, body)
 
     def kernel(

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU draws that does this at those clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.exposure import without
+from powerccl.analysis.whatif.platform import ClockPlatform
+from powerccl.analysis.whatif.power import WINDING_UP_NS, PowerModel
+from powerccl.analysis.whatif.replay import Course, spans_of
+
+
+@dataclass
+class Doing:
+    """When a GPU computed and communicated, and which clock it had from when on (0: the default); ns.
+
+    `edges_ns`: block edges. `rests`: until when which share of computing is idling, at the default clock.
+    `resets_behind`: a clock is reset only when computation goes on, so that a power governor has not wound up by then.
+    """
+
+    computing: iv.Intervals
+    communicating: iv.Intervals
+    clocks: list[tuple[float, int]]
+    edges_ns: list[float]
+    rests: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+    switches: int = 0
+    resets_behind: bool = False
+
+
+def doing_of(course: Course, idle: npt.NDArray[np.float64], resets_behind: bool = False) -> Doing:
+    """What a replayed GPU did: it computed whenever it did not stall.
+
+    `idle`: of the computation before each operation, the share that was spent idle.
+    """
+    stop = round(course.edges_ns[-1])
+    starts = np.array(course.starts)
+    order = np.argsort(starts, kind="stable")
+    talks = [(a, b) for a, b in zip(course.starts, course.stops, strict=True) if 0 <= a < b]
+    return Doing(
+        computing=without(spans_of(course.stalls), 0, stop),
+        communicating=spans_of(talks),
+        clocks=course.clocks,
+        edges_ns=course.edges_ns,
+        rests=(starts[order], idle[order]),
+        switches=course.switches,
+        resets_behind=resets_behind,
+    )
+
+
+def energy(
+    found: Doing, model: PowerModel, platform: ClockPlatform, before_w: float | None = None
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Joules between the block edges, and the share of time at a lowered clock.
+
+    `before_w`: mean power without the policy; a GPU that draws less than it is cooler, and leaks less for it.
+    """
+    computing, communicating = found.computing, found.communicating
+    changes = np.array([time for time, _ in found.clocks], dtype=np.int64)
+    mhz = np.array([clock for _, clock in found.clocks])
+    edges = np.rint(found.edges_ns).astype(np.int64)
+    knots = np.unique(np.concatenate([computing.ravel(), communicating.ravel(), changes, edges]))
+    knots = knots[(knots >= edges[0]) & (knots <= edges[-1])]
+    middle = knots[:-1] + np.diff(knots) // 2
+    seconds = np.diff(knots) / 1e9
+    computes, talks = iv.contains(computing, middle), iv.contains(communicating, middle)
+    clock = mhz[np.maximum(np.searchsorted(changes, middle, side="right") - 1, 0)]
+    behind = np.zeros(len(clock), dtype=np.bool_)
+    if found.resets_behind:
+        behind = _behind(computes, talks, clock, seconds)
+    until, share = found.rests
+    idle = share[np.minimum(np.searchsorted(until, middle), len(share) - 1)] if len(share) else np.zeros(len(middle))
+    watts, leaks = _watts(model, platform, computes, talks, clock, behind, idle)
+    if before_w is not None and seconds.sum() > 0:
+        kelvin_w = platform.kelvin_per_watt
+        leak_w = float((leaks * seconds).sum() / seconds.sum()) * platform.leakage_watts_per_kelvin
+        less_w = (float((watts * seconds).sum() / seconds.sum()) - before_w) / max(1 - kelvin_w * leak_w, 0.5)
+        watts = watts + leaks * platform.leakage_watts_per_kelvin * kelvin_w * less_w
+    joules = np.concatenate([[0.0], np.cumsum(watts * seconds)])
+    blocks = np.diff(np.interp(edges.astype(np.float64), knots.astype(np.float64), joules))
+    return blocks, float(seconds[clock > 0].sum() / max(seconds.sum(), 1e-12))
+
+
+def _watts(
+    model: PowerModel,
+    platform: ClockPlatform,
+    computes: npt.NDArray[np.bool_],
+    talks: npt.NDArray[np.bool_],
+    clock: npt.NDArray[np.int64],
+    behind: npt.NDArray[np.bool_],
+    idle: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Power of each stretch, and its voltage where warmth adds to it: not where a power limit says what is drawn."""
+    drawn, shape = model.drawn, model.shape
+    busy_w, beside_w = model.as_ever()
+    watts = np.where(computes, idle * model.idle() + (1 - idle) * busy_w + talks * beside_w, drawn.exposed_w)
+    if model.behind_mhz is not None:
+        mine = computes & behind & (clock == 0)
+        alone = model.watts(model.behind_mhz, model.busy(idle, model.behind_mhz))
+        most = np.maximum(drawn.computing_w, alone)
+        watts = np.where(mine, np.where(talks, np.minimum(alone + model.communication_w, most), alone), watts)
+    leaks = np.where(computes & np.bool_(drawn.limited), 0.0, 1.0)
+    for low in np.unique(clock[clock > 0]).tolist():
+        at = clock == low
+        volts = float(shape.volts(low))
+        # Above, the power limit says what is drawn, as it did.
+        if low < max(drawn.compute_mhz, model.steady_mhz):
+            alone = model.watts(low, model.busy(idle, low))
+            watts = np.where(at & computes, alone + talks * model.communication_w, watts)
+            leaks = np.where(at & computes, volts, leaks)
+        watts = np.where(at & ~computes, model.lowered(low, platform.power_ratio(low)), watts)
+        leaks = np.where(at & ~computes, volts, leaks)
+    return watts, leaks
+
+
+def _behind(
+    computes: npt.NDArray[np.bool_],
+    talks: npt.NDArray[np.bool_],
+    clock: npt.NDArray[np.int64],
+    seconds: npt.NDArray[np.float64],
+) -> npt.NDArray[np.bool_]:
+    """Since the last lowered clock, hardly any communication alone at the default clock."""
+    index = np.arange(len(clock))
+    lowered = np.maximum.accumulate(np.where(clock > 0, index, -1))
+    winds = np.cumsum(np.where((clock == 0) & ~computes & talks, seconds, 0.0))
+    since = winds - np.where(lowered >= 0, winds[np.maximum(lowered, 0)], 0.0)
+    result: npt.NDArray[np.bool_] = (lowered >= 0) & (since < WINDING_UP_NS / 1e9)
+    return result

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job again under percall, event by event: clocks come when the driver gets to them, whatever runs by then.
+
+Each call above its overhead point holds its clock from when it is made until a callback behind it. A GPU's clock thread
+asks for the newest clock held, or for the default once nothing is; one question at a time, and drivers that serve one
+GPU after the other keep the others waiting. A clock that is changed again on its way never gets where it was going
+first. A lower clock makes computation and transfers slower from then on, so that all that follows moves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from powerccl.analysis.whatif.lanes import EDGE, HOLD, RESUME, START, Job
+from powerccl.analysis.whatif.paces import Pace
+from powerccl.analysis.whatif.platform import ClockPlatform
+from powerccl.analysis.whatif.power import WINDING_UP_NS, PowerModel
+from powerccl.analysis.whatif.replay import UNKNOWN, Course
+
+CALLBACK_NS = 40_000  # a host callback holds its stream as long (measured on an H200)
+_REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT = range(7)
+
+
+@dataclass
+class _Gpu:
+    """Where a GPU is: its next item, since when it has computed towards it, or what it waits for; and its clock."""
+
+    item: int = 0
+    computes: bool = False
+    since: float = 0.0
+    left: float = 0.0  # of computation then, at the speed it was recorded at
+    times: float = 1.0
+    version: int = 0  # of what was foreseen for it
+    waits_for: int = -1
+    stalled_since: float = 0.0
+    mhz: int = 0
+    behind: bool = False  # a low clock; no governor has wound up since
+    wound_ns: float = 0.0  # communication at the default clock since
+    called: float = 0.0  # the last call
+    holds: int = 0
+    wish: int = 0
+    asked: int = 0
+    busy: bool = False  # with the driver
+    coming: int = 0  # the clock it is on its way to
+    change: int = 0
+
+
+class Percall:
+    """One replay; `run` is all of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        models: list[PowerModel],
+        paces: list[Pace],
+        leads_to: list[list[int]],
+        platform: ClockPlatform,
+    ) -> None:
+        """`leads_to`: of each lane's items, the place of the operation that computation before them leads to."""
+        self.job, self.models, self.paces, self.leads_to, self.platform = job, models, paces, leads_to, platform
+        self.gpus = [_Gpu() for _ in job.lanes]
+        self.courses = [
+            Course([UNKNOWN] * len(lane.before), [UNKNOWN] * len(lane.before), [], [], [(0.0, 0)]) for lane in job.lanes
+        ]
+        self.issued = [[UNKNOWN] * len(lane.before) for lane in job.lanes]
+        self.missing = [len(meeting.members) for meeting in job.meetings]
+        # Of meetings that move data: what is left of them at the highest clock, since when, how fast.
+        self.moving: dict[int, list[float]] = {}
+        self.moves_on: list[set[int]] = [set() for _ in job.lanes]
+        self.versions = [0] * len(job.meetings)
+        self.driver_free: dict[str, float] = {}
+        self.slowed: list[dict[tuple[int, int], float]] = [{} for _ in job.lanes]
+        self.events: list[tuple[float, int, int, int, int]] = []
+        self.serial = 0
+        self.now = 0.0
+
+    def run(self) -> list[Course]:
+        """All of it."""
+        handlers: list[Callable[[int, int], None]] = [
+            self._reached,
+            self._next,
+            self._called,
+            self._end,
+            self._ask,
+            self._answered,
+            self._effect,
+        ]
+        for lane, gpu in enumerate(self.gpus):
+            # A job's first iteration lasts long enough for any clock to arrive, and where a low one is what lets the
+            # next arrive in time, it stays.
+            gpu.mhz = gpu.coming = gpu.asked = next((mhz for mhz in self.job.lanes[lane].percall_mhz if mhz), 0)
+            gpu.behind = gpu.mhz != 0
+            self.courses[lane].clocks = [(0.0, gpu.mhz)]
+            self._next(lane)
+        while True:
+            while self.events:
+                self.now, _, what, one, other = heapq.heappop(self.events)
+                handlers[what](one, other)
+            if not self._force():
+                return self.courses
+
+    def _at(self, time_ns: float, what: int, one: int, other: int = 0) -> int:
+        self.serial += 1
+        heapq.heappush(self.events, (time_ns, self.serial, what, one, other))
+        return self.serial
+
+    def _times(self, lane: int) -> float:
+        gpu, leads_to = self.gpus[lane], self.leads_to[lane]
+        if not gpu.mhz and not gpu.behind:
+            return 1.0
+        key = (leads_to[min(gpu.item, len(leads_to) - 1)], gpu.mhz)
+        known = self.slowed[lane]
+        if key not in known:
+            pace, model = self.paces[lane], self.models[lane]
+            known[key] = pace.times(model, *key) if gpu.mhz else pace.behind(model, key[0])
+        return known[key]
+
+    def _compute(self, lane: int, left: float) -> None:
+        """Towards the next item, from now on."""
+        gpu = self.gpus[lane]
+        gpu.left, gpu.since, gpu.times = left, self.now, self._times(lane)
+        gpu.computes = True
+        gpu.version += 1
+        self._at(self.now + left * gpu.times, _REACHED, lane, gpu.version)
+
+    def _next(self, lane: int, _: int = 0) -> None:
+        """Computation goes on towards the lane's next item."""
+        gpu, mine = self.gpus[lane], self.job.lanes[lane]
+        if gpu.item < len(mine.what):
+            before = mine.progress[gpu.item - 1] if gpu.item else 0
+            self._compute(lane, mine.progress[gpu.item] - before)
+
+    def _reached(self, lane: int, version: int) -> None:
+        """Computation has got to the lane's next item."""
+        gpu, mine, course = self.gpus[lane], self.job.lanes[lane], self.courses[lane]
+        if version != gpu.version:
+            return
+        gpu.computes = False
+        while gpu.item < len(mine.what):
+            what, index = mine.what[gpu.item], mine.index[gpu.item]
+            if what == HOLD:
+                # Calls come one after the other, whether or not computation goes on meanwhile.
+                gpu.called = max(self.now, gpu.called + mine.lasted[gpu.item])
+                self._at(gpu.called, _CALLED, lane, index)
+            elif what == START:
+                self.issued[lane][index] = self.now
+                before = mine.before[index]
+                if before < 0 or course.stops[before] != UNKNOWN:
+                    self._come(lane, index)
+            elif what == RESUME:
+                if index < 0:
+                    until = self.now + mine.lasted[gpu.item]
+                    course.stalls.append((self.now, until))
+                    gpu.item += 1
+                    self._at(until, _NEXT, lane)
+                    return
+                if course.stops[index] == UNKNOWN:
+                    gpu.waits_for, gpu.stalled_since = index, self.now
+                    return
+            elif what == EDGE:
+                course.edges_ns.append(self.now)
+            gpu.item += 1
+            if gpu.item < len(mine.what):
+                left = mine.progress[gpu.item] - mine.progress[gpu.item - 1]
+                if left > 0:
+                    return self._compute(lane, left)
+
+    def _called(self, lane: int, mhz: int) -> None:
+        gpu = self.gpus[lane]
+        gpu.holds, gpu.wish = gpu.holds + 1, mhz
+        self._wake(lane)
+
+    def _come(self, lane: int, operation: int) -> None:
+        self.courses[lane].starts[operation] = self.now
+        number = self.job.lanes[lane].meeting[operation]
+        self.missing[number] -= 1
+        if self.missing[number]:
+            return
+        meeting = self.job.meetings[number]
+        unknown = meeting.unknown_ns * (self._times(lane) if meeting.unknown_ns else 1.0)
+        self.moving[number] = [meeting.transfer_ns + unknown, self.now, 1.0]
+        for other, _ in meeting.members:
+            self.moves_on[other].add(number)
+        self._rate(number)
+
+    def _rate(self, number: int) -> None:
+        """Data moves as fast as the lowest clock lets it."""
+        moving, meeting = self.moving[number], self.job.meetings[number]
+        moving[0] -= (self.now - moving[1]) / moving[2]
+        clocks = [self.gpus[lane].mhz for lane, _ in meeting.members if self.gpus[lane].mhz]
+        moving[1] = self.now
+        moving[2] = self.platform.time_ratio(meeting.pattern, meeting.size_bytes, min(clocks)) if clocks else 1.0
+        self.versions[number] += 1
+        self._at(self.now + max(moving[0], 0.0) * moving[2], _END, number, self.versions[number])
+
+    def _end(self, number: int, version: int) -> None:
+        if version != self.versions[number]:
+            return
+        if number in self.moving:
+            del self.moving[number]
+            members = self.job.meetings[number].members
+            for lane, _ in members:
+                self.moves_on[lane].discard(number)
+            lane, operation = members[0]
+            if any(self.job.lanes[lane].percall_mhz[operation] for lane, operation in members):
+                self._at(self.now + CALLBACK_NS, _END, number, version)
+                return
+        for lane, operation in self.job.meetings[number].members:
+            self._over(lane, operation)
+
+    def _over(self, lane: int, operation: int) -> None:
+        gpu, mine, course = self.gpus[lane], self.job.lanes[lane], self.courses[lane]
+        course.stops[operation] = self.now
+        if mine.percall_mhz[operation]:
+            gpu.holds = max(0, gpu.holds - 1)
+            self._wake(lane)
+        after = mine.after[operation]
+        if after >= 0 and self.issued[lane][after] != UNKNOWN:
+            self._come(lane, after)
+        if gpu.waits_for == operation:
+            gpu.waits_for = -1
+            if self.now > gpu.stalled_since:
+                course.stalls.append((gpu.stalled_since, self.now))
+            # Communication at the default clock lets a power governor wind up again.
+            if not gpu.mhz:
+                gpu.wound_ns += self.now - max(gpu.stalled_since, course.clocks[-1][0])
+                gpu.behind = gpu.behind and gpu.wound_ns < WINDING_UP_NS
+            gpu.item += 1
+            self._next(lane)
+
+    def _wake(self, lane: int) -> None:
+        """The clock thread looks at what is held, where it is not busy asking."""
+        gpu = self.gpus[lane]
+        wanted = gpu.wish if gpu.holds else 0
+        if wanted == gpu.asked or gpu.busy:
+            return
+        gpu.busy = True
+        self._at(self.now + self.platform.switch.asking_us * 1e3, _ASK, lane)
+
+    def _ask(self, lane: int, _: int) -> None:
+        gpu, switch = self.gpus[lane], self.platform.switch
+        wanted = gpu.wish if gpu.holds else 0
+        if wanted == gpu.asked:
+            gpu.busy = False
+            return
+        gpu.asked = wanted
+        queue = self.job.lanes[lane].line.host if switch.serialised else str(lane)
+        until = max(self.now, self.driver_free.get(queue, 0.0)) + switch.call_us * 1e3
+        self.driver_free[queue] = until
+        self.courses[lane].switches += 1
+        self._at(until, _ANSWERED, lane)
+
+    def _answered(self, lane: int, _: int) -> None:
+        gpu = self.gpus[lane]
+        gpu.busy = False
+        gpu.change += 1
+        gpu.coming = gpu.asked
+        self._at(self.now + self.platform.switch.transition_us * 1e3, _EFFECT, lane, gpu.change)
+        self._wake(lane)
+
+    def _effect(self, lane: int, change: int) -> None:
+        gpu = self.gpus[lane]
+        if change != gpu.change or gpu.coming == gpu.mhz:
+            return
+        gpu.mhz = gpu.coming
+        gpu.behind, gpu.wound_ns = True, 0.0
+        self.courses[lane].clocks.append((self.now, gpu.mhz))
+        if gpu.computes:
+            self._compute(lane, max(0.0, gpu.left - (self.now - gpu.since) / gpu.times))
+        for number in tuple(self.moves_on[lane]):
+            self._rate(number)
+
+    def _force(self) -> bool:
+        """Lets a lane go on that waits for what can never end: operations were taken for one that are not."""
+        for lane, gpu in enumerate(self.gpus):
+            if gpu.waits_for >= 0:
+                self._over(lane, gpu.waits_for)
+                return True
+        return False

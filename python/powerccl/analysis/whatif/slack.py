@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much more slowly GPUs compute that wait for others anyway, as `job` and `auto` find it out by iterating.
+
+Where marks tell what computation waits for, each stretch of the iteration has a clock of its own, as far as a change of
+clock is worth it; else what is least holds for all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from powerccl.analysis.whatif.lanes import Job, Lane
+from powerccl.analysis.whatif.meetings import PAIRS
+from powerccl.analysis.whatif.replay import Course
+from powerccl.analysis.whatif.timeline import numbers_of
+
+# As native/runtime/slack.h has it; shares are of an iteration.
+GAIN, MARGIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 0.002, 1.02, 2.0, -0.2, 0.005, 0.03, 0.25
+SHORTEST = 0.02
+FREE = 1e9
+ROUNDS = 8  # that a job of half a minute has time for
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass
+class Rhythm:
+    """Where each operation of a lane is in its iteration: place and number, and the calls of one."""
+
+    calls: int
+    place: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64]
+
+
+def rhythm_of(lane: Lane, calls: int) -> Rhythm:
+    """Of a lane whose iteration has so many calls."""
+    number = numbers_of(lane.line)
+    first = int(number[0]) if len(number) else 0
+    number = number - first // calls * calls
+    return Rhythm(calls, (number % calls).astype(np.int64), (number // calls).astype(np.int64))
+
+
+@dataclass
+class Usual:
+    """What a lane's iteration is like on average: ns from its first operation's start on, by place (NaN: not seen)."""
+
+    length: float
+    offset: Values
+    duration: Values
+    deviation: Values
+    exposed: npt.NDArray[np.bool_]
+
+
+def usual_of(lane: Lane, course: Course, rhythm: Rhythm, deviation: Values | None = None) -> Usual | None:
+    """Means over the complete iterations of a replay; `deviation` of the recording, which a replay does not have."""
+    starts, stops = np.array(course.starts), np.array(course.stops)
+    count = int(rhythm.number.max()) + 1 if len(rhythm.number) else 0
+    table = np.full((2, count, rhythm.calls), np.nan)
+    table[0, rhythm.number, rhythm.place] = starts
+    table[1, rhythm.number, rhythm.place] = stops
+    begins = table[0, :, 0]
+    known = np.flatnonzero(np.isfinite(begins))
+    if len(known) < 4 or np.isnan(table[0]).all(axis=0).any():
+        return None
+    length = float(begins[known[-1]] - begins[known[0]]) / float(known[-1] - known[0])
+    duration = table[1] - table[0]
+    offset = table[0] - begins[:, None]
+    inner = known[1:-1]
+    if np.isnan(table[:, inner]).all(axis=1).any():
+        return None
+    mean = np.nanmean(duration[inner], axis=0)
+    off = np.nanmean(np.abs(duration[inner] - mean), axis=0) if deviation is None else deviation
+    stalled = np.zeros(rhythm.calls, dtype=np.bool_)
+    if course.stalls:
+        ends = np.array([stop for _, stop in course.stalls])
+        near = np.clip(np.searchsorted(ends, stops), 0, len(ends) - 1)
+        hit = (np.abs(ends[near] - stops) < 1e3) | (np.abs(ends[np.maximum(near - 1, 0)] - stops) < 1e3)
+        share = np.bincount(rhythm.place, weights=hit, minlength=rhythm.calls)
+        stalled = share > 0.5 * np.maximum(np.bincount(rhythm.place, minlength=rhythm.calls), 1)
+    return Usual(length, np.nanmean(offset[inner], axis=0), mean, off, stalled)
+
+
+def least_ns(job: Job, usual: list[Usual | None], rhythms: list[Rhythm]) -> list[Values]:
+    """How long an operation at each place takes without waiting: what the rank of a host sees that comes last."""
+    least: dict[tuple[str, int, str, int], float] = {}
+    kinds: list[list[tuple[str, int, str, int]]] = []
+    for lane, mine, rhythm in zip(job.lanes, usual, rhythms, strict=True):
+        of: list[tuple[str, int, str, int]] = [("", 0, "", 0)] * rhythm.calls
+        for operation, place in zip(lane.line.operations, rhythm.place.tolist(), strict=True):
+            # Exchanges of all sizes are one kind; who else is in a communicator is told by who is met there.
+            size = 0 if operation.pattern == PAIRS else operation.size_bytes
+            of[place] = (lane.line.host, operation.comm_id, operation.pattern, size)
+        kinds.append(of)
+        if mine is not None:
+            for kind, took in zip(of, mine.duration.tolist(), strict=True):
+                least[kind] = min(least.get(kind, np.inf), took)
+    return [np.array([least.get(kind, 0.0) for kind in of]) for of in kinds]
+
+
+def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long: bool) -> Values:
+    """The stretch before each place after another look (FREE: nothing there to be late with)."""
+    found = stretch.copy()
+    exposed = mine.exposed if marked else np.ones(len(stretch), dtype=np.bool_)
+    order = np.argsort(mine.offset, kind="stable").tolist()
+    end = mine.offset + mine.duration
+    ended = float(end.max()) - mine.length
+    least, computed, begin = FREE, 0.0, 0
+    for number, place in enumerate(order):
+        begins = float(mine.offset[place])
+        computed += max(0.0, begins - ended)
+        if computed > IDLE * mine.length:
+            margin = MARGIN * mine.length + 3 * float(mine.deviation[place])
+            least = min(least, (float(mine.duration[place]) - float(transfer[place]) - margin) / computed)
+        ended = float(end[place]) if exposed[place] else max(ended, begins)
+        if not exposed[place] and number + 1 < len(order):
+            continue
+        slack = GIVEN_BACK if too_long and least > GIVEN_BACK else least
+        for other in order[begin : number + 1]:
+            if slack >= FREE:
+                found[other] = FREE
+                continue
+            now = 1.0 if found[other] >= FREE else found[other]
+            found[other] = min(max(now * (1 + (slack if slack < 0 else GAIN * slack)), 1.0), MOST)
+        begin, least, computed = number + 1, FREE, 0.0
+    return found
+
+
+def arranged(mine: Usual, stretch: Values, call_ns: float, change_ns: float, marked: bool) -> Values:
+    """The stretches by place, of stages none of which is shorter than is worth a change of clock."""
+    shortest = max(2 * change_ns if marked else mine.length, SHORTEST * mine.length)
+    most = BUSY_SHARE * mine.length / max(call_ns, 1.0)
+    order = np.argsort(mine.offset, kind="stable").tolist()
+    end = mine.offset + mine.duration
+    began = float(end.max()) - mine.length
+    stages: list[tuple[float, float, list[int]]] = []  # until, times, places
+    for place in order:
+        until, times = float(end[place]), float(stretch[place])
+        if stages:
+            last, its, places = stages[-1]
+            alike = abs(times / its - 1) < ALIKE
+            if times >= FREE or its >= FREE or alike or last - began < shortest or len(stages) + 1 > most:
+                stages[-1] = (max(last, until), min(its, times), [*places, place])
+                continue
+            began = last
+        stages.append((until, times, [place]))
+    if len(stages) > 1 and stages[-1][0] - stages[-2][0] < shortest:
+        until, times, places = stages.pop()
+        stages[-1] = (until, min(stages[-1][1], times), stages[-1][2] + places)
+    found = np.ones(len(stretch))
+    for _, times, places in stages:
+        found[places] = 1.0 if times >= FREE or times < LEAST else times
+    return found

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded job again at other clocks: what waits for what, who sends to whom, and when clocks arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import MS, TraceWriter
+from test_whatif import SLOW, exposed_run, platform
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.exposure import from_waits
+from powerccl.analysis.whatif import slack
+from powerccl.analysis.whatif.lanes import Job, job_of
+from powerccl.analysis.whatif.meetings import Meeting, meet
+from powerccl.analysis.whatif.paces import Pace
+from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall
+from powerccl.analysis.whatif.platform import ClockPlatform, Switch
+from powerccl.analysis.whatif.power import Drawn, model
+from powerccl.analysis.whatif.replay import Course, moved, run
+from powerccl.analysis.whatif.sections import changes
+from powerccl.analysis.whatif.timeline import GpuTimeline, Operation, timelines, usual
+from powerccl.traces import tables
+from powerccl.traces.folder import read_run
+
+BIG = 64 << 20
+LOW = 480
+
+
+def line(rank: int, operations: Sequence[Operation], exposed: Sequence[tuple[int, int]]) -> GpuTimeline:
+    return GpuTimeline(
+        gpu=f"gpu{rank}",
+        rank=rank,
+        place=rank,
+        host="host",
+        operations=list(operations),
+        calls=[(o.called_ns, o.pattern, o.size_bytes, o.call_id, o.comm) for o in operations],
+        exposed=iv.union([a * MS for a, _ in exposed], [b * MS for _, b in exposed]),
+    )
+
+
+def op(call_id: int, start_ms: int, stop_ms: int, called_ms: int = 0, size: int = BIG) -> Operation:
+    return Operation(call_id, 0, "all_reduce", size, start_ms * MS, stop_ms * MS, called_ms * MS)
+
+
+def graph(lines: list[GpuTimeline], transfers_ms: Sequence[int], until_ms: int, on: ClockPlatform) -> Job:
+    """The n-th operations of all lines are one."""
+    meetings = [
+        Meeting([(place, index) for place in range(len(lines))], "all_reduce", BIG, transfer * MS)
+        for index, transfer in enumerate(transfers_ms)
+    ]
+    return job_of(lines, meetings, on, (0, until_ms * MS), [0, until_ms * MS])
+
+
+def two_ranks(on: ClockPlatform) -> Job:
+    """The first computes for 100 ms, the second for 60; the transfer takes 20; then 10 of computation."""
+    late, early = line(0, [op(1, 100, 120)], [(100, 120)]), line(1, [op(1, 60, 120)], [(60, 120)])
+    return graph([late, early], [20], 130, on)
+
+
+def lengths_ms(courses: list[Course]) -> list[float]:
+    return [course.edges_ns[-1] / MS for course in courses]
+
+
+def same(job: Job, factors: Sequence[float]) -> list[list[float]]:
+    return [[factor] * len(lane.what) for lane, factor in zip(job.lanes, factors, strict=True)]
+
+
+def test_all_wait_for_the_last_and_nobody_for_who_is_early() -> None:
+    job = two_ranks(platform())
+    assert lengths_ms(run(job, same(job, [1, 1]), [1.0])) == [130, 130]
+    # The early rank has 40 of 60 ms to spare, but for the 10 at the end.
+    assert lengths_ms(run(job, same(job, [1, 1.5]), [1.0])) == [130, 135]
+    assert lengths_ms(run(job, same(job, [1, 2]), [1.0])) == pytest.approx([150, 160])
+    # A slower transfer holds up both.
+    found = run(job, same(job, [1, 1]), [1.5])
+    assert lengths_ms(found) == [140, 140]
+    assert moved(job.lanes[1], found[1]).exposed.tolist() == [[60 * MS, 130 * MS]]
+
+
+def test_a_wait_that_was_over_in_time_holds_once_communication_is_slow() -> None:
+    """Behind 50 ms of computation it waits for what began at 10 and was over at 40."""
+    hidden = line(0, [op(1, 10, 40)], [])
+    told = replace(hidden, waited=[(50 * MS, 1)])
+    on = platform()
+    for each, expected in ((hidden, 100), (told, 120)):
+        job = graph([each], [30], 100, on)
+        assert lengths_ms(run(job, same(job, [1]), [2.0])) == [expected]
+
+
+def test_operations_of_a_communicator_follow_each_other() -> None:
+    both = [op(1, 10, 40), op(2, 45, 75)]
+    job = graph([line(0, both, [(50, 75)])], [30, 30], 100, platform())
+    (course,) = run(job, same(job, [1]), [2.0, 1.0])
+    assert course.starts == [10 * MS, 70 * MS]
+    assert course.stops == [70 * MS, 100 * MS]
+
+
+def test_what_was_taken_for_one_but_cannot_be_ends_all_the_same() -> None:
+    """Two ranks that wait for each other's second operation first."""
+    lines = [line(rank, [op(1, 10, 30), op(2, 40, 60)], [(10, 30), (40, 60)]) for rank in (0, 1)]
+    crossed = [
+        Meeting([(0, 0), (1, 1)], "all_reduce", BIG, 20 * MS),
+        Meeting([(0, 1), (1, 0)], "all_reduce", BIG, 20 * MS),
+    ]
+    job = job_of(lines, crossed, platform(), (0, 100 * MS), [0, 100 * MS])
+    assert all(length > 0 for length in lengths_ms(run(job, same(job, [1, 1]), [1.0, 1.0])))
+
+
+def drawn() -> Drawn:
+    return Drawn(45.0, 45.0, 0.0, 70.0, 0.0, None, 1590.0, 1.0, False, 0.0, 0.0)
+
+
+def percall(job: Job, on: ClockPlatform) -> list[Course]:
+    models = [model(drawn(), on) for _ in job.lanes]
+    paces = [Pace(np.array([1590.0]), np.zeros(1)) for _ in job.lanes]
+    return Percall(job, models, paces, [[0] * len(lane.what) for lane in job.lanes], on).run()
+
+
+def switching(call_ms: float, transition_ms: float) -> ClockPlatform:
+    return replace(platform(), switch=Switch(call_us=call_ms * 1e3, transition_us=transition_ms * 1e3))
+
+
+def iterations(count: int, ranks: int, on: ClockPlatform) -> Job:
+    """Each is called for 5 ms after it begins: 60 ms of computation, 40 of communication."""
+    operations = [op(n, 100 * n + 60, 100 * n + 100, 100 * n + 5) for n in range(count)]
+    stalls = [(100 * n + 60, 100 * n + 100) for n in range(count)]
+    return graph([line(rank, operations, stalls) for rank in range(ranks)], [40] * count, 100 * count, on)
+
+
+def test_a_clock_that_changes_at_once_is_low_from_the_call_to_the_end() -> None:
+    (course,) = percall(job := iterations(10, 1, on := switching(0, 0)), on)
+    assert job.lanes[0].percall_mhz[0] == LOW
+    # The first iteration begins at the low clock, the others at the default one.
+    expected = 10 * (55 * SLOW + 5 + 40 + CALLBACK_NS / MS) + 5 * (SLOW - 1)
+    assert course.edges_ns[-1] / MS == pytest.approx(expected, rel=1e-3)
+
+
+def test_drivers_serve_one_gpu_after_the_other() -> None:
+    """A GPU's clock is up again as much later as there are GPUs before it; each change takes all of the next call."""
+    courses = percall(iterations(10, 4, on := switching(5, 10)), on)
+    first = [next(time for time, mhz in course.clocks if time > 0 and mhz == 0) / MS for course in courses]
+    assert np.diff(first) == pytest.approx([5, 5, 5], abs=0.1)
+    assert len({round(length) for length in lengths_ms(courses)}) == 1
+
+
+def test_a_change_that_is_replaced_on_its_way_never_arrives() -> None:
+    """Transitions as long as an iteration: the default is asked for, but always given up for the next call's clock."""
+    courses = percall(iterations(10, 2, on := switching(1, 150)), on)
+    assert all(time >= course.edges_ns[-1] for course in courses for time, _ in course.clocks[1:])
+    assert courses[0].switches > 10
+    assert lengths_ms(courses)[0] == pytest.approx(10 * (60 * SLOW + 40), rel=0.01)
+
+
+def test_both_ends_of_an_exchange_end_together(tmp_path: Path) -> None:
+    """Rank 0 sends to 1 and 2 to 3, all of one communicator and size; one receive ends 50 us late on its clock."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for rank in range(4):
+        trace = TraceWriter(rank, 4)
+        trace.comm(1 * MS)
+        for number in range(6):
+            # Each pair's exchanges are at times of their own, and the sender comes first.
+            stop = (100 * number + 30 + (rank // 2) * 13) * MS
+            start = stop - (20 if rank % 2 == 0 else 10) * MS
+            late = 50_000 if rank == 3 else 0
+            trace.call(number + 1, start - MS, 2 << 20, "send_receive", 0x40, parts=(1 - rank % 2, rank % 2))
+            trace.kernel(number + 1, start, stop + late, 2 << 20, "send_receive", delay_ns=0)
+        trace.write(folder)
+    recorded = read_run(folder)
+    lines = timelines(recorded, {})
+    met = meet(recorded, lines)
+    assert sorted(sorted(place for place, _ in meeting.members) for meeting in met) == [[0, 1]] * 6 + [[2, 3]] * 6
+    assert {round(o.waiting_ns / MS) for o in lines[0].operations} == {10}
+    assert {o.waiting_ns for o in lines[1].operations} == {0}
+    assert {round(meeting.transfer_ns / MS) for meeting in met} == {10}
+
+
+def test_a_machine_that_was_disturbed_is_no_job_that_changes() -> None:
+    steps = [50] * 100 + [65] * 20 + [50] * 200
+    begins = np.cumsum(steps)
+    held_up = line(0, [op(n, int(b), int(b) + 20) for n, b in enumerate(begins)], [])
+    assert changes(held_up, (0, 10**12)) == []
+    other = np.cumsum([50] * 100 + [65] * 200)
+    (at_ns,) = changes(line(0, [op(n, int(b), int(b) + 20) for n, b in enumerate(other)], []), (0, 10**12))
+    assert at_ns / MS == pytest.approx(5000, abs=200)
+
+
+def test_an_iteration_is_found_on_a_machine_that_is_disturbed() -> None:
+    def called(gaps: Sequence[int], count: int, disturbed: int) -> GpuTimeline:
+        steps = np.tile(gaps, count)
+        steps[len(gaps) * 7 : len(gaps) * 7 + disturbed] += 9
+        at = np.cumsum(steps)
+        return line(0, [op(n, int(a) + 1, int(a) + 2, int(a)) for n, a in enumerate(at)], [])
+
+    # Four equal buckets behind each other, then the forward pass.
+    assert usual(called([14, 14, 14, 70], 40, 0), (0, 10**12)) == 4
+    assert usual(called([14, 14, 14, 70], 40, 6), (0, 10**12)) == 4
+    assert usual(called([5, 5, 5, 5, 5, 5, 5, 5, 5, 70], 40, 3), (0, 10**12)) == 10
+
+
+def usually(offset: list[float], duration: list[float], length: float, deviation: float = 0.0) -> slack.Usual:
+    count = len(offset)
+    return slack.Usual(
+        length, np.array(offset), np.array(duration), np.full(count, deviation), np.ones(count, dtype=np.bool_)
+    )
+
+
+def test_slack_is_what_is_waited_beyond_the_transfer() -> None:
+    """40 ms of computation, then 60 of which 20 are transfer; 0.2 % of all is kept, three quarters taken at once."""
+    mine = usually([40.0], [60.0], 100.0)
+    once = slack.again(mine, np.array([20.0]), np.ones(1), True, False)
+    assert once == pytest.approx(1 + 0.75 * (60 - 20 - 0.2) / 40)
+    # What differs from one iteration to the next is no slack.
+    unsure = usually([40.0], [60.0], 100.0, deviation=10.0)
+    assert slack.again(unsure, np.array([20.0]), np.ones(1), True, False) == pytest.approx(1 + 0.75 * 9.8 / 40)
+    # Where iterations take too long it is given back.
+    assert slack.again(mine, np.array([20.0]), np.array([1.5]), True, True) == pytest.approx(1.5 * 0.8)
+    assert slack.again(mine, np.array([80.0]), np.ones(1), True, False) == 1.0
+
+
+def test_stages_are_as_long_as_is_worth_a_change_of_clock() -> None:
+    mine = usually([20.0, 50.0, 80.0], [10.0, 10.0, 20.0], 100.0)
+    wishes = np.array([1.5, 1.2, 1.0])
+    assert slack.arranged(mine, wishes, 0.1, 1.0, True).tolist() == [1.5, 1.2, 1.0]
+    # Changes of 20 ms: no stage under 40, and the least of what is in one holds.
+    assert slack.arranged(mine, wishes, 0.1, 20.0, True).tolist() == [1.2, 1.2, 1.0]
+    # Without marks one for all of it.
+    assert slack.arranged(mine, wishes, 0.1, 1.0, False).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_replay_of_a_recording_takes_as_long_as_it_did(tmp_path: Path) -> None:
+    recorded = read_run(exposed_run(tmp_path / "run"))
+    lines = timelines(recorded, from_waits(tables.waits(recorded)))
+    span = (lines[0].operations[0].start_ns, lines[0].operations[-1].stop_ns)
+    job = job_of(lines, meet(recorded, lines), platform(), span, list(span))
+    courses = run(job, same(job, [1, 1]), [1.0] * len(job.meetings))
+    assert lengths_ms(courses) == pytest.approx([(span[1] - span[0]) / MS] * 2, rel=1e-3)
