@@ -523,10 +523,17 @@ def test_command_prints_every_policy_and_writes_json(recorded: Path, named: str,
     assert json.loads(text[: text.index("\n}\n") + 2])["platform"] == "hand"
 
 
-def test_an_emulated_profile_of_a_real_run_is_said(recorded: Path) -> None:
+def test_an_emulated_profile_of_a_real_run_is_said(recorded: Path, tmp_path: Path) -> None:
+    words = "profile t4x8 is of an emulated server"
     code, text = whatif(str(recorded), "--platform", "t4x8")
     assert code == 0, text
-    assert "profile t4x8 is of an emulated server" in " ".join(text.split())
+    assert words not in " ".join(text.split())
+    real = exposed_run(tmp_path / "real")
+    for power in real.glob("power-*.csv"):
+        power.write_text(power.read_text().replace("# emulated: 1", "# emulated: 0"))
+    code, text = whatif(str(real), "--platform", "t4x8")
+    assert code == 0, text
+    assert words in " ".join(text.split())
 
 
 def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ def command(
         hint = "sample power: `powerccl run` without --interval-ms 0" if "power" in str(error) else _RECORD
         raise PowercclError(f"{folder}: {error}", hint) from error
     if profile.emulated and not run.emulated:
-        found.notes.append(
-            f"the profile {profile.name} was made on an emulated server: powers at other clocks are modelled"
-        )
+        found.notes.append(f"profile {profile.name} is of an emulated server: powers at other clocks are modelled")
     _show(found, of_gpus, json_file)
     return 0
 
