@@ -128,9 +128,10 @@ bench: build/test/.configured
 
 # make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json;
 # and the slow end-to-end tests
-soak: native build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python -m pytest -m slow tests/e2e
+soak: build/test/.configured build/deps/mpi/.ready
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
 wheel: setup build/deps/.ready

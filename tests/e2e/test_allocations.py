@@ -52,7 +52,7 @@ def read(path: Path) -> list[Allocation]:
         ("percall", "fsdp", 8, "2.28.9"),
         ("phase", "exposed", 40, "2.21.5"),  # loads no plugin: calls and kernels are seen from outside
         ("phase", "exposed", 40, "2.28.9"),
-        ("auto", "exposed", 120, "2.28.9"),
+        pytest.param("auto", "exposed", 120, "2.28.9", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_allocated_once_armed(

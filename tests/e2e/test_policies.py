@@ -42,6 +42,7 @@ def test_phase_saves_what_is_exposed(powerccl: Powerccl) -> None:
     assert managed.outcome["marked"]
 
 
+@pytest.mark.slow
 def test_phase_leaves_hidden_communication_alone(powerccl: Powerccl) -> None:
     """Three of four buckets lie beside computation: lowering the clock there would cost half as much time again."""
     observed = Replayed(powerccl, "ddp", "observe", warmup=3)
@@ -57,6 +58,7 @@ def test_phase_finds_out_without_marks(powerccl: Powerccl) -> None:
     assert managed.outcome["covered_s"] > 0.05
 
 
+@pytest.mark.slow
 def test_phase_does_not_switch_where_that_takes_longer_than_the_phase(powerccl: Powerccl) -> None:
     """Clocks that take a tenth of a second to come are of no use to collectives of a millisecond."""
     slow = "t4x8:clock_transition_us=100000,set_clock_call_us=4500"
@@ -67,7 +69,7 @@ def test_phase_does_not_switch_where_that_takes_longer_than_the_phase(powerccl: 
     assert len(tables.clocks(managed.run).filter(tables.clocks(managed.run)["rank"] == 0)) < 40
 
 
-@pytest.mark.parametrize("name", ["graph", "straggler"])
+@pytest.mark.parametrize("name", ["graph", pytest.param("straggler", marks=pytest.mark.slow)])
 def test_auto_finds_one_clock(powerccl: Powerccl, name: str) -> None:
     """A job in CUDA graphs shows no calls, and one with a slow rank waits: one clock a GPU saves there."""
     observed = Replayed(powerccl, name, "observe", warmup=20)

@@ -67,7 +67,7 @@ def communicators(run: RunData) -> list[int]:
     [
         ("ddp", "t4x8"),
         ("fsdp", "t4x8:link_scale=0.25"),
-        ("tp", "t4x8"),
+        pytest.param("tp", "t4x8", marks=pytest.mark.slow),
         ("exposed", "t4x8"),
         ("zero1", "t4x8"),
     ],

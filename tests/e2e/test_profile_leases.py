@@ -102,6 +102,7 @@ def test_clocks_are_chosen_within_the_range(served: Daemon, on_machine: Powerccl
     assert "hint: try --clocks 1000,900" in none.err
 
 
+@pytest.mark.slow
 def test_a_lease_that_is_revoked(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
     served.start()
     running = begin(on_machine, served)
@@ -125,6 +126,7 @@ def test_a_daemon_that_is_killed(served: Daemon, on_machine: Powerccl) -> None:
     goes_on(on_machine, served)
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_stopped_for_too_long(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
     served.start("[access]\nheartbeat_ms = 1500\n")
     running = begin(on_machine, served)
