@@ -23,6 +23,7 @@ SCENARIOS = ROOT / "bench/scenarios"
 PLATFORM = "t4x8:refresh_ms=100"
 INTERVAL_MS = 19
 LEAST_SHARE = 0.01  # of a GPU's time awake: rarer kinds are not judged
+CLOSE_PCT = 5  # of the truth
 STEP_MS = {"exposed": 112, "ddp": 112, "zero1": 111, "fsdp": 118, "tp": 87, "pp": 91, "moe": 107, "straggler": 105}
 
 Figure = dict[str, object]
@@ -145,6 +146,8 @@ def figures(judged: list[Judged]) -> dict[str, Figure]:
         found.update(_figure(f"{stem}.worst_error_pct", errors, max(errors, default=None), "%"))
         found.update(_figure(f"{stem}.exposed_worst_error_pct", alone, max(alone, default=None), "%"))
         share = 100 * sum(covered) / len(covered) if covered else None
+        near = sum(error <= CLOSE_PCT for error in errors)
+        found[f"{stem}.within_{CLOSE_PCT}_pct"] = _plain(float(near), "kinds", len(own))
         found[f"{stem}.coverage_pct"] = _plain(share, "%", len(covered))
         found[f"{stem}.unresolved"] = _plain(float(sum(each.error_pct is None for each in own)), "kinds", len(own))
     return found

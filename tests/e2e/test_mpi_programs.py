@@ -121,7 +121,7 @@ def test_a_waiting_rank_serves_its_window(mpi: Mpi) -> None:
     assert result(done) == result(alone)
     assert "rank 0: fetched=79800" in done.stdout
     # On a busy machine either may have waited for a core, whence the constant.
-    assert each_us(done) < 20 * each_us(alone) + 2000
+    assert each_us(done) < 20 * each_us(alone) + 20_000  # a busy machine may hold it up by a time slice or two
 
 
 def same_end(mpi: Mpi, what: str, door: str) -> None:

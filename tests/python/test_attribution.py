@@ -12,7 +12,9 @@ import pytest
 from synthetic import MS, TraceWriter, uuid, write_info
 
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
+from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.observations import observations
+from powerccl.analysis.attribution.phases import ALONE, COMPUTING, Phase, Timeline
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.traces.folder import read_run
 
@@ -51,18 +53,23 @@ def make_run(
     beside: bool = False,
     noise: Callable[[np.random.Generator, int], float] = lambda _rng, _ms: 0.0,
     jitter_ms: int = 0,
+    host_late_ms: int = 0,
     seed: int = 1,
     **samples: object,
 ) -> tuple[Path, dict[tuple[str, int], float]]:
     """Iterations of these parts, and the true joules of an operation of each kind.
 
     Communication is exposed, unless `beside`: then half of each part of it, its beginning, has computation beside it.
+    One iteration of eight begins up to `host_late_ms` late; the GPU draws 30 W meanwhile.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     parts: list[tuple[int, Part]] = []
     now = 50
     while now < seconds * 1000 - 200:
+        late = int(rng.integers(host_late_ms // 2, host_late_ms)) if host_late_ms and rng.random() < 0.125 else 0
+        parts += [(now, (late, 30.0, "", 0))] if late else []
+        now += late
         for part in iteration:
             length = part[0] + (int(rng.integers(0, jitter_ms + 1)) if not part[2] else 0)
             parts.append((now, (length, *part[1:])))
@@ -182,6 +189,64 @@ def test_a_counter_that_is_late(tmp_path: Path) -> None:
     folder, truth = make_run(tmp_path / "run", MIXED, late_ms=20, seconds=60)
     for key, kind in found(folder)[1].items():
         assert kind.joules_per_operation == pytest.approx(truth[key], rel=0.05)
+
+
+def test_a_host_that_is_late_now_and_then(tmp_path: Path) -> None:
+    """The GPU rests where it would compute: seldom, and long enough to outweigh whatever else makes steps differ."""
+    folder, truth = make_run(tmp_path / "run", MIXED, host_late_ms=60, jitter_ms=3, seconds=60)
+    for key, kind in found(folder)[1].items():
+        assert kind.joules_per_operation == pytest.approx(truth[key], rel=0.02)
+
+
+def swinging(seconds: int, every_ms: int) -> tuple[Seen, np.ndarray]:
+    """A GPU that computes for 12 to 30 ms, from a moment drawn anew at a low clock, and waits 10 ms at a high one.
+
+    The clock of each millisecond goes with it.
+    """
+    rng = np.random.default_rng(5)
+    edges, label, clock = [0], [], []
+    while edges[-1] < seconds * 1000:
+        length = int(rng.integers(12, 31))
+        high = min(length, int(rng.integers(4, 16)))
+        clock += [1245.0] * high + [855.0] * (length - high) + [1590.0] * 10
+        label += [0, 1]
+        edges += [edges[-1] + length, edges[-1] + length + 10]
+    phases = [COMPUTING, Phase((("all_reduce", MIB),), ALONE)]
+    every = np.arange(5, len(clock), every_ms)
+    line = Timeline(np.array(edges, np.int64) * MS, np.array(label, np.int64), phases)
+    return Seen(line, every * MS, np.array(clock)[every]), np.array(clock)
+
+
+def test_clocks_between_samples() -> None:
+    """A hundred milliseconds hold five samples; the time at each clock is known better than these tell."""
+    seen, clock = swinging(120, 19)
+    found = clock_levels([seen])
+    assert found is not None
+    edges = np.arange(1000, 119_000, 100)
+    got = found[0].shares(edges * MS)
+    levels = [855.0, 1245.0, 1590.0]
+    blocks = [clock[first : first + 100] for first in edges[:-1].tolist()]
+    true = np.array([[np.mean(block == level) for level in levels] for block in blocks])
+    at = np.searchsorted(edges * MS, seen.time_ns, side="right") - 1
+    inside = (at >= 0) & (at < len(true))
+    counts = np.array([np.bincount(at[inside], seen.clock_mhz[inside] == level, len(true)) for level in levels]).T
+    sampled = counts / counts.sum(axis=1, keepdims=True)
+    assert got.sum(axis=1) == pytest.approx(1.0)
+    assert got.mean(axis=0) == pytest.approx(true.mean(axis=0), abs=0.01)
+    assert np.sqrt(np.mean((got - true) ** 2)) < 0.4 * np.sqrt(np.mean((sampled - true) ** 2))
+    # What is expected must not be off in proportion to itself: that would bias a regression.
+    for one, by_samples, other in zip(got.T, sampled.T, true.T, strict=True):
+        assert np.polyfit(one, other, 1)[0] == pytest.approx(1.0, abs=0.25)
+        assert np.polyfit(by_samples, other, 1)[0] < 0.6
+
+
+def test_a_clock_that_does_not_vary_says_nothing() -> None:
+    seen, _ = swinging(20, 19)
+    assert clock_levels([Seen(seen.line, seen.time_ns, np.full(len(seen.time_ns), 1590.0))]) is None
+    assert clock_levels([Seen(seen.line, seen.time_ns, np.full(len(seen.time_ns), np.nan))]) is None
+    missing = np.where(np.arange(len(seen.time_ns)) % 60 < 30, seen.clock_mhz, np.nan)
+    some = clock_levels([Seen(seen.line, seen.time_ns, missing)])
+    assert some is not None and np.isfinite(some[0].sums).all()
 
 
 def test_nothing_sampled_and_nothing_timed(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, lateness
 from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
 from powerccl.analysis.attribution.observations import Observations, observations
 from powerccl.analysis.attribution.outside import Outside, outside
 from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Timeline, timeline
-from powerccl.analysis.attribution.places import Parts, parts
+from powerccl.analysis.attribution.places import Parts, late, parts
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.exposure import exposure
@@ -32,7 +33,7 @@ POWER_LIMITED = 0x4  # nvmlClocksEventReasonSwPowerCap
 LIMITED = 0.05  # of the samples
 # A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is no
 # chance; on emulated T4s intervals had to be so much wider to hold the truth (bench/results/analysis-emulated.json).
-SWINGING = 8.0
+SWINGING = 6.0
 SWINGS = "a power limit moved the clock of computation: intervals are wider for it"
 MIXED = -0.5  # correlation of two energies' errors from which on they are mixed up
 
@@ -124,12 +125,13 @@ def attribute(run: RunData, window: tuple[int, int] | None = None) -> EnergyFind
         return EnergyFindings(reason="no kernel of communication was timed")
     waits = aligned(tables.waits(run), kernels)
     exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
-    gpus, missing = [], 0
+    sampled, missing = [], 0
     for (name,), rows in kernels.group_by(["gpu"], maintain_order=True):
-        one = _gpu(run, str(name), rows, exposed.get(str(name)), window)
+        one = _sampled(run, str(name), rows, exposed.get(str(name)), window)
         missing += one is None
-        gpus += [one] if one else []
-    gpus = _later(gpus)
+        sampled += [one] if one else []
+    gpus = _later(_dated(sampled))
+    missing += len(sampled) - len(gpus)
     steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
     if not gpus or steps < MIN_STEPS * len(gpus):
         why = "no energy or power of the job's GPUs was sampled while they communicated"
@@ -143,23 +145,48 @@ def attribute(run: RunData, window: tuple[int, int] | None = None) -> EnergyFind
     return found
 
 
-def _gpu(
+@dataclass(frozen=True)
+class _Sampled:
+    """One GPU's timeline, what it was made of, and what was sampled."""
+
+    gpu: str
+    kernels: pl.DataFrame
+    found: Observations
+    seen: Seen
+    limited: float
+
+
+def _sampled(
     run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
-) -> _Gpu | None:
+) -> _Sampled | None:
     rows = samples(run, name)
     if rows is None:
         return None
+    time = rows["time_ns"].to_numpy()
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    found = observations(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
+    found = observations(time, power, rows["energy_uj"].to_numpy())
     line = timeline(kernels, exposed)
+    line = late(line, kernels) if line is not None else None
     if line is not None and window:
         line = line.within(*window)
     if found is None or line is None:
         return None
-    own = parts(line, kernels)
-    quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
-    dated = date(found, own, quiet)
-    return _Gpu(name, line, own, quiet, dated, found, _limited(rows, line)) if dated else None
+    clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
+
+
+def _dated(sampled: list[_Sampled]) -> list[_Gpu]:
+    """With phases in parts, and with the clock where a power limit moved it."""
+    limited = bool(sampled) and float(np.mean([one.limited for one in sampled])) > LIMITED
+    by_clock = clock_levels([one.seen for one in sampled]) if limited else None
+    found = []
+    for n, one in enumerate(sampled):
+        line = one.seen.line
+        own = parts(line, one.kernels, by_clock[n] if by_clock else None)
+        quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
+        dated = date(one.found, own, quiet)
+        found += [_Gpu(one.gpu, line, own, quiet, dated, one.found, one.limited)] if dated else []
+    return found
 
 
 def _limited(rows: pl.DataFrame, line: Timeline) -> float:

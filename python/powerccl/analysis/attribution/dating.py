@@ -52,7 +52,7 @@ def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, m
     seconds, joules = own.within(begin, end), taken.joules[inside]
     columns = own.columns()
     calm = (quiet[columns] > 0) & (columns >= 0)
-    return Steps(seconds, joules, begin, columns, len(own.phase), calm, own.where_ns)
+    return Steps(seconds, joules, begin, columns, len(own.phase), calm, own.where)
 
 
 def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:

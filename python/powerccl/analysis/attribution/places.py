@@ -7,7 +7,12 @@ last. Where a job repeats itself such differences repeat too, and a regression t
 
 Where computation is held down by a power limit it takes longer and draws less, so that time and power of one burst
 are not independent, which would count computation too low and what runs beside it too high. Hence each place with
-computation also has a *stretch*: how much longer than usual it took this time, weighted by its seconds.
+computation also has a *stretch*: how much longer than usual it took this time, weighted by its seconds. And where the
+clock was sampled, how much more of each clock there was than is usual for the part.
+
+Where the host is late, a GPU rests in what is taken for computation. Rarely but for long: one rest of 20 ms lacks more
+energy than all else makes of differences, and whatever its step holds less of would seem to draw more. Such segments
+are told by their length (`late`).
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from powerccl.analysis.attribution.phases import ALONE, Timeline
+from powerccl.analysis.attribution.clocks import Levels
+from powerccl.analysis.attribution.phases import ALONE, COMPUTING, LATE, Timeline
 from powerccl.analysis.exposure import period
 
 _MS = 1_000_000
@@ -28,8 +34,14 @@ FEWEST = 96  # kernels in which an iteration is looked for; fewer are not split 
 LOOKED_AT = 2000  # kernels
 MOST_OPERATIONS = 64  # of an iteration
 MOST_PARTS = 120  # of one GPU
+RARE_LEVEL = 0.005  # of the time: a clock that says nothing
+REAL_NS = 300_000  # a shorter segment without communication may be but the way from one kernel to the next
+# A segment of computation began late if it takes FAR times the median of its place, and lies FENCE times as far above
+# it as the shortest twentieth lies below.
+FENCE, FAR = 2.0, 1.4
 RARE = 0.002  # of the time: a part of a phase that is not told from its other rare ones
 MOST_STRETCH = 0.6
+ALIKE_NS = 20_000_000.0  # over which computation's power changes in an iteration
 MEMORY_NS = (
     10 * _MS,
     25 * _MS,
@@ -48,9 +60,9 @@ class Parts:
     """`label[i]` from `edges_ns[i]` to `edges_ns[i + 1]`; part `p` is of phase `phase[p]` of the timeline.
 
     Segments of stretch `group[i]` (-1: none), of phase `group_phase[g]`, took `stretch[i]` longer than usual.
-    `where_ns[p]`: how far behind its iteration's beginning part `p` usually is; NaN: nothing repeats there.
+    `where[p]`: how far behind its iteration's beginning part `p` usually is, in ALIKE_NS; NaN: nothing repeats there.
     `memory` (lengths of memory, segments): how much more than usual for its part the GPU had rested before; 0 where
-    nothing computes.
+    nothing computes. Then the same of the share of each clock, where clocks are given.
     """
 
     edges_ns: Numbers
@@ -60,7 +72,7 @@ class Parts:
     group_phase: Numbers
     stretch: Array
     memory: Array
-    where_ns: Array
+    where: Array
 
     def columns(self) -> Numbers:
         """The phase of each column of `within`: of each part, of each stretch, then of memory: -1, of no phase."""
@@ -98,8 +110,8 @@ class Parts:
         return np.where(of[self.columns()], everything, 0.0)
 
 
-def parts(line: Timeline, kernels: pl.DataFrame) -> Parts:
-    """The timeline's phases in parts. `kernels` are those it was made of."""
+def parts(line: Timeline, kernels: pl.DataFrame, levels: Levels | None = None) -> Parts:
+    """The timeline's phases in parts. `kernels` are those it was made of; `levels`: at which clocks it ran."""
     kernels = kernels.sort("start_ns")
     start = kernels["start_ns"].to_numpy()
     own = line.edges_ns
@@ -125,7 +137,10 @@ def parts(line: Timeline, kernels: pl.DataFrame) -> Parts:
     group, group_phase, stretch = _stretches(line, place)
     label = np.asarray(again[label], np.int64)
     quiet = np.array([entry.how == ALONE for entry in line.phases])
-    memory = _memory(edges, label, quiet[np.asarray(of_phase, np.int64)][label])
+    calm = quiet[np.asarray(of_phase, np.int64)][label]
+    memory = _memory(edges, label, calm)
+    if levels is not None:
+        memory = np.vstack([memory, _clocked(edges, label, calm, levels)])
     return Parts(
         edges,
         label,
@@ -134,8 +149,37 @@ def parts(line: Timeline, kernels: pl.DataFrame) -> Parts:
         group_phase,
         stretch[segment],
         memory,
-        _where(edges, label, begins[last][segment]),
+        _where(edges, label, begins[last][segment]) / ALIKE_NS,
     )
+
+
+def late(line: Timeline, kernels: pl.DataFrame) -> Timeline:
+    """With a phase of its own where computation began late: what a segment is longer than its place's median.
+
+    Only where it is far longer than others at its place: whatever kept the host, the GPU rested. `kernels` are those
+    the timeline was made of.
+    """
+    kernels = kernels.sort("start_ns")
+    start = kernels["start_ns"].to_numpy()
+    own = line.edges_ns
+    last = np.clip(np.searchsorted(start, own[:-1], side="right") - 1, 0, len(start) - 1)
+    place = _places(kernels, start)[0][last]
+    length = np.diff(own)
+    free = np.array([phase == COMPUTING for phase in line.phases])[line.label]
+    more = np.zeros(len(length), np.int64)
+    for one in np.unique(place[free]).tolist():
+        here = np.flatnonzero(free & (place == one) & (length > REAL_NS))
+        if len(here) < FEWEST:
+            continue
+        short, middle = np.quantile(length[here], [0.05, 0.5])
+        far = here[length[here] > max(middle + FENCE * (middle - short), FAR * middle)]
+        more[far] = length[far] - round(middle)
+    chosen = np.flatnonzero(more)
+    if not len(chosen):
+        return line
+    edges = np.insert(own, chosen + 1, own[chosen] + more[chosen])
+    label = np.insert(line.label, chosen, len(line.phases))
+    return Timeline(edges, label, [*line.phases, LATE])
 
 
 def _where(edges: Numbers, label: Numbers, begin: Numbers) -> Array:
@@ -165,6 +209,21 @@ def _memory(edges: Numbers, label: Numbers, quiet: npt.NDArray[np.bool_]) -> Arr
         usual = np.bincount(label, seconds * share, count) / total
         found.append(np.where(quiet, 0.0, share - usual[label]))
     return np.array(found).reshape(len(MEMORY_NS), len(label))
+
+
+def _clocked(edges: Numbers, label: Numbers, calm: npt.NDArray[np.bool_], levels: Levels) -> Array:
+    """Of each segment: the share of each clock less the mean of its part, with computation and without."""
+    seconds = np.diff(edges) / 1e9
+    shares = levels.shares(edges)
+    count = int(label.max()) + 1
+    total = np.maximum(np.bincount(label, seconds, count), 1e-12)
+    least = RARE_LEVEL * seconds.sum()
+    found = []
+    for share in shares.T:
+        usual = np.bincount(label, seconds * share, count) / total
+        away = share - usual[label]
+        found += [np.where(own, away, 0.0) for own in (calm, ~calm) if seconds[own] @ share[own] > least]
+    return np.array(found).reshape(-1, len(label))
 
 
 def _stretches(line: Timeline, place: Numbers) -> tuple[Numbers, Numbers, Array]:

@@ -23,7 +23,6 @@ Ratios = tuple[float, float]
 RATIOS = tuple(10.0**e for e in (-9.0, -8.0, -7.0, -6.0, -5.0, -4.5, -4.0, -3.5, -3.0, -2.5, -2.0, -1.0, 0.0, 2.0))
 FIRST: Ratios = (0.01, 0.0001)
 ROUNDS = 2
-ALIKE_NS = 20_000_000.0  # over which computation's power changes in an iteration
 OWN = 0.1  # of its variance is each part's own
 WEAK = 1.0  # of the mean power: standard deviation of what is expected before anything was measured
 LAGS = 3  # steps before, whose power may tell of this one's
@@ -45,7 +44,7 @@ class Steps:
     phase: npt.NDArray[np.int64]
     parts: int
     quiet: npt.NDArray[np.bool_]
-    where_ns: Array  # of each part in its iteration, NaN: not known
+    where: Array  # of each part, in units over which power differs; NaN: not known
 
     def mean_watts(self) -> float:
         """Of all steps."""
@@ -61,7 +60,7 @@ class Steps:
             self.phase[cut],
             self.parts,
             self.quiet[cut],
-            self.where_ns,
+            self.where,
         )
 
     def lagged(self, left: Array) -> Steps:
@@ -85,7 +84,7 @@ class Steps:
             np.append(self.phase, np.full(LAGS, -1)),
             self.parts,
             np.append(self.quiet, np.zeros(LAGS, np.bool_)),
-            self.where_ns,
+            self.where,
         )
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Steps:
@@ -97,7 +96,7 @@ class Steps:
             self.phase,
             self.parts,
             self.quiet,
-            self.where_ns,
+            self.where,
         )
 
 
@@ -118,7 +117,7 @@ class Normal:
         first = steps.quiet[: steps.parts]
         self.groups = [np.flatnonzero(first), np.flatnonzero(~first)]
         # What computes follows clocks, which change slowly against a part, whether or not something runs beside it.
-        covariances = [np.eye(len(self.groups[0])), _alike(steps.where_ns[self.groups[1]])]
+        covariances = [np.eye(len(self.groups[0])), _alike(steps.where[self.groups[1]])]
         self.precisions = [
             _around(covariance, steps.phase[own]) for own, covariance in zip(self.groups, covariances, strict=True)
         ]
@@ -152,10 +151,10 @@ class Normal:
         return float(-0.5 * (freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
 
 
-def _alike(where_ns: Array) -> Array:
+def _alike(where: Array) -> Array:
     """Covariance of computing parts around their phase, by their distance; those of no known place stand alone."""
-    apart = np.abs(where_ns[:, None] - where_ns[None, :])
-    near = np.where(np.isfinite(apart), np.exp(-np.nan_to_num(apart) / ALIKE_NS), 0.0)
+    apart = np.abs(where[:, None] - where[None, :])
+    near = np.where(np.isfinite(apart), np.exp(-np.nan_to_num(apart)), 0.0)
     return np.asarray((1 - OWN) * np.where(np.eye(len(near)) > 0, 1.0, near) + OWN * np.eye(len(near)))
 
 
