@@ -97,7 +97,7 @@ void ClockSearch::judge(double computing) {
   const double off = slowdown - wish, spare = terms_.most - slowdown;
   if (blocks_ < kRepeats && off * off < chance_squared) return;  // not clear
   ++tried_;
-  const bool sure = spare > 0 && spare * spare >= kSure * kSure * chance_squared;
+  const bool sure = spare > 0 && spare * spare >= chance_squared;
   if (slowdown <= wish && sure) {
     best_mhz_ = candidate_mhz_;
   } else {

@@ -48,10 +48,6 @@ class ClockSearch {
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
   static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
-  // Deviations that a clock must be within the budget by. Several are tried and the lowest of those that seem harmless
-  // is taken: with one deviation every eighth search of a noisy job found a clock beyond the budget, with two every
-  // thirtieth.
-  static constexpr double kSure = 2;
   // Jobs whose iterations differ take more of them to compare with: up to so many times as many, while the mean is not
   // known to this part of the wish.
   static constexpr uint32_t kMostReferences = 4;
