@@ -10,6 +10,7 @@ from tuning_bench import MACHINE, MadeUpBench
 from powerccl.errors import PowercclError
 from powerccl.tuning.importance import importances, what_matters
 from powerccl.tuning.objective import parse_objective
+from powerccl.tuning.refine import refine, simplify
 from powerccl.tuning.space import make_space
 from powerccl.tuning.study import FAILED_VALUE, Limits, Outcome, Study
 from powerccl.tuning.workload import Case, given
@@ -156,8 +157,35 @@ def test_the_best_is_made_simpler_where_that_costs_nothing(tmp_path: Path) -> No
     best = {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608", "NCCL_IGNORE_CPU_AFFINITY": "1"}
     study.warm_start([best])
     search(study, bench, 1)
-    study.simplify(bench, ["NCCL_IGNORE_CPU_AFFINITY", "NCCL_BUFFSIZE"], Limits(), lambda _: None)
-    assert study.simplest == {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
+    simplest = simplify(study, bench, ["NCCL_IGNORE_CPU_AFFINITY", "NCCL_BUFFSIZE"], Limits(), lambda _: None)
+    assert simplest == {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
+
+
+def test_steps_from_the_best_are_tried_until_none_is_better(tmp_path: Path) -> None:
+    bench = MadeUpBench(noise=0.002)
+    study = make_study(tmp_path / "j")
+    start = {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_SOCKET_NTHREADS": "2", "NCCL_BUFFSIZE": "4194304"}
+    study.warm_start([start])
+    search(study, bench, 1)
+    heard: list[Outcome] = []
+    refine(study, bench, ["NCCL_NSOCKS_PERTHREAD"], Limits(), heard.append)
+    best = study.best()
+    assert best is not None and best.value < 1.02 * best_possible(bench)
+    assert len(heard) < 40 and {each.stage for each in heard} == {"refined"}
+    again = len(bench.opened)
+    refine(study, bench, [], Limits(), heard.append)
+    assert len(bench.opened) == again  # all of them are known
+
+
+def test_refining_keeps_to_its_limits(tmp_path: Path) -> None:
+    bench = MadeUpBench()
+    study = make_study(tmp_path / "j")
+    search(study, bench, 5)
+    heard: list[Outcome] = []
+    refine(study, bench, [], Limits(trials=7), heard.append)
+    assert len(heard) == 2
+    refine(study, bench, [], Limits(seconds=0), heard.append)
+    assert len(heard) == 2
 
 
 def test_defaults_that_fail_end_the_search_with_a_reason(tmp_path: Path) -> None:

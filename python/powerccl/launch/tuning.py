@@ -26,6 +26,7 @@ from powerccl.tuning.confirm import Candidate, confirm
 from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
+from powerccl.tuning.refine import refine, simplify
 from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
 from powerccl.tuning.space import LINKS, Configuration, Machine, make_space
@@ -35,8 +36,9 @@ from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tun
 from powerccl.tuning.workload import Workload
 
 # Shares of the time: the rest is for confirming.
-SEARCH_SHARE, NARROWED_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.4, 0.2, 0.1, 0.15
-WIDE_SHARE_OF_TRIALS = 0.6
+SEARCH_SHARE, NARROWED_SHARE, REFINE_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.35, 0.1, 0.15, 0.1, 0.15
+WIDE_SHARE_OF_TRIALS, NARROWED_TO_TRIALS = 0.6, 0.75
+LOCAL = ("narrowed", "refined", "simplified")  # stages that say little of parameters they leave alone
 ENERGY_FROM_S = 30.0  # in a shorter search, energy is only measured where it is the objective
 FINALISTS = 2
 LEAST_GAIN = 0.01  # of an interval's better end; what gains less is not worth a variable
@@ -146,8 +148,11 @@ class Tuning:
         found = importances(self.space, study.outcomes())
         if asked.narrow:
             self._narrow(study, found, over("narrowed search"))
-        order = [each.names[0] for each in reversed(found) if len(each.names) == 1]
-        study.simplify(self.bench, order, Limits(seconds=asked.seconds * SIMPLIFY_SHARE), over("simplifying"))
+        order = [each.names[0] for each in found if len(each.names) == 1]
+        closely = Limits(asked.trials, asked.seconds * REFINE_SHARE)
+        refine(study, self.bench, order, closely, over("refining"))
+        shortly = Limits(seconds=asked.seconds * SIMPLIFY_SHARE)
+        simplest = simplify(study, self.bench, order[::-1], shortly, over("simplifying"))
         outcomes = study.outcomes()
         spent = time.monotonic() - trials_began
         best = study.best()
@@ -155,9 +160,11 @@ class Tuning:
         result.search_s = spent
         result.trials_per_minute = (len(outcomes) - servers) / spent * 60 if spent > 0 else 0.0
         if asked.narrow:
-            result.importances = importances(self.space, [o for o in outcomes if o.stage != "narrowed"]) or found
+            result.importances = importances(self.space, [o for o in outcomes if o.stage not in LOCAL]) or found
         self._prove(
-            result, _finalists(study), lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds)
+            result,
+            _finalists(study, simplest),
+            lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds),
         )
         result.seconds = time.monotonic() - self._began
         result.communicators, result.servers = self.bench.opened, self.bench.servers
@@ -197,7 +204,8 @@ class Tuning:
             return
         study.space = self.space.narrowed(names, best.configuration)
         share = NARROWED_SHARE + (0 if asked.rules else RULES_SHARE)
-        study.search(self.bench, Limits(asked.trials, asked.seconds * share), told, "narrowed")
+        trials = None if asked.trials is None else max(1, round(asked.trials * NARROWED_TO_TRIALS))
+        study.search(self.bench, Limits(trials, asked.seconds * share), told, "narrowed")
         study.space = self.space
 
     # ---- proof
@@ -302,11 +310,11 @@ class Tuning:
         )
 
 
-def _finalists(study: Study) -> list[Configuration]:
+def _finalists(study: Study, simplest: Configuration | None) -> list[Configuration]:
     """What is put to the proof: the best, made simple, and the next best; none that is not better than the defaults."""
     ahead = [each for each in study.leaders()[:FINALISTS] if each.stage != "defaults" and each.value < 1]
     found: list[Configuration] = []
-    for each in [study.simplest if ahead else None, *(outcome.configuration for outcome in ahead)]:
+    for each in [simplest if ahead else None, *(outcome.configuration for outcome in ahead)]:
         if each and each not in found:
             found.append(each)
     return found

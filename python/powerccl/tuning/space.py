@@ -45,6 +45,23 @@ class Parameter(msgspec.Struct, frozen=True):
         """What the search chooses from; UNSET first."""
         return (UNSET, *(value for value in self.values if value != self.default))
 
+    def next_to(self, value: str) -> tuple[str, ...]:
+        """The choices a step away: the values before and after it in the data's order.
+
+        NCCL's default has its place there if it is one of them; else it is next to every value, and every value to it.
+        """
+        if self.default not in self.values:
+            row = list(self.values)
+            if value == UNSET:
+                return self.values
+            near = [UNSET]
+        else:
+            row, near = [UNSET if each == self.default else each for each in self.values], []
+        if value not in row:
+            return self.choices
+        place = row.index(value)
+        return (*row[max(0, place - 1) : place], *row[place + 1 : place + 2], *near)
+
 
 class Conflict(msgspec.Struct, frozen=True):
     """Values that do not go together.

@@ -31,7 +31,6 @@ DEFAULT_ROUNDS = 3
 STARTUP_TRIALS = 16
 MOST_REPEATS = 50  # of configurations that were measured before, in a row: the space is exhausted
 SURELY_FAILS = 3  # configurations with a value that all failed: it is not run again
-SIMPLER = 0.01  # what a variable less may cost, of the best
 STUCK = 5  # so many in a row, and the next is drawn at random
 
 
@@ -100,7 +99,6 @@ class Study:
         self.spread = Spread()
         self._measured: dict[str, Outcome] = {}
         self._entrants: dict[str, Entrant] = {}
-        self.simplest: Configuration | None = None  # as good as the best, with fewer variables
 
     # ---- what is known
 
@@ -203,32 +201,18 @@ class Study:
             self._tell(trial, outcome)
             told(outcome)
 
-    def simplify(self, bench: Bench, found: Sequence[str], limits: Limits, told: Callable[[Outcome], None]) -> None:
-        """Leave out of the best configuration what it is as good without, one variable after the other.
-
-        `found`: variables in the order in which they matter, the least first: that is the order they go in.
-        """
-        began = time.monotonic()
-        best = self.best()
-        if best is None:
-            return
-        kept, bar = dict(best.configuration), best.value * (1 + SIMPLER)
-        rank = {name: number for number, name in enumerate(found)}
-        for name in sorted(kept, key=lambda each: rank.get(each, -1)):
-            if limits.seconds is not None and time.monotonic() - began >= limits.seconds:
-                break
-            without = self.space.mend({key: value for key, value in kept.items() if key != name})
-            if name in self.space.fixed or not without or without == kept:
-                continue
-            outcome = self._seen(without)
-            if outcome is None:
-                outcome = self._try(bench, without)
-                outcome.stage = "simplified"
-                self._add(outcome)
-                told(outcome)
-            if outcome.status == "done" and outcome.value <= bar:
-                kept = without
-        self.simplest = kept
+    def attempt(
+        self, bench: Bench, configuration: Configuration, stage: str, told: Callable[[Outcome], None]
+    ) -> Outcome:
+        """What a configuration is worth that the sampler did not ask for. `told` hears of it if it has to be run."""
+        known = self._seen(configuration)
+        if known:
+            return known
+        outcome = self._try(bench, configuration)
+        outcome.stage = stage
+        self._add(outcome)
+        told(outcome)
+        return outcome
 
     @property
     def _space(self) -> list[Any]:
