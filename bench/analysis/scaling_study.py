@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -25,7 +26,10 @@ from powerccl.reports.text import number
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/scaling-emulated.json"
 GUIDE = ROOT / "docs/guides/scaling-study.md"
-MEASURED = sorted((ROOT / "bench/results").glob("analysis-h200x*.json"))
+MEASURED = sorted(
+    path for kind in ("analysis", "eight") for path in (ROOT / "bench/results").glob(f"{kind}-h200x*.json")
+)
+SCALING_FIGURE = re.compile(r"analysis\.h200\.scaling(?:-(1\.3b))?\.(\w+)\.(\d+)\.(.+)")
 MEASURED_CELLS = {
     "iteration_s": " ms",
     "communication_pct": " %",
@@ -89,21 +93,22 @@ def measured_text(kept: list[dict[str, Any]]) -> str:
     """What was measured on lent GPUs, of the files of bench/results: a table each."""
     parts = []
     for each in kept:
-        found = {name.removeprefix("analysis.h200.scaling."): one for name, one in each["figures"].items()}
-        worlds = dict.fromkeys(tuple(name.split(".")[:2]) for name in found if name.endswith("iteration_s"))
+        found: dict[tuple[str, ...], dict[str, Figure]] = {}  # of a model, its links and its GPUs
+        for name, one in each["figures"].items():
+            if place := SCALING_FIGURE.fullmatch(name):
+                found.setdefault((place[1] or "350m", place[2], place[3]), {})[place[4]] = one
         rows = [
-            "| links | GPUs | iteration | communication | exposed | tokens/s | scaling | J an iteration "
+            "| model | links | GPUs | iteration | communication | exposed | tokens/s | scaling | J an iteration "
             "| reduce-scatter, its GB/s, sweep | all-gather, its GB/s, sweep |",
-            "|---|" + "---:|" * 9,
+            "|---|---|" + "---:|" * 9,
         ]
-        for links, gpus in worlds:
-            own = {name.split(".", 2)[2]: one for name, one in found.items() if name.startswith(f"{links}.{gpus}.")}
+        for world, own in found.items():
             cells = [_cell(own, name, unit) for name, unit in MEASURED_CELLS.items()]
             for name in ("reduce_scatter", "all_gather"):
                 told = [_cell(own, f"{name}.s", " ms"), *(_cell(own, f"{name}.{b}busbw_gbs") for b in ("", "sweep_"))]
                 cells.append(", ".join(filter(None, told)))
-            rows.append("| " + " | ".join([links, gpus, *cells]) + " |")
-        if worlds:
+            rows.append("| " + " | ".join([*world, *cells]) + " |")
+        if found:
             about = f"{each['machine']}, {each['date']}, commit {each['commit']}: `{each['command']}`"
             parts += [about, "\n".join(rows)]
     return "\n".join([MEASURED_BEGIN, "\n\n".join(parts), "", MEASURED_END])
