@@ -20,7 +20,7 @@ from bench.analysis.big_run import PIECE, times, write_run
 from powerccl.analysis.breakdown import measure
 from powerccl.analysis.iterations import rhythm
 from powerccl.analysis.kineto import align
-from powerccl.analysis.link import profile_busbw
+from powerccl.analysis.link import link_rows, profile_busbw
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Reference
 from powerccl.traces import tables
@@ -251,6 +251,15 @@ def test_bandwidth_is_set_against_the_profile(tmp_path: Path) -> None:
     assert rows["all_gather"].reason == "not in the profile"
     others = report(folder, reference(gpus=8)).findings.link
     assert all(row.share_pct is None and "8 GPUs" in row.reason for row in others)
+
+
+def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
+    rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
+    kernels = pl.DataFrame(rows | {"duration_ns": [20 * MS] * 8})
+    (half,) = link_rows(kernels, np.full(8, 10 * MS), None)
+    assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_s == pytest.approx(0.16)
+    (none,) = link_rows(kernels, np.full(8, 19 * MS), None)
+    assert none.transfer_gbs is None and none.busbw_gbs == half.busbw_gbs
 
 
 def test_between_the_profiles_sizes_but_not_beyond() -> None:

@@ -21,6 +21,7 @@ from test_breakdown import STEP, chrome_trace, late_run
 
 from powerccl.analysis.drawing import draw
 from powerccl.analysis.report import ReportFindings, encode, report
+from powerccl.analysis.report_findings import LinkRow
 from powerccl.commands import cli
 from powerccl.commands.report import command, reference_of
 from powerccl.platforms.store import load_profile
@@ -58,6 +59,15 @@ def test_the_terminal_says_where_the_time_went(tmp_path: Path, width: int) -> No
         "bus bandwidth",
     ):
         assert words in flat, words
+    assert "no waiting profile" not in flat  # none is named: no column of dashes beside
+
+
+def test_what_takes_no_time_is_counted_and_not_shown(tmp_path: Path) -> None:
+    found = report(late_run(tmp_path / "run", iterations=20)).findings
+    for pattern in ("broadcast", "gather"):
+        found.link.append(LinkRow(pattern=pattern, size_class_bytes=32, operations=2, busbw_gbs=0.02, time_s=1e-6))
+    text = text_of(found)
+    assert "… 2 more" in text and "broadcast" not in text
 
 
 def test_every_output_at_once(tmp_path: Path) -> None:
@@ -144,7 +154,8 @@ def test_a_windows_picture_says_when_it_was(tmp_path: Path) -> None:
     made = report(late_run(tmp_path / "run", iterations=20), window_s=(0.5, 1.5))
     drawing = draw(made)
     assert (drawing.offset_s, drawing.length * drawing.unit_us) == (0.5, 1e6)
-    assert "of seconds 0.5 to 1.5 only" in text_of(made.findings)
+    text = text_of(made.findings)
+    assert "of seconds 0.5 to 1.5 only" in text and "these seconds" in text and "whole run" not in text
     assert b'window_seconds="0.5:1.5"' in prometheus_text(made.findings)
     assert drawing.lanes[0].start[0] * drawing.unit_us == pytest.approx(40e3, abs=100)  # 540 ms into the run
 

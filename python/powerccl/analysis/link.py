@@ -10,13 +10,16 @@ from powerccl.analysis.communication import KEY, bus_factors
 from powerccl.analysis.report_findings import LinkRow, Reference
 from powerccl.analysis.stragglers import Ints
 
+NO_PROFILE = "no platform profile"  # the reason of all rows, then
+NOISE = 0.1  # of a kernel's time: when so little is left without waiting, it is more noise than transfer
+
 
 def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None) -> list[LinkRow]:
     """One row a pattern and size class, the longest first; `waiting_ns` is of each kernel (stragglers.Matched)."""
     if not len(kernels):
         return []
     length = pl.col("duration_ns").clip(lower_bound=1)
-    # Whoever came last has waited for nobody; near a collective's least time, what is left is more noise than transfer.
+    # Whoever came last has waited for nobody.
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
     table = (
         kernels.select(*KEY, "ranks", "bytes", "duration_ns")
@@ -32,6 +35,7 @@ def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | No
             least_ranks=pl.col("ranks").min(),
             busbw=(pl.col("moved") / length).median(),
             transfer=(pl.col("moved") / left).median(),
+            left=(left / length).median(),
         )
         .sort("time_ns", descending=True)
     )
@@ -41,15 +45,18 @@ def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | No
 def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
     pattern = str(row["pattern"])
     busbw, transfer = _float(row["busbw"]) or 0.0, _float(row["transfer"])
+    if (_float(row["left"]) or 0.0) < NOISE:
+        transfer = None
     found = LinkRow(
         pattern=pattern,
         size_class_bytes=int(str(row["size_class"])),
         operations=int(str(row["count"])),
+        time_s=(_float(row["time_ns"]) or 0.0) / 1e9,
         busbw_gbs=busbw,
         transfer_gbs=transfer,
     )
     if reference is None:
-        found.reason = "no platform profile"
+        found.reason = NO_PROFILE
     elif {row["most_ranks"], row["least_ranks"]} != {reference.gpus}:
         found.reason = f"the profile is of {reference.gpus} GPUs"
     else:

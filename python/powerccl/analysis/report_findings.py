@@ -95,7 +95,8 @@ class LinkRow(msgspec.Struct, kw_only=True):
     size_class_bytes: int
     operations: int
     busbw_gbs: float  # over the whole kernel, waiting included
-    transfer_gbs: float | None = None  # over what is left when all peers have come
+    time_s: float = 0.0  # of its kernels, all ranks
+    transfer_gbs: float | None = None  # over what is left when all peers have come; None: too little is
     profile_gbs: float | None = None
     share_pct: float | None = None  # transfer_gbs (else busbw_gbs) of profile_gbs
     reason: str = ""

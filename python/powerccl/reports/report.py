@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.attribution import KindEnergy
+from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
 from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Parts, Peers, RankParts
 from powerccl.patterns import format_bytes
@@ -24,6 +25,7 @@ from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percen
 
 WAITING, BESIDE = "red", "blue"
 MOST_RANKS, MOST_ROWS = 16, 12
+LEAST_SHARE = 0.001  # of communication's time: what is shorter in all is counted, not shown
 # What a bar is made of: the part, a word, its mark and its colour. Marks differ, so that it reads without colour.
 BAR = (
     ("computing", "computing", "░", ELSEWHERE),
@@ -46,7 +48,7 @@ def print_report(console: Console, found: ReportFindings) -> None:
         console.print(
             warning(f"times, energies and calls are of seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g} only")
         )
-    print_summary(console, found.summary)
+    print_summary(console, found.summary, "these seconds" if found.window_s else "whole run")
     if found.ranks:
         _print_parts(console, found)
     if found.peers.ranks or found.peers.reason:
@@ -194,23 +196,26 @@ def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
 
 def _link(found: ReportFindings, narrow: bool) -> Table:
     rows: list[LinkRow] = found.link
+    least = LEAST_SHARE * sum(row.time_s for row in rows)
+    shown = [row for row in rows if row.time_s >= least][:MOST_ROWS]
+    beside = any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in shown)
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("bus bandwidth", no_wrap=True)
     whose = f"profile {found.platform}" if found.platform else "profile"
-    for column in ("size from", "kernels", "GB/s", "no waiting", whose, ""):
+    for column in ("size from", "kernels", "GB/s", "no waiting", *((whose, "") if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in rows[:MOST_ROWS]:
+    for row in shown:
+        share = percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim")
         table.add_row(
             row.pattern.replace("_", "-"),
             format_bytes(row.size_class_bytes),
             str(row.operations),
             number(row.busbw_gbs),
             number(row.transfer_gbs),
-            number(row.profile_gbs),
-            percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim"),
+            *((number(row.profile_gbs), share) if beside else ()),
         )
-    if len(rows) > MOST_ROWS:
-        table.add_row(f"… {len(rows) - MOST_ROWS} more", style="dim")
+    if len(rows) > len(shown):
+        table.add_row(f"… {len(rows) - len(shown)} more", style="dim")
     return table
 
 
@@ -226,8 +231,11 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     narrow = console.width < NARROW
     for column in ("size from", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
         table.add_column(column, justify="right", no_wrap=True)
-    said = [f"{_kind(kind)}: {kind.reason}" for kind in energy.kinds if kind.reason]
-    for kind in sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))[:MOST_ROWS]:
+    least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
+    ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
+    shown = [kind for kind in ranked if kind.resolved or kind.time_s >= least][:MOST_ROWS]
+    said = [f"{_kind(kind)}: {kind.reason}" for kind in shown if kind.reason]
+    for kind in shown:
         between = NOT_KNOWN if kind.low is None or kind.high is None else f"{joules(kind.low)} to {joules(kind.high)}"
         name, size = kind.pattern.replace("_", "-"), format_bytes(kind.size_class_bytes)
         cells = [name, size, str(kind.operations)]
@@ -237,8 +245,8 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
         else:
             cells += ["not told", between if kind.low is not None else NOT_KNOWN, NOT_KNOWN] + ([] if narrow else [""])
         table.add_row(*cells)
-    if len(energy.kinds) > MOST_ROWS:
-        table.add_row(f"… {len(energy.kinds) - MOST_ROWS} more", style="dim")
+    if len(energy.kinds) > len(shown):
+        table.add_row(f"… {len(energy.kinds) - len(shown)} more", style="dim")
     console.print()
     console.print(table)
     totals = [

@@ -49,13 +49,13 @@ def warning(text: str) -> Text:
     return Text.assemble(("! ", "bold yellow"), text)
 
 
-def print_summary(console: Console, summary: RunSummary) -> None:
-    """The whole summary of a run."""
+def print_summary(console: Console, summary: RunSummary, whole: str = "whole run") -> None:
+    """The whole summary of a run. `whole`: what the first row's times are of."""
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     console.print(_facts(summary))
     if _of_gpus(summary):
-        _print_gpu_part(console, summary)
+        _print_gpu_part(console, summary, whole)
     if summary.mpi:
         print_mpi(console, summary.mpi)
     for line in _remarks(summary):
@@ -69,12 +69,12 @@ def _of_gpus(summary: RunSummary) -> bool:
     return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
 
 
-def _print_gpu_part(console: Console, summary: RunSummary) -> None:
+def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
     if summary.communication.time_s > 0:
         console.print()
         console.print(_share_bar(summary, min(console.width, 100)))
     console.print()
-    console.print(_totals(summary, console.width < NARROW))
+    console.print(_totals(summary, console.width < NARROW, whole))
     if summary.patterns:
         console.print()
         console.print(_patterns(summary.patterns, console.width < NARROW))
@@ -113,7 +113,7 @@ def _share_bar(summary: RunSummary, width: int) -> Text:
     return bar.append(label)
 
 
-def _totals(summary: RunSummary, narrow: bool) -> Table:
+def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
     energy, communication = summary.energy, summary.communication
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     of_gpus = f"energy, {len(summary.gpus)} GPUs" if len(summary.gpus) > 1 else "energy"
@@ -125,7 +125,7 @@ def _totals(summary: RunSummary, narrow: bool) -> Table:
     other = None if energy.joules is None or communication.joules is None else energy.joules - communication.joules
     rows: list[list[str | Text]] = [
         [
-            "whole run",
+            whole,
             seconds(summary.wall_s),
             joules(energy.joules),
             number(energy.average_watts, "W"),
