@@ -36,7 +36,7 @@ from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tun
 from powerccl.tuning.workload import Workload
 
 # Shares of the time: the rest is for confirming.
-SEARCH_SHARE, NARROWED_SHARE, REFINE_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.35, 0.1, 0.15, 0.1, 0.15
+SEARCH_SHARE, NARROWED_SHARE, REFINE_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.3, 0.1, 0.2, 0.1, 0.15
 WIDE_SHARE_OF_TRIALS, NARROWED_TO_TRIALS = 0.6, 0.75
 LOCAL = ("narrowed", "refined", "simplified")  # stages that say little of parameters they leave alone
 ENERGY_FROM_S = 30.0  # in a shorter search, energy is only measured where it is the objective
