@@ -136,11 +136,29 @@ void ClockSearch::try_clock(uint32_t mhz) {
   blocks_ = 0;
 }
 
-void ClockSearch::raise() {
+void ClockSearch::raise(double part) {
   done_ = true;
-  const uint32_t higher = best_mhz_ + best_mhz_ / 20;
-  best_mhz_ =
-      best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher / terms_.step_mhz * terms_.step_mhz;
+  if (lowered_from_mhz_ > best_mhz_ && best_mhz_ != 0) {
+    best_mhz_ = lowered_from_mhz_;
+    lowered_from_mhz_ = 0;
+    lowest_ = true;
+    return;
+  }
+  if (part > kMostHigher) part = kMostHigher;
+  const uint32_t steps = part > 0 ? static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz) : 0;
+  const uint32_t higher = best_mhz_ + (steps + 1) * terms_.step_mhz;
+  best_mhz_ = best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher;
+}
+
+bool ClockSearch::lower(double part) {
+  if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
+  if (part > kMostLower) part = kMostLower;
+  const uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
+  const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
+  if (steps == 0 || best_mhz_ < least + steps * terms_.step_mhz) return false;
+  lowered_from_mhz_ = best_mhz_;
+  best_mhz_ -= steps * terms_.step_mhz;
+  return true;
 }
 
 }  // namespace powerccl

@@ -40,8 +40,12 @@ class ClockSearch {
   bool done() const { return done_; }
   uint32_t found_mhz() const { return best_mhz_; }  // 0: none but the default
   uint32_t tried() const { return tried_; }
-  // The clock found turned out to cost too much: one above it, or the default.
-  void raise();
+  // The clock found turned out to cost too much: back to the one that it was lowered from, or one higher by `part` of
+  // it, a step at least; the default where that is near.
+  void raise(double part);
+  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
+  // than a step, or lower was too much before.
+  bool lower(double part);
 
  private:
   static constexpr uint32_t kMostTries = 8;
@@ -54,6 +58,7 @@ class ClockSearch {
   static constexpr double kWellKnown = 0.4;
   static constexpr uint32_t kAhead = 3;  // iterations before the last one that this is decided in
   static constexpr double kDown = 0.88;
+  static constexpr double kMostLower = 0.04, kMostHigher = 0.05;  // at a time, once a clock is found
   static constexpr double kAbove = 1.15;  // where computation runs by itself: nothing is to be had above that
 
   // Of iterations, without the longest of each so many: what disturbs a job only ever makes it longer. Left out are as
@@ -85,10 +90,12 @@ class ClockSearch {
   Terms terms_;
   uint64_t from_ = 0;
   uint32_t candidate_mhz_ = 0, best_mhz_ = 0;
-  uint32_t slow_mhz_ = 0;  // the highest clock that was too slow
+  uint32_t lowered_from_mhz_ = 0;  // a clock that was proven to cost little
+  uint32_t slow_mhz_ = 0;          // the highest clock that was too slow
   uint32_t tried_ = 0;
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block
+  bool lowest_ = false;    // lower was tried, and was too much
   Sum reference_, with_;
   double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
   uint32_t references_ = 1;

@@ -94,12 +94,14 @@ class Conductor {
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
+  static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5;
+  static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
   static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
@@ -127,6 +129,10 @@ class Conductor {
   bool stretched_at_all() const { return slack_.any() && sampled_mhz_ != 0; }
   void put_on_trial(uint64_t iteration);
   void give_way();
+  bool told() const;
+  bool probably_too_slow() const;
+  void use_what_is_left();
+  double computing() const;
   void catch_up(uint64_t now_ns);
   void judge(uint64_t iteration);
   void judge_front(const Window& window, double late, double low, double length);
@@ -161,6 +167,8 @@ class Conductor {
   uint64_t compare_from_ = 0;   // the next block that is left alone
   uint64_t managed_since_ = 0;  // the last one is over
   uint64_t agreed_ = 0;         // the last one whose mode is known
+  uint64_t called_in_ = 0;      // the last iteration in which the driver was asked for something
+  uint64_t forget_after_ = kForgetAfter;
   uint64_t acting_iteration_ = 0;
   uint64_t first_ns_ = 0;  // when the first one began
   uint64_t begun_ns_ = 0;  // when the first of all did

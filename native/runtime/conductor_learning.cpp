@@ -52,7 +52,8 @@ void Conductor::agree(uint64_t running, uint64_t now_ns) {
 
 void Conductor::restart() {
   learnt_ = 0;
-  paused_until_ = agreed_ = 0;
+  paused_until_ = agreed_ = called_in_ = 0;
+  forget_after_ = kForgetAfter;
   settled_ = managed_since_ = kReference;
   compare_from_ = UINT64_MAX;
   compared_ = gave_way_ = false;
@@ -79,6 +80,13 @@ uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
   return count < least ? least : count > 256 ? 256 : static_cast<uint32_t>(count);
 }
 
+// The share of an iteration that takes longer as the clock falls, as far as is known.
+double Conductor::computing() const {
+  const double exposed = windows_.covered_ns() + windows_.too_short_ns();
+  const double length = static_cast<double>(timetable_.length().mean);
+  return length > exposed ? 1 - exposed / length : 0;
+}
+
 void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (!terms_.search || !leads_) return;
   if (!search_.begun()) {
@@ -98,9 +106,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     return;
   }
   if (search_.done() || control(iteration)) return;
-  const double exposed = windows_.covered_ns() + windows_.too_short_ns();
-  const double length = static_cast<double>(timetable_.length().mean);
-  search_.iteration(iteration, duration_ns, length > exposed ? 1 - exposed / length : 0);
+  search_.iteration(iteration, duration_ns, computing());
   if (search_.done()) put_on_trial(iteration + 1);
 }
 
@@ -119,6 +125,7 @@ void Conductor::weigh() {
     compared_ = false;
     const uint64_t later = managed_since_ + (kRarely - 1) * uint64_t{steady_};
     if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
+    use_what_is_left();
   }
   if (learnt_ > compare_from_ && learnt_ - compare_from_ > steady_) {
     // The block is over. How soon there is another depends on how well the answer is known.
@@ -128,18 +135,42 @@ void Conductor::weigh() {
     const uint32_t blocks = !harmless ? kFirst : trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
     compare_from_ = managed_since_ + (blocks - 1) * uint64_t{steady_};
   }
-  if (verdict != Trial::Verdict::kTooSlow) return;
+  if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
   if (compared_) return give_way();
   // What it is compared with is of some time ago, and jobs change: first another look.
   trial_ = {};
   compare_from_ = (agreed_ > learnt_ ? agreed_ : learnt_) + 2;
 }
 
+bool Conductor::told() const {
+  return search_.done() && search_.found_mhz() != 0 && trial_.count(true) >= kTold && trial_.count(false) >= kTold;
+}
+
+// A clock can be corrected by a step, so it needs no proof as giving up something for long does.
+bool Conductor::probably_too_slow() const {
+  if (!told()) return false;
+  const Trial::Interval found = trial_.slowdown();
+  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
+}
+
+// A clock was found from a few seconds of iterations. A trial that has seen more of them may know that it leaves some
+// of the budget: then it goes lower, and is on trial anew.
+void Conductor::use_what_is_left() {
+  if (!told()) return;
+  const Trial::Interval found = trial_.slowdown();
+  const double likely = found.estimate + (found.high - found.estimate) / Trial::kSigmas;
+  const double left = kPartOfBudget * terms_.budget - likely;
+  if (left > 0 && computing() > 0.02 && search_.lower(left / computing())) put_on_trial(learnt_);
+}
+
 void Conductor::give_way() {
   given_up_ = trial_.slowdown();
   gave_way_ = true;
   put_on_trial(learnt_);
-  if (search_.done() && search_.found_mhz() != 0) return search_.raise();
+  if (search_.done() && search_.found_mhz() != 0) {
+    const double share = computing();
+    return search_.raise(share > 0 ? (given_up_.estimate - kPartOfBudget * terms_.budget) / share : 1);
+  }
   paused_until_ = learnt_ + pause_;
   settled_ = managed_since_ = paused_until_;
   compare_from_ = paused_until_ + (kFirst - 1) * uint64_t{steady_};

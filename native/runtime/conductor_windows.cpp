@@ -109,12 +109,28 @@ void Conductor::plan() {
 
 // Calls that take much longer than the quickest have waited for those of other GPUs.
 void Conductor::take_turns() {
-  if (terms_.joint == nullptr || !times_.measured || calls_ < kCallsBeforeTurns) return;
-  if (times_.call_ns() > kQueues * least_call_ns_) turns_ = true;
-  if (!turns_) return;
+  if (terms_.joint == nullptr || !times_.measured || calls_ == 0 || terms_.dry) return;
+  const double quickest = static_cast<double>(terms_.joint->quickest_call_ns(static_cast<uint64_t>(least_call_ns_)));
+  const bool queues = times_.call_ns() > kQueues * quickest;
+  if (queues && calls_ >= kCallsBeforeTurns) terms_.joint->take_turns();
+  // Calls that waited, or windows that ended late, make windows look too short; and where none is left nothing is asked
+  // for that would teach better. Each time it takes longer until that is tried again.
+  const bool stuck = windows_.count() == 0 && windows_.too_short_ns() > 0 && learnt_ - called_in_ >= forget_after_;
+  if (stuck) {
+    forget_after_ *= 2;
+    called_in_ = learnt_;
+    for (Moving& tail : margins_.tail) tail = {};
+    if (queues) terms_.joint->take_turns();
+  }
+  if (!terms_.joint->turns()) return;
+  if (stuck || !turns_) {
+    turns_ = true;
+    times_.call = {};
+    times_.call.add(quickest);
+  }
   const uint32_t count = terms_.joint->places(), place = terms_.joint->place(terms_.number);
-  times_.later_ns = place * least_call_ns_;
-  times_.sooner_ns = count > place + 1 ? (count - 1 - place) * least_call_ns_ : 0;
+  times_.later_ns = place * quickest;
+  times_.sooner_ns = count > place + 1 ? (count - 1 - place) * quickest : 0;
 }
 
 void Conductor::find_changes() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
-// with; and how long each kind of communication takes where nobody has to wait for others in it. One of them leads and
-// says what holds from each rank's next iteration on; a page of memory in the run folder is all that passes between
-// them, and nobody waits for anybody.
+// with; whose turn it is to ask the driver; and how long each kind of communication takes where nobody has to wait for
+// others in it. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run
+// folder is all that passes between them, and nobody waits for anybody.
 #ifndef POWERCCL_RUNTIME_JOINT_H
 #define POWERCCL_RUNTIME_JOINT_H
 #include <stdint.h>
@@ -62,6 +62,17 @@ class Joint {
     return count;
   }
 
+  // The driver's calls take so long at least, as far as this rank has seen. Returns what any has, in ns.
+  uint64_t quickest_call_ns(uint64_t seen_ns) {
+    uint64_t least = call_ns_.load(std::memory_order_relaxed);
+    while ((least == 0 || seen_ns < least) && !call_ns_.compare_exchange_weak(least, seen_ns)) {
+    }
+    return least == 0 || seen_ns < least ? seen_ns : least;
+  }
+  // Calls were seen to wait for each other: from then on all ask in turns, or who does would still meet who does not.
+  void take_turns() { turns_.store(1, std::memory_order_relaxed); }
+  bool turns() const { return turns_.load(std::memory_order_relaxed) != 0; }
+
   // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: whoever comes
   // last to a collective has nothing to wait for. It rises slowly, in case that conditions change.
   uint32_t least_us(uint32_t kind, uint32_t seen_us) {
@@ -82,6 +93,7 @@ class Joint {
   static constexpr uint32_t kKinds = 448, kWays = 8, kPlaces = 32;
   static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62;
   std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
+  std::atomic<uint64_t> call_ns_{0}, turns_{0};
   std::atomic<uint64_t> places_[kPlaces]{};
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };

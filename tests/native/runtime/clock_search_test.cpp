@@ -107,11 +107,32 @@ TEST(ClockSearch, RaisesTowardsTheDefault) {
   uint32_t before = search.found_mhz();
   ASSERT_GT(before, 1000u);
   for (int i = 0; i < 20 && search.found_mhz() != 0; ++i) {
-    search.raise();
+    search.raise(0.05);
     EXPECT_TRUE(search.found_mhz() > before || search.found_mhz() == 0);
     before = search.found_mhz();
   }
   EXPECT_EQ(search.found_mhz(), 0u);
+}
+
+TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
+  ClockSearch search;
+  EXPECT_FALSE(search.lower(0.03));  // nothing is found yet
+  search.begin(kTerms, 0);
+  Job job{1090, 0.6, 0};
+  for (uint64_t i = 0; !search.done(); ++i) search.iteration(i, job.iteration(search.clock(i)), 0.6);
+  const uint32_t found = search.found_mhz();
+  ASSERT_GT(found, 1000u);
+  EXPECT_FALSE(search.lower(0.001));  // less than a step
+  EXPECT_EQ(search.found_mhz(), found);
+  ASSERT_TRUE(search.lower(0.03));
+  EXPECT_EQ(search.found_mhz(), found - 30);
+  ASSERT_TRUE(search.lower(0.5));  // never far at a time
+  EXPECT_GE(search.found_mhz(), 0.95 * (found - 30));
+  search.raise(0.01);
+  EXPECT_EQ(search.found_mhz(), found - 30);
+  EXPECT_FALSE(search.lower(0.03));  // that was too much
+  search.raise(0.01);
+  EXPECT_EQ(search.found_mhz(), found - 15);
 }
 
 TEST(ClockSearch, ReferenceIterationsAreLeftAlone) {

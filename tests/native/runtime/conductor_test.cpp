@@ -195,6 +195,28 @@ TEST_F(ConductorThatFound, AClockThatHasBecomeTooSlowIsRaised) {
   EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.012);
 }
 
+// As where iterations differ and the first few were no fair sample, or where a GPU computes more slowly by itself.
+TEST(ConductorJob, AClockThatLeavesMuchOfTheBudgetIsLowered) {
+  Conductor::Terms terms;
+  terms.windows = false;
+  terms.search = true;
+  terms.budget = 0.04;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(zero1(), {.natural_mhz = 1090, .marks = true}, conductor.get());
+  job.run(400);
+  const uint32_t found_mhz = conductor->state().clock_mhz;
+  ASSERT_GE(found_mhz, 950u);
+  job.run_by_itself_at(950);
+  job.run(3000);
+  EXPECT_LE(conductor->state().clock_mhz, found_mhz - 30);
+  Job alone(zero1(), {.natural_mhz = 950, .marks = true}, nullptr);
+  const double usual = mean(alone.run(50), 0);
+  EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.042);
+}
+
 // Longer sequences, say. What iterations were compared with at first says nothing any more.
 TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
   std::vector<Job::Operation> longer = zero1();

@@ -89,5 +89,15 @@ TEST(Joint, ItsPageIsOneForAHostAndNobodyElses) {
   EXPECT_EQ(open_joint(folder), nullptr);
 }
 
+TEST(Joint, TheQuickestCallAndTurnsAreEverybodys) {
+  Joint joint;
+  EXPECT_EQ(joint.quickest_call_ns(9000), 9000u);
+  EXPECT_EQ(joint.quickest_call_ns(4500), 4500u);
+  EXPECT_EQ(joint.quickest_call_ns(30000), 4500u);
+  EXPECT_FALSE(joint.turns());
+  joint.take_turns();
+  EXPECT_TRUE(joint.turns());
+}
+
 }  // namespace
 }  // namespace powerccl
