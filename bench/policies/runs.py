@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ MODEL_LIMIT_S = 300.0
 QUICK_COUNTS = (6, 12)
 
 
+stopped = threading.Event()  # whoever makes runs in threads wants them to end
 Key = tuple[str, str, str, int, int, int]
 
 
@@ -208,6 +210,8 @@ def _wait(child: subprocess.Popen[bytes], limit_s: float, threads: ClockThreads)
             return
         if time.monotonic() > until_s:
             raise RunError(f"not over after {limit_s:g} s")
+        if stopped.is_set():
+            raise RunError("stopped")
         threads.look()
 
 

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All runs, one after another: what is left to do, how long it will take, and a file that knows what was done."""
+"""All runs, one after another or side by side: how long they will take, and a file that knows what was done."""
 
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .figures import Figure, Record, Spread, figures_of
 from .platforms import MODELS_ON, PLATFORMS, ROOT, SCENARIOS, Traits, profile_of, traits_of
-from .runs import MODEL_CASE, Key, Run, RunError, perform, plan, predict, recording_of
+from .runs import MODEL_CASE, Key, Run, RunError, perform, plan, predict, recording_of, stopped
 
 MODEL_POLICIES = ("observe", "percall", "auto")
 ATTEMPTS = 2
@@ -94,36 +96,71 @@ class Journal:
             file.write(json.dumps(entry) + "\n")
 
 
-def sweep(wanted: Wanted, out: Path, journal: Journal, profiles: Path, oracles: Oracles) -> dict[str, Figure]:
-    """Make all runs that the journal lacks; `out` holds the figures of those made so far."""
+def sweep(
+    wanted: Wanted, out: Path, journal: Journal, profiles: Path, oracles: Oracles, at_once: int = 1
+) -> dict[str, Figure]:
+    """Make all runs that the journal lacks; `out` holds the figures of those made so far.
+
+    `at_once`: so many runs side by side, each on cores of its own.
+    """
     traits, runs = wanted.traits(), wanted.runs()
     left = [run for run in runs if run.key not in journal.records]
-    work_done, spent_s = 0, 0.0
-    platform_profiles: dict[str, str] = {}
-    for number, run in enumerate(left):
-        if run.platform not in platform_profiles:
-            platform_profiles[run.platform] = profile_of(run.platform, profiles)
+    platform_profiles = {name: profile_of(name, profiles) for name in dict.fromkeys(run.platform for run in left)}
+    all_work, work_done, began_s = sum(map(_work, left)), 0, time.monotonic()
+    cores: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
+    for each in shares(os.sched_getaffinity(0), at_once):
+        cores.put(each)
+
+    def make(run: Run) -> tuple[Record | None, str, float]:
+        mine = cores.get()
         before_s = time.monotonic()
-        record, why = _attempt(run, platform_profiles[run.platform], wanted.recordings)
-        took_s = time.monotonic() - before_s
-        journal.add(run, record, why, took_s)
-        spent_s += took_s
-        work_done += _work(run)
-        rest_s = spent_s / work_done * sum(_work(each) for each in left[number + 1 :])
-        said = f"{record.joules_per_iteration:.3f} J, {_median(record.step_ms):.2f} ms" if record else f"MISSING: {why}"
-        if record and record.remark:
-            said += f" ({record.remark})"
-        print(
-            f"# [{number + 1}/{len(left)}] {run.platform} {run.case} {run.policy}: {said}; "
-            f"{took_s:.0f} s, {_duration(rest_s)} left",
-            file=sys.stderr,
-            flush=True,
-        )
-        _write(out, figures_of(_chosen(runs, journal), traits, oracles))
+        try:
+            os.sched_setaffinity(0, mine)  # of this thread, and of what it starts
+            record, why = _attempt(run, platform_profiles[run.platform], wanted.recordings)
+        finally:
+            cores.put(mine)
+        return record, why, time.monotonic() - before_s
+
+    with ThreadPoolExecutor(at_once) as pool:
+        under_way = {pool.submit(make, run): run for run in left}
+        try:
+            for number, done in enumerate(as_completed(under_way), 1):
+                run, (record, why, took_s) = under_way[done], done.result()
+                journal.add(run, record, why, took_s)
+                work_done += _work(run)
+                rest_s = (time.monotonic() - began_s) * (all_work / work_done - 1)
+                said = f"{record.joules_per_iteration:.3f} J, {_median(record.step_ms):.2f} ms" if record else why
+                said = said if record else f"MISSING: {said}"
+                if record and record.remark:
+                    said += f" ({record.remark})"
+                print(
+                    f"# [{number}/{len(left)}] {run.platform} {run.case} {run.policy}: {said}; "
+                    f"{took_s:.0f} s, {_duration(rest_s)} left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                _write(out, figures_of(_chosen(runs, journal), traits, oracles))
+        except BaseException:  # interrupted
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     figures = figures_of(_chosen(runs, journal), traits, oracles)
     figures["policies.runs_missing"] = Spread(len(journal.missing), None, None, len(runs)).figure("runs")
     _write(out, figures)
     return figures
+
+
+def shares(cores: Iterable[int], count: int) -> list[set[int]]:
+    """Cores dealt out in so many equal shares, neighbours together.
+
+    Raises:
+        ValueError: there are fewer cores than shares.
+    """
+    ranked = sorted(cores)
+    size = len(ranked) // count
+    if size == 0:
+        raise ValueError(f"{count} runs at once on {len(ranked)} cores: each needs one of its own")
+    return [set(ranked[place * size : (place + 1) * size]) for place in range(count)]
 
 
 def predict_again(wanted: Wanted, journal: Journal, profiles: Path) -> int:
@@ -148,6 +185,8 @@ def _attempt(run: Run, profile: str, recordings: Path | None) -> tuple[Record | 
     """The run, a second time if the first fails; else why it is missing."""
     why = ""
     for _ in range(ATTEMPTS):
+        if stopped.is_set():
+            break
         with tempfile.TemporaryDirectory(prefix="powerccl-policies-") as folder:
             try:
                 return perform(run, profile, Path(folder), recordings), ""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -335,6 +337,29 @@ class TestSweep:
         assert self.go(tmp_path, resume=True)[0] == found
         assert made == [("ddp", "auto")]
         assert found["policies.t4x8.ddp.auto.energy_saved_pct"]["value"] == 10.0
+
+    def test_side_by_side_each_run_has_cores_of_its_own(self, tmp_path, monkeypatch):
+        together, seen = threading.Barrier(2, timeout=20), []
+
+        def perform(run, profile, folder, recordings=None):
+            seen.append(os.sched_getaffinity(0))
+            if len(os.sched_getaffinity(0)) < len(everything):
+                together.wait()  # two at a time, or this never ends
+            return record(run.policy, case=run.case, joules=10.0)
+
+        everything = os.sched_getaffinity(0)
+        if len(everything) < 2:
+            pytest.skip("one core")
+        monkeypatch.setattr(sweep, "perform", perform)
+        wanted = sweep.Wanted(["t4x8"], ["ddp", "tp"], ["auto"], [])
+        journal = sweep.Journal(tmp_path / "out.runs.jsonl")
+        journal.start()
+        found = sweep.sweep(wanted, tmp_path / "out.json", journal, tmp_path, {}, 2)
+        assert len(seen) == 4 and {frozenset(each) for each in seen} == set(map(frozenset, sweep.shares(everything, 2)))
+        assert found["policies.t4x8.tp.auto.energy_saved_pct"]["value"] == 0.0
+        assert os.sched_getaffinity(0) == everything
+        with pytest.raises(ValueError, match="9999 runs at once"):
+            sweep.sweep(wanted, tmp_path / "out.json", journal, tmp_path, {}, 9999)
 
     def test_what_was_recorded_is_predicted_from_again(self, tmp_path, performed, monkeypatch):
         _, journal = self.go(tmp_path)
