@@ -93,7 +93,7 @@ def main() -> None:
     steps += ["policies"] if policies else []
     kept = {
         "figures": found | policies,
-        "command": f"scripts/eight-gpus {gpus} OUT; steps that ended: {' '.join(steps)}",
+        "command": f"scripts/eight-gpus {gpus} OUT; steps with results: {' '.join(steps)}",
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit,
         "machine": f"{gpus} x {gpu}",

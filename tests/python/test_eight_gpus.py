@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/eight-gpus keeps, of steps that ended, were cut off, or did not run."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bench.analysis import eight_gpus  # noqa: E402
+
+
+def point(pattern: str, size_bytes: int, watts: float | None) -> dict[str, object]:
+    found: dict[str, object] = {"type": "point", "pattern": pattern, "size_bytes": size_bytes, "iterations": 20}
+    found |= {"time_us": 12.5, "time_low_us": 12.0, "time_high_us": 13.0, "busbw_gbs": 3.25}
+    return found | {"watts_per_gpu": watts, "joules_per_gpu": watts and watts * 12.5e-6}
+
+
+def made(out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setattr(sys, "argv", ["eight_gpus", str(out), "8", "abc1234"])
+    eight_gpus.main()
+    found: dict[str, object] = json.loads((out / "eight-gpus.json").read_text())
+    return found
+
+
+def test_sizes_are_named_as_figures_name_them() -> None:
+    assert [eight_gpus.size_name(size) for size in (4, 4096, 1 << 20, 512 << 20)] == ["4B", "4KiB", "1MiB", "512MiB"]
+
+
+def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [json.dumps({"type": "header", "gpu": "NVIDIA H200"})]
+    lines += [json.dumps(point("all_reduce", 4096, 150.0)), json.dumps(point("gather", 1 << 20, None))]
+    (tmp_path / "patterns.jsonl").write_text("\n".join(lines) + '\n{"type": "point", "patt')
+    kept = made(tmp_path, monkeypatch)
+    figures = kept["figures"]
+    assert isinstance(figures, dict)
+    assert figures["bench.all_reduce.4KiB.time_us"] == {
+        "value": 12.5,
+        "unit": "us",
+        "low": 12.0,
+        "high": 13.0,
+        "n": 20,
+    }
+    assert figures["bench.all_reduce.4KiB.watts_per_gpu"]["value"] == 150.0
+    assert "bench.gather.1MiB.watts_per_gpu" not in figures  # not measured is not zero
+    assert kept["machine"] == "8 x NVIDIA H200"
+    assert kept["command"] == "scripts/eight-gpus 8 OUT; steps with results: patterns"
+
+
+def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, outcome in (("a", {"policy": "job", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "summary.json").write_text(json.dumps({"policy_outcome": outcome}))
+    kept = made(tmp_path, monkeypatch)
+    assert kept["figures"] == {
+        "policy.job.iteration_ms": {"value": 250.0, "unit": "ms", "low": None, "high": None, "n": 40}
+    }
+
+
+def test_nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made(tmp_path, monkeypatch)["figures"] == {}
