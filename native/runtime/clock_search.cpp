@@ -44,7 +44,8 @@ void ClockSearch::begin(const Terms& terms, uint64_t from) {
   if (terms.first_mhz != 0 && terms_.most_mhz > kAbove * terms.first_mhz) {
     terms_.most_mhz = static_cast<uint32_t>(kAbove * terms.first_mhz);
   }
-  next(terms.first_mhz != 0 ? terms.first_mhz : 0.5 * (terms.most_mhz + terms.least_mhz));
+  const double unknown = 0.5 * (terms.most_mhz + terms.least_mhz);
+  next(terms.guess_mhz != 0 ? terms.guess_mhz : terms.first_mhz != 0 ? terms.first_mhz : unknown);
 }
 
 uint32_t ClockSearch::clock(uint64_t iteration) const {
@@ -97,7 +98,7 @@ void ClockSearch::judge(double computing) {
   const double off = slowdown - wish, spare = terms_.most - slowdown;
   if (blocks_ < kRepeats && off * off < chance_squared) return;  // not clear
   ++tried_;
-  const bool sure = spare > 0 && spare * spare >= chance_squared;
+  const bool sure = spare > 0 && spare * spare >= kSure * kSure * chance_squared;
   if (slowdown <= wish && sure) {
     best_mhz_ = candidate_mhz_;
   } else {

@@ -15,6 +15,7 @@ class ClockSearch {
     uint32_t most_mhz = 0, least_mhz = 0;  // tried are clocks between them
     uint32_t step_mhz = 15;
     double first_mhz = 0;     // where computation was seen to run by itself; 0: not known
+    uint32_t guess_mhz = 0;   // what was found for the same GPUs before; 0: nothing
     double slowdown = 0.005;  // that the clock may cost, as a fraction
     double most = 0.01;       // that it may cost at worst, as far as can be told
     // Iterations that are compared with, which nothing is to be managed in; so many that windows have to settle, at the
@@ -52,6 +53,9 @@ class ClockSearch {
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
   static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
+  // Deviations by which a clock must be within the budget. What that leaves of it is found out later, from more
+  // iterations.
+  static constexpr double kSure = 2;
   // Jobs whose iterations differ take more of them to compare with: up to so many times as many, while the mean is not
   // known to this part of the wish.
   static constexpr uint32_t kMostReferences = 4;

@@ -94,6 +94,7 @@ class Conductor {
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
+  static constexpr double kUnfelt = 0.025;       // of a clock
   static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
@@ -175,9 +176,10 @@ class Conductor {
   double sampled_mhz_ = 0;
   double unstretched_ns_ = 0;  // how long iterations took before slack was taken up
   uint32_t samples_ = 0;
-  uint32_t unsettled_ = 0;  // kernels begun while no iteration is known
-  uint32_t usual_mhz_ = 0;  // outside of windows, in the last iteration
-  uint32_t asked_mhz_ = 0;  // what was carried out last
+  uint32_t unsettled_ = 0;       // kernels begun while no iteration is known
+  uint32_t usual_mhz_ = 0;       // outside of windows, in the last iteration
+  uint32_t asked_mhz_ = 0;       // what was carried out last
+  uint32_t last_found_mhz_ = 0;  // before the job changed
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
   double least_call_ns_ = 0;

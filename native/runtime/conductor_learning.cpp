@@ -66,6 +66,7 @@ void Conductor::restart() {
   generation_ = timetable_.generation();
   margins_ = {};
   trial_ = {};
+  if (search_.done() && search_.found_mhz() != 0) last_found_mhz_ = search_.found_mhz();
   search_ = {};
   windows_ = {};
   for (auto& of_parity : deeds_)
@@ -97,6 +98,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
     terms.first_mhz = sampled_mhz_;
+    terms.guess_mhz = last_found_mhz_;
     terms.slowdown = kPartOfBudget * terms_.budget;
     terms.most = terms_.budget;
     terms.reference = iterations_of(kReferenceNs, 6);
@@ -159,8 +161,12 @@ void Conductor::use_what_is_left() {
   if (!told()) return;
   const Trial::Interval found = trial_.slowdown();
   const double likely = found.estimate + (found.high - found.estimate) / Trial::kSigmas;
-  const double left = kPartOfBudget * terms_.budget - likely;
-  if (left > 0 && computing() > 0.02 && search_.lower(left / computing())) put_on_trial(learnt_);
+  const double left = kPartOfBudget * terms_.budget - likely, share = computing();
+  if (left <= 0 || share <= 0.02) return;
+  // Where a clock costs nothing at all, computation may not even feel it, and a small part lower need not cost either.
+  double part = left / share;
+  if (found.estimate <= 0 && part < kUnfelt) part = kUnfelt;
+  if (search_.lower(part)) put_on_trial(learnt_);
 }
 
 void Conductor::give_way() {

@@ -135,6 +135,20 @@ TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
   EXPECT_EQ(search.found_mhz(), found - 15);
 }
 
+TEST(ClockSearch, BeginsWithWhatWasFoundBefore) {
+  ClockSearch::Terms terms = kTerms;
+  terms.guess_mhz = find({1090, 0.6, 0}, terms).mhz;
+  ASSERT_NE(terms.guess_mhz, 0u);
+  ClockSearch search;
+  search.begin(terms, 0);
+  EXPECT_EQ(search.clock(terms.reference), terms.guess_mhz);
+  terms.first_mhz = 1300;  // it says more than where computation seems to run by itself
+  search.begin(terms, 0);
+  EXPECT_EQ(search.clock(terms.reference), terms.guess_mhz);
+  EXPECT_EQ(find({1090, 0.6, 0}, terms).mhz, terms.guess_mhz);
+  EXPECT_NEAR(find({900, 0.6, 0}, terms).mhz, find({900, 0.6, 0}, kTerms).mhz, 30);  // a guess, no more
+}
+
 TEST(ClockSearch, ReferenceIterationsAreLeftAlone) {
   ClockSearch search;
   ClockSearch::Terms terms = kTerms;
