@@ -266,7 +266,9 @@ def test_clocks_asked_for_take_auto_where_the_machine_is_known(monkeypatch: pyte
     request = Request(command=["x"], policy="", set_clocks=True)
     _, planned, table, _ = plan(request, {}, said.append)
     assert (planned, said) == ("auto", [])
-    assert "\nswitch_call_us 334\nswitch_transition_us 1000\n" in table
+    switch = load_profile("t4x8").clock_switch
+    assert switch is not None
+    assert f"\nswitch_call_us {switch.call_us:.0f}\nswitch_transition_us 1000\n" in table
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
     assert plan(request, {}, said.append)[1] == "observe"
     assert said == ["no NVIDIA driver here: nothing for policy auto to manage, recording only"]
