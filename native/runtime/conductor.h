@@ -94,7 +94,6 @@ class Conductor {
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
-  static constexpr double kUnfelt = 0.025;       // of a clock
   static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;

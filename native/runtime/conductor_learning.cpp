@@ -161,12 +161,11 @@ void Conductor::use_what_is_left() {
   if (!told()) return;
   const Trial::Interval found = trial_.slowdown();
   const double likely = found.estimate + (found.high - found.estimate) / Trial::kSigmas;
-  const double left = kPartOfBudget * terms_.budget - likely, share = computing();
-  if (left <= 0 || share <= 0.02) return;
-  // Where a clock costs nothing at all, computation may not even feel it, and a small part lower need not cost either.
-  double part = left / share;
-  if (found.estimate <= 0 && part < kUnfelt) part = kUnfelt;
-  if (search_.lower(part)) put_on_trial(learnt_);
+  // Where it costs nothing at all, computation may not even feel the clock: a step may be tried that would need all of
+  // it.
+  const double target = found.estimate <= 0 ? terms_.budget : kPartOfBudget * terms_.budget;
+  const double left = target - likely, share = computing();
+  if (left > 0 && share > 0.02 && search_.lower(left / share)) put_on_trial(learnt_);
 }
 
 void Conductor::give_way() {
