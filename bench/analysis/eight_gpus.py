@@ -57,17 +57,18 @@ def pattern_figures(path: Path) -> dict[str, Figure]:
 
 
 def policy_figures(out: Path) -> dict[str, Figure]:
-    """policy.<policy>.{step_ms, windows, covered_ms, iteration_ms}: what each would have done; nothing was set."""
+    """policy.<policy>.{iterations, iteration_ms, covered_ms, too_short_ms}: what each found; nothing was set."""
     found: dict[str, Figure] = {}
     for folder in sorted(out.glob(f"runs/*/{SUMMARY_FILE}")):
         outcome = json.loads(folder.read_text()).get("policy_outcome") or {}
         if "policy" not in outcome:
             continue
-        stem = f"policy.{outcome['policy']}"
+        stem, iterations = f"policy.{outcome['policy']}", outcome.get("iterations", 0)
+        found[f"{stem}.iterations"] = {"value": iterations, "unit": "", "low": None, "high": None, "n": 1}
         for name, unit, factor in (("iteration_s", "ms", 1e3), ("covered_s", "ms", 1e3), ("too_short_s", "ms", 1e3)):
-            if outcome.get(name) is not None:
+            if iterations and outcome.get(name) is not None:
                 value = round(outcome[name] * factor, 3)
-                one = {"value": value, "unit": unit, "low": None, "high": None, "n": outcome.get("iterations", 1)}
+                one = {"value": value, "unit": unit, "low": None, "high": None, "n": iterations}
                 found[f"{stem}.{name.removesuffix('_s')}_ms"] = one
     return found
 

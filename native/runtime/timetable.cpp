@@ -96,8 +96,11 @@ bool Timetable::settle() {
   }
   // Nothing repeats exactly: after enough of it the shortest of what repeats best.
   const uint64_t from = first_of(base), available = latest_ - from;
-  // Where calls differ in kind they tell the iteration themselves, and times are seldom needed.
-  const uint64_t iterations = base < kFewKinds ? 48 : 16;
+  // Where many calls differ in kind they tell the iteration themselves, and times are seldom needed; and what takes so
+  // long is no burst inside of an iteration.
+  const uint64_t began_ns = runs_[from % kRuns].start_ns;
+  const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
+  const uint64_t iterations = base >= kFewKinds || takes_long ? 16 : 48;
   const bool enough = available >= iterations * uint64_t{base} || available >= kRuns / 4;
   for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
     const uint32_t lag = multiple * base;

@@ -93,6 +93,7 @@ class Timetable {
   static constexpr double kRegular = 0.1;  // share by which intervals may differ from iteration to iteration
   static constexpr double kAsRegular = 3, kHardlyLess = 2;
   static constexpr uint32_t kFewKinds = 8;
+  static constexpr double kLongNs = 5e9;
 
   Run* find(uint64_t call);
   double irregularity(uint64_t from, uint64_t to, uint32_t lag) const;

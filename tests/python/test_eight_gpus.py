@@ -56,9 +56,35 @@ def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "runs" / name / "summary.json").write_text(json.dumps({"policy_outcome": outcome}))
     kept = made(tmp_path, monkeypatch)
     assert kept["figures"] == {
-        "policy.job.iteration_ms": {"value": 250.0, "unit": "ms", "low": None, "high": None, "n": 40}
+        "policy.job.iterations": {"value": 40, "unit": "", "low": None, "high": None, "n": 1},
+        "policy.job.iteration_ms": {"value": 250.0, "unit": "ms", "low": None, "high": None, "n": 40},
     }
 
 
 def test_nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(tmp_path, monkeypatch)["figures"] == {}
+
+
+def test_the_page_of_collectives_is_of_the_results() -> None:
+    from bench.analysis import collectives_page
+
+    kept = collectives_page.read_all()
+    assert [each["machine"].split()[0] for each in kept] == ["4", "8"]
+    hint = "renew it: python3 -m bench.analysis.collectives_page"
+    assert collectives_page.PAGE.read_text() == collectives_page.page(kept), hint
+
+
+def test_what_was_not_measured_is_no_zero_on_the_page() -> None:
+    from bench.analysis import collectives_page
+
+    assert collectives_page.cell({"a.watts_per_gpu": {"value": None}}, "a.watts_per_gpu") == "–"
+    assert collectives_page.cell({}, "a.joules_per_gpu") == "–"
+    assert collectives_page.cell({"a.joules_per_gpu": {"value": 0.0805}}, "a.joules_per_gpu", 1e3) == "80.5"
+
+
+def test_a_policy_that_found_no_iteration_has_no_length_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs/a").mkdir(parents=True)
+    outcome = {"policy": "auto", "iteration_s": 0.0, "covered_s": 0.0, "iterations": 0}
+    (tmp_path / "runs/a/summary.json").write_text(json.dumps({"policy_outcome": outcome}))
+    figures = made(tmp_path, monkeypatch)["figures"]
+    assert figures == {"policy.auto.iterations": {"value": 0, "unit": "", "low": None, "high": None, "n": 1}}

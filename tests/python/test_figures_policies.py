@@ -232,13 +232,13 @@ class TestProfiles:
 class TestRuns:
     def test_counts(self):
         alike, drawn, changing = Traits(), Traits(varies=True), Traits((0.0, 0.5))
-        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 170
-        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 70
-        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 170  # as warm as what is compared
-        assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 170
+        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 350
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 100
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 350  # as warm as what is compared
+        assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 350
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
-        assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 100
-        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 400
+        assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 150
+        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 800
 
     def test_order_and_models(self):
         wanted = sweep.Wanted(["t4x8", "h200x4"], ["ddp", "moe"], ["auto", "phase"], ["gpt2"])
