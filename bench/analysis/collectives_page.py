@@ -24,10 +24,11 @@ CELLS = (("time_us", 1.0), ("busbw_gbs", 1.0), ("watts_per_gpu", 1.0), ("joules_
 OVERHEAD = ("selected", "all")
 HEAD = """# Nine patterns over NVLink, with power
 
-`scripts/eight-gpus GPUS OUT` measured this on lent H200s, clocks untouched, NVLink multicast off; `python3 -m bench.analysis.collectives_page`
-wrote the page. Every size from 4 KiB to 512 MiB by twos is in the files named; its training step is in
-[the scaling study](../guides/scaling-study.md). us: of an operation, back to back. GB/s: bus bandwidth as NCCL's tests define it. W: of a GPU
-while it runs. mJ: of a GPU and operation; a dash where the counter did not change often enough to tell.
+`scripts/eight-gpus GPUS OUT` measured this on lent H200s, clocks untouched, NVLink multicast off; `python3 -m
+bench.analysis.collectives_page` wrote the page. Every size from 4 KiB to 512 MiB by twos is in the files named; its
+training step is in [the scaling study](../guides/scaling-study.md). us: of an operation, back to back. GB/s: bus
+bandwidth as NCCL's tests define it. W: of a GPU while it runs. mJ: of a GPU and operation; a dash where the counter
+did not change often enough to tell.
 """
 
 
@@ -64,8 +65,8 @@ def page(kept: list[dict[str, Any]]) -> str:
             cells.append(str(figures[f"{stem}.none.time_us"]["n"]))
         rows.append(f"| {size.replace('KiB', ' KiB').replace('MiB', ' MiB')} | {' | '.join(cells)} |")
     parts.append(
-        "## What the plugin costs there\n\nMedian over rounds of the difference to the same round without a plugin; what the columns are and"
-        " where rounds were more: [plugin-cost](../concepts/plugin-cost.md).\n\n" + "\n".join(rows) + "\n"
+        "## What the plugin costs there\n\nMedian over rounds of the difference to the same round without a plugin; what the"
+        " columns are, and more rounds: [plugin-cost](../concepts/plugin-cost.md).\n\n" + "\n".join(rows) + "\n"
     )
     return "\n".join(parts)
 
