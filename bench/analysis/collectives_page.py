@@ -65,7 +65,8 @@ def page(kept: list[dict[str, Any]]) -> str:
             cells.append(str(figures[f"{stem}.none.time_us"]["n"]))
         rows.append(f"| {size.replace('KiB', ' KiB').replace('MiB', ' MiB')} | {' | '.join(cells)} |")
     parts.append(
-        "## What the plugin costs there\n\nMedian over rounds of the difference to the same round without a plugin; what the"
+        "## What the plugin costs there\n\n"
+        "Median over rounds of the difference to the same round without a plugin; what the"
         " columns are, and more rounds: [plugin-cost](../concepts/plugin-cost.md).\n\n" + "\n".join(rows) + "\n"
     )
     return "\n".join(parts)
