@@ -33,7 +33,9 @@ PERCALL_COUNTS = (30, 50)  # it learns nothing, and may take twice the time; a c
 # Iterations that are half as long: what learns and what warms takes its time in seconds.
 SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
-CHANGING_COUNT = 800
+CHANGING_COUNT = 1200
+# Iterations that differ by themselves by more than the budget: it takes minutes until a comparison says anything.
+DRAWN_WARM_UP = 900
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
@@ -87,6 +89,8 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
             warm_up, iterations = PERCALL_COUNTS
         if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
             iterations = counts[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
+    if traits.varies:
+        warm_up = DRAWN_WARM_UP
     if quick:
         warm_up, iterations = QUICK_COUNTS
     return Run(platform, case, policy, repeat, warm_up, iterations)

@@ -105,6 +105,8 @@ def sweep(
     """
     traits, runs = wanted.traits(), wanted.runs()
     left = [run for run in runs if run.key not in journal.records]
+    if at_once > 1:
+        left.sort(key=_work, reverse=True)  # the longest first, or all would wait for one of them in the end
     platform_profiles = {name: profile_of(name, profiles) for name in dict.fromkeys(run.platform for run in left)}
     all_work, work_done, began_s = sum(map(_work, left)), 0, time.monotonic()
     cores: queue.SimpleQueue[set[int]] = queue.SimpleQueue()

@@ -34,13 +34,37 @@ double ClockSearch::Sum::error_squared() const {
   return spread > 0 ? spread / (part.count - 1) : 0;
 }
 
+void ClockSearch::Seen::begin(uint32_t group) {
+  whole = steady = {};
+  whole.group = steady.group = group;
+}
+
+void ClockSearch::Seen::add(uint64_t duration_ns, double steady_ns) {
+  whole.add(static_cast<double>(duration_ns));
+  if (steady_ns > 0) steady.add(steady_ns);
+}
+
+ClockSearch::Estimate ClockSearch::compare(const Sum& with, const Sum& reference, double weight) {
+  const double usual = reference.mean(), factor = weight * weight / (usual * usual);
+  return {weight * (with.mean() / usual - 1), factor * with.error_squared(), factor * reference.error_squared()};
+}
+
+ClockSearch::Estimate ClockSearch::estimate() const {
+  const Estimate whole = compare(with_.whole, reference_.whole, 1);
+  if (terms_.weight <= 0 || with_.steady.count < 2 || reference_.steady.count < 2) return whole;
+  Estimate steady = compare(with_.steady, reference_.steady, terms_.weight);
+  const double unlike = kUnlike * steady.slowdown;
+  steady.chance += unlike * unlike;
+  return steady.chance + steady.reference_chance < whole.chance + whole.reference_chance ? steady : whole;
+}
+
 void ClockSearch::begin(const Terms& terms, uint64_t from) {
   *this = ClockSearch();
   terms_ = terms;
   from_ = from;
   slow_mhz_ = terms.least_mhz > terms.step_mhz ? terms.least_mhz - terms.step_mhz : 0;
   best_mhz_ = 0;
-  reference_.group = counted();
+  reference_.begin(counted());
   if (terms.first_mhz != 0 && terms_.most_mhz > kAbove * terms.first_mhz) {
     terms_.most_mhz = static_cast<uint32_t>(kAbove * terms.first_mhz);
   }
@@ -54,46 +78,47 @@ uint32_t ClockSearch::clock(uint64_t iteration) const {
   return before || reference(iteration) ? 0 : candidate_mhz_;
 }
 
-void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double computing) {
+void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double computing, double steady_ns) {
   if (done_ || iteration < from_) return;
-  const double duration = static_cast<double>(duration_ns);
   const uint64_t since = iteration - from_;
   if (since < terms_.reference) {
-    reference_.add(duration);
+    reference_.add(duration_ns, steady_ns);
     if (since + kAhead == terms_.reference) extend_reference();
     return;
   }
   if (since < terms_.reference + terms_.between) return;
   const uint64_t place = (since - terms_.reference - terms_.between) % terms_.block;
   if (place == 0) {
-    with_ = {};
-    with_.group = counted();
+    with_.begin(counted());
     given_up_ = false;
   }
   if (given_up_) return;
-  if (3 * place >= terms_.block) with_.add(duration);
-  const bool hopeless =
-      with_.count == 2 && reference_.count > 1 && with_.mean() > (1 + kFarTooSlow) * reference_.mean();
+  if (3 * place >= terms_.block) with_.add(duration_ns, steady_ns);
+  const bool hopeless = with_.whole.count == 2 && reference_.whole.count > 1 && estimate().slowdown > kFarTooSlow;
   if (!hopeless && place + 1 < terms_.block) return;
   judge(computing);
   given_up_ = !done_ && place + 1 < terms_.block;
 }
 
 void ClockSearch::extend_reference() {
-  const double error = kWellKnown * terms_.slowdown * reference_.mean();
-  if (references_ >= kMostReferences || reference_.error_squared() <= error * error) return;
+  const double error = kWellKnown * terms_.slowdown;
+  const Sum &whole = reference_.whole, &steady = reference_.steady;
+  const bool steady_known =
+      terms_.weight > 0 && steady.count > 1 && compare(steady, steady, terms_.weight).reference_chance <= error * error;
+  if (references_ >= kMostReferences || steady_known) return;
+  if (compare(whole, whole, 1).reference_chance <= error * error) return;
   terms_.reference += terms_.reference / references_;
   ++references_;
 }
 
 void ClockSearch::judge(double computing) {
-  if (with_.count < 2 || reference_.count < 2) return;
-  const double usual = reference_.mean(), error_squared = reference_.error_squared();
-  slowdowns_ += with_.mean() / usual - 1;
-  chances_ += with_.error_squared() / (usual * usual);
+  if (with_.whole.count < 2 || reference_.whole.count < 2) return;
+  const Estimate found = estimate();
+  slowdowns_ += found.slowdown;
+  chances_ += found.chance;
   ++blocks_;
   const double slowdown = slowdowns_ / blocks_;
-  const double chance_squared = chances_ / blocks_ / blocks_ + error_squared / (usual * usual);
+  const double chance_squared = chances_ / blocks_ / blocks_ + found.reference_chance;
   const double wish = terms_.slowdown;
   const double off = slowdown - wish, spare = terms_.most - slowdown;
   if (blocks_ < kRepeats && off * off < chance_squared) return;  // not clear
@@ -151,10 +176,11 @@ void ClockSearch::raise(double part) {
   best_mhz_ = best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher;
 }
 
-bool ClockSearch::lower(double part) {
+bool ClockSearch::lower(double part, bool one_step) {
   if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
   if (part > kMostLower) part = kMostLower;
-  const uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
+  uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
+  if (steps == 0 && one_step) steps = 1;
   const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
   if (steps == 0 || best_mhz_ < least + steps * terms_.step_mhz) return false;
   lowered_from_mhz_ = best_mhz_;

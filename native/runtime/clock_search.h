@@ -22,6 +22,7 @@ class ClockSearch {
     // default clock; and those at each clock that is tried, the first third of which is not counted: boost and power
     // limits average over a second or so.
     uint32_t reference = 12, between = 0, block = 9;
+    double weight = 0;  // of the steady part: its slowdown times this is that of an iteration
   };
   // Starts with the iteration `from`.
   void begin(const Terms& terms, uint64_t from);
@@ -36,7 +37,8 @@ class ClockSearch {
   // The same of those before any clock was tried.
   bool first_reference(uint64_t iteration) const { return iteration >= from_ && iteration - from_ < terms_.reference; }
   // How long it took. `computing`: the share of an iteration that slows down as the clock falls, as far as is known.
-  void iteration(uint64_t iteration, uint64_t duration_ns, double computing);
+  // `steady_ns`: how long the part of it took that is the same in each; 0: not known.
+  void iteration(uint64_t iteration, uint64_t duration_ns, double computing, double steady_ns = 0);
 
   bool done() const { return done_; }
   uint32_t found_mhz() const { return best_mhz_; }  // 0: none but the default
@@ -44,9 +46,10 @@ class ClockSearch {
   // The clock found turned out to cost too much: back to the one that it was lowered from, or one higher by `part` of
   // it, a step at least; the default where that is near.
   void raise(double part);
-  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
-  // than a step, or lower was too much before.
-  bool lower(double part);
+  static constexpr double kMostLower = 0.04;  // of the clock, at a time
+  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock, or one step
+  // if `one_step` even where that is more. False: less than a step, or lower was too much before.
+  bool lower(double part, bool one_step = false);
 
  private:
   static constexpr uint32_t kMostTries = 8;
@@ -62,7 +65,9 @@ class ClockSearch {
   static constexpr double kWellKnown = 0.4;
   static constexpr uint32_t kAhead = 3;  // iterations before the last one that this is decided in
   static constexpr double kDown = 0.88;
-  static constexpr double kMostLower = 0.04, kMostHigher = 0.05;  // at a time, once a clock is found
+  static constexpr double kUnlike =
+      0.25;  // by which the rest of an iteration may follow a clock more or less than its steady part
+  static constexpr double kMostHigher = 0.05;
   static constexpr double kAbove = 1.15;  // where computation runs by itself: nothing is to be had above that
 
   // Of iterations, without the longest of each so many: what disturbs a job only ever makes it longer. Left out are as
@@ -86,6 +91,20 @@ class ClockSearch {
   };
   uint32_t counted() const { return terms_.block - (terms_.block + 2) / 3; }
 
+  // Iterations at one clock: how long they took, and how long their steady parts did.
+  struct Seen {
+    Sum whole, steady;
+    void begin(uint32_t group);
+    void add(uint64_t duration_ns, double steady_ns);
+  };
+  // What a clock costs, from whichever of the two tells it better.
+  struct Estimate {
+    double slowdown = 0;
+    double chance = 0, reference_chance = 0;  // of the mean, squared: of this clock's iterations and of the others
+  };
+  Estimate estimate() const;
+  static Estimate compare(const Sum& with, const Sum& reference, double weight);
+
   void extend_reference();
   void judge(double computing);
   void next(double wish_mhz);
@@ -100,7 +119,7 @@ class ClockSearch {
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block
   bool lowest_ = false;    // lower was tried, and was too much
-  Sum reference_, with_;
+  Seen reference_, with_;
   double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
   uint32_t references_ = 1;
   uint32_t blocks_ = 0;

@@ -14,6 +14,7 @@
 #include "runtime/clock_search.h"
 #include "runtime/joint.h"
 #include "runtime/slack.h"
+#include "runtime/steady_part.h"
 #include "runtime/timetable.h"
 #include "runtime/trial.h"
 #include "runtime/windows.h"
@@ -80,9 +81,9 @@ class Conductor {
 
  private:
   static constexpr uint64_t kReference = 3;  // iterations before the first window
-  // One block of so many is left alone to compare with: at first, once nothing seems to be slower, and once that is
-  // sure.
-  static constexpr uint32_t kFirst = 8, kRarely = 24, kVeryRarely = 64;
+  // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
+  // nothing seems to be slower, and once that is sure.
+  static constexpr uint32_t kSoon = 3, kFirst = 8, kRarely = 24, kVeryRarely = 64;
   static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
@@ -93,9 +94,11 @@ class Conductor {
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
-  static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
-  static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
+  static constexpr double kPartOfBudget = 0.6;    // that the clock outside of windows may take
+  static constexpr uint32_t kTold = 16;           // iterations of a trial that tell what a clock costs
+  static constexpr double kProbably = 1.5;        // deviations
+  static constexpr double kNextToNothing = 0.25;  // of the budget
+  static constexpr double kPatienceNs = 500000;   // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
@@ -153,6 +156,7 @@ class Conductor {
   Trial trial_;
   Trial::Interval given_up_{};  // the slowdown because of which it gave way last
   ClockSearch search_;
+  SteadyPart steady_part_;
   Slack slack_;
   Deed deeds_[2][Windows::kMost];
   // Iterations, counted as the timetable counts them.

@@ -68,6 +68,7 @@ void Conductor::restart() {
   trial_ = {};
   if (search_.done() && search_.found_mhz() != 0) last_found_mhz_ = search_.found_mhz();
   search_ = {};
+  steady_part_ = {};
   windows_ = {};
   for (auto& of_parity : deeds_)
     for (Deed& each : of_parity) each = {};
@@ -104,11 +105,13 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     terms.reference = iterations_of(kReferenceNs, 6);
     terms.between = terms_.windows ? kBetween : 0;
     terms.block = iterations_of(kTryNs, 6);
+    steady_part_.choose(timetable_);
+    terms.weight = steady_part_.weight();
     search_.begin(terms, iteration + 1);
     return;
   }
   if (search_.done() || control(iteration)) return;
-  search_.iteration(iteration, duration_ns, computing());
+  search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
   if (search_.done()) put_on_trial(iteration + 1);
 }
 
@@ -125,7 +128,9 @@ void Conductor::weigh() {
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
   if (verdict == Trial::Verdict::kHarmless) {
     compared_ = false;
-    const uint64_t later = managed_since_ + (kRarely - 1) * uint64_t{steady_};
+    // What was compared with until now may be too little to use what is left of the budget.
+    const uint32_t rarely = search_.found_mhz() != 0 && trial_.count(false) < kTold ? kFirst : kRarely;
+    const uint64_t later = managed_since_ + (rarely - 1) * uint64_t{steady_};
     if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
     use_what_is_left();
   }
@@ -134,7 +139,11 @@ void Conductor::weigh() {
     compared_ = true;
     managed_since_ = compare_from_ + steady_;
     const bool harmless = verdict == Trial::Verdict::kHarmless;
-    const uint32_t blocks = !harmless ? kFirst : trial_.count(false) < 2 * steady_ ? kRarely : kVeryRarely;
+    const bool soon = !harmless && trial_.count(false) < Trial::kMost && trial_.unclear(terms_.budget);
+    const uint32_t blocks = soon                                ? kSoon
+                            : !harmless                         ? kFirst
+                            : trial_.count(false) < 2 * steady_ ? kRarely
+                                                                : kVeryRarely;
     compare_from_ = managed_since_ + (blocks - 1) * uint64_t{steady_};
   }
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
@@ -152,7 +161,7 @@ bool Conductor::told() const {
 bool Conductor::probably_too_slow() const {
   if (!told()) return false;
   const Trial::Interval found = trial_.slowdown();
-  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
+  return found.estimate - kProbably * (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
 }
 
 // A clock was found from a few seconds of iterations. A trial that has seen more of them may know that it leaves some
@@ -164,8 +173,11 @@ void Conductor::use_what_is_left() {
   // Where it costs nothing at all, computation may not even feel the clock: a step may be tried that would need all of
   // it.
   const double target = found.estimate <= 0 ? terms_.budget : kPartOfBudget * terms_.budget;
-  const double left = target - likely, share = computing();
-  if (left > 0 && share > 0.02 && search_.lower(left / share)) put_on_trial(learnt_);
+  const double share = computing(), left = target - likely;
+  if (left <= 0 || share <= 0.02) return;
+  // It has cost nothing for sure: far down. It may have cost next to nothing: a step, however little that leaves.
+  const double part = likely <= 0 && left < ClockSearch::kMostLower * share ? ClockSearch::kMostLower : left / share;
+  if (search_.lower(part, likely < kNextToNothing * terms_.budget)) put_on_trial(learnt_);
 }
 
 void Conductor::give_way() {
@@ -229,6 +241,7 @@ void Conductor::catch_up(uint64_t now_ns) {
     const Mode then = mode(learnt_);
     const bool touched = windowed || (!then.control && (then.mhz != 0 || stretched_at_all()));
     timetable_.learn(learnt_, !touched);
+    if (terms_.search && !touched && !search_.begun()) steady_part_.learn(timetable_, learnt_);
     if (first_ns_ == 0) first_ns_ = start_ns;
     if (begun_ns_ == 0) begun_ns_ = start_ns;
     if (start_ns != 0) {

@@ -10,8 +10,11 @@ namespace powerccl {
 // kind does (a checkpoint, an evaluation) is left out. Not for several threads at once.
 class Trial {
  public:
-  static constexpr uint32_t kFewest = 4;   // iterations of each kind before anything is said
-  static constexpr uint32_t kMost = 64;    // after so many of each kind the best guess has to do
+  static constexpr uint32_t kFewest = 4;  // iterations of each kind before anything is said
+  // After so many of each kind the best guess has to do, unless it is known to no better than this part of the budget;
+  // then after so many.
+  static constexpr uint32_t kMost = 64, kMostOfAll = 1024;
+  static constexpr double kKnown = 0.5;
   static constexpr double kOutlier = 1.5;  // times the mean of its kind
   static constexpr double kSigmas = 2.5;   // looking often finds more by chance than looking once: 99 % of the time
 
@@ -27,6 +30,12 @@ class Trial {
   Interval slowdown() const;  // only after kFewest of each kind
   // `budget`: the slowdown that may be, as a fraction.
   Verdict verdict(double budget) const;
+  // Whether the slowdown is known too badly to go by the best guess: iterations differ by themselves.
+  bool unclear(double budget) const {
+    if (of_[0].count < kFewest || of_[1].count < kFewest) return false;
+    const Interval found = slowdown();
+    return found.high - found.estimate > kKnown * kSigmas * budget;
+  }
   uint32_t count(bool managed) const { return of_[managed ? 1 : 0].count; }
 
  private:

@@ -238,7 +238,8 @@ class TestRuns:
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 350
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 150
-        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 800
+        assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).warm_up == 900
+        assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 1200
 
     def test_order_and_models(self):
         wanted = sweep.Wanted(["t4x8", "h200x4"], ["ddp", "moe"], ["auto", "phase"], ["gpt2"])
