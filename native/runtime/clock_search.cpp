@@ -51,6 +51,9 @@ ClockSearch::Estimate ClockSearch::compare(const Sum& with, const Sum& reference
 
 ClockSearch::Estimate ClockSearch::estimate() const {
   const Estimate whole = compare(with_.whole, reference_.whole, 1);
+  // The length of iterations says what counts. The steady part is that of one GPU, which may be one that waits for
+  // others, so it is only asked where the length says nothing.
+  if (whole.chance + whole.reference_chance <= terms_.slowdown * terms_.slowdown) return whole;
   if (terms_.weight <= 0 || with_.steady.count < 2 || reference_.steady.count < 2) return whole;
   Estimate steady = compare(with_.steady, reference_.steady, terms_.weight);
   const double unlike = kUnlike * steady.slowdown;
@@ -176,11 +179,10 @@ void ClockSearch::raise(double part) {
   best_mhz_ = best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher;
 }
 
-bool ClockSearch::lower(double part, bool one_step) {
+bool ClockSearch::lower(double part) {
   if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
   if (part > kMostLower) part = kMostLower;
-  uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
-  if (steps == 0 && one_step) steps = 1;
+  const uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
   const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
   if (steps == 0 || best_mhz_ < least + steps * terms_.step_mhz) return false;
   lowered_from_mhz_ = best_mhz_;

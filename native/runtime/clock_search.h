@@ -47,9 +47,9 @@ class ClockSearch {
   // it, a step at least; the default where that is near.
   void raise(double part);
   static constexpr double kMostLower = 0.04;  // of the clock, at a time
-  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock, or one step
-  // if `one_step` even where that is more. False: less than a step, or lower was too much before.
-  bool lower(double part, bool one_step = false);
+  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
+  // than a step, or lower was too much before.
+  bool lower(double part);
 
  private:
   static constexpr uint32_t kMostTries = 8;

@@ -94,11 +94,9 @@ class Conductor {
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.6;    // that the clock outside of windows may take
-  static constexpr uint32_t kTold = 16;           // iterations of a trial that tell what a clock costs
-  static constexpr double kProbably = 1.5;        // deviations
-  static constexpr double kNextToNothing = 0.25;  // of the budget
-  static constexpr double kPatienceNs = 500000;   // for what should have begun, beyond how well its time is known
+  static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
+  static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
+  static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do

@@ -128,8 +128,8 @@ void Conductor::weigh() {
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
   if (verdict == Trial::Verdict::kHarmless) {
     compared_ = false;
-    // What was compared with until now may be too little to use what is left of the budget.
-    const uint32_t rarely = search_.found_mhz() != 0 && trial_.count(false) < kTold ? kFirst : kRarely;
+    // Where iterations differ by themselves a first answer may be one by chance.
+    const uint32_t rarely = trial_.unclear(terms_.budget) ? kFirst : kRarely;
     const uint64_t later = managed_since_ + (rarely - 1) * uint64_t{steady_};
     if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
     use_what_is_left();
@@ -159,9 +159,9 @@ bool Conductor::told() const {
 
 // A clock can be corrected by a step, so it needs no proof as giving up something for long does.
 bool Conductor::probably_too_slow() const {
-  if (!told()) return false;
+  if (!told() || trial_.unclear(terms_.budget)) return false;
   const Trial::Interval found = trial_.slowdown();
-  return found.estimate - kProbably * (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
+  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
 }
 
 // A clock was found from a few seconds of iterations. A trial that has seen more of them may know that it leaves some
@@ -175,9 +175,9 @@ void Conductor::use_what_is_left() {
   const double target = found.estimate <= 0 ? terms_.budget : kPartOfBudget * terms_.budget;
   const double share = computing(), left = target - likely;
   if (left <= 0 || share <= 0.02) return;
-  // It has cost nothing for sure: far down. It may have cost next to nothing: a step, however little that leaves.
-  const double part = likely <= 0 && left < ClockSearch::kMostLower * share ? ClockSearch::kMostLower : left / share;
-  if (search_.lower(part, likely < kNextToNothing * terms_.budget)) put_on_trial(learnt_);
+  // Where iterations differ that much every step takes long to be judged, so that small ones lead nowhere.
+  const double part = likely <= 0 && trial_.unclear(terms_.budget) ? ClockSearch::kMostLower : left / share;
+  if (search_.lower(part)) put_on_trial(learnt_);
 }
 
 void Conductor::give_way() {

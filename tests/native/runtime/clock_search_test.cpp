@@ -135,19 +135,6 @@ TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
   EXPECT_EQ(search.found_mhz(), found - 15);
 }
 
-TEST(ClockSearch, OneStepIsTriedWhereTheClockCostsNextToNothing) {
-  ClockSearch search;
-  search.begin(kTerms, 0);
-  Job job{1090, 0.6, 0};
-  for (uint64_t i = 0; !search.done(); ++i) search.iteration(i, job.iteration(search.clock(i)), 0.6);
-  const uint32_t found = search.found_mhz();
-  ASSERT_TRUE(search.lower(0.001, true));
-  EXPECT_EQ(search.found_mhz(), found - kTerms.step_mhz);
-  search.raise(0.01);
-  EXPECT_EQ(search.found_mhz(), found);
-  EXPECT_FALSE(search.lower(0.001, true));  // it was too much
-}
-
 TEST(ClockSearch, BeginsWithWhatWasFoundBefore) {
   ClockSearch::Terms terms = kTerms;
   terms.guess_mhz = find({1090, 0.6, 0}, terms).mhz;
