@@ -26,12 +26,21 @@ LEAST_WATCHED_S = 2.0
 END_S = 20.0
 WHATIF_S = 120.0
 
-# Warm-up and measured iterations: policies that learn need time until they do what they then go on doing. What they are
-# compared with has as long to warm: after 5 s a T4 takes 1 % less time than after 18 s, as much as a policy may cost.
+# Warm-up and measured iterations of what learns nothing. After 5 s a T4 takes 1 % less time than after 18 s, as much as
+# a policy may cost: what others are compared with is as warm as they are.
 SCENARIO_COUNTS = {True: (350, 150), False: (350, 100)}
-PERCALL_COUNTS = (30, 50)  # it learns nothing, and may take twice the time; a cooler GPU is in its favour
-# Iterations that are half as long: what learns and what warms takes its time in seconds.
+PERCALL_COUNTS = (30, 50)  # it may take twice the time; a cooler GPU is in its favour
+# Iterations that are half as long.
 SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
+# What learns has chosen by 12 s, and leaves 4 s alone 28 s later to compare with. It is measured behind that: from then
+# on such blocks are one in 24, in the end one in 64, and 100 iterations would hold one or none by chance.
+LEARNT_S = 48.0
+STEP_OF = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
+STEP_MS = {
+    "t4x8": dict(zip(STEP_OF, (112, 112, 117, 77, 109, 91, 97, 105, 88, 111), strict=True)),
+    "t4x8-fastlink": dict(zip(STEP_OF, (97, 50, 104, 62, 90, 80, 70, 86, 69, 82), strict=True)),
+    "h200x4": dict(zip(STEP_OF, (85, 31, 92, 53, 74, 72, 60, 76, 57, 69), strict=True)),
+}
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
 CHANGING_COUNT = 1200
 # Iterations that differ by themselves by more than the budget: it takes minutes until a comparison says anything.
@@ -89,6 +98,8 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
             warm_up, iterations = PERCALL_COUNTS
         if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
             iterations = counts[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
+        if learns:
+            warm_up = max(warm_up, round(LEARNT_S * 1000 / STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100)))
     if traits.varies:
         warm_up = DRAWN_WARM_UP
     if quick:

@@ -53,7 +53,7 @@ Trial::Verdict Trial::verdict(double budget) const {
   if (found.low > budget) return Verdict::kTooSlow;
   if (count < kMost) return Verdict::kOpen;
   if (found.estimate <= budget) return Verdict::kHarmless;
-  // Where iterations differ by themselves a guess would be one too slow in three, and each gives up something.
+  // Where iterations differ by themselves a guess is wrong one time in six, and each wrong one gives up something.
   return !unclear(budget) || count >= kMostOfAll ? Verdict::kTooSlow : Verdict::kOpen;
 }
 
