@@ -28,13 +28,13 @@ WHATIF_S = 120.0
 
 # Warm-up and measured iterations of what learns nothing. After 5 s a T4 takes 1 % less time than after 18 s, as much as
 # a policy may cost: what others are compared with is as warm as they are.
-SCENARIO_COUNTS = {True: (350, 300), False: (350, 100)}
+SCENARIO_COUNTS = {True: (350, 150), False: (350, 100)}
 PERCALL_COUNTS = (30, 50)  # it may take twice the time; a cooler GPU is in its favour
 # Iterations that are half as long.
-SHORTER = {"t4x8-fastlink": {True: (650, 450), False: (650, 170)}}
-# What learns has chosen by 12 s. Then it leaves one block of 4 s in eight alone to compare with, after minutes one in
-# 24, in the end one in 64; it is measured when it has come to the second of these, over a block or more of them.
-LEARNT_S = 200.0
+SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
+# What learns has chosen by 12 s, and leaves a block of 4 s alone to compare with, from then on one in 24 where it
+# proved harmless. It is measured behind the second of these for as long as it takes to the third and through it.
+LEARNT_S, LEARNT_FOR_S = 115.0, 96.0
 STEP_OF = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
 STEP_MS = {
     "t4x8": dict(zip(STEP_OF, (112, 112, 117, 77, 109, 91, 97, 105, 88, 111), strict=True)),
@@ -99,7 +99,9 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
         if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
             iterations = counts[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
         if learns:
-            warm_up = max(warm_up, round(LEARNT_S * 1000 / STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100)))
+            step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
+            warm_up = max(warm_up, round(LEARNT_S / step_s))
+            iterations = max(iterations, round(LEARNT_FOR_S / step_s)) if traits.same else iterations
     if traits.varies:
         warm_up = DRAWN_WARM_UP
     if quick:

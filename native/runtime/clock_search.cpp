@@ -167,7 +167,7 @@ void ClockSearch::try_clock(uint32_t mhz) {
 
 void ClockSearch::raise(double part) {
   done_ = true;
-  if (lowered_from_mhz_ > best_mhz_ && best_mhz_ != 0) {
+  if (lowered()) {
     best_mhz_ = lowered_from_mhz_;
     lowered_from_mhz_ = 0;
     lowest_ = true;

@@ -50,6 +50,8 @@ class ClockSearch {
   // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
   // than a step, or lower was too much before.
   bool lower(double part);
+  // Whether it is below one that was proven to cost little.
+  bool lowered() const { return lowered_from_mhz_ > best_mhz_ && best_mhz_ != 0; }
 
  private:
   static constexpr uint32_t kMostTries = 8;

@@ -161,7 +161,9 @@ bool Conductor::told() const {
 bool Conductor::probably_too_slow() const {
   if (!told() || trial_.unclear(terms_.budget)) return false;
   const Trial::Interval found = trial_.slowdown();
-  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > terms_.budget;
+  // A step down that took more than it was to gains little, and near the budget much is left alone to compare with.
+  const double most = search_.lowered() ? kPartOfBudget * terms_.budget : terms_.budget;
+  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > most;
 }
 
 // A clock was found from a few seconds of iterations. A trial that has seen more of them may know that it leaves some

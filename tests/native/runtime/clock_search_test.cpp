@@ -124,12 +124,15 @@ TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
   ASSERT_GT(found, 1000u);
   EXPECT_FALSE(search.lower(0.001));  // less than a step
   EXPECT_EQ(search.found_mhz(), found);
+  EXPECT_FALSE(search.lowered());
   ASSERT_TRUE(search.lower(0.03));
+  EXPECT_TRUE(search.lowered());
   EXPECT_EQ(search.found_mhz(), found - 30);
   ASSERT_TRUE(search.lower(0.5));  // never far at a time
   EXPECT_GE(search.found_mhz(), 0.95 * (found - 30));
   search.raise(0.01);
   EXPECT_EQ(search.found_mhz(), found - 30);
+  EXPECT_FALSE(search.lowered());
   EXPECT_FALSE(search.lower(0.03));  // that was too much
   search.raise(0.01);
   EXPECT_EQ(search.found_mhz(), found - 15);
