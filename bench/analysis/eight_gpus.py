@@ -7,6 +7,7 @@ python3 -m bench.analysis.eight_gpus OUT GPUS COMMIT. Steps that did not run are
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ def main() -> None:
     """Write OUT/eight-gpus.json."""
     out, gpus, commit = Path(sys.argv[1]), sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""
     found: dict[str, Figure] = {}
-    steps, gpu = [], "GPU"
+    steps, gpu, emulated = [], "GPU", os.environ.get("EMULATE", "")
     if (out / "patterns.jsonl").exists():
         found |= pattern_figures(out / "patterns.jsonl")
         gpu = json.loads((out / "patterns.jsonl").read_text().partition("\n")[0]).get("gpu", gpu)
@@ -97,7 +98,7 @@ def main() -> None:
         "command": f"scripts/eight-gpus {gpus} OUT; steps with results: {' '.join(steps)}",
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit,
-        "machine": f"{gpus} x {gpu}",
+        "machine": f"{gpus} x {gpu}" + (f", emulated {emulated}" if emulated else ""),
         "conditions": "clocks never touched (policies dry), NVLink multicast off",
     }
     (out / "eight-gpus.json").write_text(json.dumps(kept, indent=1) + "\n")

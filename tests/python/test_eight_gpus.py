@@ -48,6 +48,8 @@ def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch:
     assert "bench.gather.1MiB.watts_per_gpu" not in figures  # not measured is not zero
     assert kept["machine"] == "8 x NVIDIA H200"
     assert kept["command"] == "scripts/eight-gpus 8 OUT; steps with results: patterns"
+    monkeypatch.setenv("EMULATE", "t4x8")  # what the script was told
+    assert made(tmp_path, monkeypatch)["machine"] == "8 x NVIDIA H200, emulated t4x8"
 
 
 def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

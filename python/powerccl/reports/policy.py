@@ -74,7 +74,7 @@ def _too_short(found: PolicyOutcome) -> str:
 
 def _slowdown(found: PolicyOutcome) -> str:
     if not found.managed:
-        return f"{found.iterations} iterations seen"
+        return f"{found.iterations} iteration{'s' * (found.iterations != 1)} seen"
     # Iterations are counted anew when another rhythm is found, managed ones are not.
     of = f" of {found.iterations}" if found.managed <= found.iterations else ""
     counted = f"{found.managed}{of} iterations {'would have been ' * found.dry}managed"
