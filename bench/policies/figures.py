@@ -9,6 +9,7 @@ from .platforms import Traits
 
 Figure = dict[str, object]
 ORACLES = ("oracle", "oracle_communication")
+FEW = 5  # values: of fewer none is left out
 
 
 @dataclass
@@ -54,22 +55,34 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
+def centre(values: Sequence[float]) -> float:
+    """Mean without the shortest and the longest twentieth: policies do two things by turns, hosts are busy at times.
+
+    A median would be one of the two.
+    """
+    cut = max(1, len(values) // 20) if len(values) >= FEW else 0
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
 def ratios(before: Sequence[float], after: Sequence[float], traits: Traits) -> tuple[float, float, float]:
-    """Quartiles and median of after / before. Iterations that differ are compared with what they should equal.
+    """Quartiles and centre of after / before. Iterations that differ are compared with what they should equal.
 
     Draws depend on the iteration's number: where they vary, iterations meet those of their number. Sections are
-    compared each with itself, and put together by the time they take; a median over two kinds of iteration is neither.
+    compared each with itself, and put together by the time they take.
     """
-    paired = traits.varies and len(before) == len(after)
+    if traits.varies:  # one of them may have been given fewer
+        count = min(len(before), len(after))
+        before, after = before[:count], after[:count]
     parts: list[tuple[float, tuple[float, float, float]]] = []
     for section in range(len(traits.begins)):
         mine = [v for i, v in enumerate(before) if traits.section(i, len(before)) == section]
         theirs = [i for i in range(len(after)) if traits.section(i, len(after)) == section]
         if not mine or not theirs:
             continue
-        base = statistics.median(mine)
-        found = [after[i] / (before[i] if paired else base) for i in theirs]
-        parts.append((base * len(mine), quartiles(found)))
+        base = centre(mine)
+        found = [after[i] / (before[i] if traits.varies else base) for i in theirs]
+        low, _, high = quartiles(found)
+        parts.append((base * len(mine), (low, centre(found), high)))
     total = sum(weight for weight, _ in parts)
     low, middle, high = (sum(weight * each[k] for weight, each in parts) / total for k in range(3))
     return low, middle, high

@@ -43,8 +43,6 @@ STEP_MS = {
 }
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
 CHANGING_COUNT = 1200
-# Iterations that differ by themselves by more than the budget: it takes minutes until a comparison says anything.
-DRAWN_WARM_UP = 900
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
@@ -96,14 +94,16 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
         warm_up, iterations = counts[learns or platform in SLOW_TO_SETTLE]
         if policy == "percall" and platform not in SLOW_TO_SETTLE:
             warm_up, iterations = PERCALL_COUNTS
-        if not traits.same:  # draws and sections go by the iteration's number: all policies get the same work
-            iterations = counts[True][1] if len(traits.begins) == 1 else CHANGING_COUNT
+        step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
+        learning, learnt = round(LEARNT_S / step_s), round(LEARNT_FOR_S / step_s)
+        if not traits.same:  # sections of a scenario go by the iteration's number: all policies get the same work
+            iterations = CHANGING_COUNT if len(traits.begins) > 1 else counts[True][1]
         if learns:
-            step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
-            warm_up = max(warm_up, round(LEARNT_S / step_s))
-            iterations = max(iterations, round(LEARNT_FOR_S / step_s)) if traits.same else iterations
-    if traits.varies:
-        warm_up = DRAWN_WARM_UP
+            warm_up = max(warm_up, learning)
+            iterations = max(iterations, learnt) if traits.same else iterations
+        if traits.varies:  # so do draws
+            warm_up = learning
+            iterations = iterations if policy == "percall" else learnt
     if quick:
         warm_up, iterations = QUICK_COUNTS
     return Run(platform, case, policy, repeat, warm_up, iterations)

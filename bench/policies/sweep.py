@@ -19,6 +19,7 @@ from .runs import MODEL_CASE, Key, Run, RunError, perform, plan, predict, record
 
 MODEL_POLICIES = ("observe", "percall", "auto")
 ATTEMPTS = 2
+LEAST_CORES = 4  # that a run is given, if there are so many: one is busy for a fifth of one, but not evenly
 Oracles = dict[tuple[str, str], dict[str, object]]
 
 
@@ -101,7 +102,7 @@ def sweep(
 ) -> dict[str, Figure]:
     """Make all runs that the journal lacks; `out` holds the figures of those made so far.
 
-    `at_once`: so many runs side by side, each on cores of its own.
+    `at_once`: so many runs side by side, each on its share of the cores.
     """
     traits, runs = wanted.traits(), wanted.runs()
     left = [run for run in runs if run.key not in journal.records]
@@ -153,16 +154,17 @@ def sweep(
 
 
 def shares(cores: Iterable[int], count: int) -> list[set[int]]:
-    """Cores dealt out in so many equal shares, neighbours together.
+    """Cores of each of so many runs, neighbours together: two at least, which several runs share where there are fewer.
 
     Raises:
-        ValueError: there are fewer cores than shares.
+        ValueError: there are fewer cores than runs.
     """
     ranked = sorted(cores)
-    size = len(ranked) // count
-    if size == 0:
-        raise ValueError(f"{count} runs at once on {len(ranked)} cores: each needs one of its own")
-    return [set(ranked[place * size : (place + 1) * size]) for place in range(count)]
+    if len(ranked) < count:
+        raise ValueError(f"{count} runs at once on {len(ranked)} cores: each needs one")
+    size = max(len(ranked) // count, LEAST_CORES)
+    places = max(len(ranked) // size, 1)
+    return [set(ranked[place % places * size :][:size]) for place in range(count)]
 
 
 def predict_again(wanted: Wanted, journal: Journal, profiles: Path) -> int:

@@ -76,7 +76,10 @@ void ClockSearch::begin(const Terms& terms, uint64_t from) {
 }
 
 uint32_t ClockSearch::clock(uint64_t iteration) const {
-  if (done_) return best_mhz_;
+  if (done_) {
+    const bool lower = best_mhz_ != 0 && iteration / terms_.block % kQuarters < quarters_;
+    return lower ? best_mhz_ - terms_.step_mhz : best_mhz_;
+  }
   const bool before = iteration < from_ + terms_.reference + terms_.between;
   return before || reference(iteration) ? 0 : candidate_mhz_;
 }
@@ -165,28 +168,35 @@ void ClockSearch::try_clock(uint32_t mhz) {
   blocks_ = 0;
 }
 
+// A place between two clocks is had by turns, each for as long as a clock is tried.
+void ClockSearch::set_place(uint32_t quarters) {
+  const uint32_t steps = (quarters + kQuarters - 1) / kQuarters;
+  best_mhz_ = steps * terms_.step_mhz;
+  quarters_ = steps * kQuarters - quarters;
+}
+
 void ClockSearch::raise(double part) {
   done_ = true;
+  if (best_mhz_ == 0) return;
+  const uint32_t now = place();
   if (lowered()) {
-    best_mhz_ = lowered_from_mhz_;
-    lowered_from_mhz_ = 0;
     lowest_ = true;
-    return;
+    return set_place(now + (lowered_from_ - now + 1) / 2);
   }
   if (part > kMostHigher) part = kMostHigher;
-  const uint32_t steps = part > 0 ? static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz) : 0;
-  const uint32_t higher = best_mhz_ + (steps + 1) * terms_.step_mhz;
-  best_mhz_ = best_mhz_ == 0 || higher + terms_.step_mhz >= terms_.most_mhz ? 0 : higher;
+  set_place(now + 1 + (part > 0 ? static_cast<uint32_t>(part * now) : 0));
+  if (best_mhz_ + terms_.step_mhz < terms_.most_mhz) return;
+  best_mhz_ = quarters_ = 0;
 }
 
 bool ClockSearch::lower(double part) {
   if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
   if (part > kMostLower) part = kMostLower;
-  const uint32_t steps = static_cast<uint32_t>(part * best_mhz_ / terms_.step_mhz);
+  const uint32_t now = place(), quarters = static_cast<uint32_t>(part * now + 0.5);
   const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
-  if (steps == 0 || best_mhz_ < least + steps * terms_.step_mhz) return false;
-  lowered_from_mhz_ = best_mhz_;
-  best_mhz_ -= steps * terms_.step_mhz;
+  if (quarters == 0 || now < least / terms_.step_mhz * kQuarters + quarters) return false;
+  lowered_from_ = now;
+  set_place(now - quarters);
   return true;
 }
 

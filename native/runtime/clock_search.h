@@ -11,9 +11,10 @@ namespace powerccl {
 // Not for several threads at once.
 class ClockSearch {
  public:
+  static constexpr uint32_t kStepMhz = 15;  // of NVIDIA's clocks
   struct Terms {
     uint32_t most_mhz = 0, least_mhz = 0;  // tried are clocks between them
-    uint32_t step_mhz = 15;
+    uint32_t step_mhz = kStepMhz;
     double first_mhz = 0;     // where computation was seen to run by itself; 0: not known
     uint32_t guess_mhz = 0;   // what was found for the same GPUs before; 0: nothing
     double slowdown = 0.005;  // that the clock may cost, as a fraction
@@ -41,20 +42,23 @@ class ClockSearch {
   void iteration(uint64_t iteration, uint64_t duration_ns, double computing, double steady_ns = 0);
 
   bool done() const { return done_; }
-  uint32_t found_mhz() const { return best_mhz_; }  // 0: none but the default
+  // Of what was found the clock that most iterations have; 0: none but the default. Some may be a step lower: a step
+  // costs more than a budget may have left, so part of one is had by turns.
+  uint32_t found_mhz() const { return quarters_ > 2 ? best_mhz_ - terms_.step_mhz : best_mhz_; }
   uint32_t tried() const { return tried_; }
-  // The clock found turned out to cost too much: back to the one that it was lowered from, or one higher by `part` of
-  // it, a step at least; the default where that is near.
+  // What was found turned out to cost too much: half of the way back to what it was lowered from, or higher by `part`
+  // of the clock, a quarter of a step at least; the default where that is near.
   void raise(double part);
   static constexpr double kMostLower = 0.04;  // of the clock, at a time
   // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
-  // than a step, or lower was too much before.
+  // than half of a quarter of a step, or lower was too much before.
   bool lower(double part);
-  // Whether it is below one that was proven to cost little.
-  bool lowered() const { return lowered_from_mhz_ > best_mhz_ && best_mhz_ != 0; }
+  // Whether it is below what was proven to cost little.
+  bool lowered() const { return best_mhz_ != 0 && lowered_from_ > place(); }
 
  private:
   static constexpr uint32_t kMostTries = 8;
+  static constexpr uint32_t kQuarters = 4;
   static constexpr double kFarTooSlow = 0.04;  // needs no ten iterations to be told
 
   static constexpr uint32_t kRepeats = 3;  // of a clock whose effect is not clear
@@ -111,12 +115,16 @@ class ClockSearch {
   void judge(double computing);
   void next(double wish_mhz);
   void try_clock(uint32_t mhz);
+  // What was found, in quarters of a step.
+  uint32_t place() const { return best_mhz_ / terms_.step_mhz * kQuarters - quarters_; }
+  void set_place(uint32_t quarters);
 
   Terms terms_;
   uint64_t from_ = 0;
   uint32_t candidate_mhz_ = 0, best_mhz_ = 0;
-  uint32_t lowered_from_mhz_ = 0;  // a clock that was proven to cost little
-  uint32_t slow_mhz_ = 0;          // the highest clock that was too slow
+  uint32_t quarters_ = 0;      // of the blocks that are a step below the best
+  uint32_t lowered_from_ = 0;  // a place that was proven to cost little
+  uint32_t slow_mhz_ = 0;      // the highest clock that was too slow
   uint32_t tried_ = 0;
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block

@@ -84,6 +84,7 @@ class Conductor {
   // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
   // nothing seems to be slower, and once that is sure.
   static constexpr uint32_t kSoon = 3, kFirst = 8, kRarely = 24, kVeryRarely = 64;
+  static constexpr uint32_t kLong = 4;       // times as long are blocks where iterations differ too much to tell
   static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
@@ -94,8 +95,10 @@ class Conductor {
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   static constexpr double kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.6;   // that the clock outside of windows may take
-  static constexpr uint32_t kTold = 16;          // iterations of a trial that tell what a clock costs
+  static constexpr double kPartOfBudget = 0.6;                    // that the clock outside of windows may take
+  static constexpr double kWorthUsing = 0.75, kNearBudget = 0.9;  // the same, once a trial has told more of it
+  static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
+  static constexpr uint32_t kTold = 16;                           // iterations left alone that tell what a clock costs
   static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
@@ -129,8 +132,10 @@ class Conductor {
   uint32_t stretched(uint32_t mhz, double stretch) const;
   bool stretched_at_all() const { return slack_.any() && sampled_mhz_ != 0; }
   void put_on_trial(uint64_t iteration);
+  void compare_after(uint64_t from, uint32_t blocks);
   void give_way();
   bool told() const;
+  double likely() const;
   bool probably_too_slow() const;
   void use_what_is_left();
   double computing() const;
@@ -183,6 +188,7 @@ class Conductor {
   uint32_t last_found_mhz_ = 0;  // before the job changed
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
+  uint32_t block_ = 8;   // that are left alone from compare_from_ on
   double least_call_ns_ = 0;
   uint32_t calls_ = 0;  // of the driver
   uint32_t arrivals_ = 0, tries_ = 0;

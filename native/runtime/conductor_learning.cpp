@@ -8,7 +8,7 @@ namespace powerccl {
 bool Conductor::control(uint64_t iteration) const {
   if (iteration < kReference || iteration < paused_until_) return true;
   if (terms_.search && leads_ && !search_.begun()) return true;
-  return iteration >= compare_from_ && iteration - compare_from_ < steady_;
+  return iteration >= compare_from_ && iteration - compare_from_ < block_;
 }
 
 // Whether an iteration says something about the budget: late in a block, once the GPU has got used to it.
@@ -16,7 +16,7 @@ bool Conductor::on_trial(uint64_t iteration) const {
   if (iteration < settled_) return false;
   if (iteration < compare_from_) return iteration >= managed_since_ + steady_;
   const uint64_t place = iteration - compare_from_;
-  return place < steady_ && 5 * place >= 3 * steady_;
+  return place < block_ && 5 * place >= 3 * steady_;
 }
 
 // What this GPU would do in an iteration if it were for it to say.
@@ -115,54 +115,76 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (search_.done()) put_on_trial(iteration + 1);
 }
 
-// From this iteration on it is another way of managing that may cost time.
+// The next block that is left alone, one of so many. Where iterations differ it is longer, since the beginning of each
+// does not count.
+void Conductor::compare_after(uint64_t from, uint32_t blocks) {
+  block_ = trial_.unclear(terms_.budget) ? kLong * steady_ : steady_;
+  compare_from_ = from + (blocks - 1) * uint64_t{block_};
+}
+
+// From this iteration on it is another way of managing that may cost time. What is left alone to compare with is as
+// good as before, and does not wait for it.
 void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
   settled_ = managed_since_ = iteration;
-  compare_from_ = iteration + (kFirst - 1) * uint64_t{steady_};
+  const uint64_t planned = compare_from_;
+  compare_after(iteration, trial_.unclear(terms_.budget) ? kSoon : kFirst);
+  if (planned > iteration && planned < compare_from_) compare_from_ = planned;
 }
 
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
   if (!leads_ || terms_.dry) return;
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
-  if (verdict == Trial::Verdict::kHarmless) {
+  // Close to the budget it takes long to be sure, and what is left alone meanwhile saves nothing.
+  const bool close = told() && !trial_.unclear(terms_.budget) && likely() <= terms_.budget;
+  const bool harmless = verdict == Trial::Verdict::kHarmless || close;
+  if (harmless) {
     compared_ = false;
-    // Where iterations differ by themselves a first answer may be one by chance.
-    const uint32_t rarely = trial_.unclear(terms_.budget) ? kFirst : kRarely;
-    const uint64_t later = managed_since_ + (rarely - 1) * uint64_t{steady_};
+    // Where iterations differ by themselves, or few were left alone, a first answer may be one by chance.
+    const bool known = !trial_.unclear(terms_.budget) && trial_.count(false) >= kTold;
+    const uint64_t later = managed_since_ + ((known ? kRarely : kSoon) - 1) * uint64_t{block_};
     if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
     use_what_is_left();
   }
-  if (learnt_ > compare_from_ && learnt_ - compare_from_ > steady_) {
+  if (learnt_ > compare_from_ && learnt_ - compare_from_ > block_) {
     // The block is over. How soon there is another depends on how well the answer is known.
     compared_ = true;
-    managed_since_ = compare_from_ + steady_;
-    const bool harmless = verdict == Trial::Verdict::kHarmless;
-    const bool soon = !harmless && trial_.count(false) < Trial::kMost && trial_.unclear(terms_.budget);
+    managed_since_ = compare_from_ + block_;
+    const bool soon = !harmless && trial_.unclear(terms_.budget);
     const uint32_t blocks = soon                                ? kSoon
                             : !harmless                         ? kFirst
                             : trial_.count(false) < 2 * steady_ ? kRarely
                                                                 : kVeryRarely;
-    compare_from_ = managed_since_ + (blocks - 1) * uint64_t{steady_};
+    compare_after(managed_since_, blocks);
   }
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
   if (compared_) return give_way();
   // What it is compared with is of some time ago, and jobs change: first another look.
+  compare_after((agreed_ > learnt_ ? agreed_ : learnt_) + 2, 1);
   trial_ = {};
-  compare_from_ = (agreed_ > learnt_ ? agreed_ : learnt_) + 2;
 }
 
+// Whether the trial has seen enough of a clock to correct it: all that it is had of by turns, too.
 bool Conductor::told() const {
-  return search_.done() && search_.found_mhz() != 0 && trial_.count(true) >= kTold && trial_.count(false) >= kTold;
+  const bool unclear = trial_.unclear(terms_.budget);
+  const uint32_t managed = unclear ? 3 * steady_ : steady_, left_alone = unclear ? steady_ : kTold;
+  return search_.done() && search_.found_mhz() != 0 && trial_.count(true) >= managed &&
+         trial_.count(false) >= left_alone;
+}
+
+// The slowdown, and by how much it may well be off.
+double Conductor::likely() const {
+  const Trial::Interval found = trial_.slowdown();
+  return found.estimate + (found.high - found.estimate) / Trial::kSigmas;
 }
 
 // A clock can be corrected by a step, so it needs no proof as giving up something for long does.
 bool Conductor::probably_too_slow() const {
   if (!told() || trial_.unclear(terms_.budget)) return false;
   const Trial::Interval found = trial_.slowdown();
-  // A step down that took more than it was to gains little, and near the budget much is left alone to compare with.
-  const double most = search_.lowered() ? kPartOfBudget * terms_.budget : terms_.budget;
+  // Near the budget much is left alone to compare with, which loses more than a step down gains.
+  const double most = search_.lowered() ? kNearBudget * terms_.budget : terms_.budget;
   return found.estimate - (found.high - found.estimate) / Trial::kSigmas > most;
 }
 
@@ -170,16 +192,13 @@ bool Conductor::probably_too_slow() const {
 // of the budget: then it goes lower, and is on trial anew.
 void Conductor::use_what_is_left() {
   if (!told()) return;
-  const Trial::Interval found = trial_.slowdown();
-  const double likely = found.estimate + (found.high - found.estimate) / Trial::kSigmas;
-  // Where it costs nothing at all, computation may not even feel the clock: a step may be tried that would need all of
-  // it.
-  const double target = found.estimate <= 0 ? terms_.budget : kPartOfBudget * terms_.budget;
-  const double share = computing(), left = target - likely;
-  if (left <= 0 || share <= 0.02) return;
-  // Where iterations differ that much every step takes long to be judged, so that small ones lead nowhere.
-  const double part = likely <= 0 && trial_.unclear(terms_.budget) ? ClockSearch::kMostLower : left / share;
-  if (search_.lower(part)) put_on_trial(learnt_);
+  const double estimate = trial_.slowdown().estimate;
+  // Each step is judged anew, which takes long where iterations differ: small ones lead nowhere then.
+  const bool unclear = trial_.unclear(terms_.budget);
+  const double left = unclear && estimate <= 0 ? terms_.budget - estimate : kWorthUsing * terms_.budget - likely();
+  const double share = computing();
+  if (left <= 0 || share <= 0.02 || (unclear && left < kWorthALongTrial * share)) return;
+  if (search_.lower(left / share)) put_on_trial(learnt_);
 }
 
 void Conductor::give_way() {
@@ -192,7 +211,7 @@ void Conductor::give_way() {
   }
   paused_until_ = learnt_ + pause_;
   settled_ = managed_since_ = paused_until_;
-  compare_from_ = paused_until_ + (kFirst - 1) * uint64_t{steady_};
+  compare_after(paused_until_, kFirst);
   trial_ = {};
   pause_ *= 2;
 }
@@ -203,7 +222,9 @@ void Conductor::take_up_slack(uint64_t iteration) {
   // How long a graph takes says nothing about waiting.
   if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || now.control) return;
   const double length = static_cast<double>(timetable_.length().mean);
-  if (now.mhz != usual_mhz_) {  // clocks are still being tried
+  // What is had of two clocks by turns is one; others are still being tried.
+  const uint32_t apart = now.mhz > usual_mhz_ ? now.mhz - usual_mhz_ : usual_mhz_ - now.mhz;
+  if (apart > ClockSearch::kStepMhz) {
     usual_mhz_ = now.mhz;
     unstretched_ns_ = 0;
     return slack_.look_anew();
@@ -221,7 +242,8 @@ uint32_t Conductor::stretched(uint32_t mhz, double stretch) const {
   const double from = mhz != 0 ? mhz : sampled_mhz_;
   if (stretch <= 1 || from == 0) return mhz;
   const double clock = from * (1 - kMemoryShare) / (stretch - kMemoryShare);
-  return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / 15) * 15 : terms_.least_mhz;
+  return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / ClockSearch::kStepMhz) * ClockSearch::kStepMhz
+                                  : terms_.least_mhz;
 }
 
 // Takes iterations into account that have become complete.
@@ -266,7 +288,7 @@ void Conductor::catch_up(uint64_t now_ns) {
   if (!news) return;
   if (learnt_ <= kReference) {
     steady_ = iterations_of(kSteadyNs, 8);
-    if (!terms_.search) compare_from_ = kReference + (kFirst - 1) * uint64_t{steady_};
+    if (!terms_.search) compare_after(kReference, kFirst);
   }
   weigh();
   plan();

@@ -30,11 +30,13 @@ class Trial {
   Interval slowdown() const;  // only after kFewest of each kind
   // `budget`: the slowdown that may be, as a fraction.
   Verdict verdict(double budget) const;
-  // Whether the slowdown is known too badly to go by the best guess: iterations differ by themselves.
+  // Whether the slowdown is known too badly to go by the best guess: iterations differ by themselves. Before there are
+  // managed ones those that were left alone tell.
   bool unclear(double budget) const {
-    if (of_[0].count < kFewest || of_[1].count < kFewest) return false;
-    const Interval found = slowdown();
-    return found.high - found.estimate > kKnown * kSigmas * budget;
+    if (of_[0].count < kFewest) return false;
+    const double known = kKnown * budget * of_[0].mean;
+    const double managed = of_[1].count < kFewest ? 0 : variance_of_mean(of_[1]);
+    return variance_of_mean(of_[0]) + managed > known * known;
   }
   uint32_t count(bool managed) const { return of_[managed ? 1 : 0].count; }
 

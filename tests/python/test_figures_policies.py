@@ -68,12 +68,16 @@ class TestTraits:
 
 
 class TestArithmetic:
-    def test_slowdown_is_of_medians(self):
+    def test_slowdown_is_of_means_without_the_extremes(self):
         before = record(steps=[99, 100, 101])
         after = record("auto", steps=[101, 102, 102, 102, 150])
         found = figures.slowdown(before, after, ALIKE)
         assert found.value == pytest.approx(2.0)
         assert (found.low, found.high, found.n) == (pytest.approx(2.0), pytest.approx(2.0), 5)
+
+    def test_of_two_clocks_by_turns_both_count(self):
+        found = figures.slowdown(record(steps=[100] * 40), record("auto", steps=[101] * 10 + [100] * 30), ALIKE)
+        assert found.value == pytest.approx(0.25, abs=0.05)
 
     def test_sections_are_compared_each_with_itself(self):
         traits = Traits((0.0, 0.5))
@@ -86,6 +90,8 @@ class TestArithmetic:
         after = record("auto", steps=[51, 102, 153, 204])
         found = figures.slowdown(before, after, Traits(varies=True))
         assert (found.low, found.value, found.high) == (pytest.approx(2.0),) * 3
+        after = record("percall", steps=[51, 102])  # it was given fewer
+        assert figures.slowdown(before, after, Traits(varies=True)).value == pytest.approx(2.0)
 
     def test_energy_is_the_whole_runs(self):
         before = record(joules=10.0, each=[10.0] * 4, steps=[1] * 4)
@@ -239,8 +245,11 @@ class TestRuns:
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 350  # for 39 s: as warm as can be
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 350
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
-        assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).iterations == 150
-        assert runs.plan("t4x8", "moe", "observe", 0, drawn, False).warm_up == 900
+        for policy in ("observe", "auto"):
+            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 881
+        for policy in ("observe", "percall", "auto"):
+            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).warm_up == 1055
+        assert runs.plan("t4x8", "moe", "percall", 0, drawn, False).iterations == 150
         assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 1200
 
     def test_order_and_models(self):
@@ -341,13 +350,19 @@ class TestSweep:
         assert made == [("ddp", "auto")]
         assert found["policies.t4x8.ddp.auto.energy_saved_pct"]["value"] == 10.0
 
-    def test_side_by_side_each_run_has_cores_of_its_own(self, tmp_path, monkeypatch):
+    def test_shares_of_cores(self):
+        assert sweep.shares(range(16), 2) == [set(range(8)), set(range(8, 16))]
+        assert sweep.shares(range(16), 4) == [{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3} for i in range(4)]
+        assert sweep.shares(range(16), 8) == 2 * sweep.shares(range(16), 4)  # no core for each alone
+        assert sweep.shares(range(2), 2) == [{0, 1}, {0, 1}]
+        assert sweep.shares(range(5), 1) == [set(range(5))]
+
+    def test_side_by_side_each_run_has_its_share_of_the_cores(self, tmp_path, monkeypatch):
         together, seen = threading.Barrier(2, timeout=20), []
 
         def perform(run, profile, folder, recordings=None):
             seen.append(os.sched_getaffinity(0))
-            if len(os.sched_getaffinity(0)) < len(everything):
-                together.wait()  # two at a time, or this never ends
+            together.wait()  # two at a time, or this never ends
             return record(run.policy, case=run.case, joules=10.0)
 
         everything = os.sched_getaffinity(0)

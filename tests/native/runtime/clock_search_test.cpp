@@ -114,7 +114,14 @@ TEST(ClockSearch, RaisesTowardsTheDefault) {
   EXPECT_EQ(search.found_mhz(), 0u);
 }
 
-TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
+// Mean over a cycle of turns.
+double mean_mhz(const ClockSearch& search, const ClockSearch::Terms& terms) {
+  double sum = 0;
+  for (uint64_t i = 0; i < 4 * terms.block; ++i) sum += search.clock(10000 * terms.block + i);
+  return sum / (4 * terms.block);
+}
+
+TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesHalfWayBack) {
   ClockSearch search;
   EXPECT_FALSE(search.lower(0.03));  // nothing is found yet
   search.begin(kTerms, 0);
@@ -122,20 +129,38 @@ TEST(ClockSearch, IsLoweredByWhatIsLeftAndGoesBackOnce) {
   for (uint64_t i = 0; !search.done(); ++i) search.iteration(i, job.iteration(search.clock(i)), 0.6);
   const uint32_t found = search.found_mhz();
   ASSERT_GT(found, 1000u);
-  EXPECT_FALSE(search.lower(0.001));  // less than a step
+  EXPECT_FALSE(search.lower(0.001));  // less than half of a quarter of a step
   EXPECT_EQ(search.found_mhz(), found);
   EXPECT_FALSE(search.lowered());
   ASSERT_TRUE(search.lower(0.03));
   EXPECT_TRUE(search.lowered());
-  EXPECT_EQ(search.found_mhz(), found - 30);
+  EXPECT_NEAR(mean_mhz(search, kTerms), 0.97 * found, 4);
   ASSERT_TRUE(search.lower(0.5));  // never far at a time
-  EXPECT_GE(search.found_mhz(), 0.95 * (found - 30));
+  EXPECT_NEAR(mean_mhz(search, kTerms), 0.97 * 0.96 * found, 6);
   search.raise(0.01);
-  EXPECT_EQ(search.found_mhz(), found - 30);
-  EXPECT_FALSE(search.lowered());
+  EXPECT_NEAR(mean_mhz(search, kTerms), 0.97 * 0.98 * found, 6);
+  EXPECT_TRUE(search.lowered());
   EXPECT_FALSE(search.lower(0.03));  // that was too much
-  search.raise(0.01);
-  EXPECT_EQ(search.found_mhz(), found - 15);
+  for (int i = 0; i < 10 && search.lowered(); ++i) search.raise(0.01);
+  EXPECT_NEAR(mean_mhz(search, kTerms), 0.97 * found, 4);
+}
+
+TEST(ClockSearch, PartsOfAStepAreHadByTurns) {
+  ClockSearch search;
+  search.begin(kTerms, 0);
+  Job job{1090, 0.6, 0};
+  for (uint64_t i = 0; !search.done(); ++i) search.iteration(i, job.iteration(search.clock(i)), 0.6);
+  const uint32_t found = search.found_mhz();
+  for (uint32_t quarters = 1; quarters <= 3; ++quarters) {
+    const double before = mean_mhz(search, kTerms);
+    ASSERT_TRUE(search.lower(4.5 / before));
+    EXPECT_DOUBLE_EQ(mean_mhz(search, kTerms), found - 15 * quarters / 4.0);
+    EXPECT_EQ(search.found_mhz(), quarters > 2 ? found - 15 : found);  // what most iterations have
+    uint32_t changes = 0;
+    for (uint64_t i = 1; i < 400 * kTerms.block; ++i) changes += search.clock(i) != search.clock(i - 1) ? 1 : 0;
+    EXPECT_LE(changes, 200u);  // two in a cycle
+    for (uint64_t i = 0; i < 100; ++i) EXPECT_TRUE(search.clock(i) == found || search.clock(i) == found - 15);
+  }
 }
 
 TEST(ClockSearch, BeginsWithWhatWasFoundBefore) {

@@ -217,6 +217,26 @@ TEST(ConductorJob, AClockThatLeavesMuchOfTheBudgetIsLowered) {
   EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.042);
 }
 
+// Iterations that differ by 4 %: blocks of a few seconds tell nothing, several long ones do.
+TEST(ConductorJob, IterationsThatDifferKeepToTheBudgetInTheEnd) {
+  Conductor::Terms terms;
+  terms.windows = false;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const Job::Machine machine{.natural_mhz = 1090, .marks = true, .jitter = 0.15};
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(zero1(), machine, conductor.get()), alone(zero1(), machine, nullptr);
+  job.run(4000);
+  alone.run(4000);  // it draws the same
+  EXPECT_LT(mean(job.run(500), 0) / mean(alone.run(500), 0) - 1, 0.012);
+  EXPECT_LE(conductor->state().clock_mhz, 1180u);
+  EXPECT_GE(conductor->state().clock_mhz, 1050u);
+  EXPECT_LT(conductor->state().slowdown.high - conductor->state().slowdown.low, 0.03);
+  EXPECT_LT(conductor->state().iterations - conductor->state().managed, 1500u);
+}
+
 // Longer sequences, say. What iterations were compared with at first says nothing any more.
 TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
   std::vector<Job::Operation> longer = zero1();

@@ -38,7 +38,8 @@ from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
 BLOCKS = 20
-SEARCHED_SHARE = 0.6  # of the budget, that one clock may take: native/runtime/conductor.h, kPartOfBudget
+# Of the budget, that one clock takes in the end: between native/runtime/conductor.h's kPartOfBudget and kWorthUsing.
+SEARCHED_SHARE = 0.7
 UNKNOWN_SHARE = 0.01  # of the time: so much waiting for peers that are not known is worth a word
 MOST_OPERATIONS = 12_000  # of all GPUs together: of longer parts of a run as many are replayed, from the middle
 
@@ -238,8 +239,8 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
 
     step = policies.CLOCK_STEP_MHZ
     just = _searched(scene, models, platform, found.budget_pct / 100)
-    # The runtime tries clocks in steps and takes the lowest that will do: on average half a step above what just would.
-    lowest = None if just is None else just + (step // 2 if just > platform.clocks_mhz[0] else 0)
+    # The runtime has quarters of a step by turns: on average half of one above what just would do.
+    lowest = None if just is None else just + (step // 8 if just > platform.clocks_mhz[0] else 0)
     spare = scene.take_up_slack(models, lowest or 0, found.budget_pct / 100).stretches
     windowed = any((w.mhz > 0).any() for w in scene.windows)
     # Where power limits govern, what clock a job makes the same progress at is known no better than that.
