@@ -94,12 +94,14 @@ class Conductor {
   static constexpr uint64_t kTryNs = 1000000000u;
   static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
+  // After a search that found nothing, or nothing that lasted, until the next; doubles each time.
+  static constexpr uint64_t kSearchAgainNs = 30000000000u;
   static constexpr double kMemoryShare = 0.15;
-  static constexpr double kPartOfBudget = 0.6;                    // that the clock outside of windows may take
-  static constexpr double kWorthUsing = 0.75, kNearBudget = 0.9;  // the same, once a trial has told more of it
+  static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
+  static constexpr double kNearBudget = 0.9;        // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
-  static constexpr uint32_t kTold = 16;                           // iterations left alone that tell what a clock costs
-  static constexpr double kPatienceNs = 500000;  // for what should have begun, beyond how well its time is known
+  static constexpr uint32_t kTold = 16;             // iterations left alone that tell what a clock costs
+  static constexpr double kPatienceNs = 500000;     // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
@@ -125,6 +127,7 @@ class Conductor {
   uint64_t expected_ns(uint64_t iteration) const;
   void agree(uint64_t running, uint64_t now_ns);
   void tell_search(uint64_t iteration, uint64_t duration_ns);
+  void search_again(uint64_t now_ns);
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
   void weigh();
@@ -170,6 +173,7 @@ class Conductor {
   uint64_t managed_ = 0;                            // how many of them were managed
   uint64_t paused_until_ = 0;
   uint64_t pause_ = kPause;
+  uint64_t search_again_ns_ = 0, search_pause_ns_ = kSearchAgainNs;
   uint64_t settled_ = 0;        // since which it is managed as it is now
   uint64_t compare_from_ = 0;   // the next block that is left alone
   uint64_t managed_since_ = 0;  // the last one is over

@@ -76,6 +76,20 @@ void Conductor::restart() {
   acting_ = false;
 }
 
+// A search that found nothing may have been disturbed: later there is another, and then ever more rarely.
+void Conductor::search_again(uint64_t now_ns) {
+  if (search_.found_mhz() != 0) {
+    search_again_ns_ = 0;
+    return;
+  }
+  if (search_again_ns_ == 0) search_again_ns_ = now_ns + search_pause_ns_;
+  if (now_ns < search_again_ns_) return;
+  search_again_ns_ = 0;
+  search_pause_ns_ *= 2;
+  search_ = {};
+  trial_ = {};
+}
+
 // How many iterations last so long.
 uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
   const double count = static_cast<double>(ns) / static_cast<double>(timetable_.length().mean);
@@ -110,7 +124,8 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     search_.begin(terms, iteration + 1);
     return;
   }
-  if (search_.done() || control(iteration)) return;
+  if (search_.done()) return search_again(timetable_.start_of(iteration));
+  if (control(iteration)) return;
   search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
   if (search_.done()) put_on_trial(iteration + 1);
 }
@@ -195,7 +210,7 @@ void Conductor::use_what_is_left() {
   const double estimate = trial_.slowdown().estimate;
   // Each step is judged anew, which takes long where iterations differ: small ones lead nowhere then.
   const bool unclear = trial_.unclear(terms_.budget);
-  const double left = unclear && estimate <= 0 ? terms_.budget - estimate : kWorthUsing * terms_.budget - likely();
+  const double left = unclear && estimate <= 0 ? terms_.budget - estimate : kPartOfBudget * terms_.budget - likely();
   const double share = computing();
   if (left <= 0 || share <= 0.02 || (unclear && left < kWorthALongTrial * share)) return;
   if (search_.lower(left / share)) put_on_trial(learnt_);

@@ -195,6 +195,25 @@ TEST_F(ConductorThatFound, AClockThatHasBecomeTooSlowIsRaised) {
   EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.012);
 }
 
+// Or one that was disturbed while it was looked for.
+TEST(ConductorJob, AClockThatWasNotFoundIsLookedForAgain) {
+  Conductor::Terms terms;
+  terms.windows = false;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(zero1(), {.marks = true}, conductor.get());
+  job.run(300);
+  const uint32_t before_mhz = conductor->state().clock_mhz;
+  EXPECT_TRUE(before_mhz == 0 || before_mhz > 1500) << before_mhz;
+  job.run_by_itself_at(1090);  // the room has become warmer
+  job.run(2000);
+  EXPECT_LE(conductor->state().clock_mhz, 1150u);
+  EXPECT_GE(conductor->state().clock_mhz, 1000u);
+}
+
 // As where iterations differ and the first few were no fair sample, or where a GPU computes more slowly by itself.
 TEST(ConductorJob, AClockThatLeavesMuchOfTheBudgetIsLowered) {
   Conductor::Terms terms;
