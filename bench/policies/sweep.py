@@ -19,7 +19,8 @@ from .runs import MODEL_CASE, Key, Run, RunError, perform, plan, predict, record
 
 MODEL_POLICIES = ("observe", "percall", "auto")
 ATTEMPTS = 2
-LEAST_CORES = 4  # that a run is given, if there are so many: one is busy for a fifth of one, but not evenly
+LEAST_CORES = 4  # that a run is given, if there are so many: it keeps a fifth of one busy, but not evenly
+MOST_RUNS = 2  # for each core
 Oracles = dict[tuple[str, str], dict[str, object]]
 
 
@@ -157,11 +158,11 @@ def shares(cores: Iterable[int], count: int) -> list[set[int]]:
     """Cores of each of so many runs, neighbours together: two at least, which several runs share where there are fewer.
 
     Raises:
-        ValueError: there are fewer cores than runs.
+        ValueError: there are too few cores.
     """
     ranked = sorted(cores)
-    if len(ranked) < count:
-        raise ValueError(f"{count} runs at once on {len(ranked)} cores: each needs one")
+    if count > MOST_RUNS * len(ranked):
+        raise ValueError(f"{count} runs at once on {len(ranked)} cores: no more than {MOST_RUNS} for each are any good")
     size = max(len(ranked) // count, LEAST_CORES)
     places = max(len(ranked) // size, 1)
     return [set(ranked[place % places * size :][:size]) for place in range(count)]

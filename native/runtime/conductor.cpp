@@ -96,7 +96,7 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   for (int ahead = -1; ahead <= 1; ++ahead) {
     if (ahead < 0 && running == 0) continue;
     const uint64_t iteration = running + static_cast<uint64_t>(static_cast<int64_t>(ahead));
-    if (mode(iteration).control) continue;
+    if (mode(iteration).control || !mode(iteration).windows) continue;
     const double base = base_now + ahead * length;
     for (uint32_t i = 0; i < windows_.count(); ++i) {
       const Window& window = windows_[i];
@@ -194,7 +194,7 @@ Conductor::State Conductor::state() {
   SpinGuard guard(lock_);
   State state;
   state.period = last_period_;
-  state.windows = windows_.count();
+  state.windows = windows_back_ == 0 ? windows_.count() : 0;
   state.iterations = seen_;
   state.managed = managed_;
   state.length_ns = static_cast<double>(timetable_.length().mean);

@@ -96,6 +96,8 @@ class Conductor {
   static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
   // After a search that found nothing, or nothing that lasted, until the next; doubles each time.
   static constexpr uint64_t kSearchAgainNs = 30000000000u;
+  // Without windows, which cost more than they may, before they are tried again; doubles each time.
+  static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
   static constexpr double kNearBudget = 0.9;        // the same at worst, once it was lowered by what a trial told
@@ -128,6 +130,8 @@ class Conductor {
   void agree(uint64_t running, uint64_t now_ns);
   void tell_search(uint64_t iteration, uint64_t duration_ns);
   void search_again(uint64_t now_ns);
+  void do_without_windows();
+  void take_windows_back();
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
   void weigh();
@@ -173,6 +177,8 @@ class Conductor {
   uint64_t managed_ = 0;                            // how many of them were managed
   uint64_t paused_until_ = 0;
   uint64_t pause_ = kPause;
+  uint64_t windows_back_ = 0;  // there are none before this iteration; 0: there are
+  double without_windows_ns_ = kWithoutWindowsNs;
   uint64_t search_again_ns_ = 0, search_pause_ns_ = kSearchAgainNs;
   uint64_t settled_ = 0;        // since which it is managed as it is now
   uint64_t compare_from_ = 0;   // the next block that is left alone
@@ -203,7 +209,8 @@ class Conductor {
   SpinLock lock_;
   bool compared_ = false;  // what was left alone was so lately
   bool gave_way_ = false;
-  bool turns_ = false;  // the driver is asked in turns
+  bool windows_on_trial_ = false;  // they are back
+  bool turns_ = false;             // the driver is asked in turns
   bool leads_ = true;
   bool marked_ = false;
   bool low_ = false;  // for a window, as far as was asked

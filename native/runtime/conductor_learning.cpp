@@ -22,7 +22,7 @@ bool Conductor::on_trial(uint64_t iteration) const {
 // What this GPU would do in an iteration if it were for it to say.
 Mode Conductor::own_mode(uint64_t iteration) const {
   const bool left_alone = control(iteration) || (search_.begun() && search_.reference(iteration));
-  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0};
+  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0, windows_back_ == 0};
 }
 
 // When an iteration that has not begun will begin.
@@ -56,7 +56,8 @@ void Conductor::restart() {
   forget_after_ = kForgetAfter;
   settled_ = managed_since_ = kReference;
   compare_from_ = UINT64_MAX;
-  compared_ = gave_way_ = false;
+  compared_ = gave_way_ = windows_on_trial_ = false;
+  windows_back_ = 0;
   first_ns_ = 0;
   slack_.clear();
   graphs_ = false;
@@ -76,7 +77,8 @@ void Conductor::restart() {
   acting_ = false;
 }
 
-// A search that found nothing may have been disturbed: later there is another, and then ever more rarely.
+// A search that found nothing may have been disturbed, or windows cost what a clock would have: later there is another,
+// without windows where it is not known that they cost nothing, and then ever more rarely.
 void Conductor::search_again(uint64_t now_ns) {
   if (search_.found_mhz() != 0) {
     search_again_ns_ = 0;
@@ -86,8 +88,24 @@ void Conductor::search_again(uint64_t now_ns) {
   if (now_ns < search_again_ns_) return;
   search_again_ns_ = 0;
   search_pause_ns_ *= 2;
+  if (trial_.verdict(terms_.budget) != Trial::Verdict::kHarmless) do_without_windows();
   search_ = {};
   trial_ = {};
+}
+
+void Conductor::do_without_windows() {
+  if (!terms_.windows || windows_.count() == 0 || windows_back_ != 0) return;
+  windows_back_ =
+      learnt_ + 1 + static_cast<uint64_t>(without_windows_ns_ / static_cast<double>(timetable_.length().mean));
+  without_windows_ns_ *= 2;
+  windows_on_trial_ = false;
+}
+
+void Conductor::take_windows_back() {
+  if (windows_back_ == 0 || learnt_ < windows_back_ || (terms_.search && !search_.done())) return;
+  windows_back_ = 0;
+  windows_on_trial_ = true;
+  put_on_trial(learnt_);
 }
 
 // How many iterations last so long.
@@ -117,7 +135,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     terms.slowdown = kPartOfBudget * terms_.budget;
     terms.most = terms_.budget;
     terms.reference = iterations_of(kReferenceNs, 6);
-    terms.between = terms_.windows ? kBetween : 0;
+    terms.between = terms_.windows && windows_back_ == 0 ? kBetween : 0;
     terms.block = iterations_of(kTryNs, 6);
     steady_part_.choose(timetable_);
     terms.weight = steady_part_.weight();
@@ -155,7 +173,7 @@ void Conductor::weigh() {
   const bool close = told() && !trial_.unclear(terms_.budget) && likely() <= terms_.budget;
   const bool harmless = verdict == Trial::Verdict::kHarmless || close;
   if (harmless) {
-    compared_ = false;
+    compared_ = windows_on_trial_ = false;
     // Where iterations differ by themselves, or few were left alone, a first answer may be one by chance.
     const bool known = !trial_.unclear(terms_.budget) && trial_.count(false) >= kTold;
     const uint64_t later = managed_since_ + ((known ? kRarely : kSoon) - 1) * uint64_t{block_};
@@ -196,7 +214,7 @@ double Conductor::likely() const {
 
 // A clock can be corrected by a step, so it needs no proof as giving up something for long does.
 bool Conductor::probably_too_slow() const {
-  if (!told() || trial_.unclear(terms_.budget)) return false;
+  if (!told()) return false;
   const Trial::Interval found = trial_.slowdown();
   // Near the budget much is left alone to compare with, which loses more than a step down gains.
   const double most = search_.lowered() ? kNearBudget * terms_.budget : terms_.budget;
@@ -207,10 +225,12 @@ bool Conductor::probably_too_slow() const {
 // of the budget: then it goes lower, and is on trial anew.
 void Conductor::use_what_is_left() {
   if (!told()) return;
-  const double estimate = trial_.slowdown().estimate;
-  // Each step is judged anew, which takes long where iterations differ: small ones lead nowhere then.
+  // Each step is judged anew, which takes long where iterations differ: small ones lead nowhere then, and how far one
+  // may go depends on how badly anything is known.
   const bool unclear = trial_.unclear(terms_.budget);
-  const double left = unclear && estimate <= 0 ? terms_.budget - estimate : kPartOfBudget * terms_.budget - likely();
+  const double estimate = trial_.slowdown().estimate, doubt = likely() - estimate;
+  const double left = unclear ? terms_.budget - estimate - doubt * doubt / terms_.budget
+                              : kPartOfBudget * terms_.budget - estimate - doubt;
   const double share = computing();
   if (left <= 0 || share <= 0.02 || (unclear && left < kWorthALongTrial * share)) return;
   if (search_.lower(left / share)) put_on_trial(learnt_);
@@ -220,9 +240,16 @@ void Conductor::give_way() {
   given_up_ = trial_.slowdown();
   gave_way_ = true;
   put_on_trial(learnt_);
+  if (windows_on_trial_) return do_without_windows();
   if (search_.done() && search_.found_mhz() != 0) {
     const double share = computing();
     return search_.raise(share > 0 ? (given_up_.estimate - kPartOfBudget * terms_.budget) / share : 1);
+  }
+  if (terms_.search && windows_back_ == 0 && windows_.count() > 0) {  // they take what one clock could have
+    do_without_windows();
+    search_ = {};
+    trial_ = {};
+    return;
   }
   paused_until_ = learnt_ + pause_;
   settled_ = managed_since_ = paused_until_;
@@ -305,6 +332,7 @@ void Conductor::catch_up(uint64_t now_ns) {
     steady_ = iterations_of(kSteadyNs, 8);
     if (!terms_.search) compare_after(kReference, kFirst);
   }
+  take_windows_back();
   weigh();
   plan();
 }

@@ -214,6 +214,37 @@ TEST(ConductorJob, AClockThatWasNotFoundIsLookedForAgain) {
   EXPECT_GE(conductor->state().clock_mhz, 1000u);
 }
 
+// Communication of which nobody knows when it ends: for the others, the clock is up too late or hardly down.
+TEST(ConductorAuto, DrawnCommunicationKeepsToTheBudget) {
+  Conductor::Terms terms;
+  terms.search = true;
+  const Outcome found =
+      outcome(exposed(), {.call_ms = 1, .transition_ms = 4, .natural_mhz = 1090, .drawn = 0.3}, terms, 4000);
+  EXPECT_LT(found.slowdown, 0.013);
+  EXPECT_LE(found.state.clock_mhz, 1150u);
+  EXPECT_GE(found.state.clock_mhz, 1000u);
+}
+
+// As with another machine's profile: communication loses bandwidth in windows. Without them one clock is found.
+TEST(ConductorAuto, WindowsThatCostTooMuchMakeRoomForOneClock) {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const Job::Machine machine{.natural_mhz = 1090, .carried_low = 0.9};
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(exposed(), machine, conductor.get()), alone(exposed(), machine, nullptr);
+  job.run(300);
+  alone.run(300);
+  EXPECT_LT(mean(job.run(600), 0) / mean(alone.run(600), 0) - 1, 0.008);
+  EXPECT_LE(conductor->state().clock_mhz, 1150u);
+  EXPECT_GE(conductor->state().clock_mhz, 1000u);
+  EXPECT_EQ(conductor->state().windows, 0u);
+  // They are tried again, ever more rarely.
+  EXPECT_LT(mean(job.run(4000), 0) / mean(alone.run(4000), 0) - 1, 0.01);
+}
+
 // As where iterations differ and the first few were no fair sample, or where a GPU computes more slowly by itself.
 TEST(ConductorJob, AClockThatLeavesMuchOfTheBudgetIsLowered) {
   Conductor::Terms terms;
@@ -252,7 +283,7 @@ TEST(ConductorJob, IterationsThatDifferKeepToTheBudgetInTheEnd) {
   EXPECT_LT(mean(job.run(500), 0) / mean(alone.run(500), 0) - 1, 0.012);
   EXPECT_LE(conductor->state().clock_mhz, 1180u);
   EXPECT_GE(conductor->state().clock_mhz, 1050u);
-  EXPECT_LT(conductor->state().slowdown.high - conductor->state().slowdown.low, 0.03);
+  EXPECT_LT(conductor->state().slowdown.high - conductor->state().slowdown.low, 0.06);
   EXPECT_LT(conductor->state().iterations - conductor->state().managed, 1500u);
 }
 

@@ -46,8 +46,11 @@ TEST(Joint, WhatIsSaidHoldsFromItsTimeOn) {
   EXPECT_TRUE(joint->mode_at(999).control);
   EXPECT_FALSE(joint->mode_at(1000).control);
   EXPECT_EQ(joint->mode_at(1000).mhz, 900u);
-  joint->say({true, 0}, 2000, 1500);
+  EXPECT_TRUE(joint->mode_at(1000).windows);
+  joint->say({true, 0, false}, 2000, 1500);
   EXPECT_EQ(joint->mode_at(1999).mhz, 900u);
+  EXPECT_TRUE(joint->mode_at(1999).windows);
+  EXPECT_FALSE(joint->mode_at(2000).windows);
   EXPECT_TRUE(joint->mode_at(2000).control);
 }
 

@@ -32,6 +32,8 @@ class TrainingJob {
     double natural_mhz = kMaxMhz;  // where computation runs if nobody sets a clock
     bool marks = false;            // the door tells where computation waits
     double jitter = 0.002;         // of each computation
+    double drawn = 0;              // the same of communication, as where others are waited for
+    double carried_low = 1;        // of communication's bandwidth, at a low clock
   };
 
   TrainingJob(std::vector<Operation> iteration, Machine machine, Conductor* conductor)
@@ -84,6 +86,8 @@ class TrainingJob {
         running.left_ms *= 1 + machine_.jitter * std::normal_distribution<double>()(random_);
       }
       if (each.kind == Operation::kCommunicates) {
+        if (machine_.drawn > 0)
+          running.left_ms *= 1 + machine_.drawn * std::uniform_real_distribution<>(-1, 1)(random_);
         running.call = ++calls_;
         if (conductor_ != nullptr) conductor_->called(running.call, static_cast<uint32_t>(each.ms * 1000), each.mhz);
       }
@@ -124,7 +128,8 @@ class TrainingJob {
           }
         }
         const bool computing = front.operation.kind == Operation::kComputes;
-        const double speed = computing ? 1 / (0.15 + 0.85 * machine_.natural_mhz / clock_mhz()) : 1;
+        const double carried = clock_mhz() < 0.9 * machine_.natural_mhz ? machine_.carried_low : 1;
+        const double speed = computing ? 1 / (0.15 + 0.85 * machine_.natural_mhz / clock_mhz()) : carried;
         front.left_ms -= kStepMs * speed;
         (computing ? computes : communicates) = true;
         if (front.left_ms > 0) break;
