@@ -192,7 +192,7 @@ void ClockSearch::raise(double part) {
 bool ClockSearch::lower(double part) {
   if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
   if (part > kMostLower) part = kMostLower;
-  const uint32_t now = place(), quarters = static_cast<uint32_t>(part * now + 0.5);
+  const uint32_t now = place(), quarters = (static_cast<uint32_t>(2 * part * now) + 1) / 2;
   const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
   if (quarters == 0 || now < least / terms_.step_mhz * kQuarters + quarters) return false;
   lowered_from_ = now;
