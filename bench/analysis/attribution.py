@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
+from powerccl.commands.references import own_reference
 from powerccl.traces.folder import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +126,8 @@ def record(scenario: str, folder: Path, seconds: float) -> tuple[Path, Path]:
 
 def judge(scenario: str, run: Path, truth: Path) -> tuple[EnergyFindings, list[Judged]]:
     """All kinds of a run that hold enough of its time."""
-    findings = attribute(read_run(run))
+    data = read_run(run)
+    findings = attribute(data, reference=own_reference(data))
     found = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds}
     judged = []
     for kind, true in sorted(read_truth(truth).items(), key=lambda entry: -entry[1].seconds):

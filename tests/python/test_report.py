@@ -23,7 +23,8 @@ from powerccl.analysis.drawing import draw
 from powerccl.analysis.report import ReportFindings, encode, report
 from powerccl.analysis.report_findings import LinkRow
 from powerccl.commands import cli
-from powerccl.commands.report import command, reference_of
+from powerccl.commands.references import reference_of
+from powerccl.commands.report import command
 from powerccl.platforms.store import load_profile
 from powerccl.reports.perfetto import write_perfetto
 from powerccl.reports.report import print_report

@@ -88,9 +88,16 @@ def alone_watts(kernels: pl.DataFrame, reference: Reference | None) -> float | N
     total = weight = 0.0
     rows = kernels.group_by("pattern", "bytes").agg(pl.col("duration_ns").sum())
     for pattern, size, time_ns in rows.iter_rows():
-        points = [(point[0], point[2]) for point in reference.points.get(pattern, []) if point[2] is not None]
-        if points:
-            logs = np.log2([max(point[0], 1) for point in points])
-            watts = float(np.interp(np.log2(max(size, 1)), logs, [point[1] or 0.0 for point in points]))
+        watts = watts_alone(reference, pattern, size)
+        if watts is not None:
             total, weight = total + watts * time_ns, weight + time_ns
     return total / weight if weight else None
+
+
+def watts_alone(reference: Reference, pattern: str, size_bytes: float) -> float | None:
+    """W of a GPU that does nothing but this, as the profile has it; None: it does not know the pattern's power."""
+    points = [(point[0], point[2]) for point in reference.points.get(pattern, []) if point[2] is not None]
+    if not points:
+        return None
+    logs = np.log2([max(point[0], 1) for point in points])
+    return float(np.interp(np.log2(max(size_bytes, 1)), logs, [point[1] for point in points]))

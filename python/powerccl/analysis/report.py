@@ -119,7 +119,7 @@ def report(
     run = read_run(folder, most_records, window_s)
     if run.window:
         _keep_samples(run)
-    energy = attribute(run, run.window)
+    energy = attribute(run, run.window, reference)
     summary = summarise(run, run.window, energy)
     calls, kernels = tables.calls(run), tables.kernels(run)
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at

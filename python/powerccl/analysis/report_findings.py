@@ -129,9 +129,15 @@ class CountRow(msgspec.Struct, kw_only=True):
 
 
 class Reference(msgspec.Struct, kw_only=True):
-    """What a profile says at the highest clock: [bytes, GB/s, W of a GPU or None], by pattern, sizes rising."""
+    """What a profile says at the highest clock: [bytes, GB/s, W of a GPU or None], by pattern, sizes rising.
+
+    idle_watts: of a GPU that is awake and has nothing to do; warming: what a W that a GPU draws in the long run adds to
+    that by its warmth. None: not known.
+    """
 
     name: str
     gpus: int
     provenance: str
+    idle_watts: float | None = None
+    warming: float | None = None
     points: dict[str, list[tuple[int, float, float | None]]] = {}

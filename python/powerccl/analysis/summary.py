@@ -17,6 +17,7 @@ from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
+from powerccl.analysis.report_findings import Reference
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.mpi_tables import mpi_notes
@@ -48,10 +49,15 @@ class _Sampled:
     covered: iv.Intervals
 
 
-def summarise(run: RunData, window: tuple[int, int] | None = None, energy: EnergyFindings | None = None) -> RunSummary:
+def summarise(
+    run: RunData,
+    window: tuple[int, int] | None = None,
+    energy: EnergyFindings | None = None,
+    reference: Reference | None = None,
+) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
-    `energy`: what `attribute` found of the same, where that is there already.
+    `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it.
     """
     calls, kernels = tables.calls(run), tables.kernels(run)
     if window:
@@ -61,7 +67,7 @@ def summarise(run: RunData, window: tuple[int, int] | None = None, energy: Energ
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
     patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
-    energy = energy or attribute(run, window)
+    energy = energy or attribute(run, window, reference)
     _attribute(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info

@@ -49,6 +49,7 @@ def command(
     from rich.console import Console
 
     from powerccl.analysis.comparison.side_by_side import compare_sides
+    from powerccl.commands.references import own_reference
     from powerccl.reports import compare as report
 
     def find(name: str) -> Path:
@@ -59,7 +60,7 @@ def command(
             )
         return path
 
-    found = compare_sides(sides, find, energy)
+    found = compare_sides(sides, find, energy, own_reference)
     if json_file:
         _write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     if csv_file:

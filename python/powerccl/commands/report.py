@@ -15,7 +15,6 @@ from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
-    from powerccl.platforms.schema import PlatformProfile
 
 
 @click.command("report")
@@ -70,8 +69,8 @@ def command(
     folder = _folder(name, runs_dir, "run")
     before = _folder(baseline, runs_dir, "baseline run") if baseline else None
     part = _window(window)
-    profile = _profile(platform, folder)
-    made = report(folder, profile, [_kineto(text) for text in kineto], before, part)
+    reference = _reference(platform, folder)
+    made = report(folder, reference, [_kineto(text) for text in kineto], before, part)
     found = made.findings
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
@@ -156,45 +155,14 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file") from error
 
 
-def _profile(platform: str, folder: Path) -> Reference | None:
+def _reference(platform: str, folder: Path) -> Reference | None:
     """The profile asked for, or the run's own, or of GPUs like its; None where there is none."""
-    from powerccl.platforms.store import known_profiles, load_profile, profile_for
+    from powerccl.commands.references import own_reference, reference_of
+    from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import RunData, read_info
-    from powerccl.traces.power import about
 
     if platform:
         return reference_of(load_profile(platform))
     run = RunData(folder)
     read_info(run)
-    info = run.info
-    for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
-        if name and (name in known_profiles() or Path(name).is_file()):
-            try:
-                return reference_of(load_profile(name))
-            except PowercclError:
-                return None
-    names = [
-        text
-        for path in sorted(folder.glob("power-*.csv"))
-        for key, text in about(path).items()
-        if key.startswith("gpu") and key.endswith("_name")
-    ]
-    found = profile_for(names) if names and not (info and info.emulated) else None
-    return reference_of(found) if found else None
-
-
-def reference_of(profile: PlatformProfile) -> Reference:
-    """What a profile says at its highest clock."""
-    from powerccl.analysis.report_findings import Reference
-
-    found = Reference(
-        name=profile.name,
-        gpus=profile.gpus,
-        provenance=", ".join(sorted({point.provenance for point in profile.points})),
-    )
-    for point in sorted(profile.points, key=lambda point: point.size_bytes):
-        same = [p for p in profile.points if p.pattern == point.pattern and p.size_bytes == point.size_bytes]
-        if point.clock_mhz == max(p.clock_mhz for p in same):
-            entry = (point.size_bytes, point.busbw_gbs, point.watts_per_gpu)
-            found.points.setdefault(point.pattern, []).append(entry)
-    return found
+    return own_reference(run)

@@ -154,11 +154,12 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     from powerccl.analysis.comparison.baseline import compare
     from powerccl.analysis.findings import SUMMARY_FILE, write_summary
     from powerccl.analysis.summary import summarise
+    from powerccl.commands.references import own_reference
     from powerccl.reports.terminal import error_console, print_comparison, print_summary
     from powerccl.traces.folder import read_run
 
     run = read_run(folder, MOST_RECORDS)
-    summary = summarise(run, run.window)
+    summary = summarise(run, run.window, reference=own_reference(run))
     summary.mpi_unseen = recorded.mpi_unseen
     try:
         write_summary(summary, folder / SUMMARY_FILE)
@@ -178,7 +179,8 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     console = error_console()
     print_summary(console, summary)
     if before:
-        print_comparison(console, compare(summarise(read_run(before)), summary))
+        earlier = read_run(before)
+        print_comparison(console, compare(summarise(earlier, reference=own_reference(earlier)), summary))
 
 
 def _find_baseline(name: str, runs: Path) -> Path:

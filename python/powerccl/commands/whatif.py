@@ -74,7 +74,7 @@ def command(
         raise PowercclError(f"no run {name}", f"name a run folder, such as those in {runs_dir}/")
     run = read_run(folder)
     _check(run)
-    profile = load_profile(platform or _own(run))
+    profile = load_profile(platform) if platform else _own(run)
     replaced = _replaced(run)
     clocks = clock_platform(
         profile,
@@ -118,21 +118,15 @@ def _check(run: RunData) -> None:
         )
 
 
-def _own(run: RunData) -> str:
-    """The profile that the run names, or the emulated server's own, or that of GPUs like its."""
-    from powerccl.platforms.store import known_profiles, profile_for
+def _own(run: RunData) -> PlatformProfile:
+    from powerccl.commands.references import own_profile
 
-    info = run.info
-    for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
-        if name and (name in known_profiles() or Path(name).is_file()):
-            return name
-    names = [text for log in run.power for key, text in log.about.items() if key[:3] == "gpu" and key[-5:] == "_name"]
-    found = profile_for(names) if names and not run.emulated else None
+    found = own_profile(run)
     if found is None:
         raise PowercclError(
             f"{run.folder} names no platform profile", "name one with --platform; `powerccl profile` makes one"
         )
-    return found.name
+    return found
 
 
 def _replaced(run: RunData) -> dict[str, float]:

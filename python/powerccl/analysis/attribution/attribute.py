@@ -21,6 +21,7 @@ from powerccl.analysis.attribution.places import Parts, late, parts
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.exposure import exposure
+from powerccl.analysis.report_findings import Reference
 from powerccl.patterns import format_bytes
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
@@ -116,8 +117,13 @@ class _Fitted:
         return cross / float(np.sqrt(max(left * right, 1e-30)))
 
 
-def attribute(run: RunData, window: tuple[int, int] | None = None) -> EnergyFindings:
-    """Energy of each kind of communication; `window` (host ns, from and to) takes a part of the run."""
+def attribute(
+    run: RunData, window: tuple[int, int] | None = None, reference: Reference | None = None
+) -> EnergyFindings:
+    """Energy of each kind of communication; `window` (host ns, from and to) takes a part of the run.
+
+    `reference`: what the platform's profile says each kind draws alone, at the highest clock.
+    """
     kernels = tables.kernels(run)
     if window:
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
@@ -130,7 +136,7 @@ def attribute(run: RunData, window: tuple[int, int] | None = None) -> EnergyFind
         one = _sampled(run, str(name), rows, exposed.get(str(name)), window)
         missing += one is None
         sampled += [one] if one else []
-    gpus = _later(_dated(sampled))
+    gpus = _later(_dated(sampled, None if _managed(run) else reference))
     missing += len(sampled) - len(gpus)
     steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
     if not gpus or steps < MIN_STEPS * len(gpus):
@@ -175,14 +181,14 @@ def _sampled(
     return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
 
 
-def _dated(sampled: list[_Sampled]) -> list[_Gpu]:
+def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
     """With phases in parts, and with the clock where a power limit moved it."""
     limited = bool(sampled) and float(np.mean([one.limited for one in sampled])) > LIMITED
     by_clock = clock_levels([one.seen for one in sampled]) if limited else None
     found = []
     for n, one in enumerate(sampled):
         line = one.seen.line
-        own = parts(line, one.kernels, by_clock[n] if by_clock else None)
+        own = parts(line, one.kernels, by_clock[n] if by_clock else None, reference)
         quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
         dated = date(one.found, own, quiet)
         found += [_Gpu(one.gpu, line, own, quiet, dated, one.found, one.limited)] if dated else []
@@ -229,19 +235,19 @@ def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
 
 
 def _fit(gpus: list[_Gpu]) -> _Fitted:
-    ratios = best_ratios([gpu.dated.steps.plain() for gpu in gpus])
-    plain = [fit(gpu.dated.steps.plain(), ratios) for gpu in gpus]
+    limited = float(np.mean([gpu.limited for gpu in gpus]))
+    widen = SWINGING if limited > LIMITED else 1.0
+    ratios = best_ratios([gpu.dated.steps.plain() for gpu in gpus], widen)
+    plain = [fit(gpu.dated.steps.plain(), ratios, widen) for gpu in gpus]
     lagged = []
     for gpu, one in zip(gpus, plain, strict=True):
         steps = gpu.dated.steps
         lagged.append(steps.lagged(steps.joules - steps.seconds[:, : steps.parts] @ one.watts))
-    ratios = best_ratios(lagged)
-    fits = [fit(steps, ratios) for steps in lagged]
+    ratios = best_ratios(lagged, widen)
+    fits = [fit(steps, ratios, widen) for steps in lagged]
     first = min(int(gpu.dated.steps.begin_ns[0]) for gpu in gpus)
     last = max(int(gpu.dated.steps.begin_ns[-1]) for gpu in gpus)
     count = int(np.clip((last - first) / BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS))
-    limited = float(np.mean([gpu.limited for gpu in gpus]))
-    widen = SWINGING if limited > LIMITED else 1.0
     return _Fitted(gpus, fits, widen, plain, np.linspace(first, last, count + 1).astype(np.int64)[1:-1])
 
 
@@ -344,10 +350,14 @@ def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: lis
     return f"{text}; not to be told from {partner}, always near it" if partner else text
 
 
+def _managed(run: RunData) -> bool:
+    """Whether clocks were set: communication then ran at others than the highest."""
+    return len(tables.clocks(run).filter(~pl.col("dry") & (pl.col("result") == 0))) > 0
+
+
 def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame) -> None:
     """Say of which kinds the clock was not the same throughout: their figures are means over clocks."""
-    requests = tables.clocks(run)
-    if not len(requests.filter(~pl.col("dry") & (pl.col("result") == 0))):
+    if not _managed(run):
         return
     for kind in found.kinds:
         rows = kernels.filter(

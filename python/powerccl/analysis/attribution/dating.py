@@ -19,7 +19,7 @@ from powerccl.analysis.attribution.regression import Array, Normal, Ratios, Step
 TRIES = 13
 LATER_TRIES = 11
 # Parts that are free to differ fit wrong dates nearly as well: a date must make them alike.
-STIFF: Ratios = (100.0, 0.01)
+STIFF: Ratios = (100.0, 0.01, 1e-6)
 FINE = 7
 LATER = 0.3  # of a beat that readings may be late by beyond what their dates leave open
 SOME = 4  # GPUs tell enough of that
@@ -52,7 +52,7 @@ def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, m
     seconds, joules = own.within(begin, end), taken.joules[inside]
     columns = own.columns()
     calm = (quiet[columns] > 0) & (columns >= 0)
-    return Steps(seconds, joules, begin, columns, len(own.phase), calm, own.where)
+    return Steps(seconds, joules, begin, columns, len(own.phase), calm, own.where, own.features)
 
 
 def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:

@@ -24,8 +24,10 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis.attribution.clocks import Levels
+from powerccl.analysis.attribution.features import Features, features, mean_shares
 from powerccl.analysis.attribution.phases import ALONE, COMPUTING, LATE, Timeline
 from powerccl.analysis.exposure import period
+from powerccl.analysis.report_findings import Reference
 
 _MS = 1_000_000
 AGES_NS = np.array([1, 2, 4, 6, 8, 11, 14, 17, 20, 24, 28, 32, 36, 40, 45, 50, 55, 60, 70, 80, 100], np.int64) * _MS
@@ -60,6 +62,7 @@ class Parts:
     """`label[i]` from `edges_ns[i]` to `edges_ns[i + 1]`; part `p` is of phase `phase[p]` of the timeline.
 
     Segments of stretch `group[i]` (-1: none), of phase `group_phase[g]`, took `stretch[i]` longer than usual.
+    `features`: what the power of parts is expected to be made of.
     `where[p]`: how far behind its iteration's beginning part `p` usually is, in ALIKE_NS; NaN: nothing repeats there.
     `memory` (lengths of memory, segments): how much more than usual for its part the GPU had rested before; 0 where
     nothing computes. Then the same of the share of each clock, where clocks are given.
@@ -73,6 +76,7 @@ class Parts:
     stretch: Array
     memory: Array
     where: Array
+    features: Features
 
     def columns(self) -> Numbers:
         """The phase of each column of `within`: of each part, of each stretch, then of memory: -1, of no phase."""
@@ -110,8 +114,13 @@ class Parts:
         return np.where(of[self.columns()], everything, 0.0)
 
 
-def parts(line: Timeline, kernels: pl.DataFrame, levels: Levels | None = None) -> Parts:
-    """The timeline's phases in parts. `kernels` are those it was made of; `levels`: at which clocks it ran."""
+def parts(
+    line: Timeline, kernels: pl.DataFrame, levels: Levels | None = None, reference: Reference | None = None
+) -> Parts:
+    """The timeline's phases in parts. `kernels` are those it was made of; `levels`: at which clocks it ran.
+
+    `reference`: of the platform, for what is expected of their power.
+    """
     kernels = kernels.sort("start_ns")
     start = kernels["start_ns"].to_numpy()
     own = line.edges_ns
@@ -150,6 +159,7 @@ def parts(line: Timeline, kernels: pl.DataFrame, levels: Levels | None = None) -
         stretch[segment],
         memory,
         _where(edges, label, begins[last][segment]) / ALIKE_NS,
+        features([line.phases[n] for n in of_phase], mean_shares(edges, label, levels), reference),
     )
 
 

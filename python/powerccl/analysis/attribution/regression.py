@@ -17,14 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from powerccl.analysis.attribution.features import Features
+
 Array = npt.NDArray[np.float64]
-Ratios = tuple[float, float]
+Ratios = tuple[float, float, float]
 
 RATIOS = tuple(10.0**e for e in (-9.0, -8.0, -7.0, -6.0, -5.0, -4.5, -4.0, -3.5, -3.0, -2.5, -2.0, -1.0, 0.0, 2.0))
-FIRST: Ratios = (0.01, 0.0001)
+FIRST: Ratios = (0.01, 0.0001, 0.0001)
 ROUNDS = 2
 OWN = 0.1  # of its variance is each part's own
 WEAK = 1.0  # of the mean power: standard deviation of what is expected before anything was measured
+# Of the mean power: how much parts (quiet, computing) and phases differ from what is expected of them at most.
+MOST = (0.05, 0.1, 0.03)
 LAGS = 3  # steps before, whose power may tell of this one's
 STRAY = 6.0  # standard deviations from which on a step is a misreading
 MOST_STRAYS = 0.05
@@ -45,6 +49,7 @@ class Steps:
     parts: int
     quiet: npt.NDArray[np.bool_]
     where: Array  # of each part, in units over which power differs; NaN: not known
+    features: Features  # what the power of parts is expected to be made of
 
     def mean_watts(self) -> float:
         """Of all steps."""
@@ -61,6 +66,7 @@ class Steps:
             self.parts,
             self.quiet[cut],
             self.where,
+            self.features,
         )
 
     def lagged(self, left: Array) -> Steps:
@@ -85,6 +91,7 @@ class Steps:
             self.parts,
             np.append(self.quiet, np.zeros(LAGS, np.bool_)),
             self.where,
+            self.features,
         )
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Steps:
@@ -97,41 +104,69 @@ class Steps:
             self.parts,
             self.quiet,
             self.where,
+            self.features,
         )
 
 
 class Normal:
-    """The normal equations of one GPU's steps around their mean power, ready for any ratios."""
+    """The normal equations of one GPU's steps around their mean power, ready for any ratios.
 
-    def __init__(self, steps: Steps) -> None:
+    A part's power is what its features make it, what its phase differs from that, and what it differs itself. These
+    are unknowns of their own here: `expand` tells how columns are made of them.
+    """
+
+    def __init__(self, steps: Steps, widen: float = 1.0) -> None:
         self.steps = steps
-        self.gram = steps.seconds.T @ steps.seconds
+        parts = steps.parts
+        names = np.unique(steps.phase[:parts])
+        members = (steps.phase[:parts, None] == names[None, :]).astype(np.float64)
+        more = np.zeros((steps.seconds.shape[1] - parts, len(names) + steps.features.each.shape[1]))
+        rest = np.vstack([np.hstack([members, steps.features.each]), more])
+        self.expand = np.hstack([np.eye(steps.seconds.shape[1]), rest])
+        seconds = steps.seconds @ self.expand
+        self.gram = seconds.T @ seconds
         mean = steps.mean_watts()
-        self.centre = np.where(np.arange(len(self.gram)) < steps.parts, mean, 0.0)
+        self.centre = np.zeros(steps.seconds.shape[1])
+        self.centre[:parts] = steps.features.expected(mean)
         left = steps.joules - steps.seconds @ self.centre
-        self.cross = steps.seconds.T @ left
+        self.cross = seconds.T @ left
         self.square = float(left @ left)
-        self.scale = float(np.mean(np.diag(self.gram)[: steps.parts]))
+        self.scale = float(np.mean(np.diag(self.gram)[:parts]))
         guess = max(self.square / max(len(left), 1), 1e-12)
         self.weak = 0.05 * guess / max(WEAK * mean, 1e-9) ** 2
-        first = steps.quiet[: steps.parts]
-        self.groups = [np.flatnonzero(first), np.flatnonzero(~first)]
+        first = steps.quiet[:parts]
+        columns = steps.seconds.shape[1]
+        self.groups = [np.flatnonzero(first), np.flatnonzero(~first), np.arange(columns, columns + len(names))]
         # What computes follows clocks, which change slowly against a part, whether or not something runs beside it.
-        covariances = [np.eye(len(self.groups[0])), _alike(steps.where[self.groups[1]])]
-        self.precisions = [
-            _around(covariance, steps.phase[own]) for own, covariance in zip(self.groups, covariances, strict=True)
-        ]
-        self.freedoms = [len(own) - len(np.unique(steps.phase[own])) for own in self.groups]
-        self.of_phase = [np.flatnonzero(steps.phase[: steps.parts] == n) for n in np.unique(steps.phase[: steps.parts])]
+        alike = np.linalg.inv(_alike(steps.where[self.groups[1]]))
+        self.precisions = [np.eye(len(self.groups[0])), alike, np.eye(len(names))]
+        self.drawn = np.ones(len(self.gram), np.bool_)
+        self.drawn[np.concatenate(self.groups)] = False
+        self.freedom = max(len(steps.joules) - steps.features.each.shape[1], 1)
+        # What the steps say counts less against what is known where their noise is not chance.
+        doubt = steps.features.doubt
+        self.least, self.surely = (0.0, 0.0, 0.0), np.full(len(doubt), self.weak)
+        noise = widen**2 * self._rest(FIRST) / self.freedom
+        self.surely = np.where(np.isfinite(doubt), noise / np.maximum(doubt, 1e-9) ** 2, self.weak)
+        self.least = tuple(noise / (self.scale * (most * mean) ** 2) for most in MOST)
+
+    def _rest(self, ratios: Ratios) -> float:
+        """The least sum of squares, what is drawn aside."""
+        return max(
+            self.square - float(self.cross @ np.linalg.solve(self.gram + self.penalty(ratios), self.cross)), 1e-12
+        )
 
     def penalty(self, ratios: Ratios) -> Array:
-        """Noise over variance: of parts around their phase (quiet, computing), weakly of phases and stretches."""
-        found = np.diag(np.where(np.arange(len(self.gram)) < self.steps.parts, 0.0, self.weak))
-        for own, precision, ratio in zip(self.groups, self.precisions, ratios, strict=True):
+        """Noise over variance: of parts (quiet, computing) and phases; weakly of all else."""
+        found = np.diag(np.where(self.drawn, self.weak, 0.0))
+        known = np.arange(len(found) - len(self.surely), len(found))
+        found[known, known] = self.surely
+        for own, precision, ratio in zip(self.groups, self.precisions, self._bounded(ratios), strict=True):
             found[np.ix_(own, own)] = self.scale * ratio * precision
-        for own in self.of_phase:
-            found[np.ix_(own, own)] += self.weak / len(own)
         return found
+
+    def _bounded(self, ratios: Ratios) -> list[float]:
+        return [max(pair) for pair in zip(ratios, self.least, strict=True)]
 
     def likelihood(self, ratios: Ratios) -> float:
         """Log restricted likelihood but for a constant."""
@@ -146,9 +181,9 @@ class Normal:
         except np.linalg.LinAlgError:
             return -np.inf
         rest = max(float(pivots[-1]) ** 2, 1e-12)
-        own = sum(free * float(np.log(self.scale * ratio)) for free, ratio in zip(self.freedoms, ratios, strict=True))
-        freedom = max(len(self.steps.joules) - len(self.of_phase), 1)
-        return float(-0.5 * (freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
+        drawn = zip(self.groups, self._bounded(ratios), strict=True)
+        own = sum(len(group) * float(np.log(ratio)) for group, ratio in drawn)
+        return float(-0.5 * (self.freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
 
 
 def _alike(where: Array) -> Array:
@@ -158,23 +193,13 @@ def _alike(where: Array) -> Array:
     return np.asarray((1 - OWN) * np.where(np.eye(len(near)) > 0, 1.0, near) + OWN * np.eye(len(near)))
 
 
-def _around(covariance: Array, phase: npt.NDArray[np.int64]) -> Array:
-    """The precision of parts around their phases' means, whatever those are."""
-    if not len(covariance):
-        return covariance
-    precision = np.linalg.inv(covariance)
-    members = (phase[:, None] == np.unique(phase)[None, :]).astype(np.float64)
-    weighted = precision @ members
-    return np.asarray(precision - weighted @ np.linalg.solve(members.T @ weighted, weighted.T), dtype=np.float64)
-
-
-def best_ratios(all_steps: list[Steps]) -> Ratios:
+def best_ratios(all_steps: list[Steps], widen: float) -> Ratios:
     """The ratios under which all GPUs' steps together are likeliest."""
-    normals = [Normal(steps) for steps in all_steps]
+    normals = [Normal(steps, widen) for steps in all_steps]
     best = FIRST
     for _ in range(ROUNDS):
-        for which in (1, 0):
-            choices = [(ratio, best[1]) if which == 0 else (best[0], ratio) for ratio in RATIOS]
+        for which in (1, 2, 0):
+            choices = [(*best[:which], ratio, *best[which + 1 :]) for ratio in RATIOS]
             sums = [sum(normal.likelihood(choice) for normal in normals) for choice in choices]
             best = choices[int(np.argmax(sums))]
     return best
@@ -186,8 +211,8 @@ class Fit:
 
     steps: Steps
     watts: Array
-    inverse: Array  # of the penalised normal equations
-    penalty: Array
+    inverse: Array  # noise aside, the covariance of watts
+    pull: Array  # what of it is for being drawn to what is expected
     noise: float  # variance of a step's energy, J^2
     freedom: float  # steps less what was fitted to them
     used: npt.NDArray[np.bool_]  # of the steps that were given; the others are misreadings
@@ -203,31 +228,37 @@ class Fit:
 
     def pull_variance(self, seconds: Array) -> float:
         """What being drawn to means adds to the variance of that energy, J^2."""
-        direction = self.inverse @ seconds
-        return float(self.noise * (direction @ self.penalty @ direction))
+        return float(self.noise * (seconds @ self.pull @ seconds))
 
 
-def fit(steps: Steps, ratios: Ratios) -> Fit:
+def fit(steps: Steps, ratios: Ratios, widen: float) -> Fit:
     """Watts of each column under these ratios; steps that no other step is like are left out as misreadings."""
-    first = _solve(steps, ratios, np.ones(len(steps.joules), np.bool_))
+    first = _solve(steps, ratios, widen, np.ones(len(steps.joules), np.bool_))
     left = steps.joules - steps.seconds @ first.watts
     spread = 1.4826 * float(np.median(np.abs(left - np.median(left))))
     far = np.abs(left - np.median(left)) > STRAY * max(spread, 1e-9)
     if not far.any() or far.mean() > MOST_STRAYS:
         return first
-    return _solve(steps.only(~far), ratios, ~far)
+    return _solve(steps.only(~far), ratios, widen, ~far)
 
 
-def _solve(steps: Steps, ratios: Ratios, used: npt.NDArray[np.bool_]) -> Fit:
-    normal = Normal(steps)
-    pull = normal.penalty(ratios)
-    inverse = np.linalg.inv(normal.gram + pull)
+def _solve(steps: Steps, ratios: Ratios, widen: float, used: npt.NDArray[np.bool_]) -> Fit:
+    normal = Normal(steps, widen)
+    penalty = normal.penalty(ratios)
+    inverse = np.linalg.inv(normal.gram + penalty)
     change = inverse @ normal.cross
     freedom = max(len(steps.joules) - float(np.trace(inverse @ normal.gram)), 1.0)
     rest = max(normal.square - float(normal.cross @ change), 1e-12)
-    noise = rest / max(len(steps.joules) - len(normal.of_phase), 1)
-    watts = np.asarray(normal.centre + change, dtype=np.float64)
-    return Fit(steps, watts, np.asarray(inverse, dtype=np.float64), pull, noise, freedom, used)
+    spread = normal.expand @ inverse
+    return Fit(
+        steps,
+        watts=np.asarray(normal.centre + normal.expand @ change, dtype=np.float64),
+        inverse=np.asarray(spread @ normal.expand.T, dtype=np.float64),
+        pull=np.asarray(spread @ penalty @ spread.T, dtype=np.float64),
+        noise=rest / normal.freedom,
+        freedom=freedom,
+        used=used,
+    )
 
 
 def block_variance(fits: list[Fit], seconds: list[Array], blocks_ns: npt.NDArray[np.int64]) -> float:

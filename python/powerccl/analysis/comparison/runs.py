@@ -11,9 +11,20 @@ import polars as pl
 
 from powerccl.analysis.comparison.baseline import run_figures
 from powerccl.analysis.comparison.significance import Value, median_of
-from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, FORMS, RUN, TIME, Key, Member
+from powerccl.analysis.comparison.sources import (
+    BANDWIDTH,
+    ENERGY,
+    FORMS,
+    RUN,
+    TIME,
+    Key,
+    Member,
+    ReferenceOf,
+    nothing_known,
+)
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.iterations import cut
+from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
@@ -26,10 +37,11 @@ _SI = {"MHz": ("Hz", 1e6)}
 MOST_WARNINGS = 4
 
 
-def read_run_member(folder: Path, energy: bool = False) -> Member:
+def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known) -> Member:
     """Figures of a run: its totals, and of each pattern and size class the median kernel.
 
     With `energy` that of an operation is found by regression, with its interval: that takes seconds.
+    `reference_of`: what the run's platform profile says.
 
     Raises:
         PowercclError: nothing in the folder can be compared.
@@ -37,7 +49,8 @@ def read_run_member(folder: Path, energy: bool = False) -> Member:
     run = read_run(folder)
     if not (run.info or run.ranks or run.mpi or run.power):
         raise PowercclError(f"{folder} is not a run folder", FORMS)
-    summary = summarise(run)
+    reference = reference_of(run)
+    summary = summarise(run, reference=reference)
     member = Member(folder, RUN, emulated=summary.emulated)
     for what, unit, number in run_figures(summary):
         if number is not None:
@@ -47,7 +60,7 @@ def read_run_member(folder: Path, energy: bool = False) -> Member:
             _iteration(member, run)
     _patterns(member, run, summary)
     if energy:
-        _energies(member, run)
+        _energies(member, run, reference)
     _facts(member, run, summary)
     _warnings(member, run, summary)
     if not member.values:
@@ -92,10 +105,10 @@ def _patterns(member: Member, run: RunData, summary: RunSummary) -> None:
             member.values[Key(ENERGY, "J", *place)] = Value(value=row.joules_per_operation, of="runs")
 
 
-def _energies(member: Member, run: RunData) -> None:
+def _energies(member: Member, run: RunData, reference: Reference | None) -> None:
     from powerccl.analysis.attribution import attribute
 
-    for kind in attribute(run).kinds:
+    for kind in attribute(run, reference=reference).kinds:
         if kind.resolved and kind.joules_per_operation and kind.low is not None and kind.high is not None:
             member.values[Key(ENERGY, "J", kind.pattern, kind.size_class_bytes)] = Value(
                 value=kind.joules_per_operation,

@@ -24,6 +24,8 @@ from powerccl.analysis.comparison.sources import (
     TIME,
     Key,
     Member,
+    ReferenceOf,
+    nothing_known,
     pattern_order,
     read_member,
 )
@@ -95,14 +97,19 @@ class _Side:
         return [member.values[key] for member in self.members if key in member.values]
 
 
-def compare_sides(arguments: Sequence[str], find: Callable[[str], Path], energy: bool = False) -> SideBySide:
+def compare_sides(
+    arguments: Sequence[str],
+    find: Callable[[str], Path],
+    energy: bool = False,
+    reference_of: ReferenceOf = nothing_known,
+) -> SideBySide:
     """Read and compare; each argument is `[NAME=]MEMBER[,MEMBER...]`, `find` makes a path of a member,
-    and `energy` asks for energy of operations by regression.
+    and `energy` asks for energy of operations by regression, with what `reference_of` says of a run's platform.
 
     Raises:
         PowercclError: a member cannot be read, or sides are of different kinds.
     """
-    sides = _read(arguments, find, energy)
+    sides = _read(arguments, find, energy, reference_of)
     kinds = {member.kind for side in sides for member in side.members}
     if len(kinds) > 1:
         raise PowercclError(f"these cannot be compared with each other: {', '.join(sorted(kinds))}", FORMS)
@@ -132,7 +139,9 @@ def compare_sides(arguments: Sequence[str], find: Callable[[str], Path], energy:
     )
 
 
-def _read(arguments: Sequence[str], find: Callable[[str], Path], energy: bool) -> list[_Side]:
+def _read(
+    arguments: Sequence[str], find: Callable[[str], Path], energy: bool, reference_of: ReferenceOf
+) -> list[_Side]:
     sides = []
     for argument in arguments:
         name, rest = "", argument
@@ -143,7 +152,7 @@ def _read(arguments: Sequence[str], find: Callable[[str], Path], energy: bool) -
         paths = [find(part) for part in parts]
         if not paths:
             raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
-        sides.append(_Side(name or _short(paths), [read_member(path, energy) for path in paths]))
+        sides.append(_Side(name or _short(paths), [read_member(path, energy, reference_of) for path in paths]))
     names = [side.name for side in sides]
     for index, side in enumerate(sides):
         if names.count(side.name) > 1:

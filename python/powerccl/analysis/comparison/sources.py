@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from powerccl.analysis.comparison.significance import Value, mean_of, median_of
+from powerccl.analysis.report_findings import Reference
 from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, format_bytes
+from powerccl.traces.folder import RunData
 
 RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
 TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
@@ -21,6 +23,11 @@ FORMS = (
 )
 STRETCHES = 5  # that powerccl-bench divides its loop into
 Json = dict[str, Any]
+ReferenceOf = Callable[[RunData], Reference | None]
+
+
+def nothing_known(_: RunData) -> None:
+    """For whoever has no platform profile of a run."""
 
 
 class Key(NamedTuple):
@@ -47,8 +54,8 @@ class Member:
     emulated: str = ""
 
 
-def read_member(path: Path, energy: bool = False) -> Member:
-    """Read a run folder or a file of powerccl-bench; `energy` as in runs.read_run_member.
+def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known) -> Member:
+    """Read a run folder or a file of powerccl-bench; `energy` and `reference_of` as in runs.read_run_member.
 
     Raises:
         PowercclError: there is no such thing, or it is none of these.
@@ -56,7 +63,7 @@ def read_member(path: Path, energy: bool = False) -> Member:
     if path.is_dir():
         from powerccl.analysis.comparison.runs import read_run_member
 
-        return read_run_member(path, energy)
+        return read_run_member(path, energy, reference_of)
     try:
         data = path.read_bytes()
     except OSError as error:

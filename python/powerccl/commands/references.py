@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The platform profile that a run is held against: its own, or that of GPUs like its."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.analysis.report_findings import Reference
+    from powerccl.platforms.schema import PlatformProfile
+    from powerccl.traces.folder import RunData
+
+
+def own_profile(run: RunData) -> PlatformProfile | None:
+    """The profile that the run names, or the emulated server's own, or that of GPUs like its; None: there is none.
+
+    What was read of the run must hold its run.json.
+
+    Raises:
+        PowercclError: a file that it names is there, but no profile.
+    """
+    from powerccl.platforms.store import known_profiles, load_profile, profile_for
+    from powerccl.traces.power import about
+
+    info = run.info
+    for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
+        if name and (name in known_profiles() or Path(name).is_file()):
+            return load_profile(name)
+    if run.emulated or (info and info.emulated):
+        return None
+    heads = [about(path) for path in sorted(run.folder.glob("power-*.csv"))]
+    names = [text for head in heads for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"]
+    return profile_for(names) if names else None
+
+
+def own_reference(run: RunData) -> Reference | None:
+    """What that profile says; None also where it cannot be read."""
+    try:
+        profile = own_profile(run)
+    except PowercclError:
+        return None
+    return reference_of(profile) if profile else None
+
+
+def reference_of(profile: PlatformProfile) -> Reference:
+    """What a profile says at its highest clock."""
+    from powerccl.analysis.report_findings import Reference
+
+    found = Reference(
+        name=profile.name,
+        gpus=profile.gpus,
+        provenance=", ".join(sorted({point.provenance for point in profile.points})),
+    )
+    power = profile.gpu_power
+    if power:
+        found.idle_watts = power.idle_watts
+        if power.kelvin_per_watt is not None and power.leakage_watts_per_kelvin is not None:
+            found.warming = power.kelvin_per_watt * power.leakage_watts_per_kelvin
+    highest: dict[tuple[str, int], int] = {}
+    for point in profile.points:
+        place = (point.pattern, point.size_bytes)
+        highest[place] = max(point.clock_mhz, highest.get(place, 0))
+    for point in sorted(profile.points, key=lambda point: point.size_bytes):
+        if point.clock_mhz == highest[point.pattern, point.size_bytes]:
+            entry = (point.size_bytes, point.busbw_gbs, point.watts_per_gpu)
+            found.points.setdefault(point.pattern, []).append(entry)
+    return found
