@@ -22,7 +22,7 @@ from powerccl.traces.folder import read_run
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "bench/scenarios"
 PLATFORM = "t4x8:refresh_ms=100"
-INTERVAL_MS = 19
+INTERVAL_MS = 3  # of which only clocks change more often than every 100 ms
 LEAST_SHARE = 0.01  # of a GPU's time awake: rarer kinds are not judged
 CLOSE_PCT = 5  # of the truth
 STEP_MS = {"exposed": 112, "ddp": 112, "zero1": 111, "fsdp": 118, "tp": 87, "pp": 91, "moe": 107, "straggler": 105}
