@@ -13,9 +13,11 @@ from synthetic import MS, TraceWriter, uuid, write_info
 
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
+from powerccl.analysis.attribution.features import features
 from powerccl.analysis.attribution.observations import observations
-from powerccl.analysis.attribution.phases import ALONE, COMPUTING, Phase, Timeline
+from powerccl.analysis.attribution.phases import ALONE, BESIDE, COMPUTING, UNKNOWN, Phase, Timeline
 from powerccl.analysis.attribution.waits import aligned
+from powerccl.analysis.report_findings import Reference
 from powerccl.traces.folder import read_run
 
 MIB = 1 << 20
@@ -159,14 +161,30 @@ def test_without_waits_nothing_is_said_of_exposure(tmp_path: Path) -> None:
         assert kind.exposed_watts is None
 
 
+# An iteration of just one step of the counter: every step holds the same of everything.
+ONE_STEP: list[Part] = [
+    (60, 90.0, "", 0),
+    (30, 50.0, "all_reduce", 16 * MIB),
+    (10, 30.0, "all_gather", 4 * MIB),
+]
+
+
+def reference(all_reduce_watts: float, all_gather_watts: float = 31.0) -> Reference:
+    return Reference(
+        name="tested",
+        gpus=2,
+        provenance="measured",
+        idle_watts=28.0,
+        warming=0.0,
+        points={
+            "all_reduce": [(MIB, 1.0, all_reduce_watts), (64 * MIB, 1.0, all_reduce_watts)],
+            "all_gather": [(4 * MIB, 1.0, all_gather_watts)],
+        },
+    )
+
+
 def test_kinds_always_side_by_side_are_not_told_apart(tmp_path: Path) -> None:
-    """An iteration of just one step of the counter: every step holds the same of everything."""
-    iteration: list[Part] = [
-        (60, 90.0, "", 0),
-        (30, 50.0, "all_reduce", 16 * MIB),
-        (10, 30.0, "all_gather", 4 * MIB),
-    ]
-    folder, _ = make_run(tmp_path / "run", iteration, noise=lambda rng, _ms: float(rng.normal(0, 2)))
+    folder, _ = make_run(tmp_path / "run", ONE_STEP, noise=lambda rng, _ms: float(rng.normal(0, 2)))
     findings, kinds = found(folder)
     assert len(kinds) == 2
     for kind in kinds.values():
@@ -175,6 +193,59 @@ def test_kinds_always_side_by_side_are_not_told_apart(tmp_path: Path) -> None:
         assert kind.reason
     # Together they are as well known as ever.
     assert findings.joules_total == pytest.approx(2 * 40 * 72, rel=0.03)
+
+
+def test_a_profile_tells_apart_what_steps_do_not(tmp_path: Path) -> None:
+    folder, truth = make_run(tmp_path / "run", ONE_STEP, noise=lambda rng, _ms: float(rng.normal(0, 2)))
+    findings = attribute(read_run(folder), reference=reference(48.0))
+    assert len(findings.kinds) == 2
+    for kind in findings.kinds:
+        expected = truth[kind.pattern, kind.size_class_bytes]
+        assert kind.joules_per_operation == pytest.approx(expected, rel=0.1)
+        assert kind.low is not None and kind.high is not None
+        assert kind.low < expected < kind.high
+    # The steps tell what is left for computation.
+    assert findings.computation_watts == pytest.approx(90, rel=0.03)
+
+
+def test_samples_are_believed_and_not_the_profile(tmp_path: Path) -> None:
+    folder, truth = make_run(tmp_path / "run", MIXED)
+    for kind in attribute(read_run(folder), reference=reference(70.0, 60.0)).kinds:
+        assert kind.joules_per_operation == pytest.approx(truth[kind.pattern, kind.size_class_bytes], rel=0.03)
+
+
+def test_a_profile_says_nothing_of_runs_whose_clocks_were_set(tmp_path: Path) -> None:
+    """It knows what collectives draw at the highest clock."""
+    folder, _ = make_run(tmp_path / "run", ONE_STEP, noise=lambda rng, _ms: float(rng.normal(0, 2)))
+    trace = TraceWriter(2, 3)
+    trace.clock(1, 100 * MS, 840)
+    trace.write(folder)
+    for kind in attribute(read_run(folder), reference=reference(48.0)).kinds:
+        assert not kind.resolved
+
+
+def test_what_is_expected_of_parts() -> None:
+    kind, other = ("all_reduce", 16 * MIB), ("all_gather", 4 * MIB)
+    phases = [
+        COMPUTING,
+        Phase((kind,), ALONE),
+        Phase((kind,), BESIDE),
+        Phase((other, kind), ALONE),
+        Phase((kind,), UNKNOWN),
+    ]
+    clocks = np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8], [1.0, 0.0], [0.4, 0.6]])
+    known = reference(48.0, 34.0)
+    found = features(phases, clocks, known)
+    # At rest 28 W; computation, and what may compute, the mean; kinds at once half of each.
+    assert found.expected(80.0).tolist() == pytest.approx([80.0, 48.0, 100.0, 28 + 10 + 3, 80.0])
+    assert len(found.doubt) == found.each.shape[1] == 1 + 1 + 2 + 2
+    assert np.isfinite(found.doubt).sum() == 3
+    known.warming = 0.2
+    at = (48.0 + 34.0) / 2
+    assert features(phases, clocks, known).expected(80.0)[1] == pytest.approx(48 + 0.2 * (80 - at))
+    nothing = features(phases, np.zeros((5, 0)), None)
+    assert nothing.expected(80.0).tolist() == [80.0] * 5
+    assert not np.isfinite(nothing.doubt).any()
 
 
 def test_power_only(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean power of parts of a run, from the energy of steps that mix them.
 
-Each step's energy is the sum over parts of seconds x watts. Parts of one phase are taken to draw about the same: how
-much they differ is itself estimated from the data (restricted maximum likelihood), separately for phases in which only
-communication runs and for those with computation. Parts that the steps hardly tell apart so fall back on their phase.
+Each step's energy is the sum over parts of seconds x watts. A part's power is what its features make it (features.py),
+what its phase differs from that, and what it differs from its phase. How much each may differ is estimated from the
+data (restricted maximum likelihood), up to a bound: where a power limit moves the clock, the steps' errors are no
+chance, and would have any difference that explains them. Parts that the steps hardly tell apart so fall back on their
+phase, and phases on what is expected of them.
 
 Errors of sums have three parts. What the steps' residuals say is added up over blocks of time, all GPUs in one, for
-residuals that follow one another or are alike on all GPUs are not independent. What being drawn towards the phase's
-mean may have cost follows from how much parts differ. And steps may be dated wrongly by a little.
+residuals that follow one another or are alike on all GPUs are not independent. What being drawn towards what
+is expected may have cost follows from how much parts and phases differ. And steps may be dated wrongly by a little.
 """
 
 from __future__ import annotations
