@@ -19,7 +19,8 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, aligned, exposure, from_waits, period
 from powerccl.analysis.whatif import what_if
-from powerccl.analysis.whatif.findings import Forecast, WhatIf
+from powerccl.analysis.whatif.comparing import ALONE, left_alone, of_part
+from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.analysis.whatif.meetings import latest, meet
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.predict import SEARCHED_SHARE
@@ -400,6 +401,30 @@ def test_a_rank_that_waits_in_every_collective_computes_as_much_longer(tmp_path:
     spared_w = (COMPUTE_W - 15) * (1 - own_mhz / 1590)
     most = (spared_w * 148 - (COMPUTE_W - COMM_W) * 48) / (COMM_W * 500 + COMPUTE_W * 100) * 100
     assert 0.5 * most < second_saved - first_saved < 2 * most + 5
+
+
+@pytest.mark.parametrize(("differ", "alone"), [(0.0, 0.0), (0.01, 0.0), (0.07, ALONE)])
+def test_jobs_whose_iterations_differ_are_compared_all_along(differ: float, alone: float) -> None:
+    lengths = 100e6 * (1 + differ * np.random.default_rng(1).normal(size=400))
+    lengths[200] *= 20  # a checkpoint is none of it
+    assert left_alone(np.cumsum(lengths).astype(np.int64), 0.01) == alone
+    assert left_alone(np.cumsum(lengths[:5]).astype(np.int64), 0.01) == 0.0
+
+
+def test_a_part_of_the_job_has_a_part_of_what_comes_of_it() -> None:
+    whole = Forecast(
+        policy="auto",
+        saved_pct=Range(20.0, 16.0, 24.0),
+        slowdown_pct=Range(0.8, 0.4, 1.2),
+        saved_watts=12.0,
+        low_clock_pct=100.0,
+        switches_per_s=40.0,
+    )
+    part = of_part(whole, 0.75)
+    assert part.saved_pct == Range(15.0, 12.0, 18.0)
+    assert part.slowdown_pct == Range(0.6, 0.3, 0.9)
+    assert (part.saved_watts, part.low_clock_pct, part.switches_per_s) == (9.0, 75.0, 30.0)
+    assert of_part(whole, 1.0) == whole
 
 
 def test_calls_below_their_overhead_point_are_not_managed(recorded: Path) -> None:

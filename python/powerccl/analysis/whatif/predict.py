@@ -20,6 +20,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.whatif import policies, sections
+from powerccl.analysis.whatif.comparing import left_alone, of_part
 from powerccl.analysis.whatif.findings import Forecast, GpuForecast, WhatIf
 from powerccl.analysis.whatif.joules import Doing
 from powerccl.analysis.whatif.meetings import Meeting, latest, meet
@@ -201,9 +202,14 @@ def _stretch(gpus: list[Gpu], span: tuple[int, int]) -> tuple[int, int]:
     if count <= MOST_OPERATIONS:
         return span
     margin = int((span[1] - span[0]) * (1 - MOST_OPERATIONS / count) / 2)
-    begins = gpus[0].line.starts[gpus[0].places()[0] == 0]
-    begins = begins[(begins >= span[0] + margin) & (begins < span[1] - margin)]
+    begins = _begins(gpus[0], (span[0] + margin, span[1] - margin))
     return int(begins[0]) if len(begins) else span[0] + margin, span[1] - margin
+
+
+def _begins(gpu: Gpu, span: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """When its iterations begin there; where none was found, its operations."""
+    begins = gpu.line.starts[gpu.places()[0] == 0]
+    return np.asarray(begins[(begins >= span[0]) & (begins < span[1])], dtype=np.int64)
 
 
 def _share(sets: list[iv.Intervals], span: tuple[int, int]) -> float:
@@ -226,13 +232,14 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     doubt_pct = seen.uncertainty_pct if seen.source == ESTIMATED else 0.0
     each: list[list[Forecast]] = []
 
-    def forecast(policy: str, make: Made, *others: Made) -> Forecast:
-        """`others`: what it may also come to."""
+    def forecast(policy: str, make: Made, *others: Made, share: float = 1.0) -> Forecast:
+        """`others`: what it may also come to; `share`: of the job that it has."""
         sweep = [outcomes(make(of), of) for of in [models, *unsure]]
         sweep += [outcomes(other(models), models) for other in others]
         terms = (platform.spread_pct, doubt_pct, found.budget_pct)
-        each.append([forecast_of(policy, [before[i]], [s[i : i + 1] for s in sweep], *terms) for i in range(len(gpus))])
-        return forecast_of(policy, before, sweep, *terms)
+        of_each = [forecast_of(policy, [before[i]], [s[i : i + 1] for s in sweep], *terms) for i in range(len(gpus))]
+        each.append([of_part(one, share) for one in of_each])
+        return of_part(forecast_of(policy, before, sweep, *terms), share)
 
     def way(mhz: int, windowed: bool, stretches: list[Values | None] | None = None) -> Made:
         return lambda of: scene.managed(of, Way(mhz, stretches), windowed)
@@ -242,17 +249,26 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     # The runtime has quarters of a step by turns: on average half of one above what just would do.
     lowest = None if just is None else just + (step // 8 if just > platform.clocks_mhz[0] else 0)
     spare = scene.take_up_slack(models, lowest or 0, found.budget_pct / 100).stretches
+    if lowest is not None and spare is not None:
+        lowest = _kept(scene, models, platform, found.budget_pct / 100, Way(lowest, spare))
     windowed = any((w.mhz > 0).any() for w in scene.windows)
     # Where power limits govern, what clock a job makes the same progress at is known no better than that.
     about = [] if lowest is None else [round(lowest * (1 + off)) for off in (-CLOCK_DOUBT, CLOCK_DOUBT)]
     clock = lowest or 0
+    share = 1.0 if lowest is None else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100)
     by_call = forecast("percall", scene.percall)
     by_phase = forecast("phase", way(0, windowed))
-    by_job = forecast("job", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about))
-    automatic = forecast("auto", way(clock, windowed, spare), *(way(mhz, windowed, spare) for mhz in about))
+    by_job = forecast("job", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about), share=share)
+    automatic = forecast(
+        "auto", way(clock, windowed, spare), *(way(mhz, windowed, spare) for mhz in about), share=share
+    )
     parts = ["phase"] * windowed + (["job"] if lowest is not None else ["slack"] * (spare is not None))
     automatic.chosen = " and ".join(parts) or "neither"
-    by_job.clock_mhz = automatic.clock_mhz = None if just is None else -(-just // step) * step
+    if share < 1:
+        why = f"iterations differ: {100 * (1 - share):.0f} % of them are left alone, to compare clocks"
+        by_job.remarks.append(why)
+        automatic.remarks.append(why)
+    by_job.clock_mhz = automatic.clock_mhz = None if lowest is None else -(-lowest // step) * step
     found.policies = [by_call, by_phase, by_job, automatic]
     found.gpus = [
         GpuForecast(
@@ -266,6 +282,17 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
         )
         for index, gpu in enumerate(gpus)
     ]
+
+
+def _kept(scene: Scene, models: list[PowerModel], platform: ClockPlatform, budget: float, way: Way) -> int:
+    """The lowest clock from that of `way` on that keeps the search's part of the budget with what slack costs, too."""
+    low, high = way.mhz, platform.clock_max_mhz
+    most_ns = (1 + SEARCHED_SHARE * budget) * scene.length_ns(scene.base)
+    while low < high:
+        middle = (low + high) // 2
+        too_slow = scene.length_ns(scene.course(models, Way(middle, way.stretches))) > most_ns
+        low, high = (middle + 1, high) if too_slow else (low, middle)
+    return high
 
 
 def _searched(scene: Scene, models: list[PowerModel], platform: ClockPlatform, budget: float) -> int | None:
