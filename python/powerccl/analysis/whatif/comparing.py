@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a job `job` and `auto` leave alone, for comparison: more where iterations differ by themselves."""
+"""How much of a job `job` and `auto` leave alone, to compare with: more where iterations differ by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from powerccl.analysis.whatif.findings import Forecast, Range
 KNOWN = 0.5  # of the budget, that a slowdown must be known to
 OUTLIER = 1.5  # times the mean: a checkpoint, not an iteration
 BLOCK_NS = 16e9  # that are left alone at a time where iterations differ
-ALONE = 0.25  # of the time, then
+ALONE = 1 / 3  # of the time, then
 FEWEST = 8
 
 
