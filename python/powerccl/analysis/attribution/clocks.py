@@ -46,11 +46,10 @@ class Cells:
 
 @dataclass(frozen=True)
 class Levels:
-    """`sums[i, l]`: seconds at level `l`, of clocks around `mhz[l]`, that are expected before `edges_ns[i]`."""
+    """`sums[i, l]`: seconds at level `l` that are expected before `edges_ns[i]`."""
 
     edges_ns: Numbers
     sums: Array
-    mhz: Array
 
     def shares(self, edges_ns: Numbers) -> Array:
         """Of the time between each edge and the next. Shape (edges - 1, levels)."""
@@ -78,13 +77,12 @@ def clock_levels(gpus: list[Seen]) -> list[Levels] | None:
     moments = np.unique(np.concatenate([each.moment for each in cells]))
     kinds = [np.searchsorted(moments, each.moment) for each in cells]
     levels = len(edges_mhz) - 1
-    mhz = _means(gpus, edges_mhz)
     entering = moments // (len(RESTED) + 1) % (len(names) + len(AGES_NS) + 1) < len(names)
     chain = _learned(cells, kinds, np.where(entering, ENTERS, STAYS), levels)
     found = []
     for own, kind in zip(cells, kinds, strict=True):
         seconds = _expected(own, kind, chain) * (np.diff(own.edges_ns) / 1e9)[:, None]
-        found.append(Levels(own.edges_ns, np.vstack([np.zeros(levels), np.cumsum(seconds, axis=0)]), mhz))
+        found.append(Levels(own.edges_ns, np.vstack([np.zeros(levels), np.cumsum(seconds, axis=0)])))
     return found
 
 
@@ -114,15 +112,6 @@ def _levels(gpus: list[Seen]) -> Array | None:
     if counts.sum() == 0 or counts.max() > (1 - VARIES) * counts.sum():
         return None
     return np.array(edges)
-
-
-def _means(gpus: list[Seen], edges_mhz: Array) -> Array:
-    """Of the clocks seen within each level."""
-    clocks = np.concatenate([gpu.clock_mhz[np.isfinite(gpu.clock_mhz)] for gpu in gpus])
-    own = np.searchsorted(edges_mhz, clocks, side="right") - 1
-    sound = (own >= 0) & (own < len(edges_mhz) - 1)
-    total = np.bincount(own[sound], clocks[sound], len(edges_mhz) - 1)
-    return np.asarray(total / np.maximum(np.bincount(own[sound], minlength=len(total)), 1), dtype=np.float64)
 
 
 def _cells(gpu: Seen, edges_mhz: Array, named: list[int], names: int) -> Cells:

@@ -29,7 +29,8 @@ FIRST: Ratios = (0.01, 0.0001, 0.0001)
 ROUNDS = 2
 OWN = 0.1  # of its variance is each part's own
 WEAK = 1.0  # of the mean power: standard deviation of what is expected before anything was measured
-# Of the mean power: how much parts (quiet, computing) and phases differ from what is expected of them at most.
+# Of the mean power, standard deviations: how much parts (quiet, computing) and phases differ from what is expected of
+# them at most.
 MOST = (0.05, 0.1, 0.03)
 LAGS = 3  # steps before, whose power may tell of this one's
 STRAY = 6.0  # standard deviations from which on a step is a misreading
@@ -146,24 +147,29 @@ class Normal:
         self.drawn[np.concatenate(self.groups)] = False
         self.freedom = max(len(steps.joules) - steps.features.each.shape[1], 1)
         # What the steps say counts less against what is known where their noise is not chance.
+        self.widen = widen
         doubt = steps.features.doubt
         self.least, self.surely = (0.0, 0.0, 0.0), np.full(len(doubt), self.weak)
-        noise = widen**2 * self._rest(FIRST) / self.freedom
+        first_rest = self.square - float(self.cross @ np.linalg.solve(self.gram + self.penalty(FIRST), self.cross))
+        noise = widen**2 * max(first_rest, 1e-12) / self.freedom
         self.surely = np.where(np.isfinite(doubt), noise / np.maximum(doubt, 1e-9) ** 2, self.weak)
         self.least = tuple(noise / (self.scale * (most * mean) ** 2) for most in MOST)
 
-    def _rest(self, ratios: Ratios) -> float:
-        """The least sum of squares, what is drawn aside."""
-        return max(
-            self.square - float(self.cross @ np.linalg.solve(self.gram + self.penalty(ratios), self.cross)), 1e-12
-        )
-
     def penalty(self, ratios: Ratios) -> Array:
         """Noise over variance: of parts (quiet, computing) and phases; weakly of all else."""
+        return self._weighed(self._bounded(ratios), self.surely)
+
+    def pull(self, ratios: Ratios) -> Array:
+        """The same with what is known weighed by its own variance: noise is counted wider against it."""
+        wider = self.widen**2
+        bounded = [ratio if ratio > least else wider * least for ratio, least in zip(ratios, self.least, strict=True)]
+        return self._weighed(bounded, np.where(np.isfinite(self.steps.features.doubt), wider, 1.0) * self.surely)
+
+    def _weighed(self, ratios: list[float], features: Array) -> Array:
         found = np.diag(np.where(self.drawn, self.weak, 0.0))
-        known = np.arange(len(found) - len(self.surely), len(found))
-        found[known, known] = self.surely
-        for own, precision, ratio in zip(self.groups, self.precisions, self._bounded(ratios), strict=True):
+        known = np.arange(len(found) - len(features), len(found))
+        found[known, known] = features
+        for own, precision, ratio in zip(self.groups, self.precisions, ratios, strict=True):
             found[np.ix_(own, own)] = self.scale * ratio * precision
         return found
 
@@ -256,7 +262,7 @@ def _solve(steps: Steps, ratios: Ratios, widen: float, used: npt.NDArray[np.bool
         steps,
         watts=np.asarray(normal.centre + normal.expand @ change, dtype=np.float64),
         inverse=np.asarray(spread @ normal.expand.T, dtype=np.float64),
-        pull=np.asarray(spread @ penalty @ spread.T, dtype=np.float64),
+        pull=np.asarray(spread @ normal.pull(ratios) @ spread.T, dtype=np.float64),
         noise=rest / normal.freedom,
         freedom=freedom,
         used=used,
