@@ -249,13 +249,23 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     # The runtime has quarters of a step by turns: on average half of one above what just would do.
     lowest = None if just is None else just + (step // 8 if just > platform.clocks_mhz[0] else 0)
     spare = scene.take_up_slack(models, lowest or 0, found.budget_pct / 100).stretches
-    if lowest is not None and spare is not None:
-        lowest = _kept(scene, models, platform, found.budget_pct / 100, Way(lowest, spare))
     windowed = any((w.mhz > 0).any() for w in scene.windows)
+    if lowest is not None and spare is not None:
+        # Slack takes time that one clock then does not have; where that is worth less, it is given back.
+        kept = _kept(scene, models, platform, found.budget_pct / 100, Way(lowest, spare))
+        ways = [Way(lowest), Way(kept, spare)]
+        joules = [
+            sum(float(o.joules.sum()) for o in outcomes(scene.managed(models, w, windowed), models)) for w in ways
+        ]
+        lowest, spare = (lowest, None) if joules[0] < joules[1] else (kept, spare)
     # Where power limits govern, what clock a job makes the same progress at is known no better than that.
     about = [] if lowest is None else [round(lowest * (1 + off)) for off in (-CLOCK_DOUBT, CLOCK_DOUBT)]
     clock = lowest or 0
-    share = 1.0 if lowest is None else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100)
+    share = (
+        1.0
+        if lowest is None or not gpus[0].calls
+        else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100)
+    )
     by_call = forecast("percall", scene.percall)
     by_phase = forecast("phase", way(0, windowed))
     by_job = forecast("job", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about), share=share)
