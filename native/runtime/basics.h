@@ -24,6 +24,18 @@ inline uint64_t monotonic_ns() {
   return clock_ns(CLOCK_MONOTONIC);
 }
 
+// libm is not among what the job's process is given.
+inline double square_root(double value) {
+  if (value <= 0) return 0;
+  double root = value > 1 ? value : 1;
+  for (int i = 0; i < 64; ++i) {
+    const double next = 0.5 * (root + value / root);
+    if (next >= root) break;
+    root = next;
+  }
+  return root;
+}
+
 // Copies at most size - 1 characters and always terminates.
 inline void copy_text(char* to, size_t size, const char* from) {
   size_t length = strnlen(from, size - 1);

@@ -75,7 +75,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   record.call.bytes = call.message_bytes * (size_counts_ranks(call.pattern) ? communicator->nranks : 1);
   if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
   if (communicator->gpu->conductor != nullptr && !call.captured) {
-    tell_conductor(communicator, call.pattern, record.call.bytes, false, record.call.call_id);
+    tell_conductor(communicator, call.pattern, record.call.bytes, nullptr, record.call.call_id);
   }
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
@@ -134,7 +134,7 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
   record.call.sends = capped(exchange->parts.sends);
   record.call.receives = capped(exchange->parts.receives);
   if (communicator->gpu->conductor != nullptr && (record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
-    tell_conductor(communicator, its.pattern, its.bytes, true, record.call.call_id);
+    tell_conductor(communicator, its.pattern, its.bytes, &exchange->parts, record.call.call_id);
   }
   if (may_manage) {
     record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
@@ -216,14 +216,27 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   return POWERCCL_FLAG_MANAGED;
 }
 
-// Calls of one kind do the same in each iteration. What is exchanged between pairs may be of another size each time.
-void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, bool exchange,
+// Calls of one kind do the same in each iteration.
+uint32_t Runtime::call_kind(const Communicator* communicator, uint8_t pattern, uint64_t size) {
+  const uint64_t kind = (communicator->id ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
+  return static_cast<uint32_t>(kind ^ kind >> 32);
+}
+
+// What is exchanged between pairs may be of another size each time.
+void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
                              uint64_t call_id) {
   Gpu* gpu = communicator->gpu;
-  const uint64_t size = exchange ? 0 : bytes;
-  uint64_t kind = (communicator->id ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
-  kind ^= kind >> 32;
-  gpu->conductor->called(call_id, static_cast<uint32_t>(kind), gpu->table.minimum_clock(pattern, bytes));
+  const uint64_t size = exchange != nullptr ? 0 : bytes;
+  const uint32_t kind = call_kind(communicator, pattern, size);
+  const uint32_t mhz = gpu->table.minimum_clock(pattern, bytes);
+  if (exchange == nullptr || pattern != POWERCCL_ALL_TO_ALL) {
+    gpu->conductor->called(call_id, kind, mhz);
+    return;
+  }
+  // All ranks make a communicator's all-to-alls in the same order.
+  const uint32_t number = communicator->all_to_alls.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t key = static_cast<uint32_t>(communicator->id * 0x9e3779b97f4a7c15u >> 32) + number;
+  gpu->conductor->all_to_all_called(call_id, kind, mhz, key, exchange->received_bytes);
 }
 
 // The holds of managed calls that are not launched yet, and now never will be.

@@ -17,19 +17,43 @@ void Conductor::begin(const Terms& terms) {
   times_.call.add(static_cast<double>(terms.call_ns));
   times_.transition.add(static_cast<double>(terms.transition_ns));
   times_.measured = terms.dry;
-  if (terms.joint != nullptr) terms.joint->place(terms.number);
+  if (terms.joint != nullptr) {
+    const uint32_t place = terms.joint->place(terms.number);
+    if (terms.search && !terms.dry) lots_.begin(terms.joint, place);
+  }
 }
 
 void Conductor::called(uint64_t call, uint32_t kind, uint32_t mhz) {
   SpinGuard guard(lock_);
   resting_ = false;
+  graphs_alone_ = 0;
   timetable_.called(call, kind, mhz);
 }
 
-void Conductor::graph_called(uint64_t call, uint32_t kind) {
-  called(call, kind, 0);
+void Conductor::all_to_all_called(uint64_t call, uint32_t kind, uint32_t mhz, uint32_t key, uint64_t received) {
   SpinGuard guard(lock_);
+  resting_ = false;
+  graphs_alone_ = 0;
+  const uint64_t sequence = timetable_.called(call, kind, mhz);
+  lots_.received(timetable_, call, sequence, key, received);
+}
+
+void Conductor::graph_called(uint64_t call, uint32_t kind) {
+  SpinGuard guard(lock_);
+  resting_ = false;
+  if (graphs_alone_ < kGraphsAlone) ++graphs_alone_;
+  if (inside_graphs()) return;
+  timetable_.called(call, kind, 0);
   graphs_ = true;
+}
+
+uint64_t Conductor::captured_begins(uint32_t kind, uint32_t mhz) {
+  SpinGuard guard(lock_);
+  ++captured_;
+  if (!inside_graphs()) return 0;
+  const uint64_t call = kCapturedCall + captured_;
+  timetable_.called(call, kind, mhz);
+  return call;
 }
 
 void Conductor::rest() {
@@ -88,7 +112,9 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   const double base_now = static_cast<double>(latest->start_ns) - static_cast<double>(position.offset.mean);
   if (!mode(running).control) {
     double until = 0;
-    const double stretch = slack_.at(static_cast<double>(now_ns) - base_now, length, times_, &until);
+    double stretch = slack_.at(static_cast<double>(now_ns) - base_now, length, times_, &until);
+    // What runs now decides about the computation behind it.
+    if (lots_.any()) stretch = lots_.stretch(timetable_, running, timetable_.position_of(latest->sequence));
     wanted.mhz = stretched(mode(running).mhz, stretch);
     if (slack_.stages() > 1 && at(base_now, until) > now_ns) wanted.until_ns = at(base_now, until);
   }

@@ -13,6 +13,7 @@
 #include "runtime/basics.h"
 #include "runtime/clock_search.h"
 #include "runtime/joint.h"
+#include "runtime/lots.h"
 #include "runtime/slack.h"
 #include "runtime/steady_part.h"
 #include "runtime/timetable.h"
@@ -38,8 +39,13 @@ class Conductor {
 
   // From any thread, as things happen; times are CLOCK_MONOTONIC. True: the clock thread has to look again.
   void called(uint64_t call, uint32_t kind, uint32_t mhz);
-  // The same of a graph of whatever the job put into it.
+  // The same of an all-to-all in which this rank receives so many bytes; all ranks of it give it the same key.
+  void all_to_all_called(uint64_t call, uint32_t kind, uint32_t mhz, uint32_t key, uint64_t received);
+  // The same of a graph of whatever the job put into it, and of communication captured in one, when it is about to
+  // run: then it has this number; 0: of no interest. As long as the job makes no other calls, what is in its graphs
+  // counts instead of them.
   void graph_called(uint64_t call, uint32_t kind);
+  uint64_t captured_begins(uint32_t kind, uint32_t mhz);
   bool started(uint64_t call, uint64_t start_ns);
   bool stopped(uint64_t call, uint64_t stop_ns);
   void waited(uint64_t call, uint64_t stall_ns);
@@ -84,8 +90,10 @@ class Conductor {
   // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
   // nothing seems to be slower, and once that is sure.
   static constexpr uint32_t kSoon = 3, kFirst = 8, kRarely = 24, kVeryRarely = 64;
-  static constexpr uint32_t kLong = 4;       // times as long are blocks where iterations differ too much to tell
-  static constexpr uint32_t kLookEvery = 4;  // kernels, while no iteration is known
+  static constexpr uint32_t kLong = 4;         // times as long are blocks where iterations differ too much to tell
+  static constexpr uint32_t kGraphsAlone = 8;  // launches, before what is in them counts
+  static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
+  static constexpr uint32_t kLookEvery = 4;                     // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
   static constexpr uint64_t kWarmNs = 3000000000u;       // of the job, before anything is compared with
@@ -123,6 +131,7 @@ class Conductor {
     bool closed = false;               // it is over for this iteration
   };
 
+  bool inside_graphs() const { return graphs_alone_ >= kGraphsAlone && captured_ != 0; }
   bool control(uint64_t iteration) const;
   Mode own_mode(uint64_t iteration) const;
   Mode mode(uint64_t iteration) const;
@@ -137,7 +146,7 @@ class Conductor {
   void weigh();
   void take_up_slack(uint64_t iteration);
   uint32_t stretched(uint32_t mhz, double stretch) const;
-  bool stretched_at_all() const { return slack_.any() && sampled_mhz_ != 0; }
+  bool stretched_at_all() const { return (slack_.any() || lots_.any()) && sampled_mhz_ != 0; }
   void put_on_trial(uint64_t iteration);
   void compare_after(uint64_t from, uint32_t blocks);
   void give_way();
@@ -168,6 +177,7 @@ class Conductor {
   ClockSearch search_;
   SteadyPart steady_part_;
   Slack slack_;
+  Lots lots_;
   Deed deeds_[2][Windows::kMost];
   // Iterations, counted as the timetable counts them.
   uint64_t touched_[2] = {UINT64_MAX, UINT64_MAX};  // in which the clock was low, by parity
@@ -217,6 +227,9 @@ class Conductor {
   bool acting_ = false;
   bool resting_ = false;
   bool graphs_ = false;  // are among the calls
+  // Graphs launched since anything else was called, and kernels in them.
+  uint32_t graphs_alone_ = 0;
+  uint64_t captured_ = 0;
   bool wants_sample_ = false;
 };
 

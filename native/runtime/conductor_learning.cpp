@@ -60,6 +60,7 @@ void Conductor::restart() {
   windows_back_ = 0;
   first_ns_ = 0;
   slack_.clear();
+  lots_.clear();
   graphs_ = false;
   leads_ = terms_.joint == nullptr;
   for (Mode& each : modes_) each = {};
@@ -127,6 +128,8 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     // A job that has just begun runs on what a cool GPU has in store.
     const uint64_t now_ns = timetable_.start_of(iteration);
     if (iteration < kReference || now_ns - begun_ns_ < kWarmNs || now_ns - first_ns_ < kCalmNs) return;
+    if (!lots_.ready()) return;
+    lots_.choose();
     ClockSearch::Terms terms;
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
@@ -144,6 +147,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   }
   if (search_.done()) return search_again(timetable_.start_of(iteration));
   if (control(iteration)) return;
+  if (duration_ns == 0) return;
   search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
   if (search_.done()) put_on_trial(iteration + 1);
 }
@@ -181,6 +185,7 @@ void Conductor::weigh() {
     use_what_is_left();
   }
   if (learnt_ > compare_from_ && learnt_ - compare_from_ > block_) {
+    if (lots_.choose()) trial_ = {};  // what is in it is another kind of length
     // The block is over. How soon there is another depends on how well the answer is known.
     compared_ = true;
     managed_since_ = compare_from_ + block_;
@@ -262,7 +267,7 @@ void Conductor::give_way() {
 void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
-  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || now.control) return;
+  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any() || now.control) return;
   const double length = static_cast<double>(timetable_.length().mean);
   // What is had of two clocks by turns is one; others are still being tried.
   const uint32_t apart = now.mhz > usual_mhz_ ? now.mhz - usual_mhz_ : usual_mhz_ - now.mhz;
@@ -308,10 +313,11 @@ void Conductor::catch_up(uint64_t now_ns) {
     const bool touched = windowed || (!then.control && (then.mhz != 0 || stretched_at_all()));
     timetable_.learn(learnt_, !touched);
     if (terms_.search && !touched && !search_.begun()) steady_part_.learn(timetable_, learnt_);
+    if (!touched) lots_.learn(timetable_, learnt_);
     if (first_ns_ == 0) first_ns_ = start_ns;
     if (begun_ns_ == 0) begun_ns_ = start_ns;
     if (start_ns != 0) {
-      const uint64_t duration_ns = timetable_.start_of(learnt_ + 1) - start_ns;
+      const uint64_t duration_ns = lots_.without_luck(timetable_, learnt_, timetable_.start_of(learnt_ + 1) - start_ns);
       if (windowed) judge(learnt_);
       ++seen_;
       if (touched) ++managed_;
@@ -320,7 +326,7 @@ void Conductor::catch_up(uint64_t now_ns) {
       // While clocks are tried, iterations are no example of anything, but for what clocks are compared with.
       const bool tried = search_.begun() && !search_.done();
       if (leads_ && (tried ? search_.first_reference(learnt_) : on_trial(learnt_))) {
-        trial_.iteration(touched, duration_ns);
+        if (duration_ns != 0) trial_.iteration(touched, duration_ns);
       }
     }
     ++learnt_;
@@ -332,6 +338,7 @@ void Conductor::catch_up(uint64_t now_ns) {
     steady_ = iterations_of(kSteadyNs, 8);
     if (!terms_.search) compare_after(kReference, kFirst);
   }
+  lots_.arrange(timetable_, times_.change_ns());
   take_windows_back();
   weigh();
   plan();

@@ -148,6 +148,7 @@ void Conductor::find_changes() {
     double until = 0;
     if (slack_.stages() > 1) slack_.at(now, length, times_, &until);
     if (until > now && until < next) change = true;
+    if (lots_.any() && (lots_.behind(position) || (i > 0 && lots_.behind(timetable_.order(i - 1))))) change = true;
   }
 }
 

@@ -10,8 +10,7 @@
 namespace powerccl {
 
 Joint* open_joint(const char* run_folder) {
-  constexpr size_t kBytes = 4096;
-  static_assert(sizeof(Joint) <= kBytes);
+  constexpr size_t kPage = 4096, kBytes = (sizeof(Joint) + kPage - 1) / kPage * kPage;
   char host[65] = "";
   gethostname(host, sizeof(host) - 1);
   char path[PATH_MAX + 80];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
-// with; whose turn it is to ask the driver; and how long each kind of communication takes where nobody has to wait for
-// others in it. One of them leads and says what holds from each rank's next iteration on; a page of memory in the run
-// folder is all that passes between them, and nobody waits for anybody.
+// with; whose turn it is to ask the driver; how long each kind of communication takes where nobody has to wait for
+// others in it; and what each receives in an all-to-all. One of them leads and says what holds from each rank's next
+// iteration on; a page of memory in the run folder is all that passes between them, and nobody waits for anybody.
 #ifndef POWERCCL_RUNTIME_JOINT_H
 #define POWERCCL_RUNTIME_JOINT_H
 #include <stdint.h>
@@ -90,13 +90,45 @@ class Joint {
     return seen_us;
   }
 
+  // What the rank at that place receives in an all-to-all, which all its ranks know by the same key, and how many us it
+  // will compute behind it; 0: it does not know.
+  void tell_load(uint32_t place, uint32_t key, uint32_t kib, uint32_t us) {
+    const uint64_t load = (kib < kMostLoad ? kib : kMostLoad) << kLoadBits | (us < kMostLoad ? us : kMostLoad);
+    loads_[place][key % kLoads].store(tag_of(key) | load, std::memory_order_release);
+  }
+  struct Loads {
+    uint32_t ranks = 0;    // of this host that have told
+    bool unknown = false;  // one of them does not know how long
+    uint32_t most_kib = 0, most_us = 0, own_us = 0;
+  };
+  Loads loads(uint32_t place, uint32_t key) const {
+    Loads found;
+    for (uint32_t at = 0; at < kPlaces; ++at) {
+      const uint64_t said = loads_[at][key % kLoads].load(std::memory_order_acquire);
+      if (said >> (2 * kLoadBits) != tag_of(key) >> (2 * kLoadBits)) continue;
+      const uint32_t kib = said >> kLoadBits & kMostLoad, us = said & kMostLoad;
+      ++found.ranks;
+      if (kib > found.most_kib) found.most_kib = kib;
+      if (us > found.most_us) found.most_us = us;
+      if (at == place) found.own_us = us;
+      found.unknown = found.unknown || us == 0;
+    }
+    return found;
+  }
+
  private:
+  // Of a load: what it belongs to, KiB and us.
+  static constexpr uint32_t kLoads = 1024, kLoadBits = 20;
+  static constexpr uint64_t kMostLoad = (1u << kLoadBits) - 1;
+  static uint64_t tag_of(uint32_t key) { return uint64_t{key / kLoads | 1u << 23} << (2 * kLoadBits); }
+
   static constexpr uint32_t kKinds = 448, kWays = 8, kPlaces = 32;
   static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62, kNoWindows = uint64_t{1} << 61;
   std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
   std::atomic<uint64_t> call_ns_{0}, turns_{0};
   std::atomic<uint64_t> places_[kPlaces]{};
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
+  std::atomic<uint64_t> loads_[kPlaces][kLoads]{};
 };
 
 // The page of this host in the run folder, made if it is not there. Null: it cannot be had, and each rank goes by what

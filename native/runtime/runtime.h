@@ -120,6 +120,7 @@ struct Communicator {
   std::atomic<uint32_t> held{0};
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
+  std::atomic<uint32_t> all_to_alls{0};     // made so far
   std::atomic<uint64_t> kernel_stop_ns{0};  // the last one's that kernel_ran was told of
 };
 
@@ -207,7 +208,9 @@ class Runtime {
   uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
-  void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, bool exchange, uint64_t call_id);
+  static uint32_t call_kind(const Communicator* communicator, uint8_t pattern, uint64_t size);
+  void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
+                      uint64_t call_id);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
   void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);

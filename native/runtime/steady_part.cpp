@@ -3,19 +3,9 @@
 
 namespace powerccl {
 
-// From the end of the kernel at that place of the order to the start of the next. Below 0: not known.
-double SteadyPart::pause_ns(const Timetable& timetable, uint64_t iteration, uint32_t index) {
-  const uint64_t stop_ns = timetable.run(iteration, timetable.order(index)).stop_ns;
-  const bool last = index + 1 == timetable.order_count();
-  const uint64_t next_ns =
-      last ? timetable.start_of(iteration + 1) : timetable.run(iteration, timetable.order(index + 1)).start_ns;
-  if (stop_ns == 0 || next_ns == 0) return -1;
-  return next_ns > stop_ns ? static_cast<double>(next_ns - stop_ns) : 0;
-}
-
 void SteadyPart::learn(const Timetable& timetable, uint64_t iteration) {
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
-    const double ns = pause_ns(timetable, iteration, i);
+    const double ns = timetable.pause_ns(iteration, i);
     if (ns < 0) continue;
     Pause& pause = pauses_[timetable.order(i)];
     ++pause.count;
@@ -51,7 +41,7 @@ double SteadyPart::of(const Timetable& timetable, uint64_t iteration) const {
   uint32_t seen = 0;
   for (uint32_t i = 0; chosen_ > 0 && i < timetable.order_count(); ++i) {
     if (!pauses_[timetable.order(i)].chosen) continue;
-    const double ns = pause_ns(timetable, iteration, i);
+    const double ns = timetable.pause_ns(iteration, i);
     if (ns < 0) return 0;
     sum += ns;
     ++seen;

@@ -34,7 +34,6 @@ class SteadyPart {
     float mean = 0, squares = 0;  // Welford's sums
     bool chosen = false;
   };
-  static double pause_ns(const Timetable& timetable, uint64_t iteration, uint32_t index);
 
   Pause pauses_[Timetable::kLongest];  // by position, behind its kernel
   uint32_t chosen_ = 0;

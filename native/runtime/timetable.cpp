@@ -13,7 +13,7 @@ double magnitude(double value) {
 
 }  // namespace
 
-void Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
+uint64_t Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
   const uint64_t sequence = rhythm_.called(kind);
   Run& run = runs_[sequence % kRuns];
   run = {};
@@ -21,6 +21,7 @@ void Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
   run.sequence = sequence;
   run.mhz = mhz;
   sequence_of_[call % kRuns] = sequence;
+  return sequence;
 }
 
 Timetable::Run* Timetable::find(uint64_t call) {
@@ -56,6 +57,14 @@ const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) cons
   const uint64_t sequence = origin_ + iteration * period_ + position;
   const Run& run = runs_[sequence % kRuns];
   return run.sequence == sequence ? run : no_run_;
+}
+
+double Timetable::pause_ns(uint64_t iteration, uint32_t index) const {
+  const uint64_t stop_ns = run(iteration, order_[index]).stop_ns;
+  const bool last = index + 1 == order_count_;
+  const uint64_t next_ns = last ? start_of(iteration + 1) : run(iteration, order_[index + 1]).start_ns;
+  if (stop_ns == 0 || next_ns == 0) return -1;
+  return next_ns > stop_ns ? between(stop_ns, next_ns) : 0;
 }
 
 // How much intervals between kernels differ from those `lag` calls before, as a share of their length.

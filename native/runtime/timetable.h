@@ -53,7 +53,8 @@ class Timetable {
   };
 
   // A call was made, or has begun or ended to run, or was waited for by computation. False: the call is not known.
-  void called(uint64_t call, uint32_t kind, uint32_t mhz);
+  // Returns its number among all calls.
+  uint64_t called(uint64_t call, uint32_t kind, uint32_t mhz);
   bool started(uint64_t call, uint64_t start_ns);
   bool stopped(uint64_t call, uint64_t stop_ns);
   bool waited(uint64_t call, uint64_t stall_ns);
@@ -73,6 +74,8 @@ class Timetable {
   // When its first kernel began; 0: not yet, or no longer known.
   uint64_t start_of(uint64_t iteration) const { return run(iteration, 0).start_ns; }
   const Run& run(uint64_t iteration, uint32_t position) const;
+  // From the end of the kernel at that place of the order to the start of the next. Below 0: not known.
+  double pause_ns(uint64_t iteration, uint32_t index) const;
 
   // Takes a complete iteration into account. `usual`: nothing was managed in it.
   void learn(uint64_t iteration, bool usual);

@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/trial.h"
 
+#include "runtime/basics.h"
+
 namespace powerccl {
-namespace {
-
-// libm is not among what the job's process is given.
-double square_root(double value) {
-  if (value <= 0) return 0;
-  double root = value > 1 ? value : 1;
-  for (int i = 0; i < 64; ++i) {
-    const double next = 0.5 * (root + value / root);
-    if (next >= root) break;
-    root = next;
-  }
-  return root;
-}
-
-}  // namespace
-
 void Trial::iteration(bool managed, uint64_t duration_ns) {
   Kind& kind = of_[managed ? 1 : 0];
   const double duration = static_cast<double>(duration_ns);

@@ -165,6 +165,31 @@ TEST(ConductorAuto, BothTogether) {
   EXPECT_GE(found.state.clock_mhz, 1060u);
 }
 
+// Graphs that hold all communication are looked into: it is low in them as elsewhere.
+TEST(ConductorAuto, CommunicationInGraphs) {
+  Conductor::Terms terms;
+  terms.search = true;
+  const Outcome found = outcome(exposed(), {.natural_mhz = 1090, .captured = true}, terms, 500);
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_GT(found.low_share, 0.85);
+  EXPECT_EQ(found.state.period, 3u);
+  EXPECT_LE(found.state.clock_mhz, 1150u);
+}
+// One beside calls of another kind is a call itself, for those come at other times than what is in graphs.
+TEST(ConductorAuto, GraphsBesideCallsAreCallsThemselves) {
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin({});
+  for (uint64_t i = 0; i < 40; ++i) {
+    conductor->graph_called(2 * i + 1, 77);
+    EXPECT_EQ(conductor->captured_begins(5, 480), 0u);
+    conductor->called(2 * i + 2, 6, 480);
+  }
+  for (uint64_t i = 0; i < 8; ++i) conductor->graph_called(1000 + i, 77);
+  const uint64_t first = conductor->captured_begins(5, 480), second = conductor->captured_begins(5, 480);
+  EXPECT_NE(first, 0u);
+  EXPECT_NE(first, second);
+}
+
 // One that has found its clock.
 class ConductorThatFound : public testing::Test {
  protected:

@@ -29,6 +29,24 @@ TEST(Joint, TheFirstLeadsUntilItFallsSilent) {
   EXPECT_FALSE(joint->lead(7, 1950, kPatience));
 }
 
+TEST(Joint, WhatEachReceivesIsKnownByItsKey) {
+  const auto joint = std::make_unique<Joint>();
+  EXPECT_EQ(joint->loads(0, 77).ranks, 0u);
+  joint->tell_load(0, 77, 600, 12000);
+  joint->tell_load(3, 77, 900, 15000);
+  const Joint::Loads found = joint->loads(0, 77);
+  EXPECT_EQ(found.ranks, 2u);
+  EXPECT_EQ(found.most_kib, 900u);
+  EXPECT_EQ(found.most_us, 15000u);
+  EXPECT_EQ(found.own_us, 12000u);
+  EXPECT_FALSE(found.unknown);
+  joint->tell_load(3, 77 + 1024, 100, 0);  // a later one, in the same place
+  EXPECT_EQ(joint->loads(0, 77).ranks, 1u);
+  EXPECT_TRUE(joint->loads(0, 77 + 1024).unknown);
+  joint->tell_load(1, 78, UINT32_MAX, UINT32_MAX);  // as much as there is room for
+  EXPECT_EQ(joint->loads(1, 78).most_kib, (1u << 20) - 1);
+}
+
 TEST(Joint, EachGpuHasItsPlace) {
   const auto joint = std::make_unique<Joint>();
   EXPECT_EQ(joint->places(), 0u);

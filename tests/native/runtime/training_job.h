@@ -34,6 +34,7 @@ class TrainingJob {
     double jitter = 0.002;         // of each computation
     double drawn = 0;              // the same of communication, as where others are waited for
     double carried_low = 1;        // of communication's bandwidth, at a low clock
+    bool captured = false;         // iterations are launches of a graph
   };
 
   TrainingJob(std::vector<Operation> iteration, Machine machine, Conductor* conductor)
@@ -80,6 +81,7 @@ class TrainingJob {
 
   void begin_iteration() {
     size_t put[2] = {over_[0], over_[1]};
+    if (machine_.captured && conductor_ != nullptr) conductor_->graph_called(++calls_, 77);
     for (const Operation& each : iteration_) {
       Running running{each, each.ms};
       if (each.kind == Operation::kComputes) {
@@ -89,13 +91,14 @@ class TrainingJob {
         if (machine_.drawn > 0)
           running.left_ms *= 1 + machine_.drawn * std::uniform_real_distribution<>(-1, 1)(random_);
         running.call = ++calls_;
-        if (conductor_ != nullptr) conductor_->called(running.call, static_cast<uint32_t>(each.ms * 1000), each.mhz);
+        if (conductor_ != nullptr && !machine_.captured) conductor_->called(running.call, kind_of(each), each.mhz);
       }
       if (each.kind == Operation::kWaits) running.awaited = put[1 - each.stream];
       queue_[each.stream].push_back(running);
       ++put[each.stream];
     }
   }
+  static uint32_t kind_of(const Operation& operation) { return static_cast<uint32_t>(operation.ms * 1000); }
   bool done() const { return queue_[0].empty() && queue_[1].empty(); }
   double clock_mhz() const {
     return set_mhz_ != 0 ? std::min<double>(set_mhz_, machine_.natural_mhz) : machine_.natural_mhz;
@@ -122,7 +125,12 @@ class TrainingJob {
         }
         if (!front.begun) {
           front.begun = true;
-          if (front.operation.kind == Operation::kCommunicates) tell(front.call, now_ms_, 0);
+          if (front.operation.kind == Operation::kCommunicates) {
+            if (machine_.captured && conductor_ != nullptr) {
+              front.call = conductor_->captured_begins(kind_of(front.operation), front.operation.mhz);
+            }
+            tell(front.call, now_ms_, 0);
+          }
           if (machine_.marks && front.operation.kind == Operation::kCommunicates && stream == kCompute) {
             tell(front.call, now_ms_, 2);
           }
