@@ -42,14 +42,14 @@ STEP_MS = {
     "h200x4": dict(zip(STEP_OF, (85, 31, 92, 53, 74, 72, 60, 76, 57, 69), strict=True)),
 }
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
-CHANGING_COUNT = 1200
+CHANGING_COUNT = 3000
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
     "gpt2": {True: (70, 20), False: (4, 14)},
     "distilgpt2": {True: (90, 24), False: (4, 16)},
 }
-SCENARIO_LIMIT_S = 300.0
+SCENARIO_LIMIT_S = 600.0
 MODEL_LIMIT_S = 300.0
 QUICK_COUNTS = (6, 12)
 

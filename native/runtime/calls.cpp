@@ -133,6 +133,9 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
   record.call.bytes = its.bytes;
   record.call.sends = capped(exchange->parts.sends);
   record.call.receives = capped(exchange->parts.receives);
+  if (its.pattern == POWERCCL_ALL_TO_ALL) {
+    record.call.received_kib = static_cast<uint32_t>(exchange->parts.received_bytes / 1024);
+  }
   if (communicator->gpu->conductor != nullptr && (record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
     tell_conductor(communicator, its.pattern, its.bytes, &exchange->parts, record.call.call_id);
   }

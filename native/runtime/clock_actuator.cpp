@@ -291,7 +291,8 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
   const int result = mhz != 0 ? client_.set(client_.self, mhz, mhz) : client_.reset(client_.self);
   record.clock.end_ns = monotonic_ns();
   record.clock.result = result;
-  if (result == 0 && mhz != 0 && client_.read != nullptr) {
+  if (result == 0 && mhz != 0 && client_.read != nullptr && record.clock.end_ns >= read_again_ns_) {
+    read_again_ns_ = record.clock.end_ns + kReadEveryNs;
     unread_ = record;
     read_at_ns_ = record.clock.end_ns + kArrivalNs;
   } else {

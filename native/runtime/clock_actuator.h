@@ -101,9 +101,12 @@ class ClockActuator {
   // The clock thread's own. A clock takes some milliseconds to arrive, so it is read back, and its set recorded, when
   // they have passed or when the next change comes.
   static constexpr uint64_t kArrivalNs = 10000000u;
+  // Reading costs a request, of which a daemon takes so many a second, and the next change waits for it.
+  static constexpr uint64_t kReadEveryNs = 100000000u;
   uint64_t taken_ = 0;  // the last wish it has seen
   powerccl_trace_record unread_ = {};
-  uint64_t read_at_ns_ = 0;  // 0: nothing is to be read back
+  uint64_t read_at_ns_ = 0;     // 0: nothing is to be read back
+  uint64_t read_again_ns_ = 0;  // not before then
   // A change of clock that is watched until it is there.
   static constexpr uint64_t kFirstLookNs = 20000u, kLastLookNs = 400000u, kWatchNs = 400000000u;
   uint64_t watched_since_ns_ = 0;  // 0: none

@@ -179,20 +179,27 @@ void Conductor::sampled(uint32_t mhz) {
 void Conductor::carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) {
   SpinGuard guard(lock_);
   const bool was_low = low_;
+  double waited = 0;
   low_ = acting_ && mhz != 0;
   asked_mhz_ = mhz;
   if (!terms_.dry) {
     if (tries_ == 0) times_.call = {};
     const double took = static_cast<double>(end_ns - begin_ns);
     // Outside of windows all GPUs change at once: what the driver takes then says nothing about windows.
-    if (low_ || was_low || times_.call.count == 0) times_.call.add(took);
+    if (low_ || was_low || times_.call.count == 0) {
+      // Who asks in turns and has to wait has come too early, and would come even earlier for having waited.
+      // Nor may it ask sooner the next time: that is another's turn.
+      const double most = kInTurn * turn_ns_;
+      if (turns_ && took > most) waited = took - most;
+      times_.call.add(took - waited);
+      called_in_ = learnt_;
+    }
     if (calls_++ == 0 || took < least_call_ns_) least_call_ns_ = took;
-    called_in_ = learnt_;
     // It never arrives where it is replaced too soon: then what was assumed has to do.
     if (mhz != 0 && ++tries_ >= kTries) times_.measured = true;
   }
   const uint64_t there_ns = end_ns + static_cast<uint64_t>(times_.transition.mean);
-  if (!low_ && was_low) return end_window(there_ns);
+  if (!low_ && was_low) return end_window(there_ns - static_cast<uint64_t>(waited));
   Deed& done = deeds_[acting_iteration_ & 1][acting_window_];
   if (!low_ || done.iteration != acting_iteration_ || done.first != acting_first_) return;
   if (done.low_ns == 0) done.low_ns = there_ns;

@@ -116,7 +116,7 @@ class Conductor {
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
-  static constexpr double kQueues = 1.5;
+  static constexpr double kQueues = 1.5, kInTurn = 1.2;
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
@@ -194,7 +194,7 @@ class Conductor {
   uint64_t compare_from_ = 0;   // the next block that is left alone
   uint64_t managed_since_ = 0;  // the last one is over
   uint64_t agreed_ = 0;         // the last one whose mode is known
-  uint64_t called_in_ = 0;      // the last iteration in which the driver was asked for something
+  uint64_t called_in_ = 0;      // the last iteration in which the driver was asked for something that teaches
   uint64_t forget_after_ = kForgetAfter;
   uint64_t acting_iteration_ = 0;
   uint64_t first_ns_ = 0;  // when the first one began
@@ -209,7 +209,7 @@ class Conductor {
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations that kSteadyNs are
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
-  double least_call_ns_ = 0;
+  double least_call_ns_ = 0, turn_ns_ = 0;
   uint32_t calls_ = 0;  // of the driver
   uint32_t arrivals_ = 0, tries_ = 0;
   uint32_t acting_window_ = 0, acting_first_ = 0;

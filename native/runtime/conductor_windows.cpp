@@ -59,7 +59,7 @@ void Conductor::judge(uint64_t iteration) {
     const Timetable::Run& last = timetable_.run(iteration, window.last);
     double risen_late = 0;
     if (last.stop_ns != 0 && done.high_ns != 0) {
-      risen_late = between(last.stop_ns, done.high_ns);
+      risen_late = between(last.stop_ns, done.high_ns) + window.transfer;
       // One iteration that was cut short must not move it for many.
       const double most = 4 * times_.change_ns();
       const double seen = risen_late > most ? most : risen_late < -most ? -most : risen_late;
@@ -103,7 +103,16 @@ void Conductor::judge_front(const Window& window, double late, double low, doubl
 
 void Conductor::plan() {
   take_turns();
-  if (terms_.windows) windows_.build(timetable_, margins_, times_, marked_);
+  if (!terms_.windows) return find_changes();
+  for (uint32_t i = 0; terms_.joint != nullptr && i < timetable_.order_count(); ++i) {
+    const uint32_t index = timetable_.order(i);
+    const Timetable::Position& position = timetable_.position(index);
+    if (position.duration.count < Moving::kMemory) continue;
+    const uint32_t took_us = static_cast<uint32_t>(static_cast<double>(position.duration.mean) * 1e-3);
+    margins_.transfer[index] = 1e3f * static_cast<float>(terms_.joint->least_us(position.kind, took_us));
+  }
+  const uint32_t others = lots_.any() ? lots_.changes() : slack_.stages() > 1 ? slack_.stages() : 0;
+  windows_.build(timetable_, margins_, times_, marked_, terms_.least_mhz, others);
   find_changes();
 }
 
@@ -115,7 +124,7 @@ void Conductor::take_turns() {
   if (queues && calls_ >= kCallsBeforeTurns) terms_.joint->take_turns();
   // Calls that waited, or windows that ended late, make windows look too short; and where none is left nothing is asked
   // for that would teach better. Each time it takes longer until that is tried again.
-  const bool stuck = windows_.count() == 0 && windows_.too_short_ns() > 0 && learnt_ - called_in_ >= forget_after_;
+  const bool stuck = windows_.too_short_ns() > 0 && learnt_ - called_in_ >= forget_after_;
   if (stuck) {
     forget_after_ *= 2;
     called_in_ = learnt_;
@@ -128,6 +137,7 @@ void Conductor::take_turns() {
     times_.call = {};
     times_.call.add(quickest);
   }
+  turn_ns_ = quickest;
   const uint32_t count = terms_.joint->places(), place = terms_.joint->place(terms_.number);
   times_.later_ns = place * quickest;
   times_.sooner_ns = count > place + 1 ? (count - 1 - place) * quickest : 0;

@@ -107,11 +107,13 @@ bool Lots::drawn(const Line& line) const {
 
 void Lots::arrange(const Timetable& timetable, double change_ns) {
   any_ = false;
+  changes_ = 0;
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t position = timetable.order(i);
     const Line& line = lines_[position];
     drawn_[position] = drawn(line) && line.mean_y() * 1e3 > kLongEnough * change_ns;
     any_ = any_ || drawn_[position];
+    if (drawn_[position]) changes_ += 2;
   }
 }
 

@@ -47,6 +47,7 @@ class Lots {
   void arrange(const Timetable& timetable, double change_ns);
   bool any() const { return any_; }
   bool behind(uint32_t position) const { return drawn_[position]; }
+  uint32_t changes() const { return changes_; }  // of clock, in an iteration
 
   // How much longer computation behind that kernel may take in this iteration, as a factor.
   double stretch(const Timetable& timetable, uint64_t iteration, uint32_t position) const;
@@ -84,6 +85,7 @@ class Lots {
   bool drawn_[Timetable::kLongest] = {};
   Line whole_;  // us of an iteration by KiB that each all-to-all's busiest rank receives, in all
   double per_kib_ns_ = 0, usual_kib_ = 0;
+  uint32_t changes_ = 0;
   bool any_ = false;
   bool chosen_ = false;
 };

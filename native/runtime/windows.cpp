@@ -43,6 +43,7 @@ void Windows::add(const Window& added, const SwitchTimes& times) {
         before.end = window.end;
         before.last = window.last;
         before.tail = window.tail;
+        before.transfer = window.transfer;
       }
       if (window.mhz > before.mhz) before.mhz = window.mhz;
       before.ask_high = before.high - times.slow_change_ns() - times.sooner_ns;
@@ -71,7 +72,8 @@ void Windows::add(const Window& added, const SwitchTimes& times) {
   windows_[count_++] = window;
 }
 
-void Windows::build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked) {
+void Windows::build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked,
+                    uint32_t least_mhz, uint32_t others) {
   count_ = 0;
   too_short_ns_ = covered_ns_ = 0;
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
@@ -87,6 +89,15 @@ void Windows::build(const Timetable& timetable, const Margins& margins, const Sw
       window.low += from;
     }
     window.end = static_cast<double>(position.offset.mean + position.duration.mean);
+    // Whoever waits for a peer for most of the time can do so at any clock, and has the transfer's own outside of it.
+    const double duration = static_cast<double>(position.duration.mean),
+                 transfer = static_cast<double>(margins.transfer[index]);
+    const bool higher = least_mhz != 0 && position.mhz > kMuchHigher * least_mhz;
+    if (higher && transfer > 0 && duration - transfer > kMostlyWaits * duration) {
+      window.mhz = least_mhz;
+      window.transfer = transfer;
+      window.end -= transfer;
+    }
     // Where it may end sooner than it mostly does, the clock must be up by then.
     window.tail = margins.tail_ns(index, kSooner * static_cast<double>(position.duration.deviation));
     window.high = window.end - window.tail;
@@ -100,9 +111,8 @@ void Windows::build(const Timetable& timetable, const Margins& margins, const Sw
   while (!times.measured && count_ > 1) drop_shortest();
   if (!times.measured && count_ > 0) windows_[0].ask_high = windows_[0].high;
   const double length = static_cast<double>(timetable.length().mean);
-  while (times.measured && count_ > 0 && 2 * count_ * static_cast<double>(times.call.mean) > kBusyShare * length) {
-    drop_shortest();
-  }
+  const double most = kMostPerSecond * length * 1e-9 - others, busy = kBusyShare * length;
+  while (times.measured && count_ > 0 && (2 * count_ > most || 2 * count_ * times.call_ns() > busy)) drop_shortest();
   for (uint32_t i = 0; i < count_; ++i) covered_ns_ += windows_[i].high - windows_[i].low;
 }
 

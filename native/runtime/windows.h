@@ -38,7 +38,8 @@ struct SwitchTimes {
 struct Window {
   uint32_t first = 0, last = 0;      // positions of its first and last kernel
   double low = 0, high = 0;          // the clock is to be low from here to there
-  double end = 0;                    // of its last kernel, as expected
+  double end = 0;                    // of its last kernel, as expected, or of what it waits for
+  double transfer = 0;               // so long before the kernel's end: that takes a higher clock than waiting does
   double tail = 0;                   // so much before that the clock is to be up
   double ask_low = 0, ask_high = 0;  // when to ask for it
   uint32_t mhz = 0;
@@ -49,6 +50,8 @@ struct Window {
 struct Margins {
   float front[Timetable::kLongest] = {};
   Moving tail[Timetable::kLongest];
+  // How long the kernel takes where it waits for nobody, as far as is known; 0: it is not.
+  float transfer[Timetable::kLongest] = {};
   static constexpr double kHardlyEver = 1;  // deviations
 
   // Hardly ever late, since all other ranks wait for the one that is; `least` more than on average.
@@ -66,8 +69,10 @@ class Windows {
   static constexpr uint32_t kMost = 256;  // an iteration; the longest
 
   // `marked`: the timetable knows of all that computation waits for, else everything counts as waited for until it
-  // proves otherwise.
-  void build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked);
+  // proves otherwise. `least_mhz`: for what only waits; 0: as for the transfer. `others`: changes of clock that an
+  // iteration has besides.
+  void build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked,
+             uint32_t least_mhz = 0, uint32_t others = 0);
 
   uint32_t count() const { return count_; }
   const Window& operator[](uint32_t index) const { return windows_[index]; }
@@ -76,9 +81,11 @@ class Windows {
   double covered_ns() const { return covered_ns_; }
 
  private:
-  static constexpr double kBusyShare = 0.5;  // of the time, that may go by in driver calls
+  static constexpr double kBusyShare = 0.5;     // of the time, that may go by in driver calls
+  static constexpr double kMostPerSecond = 80;  // changes: each takes 50 us of a core
   static constexpr double kJoinShare = 0.01, kShortShare = 0.25, kMuchHigher = 1.3;
   static constexpr double kSooner = 2;  // deviations of how long a kernel takes
+  static constexpr double kMostlyWaits = 0.6;
 
   void add(const Window& window, const SwitchTimes& times);
   bool worthwhile(const Window& window, const SwitchTimes& times) const;

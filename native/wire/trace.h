@@ -113,7 +113,7 @@ struct powerccl_trace_record {
       int32_t root_or_peer;  // root of a rooted collective, peer of a send-receive, -1
       uint8_t pattern, datatype, sends,
           receives;  // sends/receives: how many a point-to-point group held (255: or more)
-      uint32_t reserved;
+      uint32_t received_kib;  // of an all-to-all made of these, by this rank; else 0
     } call;
     struct {
       uint64_t call_id;                      // of the first call in the kernel
@@ -128,7 +128,8 @@ struct powerccl_trace_record {
       uint64_t asked_ns, begin_ns, end_ns;  // asked for; the device call's begin and end
       uint32_t min_mhz, max_mhz;            // 0, 0: reset to default
       int32_t result;                       // 0, or the driver's error code
-      uint32_t read_back_mhz;  // SM clock 10 ms after the call, or just before the next change; 0 if not read
+      uint32_t read_back_mhz;  // SM clock 10 ms after the call, or just before the next change; 0 if not read, as are
+                               // all but ten a second
       uint32_t coalesced;      // requests that this one replaced before they were carried out
       uint32_t reserved;
     } clock;

@@ -252,12 +252,11 @@ def test_calls_in_graphs_are_not_percalls(tmp_path: Path) -> None:
     percall = policy(found, "percall")
     assert percall.saved_pct.value == pytest.approx(0, abs=0.01)
     assert any("CUDA graphs" in remark for remark in percall.remarks)
+    # Its kernels are seen as they run, and have windows as long as the job makes no calls beside graphs.
     phase = policy(found, "phase")
-    assert phase.saved_pct.value == pytest.approx(0, abs=0.01)
-    assert any("CUDA graphs" in remark for remark in phase.remarks)
-    # One clock needs to see no calls.
+    assert phase.saved_pct.value > 10
     wide = what_if(read_run(tmp_path / "graph"), platform(), budget_pct=10)
-    assert policy(wide, "auto").chosen == "job"
+    assert policy(wide, "auto").chosen == "phase and job"
     assert policy(wide, "auto").saved_pct.value > 3
 
 

@@ -41,6 +41,8 @@ from powerccl.platforms.schema import ClockSwitch, PlatformProfile
 from powerccl.platforms.store import user_folder
 
 POLL_S = 0.2
+EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers change every 100 ms, as those of real GPUs
+
 SECONDS_FILE = "seconds"
 GOES_ON = "what was measured before is kept; `powerccl profile --resume` goes on from here"
 
@@ -193,6 +195,8 @@ class Profiling:
     def _arguments(self, file: Path) -> Iterator[list[str]]:
         """powerccl-bench commands that together measure all patterns and sizes into one file."""
         base = ["-c", "0", "-n", "5", "--json-lines", str(file), "--resume"]
+        if self.emulate:
+            base += ["--min-time", EMULATED_S]
         for first, last, factor in _runs_of_sizes(self.sizes):
             yield [*self.patterns, "-b", str(first), "-e", str(last), "-f", str(factor), *base]
 

@@ -102,7 +102,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("datatype", "u1"),
             ("sends", "u1"),
             ("receives", "u1"),
-            ("reserved", "<u4"),
+            ("received_kib", "<u4"),
         ]
     ),
     KERNEL: np.dtype(

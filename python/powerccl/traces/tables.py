@@ -64,8 +64,9 @@ def _words(words: pl.Enum, numbers: npt.NDArray[np.uint8], unknown: int) -> pl.S
 def calls(run: RunData) -> pl.DataFrame:
     """Calls as made on the host.
 
-    Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, bytes, size_class (bytes), pattern, group, captured,
-    grouped, managed, kernel_asked (bool).
+    Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, bytes, size_class (bytes), pattern, group,
+    received_kib (of an all-to-all put together from sends and receives; else 0), captured, grouped, managed,
+    kernel_asked (bool).
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
@@ -79,6 +80,7 @@ def calls(run: RunData) -> pl.DataFrame:
         "size_class": pl.Int64,
         "pattern": PATTERN,
         "group": pl.Int64,
+        "received_kib": pl.Int64,
         "captured": pl.Boolean,
         "grouped": pl.Boolean,
         "managed": pl.Boolean,
@@ -101,6 +103,7 @@ def calls(run: RunData) -> pl.DataFrame:
                 "size_class": _class(rows["bytes"]),
                 "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
                 "group": _int(rows["group"]),
+                "received_kib": _int(rows["received_kib"]),
                 "captured": (flags & records.FLAG_CAPTURED) != 0,
                 "grouped": (flags & records.FLAG_GROUPED) != 0,
                 "managed": (flags & records.FLAG_MANAGED) != 0,

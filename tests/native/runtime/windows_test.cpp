@@ -78,6 +78,35 @@ TEST_F(WindowsTest, WhatIsShorterThanAChangeIsLeftAlone) {
   EXPECT_NEAR(windows->too_short_ns() / kMs, 1.2, 0.01);
 }
 
+// A stage of a pipeline in its bubble: waiting takes no clock, the activations that come in the end do.
+TEST_F(WindowsTest, WhoWaitsForAPeerDoesSoAtTheLowestClock) {
+  build({{0, 30, 900}, {60, 2, 900}});
+  EXPECT_EQ((*windows)[0].mhz, 900u);  // how long it takes without waiting is not known
+  margins->transfer[(*windows)[0].first] = 1.5 * kMs;
+  margins->transfer[(*windows)[1].first] = 1.5 * kMs;
+  windows->build(*timetable, *margins, times, true, 450);
+  ASSERT_EQ(windows->count(), 2u);
+  EXPECT_EQ((*windows)[0].mhz, 450u);
+  EXPECT_NEAR((*windows)[0].high / kMs, 28.5, 0.01);
+  EXPECT_NEAR((*windows)[0].transfer / kMs, 1.5, 0.01);
+  EXPECT_EQ((*windows)[1].mhz, 900u);  // mostly the transfer itself
+  EXPECT_EQ((*windows)[1].transfer, 0);
+}
+
+TEST_F(WindowsTest, ThereAreNoMoreChangesThanAreWorthTheirTime) {
+  times = {};
+  times.call.add(0.02 * kMs);
+  times.transition.add(0.03 * kMs);
+  times.measured = true;
+  std::vector<Kernel> kernels;
+  for (int i = 0; i < 24; ++i) kernels.push_back({4.0 * i, 1 + 0.01 * i, 450});
+  build(kernels);
+  EXPECT_EQ(windows->count(), 4u);                                // 80 changes a second
+  EXPECT_GT((*windows)[0].high - (*windows)[0].low, 1.19 * kMs);  // the longest
+  windows->build(*timetable, *margins, times, true, 0, 6);
+  EXPECT_EQ(windows->count(), 1u);
+}
+
 TEST_F(WindowsTest, InTurnsTheClockFallsLaterAndRisesSooner) {
   times.later_ns = 3 * 0.3 * kMs;
   times.sooner_ns = 4 * 0.3 * kMs;

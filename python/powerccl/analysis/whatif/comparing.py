@@ -17,8 +17,10 @@ ALONE = 1 / 3  # of the time, then
 FEWEST = 8
 
 
-def left_alone(begins_ns: npt.NDArray[np.int64], budget: float) -> float:
+def left_alone(begins_ns: npt.NDArray[np.int64], budget: float, left: float = 1.0) -> float:
     """The share that is left alone of a job whose iterations begin then; `budget`: a fraction.
+
+    `left`: of the deviation of their lengths, the share that nothing explains.
 
     Where iterations are alike it is next to nothing. Where blocks of them do not tell whether a clock keeps the budget,
     clocks are compared for as long as the job runs.
@@ -28,7 +30,7 @@ def left_alone(begins_ns: npt.NDArray[np.int64], budget: float) -> float:
         return 0.0
     lengths = lengths[lengths < OUTLIER * lengths.mean()]
     count = max(BLOCK_NS / lengths.mean(), 1.0)
-    doubt = float(lengths.std() / lengths.mean()) * np.sqrt(2 / count)  # both kinds of blocks vary
+    doubt = left * float(lengths.std() / lengths.mean()) * np.sqrt(2 / count)  # both kinds of blocks vary
     return ALONE if doubt > KNOWN * budget else 0.0
 
 

@@ -20,6 +20,8 @@ FEW = 12  # iterations that a moving mean remembers
 CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
 SOONER = 2.0  # deviations of its end, that a clock is up again before it
 BUSY_SHARE = 0.5  # of the time, that may go by in driver calls
+MOST_PER_S = 80  # changes
+MOSTLY_WAITS, MUCH_HIGHER = 0.6, 1.3
 
 
 @dataclass
@@ -51,6 +53,7 @@ def windows(line: GpuTimeline, platform: ClockPlatform, gpus: int, span: tuple[i
     long = lengths - front - tail > platform.switch.window_us(gpus) * 1e3
     # The driver has no more time than that for windows: the longest have it.
     most = int(BUSY_SHARE * (span[1] - span[0]) / (2e3 * max(platform.switch.calls_us(gpus), 1e-3)))
+    most = min(most, int(MOST_PER_S * (span[1] - span[0]) / 2e9))
     if long.sum() > most:
         kept = np.argsort(-lengths, kind="stable")[:most]
         long &= np.isin(np.arange(len(lengths)), kept)
@@ -61,10 +64,17 @@ def windows(line: GpuTimeline, platform: ClockPlatform, gpus: int, span: tuple[i
         first, last = int(np.searchsorted(reach, start, side="right")), int(np.searchsorted(starts, stop))
         inside = [o for o in line.operations[first:last] if o.stop_ns > start]
         clocks = [platform.minimum_mhz(o.pattern, o.size_bytes) for o in inside]
-        # What runs in a CUDA graph is not seen as it runs.
-        if not clocks or min(clocks) == 0 or any(o.called_ns < 0 for o in inside):
+        # What runs in a CUDA graph beside other calls comes at other times than those.
+        if not clocks or min(clocks) == 0 or (line.calls and any(o.called_ns < 0 for o in inside)):
             continue
         mhz[index] = max(clocks)
+        # Whoever mostly waits for a peer does so at the lowest clock, and has the transfer's own outside of the window.
+        last, lowest = inside[-1], platform.clocks_mhz[0]
+        waits_ns = last.stop_ns - last.start_ns - last.least_ns
+        mostly = last.least_ns > 0 and waits_ns > MOSTLY_WAITS * (stop - start)
+        if mostly and mhz[index] > MUCH_HIGHER * lowest and stop - last.least_ns > start:
+            mhz[index], spans[index, 1] = lowest, stop - last.least_ns
+            continue
         ratio[index] = max(platform.time_ratio(o.pattern, o.size_bytes, float(mhz[index])) for o in inside)
     # A clock is asked for ahead, by as long as it takes.
     later_us, sooner_us = platform.switch.turns_us(gpus, line.place)

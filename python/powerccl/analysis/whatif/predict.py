@@ -241,8 +241,10 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
         each.append([of_part(one, share) for one in of_each])
         return of_part(forecast_of(policy, before, sweep, *terms), share)
 
+    lots = scene.lots.stretches if scene.lots.any() else None
+
     def way(mhz: int, windowed: bool, stretches: list[Values | None] | None = None) -> Made:
-        return lambda of: scene.managed(of, Way(mhz, stretches), windowed)
+        return lambda of: scene.managed(of, Way(mhz, stretches, lots if mhz or stretches else None), windowed)
 
     step = policies.CLOCK_STEP_MHZ
     just = _searched(scene, models, platform, found.budget_pct / 100)
@@ -264,7 +266,7 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     share = (
         1.0
         if lowest is None or not gpus[0].calls
-        else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100)
+        else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100, scene.lots.left)
     )
     by_call = forecast("percall", scene.percall)
     by_phase = forecast("phase", way(0, windowed))
@@ -311,6 +313,7 @@ def _searched(scene: Scene, models: list[PowerModel], platform: ClockPlatform, b
     part, base_ns = SEARCHED_SHARE * budget, scene.length_ns(scene.base)
     while low < high:
         middle = (low + high) // 2
-        too_slow = scene.length_ns(scene.course(models, Way(middle))) > (1 + part) * base_ns
+        way = Way(middle, lots=scene.lots.stretches if scene.lots.any() else None)
+        too_slow = scene.length_ns(scene.course(models, way)) > (1 + part) * base_ns
         low, high = (middle + 1, high) if too_slow else (low, middle)
     return high if high <= platform.clock_max_mhz - policies.CLOCK_STEP_MHZ else None

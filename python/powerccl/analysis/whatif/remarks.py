@@ -39,8 +39,8 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     needed_ms = platform.switch.window_us(max(1, len(gpus))) / 1e3
     if not count:
         by_phase.remarks.append("does nothing: no communication is exposed")
-    elif not used and all(operation.called_ns < 0 for gpu in gpus for operation in gpu.line.operations):
-        by_phase.remarks.append("does nothing: what runs in CUDA graphs is not seen as it runs")
+    elif not used and live and all(operation.called_ns < 0 for gpu in gpus for operation in gpu.line.operations):
+        by_phase.remarks.append("does nothing: what runs in CUDA graphs beside other calls comes at times of its own")
     elif not used and not any(gpu.calls for gpu in gpus):
         by_phase.remarks.append("does nothing: no iteration was found that repeats itself")
     elif not used and short == count:

@@ -12,6 +12,7 @@ from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.whatif import policies, slack
 from powerccl.analysis.whatif.joules import Doing, doing_of
 from powerccl.analysis.whatif.lanes import START, Job, Lane, job_of
+from powerccl.analysis.whatif.lots import lots_of
 from powerccl.analysis.whatif.meetings import Meeting
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.percall import Percall
@@ -40,10 +41,14 @@ class Gpu:
 
 @dataclass
 class Way:
-    """How a job is run outside of windows: one clock (0: the default), and by lane and place how much more slowly."""
+    """How a job is run outside of windows: one clock (0: the default), and by lane and place how much more slowly.
+
+    `lots`: the same by lane and operation, in place of it.
+    """
 
     mhz: int = 0
     stretches: list[Values | None] | None = None
+    lots: list[Values | None] | None = None
 
 
 class Scene:
@@ -79,6 +84,12 @@ class Scene:
         ones = [np.ones(len(lane.what)) for lane in self.job.lanes]
         self.base = run(self.job, ones, [1.0] * len(self.job.meetings))
         self.windows = self.windows_of(self.base)
+        self.lots = lots_of(self.job, self.rhythms, self.change_ns())
+
+    def change_ns(self) -> float:
+        """What a change of clock takes where all GPUs of a host ask at once, the most of any host."""
+        switch = self.platform.switch
+        return max((switch.calls_us(many) + switch.transition_us) * 1e3 for many in self.hosts.values())
 
     def length_ns(self, courses: list[Course]) -> float:
         """How long a replay takes, the mean over its GPUs."""
@@ -149,6 +160,10 @@ class Scene:
     def _by_operation(self, index: int, model: PowerModel, way: Way) -> list[int]:
         """The clock before each of a lane's operations."""
         count = len(self.job.lanes[index].before)
+        lots = way.lots[index] if way.lots is not None else None
+        if lots is not None:
+            lowest = self.platform.clocks_mhz[0]
+            return [policies.stretched(model, way.mhz, times, lowest) for times in lots.tolist()]
         stretch = way.stretches[index] if way.stretches is not None else None
         rhythm = self.rhythms[index]
         if stretch is None or rhythm is None:
@@ -186,7 +201,10 @@ class Scene:
         """What GPUs that wait for others find out, iteration by iteration, about how slowly they may compute."""
         rhythms = self.rhythms
         way = Way(mhz)
-        if any(r is None for r in rhythms) or any(o.called_ns < 0 for g in self.gpus for o in g.line.operations):
+        if any(r is None for r in rhythms) or self.lots.any():
+            return way
+        # How long a graph takes among other calls says nothing about waiting.
+        if any(g.line.calls and o.called_ns < 0 for g in self.gpus for o in g.line.operations):
             return way
         recorded = []
         for lane in self.job.lanes:

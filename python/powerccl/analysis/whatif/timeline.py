@@ -45,6 +45,7 @@ class Operation:
     waiting_ns: int = 0
     least_ns: int = 0
     comm_id: int = 0  # the same on all ranks
+    received_kib: int = 0  # in an all-to-all put together from sends and receives
 
 
 @dataclass
@@ -114,9 +115,9 @@ def _operations(
     calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame, shortest: dict[tuple[str, int], int]
 ) -> list[Operation]:
     called = {
-        (rank, call_id): (start_ns, comm, pattern, size, captured)
-        for rank, call_id, start_ns, comm, pattern, size, captured in calls.select(
-            "rank", "call_id", "start_ns", "comm", "pattern", "bytes", "captured"
+        (rank, call_id): (start_ns, comm, pattern, size, captured, received_kib)
+        for rank, call_id, start_ns, comm, pattern, size, captured, received_kib in calls.select(
+            "rank", "call_id", "start_ns", "comm", "pattern", "bytes", "captured", "received_kib"
         ).iter_rows()
     }
     operations: list[Operation] = []
@@ -127,7 +128,10 @@ def _operations(
         known = called.get((rank, call_id))
         at = known[0] if known and not known[4] else -1
         timed.add((rank, call_id))
-        operations.append(Operation(call_id, comm, pattern, size, start_ns, stop_ns, at))
+        received_kib = known[5] if known else 0
+        operations.append(
+            Operation(call_id, comm, pattern, size, start_ns, stop_ns, at, received_kib=received_kib)
+        )
     for rank, call_id, stall_ns, resume_ns in waits.select("rank", "call_id", "stall_ns", "resume_ns").iter_rows():
         known = called.get((rank, call_id))
         if known is None or (rank, call_id) in timed:
@@ -192,12 +196,13 @@ def window(lines: list[GpuTimeline]) -> tuple[int, int] | None:
 
 def usual(line: GpuTimeline, span: tuple[int, int]) -> int:
     """After how many calls the iteration begins anew, 0: it is not told, or is another each time."""
-    seen = {o.call_id: o for o in line.operations if span[0] <= o.start_ns < span[1]}
+    inside = [o for o in line.operations if span[0] <= o.start_ns < span[1]]
+    if any(o.called_ns < 0 for o in inside):  # in graphs: as they ran, again and again from one call
+        labels = [f"{o.pattern} {o.comm}" for o in inside]
+        return _rhythm(labels, np.array([o.start_ns for o in inside], dtype=np.int64))
+    seen = {o.call_id: o for o in inside}
     if len(seen) < LEAST_ITERATIONS:
         return 0
-    if any(o.called_ns < 0 for o in seen.values()):  # in graphs: as they ran
-        labels = [f"{o.pattern} {o.comm}" for o in seen.values()]
-        return _rhythm(labels, np.array([o.start_ns for o in seen.values()], dtype=np.int64))
     first, last = min(seen), max(seen)
     mine = [call for call in line.calls if first <= call[3] <= last]
     labels = [f"{pattern} {comm}" for _, pattern, _, _, comm in mine]
