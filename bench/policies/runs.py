@@ -42,7 +42,8 @@ STEP_MS = {
     "h200x4": dict(zip(STEP_OF, (85, 31, 92, 53, 74, 72, 60, 76, 57, 69), strict=True)),
 }
 # A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
-CHANGING_COUNT = 3000
+# Who learns nothing needs less of it.
+CHANGING_COUNT = {True: 3000, False: 1200}
 MODEL_COUNTS = {
     "microllama": {True: (60, 16), False: (4, 12)},
     "opt": {True: (40, 8), False: (2, 8)},
@@ -97,7 +98,7 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
         step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
         learning, learnt = round(LEARNT_S / step_s), round(LEARNT_FOR_S / step_s)
         if not traits.same:  # sections of a scenario go by the iteration's number: all policies get the same work
-            iterations = CHANGING_COUNT if len(traits.begins) > 1 else counts[True][1]
+            iterations = CHANGING_COUNT[learns] if len(traits.begins) > 1 else counts[True][1]
         if learns:
             warm_up = max(warm_up, learning)
             iterations = max(iterations, learnt) if traits.same else iterations

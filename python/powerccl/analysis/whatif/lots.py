@@ -7,6 +7,7 @@ Whoever received less computes more slowly, and iterations are compared without 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,7 @@ def _left(job: Job, rhythm: Rhythm) -> float:
     )
     last = np.flatnonzero(rhythm.place == rhythm.calls - 1)
     stops = np.array([lane.line.operations[i].stop_ns for i in last], dtype=np.float64)
-    sums = np.array([most[a:b].sum() for a, b in zip(last[:-1], last[1:], strict=True)])
+    sums = np.array([most[a:b].sum() for a, b in pairwise(last.tolist())])
     line = _line(sums, np.diff(stops)) if len(last) > FEWEST else None
     if line is None or line.slope <= 0 or line.explained < PART_EXPLAINED:
         return 1.0

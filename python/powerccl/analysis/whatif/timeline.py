@@ -129,9 +129,7 @@ def _operations(
         at = known[0] if known and not known[4] else -1
         timed.add((rank, call_id))
         received_kib = known[5] if known else 0
-        operations.append(
-            Operation(call_id, comm, pattern, size, start_ns, stop_ns, at, received_kib=received_kib)
-        )
+        operations.append(Operation(call_id, comm, pattern, size, start_ns, stop_ns, at, received_kib=received_kib))
     for rank, call_id, stall_ns, resume_ns in waits.select("rank", "call_id", "stall_ns", "resume_ns").iter_rows():
         known = called.get((rank, call_id))
         if known is None or (rank, call_id) in timed:
