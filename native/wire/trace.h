@@ -112,7 +112,7 @@ struct powerccl_trace_record {
       uint32_t group;        // 0: not grouped, else counts up
       int32_t root_or_peer;  // root of a rooted collective, peer of a send-receive, -1
       uint8_t pattern, datatype, sends,
-          receives;  // sends/receives: how many a point-to-point group held (255: or more)
+          receives;           // sends/receives: how many a point-to-point group held (255: or more)
       uint32_t received_kib;  // of an all-to-all made of these, by this rank; else 0
     } call;
     struct {

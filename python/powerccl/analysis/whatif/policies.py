@@ -69,11 +69,11 @@ def windows(line: GpuTimeline, platform: ClockPlatform, gpus: int, span: tuple[i
             continue
         mhz[index] = max(clocks)
         # Whoever mostly waits for a peer does so at the lowest clock, and has the transfer's own outside of the window.
-        last, lowest = inside[-1], platform.clocks_mhz[0]
-        waits_ns = last.stop_ns - last.start_ns - last.least_ns
-        mostly = last.least_ns > 0 and waits_ns > MOSTLY_WAITS * (stop - start)
-        if mostly and mhz[index] > MUCH_HIGHER * lowest and stop - last.least_ns > start:
-            mhz[index], spans[index, 1] = lowest, stop - last.least_ns
+        ending, lowest = inside[-1], platform.clocks_mhz[0]
+        waits_ns = ending.stop_ns - ending.start_ns - ending.least_ns
+        mostly = ending.least_ns > 0 and waits_ns > MOSTLY_WAITS * (stop - start)
+        if mostly and mhz[index] > MUCH_HIGHER * lowest and stop - ending.least_ns > start:
+            mhz[index], spans[index, 1] = lowest, stop - ending.least_ns
             continue
         ratio[index] = max(platform.time_ratio(o.pattern, o.size_bytes, float(mhz[index])) for o in inside)
     # A clock is asked for ahead, by as long as it takes.
