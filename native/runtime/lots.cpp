@@ -41,6 +41,7 @@ void Lots::clear() {
   whole_ = {};
   any_ = chosen_ = false;
   per_kib_ns_ = usual_kib_ = 0;
+  asked_ = 0;
 }
 
 void Lots::received(const Timetable& timetable, uint64_t call, uint64_t sequence, uint32_t key, uint64_t bytes) {
@@ -130,8 +131,8 @@ double Lots::stretch(const Timetable& timetable, uint64_t iteration, uint32_t po
   return factor < 1 ? 1 : factor > kMostStretch ? kMostStretch : factor;
 }
 
-bool Lots::ready() const {
-  return whole_.count() == 0 || whole_.count() >= 2 * kFewest;
+bool Lots::ready() {
+  return whole_.count() == 0 || whole_.count() >= 2 * kFewest || ++asked_ > kPatience;
 }
 
 bool Lots::choose() {

@@ -11,7 +11,7 @@
 
 namespace powerccl {
 
-// A straight line through points, the latest few hundred of them.
+// A straight line through points, the latest some tens of them.
 class Line {
  public:
   void add(double x, double y);
@@ -55,12 +55,14 @@ class Lots {
   // How long an iteration would have taken with lots as they are on average; 0: nobody can tell. As it was until
   // choose() has found that lots tell much of it, and says so once: from then on it is another kind of length.
   bool choose();
-  bool ready() const;
+  // Whether it is worth waiting no longer for more iterations to choose by; asked once an iteration.
+  bool ready();
   uint64_t without_luck(const Timetable& timetable, uint64_t iteration, uint64_t duration_ns) const;
 
  private:
   static constexpr uint32_t kRuns = 2 * Timetable::kLongest;
   static constexpr uint32_t kFewest = 16;        // iterations that a line is made of
+  static constexpr uint32_t kPatience = 64;      // iterations, while ranks are missing
   static constexpr double kExplained = 0.7;      // of how computation varies, by what was received
   static constexpr double kPartExplained = 0.3;  // of how iterations do
   static constexpr double kDiffers = 0.03;       // computation that varies by less is taken for regular
@@ -83,9 +85,9 @@ class Lots {
   Line lines_[Timetable::kLongest];  // by position: us of computation by KiB received
   uint8_t members_[Timetable::kLongest] = {};
   bool drawn_[Timetable::kLongest] = {};
-  Line whole_;  // us of an iteration by KiB that each all-to-all's busiest rank receives, in all
+  Line whole_;  // ns of an iteration by KiB that each all-to-all's busiest rank receives, in all
   double per_kib_ns_ = 0, usual_kib_ = 0;
-  uint32_t changes_ = 0;
+  uint32_t changes_ = 0, asked_ = 0;
   bool any_ = false;
   bool chosen_ = false;
 };
