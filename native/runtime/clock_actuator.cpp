@@ -186,7 +186,7 @@ void ClockActuator::work() {
         sleep_ns = read_at_ns_ - now;
       }
     }
-    if (watched_since_ns_ != 0) {
+    if (arrival_.watching()) {
       const uint64_t watch_ns = watch();
       if (watch_ns < sleep_ns) sleep_ns = watch_ns;
     }
@@ -224,16 +224,15 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   Taken cause;
   cause.call_id = wanted.call;
   cause.asked_ns = now;
-  watched_since_ns_ = 0;
+  arrival_.stop();
   put_off_mhz_ = wanted.mhz;
   carry_out(wanted.mhz, cause, 0);
   const uint64_t end_ns = monotonic_ns();
   const uint32_t now_mhz = applied_mhz_.load(std::memory_order_relaxed);
   conductor_->carried_out(now_mhz, now, end_ns);
   if (watches && now_mhz == wanted.mhz) {
-    watched_since_ns_ = end_ns;
+    arrival_.watch(end_ns);
     watched_mhz_ = wanted.mhz;
-    watch_every_ns_ = kFirstLookNs;
   }
   *acted = true;
   return 0;
@@ -241,18 +240,16 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
 
 // Looks whether the clock asked for last is there. Returns when to look again.
 uint64_t ClockActuator::watch() {
-  const uint64_t since = watched_since_ns_;
+  const uint64_t begin_ns = monotonic_ns();
+  if (begin_ns < arrival_.look_at_ns()) return arrival_.look_at_ns() - begin_ns;
   uint32_t mhz = 0;
-  const int result = client_.read(client_.self, &mhz);
-  const uint64_t now = monotonic_ns();
-  const bool there = result == 0 && mhz <= watched_mhz_ + watched_mhz_ / 16;
-  if (there) conductor_->arrived(now - since);
-  if (there || result != 0 || now - since > kWatchNs) {
-    watched_since_ns_ = 0;
-    return UINT64_MAX;
-  }
-  if (watch_every_ns_ < kLastLookNs) watch_every_ns_ *= 2;
-  return watch_every_ns_;
+  if (client_.read(client_.self, &mhz) != 0) arrival_.stop();
+  if (!arrival_.watching()) return UINT64_MAX;
+  const uint64_t end_ns = monotonic_ns();
+  const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, mhz <= watched_mhz_ + watched_mhz_ / 16);
+  if (seen.after_ns != 0) conductor_->arrived(seen.after_ns, seen.precise);
+  if (!arrival_.watching()) return UINT64_MAX;
+  return arrival_.look_at_ns() > end_ns ? arrival_.look_at_ns() - end_ns : 0;
 }
 
 bool ClockActuator::grant_changed() {

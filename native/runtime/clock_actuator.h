@@ -17,6 +17,7 @@
 
 #include <atomic>
 
+#include "runtime/arrival.h"
 #include "runtime/clock_client.h"
 #include "runtime/conductor.h"
 #include "runtime/trace_writer.h"
@@ -108,10 +109,8 @@ class ClockActuator {
   uint64_t read_at_ns_ = 0;     // 0: nothing is to be read back
   uint64_t read_again_ns_ = 0;  // not before then
   // A change of clock that is watched until it is there.
-  static constexpr uint64_t kFirstLookNs = 20000u, kLastLookNs = 400000u, kWatchNs = 400000000u;
-  uint64_t watched_since_ns_ = 0;  // 0: none
+  Arrival arrival_;
   uint32_t watched_mhz_ = 0;
-  uint64_t watch_every_ns_ = 0;
   uint64_t grant_ = 0;  // the client's, as seen last
   uint32_t put_off_mhz_ = 0;
   bool put_off_ = false;  // the last wish could not be carried out for now: it waits for a grant or a newer wish

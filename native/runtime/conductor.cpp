@@ -215,10 +215,12 @@ void Conductor::end_window(uint64_t high_ns) {
   done.high_ns = high_ns;
 }
 
-void Conductor::arrived(uint64_t after_ns) {
+void Conductor::arrived(uint64_t after_ns, bool precise) {
   SpinGuard guard(lock_);
-  // The first one replaces what was assumed.
-  if (arrivals_++ == 0) times_.transition = {};
+  // What is known roughly is better than what was assumed, until it is known better.
+  if (!precise && arrivals_ > 0) return;
+  if (arrivals_ == 0) times_.transition = {};
+  if (precise) ++arrivals_;
   times_.transition.add(static_cast<double>(after_ns));
   times_.measured = true;
 }

@@ -62,8 +62,8 @@ class Conductor {
   Wanted wanted(uint64_t now_ns);
   // The clock thread has done what was wanted; the device call began and ended then.
   void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
-  // A new clock was seen to have arrived so long after its call. Wanted while few were seen.
-  void arrived(uint64_t after_ns);
+  // A new clock was seen to have arrived so long after its call, or about so long. Wanted while few were seen.
+  void arrived(uint64_t after_ns, bool precise);
   bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < 2 * kArrivals; }
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
@@ -89,9 +89,9 @@ class Conductor {
   static constexpr uint64_t kReference = 3;  // iterations before the first window
   // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
   // nothing seems to be slower, and once that is sure.
-  static constexpr uint32_t kSoon = 3, kFirst = 8, kRarely = 24, kVeryRarely = 64;
-  static constexpr uint32_t kLong = 4;         // times as long are blocks where iterations differ too much to tell
-  static constexpr uint32_t kGraphsAlone = 8;  // launches, before what is in them counts
+  static constexpr uint32_t kSoon = 3, kFirst = 7, kRarely = 16, kVeryRarely = 40;
+  static constexpr uint32_t kLeastBlock = 8;                    // iterations
+  static constexpr uint32_t kGraphsAlone = 8;                   // launches, before what is in them counts
   static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
   static constexpr uint32_t kLookEvery = 4;                     // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 64;
@@ -100,17 +100,23 @@ class Conductor {
   static constexpr uint64_t kCalmNs = 1000000000u;       // the same after the job has changed
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
-  static constexpr uint64_t kSteadyNs = 4000000000u;  // left alone at a time, now and then; the end of it counts
-  static constexpr uint32_t kBetween = 12;            // iterations that windows have before clocks are tried
+  // Left alone at a time, now and then; the end of it counts. What limits power takes 5 s to have its full effect again
+  // after less work, on the emulated T4. And where iterations differ too much to tell.
+  static constexpr uint64_t kSteadyNs = 4000000000u, kLimitedSteadyNs = 8000000000u, kLongNs = 16000000000u;
+  static constexpr double kUnlimited = 0.95;  // of the highest clock: whoever computes at that is not limited by power
+  static constexpr uint32_t kBetween = 12;    // iterations that windows have before clocks are tried
   // After a search that found nothing, or nothing that lasted, until the next; doubles each time.
   static constexpr uint64_t kSearchAgainNs = 30000000000u;
   // Without windows, which cost more than they may, before they are tried again; doubles each time.
   static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
+  static constexpr double kPartOnceKnown = 0.7;     // the same, once a trial has told what it takes
+  static constexpr double kWellKnown = 0.1;         // part of the budget to which that is known
   static constexpr double kNearBudget = 0.9;        // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
-  static constexpr uint32_t kTold = 16;             // iterations left alone that tell what a clock costs
+  static constexpr uint32_t kSaysEnough = 8;        // iterations left alone
+  static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs
   static constexpr double kPatienceNs = 500000;     // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
@@ -143,6 +149,7 @@ class Conductor {
   void take_windows_back();
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
+  void choose_block();
   void weigh();
   void take_up_slack(uint64_t iteration);
   uint32_t stretched(uint32_t mhz, double stretch) const;
@@ -151,6 +158,8 @@ class Conductor {
   void compare_after(uint64_t from, uint32_t blocks);
   void give_way();
   bool told() const;
+  uint32_t rarely() const;
+  void take_into_trial(bool touched, uint64_t duration_ns, bool tried);
   double likely() const;
   bool probably_too_slow() const;
   void use_what_is_left();
@@ -207,7 +216,7 @@ class Conductor {
   uint32_t asked_mhz_ = 0;       // what was carried out last
   uint32_t last_found_mhz_ = 0;  // before the job changed
   uint32_t period_ = 0, last_period_ = 0;
-  uint32_t steady_ = 8;  // iterations that kSteadyNs are
+  uint32_t steady_ = 8;  // iterations, of a block
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
   double least_call_ns_ = 0, turn_ns_ = 0;
   uint32_t calls_ = 0;  // of the driver
@@ -219,6 +228,7 @@ class Conductor {
   SpinLock lock_;
   bool compared_ = false;  // what was left alone was so lately
   bool gave_way_ = false;
+  bool provisional_ = false;       // what is compared with is of before clocks were tried
   bool windows_on_trial_ = false;  // they are back
   bool turns_ = false;             // the driver is asked in turns
   bool leads_ = true;

@@ -14,7 +14,8 @@ bool Conductor::control(uint64_t iteration) const {
 // Whether an iteration says something about the budget: late in a block, once the GPU has got used to it.
 bool Conductor::on_trial(uint64_t iteration) const {
   if (iteration < settled_) return false;
-  if (iteration < compare_from_) return iteration >= managed_since_ + steady_;
+  // Windows that were too slow before may be so again, by far.
+  if (iteration < compare_from_) return iteration >= managed_since_ + (windows_on_trial_ ? steady_ / 4 : steady_);
   const uint64_t place = iteration - compare_from_;
   return place < block_ && 5 * place >= 3 * steady_;
 }
@@ -56,7 +57,7 @@ void Conductor::restart() {
   forget_after_ = kForgetAfter;
   settled_ = managed_since_ = kReference;
   compare_from_ = UINT64_MAX;
-  compared_ = gave_way_ = windows_on_trial_ = false;
+  compared_ = gave_way_ = windows_on_trial_ = provisional_ = false;
   windows_back_ = 0;
   first_ns_ = 0;
   slack_.clear();
@@ -115,6 +116,12 @@ uint32_t Conductor::iterations_of(uint64_t ns, uint32_t least) const {
   return count < least ? least : count > 256 ? 256 : static_cast<uint32_t>(count);
 }
 
+// How many iterations are left alone at a time.
+void Conductor::choose_block() {
+  const bool limited = sampled_mhz_ < kUnlimited * terms_.most_mhz || terms_.most_mhz == 0;
+  steady_ = iterations_of(limited ? kLimitedSteadyNs : kSteadyNs, kLeastBlock);
+}
+
 // The share of an iteration that takes longer as the clock falls, as far as is known.
 double Conductor::computing() const {
   const double exposed = windows_.covered_ns() + windows_.too_short_ns();
@@ -130,6 +137,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     if (iteration < kReference || now_ns - begun_ns_ < kWarmNs || now_ns - first_ns_ < kCalmNs) return;
     if (!lots_.ready()) return;
     lots_.choose();
+    choose_block();
     ClockSearch::Terms terms;
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
@@ -155,7 +163,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
 // The next block that is left alone, one of so many. Where iterations differ it is longer, since the beginning of each
 // does not count.
 void Conductor::compare_after(uint64_t from, uint32_t blocks) {
-  block_ = trial_.unclear(terms_.budget) ? kLong * steady_ : steady_;
+  block_ = trial_.unclear(terms_.budget) ? iterations_of(kLongNs, 4 * kLeastBlock) : steady_;
   compare_from_ = from + (blocks - 1) * uint64_t{block_};
 }
 
@@ -165,7 +173,7 @@ void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
   settled_ = managed_since_ = iteration;
   const uint64_t planned = compare_from_;
-  compare_after(iteration, trial_.unclear(terms_.budget) ? kSoon : kFirst);
+  compare_after(iteration, trial_.unclear(terms_.budget) || windows_on_trial_ ? kSoon : kFirst);
   if (planned > iteration && planned < compare_from_) compare_from_ = planned;
 }
 
@@ -179,8 +187,8 @@ void Conductor::weigh() {
   if (harmless) {
     compared_ = windows_on_trial_ = false;
     // Where iterations differ by themselves, or few were left alone, a first answer may be one by chance.
-    const bool known = !trial_.unclear(terms_.budget) && trial_.count(false) >= kTold;
-    const uint64_t later = managed_since_ + ((known ? kRarely : kSoon) - 1) * uint64_t{block_};
+    const bool known = !trial_.unclear(terms_.budget) && trial_.count(false) >= kTold && !provisional_;
+    const uint64_t later = managed_since_ + ((known ? rarely() : kSoon) - 1) * uint64_t{block_};
     if (compare_from_ > (agreed_ > learnt_ ? agreed_ : learnt_) + 2 && compare_from_ < later) compare_from_ = later;
     use_what_is_left();
   }
@@ -190,11 +198,7 @@ void Conductor::weigh() {
     compared_ = true;
     managed_since_ = compare_from_ + block_;
     const bool soon = !harmless && trial_.unclear(terms_.budget);
-    const uint32_t blocks = soon                                ? kSoon
-                            : !harmless                         ? kFirst
-                            : trial_.count(false) < 2 * steady_ ? kRarely
-                                                                : kVeryRarely;
-    compare_after(managed_since_, blocks);
+    compare_after(managed_since_, soon ? kSoon : !harmless ? kFirst : rarely());
   }
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
   if (compared_) return give_way();
@@ -203,12 +207,31 @@ void Conductor::weigh() {
   trial_ = {};
 }
 
+// `tried`: while clocks were. What was left alone before any was tried, of a GPU that had just begun, is compared with
+// until there is a block that was left alone later, and says enough by itself.
+void Conductor::take_into_trial(bool touched, uint64_t duration_ns, bool tried) {
+  if (!touched && provisional_ && !tried) {
+    provisional_ = false;
+    if (2 * steady_ >= 5 * kSaysEnough) trial_.forget(false);
+  }
+  if (!touched && tried) provisional_ = true;
+  trial_.iteration(touched, duration_ns);
+}
+
 // Whether the trial has seen enough of a clock to correct it: all that it is had of by turns, too.
 bool Conductor::told() const {
   const bool unclear = trial_.unclear(terms_.budget);
-  const uint32_t managed = unclear ? 3 * steady_ : steady_, left_alone = unclear ? steady_ : kTold;
+  const uint32_t managed = unclear ? 2 * steady_ : steady_, left_alone = unclear ? steady_ / 2 : kTold;
   return search_.done() && search_.found_mhz() != 0 && trial_.count(true) >= managed &&
          trial_.count(false) >= left_alone;
+}
+
+// Where the slowdown is known well, looking again would hardly tell more. What changes in the job shows in the
+// iterations that are managed, too.
+uint32_t Conductor::rarely() const {
+  const bool well_known =
+      !provisional_ && told() && likely() - trial_.slowdown().estimate <= kWellKnown * terms_.budget;
+  return well_known ? kVeryRarely : kRarely;
 }
 
 // The slowdown, and by how much it may well be off.
@@ -235,7 +258,7 @@ void Conductor::use_what_is_left() {
   const bool unclear = trial_.unclear(terms_.budget);
   const double estimate = trial_.slowdown().estimate, doubt = likely() - estimate;
   const double left = unclear ? terms_.budget - estimate - doubt * doubt / terms_.budget
-                              : kPartOfBudget * terms_.budget - estimate - doubt;
+                              : kPartOnceKnown * terms_.budget - estimate - doubt;
   const double share = computing();
   if (left <= 0 || share <= 0.02 || (unclear && left < kWorthALongTrial * share)) return;
   if (search_.lower(left / share)) put_on_trial(learnt_);
@@ -326,7 +349,7 @@ void Conductor::catch_up(uint64_t now_ns) {
       // While clocks are tried, iterations are no example of anything, but for what clocks are compared with.
       const bool tried = search_.begun() && !search_.done();
       if (leads_ && (tried ? search_.first_reference(learnt_) : on_trial(learnt_))) {
-        if (duration_ns != 0) trial_.iteration(touched, duration_ns);
+        if (duration_ns != 0) take_into_trial(touched, duration_ns, tried);
       }
     }
     ++learnt_;
@@ -335,7 +358,7 @@ void Conductor::catch_up(uint64_t now_ns) {
   agree(begun, now_ns);
   if (!news) return;
   if (learnt_ <= kReference) {
-    steady_ = iterations_of(kSteadyNs, 8);
+    choose_block();
     if (!terms_.search) compare_after(kReference, kFirst);
   }
   lots_.arrange(timetable_, times_.change_ns());

@@ -194,7 +194,7 @@ class TrainingJob {
     if (pending_ms_ < 0 || now_ms_ < pending_ms_) return;
     pending_ms_ = -1;
     if (conductor_->wants_arrivals() && pending_mhz_ != 0)
-      conductor_->arrived(static_cast<uint64_t>(machine_.transition_ms * 1e6));
+      conductor_->arrived(static_cast<uint64_t>(machine_.transition_ms * 1e6), true);
     set_mhz_ = pending_mhz_;
   }
 

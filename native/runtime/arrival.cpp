@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/arrival.h"
+
+namespace powerccl {
+
+void Arrival::watch(uint64_t end_ns) {
+  since_ns_ = missed_ns_ = end_ns;
+  const uint64_t before_ns = static_cast<uint64_t>(kBefore * static_cast<double>(expected_ns_));
+  look_ns_ = end_ns + (before_ns > kFirstNs ? before_ns : kFirstNs);
+}
+
+Arrival::Seen Arrival::looked(uint64_t begin_ns, uint64_t end_ns, bool there) {
+  Seen seen;
+  if (!there) {
+    missed_ns_ = begin_ns;
+    const uint64_t part = (end_ns - since_ns_) / (expected_ns_ != 0 ? kFinely : kRoughly);
+    look_ns_ = end_ns + (part > kFirstNs ? part : kFirstNs);
+    if (end_ns - since_ns_ > kMostNs) stop();
+    return seen;
+  }
+  // At some moment between the looks.
+  const uint64_t between_ns = end_ns - missed_ns_;
+  seen.after_ns = missed_ns_ - since_ns_ + between_ns / 2;
+  if (seen.after_ns == 0) seen.after_ns = 1;
+  seen.precise = between_ns <= kPreciseNs || between_ns <= seen.after_ns / kPrecise;
+  expected_ns_ = seen.after_ns;
+  stop();
+  return seen;
+}
+
+}  // namespace powerccl
