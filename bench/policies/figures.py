@@ -18,6 +18,7 @@ class Record:
 
     case: a scenario, or `models.NAME`. joules_per_iteration: of the whole run, pauses between iterations included.
     predicted: energy saved in percent by policy, as `powerccl whatif` says from this run (observe alone).
+    told_pct: slowdown the job itself came to, low, estimate, high; empty where it judged none.
     """
 
     platform: str
@@ -30,6 +31,7 @@ class Record:
     core_share_pct: list[float] = field(default_factory=list)
     predicted: dict[str, float] = field(default_factory=dict)
     remark: str = ""
+    told_pct: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -176,6 +178,8 @@ def _case(
         saved = [energy_saved(before, after, traits) for before, after in pairs]
         figures[f"{name}.{policy}.slowdown_pct"] = slower.figure("%")
         figures[f"{name}.{policy}.energy_saved_pct"] = together(saved).figure("%")
+        if told := [Spread(r.told_pct[1], r.told_pct[0], r.told_pct[2], 1) for _, r in pairs if r.told_pct]:
+            figures[f"{name}.{policy}.told_slowdown_pct"] = together(told).figure("%")
         predicted = [
             (before.predicted[policy], each.value)
             for (before, _), each in zip(pairs, saved, strict=True)

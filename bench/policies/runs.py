@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.analysis.policy import policy_outcome
 from powerccl.launch.native import BENCH, find_native
+from powerccl.traces.folder import read_run
 
 from .figures import Record
 from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE, Traits
@@ -32,9 +35,9 @@ SCENARIO_COUNTS = {True: (350, 150), False: (350, 100)}
 PERCALL_COUNTS = (30, 50)  # it may take twice the time; a cooler GPU is in its favour
 # Iterations that are half as long.
 SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
-# What learns has chosen by 12 s, and leaves a block of 4 s alone to compare with, from then on one in 64 where it is
-# known well what it costs. It is measured behind the first of these for as long as it takes to the next and through it.
-LEARNT_S, LEARNT_FOR_S = 60.0, 256.0
+# What learns has chosen by 12 s, and leaves a block of 8 s alone to compare with, from then on one in 16 and at last
+# one in 40 where it is known well what it costs. It is measured from the first of these on for as long as that takes.
+LEARNT_S, LEARNT_FOR_S = 60.0, 300.0
 # Where iterations differ by themselves all of this takes longer, and much more is left alone.
 VARYING_LEARNT_S, VARYING_LEARNT_FOR_S = 115.0, 96.0
 STEP_OF = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
@@ -147,12 +150,22 @@ def perform(run: Run, profile: str, folder: Path, recordings: Path | None = None
         raise RunError(f"exit code {child.returncode}: {_last_words(log)}")
     record = read_report(run, report)
     record.core_share_pct = threads.shares_pct()
+    if run.policy in LEARNING:
+        record.told_pct = told(folder)
     if run.policy == "observe":
         if recordings:
             for path in folder.glob("*/run.json"):
                 shutil.copytree(path.parent, recording_of(run, recordings), dirs_exist_ok=True)
         record.predicted, record.remark = predict(folder, profile)
     return record
+
+
+def told(folder: Path) -> list[float]:
+    """The slowdown in percent that the job itself came to, between its bounds: low, estimate, high; [] if none."""
+    outcome = next((policy_outcome(read_run(path.parent)) for path in folder.glob("*/run.json")), None)
+    if outcome is None or outcome.slowdown_pct is None:
+        return []
+    return [each or 0.0 for each in (outcome.slowdown_low_pct, outcome.slowdown_pct, outcome.slowdown_high_pct)]
 
 
 def recording_of(run: Run, recordings: Path) -> Path:
@@ -177,8 +190,9 @@ def read_report(run: Run, path: Path) -> Record:
     if "run_joules_per_gpu" in summary:
         whole = summary["run_joules_per_gpu"]
         joules = None if whole is None else whole / len(measured)
-    else:  # of train: the median step's
-        joules = summary["joules_per_gpu"]
+    else:
+        every = [each["joules_per_gpu"] for each in measured]
+        joules = None if None in every else statistics.fmean(every)
     if joules is None:
         raise RunError("no energy was measured")
     return Record(

@@ -60,10 +60,9 @@ void Conductor::judge(uint64_t iteration) {
     double risen_late = 0;
     if (last.stop_ns != 0 && done.high_ns != 0) {
       risen_late = between(last.stop_ns, done.high_ns) + window.transfer;
-      // One iteration that was cut short must not move it for many.
-      const double most = 4 * times_.change_ns();
-      const double seen = risen_late > most ? most : risen_late < -most ? -most : risen_late;
-      margins_.tail[window.last].add(seen + window.tail + times_.sooner_ns);
+      // Later than was meant. One iteration that was cut short must not move it for many.
+      const double most = 4 * times_.change_ns(), off = risen_late + window.tail + times_.sooner_ns;
+      margins_.tail[window.last].add(off > most ? most : off < -most ? -most : off);
     }
     // Usual is what is at the default clock; computation at another one says nothing about the window.
     if (mode(iteration).mhz != 0) continue;

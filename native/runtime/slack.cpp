@@ -37,6 +37,7 @@ bool Slack::iteration(const Timetable& timetable, Joint* joint, bool marked, boo
     const double duration = static_cast<double>(position.duration.mean);
     // Told in each iteration, since others go by it.
     const double transfer = 1e3 * joint->least_us(position.kind, static_cast<uint32_t>(duration * 1e-3));
+    transfer_[timetable.order(i)] = static_cast<float>(transfer);
     // Beside a kernel that nobody waits for, computation goes on.
     const double begins = start_of(position);
     if (begins > ended) computed += begins - ended;
@@ -90,7 +91,12 @@ void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool m
   double began = end_before(timetable);
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t index = timetable.order(i);
-    const double until = end_of(timetable.position(index)), stretch = 1 + static_cast<double>(stretch_[index]);
+    const Timetable::Position& position = timetable.position(index);
+    const double until = end_of(position), stretch = 1 + static_cast<double>(stretch_[index]);
+    // It may end a little sooner, too; but before its kernel there is computation that may take longer.
+    const double duration = static_cast<double>(position.duration.mean);
+    double early = static_cast<double>(transfer_[index] + position.duration.deviation);
+    if (early > duration) early = duration;
     Stage* last = count_ > 0 ? &stages_[count_ - 1] : nullptr;
     if (last != nullptr) {
       const double off = stretch / last->stretch - 1;
@@ -98,16 +104,20 @@ void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool m
       const bool free = stretch >= kFree || last->stretch >= kFree;
       if (free || alike || last->until - began < shortest || count_ == kMost || count_ + 1 > calls) {
         if (stretch < last->stretch) last->stretch = stretch;
-        if (until > last->until) last->until = until;
+        if (until > last->until) {
+          last->until = until;
+          last->early = early;
+        }
         continue;
       }
       began = last->until;
     }
-    stages_[count_++] = {until, stretch};
+    stages_[count_++] = {until, stretch, early};
   }
   if (count_ > 1 && stages_[count_ - 1].until - stages_[count_ - 2].until < shortest) {
     Stage& before = stages_[count_ - 2];
     before.until = stages_[count_ - 1].until;
+    before.early = stages_[count_ - 1].early;
     if (stages_[count_ - 1].stretch < before.stretch) before.stretch = stages_[count_ - 1].stretch;
     --count_;
   }
@@ -132,7 +142,7 @@ double Slack::at(double moment_ns, double length_ns, const SwitchTimes& times, d
     const uint32_t next = stage + 1 < count_ ? stage + 1 : 0;
     const bool rises = stages_[next].stretch < stages_[stage].stretch;
     const double change = rises ? times.slow_change_ns() + times.sooner_ns : times.quickest_ns() - times.later_ns;
-    const double due = stages_[stage].until + shift - change;
+    const double due = stages_[stage].until + shift - change - (rises ? stages_[stage].early : 0);
     if (moment_ns < due) {
       *until_ns = due;
       break;

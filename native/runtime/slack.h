@@ -52,12 +52,15 @@ class Slack {
   struct Stage {
     double until = 0;  // it begins where the one before ends, the first where the last ends
     double stretch = 0;
+    double early = 0;  // a higher clock behind it is to be there so long before
   };
   static constexpr double kFree = 1e9;
 
   void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack);
 
   float stretch_[Timetable::kLongest] = {};  // of the computation before a position, less 1
+  // How long its kernel takes without waiting, ns: that is no slower for what comes before.
+  float transfer_[Timetable::kLongest] = {};
   Stage stages_[kMost];
   uint32_t count_ = 0;
   uint32_t seen_ = 0;

@@ -81,8 +81,8 @@ class Windows {
   double covered_ns() const { return covered_ns_; }
 
  private:
-  static constexpr double kBusyShare = 0.5;     // of the time, that may go by in driver calls
-  static constexpr double kMostPerSecond = 80;  // changes: each takes 50 us of a core
+  static constexpr double kBusyShare = 0.5;      // of the time, that may go by in driver calls
+  static constexpr double kMostPerSecond = 100;  // changes: each takes 30 to 50 us of a core
   static constexpr double kJoinShare = 0.01, kShortShare = 0.25, kMuchHigher = 1.3;
   static constexpr double kSooner = 2;  // deviations of how long a kernel takes
   static constexpr double kMostlyWaits = 0.6;

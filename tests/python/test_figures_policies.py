@@ -75,6 +75,12 @@ class TestArithmetic:
         assert found.value == pytest.approx(2.0)
         assert (found.low, found.high, found.n) == (pytest.approx(2.0), pytest.approx(2.0), 5)
 
+    def test_what_the_job_told_stands_beside_what_it_took(self):
+        auto = record("auto", steps=[101] * 8, told_pct=[0.5, 0.9, 1.2])
+        found = figures.figures_of([record(), auto], {"ddp": ALIKE}, {})
+        assert found["policies.t4x8.ddp.auto.told_slowdown_pct"] == one(0.9, 0.5, 1.2)
+        assert "policies.t4x8.ddp.auto.told_slowdown_pct" not in figures.figures_of([record(), record("auto")], {}, {})
+
     def test_of_two_clocks_by_turns_both_count(self):
         found = figures.slowdown(record(steps=[100] * 40), record("auto", steps=[101] * 10 + [100] * 30), ALIKE)
         assert found.value == pytest.approx(0.25, abs=0.05)
@@ -270,6 +276,14 @@ class TestRuns:
     def test_report(self, tmp_path):
         found = self.report(tmp_path)
         assert (found.step_ms, found.joules_per_iteration) == ([100.0, 101.0], 7.5)
+
+    def test_report_of_a_model_counts_iterations_left_alone(self, tmp_path):
+        results = [{"warmup": i < 0, "step_ms": 100.0, "joules_per_gpu": 7.0 + i} for i in (-1, 0, 3)]
+        summary = {"joules_per_gpu": 7.0}  # the median step's
+        path = tmp_path / "report.json"
+        path.write_text(json.dumps({"finished": True, "results": results, "summary": summary}))
+        found = runs.read_report(runs.Run("t4x8", "models.gpt2", "auto", 0, 1, 2), path)
+        assert found.joules_per_iteration == 8.5
 
     @pytest.mark.parametrize(
         ("changes", "why"),

@@ -133,6 +133,13 @@ TEST(Conductor, HiddenCommunicationIsFoundOut) {
   EXPECT_LT(found.slowdown, 0.005);
   EXPECT_GT(found.low_share, 0.6);
 }
+// Its end is not told to less than many times what a change takes, and nobody flees from it ever further.
+TEST(Conductor, CommunicationThatVariesMoreThanAChangeTakes) {
+  const Job::Machine machine{.call_ms = 0.02, .transition_ms = 0.03, .marks = true, .drawn = 0.03};
+  const Outcome found = outcome(exposed(), machine, {}, 1500);
+  EXPECT_LT(found.slowdown, 0.01);
+  EXPECT_GT(found.state.covered_ns, 82.5e6);  // of 85 ms
+}
 TEST(Conductor, TwoKindsOfCommunication) {
   const Outcome found = outcome(zero1(), {});
   EXPECT_LT(found.slowdown, 0.005);

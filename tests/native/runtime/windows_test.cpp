@@ -101,10 +101,10 @@ TEST_F(WindowsTest, ThereAreNoMoreChangesThanAreWorthTheirTime) {
   std::vector<Kernel> kernels;
   for (int i = 0; i < 24; ++i) kernels.push_back({4.0 * i, 1 + 0.01 * i, 450});
   build(kernels);
-  EXPECT_EQ(windows->count(), 4u);                                // 80 changes a second
-  EXPECT_GT((*windows)[0].high - (*windows)[0].low, 1.19 * kMs);  // the longest
+  EXPECT_EQ(windows->count(), 5u);                                // 100 changes a second
+  EXPECT_GT((*windows)[0].high - (*windows)[0].low, 1.18 * kMs);  // the longest
   windows->build(*timetable, *margins, times, true, 0, 6);
-  EXPECT_EQ(windows->count(), 1u);
+  EXPECT_EQ(windows->count(), 2u);
 }
 
 TEST_F(WindowsTest, InTurnsTheClockFallsLaterAndRisesSooner) {
