@@ -180,7 +180,7 @@ void ClockSearch::raise(double part) {
   if (best_mhz_ == 0) return;
   const uint32_t now = place();
   if (lowered()) {
-    lowest_ = true;
+    too_low_ = now;
     return set_place(now + (lowered_from_ - now + 1) / 2);
   }
   if (part > kMostHigher) part = kMostHigher;
@@ -190,9 +190,11 @@ void ClockSearch::raise(double part) {
 }
 
 bool ClockSearch::lower(double part) {
-  if (!done_ || lowest_ || best_mhz_ == 0 || part <= 0) return false;
+  if (!done_ || best_mhz_ == 0 || part <= 0) return false;
   if (part > kMostLower) part = kMostLower;
-  const uint32_t now = place(), quarters = (static_cast<uint32_t>(2 * part * now) + 1) / 2;
+  const uint32_t now = place();
+  uint32_t quarters = (static_cast<uint32_t>(2 * part * now) + 1) / 2;
+  if (now < too_low_ + quarters + 1) quarters = now > too_low_ ? now - too_low_ - 1 : 0;
   const uint32_t least = terms_.least_mhz > terms_.step_mhz ? terms_.least_mhz : terms_.step_mhz;
   if (quarters == 0 || now < least / terms_.step_mhz * kQuarters + quarters) return false;
   lowered_from_ = now;

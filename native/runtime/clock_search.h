@@ -50,8 +50,8 @@ class ClockSearch {
   // of the clock, a quarter of a step at least; the default where that is near.
   void raise(double part);
   static constexpr double kMostLower = 0.04;  // of the clock, at a time
-  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock. False: less
-  // than half of a quarter of a step, or lower was too much before.
+  // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock, but not as low
+  // as was too much before. False: that is less than half of a quarter of a step.
   bool lower(double part);
   // Whether it is below what was proven to cost little.
   bool lowered() const { return best_mhz_ != 0 && lowered_from_ > place(); }
@@ -128,7 +128,7 @@ class ClockSearch {
   uint32_t tried_ = 0;
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block
-  bool lowest_ = false;    // lower was tried, and was too much
+  uint32_t too_low_ = 0;   // a place that turned out to be
   Seen reference_, with_;
   double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
   uint32_t references_ = 1;
