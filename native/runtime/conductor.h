@@ -111,7 +111,9 @@ class Conductor {
   static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
-  static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes
+  static constexpr double kPartOnceKnown = 0.85;    // the same, once a trial has told what it takes,
+  static constexpr double kSure = 1.5;              // less so many standard deviations
+  static constexpr uint32_t kLongEnough = 8;        // times a block
   static constexpr double kWellKnown = 0.1;         // part of the budget to which that is known
   static constexpr double kNearBudget = 0.9;        // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by

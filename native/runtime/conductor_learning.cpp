@@ -246,7 +246,10 @@ bool Conductor::probably_too_slow() const {
   const Trial::Interval found = trial_.slowdown();
   // Near the budget much is left alone to compare with, which loses more than a step down gains.
   const double most = search_.lowered() ? kNearBudget * terms_.budget : terms_.budget;
-  return found.estimate - (found.high - found.estimate) / Trial::kSigmas > most;
+  // What is still doubtful after so long stays so: then the estimate decides.
+  const bool decides = trial_.count(true) >= kLongEnough * steady_ && !trial_.unclear(terms_.budget);
+  const double doubt = decides ? 0 : likely() - found.estimate;
+  return found.estimate - doubt > most;
 }
 
 // A clock was found from a few seconds of iterations. A trial that has seen more of them may know that it leaves some
@@ -258,7 +261,7 @@ void Conductor::use_what_is_left() {
   const bool unclear = trial_.unclear(terms_.budget);
   const double estimate = trial_.slowdown().estimate, doubt = likely() - estimate;
   const double left = unclear ? terms_.budget - estimate - doubt * doubt / terms_.budget
-                              : kPartOnceKnown * terms_.budget - estimate - doubt;
+                              : kPartOnceKnown * terms_.budget - estimate - kSure * doubt;
   const double share = computing();
   if (left <= 0 || share <= 0.02 || (unclear && left < kWorthALongTrial * share)) return;
   if (search_.lower(left / share)) put_on_trial(learnt_);
