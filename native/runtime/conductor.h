@@ -97,7 +97,7 @@ class Conductor {
   static constexpr uint32_t kSamples = 64;
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
   static constexpr uint64_t kWarmNs = 3000000000u;       // of the job, before anything is compared with
-  static constexpr uint64_t kCalmNs = 1000000000u;       // the same after the job has changed
+  static constexpr uint64_t kCalmNs = 3000000000u;       // the same after the job has changed
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
   // Left alone at a time, now and then; the end of it counts. What limits power takes 5 s to have its full effect again
@@ -125,6 +125,7 @@ class Conductor {
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5, kInTurn = 1.2;
+  static constexpr double kFits = 0.25;         // of a turn
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
@@ -173,6 +174,7 @@ class Conductor {
   void plan();
   void find_changes();
   void take_turns();
+  void build_windows();
   void restart();
   bool open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const;
   double lateness(uint64_t iteration, const Window& window) const;
@@ -221,7 +223,8 @@ class Conductor {
   uint32_t steady_ = 8;  // iterations, of a block
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
   double least_call_ns_ = 0, turn_ns_ = 0;
-  uint32_t calls_ = 0;  // of the driver
+  uint32_t calls_ = 0;   // of the driver
+  uint32_t takers_ = 0;  // of turns; 0: not known
   uint32_t arrivals_ = 0, tries_ = 0;
   uint32_t acting_window_ = 0, acting_first_ = 0;
   Mode modes_[4];  // of the last iterations

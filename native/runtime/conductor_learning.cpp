@@ -73,14 +73,18 @@ void Conductor::restart() {
   search_ = {};
   steady_part_ = {};
   windows_ = {};
+  takers_ = 0;
+  search_again_ns_ = 0;
+  search_pause_ns_ = kSearchAgainNs;
   for (auto& of_parity : deeds_)
     for (Deed& each : of_parity) each = {};
   touched_[0] = touched_[1] = UINT64_MAX;
   acting_ = false;
 }
 
-// A search that found nothing may have been disturbed, or windows cost what a clock would have: later there is another,
-// without windows where it is not known that they cost nothing, and then ever more rarely.
+// A search that found nothing may have been disturbed, or compared with what a cool GPU had in store, or windows cost
+// what a clock would have: later there is another, from the second on without windows where it is not known that they
+// cost nothing, and ever more rarely.
 void Conductor::search_again(uint64_t now_ns) {
   if (search_.found_mhz() != 0) {
     search_again_ns_ = 0;
@@ -89,8 +93,9 @@ void Conductor::search_again(uint64_t now_ns) {
   if (search_again_ns_ == 0) search_again_ns_ = now_ns + search_pause_ns_;
   if (now_ns < search_again_ns_) return;
   search_again_ns_ = 0;
+  const bool first = search_pause_ns_ == kSearchAgainNs;
   search_pause_ns_ *= 2;
-  if (trial_.verdict(terms_.budget) != Trial::Verdict::kHarmless) do_without_windows();
+  if (!first && trial_.verdict(terms_.budget) != Trial::Verdict::kHarmless) do_without_windows();
   search_ = {};
   trial_ = {};
 }

@@ -74,6 +74,12 @@ class Windows {
   void build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked,
              uint32_t least_mhz = 0, uint32_t others = 0);
 
+  // Those there are do not fit.
+  void drop() {
+    while (count_ > 0) drop_shortest();
+    covered_ns_ = 0;
+  }
+
   uint32_t count() const { return count_; }
   const Window& operator[](uint32_t index) const { return windows_[index]; }
   // Left out because switching takes too long for them, in ns of an iteration; and what the windows amount to.

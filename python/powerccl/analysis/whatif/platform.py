@@ -80,6 +80,10 @@ class Switch:
         """The shortest window that pays: as long as a change of clock takes."""
         return self.asking_us + self.call_us + sum(self.turns_us(gpus, 0)) + self.transition_us
 
+    def takers(self, gpus: int, longest_us: float) -> int:
+        """Of GPUs that have a window so long, how many are asked in turns within it; one at least."""
+        return next((count for count in range(gpus, 1, -1) if longest_us > self.window_us(count)), 1)
+
 
 @dataclass(frozen=True)
 class ClockPlatform:
