@@ -244,12 +244,13 @@ class TestProfiles:
 class TestRuns:
     def test_counts(self):
         alike, drawn, changing = Traits(), Traits(varies=True), Traits((0.0, 0.5))
-        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 1027  # 115 s
-        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).iterations == 857  # 96 s
-        assert runs.plan("t4x8-fastlink", "exposed", "auto", 0, alike, False).warm_up == 2300
+        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 536  # 60 s
+        assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).iterations == 2679  # 300 s
+        assert runs.plan("t4x8-fastlink", "exposed", "auto", 0, alike, False).warm_up == 1200
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 100
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 350  # for 39 s: as warm as can be
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 350
+        assert runs.plan("t4x8", "models.gpt2", "auto", 0, alike, False).iterations == 520
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         for policy in ("observe", "auto"):
             assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 881

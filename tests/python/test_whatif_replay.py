@@ -20,6 +20,7 @@ from powerccl.analysis.whatif.meetings import Meeting, meet
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall
 from powerccl.analysis.whatif.platform import ClockPlatform, Switch
+from powerccl.analysis.whatif.policies import windows
 from powerccl.analysis.whatif.power import Drawn, model
 from powerccl.analysis.whatif.replay import Course, moved, run
 from powerccl.analysis.whatif.sections import changes
@@ -146,6 +147,18 @@ def test_drivers_serve_one_gpu_after_the_other() -> None:
     first = [next(time for time, mhz in course.clocks if time > 0 and mhz == 0) / MS for course in courses]
     assert np.diff(first) == pytest.approx([5, 5, 5], abs=0.1)
     assert len({round(length) for length in lengths_ms(courses)}) == 1
+
+
+def test_as_many_gpus_have_windows_as_have_turns() -> None:
+    """56 ms of exposed communication, of which a change takes 24.5 and each turn 4.5: seven of eight GPUs fit."""
+    on = switching(4.5, 20)
+    assert [on.switch.takers(8, longest_us) for longest_us in (100e3, 56e3, 30e3, 10e3)] == [8, 7, 2, 1]
+    have = []
+    for rank in range(8):
+        spans = [(100 * n + 30, 100 * n + 86) for n in range(20)]
+        mine = line(rank, [op(n, *span) for n, span in enumerate(spans)], spans)
+        have.append(bool((windows(mine, on, 8, (0, 2000 * MS), 1).mhz > 0).any()))
+    assert have == [True] * 7 + [False]
 
 
 def test_a_change_that_is_replaced_on_its_way_never_arrives() -> None:
