@@ -51,13 +51,13 @@ STEP_MS = {
 CHANGING_COUNT = {True: 3000, False: 1200}
 # Of models as many as tell a few tenths of a percent; under what learns with their share of iterations left alone.
 MODEL_COUNTS = {
-    "microllama": {True: (100, 520), False: (60, 100)},
+    "microllama": {True: (350, 560), False: (60, 100)},
     "opt": {True: (40, 100), False: (10, 40)},
     "gpt2": {True: (120, 520), False: (70, 120)},
     "distilgpt2": {True: (150, 840), False: (100, 160)},
 }
 SCENARIO_LIMIT_S = 600.0
-MODEL_LIMIT_S = 600.0
+MODEL_LIMIT_S = 900.0
 QUICK_COUNTS = (6, 12)
 
 

@@ -174,7 +174,6 @@ class Conductor {
   void plan();
   void find_changes();
   void take_turns();
-  void build_windows();
   void restart();
   bool open(const Window& window, uint64_t iteration, double base, double jitter, uint64_t now_ns) const;
   double lateness(uint64_t iteration, const Window& window) const;
@@ -223,8 +222,7 @@ class Conductor {
   uint32_t steady_ = 8;  // iterations, of a block
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
   double least_call_ns_ = 0, turn_ns_ = 0;
-  uint32_t calls_ = 0;   // of the driver
-  uint32_t takers_ = 0;  // of turns; 0: not known
+  uint32_t calls_ = 0;  // of the driver
   uint32_t arrivals_ = 0, tries_ = 0;
   uint32_t acting_window_ = 0, acting_first_ = 0;
   Mode modes_[4];  // of the last iterations

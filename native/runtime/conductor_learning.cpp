@@ -73,7 +73,6 @@ void Conductor::restart() {
   search_ = {};
   steady_part_ = {};
   windows_ = {};
-  takers_ = 0;
   search_again_ns_ = 0;
   search_pause_ns_ = kSearchAgainNs;
   for (auto& of_parity : deeds_)
@@ -250,7 +249,7 @@ bool Conductor::probably_too_slow() const {
   if (!told()) return false;
   const Trial::Interval found = trial_.slowdown();
   // Near the budget much is left alone to compare with, which loses more than a step down gains.
-  const double most = search_.lowered() ? kNearBudget * terms_.budget : terms_.budget;
+  const double most = kNearBudget * terms_.budget;
   // What is still doubtful after so long stays so: then the estimate decides.
   const bool decides = trial_.count(true) >= kLongEnough * steady_ && !trial_.unclear(terms_.budget);
   const double doubt = decides ? 0 : likely() - found.estimate;

@@ -110,34 +110,9 @@ void Conductor::plan() {
     const uint32_t took_us = static_cast<uint32_t>(static_cast<double>(position.duration.mean) * 1e-3);
     margins_.transfer[index] = 1e3f * static_cast<float>(terms_.joint->least_us(position.kind, took_us));
   }
-  build_windows();
-  find_changes();
-}
-
-void Conductor::build_windows() {
   const uint32_t others = lots_.any() ? lots_.changes() : slack_.stages() > 1 ? slack_.stages() : 0;
-  const auto build = [&](double later, double sooner) {
-    times_.later_ns = later * turn_ns_;
-    times_.sooner_ns = sooner * turn_ns_;
-    windows_.build(timetable_, margins_, times_, marked_, terms_.least_mhz, others);
-    return windows_.count() > 0;
-  };
-  if (!turns_) {
-    build(0, 0);
-    return;
-  }
-  // As many GPUs have windows as have turns in the longest of them: the more there are, the shorter it is for each.
-  // That is the same for all of them, so that they need not agree. One that only just fits is not begun with.
-  const uint32_t count = terms_.joint->places(), place = terms_.joint->place(terms_.number);
-  if (takers_ == 0 || takers_ > count) takers_ = count;
-  while (takers_ < count && build(0, takers_ + kFits)) ++takers_;
-  while (takers_ > 1 && !build(0, takers_ - 1)) --takers_;
-  if (place < takers_) {
-    build(place, takers_ - 1 - place);
-  } else {
-    build(place, count > place ? count - 1 - place : 0);
-    windows_.drop();
-  }
+  windows_.build(timetable_, margins_, times_, marked_, terms_.least_mhz, others);
+  find_changes();
 }
 
 // Calls that take much longer than the quickest have waited for those of other GPUs.
@@ -162,6 +137,9 @@ void Conductor::take_turns() {
     times_.call.add(quickest);
   }
   turn_ns_ = quickest;
+  const uint32_t count = terms_.joint->places(), place = terms_.joint->place(terms_.number);
+  times_.later_ns = place * quickest;
+  times_.sooner_ns = count > place + 1 ? (count - 1 - place) * quickest : 0;
 }
 
 void Conductor::find_changes() {

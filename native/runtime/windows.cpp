@@ -7,7 +7,9 @@ namespace powerccl {
 // and it must be left low for as long again to be worth the disturbance.
 bool Windows::worthwhile(const Window& window, const SwitchTimes& times) const {
   if (!times.measured) return true;
-  return window.ask_high - window.ask_low >= times.change_ns() && window.high - window.low >= times.change_ns();
+  // Where each has its turn, one that only just fits would be there for some and not for others, now and then.
+  const double fits = times.later_ns + times.sooner_ns > 0 ? kInTurns : 1;
+  return window.ask_high - window.ask_low >= fits * times.change_ns() && window.high - window.low >= times.change_ns();
 }
 
 void Windows::drop_shortest() {

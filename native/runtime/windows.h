@@ -74,12 +74,6 @@ class Windows {
   void build(const Timetable& timetable, const Margins& margins, const SwitchTimes& times, bool marked,
              uint32_t least_mhz = 0, uint32_t others = 0);
 
-  // Those there are do not fit.
-  void drop() {
-    while (count_ > 0) drop_shortest();
-    covered_ns_ = 0;
-  }
-
   uint32_t count() const { return count_; }
   const Window& operator[](uint32_t index) const { return windows_[index]; }
   // Left out because switching takes too long for them, in ns of an iteration; and what the windows amount to.
@@ -92,6 +86,7 @@ class Windows {
   static constexpr double kJoinShare = 0.01, kShortShare = 0.25, kMuchHigher = 1.3;
   static constexpr double kSooner = 2;  // deviations of how long a kernel takes
   static constexpr double kMostlyWaits = 0.6;
+  static constexpr double kInTurns = 1.25;
 
   void add(const Window& window, const SwitchTimes& times);
   bool worthwhile(const Window& window, const SwitchTimes& times) const;

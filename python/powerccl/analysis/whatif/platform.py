@@ -16,6 +16,7 @@ import numpy.typing as npt
 # A conservative guess for GPUs whose transition nobody has measured: 10 to 100 ms are reported for Hopper.
 UNKNOWN_TRANSITION_US = 20_000.0
 TURNS_FROM = 3  # GPUs
+IN_TURNS = 1.25  # as native/runtime/windows.h has it
 # Of voltage over the clock, tried: where it begins to grow, what it is below (1: at the highest), how fast it grows.
 KNEES, LEAST_VOLTS, SLOPES = 30, np.linspace(0.4, 1.0, 121), np.linspace(0.0, 1.5, 31)
 LOWER_CLOCKS = 0.7  # of the highest
@@ -77,12 +78,10 @@ class Switch:
         return self.call_us * place, self.call_us * (gpus - 1 - place)
 
     def window_us(self, gpus: int) -> float:
-        """The shortest window that pays: as long as a change of clock takes."""
-        return self.asking_us + self.call_us + sum(self.turns_us(gpus, 0)) + self.transition_us
-
-    def takers(self, gpus: int, longest_us: float) -> int:
-        """Of GPUs that have a window so long, how many are asked in turns within it; one at least."""
-        return next((count for count in range(gpus, 1, -1) if longest_us > self.window_us(count)), 1)
+        """The shortest window that pays: as long as a change of clock takes, a quarter longer where GPUs take turns."""
+        turns_us = sum(self.turns_us(gpus, 0))
+        fits = IN_TURNS if self.serialised and gpus >= TURNS_FROM else 1.0
+        return fits * (self.asking_us + self.call_us + self.transition_us) + turns_us
 
 
 @dataclass(frozen=True)

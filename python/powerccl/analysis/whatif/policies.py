@@ -50,10 +50,7 @@ def windows(line: GpuTimeline, platform: ClockPlatform, gpus: int, span: tuple[i
     lengths = spans[:, 1] - spans[:, 0]
     front, tail = _uncertain(line, spans, calls)
     tail = SOONER * tail
-    # As many GPUs have windows as have turns in the longest.
-    longest_us = float(np.max(lengths - front - tail, initial=0.0)) / 1e3
-    gpus = platform.switch.takers(gpus, longest_us)
-    long = (lengths - front - tail > platform.switch.window_us(gpus) * 1e3) & (line.place < gpus)
+    long = lengths - front - tail > platform.switch.window_us(gpus) * 1e3
     # The driver has no more time than that for windows: the longest have it.
     most = int(BUSY_SHARE * (span[1] - span[0]) / (2e3 * max(platform.switch.calls_us(gpus), 1e-3)))
     most = min(most, int(MOST_PER_S * (span[1] - span[0]) / 2e9))

@@ -186,6 +186,7 @@ class Scene:
 
     def _transfers(self, clocks: list[list[int]], windowed: bool) -> list[float]:
         """By what each meeting's transfer takes longer at the lowest clock of its GPUs."""
+        clocks = [slack.before_transfers(mine) for mine in clocks]
         if windowed:
             clocks = [
                 policies.in_windows(lane.line, course, mine, its)

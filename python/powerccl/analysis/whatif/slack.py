@@ -18,7 +18,8 @@ from powerccl.analysis.whatif.replay import Course
 from powerccl.analysis.whatif.timeline import numbers_of
 
 # As native/runtime/slack.h has it; shares are of an iteration.
-GAIN, MARGIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 0.002, 1.02, 2.0, -0.2, 0.005, 0.03, 0.25
+GAIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
+MARGIN, PART_OF_COMPUTED, DEVIATIONS = 0.002, 0.03, 2
 SHORTEST = 0.02
 FREE = 1e9
 ROUNDS = 8  # that a job of half a minute has time for
@@ -112,7 +113,7 @@ def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long
         begins = float(mine.offset[place])
         computed += max(0.0, begins - ended)
         if computed > IDLE * mine.length:
-            margin = MARGIN * mine.length + 3 * float(mine.deviation[place])
+            margin = min(MARGIN * mine.length, PART_OF_COMPUTED * computed) + DEVIATIONS * float(mine.deviation[place])
             least = min(least, (float(mine.duration[place]) - float(transfer[place]) - margin) / computed)
         ended = float(end[place]) if exposed[place] else max(ended, begins)
         if not exposed[place] and number + 1 < len(order):
@@ -126,6 +127,14 @@ def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long
             found[other] = min(max(now * (1 + (slack if slack < 0 else GAIN * slack)), 1.0), MOST)
         begin, least, computed = number + 1, FREE, 0.0
     return found
+
+
+def before_transfers(clocks: list[int]) -> list[int]:
+    """The clock that each of a lane's operations has while it moves data: up already where it is higher behind it."""
+    return [
+        after if after == 0 or 0 < mine < after else mine
+        for mine, after in zip(clocks, clocks[1:] + clocks[-1:], strict=True)
+    ]
 
 
 def arranged(mine: Usual, stretch: Values, call_ns: float, change_ns: float, marked: bool) -> Values:
