@@ -19,7 +19,7 @@ from powerccl.analysis.whatif.timeline import numbers_of
 
 # As native/runtime/slack.h has it; shares are of an iteration.
 GAIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
-MARGIN, PART_OF_COMPUTED, DEVIATIONS = 0.002, 0.03, 2
+MARGIN, PART_OF_COMPUTED, DEVIATIONS = 0.002, 0.03, 3
 SHORTEST = 0.02
 FREE = 1e9
 ROUNDS = 8  # that a job of half a minute has time for
