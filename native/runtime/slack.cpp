@@ -42,9 +42,7 @@ bool Slack::iteration(const Timetable& timetable, Joint* joint, bool marked, boo
     const double begins = start_of(position);
     if (begins > ended) computed += begins - ended;
     if (computed > kIdle * length) {
-      const double most = kMargin * length, part = kPartOfComputed * computed;
-      const double margin =
-          (part < most ? part : most) + kDeviations * static_cast<double>(position.duration.deviation);
+      const double margin = kMargin * length + static_cast<double>(3 * position.duration.deviation);
       const double slack = (duration - transfer - margin) / computed;
       if (slack < least) least = slack;
     }

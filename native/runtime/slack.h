@@ -41,9 +41,8 @@ class Slack {
  private:
   static constexpr uint32_t kLookEvery = Moving::kMemory + 4;  // iterations
   static constexpr double kGain = 0.75;                        // of what is found, taken up at once
-  // That is left: of an iteration, or of the computation that may take longer where that is less; and deviations.
-  static constexpr double kMargin = 0.002, kPartOfComputed = 0.03, kDeviations = 3;
-  static constexpr double kLeast = 1.02;  // computation longer by less is not worth a change
+  static constexpr double kMargin = 0.002;                     // of an iteration, that is left
+  static constexpr double kLeast = 1.02;                       // computation longer by less is not worth a change
   static constexpr double kMostStretch = 2, kGivenBack = -0.2;
   static constexpr double kIdle = 0.005;  // of an iteration: computation shorter than that has no say
   static constexpr double kAlike = 0.05;  // stretches that need no change of clock between them

@@ -18,8 +18,7 @@ from powerccl.analysis.whatif.replay import Course
 from powerccl.analysis.whatif.timeline import numbers_of
 
 # As native/runtime/slack.h has it; shares are of an iteration.
-GAIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
-MARGIN, PART_OF_COMPUTED, DEVIATIONS = 0.002, 0.03, 3
+GAIN, MARGIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 0.002, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
 SHORTEST = 0.02
 FREE = 1e9
 ROUNDS = 8  # that a job of half a minute has time for
@@ -113,7 +112,7 @@ def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long
         begins = float(mine.offset[place])
         computed += max(0.0, begins - ended)
         if computed > IDLE * mine.length:
-            margin = min(MARGIN * mine.length, PART_OF_COMPUTED * computed) + DEVIATIONS * float(mine.deviation[place])
+            margin = MARGIN * mine.length + 3 * float(mine.deviation[place])
             least = min(least, (float(mine.duration[place]) - float(transfer[place]) - margin) / computed)
         ended = float(end[place]) if exposed[place] else max(ended, begins)
         if not exposed[place] and number + 1 < len(order):
