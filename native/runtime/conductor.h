@@ -125,7 +125,6 @@ class Conductor {
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5, kInTurn = 1.2;
-  static constexpr double kFits = 0.25;         // of a turn
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
