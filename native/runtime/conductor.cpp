@@ -114,8 +114,9 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
     double until = 0;
     double stretch = slack_.at(static_cast<double>(now_ns) - base_now, length, times_, &until);
     // What runs now decides about the computation behind it.
-    if (lots_.any()) stretch = lots_.stretch(timetable_, running, timetable_.position_of(latest->sequence));
-    wanted.mhz = stretched(mode(running).mhz, stretch);
+    const uint32_t mhz = mode(running).mhz;
+    if (lots_.any()) stretch = lots_.stretch(timetable_, running, timetable_.position_of(latest->sequence), mhz != 0);
+    wanted.mhz = stretched(mhz, stretch);
     if (slack_.stages() > 1 && at(base_now, until) > now_ns) wanted.until_ns = at(base_now, until);
   }
   const uint32_t outside_mhz = wanted.mhz;

@@ -111,11 +111,11 @@ class Conductor {
   static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
-  static constexpr double kPartOnceKnown = 0.85;    // the same, once a trial has told what it takes,
+  static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
   static constexpr double kSure = 1.5;              // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
-  static constexpr double kWellKnown = 0.1;         // part of the budget to which that is known
-  static constexpr double kNearBudget = 0.9;        // the same at worst, once it was lowered by what a trial told
+  static constexpr double kWellKnown = 0.2;         // part of the budget to which that is known
+  static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
   static constexpr uint32_t kSaysEnough = 8;        // iterations left alone
   static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs

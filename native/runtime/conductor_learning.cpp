@@ -314,11 +314,12 @@ void Conductor::take_up_slack(uint64_t iteration) {
   if (slack_.iteration(timetable_, terms_.joint, marked_, too_long)) slack_.arrange(timetable_, times_, marked_);
 }
 
-// The clock at which computation takes that much longer; memory does not follow the clock.
+// The clock at which computation takes that much longer, or less long; memory does not follow the clock.
 uint32_t Conductor::stretched(uint32_t mhz, double stretch) const {
   const double from = mhz != 0 ? mhz : sampled_mhz_;
-  if (stretch <= 1 || from == 0) return mhz;
+  if (stretch == 1 || from == 0) return mhz;
   const double clock = from * (1 - kMemoryShare) / (stretch - kMemoryShare);
+  if (clock >= terms_.most_mhz) return terms_.most_mhz;
   return clock > terms_.least_mhz ? static_cast<uint32_t>(clock / ClockSearch::kStepMhz) * ClockSearch::kStepMhz
                                   : terms_.least_mhz;
 }

@@ -100,6 +100,7 @@ class Joint {
     uint32_t ranks = 0;    // of this host that have told
     bool unknown = false;  // one of them does not know how long
     uint32_t most_kib = 0, most_us = 0, own_us = 0;
+    double squares_us = 0;  // the sum over ranks of how long each will compute, squared
   };
   Loads loads(uint32_t place, uint32_t key) const {
     Loads found;
@@ -110,6 +111,7 @@ class Joint {
       ++found.ranks;
       if (kib > found.most_kib) found.most_kib = kib;
       if (us > found.most_us) found.most_us = us;
+      found.squares_us += static_cast<double>(us) * us;
       if (at == place) found.own_us = us;
       found.unknown = found.unknown || us == 0;
     }

@@ -118,7 +118,16 @@ void Lots::arrange(const Timetable& timetable, double change_ns) {
   }
 }
 
-double Lots::stretch(const Timetable& timetable, uint64_t iteration, uint32_t position) const {
+// What a ms of time saves rises with the clock squared or so (energy with f V^2, and V with its root), and at a clock
+// that makes up for a lot's length that is the lot squared. So where lots are half of the longest on average, the
+// longest is worth a clock that is higher by a root of what they amount to.
+double Lots::rush_of(const Joint::Loads& loads) {
+  const double longest = static_cast<double>(loads.most_us) * loads.most_us * loads.ranks;
+  const double rush = square_root(longest / loads.squares_us);
+  return rush > kMostRush ? kMostRush : rush;
+}
+
+double Lots::stretch(const Timetable& timetable, uint64_t iteration, uint32_t position, bool rush) const {
   if (joint_ == nullptr || !drawn_[position]) return 1;
   const Received* mine = of(timetable, iteration, position);
   if (mine == nullptr) return 1;
@@ -128,7 +137,7 @@ double Lots::stretch(const Timetable& timetable, uint64_t iteration, uint32_t po
   const double least = kMargin * line.mean_y(), doubt = kDoubt * square_root(line.residual());
   const double off = doubt > least ? doubt : least;
   const double factor = (loads.most_us - off) / loads.own_us;
-  return factor < 1 ? 1 : factor > kMostStretch ? kMostStretch : factor;
+  return (factor < 1 ? 1 : factor > kMostStretch ? kMostStretch : factor) / (rush ? rush_of(loads) : 1);
 }
 
 bool Lots::ready() {

@@ -49,8 +49,10 @@ class Lots {
   bool behind(uint32_t position) const { return drawn_[position]; }
   uint32_t changes() const { return changes_; }  // of clock, in an iteration
 
-  // How much longer computation behind that kernel may take in this iteration, as a factor.
-  double stretch(const Timetable& timetable, uint64_t iteration, uint32_t position) const;
+  // How much longer computation behind that kernel may take in this iteration than it would at the job's clock, as a
+  // factor. `rush`: less than 1 for whoever all others wait for. A job's time is better given up where all GPUs compute
+  // at full stretch, and each saves something, than where one does.
+  double stretch(const Timetable& timetable, uint64_t iteration, uint32_t position, bool rush) const;
 
   // How long an iteration would have taken with lots as they are on average; 0: nobody can tell. As it was until
   // choose() has found that lots tell much of it, and says so once: from then on it is another kind of length.
@@ -69,12 +71,13 @@ class Lots {
   static constexpr double kLongEnough = 2;       // times a change of clock
   static constexpr double kDoubt = 2;            // deviations from the line that are left
   static constexpr double kMargin = 0.005;       // that is left at least
-  static constexpr double kMostStretch = 2.5;
+  static constexpr double kMostStretch = 2.5, kMostRush = 1.2;
   struct Received {
     uint64_t call = 0;
     uint32_t key = 0, kib = 0;
   };
   const Received* of(const Timetable& timetable, uint64_t iteration, uint32_t position) const;
+  static double rush_of(const Joint::Loads& loads);
   static double length_of(const Timetable& timetable, uint64_t iteration);
   double lots_of(const Timetable& timetable, uint64_t iteration) const;
   bool drawn(const Line& line) const;

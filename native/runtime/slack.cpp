@@ -40,10 +40,16 @@ bool Slack::iteration(const Timetable& timetable, Joint* joint, bool marked, boo
     transfer_[timetable.order(i)] = static_cast<float>(transfer);
     // Beside a kernel that nobody waits for, computation goes on.
     const double begins = start_of(position);
-    if (begins > ended) computed += begins - ended;
+    const double alone = begins > ended ? begins - ended : 0;
+    computed += alone;
+    computed_[timetable.order(i)] = static_cast<float>(alone);
     if (computed > kIdle * length) {
-      const double margin = kMargin * length + static_cast<double>(3 * position.duration.deviation);
-      const double slack = (duration - transfer - margin) / computed;
+      const double waits = duration - transfer, off = static_cast<double>(position.duration.deviation);
+      // What it would wait for if nothing was stretched.
+      const double longer = static_cast<double>(applied_[timetable.order(i)]);
+      const double in_all = waits + computed * longer / (1 + longer);
+      const double margin = in_all > kClear * off ? kSmallMargin * length + 2 * off : kMargin * length + 3 * off;
+      const double slack = (waits - margin) / computed;
       if (slack < least) least = slack;
     }
     const bool exposed = !marked || position.exposed_from.count > 0;
@@ -73,7 +79,9 @@ void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, doubl
       stretch = static_cast<float>(kFree);  // nothing to be late with
       continue;
     }
-    const double now = stretch >= static_cast<float>(kFree) ? 1 : 1 + static_cast<double>(stretch);
+    // How late it is does not show: then what was found before holds.
+    const float applied = applied_[timetable.order(i)];
+    const double now = 1 + static_cast<double>(slack < 0 && stretch < applied ? stretch : applied);
     const double wish = now * (1 + (slack < 0 ? slack : kGain * slack));
     stretch = static_cast<float>(wish < 1 ? 0 : wish > kMostStretch ? kMostStretch - 1 : wish - 1);
   }
@@ -110,7 +118,7 @@ void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool m
       }
       began = last->until;
     }
-    stages_[count_++] = {until, stretch, early};
+    stages_[count_++] = {until, stretch, early, i};
   }
   if (count_ > 1 && stages_[count_ - 1].until - stages_[count_ - 2].until < shortest) {
     Stage& before = stages_[count_ - 2];
@@ -121,9 +129,35 @@ void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool m
   }
   any_ = false;
   for (uint32_t i = 0; i < count_; ++i) {
-    if (stages_[i].stretch >= kFree || stages_[i].stretch < kLeast) stages_[i].stretch = 1;
-    any_ = any_ || stages_[i].stretch > 1;
+    Stage& stage = stages_[i];
+    const uint32_t to = i + 1 < count_ ? stages_[i + 1].from : timetable.order_count();
+    if (marked && count_ == 1 && stage.stretch < kFree) stage.stretch = in_common(timetable, stage.stretch);
+    if (stage.stretch >= kFree || stage.stretch < kLeast) stage.stretch = 1;
+    any_ = any_ || stage.stretch > 1;
+    for (uint32_t k = stage.from; k < to; ++k) applied_[timetable.order(k)] = static_cast<float>(stage.stretch - 1);
   }
+}
+
+// For an iteration that must have one clock, because changes take too long: more than the least of its stretches may be
+// worth being late by a little, which the job's clock makes up for at a price that all GPUs share.
+double Slack::in_common(const Timetable& timetable, double least) const {
+  double low = least, high = kMostStretch, in_all = 0;
+  for (uint32_t i = 0; i < timetable.order_count(); ++i) in_all += static_cast<double>(computed_[timetable.order(i)]);
+  for (int halved = 0; halved < 12; ++halved) {
+    const double middle = 0.5 * (low + high);
+    double late = 0, share = 0, most = 1;
+    for (uint32_t i = 0; i < timetable.order_count(); ++i) {
+      const uint32_t index = timetable.order(i);
+      const double may = 1 + static_cast<double>(stretch_[index]);
+      if (may > most && may < kFree) most = may;
+      const double takes = static_cast<double>(computed_[index]) / (1 + static_cast<double>(applied_[index]));
+      if (may >= middle) continue;
+      late += takes * (middle - may);
+      share += takes;
+    }
+    (late <= kLate * in_all && share <= kLateShare * in_all && middle <= most ? low : high) = middle;
+  }
+  return low;
 }
 
 double Slack::at(double moment_ns, double length_ns, const SwitchTimes& times, double* until_ns) const {

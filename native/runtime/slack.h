@@ -41,23 +41,30 @@ class Slack {
  private:
   static constexpr uint32_t kLookEvery = Moving::kMemory + 4;  // iterations
   static constexpr double kGain = 0.75;                        // of what is found, taken up at once
-  static constexpr double kMargin = 0.002;                     // of an iteration, that is left
-  static constexpr double kLeast = 1.02;                       // computation longer by less is not worth a change
+  // Of an iteration, that is left; and where it waits for so many deviations of that, which is no chance.
+  static constexpr double kMargin = 0.002, kSmallMargin = 0.0005, kClear = 6;
+  static constexpr double kLeast = 1.02;  // computation longer by less is not worth a change
   static constexpr double kMostStretch = 2, kGivenBack = -0.2;
   static constexpr double kIdle = 0.005;  // of an iteration: computation shorter than that has no say
   static constexpr double kAlike = 0.05;  // stretches that need no change of clock between them
   static constexpr double kBusyShare = 0.25;
+  // Of an iteration's computation, that may be late and by how much, where one clock is worth that to the rest.
+  static constexpr double kLateShare = 0.2, kLate = 0.015;
 
   struct Stage {
     double until = 0;  // it begins where the one before ends, the first where the last ends
     double stretch = 0;
-    double early = 0;  // a higher clock behind it is to be there so long before
+    double early = 0;   // a higher clock behind it is to be there so long before
+    uint32_t from = 0;  // its first kernel's place in the order
   };
   static constexpr double kFree = 1e9;
 
   void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack);
+  double in_common(const Timetable& timetable, double least) const;
 
-  float stretch_[Timetable::kLongest] = {};  // of the computation before a position, less 1
+  // Of the computation before a position, less 1: what it may have, and what it has.
+  float stretch_[Timetable::kLongest] = {}, applied_[Timetable::kLongest] = {};
+  float computed_[Timetable::kLongest] = {};  // before a position and beside no communication that is waited for, ns
   // How long its kernel takes without waiting, ns: that is no slower for what comes before.
   float transfer_[Timetable::kLongest] = {};
   Stage stages_[kMost];

@@ -210,27 +210,53 @@ def usually(offset: list[float], duration: list[float], length: float, deviation
     )
 
 
+def stretches(*may: float, computed: list[float] | None = None) -> slack.Stretches:
+    return slack.Stretches(np.array(may), np.array(may), np.array(computed or [0.0] * len(may)))
+
+
+def looked_again(mine: slack.Usual, transfer: float, before: float, too_long: bool = False) -> float:
+    return float(slack.again(mine, np.array([transfer]), stretches(before), True, too_long).may[0])
+
+
 def test_slack_is_what_is_waited_beyond_the_transfer() -> None:
-    """40 ms of computation, then 60 of which 20 are transfer; 0.2 % of all is kept, three quarters taken at once."""
+    """40 ms of computation, then 60 of which 20 are transfer; 0.05 % of all is kept, three quarters taken at once."""
     mine = usually([40.0], [60.0], 100.0)
-    once = slack.again(mine, np.array([20.0]), np.ones(1), True, False)
-    assert once == pytest.approx(1 + 0.75 * (60 - 20 - 0.2) / 40)
-    # What differs from one iteration to the next is no slack.
+    assert looked_again(mine, 20.0, 1.0) == pytest.approx(1 + 0.75 * (60 - 20 - 0.05) / 40)
+    # What differs from one iteration to the next is no slack: where it may be chance, more than that is kept.
+    some = usually([40.0], [60.0], 100.0, deviation=5.0)
+    assert looked_again(some, 20.0, 1.0) == pytest.approx(1 + 0.75 * (60 - 20 - 0.05 - 10) / 40)
     unsure = usually([40.0], [60.0], 100.0, deviation=10.0)
-    assert slack.again(unsure, np.array([20.0]), np.ones(1), True, False) == pytest.approx(1 + 0.75 * 9.8 / 40)
+    assert looked_again(unsure, 20.0, 1.0) == pytest.approx(1 + 0.75 * 9.8 / 40)
     # Where iterations take too long it is given back.
-    assert slack.again(mine, np.array([20.0]), np.array([1.5]), True, True) == pytest.approx(1.5 * 0.8)
-    assert slack.again(mine, np.array([80.0]), np.ones(1), True, False) == 1.0
+    assert looked_again(mine, 20.0, 1.5, too_long=True) == pytest.approx(1.5 * 0.8)
+    assert looked_again(mine, 80.0, 1.0) == 1.0
+
+
+def test_how_late_a_rank_is_does_not_show_so_what_was_found_before_holds() -> None:
+    mine = usually([40.0], [60.0], 100.0, deviation=1.0)
+    late = slack.Stretches(np.array([1.0]), np.array([1.1]), np.zeros(1))
+    assert slack.again(mine, np.array([60.0]), late, True, False).may[0] == 1.0
 
 
 def test_stages_are_as_long_as_is_worth_a_change_of_clock() -> None:
     mine = usually([20.0, 50.0, 80.0], [10.0, 10.0, 20.0], 100.0)
-    wishes = np.array([1.5, 1.2, 1.0])
+    wishes = stretches(1.5, 1.2, 1.0)
     assert slack.arranged(mine, wishes, 0.1, 1.0, True).tolist() == [1.5, 1.2, 1.0]
     # Changes of 20 ms: no stage under 40, and the least of what is in one holds.
     assert slack.arranged(mine, wishes, 0.1, 20.0, True).tolist() == [1.2, 1.2, 1.0]
     # Without marks one for all of it.
     assert slack.arranged(mine, wishes, 0.1, 1.0, False).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_where_an_iteration_has_one_clock_a_little_of_it_may_be_late() -> None:
+    mine = usually([20.0, 50.0, 80.0], [10.0, 10.0, 20.0], 100.0)
+    wishes = stretches(1.5, 1.3, 1.0, computed=[15.0, 24.0, 3.0])
+    found = slack.arranged(mine, wishes, 0.1, 100.0, True)
+    # 3 of 42 ms, late by 1.5 % of those 42.
+    assert found.tolist() == pytest.approx([1 + 0.015 * 42 / 3] * 3, abs=1e-3)
+    # Not where much of it would be.
+    half = stretches(1.5, 1.2, 1.0, computed=[15.0, 9.0, 21.0])
+    assert slack.arranged(mine, half, 0.1, 100.0, True).tolist() == pytest.approx([1.0] * 3, abs=1e-3)
 
 
 def test_the_replay_of_a_recording_takes_as_long_as_it_did(tmp_path: Path) -> None:

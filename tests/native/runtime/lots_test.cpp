@@ -48,6 +48,7 @@ class Experts {
     bool tells_load = true;  // the bytes say how long an expert computes
     double differ = 0.5;     // by which lots do
     bool stretched = false;  // whoever has less computes more slowly
+    bool rush = false;       // and whoever has most more quickly
   };
 
   Experts() {
@@ -72,7 +73,7 @@ class Experts {
         const Timetable::Run* latest = rank.table->latest();
         if (way.stretched && rank.table->settled()) {
           factor[r] = rank.lots->stretch(*rank.table, rank.table->iteration_of(latest->sequence),
-                                         rank.table->position_of(latest->sequence));
+                                         rank.table->position_of(latest->sequence), way.rush);
         }
         stretch[r] = factor[r];
         own_ms[r] = (2 + 10 * (way.tells_load ? lots[r] : 1 + 0.3 * normal_(random_))) * (1 + 0.005 * normal_(random_));
@@ -165,6 +166,24 @@ TEST(Lots, WhoeverGotLessComputesMoreSlowlyAndNobodyIsLate) {
     }
   }
   EXPECT_LT(waits, 0.2 * would_wait);
+}
+
+TEST(Lots, WhoeverAllOthersWaitForComputesMoreQuicklyThanTheJob) {
+  auto job = std::make_unique<Experts>();
+  job->run(200, {});
+  job->arrange(kChangeNs);
+  double most = 1;
+  for (int i = 0; i < 100; ++i) {
+    job->run(1, {.stretched = true, .rush = true});
+    const double* longest = std::max_element(job->own_ms, job->own_ms + Experts::kRanks);
+    const double rush = 1 / job->stretch[longest - job->own_ms];
+    EXPECT_GE(rush, 1);
+    most = std::max(most, rush);
+    for (int r = 0; r < Experts::kRanks; ++r) {
+      EXPECT_LT(job->own_ms[r] * job->stretch[r], 1.02 * *longest / rush);  // nor do others make it wait then
+    }
+  }
+  EXPECT_NEAR(most, 1.2, 0.01);  // where others have much less
 }
 
 TEST(Lots, NobodyIsSlowedForARankThatHasNotTold) {

@@ -18,9 +18,9 @@ struct Part {
 
 class Rank {
  public:
-  explicit Rank(std::vector<Part> parts) : parts_(std::move(parts)) {
+  explicit Rank(std::vector<Part> parts, double transition_ms = 1) : parts_(std::move(parts)) {
     times_.call.add(0.3 * kMs);
-    times_.transition.add(kMs);
+    times_.transition.add(transition_ms * kMs);
     times_.measured = true;
   }
 
@@ -111,6 +111,36 @@ TEST(Slack, ComputationThatMayNotBeLateKeepsItsClock) {
   rank.forget_lateness();
   rank.run(100);
   EXPECT_EQ(rank.late_ms(), 0);
+}
+
+TEST(Slack, OneClockForAnIterationMayBeLateByALittle) {
+  std::vector<Part> parts{{6, 2, 0}};
+  for (int i = 0; i < 5; ++i) parts.push_back({8, 1, 2});
+  constexpr double kComputedMs = 46;
+  Rank rank(parts, 100);
+  rank.run(400);
+  EXPECT_EQ(rank.slack->stages(), 1u);
+  EXPECT_GT(rank.stretch_at(3), 1.08);
+  rank.forget_lateness();
+  rank.run(100);
+  EXPECT_GT(rank.late_ms(), 0);
+  EXPECT_LT(rank.late_ms() / 100, 0.0175 * kComputedMs);
+  // Much of it is late: then it is not worth that.
+  Rank other({{40, 2, 0}, {20, 1, 5}}, 100);
+  other.run(400);
+  EXPECT_FALSE(other.slack->any());
+}
+
+TEST(Slack, WhatIsClearlyWaitedForNeedsNoWideMargin) {
+  // Half a ms of 54, ten times over: two thousandths of an iteration would be a fifth of it.
+  std::vector<Part> parts;
+  for (int i = 0; i < 10; ++i) parts.push_back({4, 1, 0.5});
+  Rank rank(parts);
+  rank.run(400);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    EXPECT_GT(rank.stretch_at(part), 1.11) << part;
+    EXPECT_LT(rank.stretch_at(part), 1.125) << part;
+  }
 }
 
 TEST(Slack, ItIsGivenBackWhereIterationsTakeTooLong) {

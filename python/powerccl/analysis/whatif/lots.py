@@ -6,6 +6,7 @@ Whoever received less computes more slowly, and iterations are compared without 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +19,8 @@ from powerccl.analysis.whatif.slack import Rhythm
 # As native/runtime/lots.h has it.
 FEWEST = 16  # iterations
 EXPLAINED, PART_EXPLAINED, DIFFERS, LONG_ENOUGH = 0.7, 0.3, 0.03, 2.0
-DOUBT, MARGIN, MOST = 2.0, 0.005, 2.5
+DOUBT, MARGIN, MOST, MOST_RUSH = 2.0, 0.005, 2.5, 1.2
+OUTLIER = 1.5  # times the usual length, as native/runtime/trial.h has it
 
 Values = npt.NDArray[np.float64]
 
@@ -26,6 +28,8 @@ Values = npt.NDArray[np.float64]
 @dataclass
 class Lots:
     """By lane and operation, how much longer the computation before it may take; None: nothing goes by lots there.
+
+    Less than 1: it is what all others wait for.
 
     `left`: the share of how iterations' lengths vary that lots do not explain, as a standard deviation.
     """
@@ -71,8 +75,10 @@ def lots_of(job: Job, rhythms: list[Rhythm | None], change_ns: float) -> Lots:
             told = [each for _, each in of_meeting[lane.meeting[index]]]
             if index + 1 == len(factors) or any(each is None for each in told):
                 continue
-            most = max(each[0] for each in told if each is not None)
-            factors[index + 1] = min(max((most - off) / us, 1.0), MOST)
+            loads = np.array([each[0] for each in told if each is not None])
+            most = float(loads.max())
+            rush = min(most / math.sqrt(float(np.mean(loads**2))), MOST_RUSH)
+            factors[index + 1] = min(max((most - off) / us, 1.0), MOST) / rush
         stretches.append(factors if (factors > 1).any() else None)
     return Lots(stretches, _left(job, known[0]))
 
@@ -110,7 +116,10 @@ def _left(job: Job, rhythm: Rhythm) -> float:
     last = np.flatnonzero(rhythm.place == rhythm.calls - 1)
     stops = np.array([lane.line.operations[i].stop_ns for i in last], dtype=np.float64)
     sums = np.array([most[a:b].sum() for a, b in pairwise(last.tolist())])
-    line = _line(sums, np.diff(stops)) if len(last) > FEWEST else None
+    lengths = np.diff(stops)
+    # An iteration of which something was not recorded, or that was held up, would be all that there is to explain.
+    kept = lengths < OUTLIER * np.median(lengths) if len(lengths) else lengths > 0
+    line = _line(sums[kept], lengths[kept]) if len(last) > FEWEST else None
     if line is None or line.slope <= 0 or line.explained < PART_EXPLAINED:
         return 1.0
     return float(np.sqrt(1 - line.explained))

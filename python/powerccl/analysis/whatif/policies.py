@@ -123,7 +123,7 @@ def _joined(exposed: iv.Intervals) -> iv.Intervals:
 
 def stretched(model: PowerModel, mhz: int, times: float, lowest_mhz: int) -> int:
     """The clock at which computation takes so many times as long as at `mhz` (0: by default), as the runtime has it."""
-    if times <= 1:
+    if times == 1 or (times < 1 and mhz == 0):
         return mhz
     clock = (mhz or model.drawn.compute_mhz) * (1 - MEMORY_BOUND_SHARE) / (times - MEMORY_BOUND_SHARE)
     return max(lowest_mhz, int(clock / CLOCK_STEP_MHZ) * CLOCK_STEP_MHZ)

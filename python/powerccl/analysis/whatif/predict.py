@@ -27,11 +27,7 @@ from powerccl.analysis.whatif.meetings import Meeting, latest, meet
 from powerccl.analysis.whatif.outcomes import Outcome, forecast_of, outcome_of
 from powerccl.analysis.whatif.paces import counted, paces
 from powerccl.analysis.whatif.platform import ClockPlatform
-from powerccl.analysis.whatif.power import (
-    PowerModel,
-    fit,
-    model,
-)
+from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE, PowerModel, fit, model
 from powerccl.analysis.whatif.remarks import CLOCK_DOUBT, MEMORY_SHARES, remark, say
 from powerccl.analysis.whatif.scene import Gpu, Scene, Way
 from powerccl.analysis.whatif.timeline import GpuTimeline, timelines, usual, window
@@ -219,10 +215,19 @@ def _share(sets: list[iv.Intervals], span: tuple[int, int]) -> float:
 Made = Callable[[list[PowerModel]], list[Doing]]
 
 
+def _models(scene: Scene, platform: ClockPlatform) -> list[list[PowerModel]]:
+    """Of each GPU: as is most likely, then with other shares of memory."""
+    each = [[model(g.drawn, platform, share) for g in scene.gpus] for share in (MEMORY_BOUND_SHARE, *MEMORY_SHARES)]
+    if not scene.lots.any():
+        return each
+    # GPUs that compute as slowly as their lots allow are far below a power limit, which is of means: now and then one
+    # runs at more than it did under it.
+    return [[replace(m, steady_mhz=float(platform.clock_max_mhz)) for m in models] for models in each]
+
+
 def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure) -> None:
     scene, gpus = part.scene, part.scene.gpus
-    models = [model(gpu.drawn, platform) for gpu in gpus]
-    unsure = [[model(g.drawn, platform, share) for g in gpus] for share in MEMORY_SHARES]
+    models, *unsure = _models(scene, platform)
     before = [outcome_of(doing, m, platform) for doing, m in zip(scene.as_it_was(), models, strict=True)]
     before_w = [float(b.joules.sum()) / float(b.length_ns.sum()) * 1e9 for b in before]
 

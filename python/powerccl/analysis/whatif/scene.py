@@ -162,8 +162,9 @@ class Scene:
         count = len(self.job.lanes[index].before)
         lots = way.lots[index] if way.lots is not None else None
         if lots is not None:
-            lowest = self.platform.clocks_mhz[0]
-            return [policies.stretched(model, way.mhz, times, lowest) for times in lots.tolist()]
+            lowest, highest = self.platform.clocks_mhz[0], self.platform.clock_max_mhz
+            clocks = [policies.stretched(model, way.mhz, times, lowest) for times in lots.tolist()]
+            return [min(clock, highest) for clock in clocks]
         stretch = way.stretches[index] if way.stretches is not None else None
         rhythm = self.rhythms[index]
         if stretch is None or rhythm is None:
@@ -215,7 +216,7 @@ class Scene:
         off = [slack.usual_of(*each) for each in zip(self.job.lanes, recorded, known, strict=True)]
         if any(o is None for o in off):
             return way
-        wishes = [np.ones(r.calls) for r in known]
+        wishes = [slack.Stretches.none(r.calls) for r in known]
         unstretched = 0.0
         switch = self.platform.switch
         for _ in range(slack.ROUNDS):
@@ -236,6 +237,7 @@ class Scene:
                 many = self.hosts[self.gpus[index].line.host]
                 change = (switch.calls_us(many) + switch.transition_us) * 1e3
                 mine = slack.arranged(u, wishes[index], switch.calls_us(many) * 1e3, change, self.marked)
+                wishes[index].has = mine
                 stretches.append(mine if (mine > 1).any() else None)
             way = Way(mhz, stretches if any(s is not None for s in stretches) else None)
         return way

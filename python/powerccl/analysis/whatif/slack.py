@@ -20,6 +20,8 @@ from powerccl.analysis.whatif.timeline import numbers_of
 # As native/runtime/slack.h has it; shares are of an iteration.
 GAIN, MARGIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 0.002, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
 SHORTEST = 0.02
+SMALL_MARGIN, CLEAR = 0.0005, 6.0  # where it waits for so many deviations of that
+LATE_SHARE, LATE = 0.2, 0.015
 FREE = 1e9
 ROUNDS = 8  # that a job of half a minute has time for
 
@@ -100,8 +102,28 @@ def least_ns(job: Job, usual: list[Usual | None], rhythms: list[Rhythm]) -> list
     return [np.array([least.get(kind, 0.0) for kind in of]) for of in kinds]
 
 
-def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long: bool) -> Values:
-    """The stretch before each place after another look (FREE: nothing there to be late with)."""
+@dataclass
+class Stretches:
+    """By place, of the computation before it, as factors: what it may have and what it has.
+
+    FREE: there is nothing to be late with. `computed`: how long it takes, in ns, beside no communication that is waited
+    for.
+    """
+
+    may: Values
+    has: Values
+    computed: Values
+
+    @staticmethod
+    def none(count: int) -> Stretches:
+        """Nothing is stretched yet."""
+        return Stretches(np.ones(count), np.ones(count), np.zeros(count))
+
+
+def again(mine: Usual, transfer: Values, before: Stretches, marked: bool, too_long: bool) -> Stretches:
+    """After another look; what it has is as before."""
+    stretch, has = before.may, before.has
+    alone = np.zeros(len(stretch))
     found = stretch.copy()
     exposed = mine.exposed if marked else np.ones(len(stretch), dtype=np.bool_)
     order = np.argsort(mine.offset, kind="stable").tolist()
@@ -110,10 +132,13 @@ def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long
     least, computed, begin = FREE, 0.0, 0
     for number, place in enumerate(order):
         begins = float(mine.offset[place])
-        computed += max(0.0, begins - ended)
+        alone[place] = max(0.0, begins - ended)
+        computed += float(alone[place])
         if computed > IDLE * mine.length:
-            margin = MARGIN * mine.length + 3 * float(mine.deviation[place])
-            least = min(least, (float(mine.duration[place]) - float(transfer[place]) - margin) / computed)
+            waits, off = float(mine.duration[place]) - float(transfer[place]), float(mine.deviation[place])
+            clear = waits + computed * (1 - 1 / float(has[place])) > CLEAR * off
+            margin = SMALL_MARGIN * mine.length + 2 * off if clear else MARGIN * mine.length + 3 * off
+            least = min(least, (waits - margin) / computed)
         ended = float(end[place]) if exposed[place] else max(ended, begins)
         if not exposed[place] and number + 1 < len(order):
             continue
@@ -122,10 +147,10 @@ def again(mine: Usual, transfer: Values, stretch: Values, marked: bool, too_long
             if slack >= FREE:
                 found[other] = FREE
                 continue
-            now = 1.0 if found[other] >= FREE else found[other]
+            now = min(found[other], has[other]) if slack < 0 else has[other]
             found[other] = min(max(now * (1 + (slack if slack < 0 else GAIN * slack)), 1.0), MOST)
         begin, least, computed = number + 1, FREE, 0.0
-    return found
+    return Stretches(found, has, alone)
 
 
 def before_transfers(clocks: list[int]) -> list[int]:
@@ -136,8 +161,24 @@ def before_transfers(clocks: list[int]) -> list[int]:
     ]
 
 
-def arranged(mine: Usual, stretch: Values, call_ns: float, change_ns: float, marked: bool) -> Values:
+def _in_common(found: Stretches, least: float) -> float:
+    """Of an iteration that must have one: more than the least, where little of it is late by little."""
+    low, high = least, MOST
+    known = found.may[found.may < FREE]
+    most = max(float(known.max()) if len(known) else 1.0, 1.0)
+    in_all, takes = float(found.computed.sum()), found.computed / found.has
+    for _ in range(12):
+        middle = 0.5 * (low + high)
+        behind = found.may < middle
+        late = float((takes[behind] * (middle - found.may[behind])).sum())
+        fits = late <= LATE * in_all and float(takes[behind].sum()) <= LATE_SHARE * in_all and middle <= most
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def arranged(mine: Usual, wishes: Stretches, call_ns: float, change_ns: float, marked: bool) -> Values:
     """The stretches by place, of stages none of which is shorter than is worth a change of clock."""
+    stretch = wishes.may
     shortest = max(2 * change_ns if marked else mine.length, SHORTEST * mine.length)
     most = BUSY_SHARE * mine.length / max(call_ns, 1.0)
     order = np.argsort(mine.offset, kind="stable").tolist()
@@ -157,6 +198,8 @@ def arranged(mine: Usual, stretch: Values, call_ns: float, change_ns: float, mar
     if len(stages) > 1 and stages[-1][0] - stages[-2][0] < shortest:
         until, times, places = stages.pop()
         stages[-1] = (until, min(stages[-1][1], times), stages[-1][2] + places)
+    if marked and len(stages) == 1 and stages[0][1] < FREE:
+        stages[0] = (stages[0][0], _in_common(wishes, stages[0][1]), stages[0][2])
     found = np.ones(len(stretch))
     for _, times, places in stages:
         found[places] = 1.0 if times >= FREE or times < LEAST else times
