@@ -39,7 +39,7 @@ SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
 # one in 40 where it is known well what it costs. It is measured from the first of these on for as long as that takes.
 LEARNT_S, LEARNT_FOR_S = 60.0, 300.0
 # Where iterations differ by themselves all of this takes longer, and much more is left alone.
-VARYING_LEARNT_S, VARYING_LEARNT_FOR_S = 115.0, 96.0
+VARYING_LEARNT_S, VARYING_LEARNT_FOR_S = 105.0, 150.0
 STEP_OF = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
 STEP_MS = {
     "t4x8": dict(zip(STEP_OF, (112, 112, 117, 77, 109, 91, 97, 105, 88, 111), strict=True)),
