@@ -253,9 +253,9 @@ class TestRuns:
         assert runs.plan("t4x8", "models.gpt2", "auto", 0, alike, False).iterations == 520
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         for policy in ("observe", "auto"):
-            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 881
+            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 1376
         for policy in ("observe", "percall", "auto"):
-            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).warm_up == 1055
+            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).warm_up == 963
         assert runs.plan("t4x8", "moe", "percall", 0, drawn, False).iterations == 150
         assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 1200
 
