@@ -49,7 +49,7 @@ class ClockSearch {
   // What was found turned out to cost too much: half of the way back to what it was lowered from, or higher by `part`
   // of the clock, a quarter of a step at least; the default where that is near.
   void raise(double part);
-  static constexpr double kMostLower = 0.04;  // of the clock, at a time
+  static constexpr double kMostLower = 0.08;  // of the clock, at a time
   // It turned out to cost less than it may: as much lower as that leaves room for, `part` of the clock, but not as low
   // as was too much before. False: that is less than half of a quarter of a step.
   bool lower(double part);

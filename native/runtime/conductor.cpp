@@ -105,9 +105,9 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   const Timetable::Position& position = timetable_.position(timetable_.position_of(latest->sequence));
   const double length = static_cast<double>(timetable_.length().mean);
-  if (terms_.search && !search_.begun() && samples_ < kSamples && mode(running).control) {
+  if (terms_.search && !search_.begun() && mode(running).control) {
     wants_sample_ = latest->stop_ns != 0;
-    wanted.until_ns = now_ns + kSampleEveryNs;
+    wanted.until_ns = now_ns + (samples_ < kSamples ? kSampleEveryNs : kSampleRarelyNs);
   }
   const double base_now = static_cast<double>(latest->start_ns) - static_cast<double>(position.offset.mean);
   if (!mode(running).control) {
@@ -173,7 +173,7 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
 
 void Conductor::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
-  ++samples_;
+  if (samples_ < kSamples) ++samples_;
   sampled_mhz_ += (static_cast<double>(mhz) - sampled_mhz_) / samples_;
 }
 

@@ -94,10 +94,10 @@ class Conductor {
   static constexpr uint32_t kGraphsAlone = 8;                   // launches, before what is in them counts
   static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
   static constexpr uint32_t kLookEvery = 4;                     // kernels, while no iteration is known
-  static constexpr uint32_t kSamples = 64;
+  static constexpr uint32_t kSamples = 32;  // quickly, then rarely: the last so many or about count
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
-  static constexpr uint64_t kWarmNs = 3000000000u;       // of the job, before anything is compared with
-  static constexpr uint64_t kCalmNs = 3000000000u;       // the same after the job has changed
+  static constexpr uint64_t kWarmNs = 6000000000u;       // of the job, before anything is compared with
+  static constexpr uint64_t kCalmNs = 6000000000u;       // the same after the job has changed
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
   // Left alone at a time, now and then; the end of it counts. What limits power takes 5 s to have its full effect again
@@ -120,7 +120,7 @@ class Conductor {
   static constexpr uint32_t kSaysEnough = 8;        // iterations left alone
   static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs
   static constexpr double kPatienceNs = 500000;     // for what should have begun, beyond how well its time is known
-  static constexpr uint64_t kSampleEveryNs = 3000000u;
+  static constexpr uint64_t kSampleEveryNs = 3000000u, kSampleRarelyNs = 30000000u;
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
@@ -216,7 +216,7 @@ class Conductor {
   uint32_t unsettled_ = 0;       // kernels begun while no iteration is known
   uint32_t usual_mhz_ = 0;       // outside of windows, in the last iteration
   uint32_t asked_mhz_ = 0;       // what was carried out last
-  uint32_t last_found_mhz_ = 0;  // before the job changed
+  double last_found_part_ = 0;   // of where computation ran by itself, before the job changed
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations, of a block
   uint32_t block_ = 8;   // that are left alone from compare_from_ on

@@ -69,7 +69,12 @@ void Conductor::restart() {
   generation_ = timetable_.generation();
   margins_ = {};
   trial_ = {};
-  if (search_.done() && search_.found_mhz() != 0) last_found_mhz_ = search_.found_mhz();
+  if (search_.done() && search_.found_mhz() != 0 && sampled_mhz_ > 0) {
+    last_found_part_ = search_.found_mhz() / sampled_mhz_;
+  }
+  // Another job has another clock by itself.
+  samples_ = 0;
+  sampled_mhz_ = 0;
   search_ = {};
   steady_part_ = {};
   windows_ = {};
@@ -97,6 +102,8 @@ void Conductor::search_again(uint64_t now_ns) {
   if (!first && trial_.verdict(terms_.budget) != Trial::Verdict::kHarmless) do_without_windows();
   search_ = {};
   trial_ = {};
+  samples_ = 0;
+  sampled_mhz_ = 0;
 }
 
 void Conductor::do_without_windows() {
@@ -146,7 +153,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
     terms.first_mhz = sampled_mhz_;
-    terms.guess_mhz = last_found_mhz_;
+    terms.guess_mhz = static_cast<uint32_t>(last_found_part_ * sampled_mhz_);
     terms.slowdown = kPartOfBudget * terms_.budget;
     terms.most = terms_.budget;
     terms.reference = iterations_of(kReferenceNs, 6);

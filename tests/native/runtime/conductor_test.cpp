@@ -247,7 +247,7 @@ TEST_F(ConductorThatFound, AClockThatHasBecomeTooSlowIsRaised) {
   EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.012);
 }
 
-// Or one that was disturbed while it was looked for.
+// Or one that was disturbed while it was looked for, or that has become lower since.
 TEST(ConductorJob, AClockThatWasNotFoundIsLookedForAgain) {
   Conductor::Terms terms;
   terms.windows = false;
@@ -261,7 +261,7 @@ TEST(ConductorJob, AClockThatWasNotFoundIsLookedForAgain) {
   const uint32_t before_mhz = conductor->state().clock_mhz;
   EXPECT_TRUE(before_mhz == 0 || before_mhz > 1500) << before_mhz;
   job.run_by_itself_at(1090);  // the room has become warmer
-  job.run(2000);
+  job.run(4000);
   EXPECT_LE(conductor->state().clock_mhz, 1150u);
   EXPECT_GE(conductor->state().clock_mhz, 1000u);
 }
@@ -289,7 +289,7 @@ TEST(ConductorAuto, WindowsThatCostTooMuchMakeRoomForOneClock) {
   Job job(exposed(), machine, conductor.get()), alone(exposed(), machine, nullptr);
   job.run(300);
   alone.run(300);
-  EXPECT_LT(mean(job.run(600), 0) / mean(alone.run(600), 0) - 1, 0.008);
+  EXPECT_LT(mean(job.run(600), 0) / mean(alone.run(600), 0) - 1, 0.01);
   EXPECT_LE(conductor->state().clock_mhz, 1150u);
   EXPECT_GE(conductor->state().clock_mhz, 1000u);
   EXPECT_EQ(conductor->state().windows, 0u);
@@ -337,6 +337,16 @@ TEST(ConductorJob, IterationsThatDifferKeepToTheBudgetInTheEnd) {
   EXPECT_GE(conductor->state().clock_mhz, 1050u);
   EXPECT_LT(conductor->state().slowdown.high - conductor->state().slowdown.low, 0.06);
   EXPECT_LT(conductor->state().iterations - conductor->state().managed, 1500u);
+}
+
+// Another phase of training computes at another clock by itself, and has as much to spare below that.
+TEST_F(ConductorThatFound, AJobThatChangesIsLookedAtAnew) {
+  job.change(tensor_parallel());
+  job.run_by_itself_at(1400);
+  job.run(500);
+  EXPECT_LE(conductor->state().clock_mhz, 1430u);
+  EXPECT_GE(conductor->state().clock_mhz, 1350u);
+  EXPECT_LE(conductor->state().clocks_tried, 4u);
 }
 
 // Longer sequences, say. What iterations were compared with at first says nothing any more.

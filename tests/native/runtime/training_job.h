@@ -180,6 +180,7 @@ class TrainingJob {
     }
     const Conductor::Wanted wanted = conductor_->wanted(now_ns());
     look_ms_ = static_cast<double>(wanted.until_ns) * 1e-6;
+    if (conductor_->wants_sample()) conductor_->sampled(static_cast<uint32_t>(clock_mhz()));
     if (wanted.mhz == asked_mhz_) return;
     asked_mhz_ = wanted.mhz;
     called_ms_ = now_ms_;
