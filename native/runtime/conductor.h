@@ -94,7 +94,7 @@ class Conductor {
   static constexpr uint32_t kGraphsAlone = 8;                   // launches, before what is in them counts
   static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
   static constexpr uint32_t kLookEvery = 4;                     // kernels, while no iteration is known
-  static constexpr uint32_t kSamples = 32;  // quickly, then rarely: the last so many or about count
+  static constexpr uint32_t kSamples = 32;                      // quickly, then rarely: the last so many or about count
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
   static constexpr uint64_t kWarmNs = 6000000000u;       // of the job, before anything is compared with
   static constexpr uint64_t kCalmNs = 6000000000u;       // the same after the job has changed
@@ -213,10 +213,10 @@ class Conductor {
   double sampled_mhz_ = 0;
   double unstretched_ns_ = 0;  // how long iterations took before slack was taken up
   uint32_t samples_ = 0;
-  uint32_t unsettled_ = 0;       // kernels begun while no iteration is known
-  uint32_t usual_mhz_ = 0;       // outside of windows, in the last iteration
-  uint32_t asked_mhz_ = 0;       // what was carried out last
-  double last_found_part_ = 0;   // of where computation ran by itself, before the job changed
+  uint32_t unsettled_ = 0;      // kernels begun while no iteration is known
+  uint32_t usual_mhz_ = 0;      // outside of windows, in the last iteration
+  uint32_t asked_mhz_ = 0;      // what was carried out last
+  double last_found_part_ = 0;  // of where computation ran by itself, before the job changed
   uint32_t period_ = 0, last_period_ = 0;
   uint32_t steady_ = 8;  // iterations, of a block
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
