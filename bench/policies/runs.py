@@ -18,6 +18,7 @@ from powerccl.analysis.policy import policy_outcome
 from powerccl.launch.native import BENCH, find_native
 from powerccl.traces.folder import read_run
 
+from . import priority
 from .figures import Record
 from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE, Traits
 
@@ -142,8 +143,9 @@ def perform(run: Run, profile: str, folder: Path, recordings: Path | None = None
         command = command_of(run, profile, folder, report)
         child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         threads = ClockThreads(child.pid)
+        first = priority.put_first(child.pid)
         try:
-            _wait(child, run.limit_s, threads)
+            _wait(child, run.limit_s, threads, first)
         finally:
             _end(child)
     if child.returncode != 0:
@@ -215,15 +217,11 @@ class ClockThreads:
         self.seen: dict[str, tuple[float, int, float, int]] = {}  # first and last look: seconds, processor ns
 
     def look(self) -> None:
-        """Once; a process that ends meanwhile is none."""
-        waiting = [str(self.root)]
-        while waiting:
-            tasks = self.proc / waiting.pop() / "task"
-            with contextlib.suppress(OSError):
-                for task in tasks.iterdir():
-                    waiting += (task / "children").read_text().split()
-                    if (task / "comm").read_text().strip() == CLOCK_THREAD:
-                        self._note(task.name, time.monotonic(), int((task / "schedstat").read_text().split()[0]))
+        """Once."""
+        for task in priority.tasks_of(self.root, self.proc):
+            if priority.name_of(task) == CLOCK_THREAD:
+                with contextlib.suppress(OSError):
+                    self._note(task.name, time.monotonic(), int((task / "schedstat").read_text().split()[0]))
 
     def _note(self, task: str, now_s: float, used_ns: int) -> None:
         first_s, first_ns, _, _ = self.seen.get(task, (now_s, used_ns, now_s, used_ns))
@@ -238,7 +236,8 @@ class ClockThreads:
         return found
 
 
-def _wait(child: subprocess.Popen[bytes], limit_s: float, threads: ClockThreads) -> None:
+def _wait(child: subprocess.Popen[bytes], limit_s: float, threads: ClockThreads, first: bool) -> None:
+    """`first`: the child and what it starts come before all else on this machine; what it does itself need not."""
     until_s = time.monotonic() + limit_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -248,6 +247,9 @@ def _wait(child: subprocess.Popen[bytes], limit_s: float, threads: ClockThreads)
             raise RunError(f"not over after {limit_s:g} s")
         if stopped.is_set():
             raise RunError("stopped")
+        if first and any(priority.name_of(task) == Path(BENCH).name for task in priority.tasks_of(child.pid)):
+            priority.put_back(child.pid)
+            first = False
         threads.look()
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from .checks import all_faults, cases_in, faults_of
 from .figures import ORACLES, Figure, value_of
+from .kept import Rows
 from .platforms import PLATFORMS
 from .runs import MODEL_CASE
 
@@ -99,8 +100,9 @@ def _cell(pair: tuple[str, str], failing: set[str]) -> Text:
 
 
 def markdown(figures: Mapping[str, Figure], about: Mapping[str, object], source: str) -> str:
-    """The page of the documentation; about: command, date, commit, machine and conditions, where kept."""
+    """The page of the documentation; about: command, date, commit, machine, conditions and rows, where kept."""
     policies = _shown(figures)
+    rows: Rows = about.get("rows", {})  # type: ignore[assignment]
     lines = [
         "# Policies, measured",
         "",
@@ -116,10 +118,15 @@ def markdown(figures: Mapping[str, Figure], about: Mapping[str, object], source:
         f"([0009](../decisions/0009-oracle.md)). {FAILS}: a demand on `auto` that fails, listed below. what-if: how",
         "many points `powerccl whatif` was off, of percall or auto the worse. –: not measured.",
     ]
+    if rows:
+        lines += [
+            "code: the commit that auto was measured with, and on how many cores; of the others it is in the file."
+        ]
     for platform, cases in _platforms(figures).items():
         heading = ["scenario", "step ms", "oracle", "in comm.", *policies, "what-if"]
+        aligned = ["---"] + ["--:"] * (len(heading) - 1) + (["---"] if rows else [])
         lines += ["", f"## {platform}", f"`--emulate {PLATFORMS.get(platform, platform)}`", ""]
-        lines += [_row(heading), _row(["---"] + ["--:"] * (len(heading) - 1))]
+        lines += [_row(heading + (["code"] if rows else [])), _row(aligned)]
         for case in cases:
             name = f"policies.{platform}.{case}"
             failing = {fault.on for fault in faults_of(figures, platform, case)}
@@ -130,6 +137,7 @@ def markdown(figures: Mapping[str, Figure], about: Mapping[str, object], source:
                 marks = [f" {FAILS}" if policy == "auto" and on in failing else "" for on in ("energy", "slowdown")]
                 row.append(f"{pair[0]}{marks[0]} / {pair[1]}{marks[1]}" if pair else NOTHING)
             row.append(_number(value_of(figures, f"{name}.whatif.error_points")))
+            row += [rows.get(f"{platform}.{case}", {}).get("auto", NOTHING)] if rows else []
             lines.append(_row(row))
     faults = all_faults(figures)
     lines += ["", "## What does not hold", ""]

@@ -2,6 +2,8 @@
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.policies import checks, figures, platforms, runs, sweep, tables  # noqa: E402
+from bench.policies import checks, figures, kept, platforms, priority, runs, sweep, tables  # noqa: E402
 from bench.policies.figures import Record, Spread  # noqa: E402
 from bench.policies.platforms import Traits, changed, traits_of  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -213,6 +215,36 @@ class TestTables:
         assert "8.0 / +0.0" in text
 
 
+class TestKept:
+    def test_a_file_that_is_not_there(self):
+        found, rows = kept.put_into({}, measured(auto=(8.0, 0.5), oracle=10.0), "abc, 2 cores")
+        assert found == measured(auto=(8.0, 0.5), oracle=10.0)
+        assert rows == {"t4x8.ddp": {"observe": "abc, 2 cores", "auto": "abc, 2 cores"}}
+
+    def test_what_was_not_measured_stays(self):
+        before = measured(auto=(8.0, 0.5), percall=(20.0, 3.0), oracle=10.0)
+        before |= {"policies.t4x8.ddp.auto.told_slowdown_pct": one(0.4), "policies.t4x8.tp.observe.step_ms": one(80.0)}
+        old = {"figures": before, "rows": {"t4x8.ddp": {"auto": "old", "percall": "old"}}}
+        found, rows = kept.put_into(old, measured(auto=(9.0, 0.7)), "new")
+        assert found["policies.t4x8.ddp.auto.energy_saved_pct"]["value"] == 9.0
+        assert "policies.t4x8.ddp.auto.told_slowdown_pct" not in found  # of the run before
+        assert found["policies.t4x8.ddp.percall.energy_saved_pct"]["value"] == 20.0
+        assert found["policies.t4x8.ddp.oracle.energy_saved_pct"]["value"] == 10.0
+        assert "policies.t4x8.tp.observe.step_ms" in found
+        assert rows["t4x8.ddp"] == {"observe": "new", "auto": "new", "percall": "old"}
+
+    def test_the_greater_error_is_of_both(self):
+        name = "policies.t4x8.ddp.whatif"
+        before = measured(None) | {f"{name}.percall.error_points": one(3.0), f"{name}.error_points": one(3.0)}
+        now = measured(None) | {f"{name}.auto.error_points": one(1.0), f"{name}.error_points": one(1.0)}
+        assert kept.put_into({"figures": before}, now, "new")[0][f"{name}.error_points"]["value"] == 3.0
+
+    def test_the_page_says_what_rows_are_of(self):
+        about = {"rows": {"t4x8.ddp": {"auto": "abc, 2 cores"}}}
+        page = tables.markdown(measured(auto=(8.0, 0.5), oracle=8.0), about, "bench/results/x.json")
+        assert "| ddp | 100.0 | 8.0-11.0 | – | 8.0 / +0.5 | – | abc, 2 cores |" in page
+
+
 class TestProfiles:
     def test_a_switch(self):
         base = load_profile("t4x8")
@@ -317,6 +349,53 @@ class TestRuns:
         task("2", "4", "powerccl-clock\n", 30_000_000)  # seen once: no share
         threads.look()
         assert threads.shares_pct() == [pytest.approx(0.2)]
+
+
+class TestPriority:
+    # Starts another when it is told to, and says its number.
+    PARENT = "\n".join(
+        [
+            "import subprocess, sys",
+            "sys.stdin.readline()",
+            "child = subprocess.Popen(['sleep', '60'])",
+            "print(child.pid, flush=True)",
+            "child.wait()",
+        ]
+    )
+
+    @pytest.fixture
+    def parent(self):
+        with subprocess.Popen(
+            [sys.executable, "-c", self.PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as parent:
+            yield parent
+            parent.kill()
+
+    def test_what_it_starts_stays_first(self, parent):
+        if not priority.put_first(parent.pid):
+            pytest.skip("no real-time priority is allowed here")
+        print(file=parent.stdin, flush=True)
+        child = int(parent.stdout.readline())
+        try:
+            priority.put_back(parent.pid)
+            assert os.sched_getscheduler(parent.pid) == os.SCHED_OTHER
+            assert os.sched_getscheduler(child) == os.SCHED_RR
+            names = [priority.name_of(task) for task in priority.tasks_of(parent.pid)]
+            assert "sleep" in names
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+    def test_not_allowed(self, monkeypatch):
+        def refuse(*_):
+            raise PermissionError
+
+        monkeypatch.setattr(priority.os, "sched_setscheduler", refuse)
+        assert not priority.put_first(1)
+        priority.put_back(1)
+
+    def test_what_has_ended(self, tmp_path):
+        assert list(priority.tasks_of(1, tmp_path)) == []
+        assert priority.name_of(tmp_path / "1" / "task" / "1") == ""
 
 
 class TestSweep:
