@@ -90,7 +90,6 @@ class Conductor {
   // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
   // nothing seems to be slower, and once that is sure.
   static constexpr uint32_t kSoon = 3, kFirst = 7, kRarely = 16, kVeryRarely = 40;
-  static constexpr uint32_t kFound = 4;                         // the same behind a search, where iterations are alike
   static constexpr uint32_t kLeastBlock = 8;                    // iterations
   static constexpr uint32_t kGraphsAlone = 8;                   // launches, before what is in them counts
   static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
@@ -115,7 +114,6 @@ class Conductor {
   static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
   static constexpr double kSure = 1.5;              // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
-  static constexpr double kAlike = 0.3;             // times the budget, to half of which a few are known
   static constexpr double kWellKnown = 0.2;         // part of the budget to which that is known
   static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
@@ -158,7 +156,7 @@ class Conductor {
   void take_up_slack(uint64_t iteration);
   uint32_t stretched(uint32_t mhz, double stretch) const;
   bool stretched_at_all() const { return (slack_.any() || lots_.any()) && sampled_mhz_ != 0; }
-  void put_on_trial(uint64_t iteration, uint32_t blocks = kFirst);
+  void put_on_trial(uint64_t iteration);
   void compare_after(uint64_t from, uint32_t blocks);
   void give_way();
   bool told() const;

@@ -168,7 +168,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (control(iteration)) return;
   if (duration_ns == 0) return;
   search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
-  if (search_.done()) put_on_trial(iteration + 1, trial_.unclear(kAlike * terms_.budget) ? kFirst : kFound);
+  if (search_.done()) put_on_trial(iteration + 1);
 }
 
 // The next block that is left alone, one of so many. Where iterations differ it is longer, since the beginning of each
@@ -180,11 +180,11 @@ void Conductor::compare_after(uint64_t from, uint32_t blocks) {
 
 // From this iteration on it is another way of managing that may cost time. What is left alone to compare with is as
 // good as before, and does not wait for it.
-void Conductor::put_on_trial(uint64_t iteration, uint32_t blocks) {
+void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
   settled_ = managed_since_ = iteration;
   const uint64_t planned = compare_from_;
-  compare_after(iteration, trial_.unclear(terms_.budget) || windows_on_trial_ ? kSoon : blocks);
+  compare_after(iteration, trial_.unclear(terms_.budget) || windows_on_trial_ ? kSoon : kFirst);
   if (planned > iteration && planned < compare_from_) compare_from_ = planned;
 }
 
