@@ -304,7 +304,8 @@ void Conductor::give_way() {
 void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
-  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any() || now.control) return;
+  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any()) return;
+  if (now.control) return slack_.look_anew();
   const double length = static_cast<double>(timetable_.length().mean);
   // What is had of two clocks by turns is one; others are still being tried.
   const uint32_t apart = now.mhz > usual_mhz_ ? now.mhz - usual_mhz_ : usual_mhz_ - now.mhz;
@@ -318,7 +319,9 @@ void Conductor::take_up_slack(uint64_t iteration) {
   // One iteration that was held up is not the fault of any of this.
   const double off = static_cast<double>(timetable_.length().deviation);
   const bool too_long = length - off > (1 + 2 * terms_.budget) * unstretched_ns_;
-  if (slack_.iteration(timetable_, terms_.joint, marked_, too_long)) slack_.arrange(timetable_, times_, marked_);
+  if (slack_.iteration(timetable_, iteration, terms_.joint, marked_, too_long)) {
+    slack_.arrange(timetable_, times_, marked_);
+  }
 }
 
 // The clock at which computation takes that much longer, or less long; memory does not follow the clock.

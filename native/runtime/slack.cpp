@@ -2,73 +2,85 @@
 #include "runtime/slack.h"
 
 namespace powerccl {
-namespace {
-
-double start_of(const Timetable::Position& position) {
-  return static_cast<double>(position.offset.mean);
-}
-double end_of(const Timetable::Position& position) {
-  return static_cast<double>(position.offset.mean + position.duration.mean);
-}
 
 // When the iteration before has ended, on this one's scale.
-double end_before(const Timetable& timetable) {
+double Slack::end_before(const Timetable& timetable) const {
   double last = 0;
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
-    const double end = end_of(timetable.position(timetable.order(i)));
+    const double end = end_of(timetable.order(i));
     if (end > last) last = end;
   }
   return last - static_cast<double>(timetable.length().mean);
 }
 
-}  // namespace
+// When each kernel of an iteration ran.
+void Slack::take(const Timetable& timetable, uint64_t iteration) {
+  const uint64_t began_ns = timetable.start_of(iteration);
+  for (uint32_t i = 0; i < timetable.order_count(); ++i) {
+    const uint32_t index = timetable.order(i);
+    if (seen_ == kSettle) offset_[index] = duration_[index] = {};
+    const Timetable::Run& run = timetable.run(iteration, index);
+    if (began_ns == 0 || run.start_ns < began_ns || run.stop_ns < run.start_ns) continue;  // not seen
+    offset_[index].add(static_cast<double>(run.start_ns - began_ns));
+    duration_[index].add(static_cast<double>(run.stop_ns - run.start_ns));
+  }
+}
 
-bool Slack::iteration(const Timetable& timetable, Joint* joint, bool marked, bool too_long) {
+bool Slack::iteration(const Timetable& timetable, uint64_t iteration, Joint* joint, bool marked, bool too_long) {
   const uint32_t count = timetable.order_count();
-  const bool due = ++seen_ >= kLookEvery;
+  if (seen_ >= kSettle) take(timetable, iteration);
+  ++seen_;
+  bool known = seen_ >= kSettle + kLookAt;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t index = timetable.order(i);
+    const Timetable::Position& position = timetable.position(index);
+    if (position.duration.count < Moving::kMemory) return false;
+    // Told in each iteration, since others go by it.
+    const uint32_t took_us = static_cast<uint32_t>(static_cast<double>(position.duration.mean) * 1e-3);
+    transfer_[index] = 1e3f * static_cast<float>(joint->least_us(position.kind, took_us));
+    known = known && duration_[index].count >= kLookAt;
+  }
+  if (known) look(timetable, marked, too_long);
+  return known;
+}
+
+// What is to spare at the present stretches becomes new ones.
+void Slack::look(const Timetable& timetable, bool marked, bool too_long) {
+  const uint32_t count = timetable.order_count();
   const double length = static_cast<double>(timetable.length().mean);
   double ended = end_before(timetable);
   double least = kFree, computed = 0;
   uint32_t from = 0;
-  bool changed = false;
   for (uint32_t i = 0; i < count; ++i) {
-    const Timetable::Position& position = timetable.position(timetable.order(i));
-    if (position.duration.count < Moving::kMemory) return false;
-    const double duration = static_cast<double>(position.duration.mean);
-    // Told in each iteration, since others go by it.
-    const double transfer = 1e3 * joint->least_us(position.kind, static_cast<uint32_t>(duration * 1e-3));
-    transfer_[timetable.order(i)] = static_cast<float>(transfer);
+    const uint32_t index = timetable.order(i);
     // Beside a kernel that nobody waits for, computation goes on.
-    const double begins = start_of(position);
+    const double begins = start_of(index);
     const double alone = begins > ended ? begins - ended : 0;
     computed += alone;
-    computed_[timetable.order(i)] = static_cast<float>(alone);
+    computed_[index] = static_cast<float>(alone);
     if (computed > kIdle * length) {
-      const double waits = duration - transfer, off = static_cast<double>(position.duration.deviation);
+      const double waits = static_cast<double>(duration_[index].mean - transfer_[index]),
+                   off = static_cast<double>(duration_[index].deviation);
       // What it would wait for if nothing was stretched.
-      const double longer = static_cast<double>(applied_[timetable.order(i)]);
+      const double longer = static_cast<double>(applied_[index]);
       const double in_all = waits + computed * longer / (1 + longer);
       const double margin = in_all > kClear * off ? kSmallMargin * length + 2 * off : kMargin * length + 3 * off;
       const double slack = (waits - margin) / computed;
       if (slack < least) least = slack;
     }
-    const bool exposed = !marked || position.exposed_from.count > 0;
+    const bool exposed = !marked || timetable.position(index).exposed_from.count > 0;
     if (marked && !exposed) {
       ended = begins > ended ? begins : ended;
     } else {
-      ended = end_of(position);
+      ended = end_of(index);
     }
     if (!exposed && i + 1 < count) continue;
-    if (due) {
-      spread(timetable, from, i, too_long && least > kGivenBack ? kGivenBack : least);
-      changed = true;
-    }
+    spread(timetable, from, i, too_long && least > kGivenBack ? kGivenBack : least);
     from = i + 1;
     least = kFree;
     computed = 0;
   }
-  if (changed) seen_ = 0;
-  return changed;
+  seen_ = 0;
 }
 
 // The computation before these kernels may take so much longer, as a share of what it takes now.
@@ -97,11 +109,10 @@ void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool m
   double began = end_before(timetable);
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t index = timetable.order(i);
-    const Timetable::Position& position = timetable.position(index);
-    const double until = end_of(position), stretch = 1 + static_cast<double>(stretch_[index]);
+    const double until = end_of(index), stretch = 1 + static_cast<double>(stretch_[index]);
     // It may end a little sooner, too; but before its kernel there is computation that may take longer.
-    const double duration = static_cast<double>(position.duration.mean);
-    double early = static_cast<double>(transfer_[index] + position.duration.deviation);
+    const double duration = static_cast<double>(duration_[index].mean);
+    double early = static_cast<double>(transfer_[index] + duration_[index].deviation);
     if (early > duration) early = duration;
     Stage* last = count_ > 0 ? &stages_[count_ - 1] : nullptr;
     if (last != nullptr) {

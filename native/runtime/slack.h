@@ -29,18 +29,18 @@ class Slack {
   // ahead: it is there when computation begins that may not be late.
   double at(double moment_ns, double length_ns, const SwitchTimes& times, double* until_ns) const;
 
-  // Another iteration at the present stretches. How long each kind of kernel takes without waiting is in the joint
-  // page: what the rank that comes last sees. `too_long`: iterations take too long, so slack is given back. True:
-  // stretches have changed.
-  bool iteration(const Timetable& timetable, Joint* joint, bool marked, bool too_long);
+  // Another iteration at the present stretches, which the timetable has learnt. How long each kind of kernel takes
+  // without waiting is in the joint page: what the rank that comes last sees. `too_long`: iterations take too long, so
+  // slack is given back. True: stretches have changed.
+  bool iteration(const Timetable& timetable, uint64_t iteration, Joint* joint, bool marked, bool too_long);
   // Makes stages of the stretches, none shorter than is worth a change of clock.
   void arrange(const Timetable& timetable, const SwitchTimes& times, bool marked);
-  // The iterations so far were at other clocks.
+  // The iterations so far were at other clocks, or the next ones will be.
   void look_anew() { seen_ = 0; }
 
  private:
-  static constexpr uint32_t kLookEvery = Moving::kMemory + 4;  // iterations
-  static constexpr double kGain = 0.75;                        // of what is found, taken up at once
+  static constexpr uint32_t kSettle = 2, kLookAt = Moving::kMemory;  // iterations at new stretches
+  static constexpr double kGain = 0.75;                              // of what is found, taken up at once
   // Of an iteration, that is left; and where it waits for so many deviations of that, which is no chance.
   static constexpr double kMargin = 0.002, kSmallMargin = 0.0005, kClear = 6;
   static constexpr double kLeast = 1.02;  // computation longer by less is not worth a change
@@ -59,6 +59,13 @@ class Slack {
   };
   static constexpr double kFree = 1e9;
 
+  void take(const Timetable& timetable, uint64_t iteration);
+  void look(const Timetable& timetable, bool marked, bool too_long);
+  double start_of(uint32_t position) const { return static_cast<double>(offset_[position].mean); }
+  double end_of(uint32_t position) const {
+    return static_cast<double>(offset_[position].mean + duration_[position].mean);
+  }
+  double end_before(const Timetable& timetable) const;
   void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack);
   double in_common(const Timetable& timetable, double least) const;
 
@@ -67,6 +74,9 @@ class Slack {
   float computed_[Timetable::kLongest] = {};  // before a position and beside no communication that is waited for, ns
   // How long its kernel takes without waiting, ns: that is no slower for what comes before.
   float transfer_[Timetable::kLongest] = {};
+  // Of the iterations at the present stretches alone: the timetable remembers others for a while, and what changed then
+  // would count as what differs from one iteration to the next.
+  Moving offset_[Timetable::kLongest], duration_[Timetable::kLongest];
   Stage stages_[kMost];
   uint32_t count_ = 0;
   uint32_t seen_ = 0;
