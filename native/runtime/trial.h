@@ -7,7 +7,8 @@
 namespace powerccl {
 
 // Welch's comparison of two means, taken up again with each iteration. An iteration that took very much longer than its
-// kind does (a checkpoint, an evaluation) is left out. Not for several threads at once.
+// kind does (a checkpoint, an evaluation) is left out. Where one iteration is short because the one before was long, as
+// in a pipeline, the means of several in a row tell how well the mean of all is known. Not for several threads at once.
 class Trial {
  public:
   static constexpr uint32_t kFewest = 4;  // iterations of each kind before anything is said
@@ -33,17 +34,32 @@ class Trial {
   // Whether the slowdown is known too badly to go by the best guess: iterations differ by themselves. Before there are
   // managed ones those that were left alone tell.
   bool unclear(double budget) const {
-    if (of_[0].count < kFewest) return false;
-    const double known = kKnown * budget * of_[0].mean;
-    const double managed = of_[1].count < kFewest ? 0 : variance_of_mean(of_[1]);
+    if (of_[0].all.count < kFewest) return false;
+    const double known = kKnown * budget * of_[0].all.mean;
+    const double managed = of_[1].all.count < kFewest ? 0 : variance_of_mean(of_[1]);
     return variance_of_mean(of_[0]) + managed > known * known;
   }
-  uint32_t count(bool managed) const { return of_[managed ? 1 : 0].count; }
+  uint32_t count(bool managed) const { return of_[managed ? 1 : 0].all.count; }
 
  private:
+  static constexpr uint32_t kInARow = 8, kFewestRows = 5;
+  // What follows one another cancels no more than this share of a variance, as far as is believed of a few rows.
+  static constexpr double kLeastPart = 0.2;
+  struct Sums {  // Welford's
+    uint32_t count = 0;
+    double mean = 0, squares = 0;
+    void add(double value) {
+      ++count;
+      const double off = value - mean;
+      mean += off / count;
+      squares += off * (value - mean);
+    }
+    double variance_of_mean() const { return squares / (count - 1) / count; }
+  };
   struct Kind {
-    uint32_t count = 0, left_out = 0;
-    double mean = 0, squares = 0;  // Welford's sums
+    Sums all, rows;  // rows: means of so many in a row
+    double row = 0;  // the sum of the one that is not complete
+    uint32_t left_out = 0;
   };
   static double variance_of_mean(const Kind& kind);
 
