@@ -112,7 +112,7 @@ class Conductor {
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
   static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
-  static constexpr double kSure = 1.5;              // less so many standard deviations
+  static constexpr double kSure = 1;                // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
   static constexpr double kWellKnown = 0.2;         // part of the budget to which that is known
   static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
