@@ -18,6 +18,11 @@ void Slack::take(const Timetable& timetable, uint64_t iteration) {
   const uint64_t began_ns = timetable.start_of(iteration);
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t index = timetable.order(i);
+    if (slow_) {
+      offset_[index] = timetable.position(index).offset;
+      duration_[index] = timetable.position(index).duration;
+      continue;
+    }
     if (seen_ == kSettle) offset_[index] = duration_[index] = {};
     const Timetable::Run& run = timetable.run(iteration, index);
     if (began_ns == 0 || run.start_ns < began_ns || run.stop_ns < run.start_ns) continue;  // not seen
@@ -30,7 +35,7 @@ bool Slack::iteration(const Timetable& timetable, uint64_t iteration, Joint* joi
   const uint32_t count = timetable.order_count();
   if (seen_ >= kSettle) take(timetable, iteration);
   ++seen_;
-  bool known = seen_ >= kSettle + kLookAt;
+  bool known = seen_ >= kSettle + kLookAt + (slow_ ? kSlowly : 0);
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = timetable.order(i);
     const Timetable::Position& position = timetable.position(index);
@@ -101,6 +106,7 @@ void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, doubl
 
 void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool marked) {
   const double length = static_cast<double>(timetable.length().mean);
+  slow_ = times.change_ns() > kQuick * length;
   // Without marks nobody knows where computation waits: then what is least holds for all of it.
   double shortest = marked ? 2 * times.change_ns() : length;
   if (shortest < 0.02 * length) shortest = 0.02 * length;

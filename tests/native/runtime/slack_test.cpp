@@ -48,7 +48,7 @@ class Rank {
         timetable->learn(learnt_++, false);
         if (learnt_ < 4) continue;
         if (left_alone_) {
-          slack->look_anew();
+          slack->left_alone();
         } else if (slack->iteration(*timetable, learnt_ - 1, joint.get(), true, too_long)) {
           slack->arrange(*timetable, times_, true);
         }
