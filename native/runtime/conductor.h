@@ -114,7 +114,7 @@ class Conductor {
   static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
   static constexpr double kSure = 1;                // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
-  static constexpr double kWellKnown = 0.2;         // part of the budget to which that is known
+  static constexpr double kWellKnown = 0.3;         // part of the budget to which that is known
   static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
   static constexpr uint32_t kSaysEnough = 8;        // iterations left alone

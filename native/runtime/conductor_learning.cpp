@@ -184,7 +184,9 @@ void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
   settled_ = managed_since_ = iteration;
   const uint64_t planned = compare_from_;
-  compare_after(iteration, trial_.unclear(terms_.budget) || windows_on_trial_ ? kSoon : kFirst);
+  const bool unclear = trial_.unclear(terms_.budget) || windows_on_trial_;
+  const bool known = !provisional_ && trial_.count(false) >= kTold;
+  compare_after(iteration, unclear ? kSoon : known ? kRarely : kFirst);
   if (planned > iteration && planned < compare_from_) compare_from_ = planned;
 }
 
@@ -213,7 +215,8 @@ void Conductor::weigh() {
   }
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
   if (compared_) return give_way();
-  // What it is compared with is of some time ago, and jobs change: first another look.
+  // What it is compared with is of some time ago, and jobs change: first another look, or the end of the one under way.
+  if (learnt_ >= compare_from_) return;
   compare_after((agreed_ > learnt_ ? agreed_ : learnt_) + 2, 1);
   trial_ = {};
 }

@@ -18,11 +18,6 @@ void Slack::take(const Timetable& timetable, uint64_t iteration) {
   const uint64_t began_ns = timetable.start_of(iteration);
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t index = timetable.order(i);
-    if (slow_) {
-      offset_[index] = timetable.position(index).offset;
-      duration_[index] = timetable.position(index).duration;
-      continue;
-    }
     if (seen_ == kSettle) offset_[index] = duration_[index] = {};
     const Timetable::Run& run = timetable.run(iteration, index);
     if (began_ns == 0 || run.start_ns < began_ns || run.stop_ns < run.start_ns) continue;  // not seen
@@ -35,7 +30,7 @@ bool Slack::iteration(const Timetable& timetable, uint64_t iteration, Joint* joi
   const uint32_t count = timetable.order_count();
   if (seen_ >= kSettle) take(timetable, iteration);
   ++seen_;
-  bool known = seen_ >= kSettle + kLookAt + (slow_ ? kSlowly : 0);
+  bool known = seen_ >= kSettle + kLookAt;
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t index = timetable.order(i);
     const Timetable::Position& position = timetable.position(index);
@@ -80,7 +75,7 @@ void Slack::look(const Timetable& timetable, bool marked, bool too_long) {
       ended = end_of(index);
     }
     if (!exposed && i + 1 < count) continue;
-    spread(timetable, from, i, too_long && least > kGivenBack ? kGivenBack : least);
+    spread(timetable, from, i, too_long && least > kGivenBack ? kGivenBack : least, too_long);
     from = i + 1;
     least = kFree;
     computed = 0;
@@ -89,15 +84,16 @@ void Slack::look(const Timetable& timetable, bool marked, bool too_long) {
 }
 
 // The computation before these kernels may take so much longer, as a share of what it takes now.
-void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack) {
+void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack, bool too_long) {
   for (uint32_t i = from; i <= to; ++i) {
     float& stretch = stretch_[timetable.order(i)];
     if (slack >= kFree) {
       stretch = static_cast<float>(kFree);  // nothing to be late with
       continue;
     }
-    // How late it is does not show: then what was found before holds.
+    // What is late by intent does not show by how much: then what was found before holds.
     const float applied = applied_[timetable.order(i)];
+    if (slack < 0 && stretch < applied && !too_long) continue;
     const double now = 1 + static_cast<double>(slack < 0 && stretch < applied ? stretch : applied);
     const double wish = now * (1 + (slack < 0 ? slack : kGain * slack));
     stretch = static_cast<float>(wish < 1 ? 0 : wish > kMostStretch ? kMostStretch - 1 : wish - 1);
@@ -106,7 +102,6 @@ void Slack::spread(const Timetable& timetable, uint32_t from, uint32_t to, doubl
 
 void Slack::arrange(const Timetable& timetable, const SwitchTimes& times, bool marked) {
   const double length = static_cast<double>(timetable.length().mean);
-  slow_ = times.change_ns() > kQuick * length;
   // Without marks nobody knows where computation waits: then what is least holds for all of it.
   double shortest = marked ? 2 * times.change_ns() : length;
   if (shortest < 0.02 * length) shortest = 0.02 * length;

@@ -38,15 +38,10 @@ class Slack {
   // The iterations so far were at other clocks.
   void look_anew() { seen_ = 0; }
   // One in which nothing is managed.
-  void left_alone() {
-    if (!slow_) seen_ = 0;
-  }
+  void left_alone() { seen_ = 0; }
 
  private:
-  static constexpr uint32_t kSettle = 2, kLookAt = Moving::kMemory, kSlowly = 2;  // iterations at new stretches
-  // Of an iteration, that a change of clock takes at most where what is learnt within so few is of any use. Slower ones
-  // leave one clock, which is late in places by intent, and went up and down by seconds when it was looked at so soon.
-  static constexpr double kQuick = 0.1;
+  static constexpr uint32_t kSettle = 2, kLookAt = Moving::kMemory;  // iterations at new stretches
   static constexpr double kGain = 0.75;  // of what is found, taken up at once
   // Of an iteration, that is left; and where it waits for so many deviations of that, which is no chance.
   static constexpr double kMargin = 0.002, kSmallMargin = 0.0005, kClear = 6;
@@ -73,7 +68,7 @@ class Slack {
     return static_cast<double>(offset_[position].mean + duration_[position].mean);
   }
   double end_before(const Timetable& timetable) const;
-  void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack);
+  void spread(const Timetable& timetable, uint32_t from, uint32_t to, double slack, bool too_long);
   double in_common(const Timetable& timetable, double least) const;
 
   // Of the computation before a position, less 1: what it may have, and what it has.
@@ -81,14 +76,13 @@ class Slack {
   float computed_[Timetable::kLongest] = {};  // before a position and beside no communication that is waited for, ns
   // How long its kernel takes without waiting, ns: that is no slower for what comes before.
   float transfer_[Timetable::kLongest] = {};
-  // Of the iterations at the present stretches alone, unless changes are slow: the timetable remembers others for a
-  // while, and what changed then counts as what differs from one iteration to the next.
+  // Of the iterations at the present stretches alone: the timetable remembers others for a while, and what changed then
+  // counts as what differs from one iteration to the next.
   Moving offset_[Timetable::kLongest], duration_[Timetable::kLongest];
   Stage stages_[kMost];
   uint32_t count_ = 0;
   uint32_t seen_ = 0;
   bool any_ = false;
-  bool slow_ = false;  // changes of clock are
 };
 
 }  // namespace powerccl

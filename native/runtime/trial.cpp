@@ -8,7 +8,6 @@ void Trial::iteration(bool managed, uint64_t duration_ns) {
   Kind& kind = of_[managed ? 1 : 0];
   const double duration = static_cast<double>(duration_ns);
   // What stays that long is no outlier.
-  // What stays that long is no outlier.
   if (kind.all.count >= kFewest && duration > kOutlier * kind.all.mean && kind.left_out < kFewest) {
     ++kind.left_out;
     return;
