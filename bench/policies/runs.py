@@ -39,17 +39,17 @@ SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
 # What learns has chosen by 12 s, and leaves a block of 8 s alone to compare with, from then on one in 16 and at last
 # one in 40 where it is known well what it costs. It is measured from the first of these on for as long as that takes.
 LEARNT_S, LEARNT_FOR_S = 60.0, 300.0
-# Where iterations differ by themselves all of this takes longer, and much more is left alone.
-VARYING_LEARNT_S, VARYING_LEARNT_FOR_S = 105.0, 150.0
+# Where iterations differ by themselves all of this takes longer.
+VARYING_LEARNT_S = 105.0
 STEP_OF = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
 STEP_MS = {
     "t4x8": dict(zip(STEP_OF, (112, 112, 117, 77, 109, 91, 97, 105, 88, 111), strict=True)),
     "t4x8-fastlink": dict(zip(STEP_OF, (97, 50, 104, 62, 90, 80, 70, 86, 69, 82), strict=True)),
     "h200x4": dict(zip(STEP_OF, (85, 31, 92, 53, 74, 72, 60, 76, 57, 69), strict=True)),
 }
-# A job that changes is learnt anew half way, and what counts is what comes of it, not how long that took of a minute.
-# Who learns nothing needs less of it.
-CHANGING_COUNT = {True: 3000, False: 1200}
+# A job that changes half way is learnt anew; each half lasts as long as all of another job. Who learns nothing needs
+# less of it.
+CHANGING_COUNT = 1200
 # Of models as many as tell a few tenths of a percent; under what learns with their share of iterations left alone.
 MODEL_COUNTS = {
     "microllama": {True: (350, 560), False: (60, 100)},
@@ -57,7 +57,7 @@ MODEL_COUNTS = {
     "gpt2": {True: (120, 520), False: (70, 120)},
     "distilgpt2": {True: (150, 840), False: (100, 160)},
 }
-SCENARIO_LIMIT_S = 600.0
+SCENARIO_LIMIT_S = 900.0
 MODEL_LIMIT_S = 900.0
 QUICK_COUNTS = (6, 12)
 
@@ -103,13 +103,13 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
         if policy == "percall" and platform not in SLOW_TO_SETTLE:
             warm_up, iterations = PERCALL_COUNTS
         step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
-        times_s = (VARYING_LEARNT_S, VARYING_LEARNT_FOR_S) if traits.varies else (LEARNT_S, LEARNT_FOR_S)
-        learning, learnt = (round(s / step_s) for s in times_s)
+        learning = round((VARYING_LEARNT_S if traits.varies else LEARNT_S) / step_s)
+        learnt = round(len(traits.begins) * LEARNT_FOR_S / step_s)
         if not traits.same:  # sections of a scenario go by the iteration's number: all policies get the same work
-            iterations = CHANGING_COUNT[learns] if len(traits.begins) > 1 else counts[True][1]
+            iterations = CHANGING_COUNT if len(traits.begins) > 1 else counts[True][1]
         if learns:
             warm_up = max(warm_up, learning)
-            iterations = max(iterations, learnt) if traits.same else iterations
+            iterations = max(iterations, learnt)
         if traits.varies:  # so do draws
             warm_up = learning
             iterations = iterations if policy == "percall" else learnt

@@ -285,11 +285,12 @@ class TestRuns:
         assert runs.plan("t4x8", "models.gpt2", "auto", 0, alike, False).iterations == 520
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         for policy in ("observe", "auto"):
-            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 1376
+            assert runs.plan("t4x8", "moe", policy, 0, drawn, False).iterations == 2752
         for policy in ("observe", "percall", "auto"):
             assert runs.plan("t4x8", "moe", policy, 0, drawn, False).warm_up == 963
         assert runs.plan("t4x8", "moe", "percall", 0, drawn, False).iterations == 150
         assert runs.plan("t4x8", "shift", "observe", 0, changing, False).iterations == 1200
+        assert runs.plan("t4x8", "shift", "auto", 0, changing, False).iterations == 6186  # each half 300 s
 
     def test_order_and_models(self):
         wanted = sweep.Wanted(["t4x8", "h200x4"], ["ddp", "moe"], ["auto", "phase"], ["gpt2"])
