@@ -66,8 +66,9 @@ def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) 
     late, sd = (back + ahead) / 2, (ahead - back) / 12**0.5
     if ahead - back > OPEN_NS:
         grid = np.linspace(back, ahead, TRIES)
+        noise = _noise(few, own, quiet, late, mean_ns)
         for _ in range(2):
-            values = np.array([_likely(few, own, quiet, ratios, each, mean_ns) for each in grid])
+            values = np.array([_likely(few, own, quiet, ratios, each, mean_ns, noise) for each in grid])
             if not np.isfinite(values).any():
                 return None
             late = float(grid[int(np.argmax(values))])
@@ -89,11 +90,15 @@ def at(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: f
 def lateness(gpus: list[tuple[Observations, Parts, Array, Dated]]) -> float:
     """By how much, ns, the readings of all GPUs are later than when they changed: sensors of a kind are alike."""
     some = [(found.first(ENOUGH), own, quiet, dated) for found, own, quiet, dated in gpus[:SOME]]
+    noise = [_noise(few, own, quiet, dated.late_ns, dated.mean_ns) for few, own, quiet, dated in some]
     spacing = LATER * min(found.beat_ns for found, *_ in some) / LATER_TRIES
 
     def best(tries: Array) -> tuple[float, float, float]:
         sums = [
-            sum(_likely(few, own, quiet, STIFF, dated.late_ns + each, dated.mean_ns) for few, own, quiet, dated in some)
+            sum(
+                _likely(few, own, quiet, STIFF, dated.late_ns + each, dated.mean_ns, of)
+                for (few, own, quiet, dated), of in zip(some, noise, strict=True)
+            )
             for each in tries.tolist()
         ]
         top = int(np.argmax(sums))
@@ -106,12 +111,26 @@ def lateness(gpus: list[tuple[Observations, Parts, Array, Dated]]) -> float:
     return best(np.linspace(late - spacing, late + spacing, FINE, dtype=np.float64))[0]
 
 
-def _likely(found: Observations, own: Parts, quiet: Array, ratios: Ratios, late_ns: float, mean_ns: float) -> float:
+def _noise(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float) -> float | None:
+    """Variance of a step's energy, J^2: about the same at any date. None: no steps."""
+    steps = dated_steps(found, own, quiet, late_ns, mean_ns)
+    return None if steps is None else Normal(steps).noise
+
+
+def _likely(
+    found: Observations,
+    own: Parts,
+    quiet: Array,
+    ratios: Ratios,
+    late_ns: float,
+    mean_ns: float,
+    noise: float | None,
+) -> float:
     steps = dated_steps(found, own, quiet, late_ns, mean_ns)
     if steps is None or len(steps.joules) <= len(np.unique(steps.phase)):
         return -np.inf
     # Steps at the ends come and go with the date: by step, that no date is better for having fewer.
-    return Normal(steps).likelihood(ratios) / len(steps.joules) * len(found.joules)
+    return Normal(steps, noise=noise).likelihood(ratios) / len(steps.joules) * len(found.joules)
 
 
 def _slope(steps: Steps, later: Steps | None) -> Array:

@@ -14,6 +14,7 @@ is expected may have cost follows from how much parts and phases differ. And ste
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ Ratios = tuple[float, float, float]
 RATIOS = tuple(10.0**e for e in (-9.0, -8.0, -7.0, -6.0, -5.0, -4.5, -4.0, -3.5, -3.0, -2.5, -2.0, -1.0, 0.0, 2.0))
 FIRST: Ratios = (0.01, 0.0001, 0.0001)
 ROUNDS = 2
+CLEARLY_LESS = 10.0  # of a log likelihood: further on there is nothing better
 OWN = 0.1  # of its variance is each part's own
 WEAK = 1.0  # of the mean power: standard deviation of what is expected before anything was measured
 # Of the mean power, standard deviations: how much parts (quiet, computing) and phases differ from what is expected of
@@ -118,7 +120,8 @@ class Normal:
     are unknowns of their own here: `expand` tells how columns are made of them.
     """
 
-    def __init__(self, steps: Steps, widen: float = 1.0) -> None:
+    def __init__(self, steps: Steps, widen: float = 1.0, noise: float | None = None) -> None:
+        """`noise`: variance of a step's energy, J^2, that bounds go by; None: as these steps tell."""
         self.steps = steps
         parts = steps.parts
         names = np.unique(steps.phase[:parts])
@@ -150,10 +153,13 @@ class Normal:
         self.widen = widen
         doubt = steps.features.doubt
         self.least, self.surely = (0.0, 0.0, 0.0), np.full(len(doubt), self.weak)
-        first_rest = self.square - float(self.cross @ np.linalg.solve(self.gram + self.penalty(FIRST), self.cross))
-        noise = widen**2 * max(first_rest, 1e-12) / self.freedom
-        self.surely = np.where(np.isfinite(doubt), noise / np.maximum(doubt, 1e-9) ** 2, self.weak)
-        self.least = tuple(noise / (self.scale * (most * mean) ** 2) for most in MOST)
+        if noise is None:
+            pivots = self._pivots(FIRST)
+            noise = widen**2 * (self.square if pivots is None else float(pivots[-1]) ** 2) / self.freedom
+        self.noise = max(noise, 1e-12)
+        self.surely = np.where(np.isfinite(doubt), self.noise / np.maximum(doubt, 1e-9) ** 2, self.weak)
+        quiet, computing, phases = (self.noise / (self.scale * (most * mean) ** 2) for most in MOST)
+        self.least = (quiet, computing, phases)
 
     def penalty(self, ratios: Ratios) -> Array:
         """Noise over variance: of parts (quiet, computing) and phases; weakly of all else."""
@@ -178,20 +184,25 @@ class Normal:
 
     def likelihood(self, ratios: Ratios) -> float:
         """Log restricted likelihood but for a constant."""
-        # With the right side as a last row, the last pivot is what is left of the sum of squares.
+        pivots = self._pivots(ratios)
+        if pivots is None:
+            return -np.inf
+        rest = max(float(pivots[-1]) ** 2, 1e-12)
+        drawn = zip(self.groups, self._bounded(ratios), strict=True)
+        own = sum(len(group) * float(np.log(ratio)) for group, ratio in drawn)
+        return float(-0.5 * (self.freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
+
+    def _pivots(self, ratios: Ratios) -> Array | None:
+        """Of the equations, and last that of what is left of the sum of squares; None: they have no solution."""
         size = len(self.gram)
         whole = np.empty((size + 1, size + 1))
         whole[:size, :size] = self.gram + self.penalty(ratios)
         whole[size, :size] = whole[:size, size] = self.cross
         whole[size, size] = self.square
         try:
-            pivots = np.diag(np.linalg.cholesky(whole))
+            return np.asarray(np.diag(np.linalg.cholesky(whole)), dtype=np.float64)
         except np.linalg.LinAlgError:
-            return -np.inf
-        rest = max(float(pivots[-1]) ** 2, 1e-12)
-        drawn = zip(self.groups, self._bounded(ratios), strict=True)
-        own = sum(len(group) * float(np.log(ratio)) for group, ratio in drawn)
-        return float(-0.5 * (self.freedom * np.log(rest) + 2 * np.log(pivots[:-1]).sum() - own))
+            return None
 
 
 def _alike(where: Array) -> Array:
@@ -204,12 +215,33 @@ def _alike(where: Array) -> Array:
 def best_ratios(all_steps: list[Steps], widen: float) -> Ratios:
     """The ratios under which all GPUs' steps together are likeliest."""
     normals = [Normal(steps, widen) for steps in all_steps]
+    known: dict[Ratios, float] = {}
+
+    def likelihood(ratios: Ratios) -> float:
+        if ratios not in known:
+            known[ratios] = sum(normal.likelihood(ratios) for normal in normals)
+        return known[ratios]
+
     best = FIRST
     for _ in range(ROUNDS):
         for which in (1, 2, 0):
-            choices = [(*best[:which], ratio, *best[which + 1 :]) for ratio in RATIOS]
-            sums = [sum(normal.likelihood(choice) for normal in normals) for choice in choices]
-            best = choices[int(np.argmax(sums))]
+            best = _climb(best, which, likelihood)
+    return best
+
+
+def _climb(start: Ratios, which: int, likelihood: Callable[[Ratios], float]) -> Ratios:
+    """The likeliest with another of its three, up and down from where it is until that is clearly less likely."""
+    best = start
+    for side in (
+        [each for each in RATIOS if each >= start[which]],
+        [each for each in reversed(RATIOS) if each < start[which]],
+    ):
+        for ratio in side:
+            choice = (*start[:which], ratio, *start[which + 1 :])
+            if likelihood(choice) > likelihood(best):
+                best = choice
+            elif likelihood(choice) < likelihood(best) - CLEARLY_LESS:
+                break
     return best
 
 
