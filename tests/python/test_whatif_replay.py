@@ -15,6 +15,8 @@ from test_whatif import SLOW, exposed_run, platform
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import from_waits
 from powerccl.analysis.whatif import slack
+from powerccl.analysis.whatif.gathers import Gather, gathered
+from powerccl.analysis.whatif.joules import Doing, energy
 from powerccl.analysis.whatif.lanes import Job, job_of
 from powerccl.analysis.whatif.meetings import Meeting, meet
 from powerccl.analysis.whatif.paces import Pace
@@ -236,6 +238,9 @@ def test_how_late_a_rank_is_does_not_show_so_what_was_found_before_holds() -> No
     mine = usually([40.0], [60.0], 100.0, deviation=1.0)
     late = slack.Stretches(np.array([1.0]), np.array([1.1]), np.zeros(1))
     assert slack.again(mine, np.array([60.0]), late, True, False).may[0] == 1.0
+    late = slack.Stretches(np.array([1.05]), np.array([1.1]), np.zeros(1))
+    assert slack.again(mine, np.array([60.0]), late, True, False).may[0] == 1.05
+    assert slack.again(mine, np.array([60.0]), late, True, True).may[0] == 1.0
 
 
 def test_stages_are_as_long_as_is_worth_a_change_of_clock() -> None:
@@ -266,3 +271,84 @@ def test_the_replay_of_a_recording_takes_as_long_as_it_did(tmp_path: Path) -> No
     job = job_of(lines, meet(recorded, lines), platform(), span, list(span))
     courses = run(job, same(job, [1, 1]), [1.0] * len(job.meetings))
     assert lengths_ms(courses) == pytest.approx([(span[1] - span[0]) / MS] * 2, rel=1e-3)
+
+
+def pipeline(count: int, later_ms: int = 0) -> list[GpuTimeline]:
+    """Of two ranks' iterations of 100 ms one ends with its operation at 95 ms, the other at 55; both begin at 20."""
+    return [
+        line(rank, [op(n, 100 * n + 20 + rank * later_ms, 100 * n + stop, size=0) for n in range(count)], [])
+        for rank, stop in ((0, 95), (1, 55))
+    ]
+
+
+def test_ranks_that_end_apart_and_begin_together_are_let_go_on_by_the_host() -> None:
+    begins = [np.arange(1, 6)] * 2
+    found = gathered(pipeline(6), begins, [0.0, 45 / 65], (0, 600 * MS))
+    assert [gather.at_ns for gather in found.each] == [(100 * n + 120) * MS - 1 for n in range(5)]
+    assert {gather.waited_ns for gather in found.each} == {(0, 40 * MS)}
+    assert found.idle == pytest.approx((0, 5 / 25))  # of the 25 ms that are left
+    # A GPU that was not seen idle computes for that long; and who begins apart was not let go on together.
+    assert not gathered(pipeline(6), begins, [0.0, 0.1], (0, 600 * MS)).each
+    assert not gathered(pipeline(6, later_ms=30), begins, [0.0, 45 / 65], (0, 600 * MS)).each
+    assert not gathered(pipeline(6)[:1], begins[:1], [0.0], (0, 600 * MS)).each
+
+
+def apart(on: ClockPlatform) -> Job:
+    """Their operations are no meetings; what they wait for is each other's host."""
+    lines = pipeline(3)
+    meetings = [Meeting([(place, n)], "all_reduce", 0, (75, 35)[place] * MS) for place in (0, 1) for n in range(3)]
+    # Where computation goes on behind its operation.
+    lines = [
+        replace(each, exposed=iv.union([o.start_ns for o in each.operations], [o.stop_ns for o in each.operations]))
+        for each in lines
+    ]
+    gathers = tuple(Gather((100 * n + 120) * MS - 1, (0, 40 * MS)) for n in range(2))
+    return job_of(lines, meetings, on, (0, 300 * MS), [0, 300 * MS], gathers)
+
+
+def test_what_waits_for_the_host_follows_the_last() -> None:
+    job = apart(platform())
+    found = run(job, same(job, [1, 1]), [1.0] * 6)
+    assert lengths_ms(found) == pytest.approx([300, 300], abs=0.01)
+    assert np.diff(found[1].waits).ravel() / MS == pytest.approx([40, 40], abs=0.01)
+    # The last takes 20 ms longer in each iteration: the other waits for that, too.
+    slower = run(job, same(job, [1, 1]), [95 / 75] * 3 + [1.0] * 3)
+    assert np.diff(slower[1].waits).ravel() / MS == pytest.approx([60, 60], abs=0.01)
+    assert slower[1].starts == pytest.approx(slower[0].starts, abs=0.01 * MS)
+    event_by_event = percall(job, platform())
+    assert np.diff(event_by_event[1].waits).ravel() / MS == pytest.approx([40, 40], abs=0.01)
+
+
+def test_who_waits_for_the_host_draws_what_an_idle_gpu_does() -> None:
+    on = platform()
+    mine = model(drawn(), on)
+    for mhz, watts in ((0, mine.idle()), (LOW, float(mine.watts(LOW, np.zeros(1))[0]))):
+        doing = Doing(
+            computing=iv.EMPTY,
+            communicating=iv.EMPTY,
+            clocks=[(0.0, mhz)],
+            edges_ns=[0.0, 1e9],
+            waits=iv.union([0], [10**9]),
+            rests=(np.zeros(0), np.zeros(0)),
+        )
+        assert energy(doing, mine, on)[0].sum() == pytest.approx(watts)
+
+
+def test_communication_beside_computation_behind_a_low_clock_comes_on_top_of_what_that_draws() -> None:
+    on = platform()
+    behind_mhz = 900.0
+    mine = replace(model(replace(drawn(), limited=True), on), behind_mhz=behind_mhz)
+    watts = []
+    for talks in (iv.EMPTY, iv.union([0], [10**9])):
+        doing = Doing(
+            computing=iv.union([0], [10**9]),
+            communicating=talks,
+            clocks=[(0.0, LOW), (1e7, 0)],
+            edges_ns=[0.0, 1e7, 1e9],
+            waits=iv.EMPTY,
+            rests=(np.zeros(0), np.zeros(0)),
+            resets_behind=True,
+        )
+        watts.append(float(energy(doing, mine, on)[0][1]) / 0.99)
+    assert watts[0] == pytest.approx(float(mine.watts(behind_mhz, np.ones(1))[0]), rel=1e-3)
+    assert watts[1] - watts[0] == pytest.approx(mine.communication_w, rel=1e-3)

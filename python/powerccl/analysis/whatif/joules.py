@@ -11,7 +11,7 @@ import numpy.typing as npt
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import without
 from powerccl.analysis.whatif.platform import ClockPlatform
-from powerccl.analysis.whatif.power import WINDING_UP_NS, PowerModel
+from powerccl.analysis.whatif.power import LOOKS_EVERY_NS, PowerModel
 from powerccl.analysis.whatif.replay import Course, spans_of
 
 
@@ -19,21 +19,23 @@ from powerccl.analysis.whatif.replay import Course, spans_of
 class Doing:
     """When a GPU computed and communicated, and which clock it had from when on (0: the default); ns.
 
-    `edges_ns`: block edges. `rests`: until when which share of computing is idling, at the default clock.
-    `resets_behind`: a clock is reset only when computation goes on, so that a power governor has not wound up by then.
+    `edges_ns`: block edges. `waits`: with nothing to do, until all GPUs go on. `rests`: until when which share of
+    computing is idling, at the default clock. `resets_behind`: a clock is reset only when computation goes on, so that
+    a power governor has not wound up by then.
     """
 
     computing: iv.Intervals
     communicating: iv.Intervals
     clocks: list[tuple[float, int]]
     edges_ns: list[float]
+    waits: iv.Intervals
     rests: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
     switches: int = 0
     resets_behind: bool = False
 
 
 def doing_of(course: Course, idle: npt.NDArray[np.float64], resets_behind: bool = False) -> Doing:
-    """What a replayed GPU did: it computed whenever it did not stall.
+    """What a replayed GPU did: it computed whenever it neither stalled nor waited for the host.
 
     `idle`: of the computation before each operation, the share that was spent idle.
     """
@@ -42,10 +44,11 @@ def doing_of(course: Course, idle: npt.NDArray[np.float64], resets_behind: bool 
     order = np.argsort(starts, kind="stable")
     talks = [(a, b) for a, b in zip(course.starts, course.stops, strict=True) if 0 <= a < b]
     return Doing(
-        computing=without(spans_of(course.stalls), 0, stop),
+        computing=without(spans_of(course.stalls + course.waits), 0, stop),
         communicating=spans_of(talks),
         clocks=course.clocks,
         edges_ns=course.edges_ns,
+        waits=spans_of(course.waits),
         rests=(starts[order], idle[order]),
         switches=course.switches,
         resets_behind=resets_behind,
@@ -63,18 +66,26 @@ def energy(
     changes = np.array([time for time, _ in found.clocks], dtype=np.int64)
     mhz = np.array([clock for _, clock in found.clocks])
     edges = np.rint(found.edges_ns).astype(np.int64)
-    knots = np.unique(np.concatenate([computing.ravel(), communicating.ravel(), changes, edges]))
+    # A reset frees the clock when the driver has done it; it is there a while later.
+    transition_ns = round(platform.switch.transition_us * 1e3)
+    knots = np.unique(
+        np.concatenate(
+            [computing.ravel(), communicating.ravel(), found.waits.ravel(), changes, changes - transition_ns, edges]
+        )
+    )
     knots = knots[(knots >= edges[0]) & (knots <= edges[-1])]
     middle = knots[:-1] + np.diff(knots) // 2
     seconds = np.diff(knots) / 1e9
     computes, talks = iv.contains(computing, middle), iv.contains(communicating, middle)
     clock = mhz[np.maximum(np.searchsorted(changes, middle, side="right") - 1, 0)]
-    behind = np.zeros(len(clock), dtype=np.bool_)
+    behind = np.zeros(len(clock))
     if found.resets_behind:
-        behind = _behind(computes, talks, clock, seconds)
+        coming = mhz[np.maximum(np.searchsorted(changes, middle + transition_ns, side="right") - 1, 0)]
+        behind = _behind(computes, talks, coming == 0, seconds)
     until, share = found.rests
     idle = share[np.minimum(np.searchsorted(until, middle), len(share) - 1)] if len(share) else np.zeros(len(middle))
-    watts, leaks = _watts(model, platform, computes, talks, clock, behind, idle)
+    waits = iv.contains(found.waits, middle) & ~talks
+    watts, leaks = _watts(model, platform, computes, talks, waits, clock, behind, idle)
     if before_w is not None and seconds.sum() > 0:
         kelvin_w = platform.kelvin_per_watt
         leak_w = float((leaks * seconds).sum() / seconds.sum()) * platform.leakage_watts_per_kelvin
@@ -90,19 +101,21 @@ def _watts(
     platform: ClockPlatform,
     computes: npt.NDArray[np.bool_],
     talks: npt.NDArray[np.bool_],
+    waits: npt.NDArray[np.bool_],
     clock: npt.NDArray[np.int64],
-    behind: npt.NDArray[np.bool_],
+    behind: npt.NDArray[np.float64],
     idle: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Power of each stretch, and its voltage where warmth adds to it: not where a power limit says what is drawn."""
     drawn, shape = model.drawn, model.shape
     busy_w, beside_w = model.as_ever()
     watts = np.where(computes, idle * model.idle() + (1 - idle) * busy_w + talks * beside_w, drawn.exposed_w)
+    watts = np.where(waits, model.idle(), watts)
     if model.behind_mhz is not None:
-        mine = computes & behind & (clock == 0)
+        share = np.where(computes & (clock == 0), behind, 0.0)
         alone = model.watts(model.behind_mhz, model.busy(idle, model.behind_mhz))
-        most = np.maximum(drawn.computing_w, alone)
-        watts = np.where(mine, np.where(talks, np.minimum(alone + model.communication_w, most), alone), watts)
+        # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is below.
+        watts += share * (alone + talks * model.communication_w - watts)
     leaks = np.where(computes & np.bool_(drawn.limited), 0.0, 1.0)
     for low in np.unique(clock[clock > 0]).tolist():
         at = clock == low
@@ -113,6 +126,7 @@ def _watts(
             watts = np.where(at & computes, alone + talks * model.communication_w, watts)
             leaks = np.where(at & computes, volts, leaks)
         watts = np.where(at & ~computes, model.lowered(low, platform.power_ratio(low)), watts)
+        watts = np.where(at & waits, float(model.watts(low, np.zeros(1))[0]), watts)
         leaks = np.where(at & ~computes, volts, leaks)
     return watts, leaks
 
@@ -120,13 +134,11 @@ def _watts(
 def _behind(
     computes: npt.NDArray[np.bool_],
     talks: npt.NDArray[np.bool_],
-    clock: npt.NDArray[np.int64],
+    free: npt.NDArray[np.bool_],
     seconds: npt.NDArray[np.float64],
-) -> npt.NDArray[np.bool_]:
-    """Since the last lowered clock, hardly any communication alone at the default clock."""
-    index = np.arange(len(clock))
-    lowered = np.maximum.accumulate(np.where(clock > 0, index, -1))
-    winds = np.cumsum(np.where((clock == 0) & ~computes & talks, seconds, 0.0))
-    since = winds - np.where(lowered >= 0, winds[np.maximum(lowered, 0)], 0.0)
-    result: npt.NDArray[np.bool_] = (lowered >= 0) & (since < WINDING_UP_NS / 1e9)
-    return result
+) -> npt.NDArray[np.float64]:
+    """How likely no governor has found communication alone since the clock was last held low; 0: it never was."""
+    held = np.maximum.accumulate(np.where(free, -1, np.arange(len(free))))
+    winds = np.cumsum(np.where(free & ~computes & talks, seconds, 0.0))
+    since = winds - np.where(held >= 0, winds[np.maximum(held, 0)], 0.0)
+    return np.where(held >= 0, np.clip(1 - since / (LOOKS_EVERY_NS / 1e9), 0.0, 1.0), 0.0)

@@ -14,20 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis.whatif.gathers import Gather
 from powerccl.analysis.whatif.meetings import Meeting
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.timeline import GpuTimeline, Operation
 
 NEAR_NS = 1_000_000  # what two clocks, a GPU's and the host's, may differ by
-HOLD, START, RESUME, EDGE = range(4)
+HOLD, START, RESUME, EDGE, GATHER = range(5)
 
 
 @dataclass
 class Lane:
     """One GPU. Items in order: how far computation had got (ns), what, and of which operation, clock or edge.
 
-    A RESUME of operation -1 is a stall that nothing known ended, which lasts as long as it did. `before[i]`: the
-    operation that precedes the i-th in its communicator; `meeting[i]`: the one it is part of.
+    A RESUME of operation -1 is a stall that nothing known ended, which lasts as long as it did. At a GATHER, numbered,
+    all lanes wait for the last. `before[i]`: the operation that precedes the i-th in its communicator; `meeting[i]`:
+    the one it is part of.
     """
 
     line: GpuTimeline
@@ -56,8 +58,9 @@ def job_of(
     platform: ClockPlatform,
     span: tuple[int, int],
     edges_ns: list[int],
+    gathers: tuple[Gather, ...] = (),
 ) -> Job:
-    """The graph of what the lines hold from span[0] to span[1]; meetings are cut to it."""
+    """The graph of what the lines hold from span[0] to span[1]; meetings are cut to it, and gathers are inside."""
     kept: list[Meeting] = []
     of: list[dict[int, int]] = [{} for _ in lines]
     first = [int(np.searchsorted(line.starts, span[0])) for line in lines]
@@ -72,8 +75,8 @@ def job_of(
                 of[place][index] = len(kept)
             kept.append(Meeting(inside, meeting.pattern, meeting.size_bytes, meeting.transfer_ns, meeting.unknown_ns))
     lanes = [
-        _lane(line, platform, span, edges_ns, slice(begin, begin + many), mine)
-        for line, begin, many, mine in zip(lines, first, count, of, strict=True)
+        _lane(line, platform, span, edges_ns, slice(begin, begin + many), mine, waits)
+        for line, begin, many, mine, waits in zip(lines, first, count, of, _waits(gathers, len(lines)), strict=True)
     ]
     return Job(span, lanes, kept)
 
@@ -85,6 +88,7 @@ def _lane(
     edges_ns: list[int],
     which: slice,
     meeting: dict[int, int],
+    waits: iv.Intervals,
 ) -> Lane:
     operations = line.operations[which]
     exposed = iv.clip(line.exposed, *span)
@@ -98,9 +102,11 @@ def _lane(
     items += [(operation.start_ns, START, i, 0) for i, operation in enumerate(operations)]
     items += _resumes(line, operations, exposed, span)
     items += [(edge, EDGE, 0, 0) for edge in edges_ns]
+    items += [(stop, GATHER, number, 0) for number, stop in enumerate(waits[:, 1].tolist())]
     items.sort()
     at = np.clip(np.array([item[0] for item in items], dtype=np.int64), *span)
-    progress = at - span[0] - iv.covered_before(exposed, at)
+    stands = iv.union(np.append(exposed[:, 0], waits[:, 0]), np.append(exposed[:, 1], waits[:, 1]))
+    progress = at - span[0] - iv.covered_before(stands, at)
     before, after, last = [-1] * len(operations), [-1] * len(operations), dict[int, int]()
     for index, operation in enumerate(operations):
         before[index] = last.get(operation.comm, -1)
@@ -127,6 +133,13 @@ def _lane(
         meeting=[meeting[index] for index in range(len(operations))],
         percall_mhz=mhz,
     )
+
+
+def _waits(gathers: tuple[Gather, ...], lanes: int) -> list[iv.Intervals]:
+    """When each lane waited for the others, one interval a gather, empty ones included."""
+    at = np.array([gather.at_ns for gather in gathers], dtype=np.int64)
+    waited = np.array([gather.waited_ns for gather in gathers], dtype=np.int64).reshape(len(gathers), lanes)
+    return [np.column_stack([at - mine, at]) for mine in waited.T]
 
 
 def _resumes(

@@ -39,6 +39,12 @@ class Pace:
     ran_mhz: Values
     idle: Values
 
+    def idling(self, share: float) -> Pace:
+        """The same, idle for that share of the time before an iteration."""
+        idle = self.idle.copy()
+        idle[0] = share
+        return Pace(self.ran_mhz, idle)
+
     def times(self, model: PowerModel, place: int, mhz: float) -> float:
         """How many times as long the computation there takes with the clock held at `mhz` (0: by default)."""
         if not mhz:

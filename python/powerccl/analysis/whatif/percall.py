@@ -13,10 +13,10 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from powerccl.analysis.whatif.lanes import EDGE, HOLD, RESUME, START, Job
+from powerccl.analysis.whatif.lanes import EDGE, GATHER, HOLD, RESUME, START, Job
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.platform import ClockPlatform
-from powerccl.analysis.whatif.power import WINDING_UP_NS, PowerModel
+from powerccl.analysis.whatif.power import LOOKS_EVERY_NS, PowerModel
 from powerccl.analysis.whatif.replay import UNKNOWN, Course
 
 CALLBACK_NS = 40_000  # a host callback holds its stream as long (measured on an H200)
@@ -34,10 +34,11 @@ class _Gpu:
     times: float = 1.0
     version: int = 0  # of what was foreseen for it
     waits_for: int = -1
-    stalled_since: float = 0.0
+    stalled_since: float = 0.0  # or when it came to where it waits for all others
     mhz: int = 0
-    behind: bool = False  # a low clock; no governor has wound up since
-    wound_ns: float = 0.0  # communication at the default clock since
+    behind: bool = False  # it has had a low clock
+    freed: float = 0.0  # the driver has reset it
+    wound_ns: float = 0.0  # communication alone since
     called: float = 0.0  # the last call
     holds: int = 0
     wish: int = 0
@@ -73,6 +74,7 @@ class Percall:
         self.driver_free: dict[str, float] = {}
         self.slowed: list[dict[tuple[int, int], float]] = [{} for _ in job.lanes]
         self.events: list[tuple[float, int, int, int, int]] = []
+        self.gathering: dict[int, list[int]] = {}  # lanes that wait for the others
         self.serial = 0
         self.now = 0.0
 
@@ -115,7 +117,10 @@ class Percall:
         if key not in known:
             pace, model = self.paces[lane], self.models[lane]
             known[key] = pace.times(model, *key) if gpu.mhz else pace.behind(model, key[0])
-        return known[key]
+        if gpu.mhz:
+            return known[key]
+        unfound = max(0.0, 1 - gpu.wound_ns / LOOKS_EVERY_NS)  # how likely no governor has wound up
+        return 1 + unfound * (known[key] - 1)
 
     def _compute(self, lane: int, left: float) -> None:
         """Towards the next item, from now on."""
@@ -161,11 +166,27 @@ class Percall:
                     return
             elif what == EDGE:
                 course.edges_ns.append(self.now)
+            elif what == GATHER:
+                gpu.stalled_since = self.now
+                waiting = self.gathering.setdefault(index, [])
+                waiting.append(lane)
+                if len(waiting) == len(self.gpus):
+                    self._go_on(index)
+                return
             gpu.item += 1
             if gpu.item < len(mine.what):
                 left = mine.progress[gpu.item] - mine.progress[gpu.item - 1]
                 if left > 0:
                     return self._compute(lane, left)
+
+    def _go_on(self, number: int) -> None:
+        """All have come to where they wait for each other."""
+        for lane in self.gathering.pop(number):
+            gpu = self.gpus[lane]
+            if self.now > gpu.stalled_since:
+                self.courses[lane].waits.append((gpu.stalled_since, self.now))
+            gpu.item += 1
+            self._at(self.now, _NEXT, lane)
 
     def _called(self, lane: int, mhz: int) -> None:
         gpu = self.gpus[lane]
@@ -223,10 +244,9 @@ class Percall:
             gpu.waits_for = -1
             if self.now > gpu.stalled_since:
                 course.stalls.append((gpu.stalled_since, self.now))
-            # Communication at the default clock lets a power governor wind up again.
-            if not gpu.mhz:
-                gpu.wound_ns += self.now - max(gpu.stalled_since, course.clocks[-1][0])
-                gpu.behind = gpu.behind and gpu.wound_ns < WINDING_UP_NS
+            # Communication alone lets a power governor wind up again, once the clock is free to.
+            if not gpu.coming:
+                gpu.wound_ns += self.now - max(gpu.stalled_since, gpu.freed)
             gpu.item += 1
             self._next(lane)
 
@@ -257,6 +277,7 @@ class Percall:
         gpu.busy = False
         gpu.change += 1
         gpu.coming = gpu.asked
+        gpu.freed, gpu.wound_ns = self.now, 0.0
         self._at(self.now + self.platform.switch.transition_us * 1e3, _EFFECT, lane, gpu.change)
         self._wake(lane)
 
@@ -265,7 +286,7 @@ class Percall:
         if change != gpu.change or gpu.coming == gpu.mhz:
             return
         gpu.mhz = gpu.coming
-        gpu.behind, gpu.wound_ns = True, 0.0
+        gpu.behind = True
         self.courses[lane].clocks.append((self.now, gpu.mhz))
         if gpu.computes:
             self._compute(lane, max(0.0, gpu.left - (self.now - gpu.since) / gpu.times))
@@ -278,4 +299,7 @@ class Percall:
             if gpu.waits_for >= 0:
                 self._over(lane, gpu.waits_for)
                 return True
+        if self.gathering:
+            self._go_on(min(self.gathering))
+            return True
         return False

@@ -36,7 +36,9 @@ PURE = 0.98  # of a sample's time, that a state must have for it to tell its pow
 RARE = 0.02  # of the time: a state too short for its own power
 LIMITED, NEARLY_ALWAYS = 0.2, 0.6  # of the samples of computation: a power limit matters, it holds whatever computes
 STEADY_STEP_MHZ = 5.0
-WINDING_UP_NS = 2_500_000  # governors look every few ms: less of communication at the default clock changes nothing
+# Power governors look every so often (5 ms on the emulated T4, not known elsewhere), and wind up where they find a GPU
+# that is free to clock up and has nothing to compute: what is so for part of that time is found so part of the times.
+LOOKS_EVERY_NS = 5_000_000
 AT_HIGHEST = 0.98  # of the highest clock: nothing holds it down
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.whatif.lanes import EDGE, RESUME, START, Job, Lane
+from powerccl.analysis.whatif.lanes import EDGE, GATHER, RESUME, START, Job, Lane
 from powerccl.analysis.whatif.timeline import GpuTimeline
 
 UNKNOWN = -1.0
@@ -21,7 +21,8 @@ UNKNOWN = -1.0
 class Course:
     """What came of one GPU, new host time in ns from the stretch's start on: its operations, and when it stalled.
 
-    `edges_ns`: where the old run's block edges came to lie, for comparing stretch by stretch.
+    `edges_ns`: where the old run's block edges came to lie, for comparing stretch by stretch. `waits`: for the others,
+    with nothing to do.
     """
 
     starts: list[float] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Course:
     edges_ns: list[float] = field(default_factory=list)
     clocks: list[tuple[float, int]] = field(default_factory=list)  # set from when on, 0: the default
     switches: int = 0
+    waits: list[tuple[float, float]] = field(default_factory=list)
 
 
 def run(job: Job, computing: Sequence[npt.ArrayLike], transfer: Sequence[float], waiting: float = 1.0) -> list[Course]:
@@ -47,6 +49,16 @@ def run(job: Job, computing: Sequence[npt.ArrayLike], transfer: Sequence[float],
     place, now = [0] * len(lanes), [0.0] * len(lanes)
     work = [_work(lane, factors) for lane, factors in zip(lanes, computing, strict=True)]
     ready = deque(range(len(lanes)))
+    gathering: dict[int, list[int]] = {}  # lanes that wait for the others
+
+    def go_on(waiting: list[int]) -> None:
+        """All have come, or never will."""
+        time_ns = max(now[lane] for lane in waiting)
+        for lane in waiting:
+            if time_ns > now[lane]:
+                courses[lane].waits.append((now[lane], time_ns))
+            now[lane], place[lane] = time_ns, place[lane] + 1
+            ready.append(lane)
 
     def come(lane: int, operation: int, time_ns: float) -> None:
         """An operation's GPU has come to it, and where it was the last it moves data, and all go on."""
@@ -71,7 +83,9 @@ def run(job: Job, computing: Sequence[npt.ArrayLike], transfer: Sequence[float],
 
     while True:
         if not ready and not _force(job, place, courses, blocked, ready):
-            break
+            if not gathering:
+                break
+            go_on(gathering.pop(min(gathering)))
         mine = ready.popleft()
         lane, course, took = lanes[mine], courses[mine], work[mine]
         what, index, stalled = lane.what, lane.index, lane.lasted
@@ -97,8 +111,13 @@ def run(job: Job, computing: Sequence[npt.ArrayLike], transfer: Sequence[float],
                         come(mine, operation, time if before < 0 else max(time, course.stops[before]))
                 elif kind == EDGE:
                     course.edges_ns.append(time)
+                elif kind == GATHER:
+                    gathering.setdefault(index[i], []).append(mine)
+                    break
             i += 1
         place[mine], now[mine] = i, time
+        if i < len(what) and what[i] == GATHER and len(gathering[index[i]]) == len(lanes):
+            go_on(gathering.pop(index[i]))
     return courses
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.whatif import policies, slack
+from powerccl.analysis.whatif.gathers import gathered
 from powerccl.analysis.whatif.joules import Doing, doing_of
 from powerccl.analysis.whatif.lanes import START, Job, Lane, job_of
 from powerccl.analysis.whatif.lots import lots_of
@@ -64,8 +65,13 @@ class Scene:
         paces: list[Pace],
         marked: bool,
     ) -> None:
+        lines = [gpu.line for gpu in gpus]
+        begins = [np.flatnonzero(gpu.places()[0] == 0)[1:] if gpu.calls else np.zeros(0, np.int64) for gpu in gpus]
+        found = gathered(lines, begins, [float(pace.idle[0]) for pace in paces], span)
+        if found.each:
+            paces = [pace.idling(share) for pace, share in zip(paces, found.idle, strict=True)]
         self.gpus, self.platform, self.paces, self.marked = gpus, platform, paces, marked
-        self.job: Job = job_of([gpu.line for gpu in gpus], meetings, platform, span, edges_ns)
+        self.job: Job = job_of(lines, meetings, platform, span, edges_ns, found.each)
         self.rhythms = [
             slack.rhythm_of(lane, gpu.calls) if gpu.calls and lane.line.operations else None
             for lane, gpu in zip(self.job.lanes, gpus, strict=True)

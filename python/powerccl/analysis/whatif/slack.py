@@ -147,6 +147,8 @@ def again(mine: Usual, transfer: Values, before: Stretches, marked: bool, too_lo
             if slack >= FREE:
                 found[other] = FREE
                 continue
+            if slack < 0 and found[other] < has[other] and not too_long:
+                continue  # late by intent: by how much does not show
             now = min(found[other], has[other]) if slack < 0 else has[other]
             found[other] = min(max(now * (1 + (slack if slack < 0 else GAIN * slack)), 1.0), MOST)
         begin, least, computed = number + 1, FREE, 0.0
