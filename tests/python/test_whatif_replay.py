@@ -14,7 +14,7 @@ from test_whatif import SLOW, exposed_run, platform
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import from_waits
-from powerccl.analysis.whatif import slack
+from powerccl.analysis.whatif import policies, slack
 from powerccl.analysis.whatif.gathers import Gather, gathered
 from powerccl.analysis.whatif.joules import Doing, energy
 from powerccl.analysis.whatif.lanes import Job, job_of
@@ -352,3 +352,15 @@ def test_communication_beside_computation_behind_a_low_clock_comes_on_top_of_wha
         watts.append(float(energy(doing, mine, on)[0][1]) / 0.99)
     assert watts[0] == pytest.approx(float(mine.watts(behind_mhz, np.ones(1))[0]), rel=1e-3)
     assert watts[1] - watts[0] == pytest.approx(mine.communication_w, rel=1e-3)
+
+
+def test_a_short_transfer_before_a_long_wait_is_left_out_of_its_window() -> None:
+    on = replace(platform(), managed={"all_reduce": [(0, 0, 900)]})
+    assert on.clocks_mhz[0] * policies.MUCH_HIGHER < 900
+    waits = replace(op(2, 22, 60), least_ns=2 * MS)
+    found = policies.windows(line(0, [op(1, 20, 22), waits], [(20, 60)]), on, 1, (0, 100 * MS), 2)
+    assert (found.mhz.tolist(), found.spans.tolist()) == ([on.clocks_mhz[0]], [[22 * MS, 58 * MS]])
+    # One that is not short keeps its own clock for both.
+    longer = [op(1, 20, 32), replace(waits, start_ns=32 * MS)]
+    found = policies.windows(line(0, longer, [(20, 60)]), on, 1, (0, 100 * MS), 2)
+    assert (found.mhz.tolist(), found.spans.tolist()) == ([900], [[20 * MS, 60 * MS]])

@@ -21,7 +21,7 @@ CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
 SOONER = 2.0  # deviations of its end, that a clock is up again before it
 BUSY_SHARE = 0.5  # of the time, that may go by in driver calls
 MOST_PER_S = 100  # changes
-MOSTLY_WAITS, MUCH_HIGHER = 0.6, 1.3
+MOSTLY_WAITS, MUCH_HIGHER, SHORT_SHARE = 0.6, 1.3, 0.25
 
 
 @dataclass
@@ -72,8 +72,11 @@ def windows(line: GpuTimeline, platform: ClockPlatform, gpus: int, span: tuple[i
         ending, lowest = inside[-1], platform.clocks_mhz[0]
         waits_ns = ending.stop_ns - ending.start_ns - ending.least_ns
         mostly = ending.least_ns > 0 and waits_ns > MOSTLY_WAITS * (stop - start)
-        if mostly and mhz[index] > MUCH_HIGHER * lowest and stop - ending.least_ns > start:
-            mhz[index], spans[index, 1] = lowest, stop - ending.least_ns
+        # A short neighbour before it that needs a higher clock is left out, a longer one has its own for all of it.
+        begins = max([start, *(o.stop_ns for o in inside[:-1])])
+        alone = begins - start < SHORT_SHARE * (stop - begins)
+        if mostly and alone and mhz[index] > MUCH_HIGHER * lowest and stop - ending.least_ns > begins:
+            mhz[index], spans[index] = lowest, (begins, stop - ending.least_ns)
             continue
         ratio[index] = max(platform.time_ratio(o.pattern, o.size_bytes, float(mhz[index])) for o in inside)
     # A clock is asked for ahead, by as long as it takes.
