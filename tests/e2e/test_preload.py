@@ -126,7 +126,7 @@ def test_policies_work_with_an_old_nccl(powerccl: Powerccl) -> None:
 def test_policies_see_what_runs_of_an_old_nccl(powerccl: Powerccl) -> None:
     """phase lowers the clock while a kernel runs that computation waits for, and has it back for computation."""
     options = ("--policy", "phase", "--platform", "t4x8")
-    _, run = replay(powerccl, "exposed", *options, bench=("--iterations", "16"), POWERCCL_EMULATOR_NCCL_VERSION=OLD)
+    _, run = replay(powerccl, "exposed", *options, bench=("--iterations", "32"), POWERCCL_EMULATOR_NCCL_VERSION=OLD)
     clocks = tables.clocks(run)
     lowered = clocks.filter(pl.col("min_mhz") > 0)
     assert lowered["rank"].n_unique() == 8

@@ -37,6 +37,7 @@ SIZES = "128K:64M:2"
     is_flag=True,
     help="Really set GPU clocks (as root or through powerccld). Without it, only the clock found is profiled.",
 )
+@click.option("--computing/--no-computing", default=True, help="What computation alone draws, seconds a clock.")
 @click.option("--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table there.")
 def command(
     emulate: str,
@@ -47,6 +48,7 @@ def command(
     out: Path | None,
     resume: bool,
     set_clocks: bool,
+    computing: bool,
     table: Path | None,
 ) -> int:
     """Measure this machine once: bandwidth and power over pattern, size and clock.
@@ -63,7 +65,8 @@ def command(
     chosen_clocks = _clocks(clocks)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are put back
     try:
-        with Profiling(emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say) as profiling:
+        terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say, computing)
+        with Profiling(*terms) as profiling:
             profile = _measure(profiling, started)
             out = profiling.out
     except KeyboardInterrupt:

@@ -190,6 +190,7 @@ def clock_platform(
         behind_watts=power.behind_watts,
         kelvin_per_watt=power.kelvin_per_watt or 0.0,
         leakage_watts_per_kelvin=power.leakage_watts_per_kelvin or 0.0,
+        computing=tuple(sorted((float(point.clock_mhz), point.watts) for point in profile.computing)),
         spread_pct=float(np.median(spreads)) if spreads else 0.0,
     )
     return found.isothermal() if found.kelvin_per_watt else found

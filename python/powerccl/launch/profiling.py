@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published profiling procedure, driven through powerccl-bench.
 
-First a sweep over pattern, size and clock through plain NCCL; then, at the highest of those clocks, the same sizes
-plain and with PCCL's own events (`percall` with a table whose every clock is that one), to find what those cost. Each
-point is on disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
+First a sweep over pattern, size and clock through plain NCCL; then computation alone at those clocks; then, at the
+highest of them, the same sizes plain and with PCCL's own events (`percall` with a table whose every clock is that
+one), to find what those cost. Each point is on disk when it is measured, in `<out>.profiling/`, so that an interrupted
+profile can go on.
 
 Clocks are set as `powerccl run --set-clocks` sets them: through leases, unless POWERCCL_CLOCKS=nvml.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from powerccl.errors import PowercclError
+from powerccl.launch import computing
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
@@ -61,7 +63,9 @@ class Profiling:
         out: Path | None,
         resume: bool,
         say: Callable[[str], None],
+        computing: bool = True,
     ) -> None:
+        self.computing = computing
         self.native = find_native()
         self.program = str(self.native.path(BENCH))
         self.emulate = emulate
@@ -169,6 +173,10 @@ class Profiling:
         plain = self._sweep("plain", self.clocks[:1], lambda done: moved("plain NCCL, top clock", swept + done))[1]
         provenance = "emulated" if header.emulated else "measured"
         clocks_set = any(point.clock_requested_mhz for point in points)
+        alone = []
+        if clocks_set and self.computing:
+            moved("computation alone", swept + each)
+            alone = computing.measure(self._run_bench, self.clocks, self.work, provenance)
         switch: ClockSwitch | None = None
         if self.leased:
             with _resumable():
@@ -182,6 +190,7 @@ class Profiling:
         if self.clocks and not clocks_set:
             profile.clocks_reason = "the driver refused"
         profile.points = found
+        profile.computing = alone
         moved("with PCCL's events", swept + each)
         managed, traced, dry = self._managed(profile, provenance)
         profile.clock_switch = switch or (traced if clocks_set else None)
@@ -207,25 +216,34 @@ class Profiling:
         more = (
             ["--clocks", ",".join(map(str, clocks)), *(["--set-clocks"] if self.set_clocks else [])] if clocks else []
         )
-        leased = self.leased if clocks else None
-        wait = leased.attend if leased else time.sleep
         for arguments in self._arguments(file):
-            bench = self._start_bench([self.program, *arguments, *more], log, leased)
-            try:
-                while bench.poll() is None:
-                    moved(_count_lines(file))
-                    with _resumable():
-                        wait(POLL_S)
-            except BaseException:
-                if leased:
-                    leased.release()  # powerccl-bench may be waiting for an answer
-                _end(bench)
-                raise
-            self._check(bench.returncode, log)
+            self._watch_bench([*arguments, *more], log, bool(clocks), lambda: moved(_count_lines(file)))
         header, points = read_bench_lines(file)
         if header is None:
             raise PowercclError("powerccl-bench left no measurements", f"see {log}")
         return header, points
+
+    def _run_bench(self, arguments: list[str]) -> None:
+        """At a clock that the arguments name."""
+        more = ["--set-clocks"] if self.set_clocks else []
+        self._watch_bench([*arguments, *more], self.work / "computing.log", True, lambda: None)
+
+    def _watch_bench(self, arguments: list[str], log: Path, sets_clocks: bool, look: Callable[[], None]) -> None:
+        """Runs powerccl-bench to its end; `look` is called now and then."""
+        leased = self.leased if sets_clocks else None
+        wait = leased.attend if leased else time.sleep
+        bench = self._start_bench([self.program, *arguments], log, leased)
+        try:
+            while bench.poll() is None:
+                look()
+                with _resumable():
+                    wait(POLL_S)
+        except BaseException:
+            if leased:
+                leased.release()  # powerccl-bench may be waiting for an answer
+            _end(bench)
+            raise
+        self._check(bench.returncode, log)
 
     def _start_bench(self, command: list[str], log: Path, leased: SweptClocks | None) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:

@@ -62,6 +62,14 @@ class ClockSwitch(msgspec.Struct, kw_only=True, omit_defaults=True):
     transition_us: float | None = None
 
 
+class ComputingPoint(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What powerccl-bench's computation alone draws with the clock held there, and no power limit cutting it."""
+
+    clock_mhz: int
+    watts: float
+    provenance: str
+
+
 class GpuPower(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a GPU draws that no collective tells; None: not known.
 
@@ -99,6 +107,7 @@ class PlatformProfile(msgspec.Struct, kw_only=True):
     overhead: list[OverheadPoint] = []
     clock_switch: ClockSwitch | None = None
     gpu_power: GpuPower | None = None
+    computing: list[ComputingPoint] = []
     notes: list[str] = []
 
 

@@ -37,6 +37,11 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
             f"setting a clock: {number(cost.call_us / 1e3, 'ms')} in the driver, {number(cost.latency_us / 1e3, 'ms')} "
             f"from asking to done ({cost.requests} requests)"
         )
+    if profile.computing:
+        low, high = profile.computing[0], profile.computing[-1]
+        console.print(
+            f"computation alone: {low.watts:.0f} W at {low.clock_mhz} MHz to {high.watts:.0f} W at {high.clock_mhz} MHz"
+        )
     for note in profile.notes:
         console.print(warning(note))
     console.print()

@@ -20,6 +20,7 @@ IN_TURNS = 1.25  # as native/runtime/windows.h has it
 # Of voltage over the clock, tried: where it begins to grow, what it is below (1: at the highest), how fast it grows.
 KNEES, LEAST_VOLTS, SLOPES = 30, np.linspace(0.4, 1.0, 121), np.linspace(0.0, 1.5, 31)
 LOWER_CLOCKS = 0.7  # of the highest
+FEW_COMPUTING = 4  # clocks at which computation alone was profiled
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class ClockPlatform:
     `idle_watts`: of an awake GPU without work, at the highest clock, None: not known.
     `behind_watts`: power at which computation runs behind a low clock where a power limit governs it, None: not known.
     `kelvin_per_watt`: of a die, in the long run; `leakage_watts_per_kelvin`: what its warmth adds at the highest clock;
-    0: not known, then no policy cools anything. `spread_pct`: of the profile's energies.
+    0: not known, then no policy cools anything. `spread_pct`: of the profile's energies. `computing`: power of
+    computation alone with the clock held, W by ascending MHz, where no power limit cuts it.
     """
 
     name: str
@@ -108,6 +110,7 @@ class ClockPlatform:
     kelvin_per_watt: float = 0.0
     leakage_watts_per_kelvin: float = 0.0
     spread_pct: float = 0.0
+    computing: tuple[tuple[float, float], ...] = ()
     known_ratios: dict[tuple[str, int, float], float] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -154,12 +157,21 @@ class ClockPlatform:
         """
         kelvin_w, leak_w = self.kelvin_per_watt, self.leakage_watts_per_kelvin
 
+        # Computation's powers are of dies of many temperatures, and do not tell voltage yet.
+        shape = self._communication_shape()
+
         def warmed(curve: Curve) -> Curve:
             kelvin = kelvin_w * (curve.watts[-1] - curve.watts)
-            return replace(curve, watts=curve.watts + leak_w * self.clock_shape.volts(curve.clocks_mhz) * kelvin)
+            return replace(curve, watts=curve.watts + leak_w * shape.volts(curve.clocks_mhz) * kelvin)
 
         curves = {p: {size: warmed(curve) for size, curve in sizes.items()} for p, sizes in self.curves.items()}
-        return replace(self, curves=curves)
+        tops = [curve.watts[-1] for sizes in self.curves.values() for curve in sizes.values()]
+        top_w = float(np.nanmedian(tops)) if tops else 0.0
+        computing = tuple(
+            (mhz, watts + leak_w * float(shape.volts(mhz)) * kelvin_w * (top_w - watts))
+            for mhz, watts in self.computing
+        )
+        return replace(self, curves=curves, computing=computing)
 
     def power_ratio(self, mhz: float) -> float:
         """Of communication's power at the highest clock, the mean over all curves."""
@@ -171,6 +183,10 @@ class ClockPlatform:
 
     @cached_property
     def clock_shape(self) -> ClockShape:
+        """How power falls with the clock: as communication tells, the lower clocks as computation does if profiled."""
+        return self._as_computation_has_it(self._communication_shape())
+
+    def _communication_shape(self) -> ClockShape:
         """How power falls with the clock, from communication's median over all curves.
 
         Communication draws a constant and a part that follows clock and voltage. Voltage is taken to be constant up to
@@ -194,6 +210,24 @@ class ClockPlatform:
         squared = np.minimum(np.maximum.accumulate(np.maximum(squared, squared[0])), 1.0)
         follows = squared * clocks / clocks[-1]
         return ClockShape(np.concatenate([[0.0], clocks]), np.concatenate([[0.0], follows]), constant)
+
+    def _as_computation_has_it(self, shape: ClockShape) -> ClockShape:
+        """The same with the lower clocks' shares as computation alone tells them, where it was profiled.
+
+        It draws many times as much that follows the clock as communication does, which so tells it badly down there.
+        Where both are known, at the highest clock of computation, they are made one.
+        """
+        tops = [curve.watts[-1] for sizes in self.curves.values() for curve in sizes.values()]
+        if self.idle_watts is None or len(self.computing) < FEW_COMPUTING or not tops:
+            return shape
+        floor_w = self.idle_watts - float(np.nanmedian(tops)) * (1 - shape.constant_share)
+        mhz, watts = np.array(self.computing).T
+        if floor_w <= 0 or floor_w >= watts.min():
+            return shape
+        own = (watts - floor_w) / (watts[-1] - floor_w) * float(shape.at(mhz[-1]))
+        above = shape.clocks_mhz > mhz[-1]
+        clocks = np.concatenate([[0.0], mhz, shape.clocks_mhz[above]])
+        return replace(shape, clocks_mhz=clocks, share=np.concatenate([[0.0], own, shape.share[above]]))
 
 
 def _steady_voltage(
