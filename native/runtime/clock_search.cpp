@@ -68,6 +68,7 @@ void ClockSearch::begin(const Terms& terms, uint64_t from) {
   slow_mhz_ = terms.least_mhz > terms.step_mhz ? terms.least_mhz - terms.step_mhz : 0;
   best_mhz_ = 0;
   reference_.begin(counted());
+  windows_.begin(kSettled);
   if (terms.first_mhz != 0 && terms_.most_mhz > kAbove * terms.first_mhz) {
     terms_.most_mhz = static_cast<uint32_t>(kAbove * terms.first_mhz);
   }
@@ -92,7 +93,15 @@ void ClockSearch::iteration(uint64_t iteration, uint64_t duration_ns, double com
     if (since + kAhead == terms_.reference) extend_reference();
     return;
   }
-  if (since < terms_.reference + terms_.between) return;
+  const uint64_t settled = terms_.reference + terms_.between;
+  if (since < settled) {
+    if (since + kSettled >= settled) windows_.add(duration_ns, 0);
+    if (since + 1 < settled || windows_.whole.count < kSettled) return;
+    const Estimate found = compare(windows_.whole, reference_.whole, 1);
+    const double beyond = found.slowdown - terms_.most;
+    windows_too_slow_ = beyond > 0 && beyond * beyond > kClearly * kClearly * (found.chance + found.reference_chance);
+    return;
+  }
   const uint64_t place = (since - terms_.reference - terms_.between) % terms_.block;
   if (place == 0) {
     with_.begin(counted());

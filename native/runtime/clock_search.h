@@ -41,6 +41,8 @@ class ClockSearch {
   // `steady_ns`: how long the part of it took that is the same in each; 0: not known.
   void iteration(uint64_t iteration, uint64_t duration_ns, double computing, double steady_ns = 0);
 
+  // Windows alone, which have settled by now, clearly cost more than all may: no clock is worth trying beside them.
+  bool windows_too_slow() const { return windows_too_slow_; }
   bool done() const { return done_; }
   // Of what was found the clock that most iterations have; 0: none but the default. Some may be a step lower: a step
   // costs more than a budget may have left, so part of one is had by turns.
@@ -65,6 +67,8 @@ class ClockSearch {
   // Deviations by which a clock must be within the budget. What that leaves of it is found out later, from more
   // iterations.
   static constexpr double kSure = 2;
+  static constexpr double kClearly = 2.5;  // deviations that windows are beyond the budget
+  static constexpr uint32_t kSettled = 8;  // of `between`, the last so many tell
   // Jobs whose iterations differ take more of them to compare with: up to so many times as many, while the mean is not
   // known to this part of the wish.
   static constexpr uint32_t kMostReferences = 4;
@@ -128,8 +132,9 @@ class ClockSearch {
   uint32_t tried_ = 0;
   bool done_ = false;
   bool given_up_ = false;  // the clock on trial, for the rest of its block
-  uint32_t too_low_ = 0;   // a place that turned out to be
-  Seen reference_, with_;
+  bool windows_too_slow_ = false;
+  uint32_t too_low_ = 0;  // a place that turned out to be
+  Seen reference_, with_, windows_;
   double slowdowns_ = 0, chances_ = 0;  // of the clock on trial, over its blocks; the latter squared
   uint32_t references_ = 1;
   uint32_t blocks_ = 0;

@@ -104,7 +104,7 @@ class Conductor {
   // after less work, on the emulated T4. And where iterations differ too much to tell.
   static constexpr uint64_t kSteadyNs = 4000000000u, kLimitedSteadyNs = 8000000000u, kLongNs = 16000000000u;
   static constexpr double kUnlimited = 0.95;  // of the highest clock: whoever computes at that is not limited by power
-  static constexpr uint32_t kBetween = 12;    // iterations that windows have before clocks are tried
+  static constexpr uint32_t kBetween = 16;    // iterations that windows have before clocks are tried
   // After a search that found nothing, or nothing that lasted, until the next; doubles each time.
   static constexpr uint64_t kSearchAgainNs = 30000000000u;
   // Without windows, which cost more than they may, before they are tried again; doubles each time.
@@ -148,6 +148,7 @@ class Conductor {
   void tell_search(uint64_t iteration, uint64_t duration_ns);
   void search_again(uint64_t now_ns);
   void do_without_windows();
+  void look_without_windows();
   void take_windows_back();
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;

@@ -114,6 +114,13 @@ void Conductor::do_without_windows() {
   windows_on_trial_ = false;
 }
 
+// They take what one clock could have.
+void Conductor::look_without_windows() {
+  do_without_windows();
+  search_ = {};
+  trial_ = {};
+}
+
 void Conductor::take_windows_back() {
   if (windows_back_ == 0 || learnt_ < windows_back_ || (terms_.search && !search_.done())) return;
   windows_back_ = 0;
@@ -168,6 +175,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (control(iteration)) return;
   if (duration_ns == 0) return;
   search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
+  if (search_.windows_too_slow()) return look_without_windows();
   if (search_.done()) put_on_trial(iteration + 1);
 }
 
@@ -290,12 +298,7 @@ void Conductor::give_way() {
     const double share = computing();
     return search_.raise(share > 0 ? (given_up_.estimate - kPartOfBudget * terms_.budget) / share : 1);
   }
-  if (terms_.search && windows_back_ == 0 && windows_.count() > 0) {  // they take what one clock could have
-    do_without_windows();
-    search_ = {};
-    trial_ = {};
-    return;
-  }
+  if (terms_.search && windows_back_ == 0 && windows_.count() > 0) return look_without_windows();
   paused_until_ = learnt_ + pause_;
   settled_ = managed_since_ = paused_until_;
   compare_after(paused_until_, kFirst);

@@ -42,7 +42,7 @@ class Slack {
 
  private:
   static constexpr uint32_t kSettle = 2, kLookAt = Moving::kMemory;  // iterations at new stretches
-  static constexpr double kGain = 0.75;  // of what is found, taken up at once
+  static constexpr double kGain = 0.75;                              // of what is found, taken up at once
   // Of an iteration, that is left; and where it waits for so many deviations of that, which is no chance.
   static constexpr double kMargin = 0.002, kSmallMargin = 0.0005, kClear = 6;
   static constexpr double kLeast = 1.02;  // computation longer by less is not worth a change

@@ -224,5 +224,27 @@ TEST(ClockSearch, IterationsThatDifferAreComparedWithMoreOfThem) {
   EXPECT_FALSE(search.first_reference(100));
 }
 
+// Windows that make iterations so much longer, once they have settled.
+bool windows_too_slow(double longer, double noise) {
+  ClockSearch::Terms terms = kTerms;
+  terms.between = 16;
+  ClockSearch search;
+  search.begin(terms, 0);
+  Job job{1090, 0.7, noise};
+  uint64_t i = 0;
+  for (; search.first_reference(i); ++i) search.iteration(i, job.iteration(0), 0.7);
+  for (uint32_t k = 0; k < terms.between; ++k, ++i) {
+    const double times = k < 8 ? 1.2 : 1 + longer;  // the first ones shorten what turns out to be hidden
+    search.iteration(i, static_cast<uint64_t>(times * static_cast<double>(job.iteration(0))), 0.7);
+  }
+  return search.windows_too_slow();
+}
+
+TEST(ClockSearch, NoClockIsTriedBesideWindowsThatAreTooSlow) {
+  EXPECT_TRUE(windows_too_slow(0.03, 0.003));
+  EXPECT_FALSE(windows_too_slow(0.005, 0.003));
+  EXPECT_FALSE(windows_too_slow(0.03, 0.06));  // not clearly so
+}
+
 }  // namespace
 }  // namespace powerccl
