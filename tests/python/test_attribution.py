@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from synthetic import MS, TraceWriter, uuid, write_info
 
-from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
+from powerccl.analysis import summary
+from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute, dating
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.features import features
 from powerccl.analysis.attribution.observations import observations
@@ -373,6 +374,21 @@ def test_a_window_of_the_run(tmp_path: Path) -> None:
     for kind in findings.kinds:
         expected = truth[kind.pattern, kind.size_class_bytes]
         assert kind.joules_per_operation == pytest.approx(expected, rel=0.06)
+
+
+def test_a_long_run_is_told_by_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, truth = make_run(tmp_path / "run", MIXED, seconds=100)
+    whole = summary.summarise(read_run(folder))
+    monkeypatch.setattr(summary, "LONG_NS", 60_000 * MS)
+    monkeypatch.setattr(summary, "PART_NS", 20_000 * MS)
+    monkeypatch.setattr(dating, "ENOUGH", 200)  # readings: fewer than come before that
+    found = summary.summarise(read_run(folder))
+    assert "energy of collectives: by 20 s from the middle of the run" in found.notes
+    assert not any("middle" in note for note in whole.notes)
+    assert found.communication.joules == pytest.approx(whole.communication.joules, rel=0.05)
+    assert found.communication.time_s == whole.communication.time_s
+    for row in found.patterns:
+        assert row.joules_per_operation == pytest.approx(truth[row.pattern, row.size_class_bytes], rel=0.06)
 
 
 def test_intervals_cover_the_truth(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for che
 # A stretch must last so many updates of the counter for its energy to be its own.
 LONG_IN_UPDATES = 5.0
 MOSTLY_LONG = 0.9  # of the operations
+# What energy went into takes a tenth of a second of a core for each second of a run. Jobs of hours are told by a part.
+LONG_NS, PART_NS = 240_000_000_000, 120_000_000_000
 
 
 @dataclass
@@ -57,7 +59,8 @@ def summarise(
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
-    `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it.
+    `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it, and a run of
+    more than four minutes is told by two from its middle.
     """
     calls, kernels = tables.calls(run), tables.kernels(run)
     if window:
@@ -67,12 +70,15 @@ def summarise(
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
     patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
-    energy = energy or attribute(run, window, reference)
+    part = _middle(kernels) if energy is None and window is None else None
+    energy = energy or attribute(run, part or window, reference)
     _attribute(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run)])))
+    if part and energy.kinds:
+        said[f"energy of collectives: by {(part[1] - part[0]) / 1e9:.0f} s from the middle of the run"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -89,7 +95,7 @@ def summarise(
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         energy=_energy(gpus),
-        communication=_with_regression(_communication(gpus, wall_s), communicating, energy),
+        communication=_with_regression(_communication(gpus, wall_s), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
@@ -239,21 +245,38 @@ def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
 
 
 def _with_regression(
-    found: Communication, communicating: dict[str, iv.Intervals], findings: EnergyFindings
+    found: Communication,
+    communicating: dict[str, iv.Intervals],
+    findings: EnergyFindings,
+    part: tuple[int, int] | None,
 ) -> Communication:
-    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates."""
+    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates.
+
+    `part`: of the run, that the regression is of; None: all of it. The rest is taken to draw as much in as long.
+    """
     low, high = findings.joules_communication_low, findings.joules_communication_high
     lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
     short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
     if low is None or high is None or findings.reason or lengths[short].sum() < 0.5 * lengths.sum():
         return found
-    found.joules = findings.joules_communication
-    found.uncertainty_joules = (high - low) / 2
+    seen_ns = sum(iv.length_ns(iv.clip(spans, *part)) for spans in communicating.values()) if part else lengths.sum()
+    times = float(lengths.sum()) / max(float(seen_ns), 1.0)
+    found.joules = None if findings.joules_communication is None else times * findings.joules_communication
+    found.uncertainty_joules = times * (high - low) / 2
     found.resolved = True
     seconds = float(lengths.sum()) / 1e9
     found.average_watts = found.joules / seconds if found.joules is not None and seconds > 0 else None
     found.other_average_watts = findings.computation_watts
     return found
+
+
+def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
+    """The part of a long run that its energy is told by; None: all of it."""
+    if not len(kernels):
+        return None
+    first, last = int(kernels["start_ns"].min() or 0), int(kernels["stop_ns"].max() or 0)  # type: ignore[arg-type]
+    middle = (first + last) // 2
+    return (middle - PART_NS // 2, middle + PART_NS // 2) if last - first > LONG_NS else None
 
 
 def _attribute(

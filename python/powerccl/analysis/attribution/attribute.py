@@ -27,6 +27,7 @@ from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
 MIN_STEPS = 20
+AROUND_NS = 2_000_000_000  # of a window: readings that tell when its own were made
 BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
 UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
 SAME_CLOCK = 0.1
@@ -168,6 +169,8 @@ def _sampled(
     rows = samples(run, name)
     if rows is None:
         return None
+    if window:
+        rows = rows.filter(pl.col("time_ns").is_between(window[0] - AROUND_NS, window[1] + AROUND_NS))
     time = rows["time_ns"].to_numpy()
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     found = observations(time, power, rows["energy_uj"].to_numpy())
