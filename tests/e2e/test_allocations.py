@@ -50,8 +50,8 @@ def read(path: Path) -> list[Allocation]:
     [
         ("observe", "fsdp", 8, "2.28.9"),
         ("percall", "fsdp", 8, "2.28.9"),
-        ("phase", "exposed", 40, "2.21.5"),  # loads no plugin: calls and kernels are seen from outside
-        ("phase", "exposed", 40, "2.28.9"),
+        ("phase", "exposed", 80, "2.21.5"),  # loads no plugin: calls and kernels are seen from outside
+        ("phase", "exposed", 80, "2.28.9"),
         pytest.param("auto", "exposed", 120, "2.28.9", marks=pytest.mark.slow),
     ],
 )
