@@ -25,6 +25,7 @@ from powerccl.launch.native import NativeFiles
 
 NOBODY = 65534
 SET_MHZ = 600
+PATIENT = "[access]\nheartbeat_ms = 120000\n"  # tests' clients send no heartbeats
 
 
 class Daemon:
@@ -40,8 +41,9 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.environment: Mapping[str, str] = {}
         self.devices = [f"GPU-{index}" for index in range(8)]
+        self.holders: list[int] = []
 
-    def start(self, config: str = "", **environment: str) -> None:
+    def start(self, config: str = PATIENT, **environment: str) -> None:
         """Start it and wait until it listens."""
         (self.folder / "config").write_text(
             f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n{config}'
@@ -84,7 +86,12 @@ class Daemon:
         return self.process.wait(30)
 
     def end(self) -> None:
-        """Stop it if it runs."""
+        """Stop it if it runs, and the holders that a test which failed has left."""
+        for pid in self.holders:
+            with contextlib.suppress(ChildProcessError):  # waited for by the test
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
         if self.process and self.process.poll() is None:
             self.kill(signal.SIGTERM)
         shutil.rmtree(self.folder)
@@ -143,6 +150,7 @@ def holder(daemon: Daemon, device: int) -> int:
     """A process that holds a lowered clock."""
     reading, writing = os.pipe()
     pid = forked(lambda: hold(daemon, device, writing))
+    daemon.holders.append(pid)
     assert os.read(reading, 1) == b"x"
     os.close(reading)
     os.close(writing)
@@ -199,7 +207,7 @@ def test_a_daemon_told_to_stop(daemon: Daemon, machine: EmulatedMachine) -> None
     client.set(lease, SET_MHZ)
     assert daemon.kill(signal.SIGTERM) == 0
     assert machine.clocks_mhz() == [IDLE_MHZ] * 8
-    ended = client.hear()
+    ended = client.hear_end()
     assert (ended.type, ended.status, ended.lease) == (wire.ENDED, wire.STOPPING, lease)
     assert not daemon.socket.exists()
 
@@ -404,7 +412,7 @@ def test_revoked_is_revoked(daemon: Daemon, machine: EmulatedMachine) -> None:
     pid = holder(daemon, 7)
     assert admin.acquire(daemon.devices[7], kind=wire.REVOKE).status == wire.OK
     assert admin.acquire(daemon.devices[0], kind=wire.REVOKE).status == wire.OK
-    ended = client.hear()
+    ended = client.hear_end()
     assert (ended.type, ended.status) == (wire.ENDED, wire.REVOKED)
     assert client.acquire(daemon.devices[0]).status == wire.REVOKED
     assert Client(daemon.socket).acquire(daemon.devices[0]).status == wire.REVOKED, "nor by another connection"
