@@ -220,7 +220,7 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
   uint32_t before = 0;
   const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && conductor_->wants_arrivals() &&
-                       client_.read(client_.self, &before) == 0 && before > wanted.mhz + wanted.mhz / 8;
+                       client_.read(client_.self, &before) == 0 && Arrival::visible(applied, before, wanted.mhz);
   Taken cause;
   cause.call_id = wanted.call;
   cause.asked_ns = now;
@@ -246,7 +246,7 @@ uint64_t ClockActuator::watch() {
   if (client_.read(client_.self, &mhz) != 0) arrival_.stop();
   if (!arrival_.watching()) return UINT64_MAX;
   const uint64_t end_ns = monotonic_ns();
-  const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, mhz <= watched_mhz_ + watched_mhz_ / 16);
+  const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, Arrival::there(mhz, watched_mhz_));
   if (seen.after_ns != 0) conductor_->arrived(seen.after_ns, seen.precise);
   if (!arrival_.watching()) return UINT64_MAX;
   return arrival_.look_at_ns() > end_ns ? arrival_.look_at_ns() - end_ns : 0;
