@@ -18,12 +18,11 @@ Arrival::Seen Arrival::looked(uint64_t begin_ns, uint64_t end_ns, bool there) {
     if (end_ns - since_ns_ > kMostNs) stop();
     return seen;
   }
-  // At some moment between the looks.
-  const uint64_t between_ns = end_ns - missed_ns_;
-  seen.after_ns = missed_ns_ - since_ns_ + between_ns / 2;
-  if (seen.after_ns == 0) seen.after_ns = 1;
-  seen.precise = between_ns <= kPreciseNs || between_ns <= seen.after_ns / kPrecise;
-  expected_ns_ = seen.after_ns;
+  seen.least_ns = missed_ns_ - since_ns_;
+  seen.most_ns = end_ns - since_ns_;
+  expected_ns_ = (seen.least_ns + seen.most_ns) / 2;
+  const uint64_t between_ns = seen.most_ns - seen.least_ns;
+  seen.precise = between_ns <= kPreciseNs || between_ns <= expected_ns_ / kPrecise;
   stop();
   return seen;
 }

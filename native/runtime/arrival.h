@@ -10,9 +10,10 @@ namespace powerccl {
 // The clock thread's own. Times in ns of CLOCK_MONOTONIC.
 class Arrival {
  public:
+  // So long after the call's end it was not there yet, and then it was; both 0: not seen.
   struct Seen {
-    uint64_t after_ns = 0;  // the call's end; 0: not seen
-    bool precise = false;   // else it may as well have been half of that, or much less
+    uint64_t least_ns = 0, most_ns = 0;
+    bool precise = false;  // these are close to each other
   };
 
   // Whether a GPU at `now_mhz` can be seen to arrive at the lower `to_mhz`. `set_mhz`: what it was set to before; 0:

@@ -247,7 +247,7 @@ uint64_t ClockActuator::watch() {
   if (!arrival_.watching()) return UINT64_MAX;
   const uint64_t end_ns = monotonic_ns();
   const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, Arrival::there(mhz, watched_mhz_));
-  if (seen.after_ns != 0) conductor_->arrived(seen.after_ns, seen.precise);
+  if (seen.most_ns != 0) conductor_->arrived(seen.least_ns, seen.most_ns, seen.precise);
   if (!arrival_.watching()) return UINT64_MAX;
   return arrival_.look_at_ns() > end_ns ? arrival_.look_at_ns() - end_ns : 0;
 }

@@ -216,14 +216,19 @@ void Conductor::end_window(uint64_t high_ns) {
   done.high_ns = high_ns;
 }
 
-void Conductor::arrived(uint64_t after_ns, bool precise) {
+void Conductor::arrived(uint64_t least_ns, uint64_t most_ns, bool precise) {
   SpinGuard guard(lock_);
-  // What is known roughly is better than what was assumed, until it is known better.
-  if (!precise && arrivals_ > 0) return;
-  if (arrivals_ == 0) times_.transition = {};
-  if (precise) ++arrivals_;
-  times_.transition.add(static_cast<double>(after_ns));
+  const double least = static_cast<double>(least_ns), most = static_cast<double>(most_ns);
   times_.measured = true;
+  if (precise) {
+    if (arrivals_++ == 0) times_.transition = {};
+    times_.transition.add((least + most) / 2);
+  } else if (arrivals_ == 0) {
+    // Reading waits for the calls of other GPUs, too: what was assumed holds as far as it can be true.
+    const double assumed = times_.transition_ns();
+    times_.transition = {};
+    times_.transition.add(assumed < least ? least : assumed > most ? most : assumed);
+  }
 }
 
 Conductor::State Conductor::state() {

@@ -62,9 +62,9 @@ class Conductor {
   Wanted wanted(uint64_t now_ns);
   // The clock thread has done what was wanted; the device call began and ended then.
   void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
-  // A new clock was seen to have arrived so long after its call, or about so long. Wanted while few were seen.
-  void arrived(uint64_t after_ns, bool precise);
-  bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < 2 * kArrivals; }
+  // A new clock was seen to arrive, so long after its call at least and at most. Wanted while few were seen.
+  void arrived(uint64_t least_ns, uint64_t most_ns, bool precise);
+  bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < kLooked; }
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
   // where it is by itself.
@@ -121,7 +121,8 @@ class Conductor {
   static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs
   static constexpr double kPatienceNs = 500000;     // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u, kSampleRarelyNs = 30000000u;
-  static constexpr uint32_t kArrivals = 6;  // transitions that are measured
+  static constexpr uint32_t kArrivals = 6;  // transitions that are measured,
+  static constexpr uint32_t kLooked = 24;   // of so many changes: most are too small to be seen
   static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5, kInTurn = 1.2;

@@ -35,6 +35,7 @@ class TrainingJob {
     double drawn = 0;              // the same of communication, as where others are waited for
     double carried_low = 1;        // of communication's bandwidth, at a low clock
     bool captured = false;         // iterations are launches of a graph
+    double vague_ms = 0;           // reading a clock says no more than that it took between nothing and so much longer
   };
 
   TrainingJob(std::vector<Operation> iteration, Machine machine, Conductor* conductor)
@@ -194,8 +195,10 @@ class TrainingJob {
   void change_clock() {
     if (pending_ms_ < 0 || now_ms_ < pending_ms_) return;
     pending_ms_ = -1;
+    const uint64_t took_ns = static_cast<uint64_t>(machine_.transition_ms * 1e6);
+    const bool vague = machine_.vague_ms > 0;
     if (conductor_->wants_arrivals() && pending_mhz_ != 0)
-      conductor_->arrived(static_cast<uint64_t>(machine_.transition_ms * 1e6), true);
+      conductor_->arrived(vague ? 0 : took_ns, took_ns + static_cast<uint64_t>(machine_.vague_ms * 1e6), !vague);
     set_mhz_ = pending_mhz_;
   }
 
