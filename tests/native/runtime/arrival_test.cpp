@@ -29,7 +29,9 @@ struct Driver {
   }
 };
 
-double middle(const Arrival::Seen& seen) { return 0.5 * static_cast<double>(seen.least_ns + seen.most_ns); }
+double middle(const Arrival::Seen& seen) {
+  return 0.5 * static_cast<double>(seen.least_ns + seen.most_ns);
+}
 
 TEST(Arrival, IsKnownToAFewHundredthsFromFewLooks) {
   for (const uint64_t transition_us : {100u, 400u, 5000u, 20000u, 100000u}) {

@@ -158,8 +158,7 @@ TEST(Conductor, WindowsThatOnlyJustFitInTurnsAreLeftAlone) {
     Conductor::Terms terms;
     terms.joint = joint.get();
     terms.transition_ns = 20000000;
-    const Outcome found =
-        outcome(iteration, {.call_ms = 4.5, .transition_ms = 20, .vague_ms = vague_ms}, terms, 400);
+    const Outcome found = outcome(iteration, {.call_ms = 4.5, .transition_ms = 20, .vague_ms = vague_ms}, terms, 400);
     EXPECT_LT(found.slowdown, 0.005);
     return found.state.windows;
   };
