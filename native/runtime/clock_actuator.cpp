@@ -220,7 +220,7 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
   uint32_t before = 0;
   const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && conductor_->wants_arrivals() &&
-                       client_.read(client_.self, &before) == 0 && Arrival::visible(applied, before, wanted.mhz);
+                       client_.read(client_.self, &before) == 0 && Arrival::visible(before, wanted.mhz);
   Taken cause;
   cause.call_id = wanted.call;
   cause.asked_ns = now;
