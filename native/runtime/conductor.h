@@ -98,6 +98,8 @@ class Conductor {
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
   static constexpr uint64_t kWarmNs = 6000000000u;       // of the job, before anything is compared with
   static constexpr uint64_t kCalmNs = 6000000000u;       // the same after the job has changed
+  // A job that changes when it has run for so long is compared with what is left alone then as with a later block.
+  static constexpr uint64_t kWarmedThroughNs = 60000000000u;
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
   static constexpr uint64_t kTryNs = 1000000000u;
   // Left alone at a time, now and then; the end of it counts. What limits power takes 5 s to have its full effect again
@@ -111,11 +113,11 @@ class Conductor {
   static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
-  static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
-  static constexpr double kSure = 1;                // less so many standard deviations
+  static constexpr double kPartOnceKnown = 0.92;    // the same, once a trial has told what it takes,
+  static constexpr double kSure = 1.3;              // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
   static constexpr double kWellKnown = 0.3;         // part of the budget to which that is known
-  static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
+  static constexpr double kNearBudget = 0.92;       // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
   static constexpr uint32_t kSaysEnough = 8;        // iterations left alone
   static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs
@@ -153,6 +155,7 @@ class Conductor {
   void take_windows_back();
   bool on_trial(uint64_t iteration) const;
   uint32_t iterations_of(uint64_t ns, uint32_t least) const;
+  uint32_t alone_before() const { return (3 * steady_ + 4) / 5; }  // iterations of a block that do not count
   void choose_block();
   void weigh();
   void take_up_slack(uint64_t iteration);
@@ -164,6 +167,7 @@ class Conductor {
   bool told() const;
   uint32_t rarely() const;
   void take_into_trial(bool touched, uint64_t duration_ns, bool tried);
+  bool calm(uint64_t now_ns);
   double likely() const;
   bool probably_too_slow() const;
   void use_what_is_left();
@@ -232,7 +236,7 @@ class Conductor {
   SpinLock lock_;
   bool compared_ = false;  // what was left alone was so lately
   bool gave_way_ = false;
-  bool provisional_ = false;       // what is compared with is of before clocks were tried
+  bool provisional_ = false;       // what is compared with is of a GPU that had just begun, or was managed just before
   bool windows_on_trial_ = false;  // they are back
   bool turns_ = false;             // the driver is asked in turns
   bool leads_ = true;

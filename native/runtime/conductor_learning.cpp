@@ -17,7 +17,7 @@ bool Conductor::on_trial(uint64_t iteration) const {
   // Windows that were too slow before may be so again, by far.
   if (iteration < compare_from_) return iteration >= managed_since_ + (windows_on_trial_ ? steady_ / 4 : steady_);
   const uint64_t place = iteration - compare_from_;
-  return place < block_ && 5 * place >= 3 * steady_;
+  return place < block_ && place >= alone_before();
 }
 
 // What this GPU would do in an iteration if it were for it to say.
@@ -147,15 +147,20 @@ double Conductor::computing() const {
   return length > exposed ? 1 - exposed / length : 0;
 }
 
+// Whether what is left alone now is of a GPU that is as it will be. A job that has just begun runs on what a cool GPU
+// has in store; one that has changed later is left alone as long as in any block, and that is as good to compare with.
+bool Conductor::calm(uint64_t now_ns) {
+  provisional_ = compare_from_ != UINT64_MAX || now_ns - begun_ns_ < kWarmedThroughNs;
+  if (!provisional_) return learnt_ >= alone_before();
+  return now_ns - begun_ns_ >= kWarmNs && now_ns - first_ns_ >= kCalmNs;
+}
+
 void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (!terms_.search || !leads_) return;
   if (!search_.begun()) {
-    // A job that has just begun runs on what a cool GPU has in store.
-    const uint64_t now_ns = timetable_.start_of(iteration);
-    if (iteration < kReference || now_ns - begun_ns_ < kWarmNs || now_ns - first_ns_ < kCalmNs) return;
-    if (!lots_.ready()) return;
-    lots_.choose();
     choose_block();
+    if (iteration < kReference || !calm(timetable_.start_of(iteration)) || !lots_.ready()) return;
+    lots_.choose();
     ClockSearch::Terms terms;
     terms.most_mhz = terms_.most_mhz;
     terms.least_mhz = terms_.least_mhz;
@@ -163,7 +168,7 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
     terms.guess_mhz = static_cast<uint32_t>(last_found_part_ * sampled_mhz_);
     terms.slowdown = kPartOfBudget * terms_.budget;
     terms.most = terms_.budget;
-    terms.reference = iterations_of(kReferenceNs, 6);
+    terms.reference = provisional_ ? iterations_of(kReferenceNs, 6) : steady_ - alone_before();
     terms.between = terms_.windows && windows_back_ == 0 ? kBetween : 0;
     terms.block = iterations_of(kTryNs, 6);
     steady_part_.choose(timetable_);
@@ -176,7 +181,9 @@ void Conductor::tell_search(uint64_t iteration, uint64_t duration_ns) {
   if (duration_ns == 0) return;
   search_.iteration(iteration, duration_ns, computing(), steady_part_.of(timetable_, iteration));
   if (search_.windows_too_slow()) return look_without_windows();
-  if (search_.done()) put_on_trial(iteration + 1);
+  if (!search_.done()) return;
+  put_on_trial(iteration + 1);
+  compared_ = !provisional_;
 }
 
 // The next block that is left alone, one of so many. Where iterations differ it is longer, since the beginning of each
@@ -222,21 +229,21 @@ void Conductor::weigh() {
     compare_after(managed_since_, soon ? kSoon : !harmless ? kFirst : rarely());
   }
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
-  if (compared_) return give_way();
+  // A clock that was lowered by what a trial told has its step to go back.
+  if (compared_ || (search_.lowered() && !windows_on_trial_)) return give_way();
   // What it is compared with is of some time ago, and jobs change: first another look, or the end of the one under way.
   if (learnt_ >= compare_from_) return;
   compare_after((agreed_ > learnt_ ? agreed_ : learnt_) + 2, 1);
   trial_ = {};
 }
 
-// `tried`: while clocks were. What was left alone before any was tried, of a GPU that had just begun, is compared with
-// until there is a block that was left alone later, and says enough by itself.
+// `tried`: while clocks were. What was left alone before any was tried is compared with until there is a block that was
+// left alone later, and says enough by itself; for good where it is as good as that.
 void Conductor::take_into_trial(bool touched, uint64_t duration_ns, bool tried) {
   if (!touched && provisional_ && !tried) {
     provisional_ = false;
     if (2 * steady_ >= 5 * kSaysEnough) trial_.forget(false);
   }
-  if (!touched && tried) provisional_ = true;
   trial_.iteration(touched, duration_ns);
 }
 

@@ -351,6 +351,30 @@ TEST_F(ConductorThatFound, AJobThatChangesIsLookedAtAnew) {
   EXPECT_LE(conductor->state().clocks_tried, 4u);
 }
 
+// What it is left alone for until a clock is known is as good to compare with as a block later on: that may wait.
+TEST(ConductorJob, AJobThatChangesIsLeftAloneOnce) {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.05}, conductor.get());
+  while (job.now_ns() < 70'000'000'000u) job.run(10);
+  const Conductor::State before = conductor->state();
+  const uint64_t changed_ns = job.now_ns();
+  std::vector<Job::Operation> shorter = exposed();
+  shorter[0].ms = 20;
+  shorter[3].ms = 50;
+  job.change(shorter);
+  while (job.now_ns() < changed_ns + 40'000'000'000u) job.run(10);
+  const Conductor::State after = conductor->state();
+  EXPECT_GT(static_cast<double>(after.managed - before.managed),
+            0.78 * static_cast<double>(after.iterations - before.iterations));
+  EXPECT_TRUE(after.judged);
+  EXPECT_LT(after.slowdown.estimate, 0.01);
+}
+
 // Longer sequences, say. What iterations were compared with at first says nothing any more.
 TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
   std::vector<Job::Operation> longer = zero1();
