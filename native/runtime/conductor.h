@@ -96,8 +96,8 @@ class Conductor {
   static constexpr uint32_t kLookEvery = 4;                     // kernels, while no iteration is known
   static constexpr uint32_t kSamples = 32;                      // quickly, then rarely: the last so many or about count
   // Power limits and temperatures remember seconds: a GPU that was spared is quick for a while.
-  static constexpr uint64_t kWarmNs = 6000000000u;       // of the job, before anything is compared with
-  static constexpr uint64_t kCalmNs = 6000000000u;       // the same after the job has changed
+  static constexpr uint64_t kWarmNs = 6000000000u;  // of the job, before anything is compared with
+  static constexpr uint64_t kCalmNs = 6000000000u;  // the same after the job has changed
   // A job that changes when it has run for so long is compared with what is left alone then as with a later block.
   static constexpr uint64_t kWarmedThroughNs = 60000000000u;
   static constexpr uint64_t kReferenceNs = 1600000000u;  // of what clocks that are tried are compared with
