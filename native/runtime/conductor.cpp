@@ -221,9 +221,8 @@ void Conductor::arrived(uint64_t least_ns, uint64_t most_ns, bool precise) {
   const double least = static_cast<double>(least_ns), most = static_cast<double>(most_ns);
   times_.measured = true;
   if (precise) {
-    if (arrivals_++ == 0) times_.transition = {};
-    times_.transition.add((least + most) / 2);
-  } else if (arrivals_ == 0) {
+    times_.arrived((least + most) / 2);
+  } else if (times_.arrival_count == 0) {
     // Reading waits for the calls of other GPUs, too: what was assumed holds as far as it can be true.
     const double assumed = times_.transition_ns();
     times_.transition = {};

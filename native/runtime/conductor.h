@@ -64,7 +64,7 @@ class Conductor {
   void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
   // A new clock was seen to arrive, so long after its call at least and at most. Wanted while few were seen.
   void arrived(uint64_t least_ns, uint64_t most_ns, bool precise);
-  bool wants_arrivals() const { return arrivals_ < kArrivals && tries_ < kLooked; }
+  bool wants_arrivals() const { return times_.arrival_count < SwitchTimes::kArrivals && tries_ < kLooked; }
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
   // where it is by itself.
@@ -113,19 +113,18 @@ class Conductor {
   static constexpr double kWithoutWindowsNs = 120e9;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
-  static constexpr double kPartOnceKnown = 0.92;    // the same, once a trial has told what it takes,
-  static constexpr double kSure = 1.3;              // less so many standard deviations
+  static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
+  static constexpr double kSure = 1;                // less so many standard deviations
   static constexpr uint32_t kLongEnough = 8;        // times a block
   static constexpr double kWellKnown = 0.3;         // part of the budget to which that is known
-  static constexpr double kNearBudget = 0.92;       // the same at worst, once it was lowered by what a trial told
+  static constexpr double kNearBudget = 0.85;       // the same at worst, once it was lowered by what a trial told
   static constexpr double kWorthALongTrial = 0.01;  // of the clock, to lower it by
   static constexpr uint32_t kSaysEnough = 8;        // iterations left alone
   static constexpr uint32_t kTold = 12;             // iterations left alone that tell what a clock costs
   static constexpr double kPatienceNs = 500000;     // for what should have begun, beyond how well its time is known
   static constexpr uint64_t kSampleEveryNs = 3000000u, kSampleRarelyNs = 30000000u;
-  static constexpr uint32_t kArrivals = 6;  // transitions that are measured,
-  static constexpr uint32_t kLooked = 24;   // of so many changes: most are too small to be seen
-  static constexpr uint32_t kTries = 3;     // after so many without one, what was assumed has to do
+  static constexpr uint32_t kLooked = 24;  // changes whose arrivals are watched for: most are too small to be seen
+  static constexpr uint32_t kTries = 3;    // after so many without one, what was assumed has to do
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5, kInTurn = 1.2;
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
@@ -228,7 +227,7 @@ class Conductor {
   uint32_t block_ = 8;   // that are left alone from compare_from_ on
   double least_call_ns_ = 0, turn_ns_ = 0;
   uint32_t calls_ = 0;  // of the driver
-  uint32_t arrivals_ = 0, tries_ = 0;
+  uint32_t tries_ = 0;
   uint32_t acting_window_ = 0, acting_first_ = 0;
   Mode modes_[4];  // of the last iterations
   // Before the next kernel begins the clock is to be changed, and the time for that is told best from this one.

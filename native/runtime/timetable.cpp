@@ -103,21 +103,24 @@ bool Timetable::settle() {
     begin(lag, latest_);
     return true;
   }
-  // Nothing repeats exactly: after enough of it the shortest of what repeats best.
+  const uint32_t lag = shortest(base, least, most);
+  if (lag != 0) begin(lag, latest_);
+  return lag != 0;
+}
+
+// Nothing repeats exactly: after enough of it the shortest of what repeats best. 0: there is not enough.
+uint32_t Timetable::shortest(uint32_t base, double least, uint32_t most) const {
   const uint64_t from = first_of(base), available = latest_ - from;
   // Where many calls differ in kind they tell the iteration themselves, and times are seldom needed; and what takes so
   // long is no burst inside of an iteration.
   const uint64_t began_ns = runs_[from % kRuns].start_ns;
   const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
   const uint64_t iterations = base >= kFewKinds || takes_long ? 16 : 48;
-  const bool enough = available >= iterations * uint64_t{base} || available >= kRuns / 4;
-  for (uint32_t multiple = 1; enough && multiple <= most; ++multiple) {
-    const uint32_t lag = multiple * base;
-    if (irregularity(from, latest_, lag) > kHardlyLess * least) continue;
-    begin(lag, latest_);
-    return true;
+  if (available < iterations * uint64_t{base} && available < kRuns / 4) return 0;
+  for (uint32_t multiple = 1; multiple <= most; ++multiple) {
+    if (irregularity(from, latest_, multiple * base) <= kHardlyLess * least) return multiple * base;
   }
-  return false;
+  return 0;
 }
 
 // From which call on what is kept repeats.
@@ -135,7 +138,9 @@ uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const 
   double irregular[kMostMultiple + 1] = {};
   for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
     const uint64_t lag = uint64_t{multiple} * base;
-    if (lag > kLongest / 2 || available < 3 * lag || available < kFewest) break;
+    // Where iterations differ by themselves two in a row are soon like two others by chance.
+    const uint64_t needed = (multiple > 1 && base >= kFewKinds ? 6 : 3) * lag;
+    if (lag > kLongest / 2 || available < needed || available < kFewest) break;
     *most = multiple;
     irregular[multiple] = irregularity(from, latest_, static_cast<uint32_t>(lag));
     if (irregular[multiple] < *least) *least = irregular[multiple];
@@ -153,7 +158,10 @@ void Timetable::reconsider(uint32_t base) {
   if (irregularity(first_of(base), latest_, period_) <= kRegular) return;
   double least = 1;
   uint32_t most = 0;
-  const uint32_t lag = regular(base, &least, &most);
+  uint32_t lag = regular(base, &least, &most);
+  // What repeated by chance at first is found out, and what does not repeat at all stays as it is, unless it is
+  // several.
+  if (lag == 0 && (lag = shortest(base, least, most)) != 0 && period_ % lag != 0) return;
   if (lag != 0 && lag != period_) begin(lag, latest_);
 }
 

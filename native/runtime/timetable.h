@@ -102,6 +102,7 @@ class Timetable {
   double irregularity(uint64_t from, uint64_t to, uint32_t lag) const;
   uint64_t first_of(uint32_t base) const;
   uint32_t regular(uint32_t base, double* least, uint32_t* most) const;
+  uint32_t shortest(uint32_t base, double least, uint32_t most) const;
   void reconsider(uint32_t base);
   void begin(uint32_t period, uint64_t last);
   void sort();

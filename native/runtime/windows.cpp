@@ -3,6 +3,19 @@
 
 namespace powerccl {
 
+void SwitchTimes::arrived(double ns) {
+  if (arrival_count == kArrivals) return;
+  const float added = static_cast<float>(ns);
+  uint32_t at = arrival_count++;
+  for (; at > 0 && arrivals[at - 1] > added; --at) arrivals[at] = arrivals[at - 1];
+  arrivals[at] = added;
+  const float middle = arrivals[(arrival_count - 1) / 2];
+  transition = {};
+  for (uint32_t i = 0; i < arrival_count; ++i) {
+    if (arrivals[i] <= kFar * middle && kFar * arrivals[i] >= middle) transition.add(static_cast<double>(arrivals[i]));
+  }
+}
+
 // A clock asked for while another change is under way replaces it, so a window is as long as a change takes at least;
 // and it must be left low for as long again to be worth the disturbance.
 bool Windows::worthwhile(const Window& window, const SwitchTimes& times) const {

@@ -16,7 +16,13 @@ struct SwitchTimes {
   // A driver that serves one GPU after the other is asked by each in its turn: down so much later than it could be, up
   // so much sooner. Else each would be kept waiting by chance, and all wait for the last.
   double later_ns = 0, sooner_ns = 0;
+  static constexpr uint32_t kArrivals = 6;  // transitions that are measured
+  float arrivals[kArrivals] = {};           // the shortest first
+  uint32_t arrival_count = 0;
 
+  // A clock was seen to arrive so long after the call that asked for it, in ns. One look that was held up must not
+  // count for all: what is far from most of them is left out.
+  void arrived(double ns);
   double call_ns() const { return static_cast<double>(call.mean); }
   double transition_ns() const { return static_cast<double>(transition.mean); }
   double change_ns() const { return call_ns() + transition_ns(); }
@@ -29,6 +35,7 @@ struct SwitchTimes {
 
  private:
   static constexpr double kSlow = 0.5;
+  static constexpr float kFar = 2;  // times as long, or as short
   static double low(const Moving& m) {
     return m.mean > m.deviation ? static_cast<double>(m.mean - 0.5f * m.deviation) : 0;
   }

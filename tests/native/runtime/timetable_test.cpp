@@ -131,6 +131,26 @@ TEST(Timetable, IrregularIterationsAreNotTakenForPairs) {
   }
 }
 
+// As seen in a mixture of experts: the lots of one rank's first iterations went up and down by turns.
+TEST(Timetable, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
+  std::vector<Kernel> light, heavy;
+  for (uint32_t i = 0; i < 9; ++i) {
+    light.push_back({1 + i / 2 % 2 + (i == 8 ? 5 : 0), i % 2 != 0 ? 6.0 : 8.0, 3.7});
+    heavy.push_back(light.back());
+    if (i % 2 != 0) heavy.back().gap_ms = 11;
+  }
+  for (const int pairs : {4, 8}) {
+    Player player;
+    for (int i = 0; i < pairs; ++i) {
+      player.play(light, 1, 0.01);
+      player.play(heavy, 1, 0.01);
+    }
+    player.play(light, 100, 0.3);
+    ASSERT_TRUE(player.table->settled()) << pairs;
+    EXPECT_EQ(player.table->period(), 9u) << pairs;
+  }
+}
+
 TEST(Timetable, CallsOfLongAgoAreForgotten) {
   Player player;
   player.play({{1, 2, 1}}, 10000);
