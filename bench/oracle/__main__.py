@@ -22,6 +22,11 @@ def main() -> int:
         "--platform", action="append", metavar="NAME[:KEY=VALUE,...]", help="as of `--emulate`; may be repeated (t4x8)"
     )
     parser.add_argument("--budget", type=float, default=1.0, metavar="PCT", help="of time (1)")
+    parser.add_argument(
+        "--in-each-section",
+        action="store_true",
+        help="of a scenario that changes the budget holds in each, not in all of it",
+    )
     parser.add_argument("--no-schedules", action="store_true", help="bounds alone")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a JSON map; kept up to date while it runs")
     options = parser.parse_args()
@@ -31,13 +36,13 @@ def main() -> int:
     except (PlatformError, ScenarioError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    every: dict = {"budget_pct": options.budget, "platforms": {}}
+    every: dict = {"budget_pct": options.budget, "in_each_section": options.in_each_section, "platforms": {}}
     for spec, platform in platforms:
         print(f"# {spec}, budget {options.budget} %: saving by a schedule to proven bound\n{HEAD}", flush=True)
         mine = every["platforms"].setdefault(spec, {})
         for scenario in scenarios:
             began = time.monotonic()
-            found = oracle(platform, scenario, options.budget / 100, not options.no_schedules)
+            found = oracle(platform, scenario, options.budget / 100, not options.no_schedules, options.in_each_section)
             print(found.pop("text"), flush=True)
             mine[scenario.name] = found | {"seconds": round(time.monotonic() - began, 1)}
             if options.out:

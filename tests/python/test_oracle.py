@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench.oracle import baseline, bound, platform, schedule  # noqa: E402
+from bench.oracle import baseline, bound, platform, report, schedule  # noqa: E402
 from bench.oracle.program import Builder  # noqa: E402
 from bench.oracle.scenario import ScenarioError, draw, parse_scenario, parse_size, read_scenario  # noqa: E402
 from bench.oracle.simulator import IDEAL, TWO_CORES, Call, Simulator  # noqa: E402
@@ -170,6 +170,12 @@ def test_the_slower_the_switch_the_less_there_is_to_save():
         _, _, cases = case_of(p, text)
         saved.append(1 - bound.least_energy(p, cases, IDEAL, 0.01).joules / cases[0].joules)
     assert saved[1] < saved[0] - 0.005
+
+
+def test_who_does_not_know_what_comes_saves_less(t4x8):
+    shift = scenario("shift")
+    saved = [report.oracle(t4x8, shift, 0.01, False, each)["oracle"]["bound_saving_pct"] for each in (True, False)]
+    assert 5 < saved[0] < saved[1] - 1
 
 
 def test_lowering_communication_alone_saves_less(t4x8):
