@@ -14,6 +14,7 @@ KNOWN = 0.5  # of the budget, that a slowdown must be known to
 OUTLIER = 1.5  # times the mean: a checkpoint, not an iteration
 BLOCK_NS = 16e9  # that are left alone at a time where iterations differ
 ALONE = 1 / 3  # of the time, then
+RARELY = 1 / 40  # else
 FEWEST = 8
 
 
@@ -22,16 +23,16 @@ def left_alone(begins_ns: npt.NDArray[np.int64], budget: float, left: float = 1.
 
     `left`: of the deviation of their lengths, the share that nothing explains.
 
-    Where iterations are alike it is next to nothing. Where blocks of them do not tell whether a clock keeps the budget,
+    Where iterations are alike it is one block in forty once that is known. Where blocks of them do not tell whether a clock keeps the budget,
     clocks are compared for as long as the job runs.
     """
     lengths = np.diff(begins_ns).astype(np.float64)
     if len(lengths) < FEWEST:
-        return 0.0
+        return RARELY
     lengths = lengths[lengths < OUTLIER * lengths.mean()]
     count = max(BLOCK_NS / lengths.mean(), 1.0)
     doubt = left * float(lengths.std() / lengths.mean()) * np.sqrt(2 / count)  # both kinds of blocks vary
-    return ALONE if doubt > KNOWN * budget else 0.0
+    return ALONE if doubt > KNOWN * budget else RARELY
 
 
 def of_part(forecast: Forecast, share: float) -> Forecast:

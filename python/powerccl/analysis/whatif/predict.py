@@ -20,7 +20,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.whatif import policies, sections
-from powerccl.analysis.whatif.comparing import left_alone, of_part
+from powerccl.analysis.whatif.comparing import RARELY, left_alone, of_part
 from powerccl.analysis.whatif.findings import Forecast, GpuForecast, WhatIf
 from powerccl.analysis.whatif.joules import Doing
 from powerccl.analysis.whatif.meetings import Meeting, latest, meet
@@ -274,14 +274,14 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
         else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100, scene.lots.left)
     )
     by_call = forecast("percall", scene.percall)
-    by_phase = forecast("phase", way(0, windowed))
+    by_phase = forecast("phase", way(0, windowed), share=1 - RARELY)
     by_job = forecast("job", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about), share=share)
     automatic = forecast(
         "auto", way(clock, windowed, spare), *(way(mhz, windowed, spare) for mhz in about), share=share
     )
     parts = ["phase"] * windowed + (["job"] if lowest is not None else ["slack"] * (spare is not None))
     automatic.chosen = " and ".join(parts) or "neither"
-    if share < 1:
+    if share < 1 - RARELY:
         why = f"iterations differ: {100 * (1 - share):.0f} % of them are left alone, to compare clocks"
         by_job.remarks.append(why)
         automatic.remarks.append(why)
