@@ -23,8 +23,8 @@ def left_alone(begins_ns: npt.NDArray[np.int64], budget: float, left: float = 1.
 
     `left`: of the deviation of their lengths, the share that nothing explains.
 
-    Where iterations are alike it is one block in forty once that is known. Where blocks of them do not tell whether a clock keeps the budget,
-    clocks are compared for as long as the job runs.
+    Where iterations are alike it is one block in forty, once that is known. Where blocks of them do not tell whether a
+    clock keeps the budget, clocks are compared for as long as the job runs.
     """
     lengths = np.diff(begins_ns).astype(np.float64)
     if len(lengths) < FEWEST:
