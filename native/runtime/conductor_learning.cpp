@@ -148,9 +148,11 @@ double Conductor::computing() const {
 }
 
 // Whether what is left alone now is of a GPU that is as it will be. A job that has just begun runs on what a cool GPU
-// has in store; one that has changed later is left alone as long as in any block, and that is as good to compare with.
+// has in store; one that has changed later is left alone as long as in any block, and that is as good to compare with
+// if its iterations are not too long for one to say enough.
 bool Conductor::calm(uint64_t now_ns) {
-  provisional_ = compare_from_ != UINT64_MAX || now_ns - begun_ns_ < kWarmedThroughNs;
+  const bool says_enough = steady_ - alone_before() >= kSaysEnough;
+  provisional_ = compare_from_ != UINT64_MAX || now_ns - begun_ns_ < kWarmedThroughNs || !says_enough;
   if (!provisional_) return learnt_ >= alone_before();
   return now_ns - begun_ns_ >= kWarmNs && now_ns - first_ns_ >= kCalmNs;
 }
@@ -242,7 +244,7 @@ void Conductor::weigh() {
 void Conductor::take_into_trial(bool touched, uint64_t duration_ns, bool tried) {
   if (!touched && provisional_ && !tried) {
     provisional_ = false;
-    if (2 * steady_ >= 5 * kSaysEnough) trial_.forget(false);
+    if (steady_ - alone_before() >= kSaysEnough) trial_.forget(false);
   }
   trial_.iteration(touched, duration_ns);
 }
