@@ -159,9 +159,11 @@ void Timetable::reconsider(uint32_t base) {
   double least = 1;
   uint32_t most = 0;
   uint32_t lag = regular(base, &least, &most);
-  // What repeated by chance at first is found out, and what does not repeat at all stays as it is, unless it is
-  // several.
-  if (lag == 0 && (lag = shortest(base, least, most)) != 0 && period_ % lag != 0) return;
+  if (lag == 0) {
+    // What repeated by chance at first is found out: several iterations are one by one from then on.
+    const uint32_t one = shortest(base, least, most);
+    if (one != 0 && period_ % one == 0) lag = one;
+  }
   if (lag != 0 && lag != period_) begin(lag, latest_);
 }
 
