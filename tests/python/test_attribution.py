@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from synthetic import MS, TraceWriter, uuid, write_info
+from threadpoolctl import threadpool_info
 
 from powerccl.analysis import summary
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute, dating
@@ -444,3 +446,17 @@ def test_waits_that_came_late_are_put_beside_their_kernels() -> None:
     off = np.abs(moved["resume_ns"].to_numpy() - stop)
     assert np.count_nonzero(off) <= 8  # next to the steps the median may be the other side's
     assert np.array_equal((moved["resume_ns"] - moved["stall_ns"]).to_numpy(), stop - start)
+
+
+def test_small_matrices_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two summaries at once on a busy node took five times as long, their threads waiting for each other."""
+    seen = []
+
+    def look(*_: object) -> EnergyFindings:
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return EnergyFindings(reason="only looked")
+
+    monkeypatch.setattr(sys.modules[attribute.__module__], "_attribute", look)
+    attribute(None)  # type: ignore[arg-type]
+    assert seen
+    assert set(seen) == {1}

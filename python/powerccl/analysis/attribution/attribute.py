@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from threadpoolctl import threadpool_limits
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
@@ -125,6 +126,12 @@ def attribute(
 
     `reference`: what the platform's profile says each kind draws alone, at the highest clock.
     """
+    # Matrices are small: more threads gain nothing, and on a busy node they wait for each other, spinning.
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _attribute(run, window, reference)
+
+
+def _attribute(run: RunData, window: tuple[int, int] | None, reference: Reference | None) -> EnergyFindings:
     kernels = tables.kernels(run)
     if window:
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
