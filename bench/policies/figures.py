@@ -178,18 +178,21 @@ def _case(
         saved = [energy_saved(before, after, traits) for before, after in pairs]
         figures[f"{name}.{policy}.slowdown_pct"] = slower.figure("%")
         figures[f"{name}.{policy}.energy_saved_pct"] = together(saved).figure("%")
-        if told := [Spread(r.told_pct[1], r.told_pct[0], r.told_pct[2], 1) for _, r in pairs if r.told_pct]:
-            figures[f"{name}.{policy}.told_slowdown_pct"] = together(told).figure("%")
+        if itself := [Spread(r.told_pct[1], r.told_pct[0], r.told_pct[2], 1) for _, r in pairs if r.told_pct]:
+            figures[f"{name}.{policy}.told_slowdown_pct"] = together(itself).figure("%")
         predicted = [
             (before.predicted[policy], each.value)
             for (before, _), each in zip(pairs, saved, strict=True)
             if policy in before.predicted
         ]
         if predicted:
-            said = together([Spread(said, None, None, 1) for said, _ in predicted])
-            figures[f"{name}.whatif.{policy}.energy_saved_pct"] = said.figure("%")
+            told = [Spread(said, None, None, 1) for said, _ in predicted]
+            figures[f"{name}.whatif.{policy}.energy_saved_pct"] = together(told).figure("%")
             errors[policy] = together([Spread(abs(said - is_so), None, None, 1) for said, is_so in predicted])
             figures[f"{name}.whatif.{policy}.error_points"] = errors[policy].figure("points")
+    for policy in sorted({policy for record in observed.values() for policy in record.predicted} - set(runs)):
+        said = [Spread(each.predicted[policy], None, None, 1) for each in observed.values() if policy in each.predicted]
+        figures[f"{name}.whatif.{policy}.energy_saved_pct"] = together(said).figure("%")
     chief = [errors[policy] for policy in ("percall", "auto" if "auto" in errors else "phase") if policy in errors]
     if chief:
         figures[f"{name}.whatif.error_points"] = max(chief, key=lambda error: error.value).figure("points")

@@ -30,12 +30,11 @@ LEAST_WATCHED_S = 2.0
 END_S = 20.0
 WHATIF_S = 120.0
 
-# Warm-up and measured iterations of what learns nothing. After 5 s a T4 takes 1 % less time than after 18 s, as much as
-# a policy may cost: what others are compared with is as warm as they are.
-SCENARIO_COUNTS = {True: (350, 150), False: (350, 100)}
-PERCALL_COUNTS = (30, 50)  # it may take twice the time; a cooler GPU is in its favour
-# Iterations that are half as long.
-SHORTER = {"t4x8-fastlink": {True: (650, 250), False: (650, 170)}}
+# What learns nothing. After 5 s a T4 takes 1 % less time than after 18 s, as much as a policy may cost: what others are
+# compared with is as warm as they are. At its power limit a GPU's clock swings for seconds: 9 s of it are no baseline.
+WARM_S, MEASURED_S = 45.0, 60.0
+PERCALL_COUNTS = (30, 50)  # warm-up and iterations: it may take twice the time; a cooler GPU is in its favour
+PERCALL_DRAWS = 150
 # What learns has chosen by 12 s, and leaves a block of 8 s alone to compare with, from then on one in 16 and at last
 # one in 40 where it is known well what it costs. It is measured from the first of these on for as long as that takes.
 LEARNT_S, LEARNT_FOR_S = 60.0, 300.0
@@ -93,20 +92,19 @@ class Run:
 
 
 def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, quick: bool) -> Run:
-    """The run with its counts: baselines of a scenario whose iterations are alike may have fewer of them."""
+    """The run with its counts."""
     learns = policy in LEARNING
     if case.startswith(MODEL_CASE):
         warm_up, iterations = MODEL_COUNTS[case.removeprefix(MODEL_CASE)][learns]
     else:
-        counts = SHORTER.get(platform, SCENARIO_COUNTS)
-        warm_up, iterations = counts[learns or platform in SLOW_TO_SETTLE]
+        step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
+        warm_up, iterations = round(WARM_S / step_s), round(MEASURED_S / step_s)
         if policy == "percall" and platform not in SLOW_TO_SETTLE:
             warm_up, iterations = PERCALL_COUNTS
-        step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
         learning = round((VARYING_LEARNT_S if traits.varies else LEARNT_S) / step_s)
         learnt = round(len(traits.begins) * LEARNT_FOR_S / step_s)
         if not traits.same:  # sections of a scenario go by the iteration's number: all policies get the same work
-            iterations = CHANGING_COUNT if len(traits.begins) > 1 else counts[True][1]
+            iterations = CHANGING_COUNT if len(traits.begins) > 1 else PERCALL_DRAWS
         if learns:
             warm_up = max(warm_up, learning)
             iterations = max(iterations, learnt)

@@ -35,6 +35,7 @@ class Wanted:
     repeat: int = 1
     quick: bool = False
     recordings: Path | None = None  # where what observe recorded is kept
+    rows: Sequence[tuple[str, str, str]] = ()  # platform, case, policy: of all that is asked for these alone, if any
 
     def traits(self) -> dict[str, Traits]:
         """Of each scenario."""
@@ -50,9 +51,15 @@ class Wanted:
                 of_models = [policy for policy in MODEL_POLICIES if policy in policies]
                 cases += [(MODEL_CASE + model, of_models, Traits()) for model in self.models]
             for case, mine, its in cases:
+                mine = self._in_rows(platform, case, mine)
                 for repeat in range(self.repeat):
                     found += [plan(platform, case, policy, repeat, its, self.quick) for policy in mine]
         return found
+
+    def _in_rows(self, platform: str, case: str, policies: Sequence[str]) -> list[str]:
+        """Of these policies those that a row names, and what they are compared with."""
+        named = {policy for *of, policy in self.rows if of == [platform, case]}
+        return [each for each in policies if not self.rows or each in named or (named and each == "observe")]
 
 
 @dataclass

@@ -143,6 +143,7 @@ class TestFigures:
             "policies.t4x8.ddp.whatif.auto.energy_saved_pct": 9.0,
             "policies.t4x8.ddp.whatif.auto.error_points": 1.0,
             "policies.t4x8.ddp.whatif.error_points": 2.0,
+            "policies.t4x8.ddp.whatif.phase.energy_saved_pct": 1.0,  # told, not measured
             "policies.t4x8.ddp.oracle.energy_saved_pct": 12.0,
         }
         assert found["policies.t4x8.ddp.oracle.energy_saved_pct"]["high"] == 15.0
@@ -239,6 +240,14 @@ class TestKept:
         now = measured(None) | {f"{name}.auto.error_points": one(1.0), f"{name}.error_points": one(1.0)}
         assert kept.put_into({"figures": before}, now, "new")[0][f"{name}.error_points"]["value"] == 3.0
 
+    def test_what_is_told_anew_is_compared_with_what_was_measured_before(self):
+        name = "policies.t4x8.ddp.whatif"
+        before = measured(auto=(8.0, 0.5), percall=(20.0, 3.0)) | {f"{name}.percall.error_points": one(9.0)}
+        now = measured(auto=(8.0, 0.5)) | {f"{name}.percall.energy_saved_pct": one(18.5)}
+        found = kept.put_into({"figures": before}, now, "new")[0]
+        assert found[f"{name}.percall.error_points"]["value"] == 1.5
+        assert found[f"{name}.error_points"]["value"] == 1.5
+
     def test_the_page_says_what_rows_are_of(self):
         about = {"rows": {"t4x8.ddp": {"auto": "abc, 2 cores"}}}
         page = tables.markdown(measured(auto=(8.0, 0.5), oracle=8.0), about, "bench/results/x.json")
@@ -279,9 +288,9 @@ class TestRuns:
         assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).warm_up == 536  # 60 s
         assert runs.plan("t4x8", "ddp", "auto", 0, alike, False).iterations == 2679  # 300 s
         assert runs.plan("t4x8-fastlink", "exposed", "auto", 0, alike, False).warm_up == 1200
-        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 100
-        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 350  # for 39 s: as warm as can be
-        assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 350
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 536  # 60 s
+        assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 402  # for 45 s: as warm as can be
+        assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 529
         assert runs.plan("t4x8", "models.gpt2", "auto", 0, alike, False).iterations == 520
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         for policy in ("observe", "auto"):
@@ -298,6 +307,14 @@ class TestRuns:
         assert made[:3] == [("t4x8", "ddp", policy) for policy in ("observe", "auto", "phase")]
         assert [each for each in made if each[1] == "models.gpt2"] == [
             ("t4x8", "models.gpt2", policy) for policy in ("observe", "auto")
+        ]
+
+    def test_rows_alone_and_what_they_are_compared_with(self):
+        rows = [("h200x4", "moe", "auto"), ("t4x8", "models.gpt2", "percall")]
+        wanted = sweep.Wanted(["t4x8", "h200x4"], ["ddp", "moe"], ["percall", "auto"], ["gpt2"], rows=rows)
+        assert [(run.platform, run.case, run.policy) for run in wanted.runs()] == [
+            *(("t4x8", "models.gpt2", policy) for policy in ("observe", "percall")),
+            *(("h200x4", "moe", policy) for policy in ("observe", "auto")),
         ]
 
     def report(self, tmp_path, **changes):
