@@ -25,6 +25,7 @@ from .platforms import PLATFORMS, SCENARIOS, SLOW_TO_SETTLE, Traits
 LEARNING = ("auto", "phase", "job")
 MODEL_CASE = "models."
 CLOCK_THREAD = "powerccl-clock"
+DRY = "dry"  # as `powerccl run` says of a run's clocks
 LOOK_EVERY_S = 0.5
 LEAST_WATCHED_S = 2.0
 END_S = 20.0
@@ -33,7 +34,7 @@ WHATIF_S = 120.0
 # What learns nothing. After 5 s a T4 takes 1 % less time than after 18 s, as much as a policy may cost: what others are
 # compared with is as warm as they are. At its power limit a GPU's clock swings for seconds: 9 s of it are no baseline.
 WARM_S, MEASURED_S = 45.0, 60.0
-PERCALL_COUNTS = (30, 50)  # warm-up and iterations: it may take twice the time; a cooler GPU is in its favour
+PERCALL_WARM_S, PERCALL_MEASURED_S = 25.0, 30.0  # of iterations as they are by themselves: it may take twice the time
 PERCALL_DRAWS = 150
 # What learns has chosen by 12 s, and leaves a block of 8 s alone to compare with, from then on one in 16 and at last
 # one in 40 where it is known well what it costs. It is measured from the first of these on for as long as that takes.
@@ -98,9 +99,9 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
         warm_up, iterations = MODEL_COUNTS[case.removeprefix(MODEL_CASE)][learns]
     else:
         step_s = STEP_MS.get(platform, STEP_MS["t4x8"]).get(case, 100) / 1000
-        warm_up, iterations = round(WARM_S / step_s), round(MEASURED_S / step_s)
-        if policy == "percall" and platform not in SLOW_TO_SETTLE:
-            warm_up, iterations = PERCALL_COUNTS
+        brief = policy == "percall" and platform not in SLOW_TO_SETTLE
+        warm_up = round((PERCALL_WARM_S if brief else WARM_S) / step_s)
+        iterations = round((PERCALL_MEASURED_S if brief else MEASURED_S) / step_s)
         learning = round((VARYING_LEARNT_S if traits.varies else LEARNT_S) / step_s)
         learnt = round(len(traits.begins) * LEARNT_FOR_S / step_s)
         if not traits.same:  # sections of a scenario go by the iteration's number: all policies get the same work
@@ -148,6 +149,8 @@ def perform(run: Run, profile: str, folder: Path, recordings: Path | None = None
             _end(child)
     if child.returncode != 0:
         raise RunError(f"exit code {child.returncode}: {_last_words(log)}")
+    if run.policy != "observe":
+        refuse_dry(folder)
     record = read_report(run, report)
     record.core_share_pct = threads.shares_pct()
     if run.policy in LEARNING:
@@ -158,6 +161,18 @@ def perform(run: Run, profile: str, folder: Path, recordings: Path | None = None
                 shutil.copytree(path.parent, recording_of(run, recordings), dirs_exist_ok=True)
         record.predicted, record.remark = predict(folder, profile)
     return record
+
+
+def refuse_dry(folder: Path) -> None:
+    """Where no clock was set, nothing was saved: that says nothing of a policy.
+
+    Raises:
+        RunError: clocks were dry.
+    """
+    for path in folder.glob("*/run.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(path.read_text()).get("clocks") == DRY:
+                raise RunError("its clocks were dry: is bin/powerccld in POWERCCL_NATIVE, and POWERCCL_CLOCKS unset?")
 
 
 def told(folder: Path) -> list[float]:

@@ -210,6 +210,8 @@ void Conductor::put_on_trial(uint64_t iteration) {
 // Keeps to the budget: gives way in steps where iterations take longer than those left alone.
 void Conductor::weigh() {
   if (!leads_ || terms_.dry) return;
+  // A block that is left alone is seen to its end: most of it is over before it counts.
+  if (learnt_ >= compare_from_ && learnt_ - compare_from_ <= block_) return;
   const Trial::Verdict verdict = trial_.verdict(terms_.budget);
   // Close to the budget it takes long to be sure, and what is left alone meanwhile saves nothing.
   const bool close = told() && !trial_.unclear(terms_.budget) && likely() <= terms_.budget;
@@ -233,8 +235,7 @@ void Conductor::weigh() {
   if (verdict != Trial::Verdict::kTooSlow && !probably_too_slow()) return;
   // A clock that was lowered by what a trial told has its step to go back.
   if (compared_ || (search_.lowered() && !windows_on_trial_)) return give_way();
-  // What it is compared with is of some time ago, and jobs change: first another look, or the end of the one under way.
-  if (learnt_ >= compare_from_) return;
+  // What it is compared with is of some time ago, and jobs change: first another look.
   compare_after((agreed_ > learnt_ ? agreed_ : learnt_) + 2, 1);
   trial_ = {};
 }

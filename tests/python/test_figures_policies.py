@@ -291,6 +291,9 @@ class TestRuns:
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).iterations == 536  # 60 s
         assert runs.plan("t4x8", "ddp", "observe", 0, alike, False).warm_up == 402  # for 45 s: as warm as can be
         assert runs.plan("h200x4", "ddp", "observe", 0, alike, False).warm_up == 529
+        assert runs.plan("t4x8", "ddp", "percall", 0, alike, False).iterations == 268  # 30 s behind 25 s
+        assert runs.plan("t4x8", "ddp", "percall", 0, alike, False).warm_up == 223
+        assert runs.plan("h200x4", "ddp", "percall", 0, alike, False).iterations == 706
         assert runs.plan("t4x8", "models.gpt2", "auto", 0, alike, False).iterations == 520
         # Draws go by the iteration's number, so the baseline of a scenario that draws has all of them.
         for policy in ("observe", "auto"):
@@ -323,6 +326,15 @@ class TestRuns:
         path = tmp_path / "report.json"
         path.write_text(json.dumps(report))
         return runs.read_report(runs.Run("t4x8", "ddp", "auto", 0, 1, 2), path)
+
+    def test_a_run_that_set_no_clocks_is_none(self, tmp_path):
+        (tmp_path / "auto").mkdir()
+        about = tmp_path / "auto/run.json"
+        about.write_text(json.dumps({"clocks": "lease"}))
+        runs.refuse_dry(tmp_path)
+        about.write_text(json.dumps({"clocks": "dry"}))
+        with pytest.raises(runs.RunError, match="powerccld"):
+            runs.refuse_dry(tmp_path)
 
     def test_report(self, tmp_path):
         found = self.report(tmp_path)

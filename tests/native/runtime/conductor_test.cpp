@@ -374,6 +374,31 @@ TEST(ConductorJob, AJobThatChangesIsLeftAloneOnce) {
   EXPECT_NE(after.clock_mhz, 0u);
 }
 
+// Most of a block has gone by before it counts, so it is not ended by the first few iterations that do.
+TEST(ConductorJob, WhatIsLeftAloneIsSeenToItsEnd) {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.02}, conductor.get());
+  while (conductor->state().clock_mhz == 0 || conductor->state().managed < 100) job.run(1);
+  uint64_t managed = conductor->state().managed, since_ns = 0;
+  int blocks = 0;
+  while (job.now_ns() < 200'000'000'000u) {
+    job.run(1);
+    const bool left_alone = conductor->state().managed == managed;
+    managed = conductor->state().managed;
+    if (left_alone && since_ns == 0) since_ns = job.now_ns();
+    if (left_alone || since_ns == 0) continue;
+    EXPECT_GT(job.now_ns() - since_ns, 7'000'000'000u);
+    since_ns = 0;
+    ++blocks;
+  }
+  EXPECT_GT(blocks, 0);
+}
+
 // Longer sequences, say. What iterations were compared with at first says nothing any more.
 TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
   std::vector<Job::Operation> longer = zero1();
