@@ -17,14 +17,16 @@ from powerccl.analysis.exposure import from_waits
 from powerccl.analysis.whatif import policies, slack
 from powerccl.analysis.whatif.gathers import Gather, gathered
 from powerccl.analysis.whatif.joules import Doing, energy
-from powerccl.analysis.whatif.lanes import Job, job_of
+from powerccl.analysis.whatif.lanes import START, Job, job_of
 from powerccl.analysis.whatif.meetings import Meeting, meet
 from powerccl.analysis.whatif.paces import Pace
-from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall
+from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall, first_mhz
 from powerccl.analysis.whatif.platform import ClockPlatform, Switch
 from powerccl.analysis.whatif.power import Drawn, model
 from powerccl.analysis.whatif.replay import Course, moved, run
 from powerccl.analysis.whatif.sections import changes
+from powerccl.analysis.whatif.slack import Rhythm, rhythm_of
+from powerccl.analysis.whatif.steady import steadied
 from powerccl.analysis.whatif.timeline import GpuTimeline, Operation, timelines, usual
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
@@ -120,7 +122,8 @@ def drawn() -> Drawn:
 def percall(job: Job, on: ClockPlatform) -> list[Course]:
     models = [model(drawn(), on) for _ in job.lanes]
     paces = [Pace(np.array([1590.0]), np.zeros(1)) for _ in job.lanes]
-    return Percall(job, models, paces, [[0] * len(lane.what) for lane in job.lanes], on).run()
+    first_mhz = [next((mhz for mhz in lane.percall_mhz if mhz), 0) for lane in job.lanes]
+    return Percall(job, models, paces, [[0] * len(lane.what) for lane in job.lanes], first_mhz, on).run()
 
 
 def switching(call_ms: float, transition_ms: float) -> ClockPlatform:
@@ -364,3 +367,32 @@ def test_a_short_transfer_before_a_long_wait_is_left_out_of_its_window() -> None
     longer = [op(1, 20, 32), replace(waits, start_ns=32 * MS)]
     found = policies.windows(line(0, longer, [(20, 60)]), on, 1, (0, 100 * MS), 2)
     assert (found.mhz.tolist(), found.spans.tolist()) == ([900], [[20 * MS, 60 * MS]])
+
+
+def test_percall_far_below_a_power_limit_computes_evenly() -> None:
+    """60 and 40 ms by turns, as a governor has it, are 50 each; what takes far longer is other work."""
+    took, operations, now = [60, 40, 60, 40, 200, 60, 40, 60, 40], [], 0
+    for number, ms in enumerate(took):
+        operations.append(op(number, now + ms, now + ms + 10))
+        now += ms + 10
+    job = graph(
+        [line(0, operations, [(o.start_ns // MS, o.stop_ns // MS) for o in operations])], [10] * 9, now, platform()
+    )
+    (lane,) = job.lanes
+    even = steadied(lane, rhythm_of(lane, 1))
+    assert lengths_ms(run(replace(job, lanes=[even]), [[1.0] * len(lane.what)], [1.0] * 9)) == [now]
+    starts = [item for item, what in enumerate(lane.what) if what == START]
+    steps = np.diff([even.progress[item] for item in starts], prepend=0) / MS
+    assert steps.tolist() == [50, 50, 50, 50, 200, 50, 50, 50, 50]
+    assert lane.progress[starts[0]] == 60 * MS  # the recorded one stays
+
+
+def test_percall_begins_with_an_iterations_first_clock() -> None:
+    """A stretch that begins with an iteration's second call is of a job that began with its first."""
+    small = platform().percall_mhz("all_reduce", BIG)
+    lane = replace(two_ranks(platform()).lanes[0], percall_mhz=[300, small, 300, small])
+    rhythm = Rhythm(2, np.array([1, 0, 1, 0]), np.array([0, 1, 1, 2]))
+    assert first_mhz(lane, rhythm) == small
+    assert first_mhz(lane, None) == 300
+    assert first_mhz(replace(lane, percall_mhz=[0, 0, 300, 0]), rhythm) == 300
+    assert first_mhz(replace(lane, percall_mhz=[0] * 4), rhythm) == 0

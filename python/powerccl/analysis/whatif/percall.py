@@ -13,11 +13,14 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from powerccl.analysis.whatif.lanes import EDGE, GATHER, HOLD, RESUME, START, Job
+import numpy as np
+
+from powerccl.analysis.whatif.lanes import EDGE, GATHER, HOLD, RESUME, START, Job, Lane
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.power import LOOKS_EVERY_NS, PowerModel
 from powerccl.analysis.whatif.replay import UNKNOWN, Course
+from powerccl.analysis.whatif.slack import Rhythm
 
 CALLBACK_NS = 40_000  # a host callback holds its stream as long (measured on an H200)
 _REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT = range(7)
@@ -57,10 +60,15 @@ class Percall:
         models: list[PowerModel],
         paces: list[Pace],
         leads_to: list[list[int]],
+        first_mhz: list[int],
         platform: ClockPlatform,
     ) -> None:
-        """`leads_to`: of each lane's items, the place of the operation that computation before them leads to."""
+        """`leads_to`: of each lane's items, the place of the operation that computation before them leads to.
+
+        `first_mhz`: of each lane, the clock that the job's first iteration has let arrive.
+        """
         self.job, self.models, self.paces, self.leads_to, self.platform = job, models, paces, leads_to, platform
+        self.first_mhz = first_mhz
         self.gpus = [_Gpu() for _ in job.lanes]
         self.courses = [
             Course([UNKNOWN] * len(lane.before), [UNKNOWN] * len(lane.before), [], [], [(0.0, 0)]) for lane in job.lanes
@@ -92,7 +100,7 @@ class Percall:
         for lane, gpu in enumerate(self.gpus):
             # A job's first iteration lasts long enough for any clock to arrive, and where a low one is what lets the
             # next arrive in time, it stays.
-            gpu.mhz = gpu.coming = gpu.asked = next((mhz for mhz in self.job.lanes[lane].percall_mhz if mhz), 0)
+            gpu.mhz = gpu.coming = gpu.asked = self.first_mhz[lane]
             gpu.behind = gpu.mhz != 0
             self.courses[lane].clocks = [(0.0, gpu.mhz)]
             self._next(lane)
@@ -303,3 +311,11 @@ class Percall:
             self._go_on(min(self.gathering))
             return True
         return False
+
+
+def first_mhz(lane: Lane, rhythm: Rhythm | None) -> int:
+    """The clock of the first call of an iteration that percall sets one for, 0: of none; a stretch may begin later."""
+    managed = np.flatnonzero(lane.percall_mhz)
+    if not len(managed):
+        return 0
+    return lane.percall_mhz[int(managed[0] if rhythm is None else managed[np.argmin(rhythm.place[managed])])]
