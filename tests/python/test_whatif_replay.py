@@ -26,7 +26,7 @@ from powerccl.analysis.whatif.power import Drawn, model
 from powerccl.analysis.whatif.replay import Course, moved, run
 from powerccl.analysis.whatif.sections import changes
 from powerccl.analysis.whatif.slack import Rhythm, rhythm_of
-from powerccl.analysis.whatif.steady import steadied
+from powerccl.analysis.whatif.steady import evened
 from powerccl.analysis.whatif.timeline import GpuTimeline, Operation, timelines, usual
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
@@ -122,8 +122,9 @@ def drawn() -> Drawn:
 def percall(job: Job, on: ClockPlatform) -> list[Course]:
     models = [model(drawn(), on) for _ in job.lanes]
     paces = [Pace(np.array([1590.0]), np.zeros(1)) for _ in job.lanes]
-    first_mhz = [next((mhz for mhz in lane.percall_mhz if mhz), 0) for lane in job.lanes]
-    return Percall(job, models, paces, [[0] * len(lane.what) for lane in job.lanes], first_mhz, on).run()
+    begins_at = [next((mhz for mhz in lane.percall_mhz if mhz), 0) for lane in job.lanes]
+    leads_to, even = [[0] * len(lane.what) for lane in job.lanes], [[1.0] * len(lane.what) for lane in job.lanes]
+    return Percall(job, models, paces, leads_to, begins_at, even, on).run()
 
 
 def switching(call_ms: float, transition_ms: float) -> ClockPlatform:
@@ -379,12 +380,12 @@ def test_percall_far_below_a_power_limit_computes_evenly() -> None:
         [line(0, operations, [(o.start_ns // MS, o.stop_ns // MS) for o in operations])], [10] * 9, now, platform()
     )
     (lane,) = job.lanes
-    even = steadied(lane, rhythm_of(lane, 1))
-    assert lengths_ms(run(replace(job, lanes=[even]), [[1.0] * len(lane.what)], [1.0] * 9)) == [now]
+    even = evened(lane, rhythm_of(lane, 1))
+    assert lengths_ms(run(job, [even], [1.0] * 9)) == [now]
     starts = [item for item, what in enumerate(lane.what) if what == START]
-    steps = np.diff([even.progress[item] for item in starts], prepend=0) / MS
-    assert steps.tolist() == [50, 50, 50, 50, 200, 50, 50, 50, 50]
-    assert lane.progress[starts[0]] == 60 * MS  # the recorded one stays
+    assert [even[item] * ms for item, ms in zip(starts, took, strict=True)] == pytest.approx(
+        [*[50] * 4, 200, *[50] * 4]
+    )
 
 
 def test_percall_begins_with_an_iterations_first_clock() -> None:

@@ -60,15 +60,17 @@ class Percall:
         models: list[PowerModel],
         paces: list[Pace],
         leads_to: list[list[int]],
-        first_mhz: list[int],
+        begins_at: list[int],
+        even: list[list[float]],
         platform: ClockPlatform,
     ) -> None:
         """`leads_to`: of each lane's items, the place of the operation that computation before them leads to.
 
-        `first_mhz`: of each lane, the clock that the job's first iteration has let arrive.
+        `begins_at`: of each lane, the clock that the job's first iteration has let arrive. `even`: by how much longer
+        computation before each item takes at any low clock.
         """
         self.job, self.models, self.paces, self.leads_to, self.platform = job, models, paces, leads_to, platform
-        self.first_mhz = first_mhz
+        self.begins_at, self.even = begins_at, even
         self.gpus = [_Gpu() for _ in job.lanes]
         self.courses = [
             Course([UNKNOWN] * len(lane.before), [UNKNOWN] * len(lane.before), [], [], [(0.0, 0)]) for lane in job.lanes
@@ -100,7 +102,7 @@ class Percall:
         for lane, gpu in enumerate(self.gpus):
             # A job's first iteration lasts long enough for any clock to arrive, and where a low one is what lets the
             # next arrive in time, it stays.
-            gpu.mhz = gpu.coming = gpu.asked = self.first_mhz[lane]
+            gpu.mhz = gpu.coming = gpu.asked = self.begins_at[lane]
             gpu.behind = gpu.mhz != 0
             self.courses[lane].clocks = [(0.0, gpu.mhz)]
             self._next(lane)
@@ -126,7 +128,8 @@ class Percall:
             pace, model = self.paces[lane], self.models[lane]
             known[key] = pace.times(model, *key) if gpu.mhz else pace.behind(model, key[0])
         if gpu.mhz:
-            return known[key]
+            even = self.even[lane]
+            return known[key] * even[min(gpu.item, len(even) - 1)]
         unfound = max(0.0, 1 - gpu.wound_ns / LOOKS_EVERY_NS)  # how likely no governor has wound up
         return 1 + unfound * (known[key] - 1)
 

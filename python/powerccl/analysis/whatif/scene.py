@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from powerccl.analysis.whatif.percall import Percall, first_mhz
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.power import Drawn, PowerModel
 from powerccl.analysis.whatif.replay import Course, moved, run
-from powerccl.analysis.whatif.steady import steadied
+from powerccl.analysis.whatif.steady import evened
 from powerccl.analysis.whatif.timeline import GpuTimeline, numbers_of
 
 Values = npt.NDArray[np.float64]
@@ -115,8 +115,9 @@ class Scene:
         """Under percall."""
         if not any(any(lane.percall_mhz) for lane in self.job.lanes):
             return self.as_it_was()
-        begin_at = [first_mhz(*each) for each in zip(self.job.lanes, self.rhythms, strict=True)]
-        courses = Percall(self._held_job(), models, self.paces, self.leads_to, begin_at, self.platform).run()
+        begins_at = [first_mhz(*each) for each in zip(self.job.lanes, self.rhythms, strict=True)]
+        even = [self._even(index) for index in range(len(self.gpus))]
+        courses = Percall(self.job, models, self.paces, self.leads_to, begins_at, even, self.platform).run()
         return [doing_of(course, idle, resets_behind=True) for course, idle in zip(courses, self.idle, strict=True)]
 
     def as_it_was(self) -> list[Doing]:
@@ -156,15 +157,12 @@ class Scene:
         waiting = max(model.slowdown(way.mhz) if way.mhz else 1.0 for model in models)
         return run(self.job, computing, self._transfers(clocks, windowed), waiting)
 
-    def _held_job(self) -> Job:
-        """The graph at clocks far below those of a power limit; at one near them it still has its say."""
-        if self.lots.any():
-            return self.job
-        lanes = [
-            steadied(lane, rhythm) if rhythm is not None and gpu.drawn.limited else lane
-            for gpu, lane, rhythm in zip(self.gpus, self.job.lanes, self.rhythms, strict=True)
-        ]
-        return replace(self.job, lanes=lanes)
+    def _even(self, index: int) -> list[float]:
+        """Of what a lane computes before each item at a clock that is held far below those of a power limit."""
+        lane, rhythm = self.job.lanes[index], self.rhythms[index]
+        if rhythm is None or not self.gpus[index].drawn.limited or self.lots.any():
+            return [1.0] * len(lane.what)
+        return evened(lane, rhythm)
 
     def _leads_to(self, lane: Lane, rhythm: slack.Rhythm | None) -> list[int]:
         found = [0] * len(lane.what)

@@ -6,8 +6,6 @@ In a pipeline each stage waits for another's longest, so that what differs by ch
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from powerccl.analysis.whatif.lanes import START, Lane
@@ -17,8 +15,8 @@ ALIKE = 2.0  # times its place's median, or part of it: what is further off is o
 FEWEST = 4  # of a place
 
 
-def steadied(lane: Lane, rhythm: Rhythm) -> Lane:
-    """The lane with what it computes before an operation as long in each iteration as it is on average."""
+def evened(lane: Lane, rhythm: Rhythm) -> list[float]:
+    """Of what it computes before each item, how many times as long it takes where each iteration takes the same."""
     steps = np.diff(np.array(lane.progress, dtype=np.float64), prepend=0.0)
     leads_to = np.full(len(steps), -1)  # the operation, of each item
     operation = -1
@@ -35,5 +33,4 @@ def steadied(lane: Lane, rhythm: Rhythm) -> Lane:
         mine = mine[(took[mine] < ALIKE * middle) & (took[mine] * ALIKE > middle)]
         if len(mine) >= FEWEST:
             factors[mine] = took[mine].mean() / took[mine]
-    steps[known] *= factors[leads_to[known]]
-    return replace(lane, progress=np.rint(np.cumsum(steps)).astype(np.int64).tolist())
+    return [float(factors[operation]) if operation >= 0 else 1.0 for operation in leads_to.tolist()]
