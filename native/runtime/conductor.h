@@ -88,8 +88,9 @@ class Conductor {
  private:
   static constexpr uint64_t kReference = 3;  // iterations before the first window
   // One block of so many is left alone to compare with: where iterations differ too much to tell, at first, once
-  // nothing seems to be slower, and once that is sure.
-  static constexpr uint32_t kSoon = 3, kFirst = 7, kRarely = 16, kVeryRarely = 40;
+  // nothing seems to be slower, and once that is sure; then twice as many behind each block that told the same, up to
+  // so often.
+  static constexpr uint32_t kSoon = 3, kFirst = 7, kRarely = 16, kVeryRarely = 40, kMostDoublings = 2;
   static constexpr uint32_t kLeastBlock = 8;                    // iterations
   static constexpr uint32_t kGraphsAlone = 8;                   // launches, before what is in them counts
   static constexpr uint64_t kCapturedCall = uint64_t{1} << 56;  // above all that is a call's number
@@ -164,6 +165,7 @@ class Conductor {
   void compare_after(uint64_t from, uint32_t blocks);
   void give_way();
   bool told() const;
+  bool well_known() const;
   uint32_t rarely() const;
   void take_into_trial(bool touched, uint64_t duration_ns, bool tried);
   bool calm(uint64_t now_ns);
@@ -233,7 +235,8 @@ class Conductor {
   // Before the next kernel begins the clock is to be changed, and the time for that is told best from this one.
   bool before_change_[Timetable::kLongest] = {};
   SpinLock lock_;
-  bool compared_ = false;  // what was left alone was so lately
+  bool compared_ = false;      // what was left alone was so lately
+  uint32_t blocks_known_ = 0;  // blocks left alone since it is known well what managing costs
   bool gave_way_ = false;
   bool provisional_ = false;       // what is compared with is of a GPU that had just begun, or was managed just before
   bool windows_on_trial_ = false;  // they are back

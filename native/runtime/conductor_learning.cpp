@@ -58,6 +58,7 @@ void Conductor::restart() {
   settled_ = managed_since_ = kReference;
   compare_from_ = UINT64_MAX;
   compared_ = gave_way_ = windows_on_trial_ = provisional_ = false;
+  blocks_known_ = 0;
   windows_back_ = 0;
   first_ns_ = 0;
   slack_.clear();
@@ -199,6 +200,7 @@ void Conductor::compare_after(uint64_t from, uint32_t blocks) {
 // good as before, and does not wait for it.
 void Conductor::put_on_trial(uint64_t iteration) {
   trial_.forget(true);
+  blocks_known_ = 0;
   settled_ = managed_since_ = iteration;
   const uint64_t planned = compare_from_;
   const bool unclear = trial_.unclear(terms_.budget) || windows_on_trial_;
@@ -229,6 +231,7 @@ void Conductor::weigh() {
     // The block is over. How soon there is another depends on how well the answer is known.
     compared_ = true;
     managed_since_ = compare_from_ + block_;
+    if (well_known()) ++blocks_known_;
     const bool soon = !harmless && trial_.unclear(terms_.budget);
     compare_after(managed_since_, soon ? kSoon : !harmless ? kFirst : rarely());
   }
@@ -238,6 +241,7 @@ void Conductor::weigh() {
   // What it is compared with is of some time ago, and jobs change: first another look.
   compare_after((agreed_ > learnt_ ? agreed_ : learnt_) + 2, 1);
   trial_ = {};
+  blocks_known_ = 0;
 }
 
 // `tried`: while clocks were. What was left alone before any was tried is compared with until there is a block that was
@@ -258,12 +262,15 @@ bool Conductor::told() const {
          trial_.count(false) >= left_alone;
 }
 
-// Where the slowdown is known well, looking again would hardly tell more. What changes in the job shows in the
-// iterations that are managed, too.
+bool Conductor::well_known() const {
+  return !provisional_ && told() && likely() - trial_.slowdown().estimate <= kWellKnown * terms_.budget;
+}
+
+// Where the slowdown is known well, looking again would hardly tell more, and less each time that it told the same.
+// What changes in the job shows in the iterations that are managed, too.
 uint32_t Conductor::rarely() const {
-  const bool well_known =
-      !provisional_ && told() && likely() - trial_.slowdown().estimate <= kWellKnown * terms_.budget;
-  return well_known ? kVeryRarely : kRarely;
+  if (!well_known()) return kRarely;
+  return kVeryRarely << (blocks_known_ < kMostDoublings ? blocks_known_ : kMostDoublings);
 }
 
 // The slowdown, and by how much it may well be off.

@@ -399,6 +399,33 @@ TEST(ConductorJob, WhatIsLeftAloneIsSeenToItsEnd) {
   EXPECT_GT(blocks, 0);
 }
 
+// The rest of a job of hours would go by the same few seconds, told again and again.
+TEST(ConductorJob, WhatIsWellKnownIsLookedAtEverMoreRarely) {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.02}, conductor.get());
+  while (conductor->state().clock_mhz == 0 || conductor->state().managed < 100) job.run(1);
+  std::vector<double> blocks_s;
+  uint64_t managed = conductor->state().managed;
+  bool before = false;
+  while (job.now_ns() < 4'000'000'000'000u) {
+    job.run(1);
+    const bool left_alone = conductor->state().managed == managed;
+    managed = conductor->state().managed;
+    if (left_alone && !before) blocks_s.push_back(1e-9 * static_cast<double>(job.now_ns()));
+    before = left_alone;
+  }
+  ASSERT_GE(blocks_s.size(), 4u);
+  std::vector<double> apart_s;
+  for (size_t each = 1; each < blocks_s.size(); ++each) apart_s.push_back(blocks_s[each] - blocks_s[each - 1]);
+  EXPECT_LT(apart_s.front(), 50 * 8);
+  EXPECT_NEAR(apart_s.back(), 160 * 8, 80);
+}
+
 // Longer sequences, say. What iterations were compared with at first says nothing any more.
 TEST_F(ConductorThatFound, AJobThatHasBecomeLongerKeepsItsClock) {
   std::vector<Job::Operation> longer = zero1();
