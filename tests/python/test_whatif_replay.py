@@ -22,7 +22,7 @@ from powerccl.analysis.whatif.meetings import Meeting, meet
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall, first_mhz
 from powerccl.analysis.whatif.platform import ClockPlatform, Switch
-from powerccl.analysis.whatif.power import Drawn, model
+from powerccl.analysis.whatif.power import BURST_NS, Drawn, PowerModel, model
 from powerccl.analysis.whatif.replay import Course, moved, run
 from powerccl.analysis.whatif.sections import changes
 from powerccl.analysis.whatif.slack import Rhythm, rhythm_of
@@ -116,12 +116,12 @@ def test_what_was_taken_for_one_but_cannot_be_ends_all_the_same() -> None:
 
 
 def drawn() -> Drawn:
-    return Drawn(45.0, 45.0, 0.0, 70.0, 0.0, None, 1590.0, 1.0, False, 0.0, 0.0)
+    return Drawn(45.0, 45.0, 0.0, 70.0, 0.0, None, 1590.0, 1.0, False, 1590.0, 0.0, 0.0)
 
 
-def percall(job: Job, on: ClockPlatform) -> list[Course]:
-    models = [model(drawn(), on) for _ in job.lanes]
-    paces = [Pace(np.array([1590.0]), np.zeros(1)) for _ in job.lanes]
+def percall(job: Job, on: ClockPlatform, mine: PowerModel | None = None, ran_mhz: float = 1590.0) -> list[Course]:
+    models = [mine or model(drawn(), on) for _ in job.lanes]
+    paces = [Pace(np.array([ran_mhz]), np.zeros(1)) for _ in job.lanes]
     begins_at = [next((mhz for mhz in lane.percall_mhz if mhz), 0) for lane in job.lanes]
     leads_to, even = [[0] * len(lane.what) for lane in job.lanes], [[1.0] * len(lane.what) for lane in job.lanes]
     return Percall(job, models, paces, leads_to, begins_at, even, on).run()
@@ -356,6 +356,43 @@ def test_communication_beside_computation_behind_a_low_clock_comes_on_top_of_wha
         watts.append(float(energy(doing, mine, on)[0][1]) / 0.99)
     assert watts[0] == pytest.approx(float(mine.watts(behind_mhz, np.ones(1))[0]), rel=1e-3)
     assert watts[1] - watts[0] == pytest.approx(mine.communication_w, rel=1e-3)
+
+
+def freed_while_communicating(transition_ms: float, peak_mhz: float) -> float:
+    """How long it takes: computation under a power limit, a call with a clock, one without, computation; ms."""
+    on = switching(0, transition_ms)
+    job = graph([line(0, [op(1, 60, 100), op(2, 100, 120, size=1)], [(60, 120)])], [40, 20], 400, on)
+    assert [mhz > 0 for mhz in job.lanes[0].percall_mhz] == [True, False]
+    limited = replace(drawn(), limited=True, compute_mhz=1000.0, peak_mhz=peak_mhz)
+    mine = replace(model(limited, on), behind_mhz=900.0)
+    return lengths_ms(percall(job, on, mine, ran_mhz=1000.0))[0]
+
+
+def test_a_governor_that_has_wound_up_lets_computation_burst() -> None:
+    """A clock that is freed during communication has a governor that has wound up by the end of it, and a low mean."""
+    times = 0.15 + 0.85 * 1000 / 1400
+    sooner_ms = freed_while_communicating(10, 1000) - freed_while_communicating(10, 1400)
+    assert sooner_ms == pytest.approx(BURST_NS / MS * (1 / times - 1), rel=1e-3)
+    # Freed while it computes, it goes on as its limit allows.
+    assert freed_while_communicating(30, 1000) == freed_while_communicating(30, 1400)
+
+
+def test_a_burst_draws_what_its_clock_does() -> None:
+    on = platform()
+    limited = replace(drawn(), limited=True, peak_mhz=1400.0)
+    mine = replace(model(limited, on), behind_mhz=900.0)
+    doing = Doing(
+        computing=iv.union([20 * MS], [100 * MS]),
+        communicating=iv.union([0], [20 * MS]),
+        clocks=[(0.0, LOW), (10.0 * MS, 0)],
+        edges_ns=[0.0, 20.0 * MS, 20.0 * MS + BURST_NS, 100.0 * MS],
+        waits=iv.EMPTY,
+        rests=(np.array([50.0 * MS]), np.zeros(1)),
+        resets_behind=True,
+    )
+    _, burst, later = energy(doing, mine, on)[0].tolist()
+    assert burst / BURST_NS * 1e9 == pytest.approx(float(mine.watts(1400.0, np.ones(1))[0]), rel=1e-3)
+    assert later / (80 * MS - BURST_NS) * 1e9 == pytest.approx(limited.computing_w, rel=1e-3)
 
 
 def test_a_short_transfer_before_a_long_wait_is_left_out_of_its_window() -> None:

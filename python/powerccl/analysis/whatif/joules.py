@@ -11,7 +11,7 @@ import numpy.typing as npt
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import without
 from powerccl.analysis.whatif.platform import ClockPlatform
-from powerccl.analysis.whatif.power import LOOKS_EVERY_NS, PowerModel
+from powerccl.analysis.whatif.power import BURST_NS, LOOKS_EVERY_NS, PowerModel
 from powerccl.analysis.whatif.replay import Course, spans_of
 
 
@@ -66,26 +66,19 @@ def energy(
     changes = np.array([time for time, _ in found.clocks], dtype=np.int64)
     mhz = np.array([clock for _, clock in found.clocks])
     edges = np.rint(found.edges_ns).astype(np.int64)
-    # A reset frees the clock when the driver has done it; it is there a while later.
-    transition_ns = round(platform.switch.transition_us * 1e3)
-    knots = np.unique(
-        np.concatenate(
-            [computing.ravel(), communicating.ravel(), found.waits.ravel(), changes, changes - transition_ns, edges]
-        )
-    )
+    knots = np.unique(np.concatenate([computing.ravel(), communicating.ravel(), found.waits.ravel(), changes, edges]))
     knots = knots[(knots >= edges[0]) & (knots <= edges[-1])]
     middle = knots[:-1] + np.diff(knots) // 2
     seconds = np.diff(knots) / 1e9
     computes, talks = iv.contains(computing, middle), iv.contains(communicating, middle)
     clock = mhz[np.maximum(np.searchsorted(changes, middle, side="right") - 1, 0)]
-    behind = np.zeros(len(clock))
+    behind, bursts = np.zeros((2, len(clock)))
     if found.resets_behind:
-        coming = mhz[np.maximum(np.searchsorted(changes, middle + transition_ns, side="right") - 1, 0)]
-        behind = _behind(computes, talks, coming == 0, seconds)
+        behind, bursts = _behind(computes, talks, clock == 0, knots)
     until, share = found.rests
     idle = share[np.minimum(np.searchsorted(until, middle), len(share) - 1)] if len(share) else np.zeros(len(middle))
     waits = iv.contains(found.waits, middle) & ~talks
-    watts, leaks = _watts(model, platform, computes, talks, waits, clock, behind, idle)
+    watts, leaks = _watts(model, platform, computes, talks, waits, clock, behind, bursts, idle)
     if before_w is not None and seconds.sum() > 0:
         kelvin_w = platform.kelvin_per_watt
         leak_w = float((leaks * seconds).sum() / seconds.sum()) * platform.leakage_watts_per_kelvin
@@ -104,6 +97,7 @@ def _watts(
     waits: npt.NDArray[np.bool_],
     clock: npt.NDArray[np.int64],
     behind: npt.NDArray[np.float64],
+    bursts: npt.NDArray[np.float64],
     idle: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Power of each stretch, and its voltage where warmth adds to it: not where a power limit says what is drawn."""
@@ -112,10 +106,12 @@ def _watts(
     watts = np.where(computes, idle * model.idle() + (1 - idle) * busy_w + talks * beside_w, drawn.exposed_w)
     watts = np.where(waits, model.idle(), watts)
     if model.behind_mhz is not None:
-        share = np.where(computes & (clock == 0), behind, 0.0)
-        alone = model.watts(model.behind_mhz, model.busy(idle, model.behind_mhz))
-        # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is below.
-        watts += share * (alone + talks * model.communication_w - watts)
+        free, as_ever = computes & (clock == 0), watts
+        for at_mhz, share in ((model.behind_mhz, behind), (drawn.peak_mhz, bursts)):
+            alone = model.watts(at_mhz, model.busy(idle, at_mhz))
+            # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is
+            # below.
+            watts = watts + np.where(free, share, 0.0) * (alone + talks * model.communication_w - as_ever)
     leaks = np.where(computes & np.bool_(drawn.limited), 0.0, 1.0)
     for low in np.unique(clock[clock > 0]).tolist():
         at = clock == low
@@ -135,10 +131,22 @@ def _behind(
     computes: npt.NDArray[np.bool_],
     talks: npt.NDArray[np.bool_],
     free: npt.NDArray[np.bool_],
-    seconds: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """How likely no governor has found communication alone since the clock was last held low; 0: it never was."""
+    knots: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """How likely no governor has wound up since the clock was last held low, and that one just has; 0: it never was."""
+    lasted = np.diff(knots).astype(np.float64)
     held = np.maximum.accumulate(np.where(free, -1, np.arange(len(free))))
-    winds = np.cumsum(np.where(free & ~computes & talks, seconds, 0.0))
+    winds = np.cumsum(np.where(free & ~computes & talks, lasted, 0.0))
     since = winds - np.where(held >= 0, winds[np.maximum(held, 0)], 0.0)
-    return np.where(held >= 0, np.clip(1 - since / (LOOKS_EVERY_NS / 1e9), 0.0, 1.0), 0.0)
+    unfound = np.where(held >= 0, np.clip(1 - since / LOOKS_EVERY_NS, 0.0, 1.0), 0.0)
+    # Each communication alone begins a burst, and so does the end of communication that a governor has made room for
+    # beside computation, because it went on when the clock was freed.
+    ends, alone = free & ~computes & talks, np.append(np.flatnonzero(~talks), len(free))
+    for era in np.unique(held[held >= 0]).tolist():
+        over = int(alone[np.searchsorted(alone, era + 1)])
+        if over < len(free) and over > era + 1 and held[over] == era:
+            ends[over - 1] = True
+            unfound[over:][held[over:] == era] = 0.0
+    at = np.maximum.accumulate(np.where(ends, np.arange(len(free)), -1))
+    recent = (at >= 0) & (at > held) & (knots[:-1] < knots[np.maximum(at, 0) + 1] + BURST_NS)
+    return unfound, np.where((held >= 0) & recent, 1 - unfound, 0.0)

@@ -57,6 +57,12 @@ class Pace:
             return 1.0
         return model.stretch(model.behind_mhz, float(self.ran_mhz[place]), float(self.idle[place]))
 
+    def burst(self, model: PowerModel, place: int) -> float:
+        """The same once a governor has wound up there."""
+        if model.behind_mhz is None:
+            return 1.0
+        return model.stretch(model.drawn.peak_mhz, float(self.ran_mhz[place]), float(self.idle[place]))
+
 
 @dataclass
 class Counted:

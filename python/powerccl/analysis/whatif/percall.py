@@ -10,6 +10,7 @@ first. A lower clock makes computation and transfers slower from then on, so tha
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,12 +19,12 @@ import numpy as np
 from powerccl.analysis.whatif.lanes import EDGE, GATHER, HOLD, RESUME, START, Job, Lane
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.platform import ClockPlatform
-from powerccl.analysis.whatif.power import LOOKS_EVERY_NS, PowerModel
+from powerccl.analysis.whatif.power import BURST_NS, LOOKS_EVERY_NS, PowerModel
 from powerccl.analysis.whatif.replay import UNKNOWN, Course
 from powerccl.analysis.whatif.slack import Rhythm
 
 CALLBACK_NS = 40_000  # a host callback holds its stream as long (measured on an H200)
-_REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT = range(7)
+_REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT, _CALMED = range(8)
 
 
 @dataclass
@@ -42,6 +43,9 @@ class _Gpu:
     behind: bool = False  # it has had a low clock
     freed: float = 0.0  # the driver has reset it
     wound_ns: float = 0.0  # communication alone since
+    bursts_until: float = 0.0  # if a governor has wound up by then
+    talks: int = 0  # operations that have begun and are not over
+    fits_both: bool = False  # its governor has let as much as fits beside communication, which goes on
     called: float = 0.0  # the last call
     holds: int = 0
     wish: int = 0
@@ -82,10 +86,12 @@ class Percall:
         self.moves_on: list[set[int]] = [set() for _ in job.lanes]
         self.versions = [0] * len(job.meetings)
         self.driver_free: dict[str, float] = {}
-        self.slowed: list[dict[tuple[int, int], float]] = [{} for _ in job.lanes]
+        self.slowed: list[dict[tuple[int, int], tuple[float, float]]] = [{} for _ in job.lanes]
         self.events: list[tuple[float, int, int, int, int]] = []
         self.gathering: dict[int, list[int]] = {}  # lanes that wait for the others
         self.serial = 0
+        # Clock threads wake up sooner or later, and drivers serve who came first: another order each time.
+        self.chance = random.Random(0)
         self.now = 0.0
 
     def run(self) -> list[Course]:
@@ -98,6 +104,7 @@ class Percall:
             self._ask,
             self._answered,
             self._effect,
+            self._calmed,
         ]
         for lane, gpu in enumerate(self.gpus):
             # A job's first iteration lasts long enough for any clock to arrive, and where a low one is what lets the
@@ -126,12 +133,13 @@ class Percall:
         known = self.slowed[lane]
         if key not in known:
             pace, model = self.paces[lane], self.models[lane]
-            known[key] = pace.times(model, *key) if gpu.mhz else pace.behind(model, key[0])
+            known[key] = pace.times(model, *key) if gpu.mhz else pace.behind(model, key[0]), pace.burst(model, key[0])
+        first, burst = known[key]
         if gpu.mhz:
             even = self.even[lane]
-            return known[key] * even[min(gpu.item, len(even) - 1)]
+            return first * even[min(gpu.item, len(even) - 1)]
         unfound = max(0.0, 1 - gpu.wound_ns / LOOKS_EVERY_NS)  # how likely no governor has wound up
-        return 1 + unfound * (known[key] - 1)
+        return unfound * first + (1 - unfound) * (burst if self.now < gpu.bursts_until else 1.0)
 
     def _compute(self, lane: int, left: float) -> None:
         """Towards the next item, from now on."""
@@ -206,6 +214,7 @@ class Percall:
 
     def _come(self, lane: int, operation: int) -> None:
         self.courses[lane].starts[operation] = self.now
+        self.gpus[lane].talks += 1
         number = self.job.lanes[lane].meeting[operation]
         self.missing[number] -= 1
         if self.missing[number]:
@@ -245,6 +254,10 @@ class Percall:
     def _over(self, lane: int, operation: int) -> None:
         gpu, mine, course = self.gpus[lane], self.job.lanes[lane], self.courses[lane]
         course.stops[operation] = self.now
+        gpu.talks = max(0, gpu.talks - 1)
+        if gpu.fits_both and not gpu.talks:
+            gpu.fits_both, gpu.wound_ns = False, LOOKS_EVERY_NS
+            self._burst(lane)
         if mine.percall_mhz[operation]:
             gpu.holds = max(0, gpu.holds - 1)
             self._wake(lane)
@@ -256,7 +269,9 @@ class Percall:
             if self.now > gpu.stalled_since:
                 course.stalls.append((gpu.stalled_since, self.now))
             # Communication alone lets a power governor wind up again, once the clock is free to.
-            if not gpu.coming:
+            if not gpu.mhz:
+                if gpu.behind:
+                    self._burst(lane)
                 gpu.wound_ns += self.now - max(gpu.stalled_since, gpu.freed)
             gpu.item += 1
             self._next(lane)
@@ -268,7 +283,8 @@ class Percall:
         if wanted == gpu.asked or gpu.busy:
             return
         gpu.busy = True
-        self._at(self.now + self.platform.switch.asking_us * 1e3, _ASK, lane)
+        asking_us = self.platform.switch.asking_us * 2 * self.chance.random()
+        self._at(self.now + asking_us * 1e3, _ASK, lane)
 
     def _ask(self, lane: int, _: int) -> None:
         gpu, switch = self.gpus[lane], self.platform.switch
@@ -288,7 +304,6 @@ class Percall:
         gpu.busy = False
         gpu.change += 1
         gpu.coming = gpu.asked
-        gpu.freed, gpu.wound_ns = self.now, 0.0
         self._at(self.now + self.platform.switch.transition_us * 1e3, _EFFECT, lane, gpu.change)
         self._wake(lane)
 
@@ -298,11 +313,24 @@ class Percall:
             return
         gpu.mhz = gpu.coming
         gpu.behind = True
+        gpu.freed, gpu.wound_ns, gpu.bursts_until = self.now, 0.0, 0.0
+        gpu.fits_both = not gpu.mhz and gpu.talks > 0
         self.courses[lane].clocks.append((self.now, gpu.mhz))
         if gpu.computes:
             self._compute(lane, max(0.0, gpu.left - (self.now - gpu.since) / gpu.times))
         for number in tuple(self.moves_on[lane]):
             self._rate(number)
+
+    def _burst(self, lane: int) -> None:
+        gpu = self.gpus[lane]
+        gpu.bursts_until = self.now + BURST_NS
+        self._at(gpu.bursts_until, _CALMED, lane)
+        self._calmed(lane, 0)
+
+    def _calmed(self, lane: int, _: int) -> None:
+        gpu = self.gpus[lane]
+        if gpu.computes:
+            self._compute(lane, max(0.0, gpu.left - (self.now - gpu.since) / gpu.times))
 
     def _force(self) -> bool:
         """Lets a lane go on that waits for what can never end: operations were taken for one that are not."""

@@ -39,6 +39,10 @@ STEADY_STEP_MHZ = 5.0
 # Power governors look every so often (5 ms on the emulated T4, not known elsewhere), and wind up where they find a GPU
 # that is free to clock up and has nothing to compute: what is so for part of that time is found so part of the times.
 LOOKS_EVERY_NS = 5_000_000
+# A mean is what they hold: one that wound up on a GPU that had a low clock before lets it compute at the highest that
+# its peak limit allows until the mean has risen (30 ms on the emulated T4, not known elsewhere).
+BURST_NS = 30_000_000
+PEAK = 0.99  # of the samples of computation that a limit held down: the highest clock it ran at
 AT_HIGHEST = 0.98  # of the highest clock: nothing holds it down
 
 
@@ -55,6 +59,7 @@ class Drawn:
     compute_mhz: float
     compute_share: float  # of the power that follows the clock, the mean while computing
     limited: bool  # a power limit held the clock down while computing
+    peak_mhz: float  # the highest clock it ran at then
     idle_share: float  # of what counts as computing, nothing ran: the host had not submitted it yet
     residual_w: float  # of the fit, standard error over one step of the samples
 
@@ -189,7 +194,7 @@ def fit(
         exposed_w = float(watts[0])
     computing_w = (mean - float(shares[0]) * exposed_w) / max(1 - float(shares[0]), RARE)
     beside = min(1.0, float(within(both).sum()) / max(float(seconds[:, 1:].sum()), 1e-9))
-    clock, share, limited, idle_share = _clocks(samples, exposed, span, platform)
+    clock, share, limited, peak_mhz, idle_share = _clocks(samples, exposed, span, platform)
     return Drawn(
         exposed_w=exposed_w,
         likely_w=likely,
@@ -200,6 +205,7 @@ def fit(
         compute_mhz=clock,
         compute_share=share,
         limited=limited,
+        peak_mhz=peak_mhz,
         idle_share=idle_share,
         residual_w=residual,
     )
@@ -242,10 +248,11 @@ def model(drawn: Drawn, platform: ClockPlatform, memory_share: float = MEMORY_BO
 
 def _clocks(
     samples: pl.DataFrame, exposed: iv.Intervals, span: tuple[int, int], platform: ClockPlatform
-) -> tuple[float, float, bool, float]:
+) -> tuple[float, float, bool, float, float]:
     """The clock computation made the same progress at, its mean share of power, whether a limit held it down.
 
-    The last: the share of samples that a limit did not hold down although it does what computes: nothing ran then.
+    Then the highest clock it ran at where one did. The last: the share of samples that a limit did not hold down
+    although it does what computes: nothing ran then.
     """
     highest = platform.clock_max_mhz
     time = samples["time_ns"].to_numpy()
@@ -256,15 +263,16 @@ def _clocks(
     surely = computing & ~iv.contains(exposed, time - SAMPLE_NS) & ~iv.contains(exposed, time + SAMPLE_NS)
     computing = surely if surely.sum() >= FEW_SAMPLES else computing
     if not computing.any():
-        return float(highest), 1.0, False, 0.0
+        return float(highest), 1.0, False, float(highest), 0.0
     held = np.array([bool(_mask(text) & POWER_LIMITED) for text in samples["throttle_reasons"].to_numpy()[computing]])
     clock, limited = clock[computing], bool(held.mean() > LIMITED)
+    peak_mhz = float(np.quantile(clock[held], PEAK, method="nearest")) if limited else float(highest)
     idle = ~held & (clock >= AT_HIGHEST * highest)
     idle_share = float(idle.mean()) if held.mean() > NEARLY_ALWAYS else 0.0
     if idle_share > 0:
         clock = clock[~idle]
     share = float(np.mean(platform.clock_shape.at(clock)))
-    return steady_clock(clock, highest), share, limited, idle_share
+    return steady_clock(clock, highest), share, limited, peak_mhz, idle_share
 
 
 def rate_of(clocks: npt.NDArray[np.float64], highest: float) -> npt.NDArray[np.float64]:
