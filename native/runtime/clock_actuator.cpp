@@ -208,6 +208,8 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
   if (now - told_ns_ >= kRecordBudgetEveryNs) {
     if (told_ns_ != 0) record_budget(trace_, conductor_);
+    cost_.looked(clock_ns(CLOCK_THREAD_CPUTIME_ID), switches_.load(std::memory_order_relaxed));
+    conductor_->took_of_core(cost_.ns());
     told_ns_ = now;
   }
   uint32_t mhz = 0;

@@ -18,6 +18,7 @@
 #include <atomic>
 
 #include "runtime/arrival.h"
+#include "runtime/change_cost.h"
 #include "runtime/clock_client.h"
 #include "runtime/conductor.h"
 #include "runtime/trace_writer.h"
@@ -83,6 +84,7 @@ class ClockActuator {
   TraceWriter* trace_ = nullptr;
   Conductor* conductor_ = nullptr;
   uint64_t told_ns_ = 0;  // when the trace was told last what the conductor has come to
+  ChangeCost cost_;
   bool debug_ = false;
   pthread_t thread_ = {};
   bool started_ = false;

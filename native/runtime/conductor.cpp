@@ -230,6 +230,11 @@ void Conductor::arrived(uint64_t least_ns, uint64_t most_ns, bool precise) {
   }
 }
 
+void Conductor::took_of_core(double ns) {
+  SpinGuard guard(lock_);
+  times_.processor_ns = ns;
+}
+
 Conductor::State Conductor::state() {
   SpinGuard guard(lock_);
   State state;

@@ -64,6 +64,8 @@ class Conductor {
   void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
   // A new clock was seen to arrive, so long after its call at least and at most. Wanted while few were seen.
   void arrived(uint64_t least_ns, uint64_t most_ns, bool precise);
+  // And took so much of a core, on average.
+  void took_of_core(double ns);
   bool wants_arrivals() const { return times_.arrival_count < SwitchTimes::kArrivals && tries_ < kLooked; }
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is

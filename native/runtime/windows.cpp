@@ -126,7 +126,8 @@ void Windows::build(const Timetable& timetable, const Margins& margins, const Sw
   while (!times.measured && count_ > 1) drop_shortest();
   if (!times.measured && count_ > 0) windows_[0].ask_high = windows_[0].high;
   const double length = static_cast<double>(timetable.length().mean);
-  const double most = kMostPerSecond * length * 1e-9 - others, busy = kBusyShare * length;
+  const double afforded = kCoreShare / times.processor_ns, allowed = kMostPerSecond * 1e-9;
+  const double most = (afforded < allowed ? afforded : allowed) * length - others, busy = kBusyShare * length;
   while (times.measured && count_ > 0 && (2 * count_ > most || 2 * count_ * times.call_ns() > busy)) drop_shortest();
   for (uint32_t i = 0; i < count_; ++i) covered_ns_ += windows_[i].high - windows_[i].low;
 }

@@ -4,6 +4,7 @@
 #define POWERCCL_RUNTIME_WINDOWS_H
 #include <stdint.h>
 
+#include "runtime/change_cost.h"
 #include "runtime/timetable.h"
 
 namespace powerccl {
@@ -16,6 +17,7 @@ struct SwitchTimes {
   // A driver that serves one GPU after the other is asked by each in its turn: down so much later than it could be, up
   // so much sooner. Else each would be kept waiting by chance, and all wait for the last.
   double later_ns = 0, sooner_ns = 0;
+  double processor_ns = ChangeCost::kAssumedNs;  // that it takes of a core
   static constexpr uint32_t kArrivals = 6;  // transitions that are measured
   float arrivals[kArrivals] = {};           // the shortest first
   uint32_t arrival_count = 0;
@@ -88,8 +90,9 @@ class Windows {
   double covered_ns() const { return covered_ns_; }
 
  private:
-  static constexpr double kBusyShare = 0.5;      // of the time, that may go by in driver calls
-  static constexpr double kMostPerSecond = 100;  // changes: each takes 30 to 50 us of a core
+  static constexpr double kBusyShare = 0.5;  // of the time, that may go by in driver calls
+  // Changes may take that share of a core, and are no more a second, for powerccld lets who asks it 200 times wait.
+  static constexpr double kCoreShare = 0.0045, kMostPerSecond = 170;
   static constexpr double kJoinShare = 0.01, kShortShare = 0.25, kMuchHigher = 1.3;
   static constexpr double kSooner = 2;  // deviations of how long a kernel takes
   static constexpr double kMostlyWaits = 0.6;

@@ -116,7 +116,7 @@ TEST(ConductorMarked, ShortPhasesWhereSwitchingIsQuick) {
   const Outcome found = outcome(tensor_parallel(), {.call_ms = 0.02, .transition_ms = 0.03, .marks = true});
   EXPECT_LT(found.slowdown, 0.01);
   EXPECT_GT(found.low_share, 0.15);
-  EXPECT_LE(found.changes, 9);  // a hundred a second, lest they take too much of a core
+  EXPECT_LE(found.changes, 17);  // no more a second than may take so much of a core
 }
 TEST(ConductorMarked, SlowSwitching) {
   const Outcome found = outcome(exposed(), {.call_ms = 4.5, .transition_ms = 20, .marks = true});

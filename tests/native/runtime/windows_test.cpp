@@ -100,11 +100,31 @@ TEST_F(WindowsTest, ThereAreNoMoreChangesThanAreWorthTheirTime) {
   times.measured = true;
   std::vector<Kernel> kernels;
   for (int i = 0; i < 24; ++i) kernels.push_back({4.0 * i, 1 + 0.01 * i, 450});
+  times.processor_ns = 45000;  // so 100 changes a second
   build(kernels);
-  EXPECT_EQ(windows->count(), 5u);                                // 100 changes a second
+  EXPECT_EQ(windows->count(), 5u);
   EXPECT_GT((*windows)[0].high - (*windows)[0].low, 1.18 * kMs);  // the longest
   windows->build(*timetable, *margins, times, true, 0, 6);
   EXPECT_EQ(windows->count(), 2u);
+  times.processor_ns = 450000;  // not even one
+  windows->build(*timetable, *margins, times, true);
+  EXPECT_EQ(windows->count(), 0u);
+  times.processor_ns = 1000;  // where they cost next to nothing it is what powerccld grants
+  windows->build(*timetable, *margins, times, true);
+  EXPECT_EQ(windows->count(), 8u);
+}
+
+TEST(ChangeCost, IsThatOfChangesThatComeOften) {
+  ChangeCost cost;
+  EXPECT_EQ(cost.ns(), ChangeCost::kAssumedNs);
+  cost.looked(50'000'000, 20);  // learning what the job is like
+  EXPECT_EQ(cost.ns(), ChangeCost::kAssumedNs);
+  cost.looked(50'000'000 + 1000 * 40'000, 1020);
+  EXPECT_NEAR(cost.ns(), 40'000, 1);
+  cost.looked(50'000'000 + 1000 * 40'000 + 1000 * 20'000, 2020);
+  EXPECT_NEAR(cost.ns(), 30'000, 1);
+  cost.looked(200'000'000, 2021);  // left alone
+  EXPECT_NEAR(cost.ns(), 30'000, 1);
 }
 
 // As measured with quick switching on a busy host: one of six looked as if it had taken 15 ms, and what is not much
