@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a change of clock takes of a core, with all the looks that lead to it: measured on the clock thread itself, for a
-// rank may take only so much of one, and hosts differ.
+// What a change of clock takes of a core, with all the looks that lead to it: measured on the clock thread itself, for
+// a rank may take only so much of one, and hosts differ.
 #ifndef POWERCCL_RUNTIME_CHANGE_COST_H
 #define POWERCCL_RUNTIME_CHANGE_COST_H
 #include <stdint.h>

@@ -18,8 +18,8 @@ struct SwitchTimes {
   // so much sooner. Else each would be kept waiting by chance, and all wait for the last.
   double later_ns = 0, sooner_ns = 0;
   double processor_ns = ChangeCost::kAssumedNs;  // that it takes of a core
-  static constexpr uint32_t kArrivals = 6;  // transitions that are measured
-  float arrivals[kArrivals] = {};           // the shortest first
+  static constexpr uint32_t kArrivals = 6;       // transitions that are measured
+  float arrivals[kArrivals] = {};                // the shortest first
   uint32_t arrival_count = 0;
 
   // A clock was seen to arrive so long after the call that asked for it, in ns. One look that was held up must not
