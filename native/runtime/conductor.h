@@ -172,6 +172,7 @@ class Conductor {
   void take_into_trial(bool touched, uint64_t duration_ns, bool tried);
   bool calm(uint64_t now_ns);
   double likely() const;
+  bool lately() const;
   bool probably_too_slow() const;
   void use_what_is_left();
   double computing() const;
@@ -210,11 +211,12 @@ class Conductor {
   uint64_t windows_back_ = 0;  // there are none before this iteration; 0: there are
   double without_windows_ns_ = kWithoutWindowsNs;
   uint64_t search_again_ns_ = 0, search_pause_ns_ = kSearchAgainNs;
-  uint64_t settled_ = 0;        // since which it is managed as it is now
-  uint64_t compare_from_ = 0;   // the next block that is left alone
-  uint64_t managed_since_ = 0;  // the last one is over
-  uint64_t agreed_ = 0;         // the last one whose mode is known
-  uint64_t called_in_ = 0;      // the last iteration in which the driver was asked for something that teaches
+  uint64_t settled_ = 0;           // since which it is managed as it is now
+  uint64_t compare_from_ = 0;      // the next block that is left alone
+  uint64_t managed_since_ = 0;     // the last one is over
+  uint64_t left_alone_until_ = 0;  // the same, whatever was changed since
+  uint64_t agreed_ = 0;            // the last one whose mode is known
+  uint64_t called_in_ = 0;         // the last iteration in which the driver was asked for something that teaches
   uint64_t forget_after_ = kForgetAfter;
   uint64_t acting_iteration_ = 0;
   uint64_t first_ns_ = 0;  // when the first one began

@@ -59,7 +59,7 @@ void Conductor::restart() {
   compare_from_ = UINT64_MAX;
   compared_ = gave_way_ = windows_on_trial_ = provisional_ = false;
   blocks_known_ = 0;
-  windows_back_ = 0;
+  windows_back_ = left_alone_until_ = 0;
   first_ns_ = 0;
   slack_.clear();
   lots_.clear();
@@ -219,7 +219,8 @@ void Conductor::weigh() {
   const bool close = told() && !trial_.unclear(terms_.budget) && likely() <= terms_.budget;
   const bool harmless = verdict == Trial::Verdict::kHarmless || close;
   if (harmless) {
-    compared_ = windows_on_trial_ = false;
+    if (!lately()) compared_ = false;
+    windows_on_trial_ = false;
     // Where iterations differ by themselves, or few were left alone, a first answer may be one by chance.
     const bool known = !trial_.unclear(terms_.budget) && trial_.count(false) >= kTold && !provisional_;
     const uint64_t later = managed_since_ + ((known ? rarely() : kSoon) - 1) * uint64_t{block_};
@@ -230,7 +231,7 @@ void Conductor::weigh() {
     if (lots_.choose()) trial_ = {};  // what is in it is another kind of length
     // The block is over. How soon there is another depends on how well the answer is known.
     compared_ = true;
-    managed_since_ = compare_from_ + block_;
+    managed_since_ = left_alone_until_ = compare_from_ + block_;
     if (well_known()) ++blocks_known_;
     const bool soon = !harmless && trial_.unclear(terms_.budget);
     compare_after(managed_since_, soon ? kSoon : !harmless ? kFirst : rarely());
@@ -271,6 +272,12 @@ bool Conductor::well_known() const {
 uint32_t Conductor::rarely() const {
   if (!well_known()) return kRarely;
   return kVeryRarely << (blocks_known_ < kMostDoublings ? blocks_known_ : kMostDoublings);
+}
+
+// Whether what was left alone last is still of this job and host: then a clock that has become too slow by chance goes
+// up by a step, which costs less than another look.
+bool Conductor::lately() const {
+  return left_alone_until_ != 0 && learnt_ < left_alone_until_ + uint64_t{kRarely} * steady_;
 }
 
 // The slowdown, and by how much it may well be off.

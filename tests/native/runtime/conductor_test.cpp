@@ -399,6 +399,27 @@ TEST(ConductorJob, WhatIsLeftAloneIsSeenToItsEnd) {
   EXPECT_GT(blocks, 0);
 }
 
+// As where other work on the host comes and goes: a step of the clock costs less than seconds left alone.
+TEST(ConductorJob, WhatHasBecomeABitSlowerSoonAfterABlockGoesUpAStep) {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.005}, conductor.get());
+  while (!conductor->state().judged || job.now_ns() < 80'000'000'000u) job.run(1);
+  const Conductor::State before = conductor->state();
+  std::vector<Job::Operation> slower = exposed();
+  slower[0].ms *= 1.03;
+  job.change(slower);
+  const uint64_t changed_ns = job.now_ns();
+  while (job.now_ns() < changed_ns + 45'000'000'000u) job.run(1);
+  const Conductor::State after = conductor->state();
+  EXPECT_EQ(after.iterations - before.iterations, after.managed - before.managed);
+  EXPECT_GT(after.clock_mhz, before.clock_mhz);
+}
+
 // The rest of a job of hours would go by the same few seconds, told again and again.
 TEST(ConductorJob, WhatIsWellKnownIsLookedAtEverMoreRarely) {
   Conductor::Terms terms;
