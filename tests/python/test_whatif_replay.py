@@ -377,6 +377,19 @@ def test_a_governor_that_has_wound_up_lets_computation_burst() -> None:
     assert freed_while_communicating(30, 1000) == freed_while_communicating(30, 1400)
 
 
+def test_a_host_that_waits_calls_no_later_than_its_kernel_begins() -> None:
+    """Where iterations become shorter, so long behind the call before would be behind the kernel's end in the end."""
+    on, count, operations = switching(0, 1), 12, list[Operation]()
+    for start in range(60, 60 + 100 * count, 100):  # a call with a clock, then one without
+        operations += [op(start, start, start + 20, start), op(start + 1, start + 20, start + 40, start, size=1)]
+    stalls = [(start, start + 40) for start in range(60, 60 + 100 * count, 100)]
+    job = graph([line(0, operations, stalls)], [20] * 2 * count, 100 * count, on)
+    limited = replace(drawn(), limited=True, compute_mhz=1000.0, peak_mhz=1400.0)
+    (course,) = percall(job, on, replace(model(limited, on), behind_mhz=1000.0), ran_mhz=1000.0)
+    assert course.edges_ns[-1] < 0.97 * 100 * count * MS
+    assert [mhz for _, mhz in course.clocks[-6:]] == [LOW, 0] * 3
+
+
 def test_a_burst_draws_what_its_clock_does() -> None:
     on = platform()
     limited = replace(drawn(), limited=True, peak_mhz=1400.0)

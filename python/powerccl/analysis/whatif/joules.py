@@ -66,7 +66,9 @@ def energy(
     changes = np.array([time for time, _ in found.clocks], dtype=np.int64)
     mhz = np.array([clock for _, clock in found.clocks])
     edges = np.rint(found.edges_ns).astype(np.int64)
-    knots = np.unique(np.concatenate([computing.ravel(), communicating.ravel(), found.waits.ravel(), changes, edges]))
+    looks = communicating[:, 1] + LOOKS_EVERY_NS // 2
+    parts = (computing.ravel(), communicating.ravel(), looks, found.waits.ravel(), changes, edges)
+    knots = np.unique(np.concatenate(parts))
     knots = knots[(knots >= edges[0]) & (knots <= edges[-1])]
     middle = knots[:-1] + np.diff(knots) // 2
     seconds = np.diff(knots) / 1e9
@@ -107,11 +109,11 @@ def _watts(
     watts = np.where(waits, model.idle(), watts)
     if model.behind_mhz is not None:
         free, as_ever = computes & (clock == 0), watts
-        for at_mhz, share in ((model.behind_mhz, behind), (drawn.peak_mhz, bursts)):
+        # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is below.
+        # At a peak's limit it takes its part of that.
+        for at_mhz, share, on_top_w in ((model.behind_mhz, behind, model.communication_w), (drawn.peak_mhz, bursts, 0.0)):
             alone = model.watts(at_mhz, model.busy(idle, at_mhz))
-            # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is
-            # below.
-            watts = watts + np.where(free, share, 0.0) * (alone + talks * model.communication_w - as_ever)
+            watts = watts + np.where(free, share, 0.0) * (alone + talks * on_top_w - as_ever)
     leaks = np.where(computes & np.bool_(drawn.limited), 0.0, 1.0)
     for low in np.unique(clock[clock > 0]).tolist():
         at = clock == low
@@ -140,13 +142,17 @@ def _behind(
     since = winds - np.where(held >= 0, winds[np.maximum(held, 0)], 0.0)
     unfound = np.where(held >= 0, np.clip(1 - since / LOOKS_EVERY_NS, 0.0, 1.0), 0.0)
     # Each communication alone begins a burst, and so does the end of communication that a governor has made room for
-    # beside computation, because it went on when the clock was freed.
-    ends, alone = free & ~computes & talks, np.append(np.flatnonzero(~talks), len(free))
+    # beside computation, because it went on when the clock was freed: it looks half of that time later on average.
+    ends = free & ~computes & talks
+    talked = np.maximum.accumulate(np.where(talks, knots[1:], knots[0]))
+    quiet = np.append(np.flatnonzero(~talks & (knots[:-1] - talked >= LOOKS_EVERY_NS // 2)), len(free))
     for era in np.unique(held[held >= 0]).tolist():
-        over = int(alone[np.searchsorted(alone, era + 1)])
-        if over < len(free) and over > era + 1 and held[over] == era:
-            ends[over - 1] = True
-            unfound[over:][held[over:] == era] = 0.0
+        found = int(quiet[np.searchsorted(quiet, era + 1)])
+        if found == len(free) or held[found] != era:
+            continue
+        if talks[era + 1] and not ends[era + 1 : found].any():
+            ends[found - 1] = True
+            unfound[found:][held[found:] == era] = 0.0
     at = np.maximum.accumulate(np.where(ends, np.arange(len(free)), -1))
     recent = (at >= 0) & (at > held) & (knots[:-1] < knots[np.maximum(at, 0) + 1] + BURST_NS)
     return unfound, np.where((held >= 0) & recent, 1 - unfound, 0.0)

@@ -25,7 +25,7 @@ HOLD, START, RESUME, EDGE, GATHER = range(5)
 
 @dataclass
 class Lane:
-    """One GPU. Items in order: how far computation had got (ns), what, and of which operation, clock or edge.
+    """One GPU. Items in order: how far computation had got (ns), what, and of which operation or edge.
 
     A RESUME of operation -1 is a stall that nothing known ended, which lasts as long as it did. At a GATHER, numbered,
     all lanes wait for the last. `before[i]`: the operation that precedes the i-th in its communicator; `meeting[i]`:
@@ -94,10 +94,10 @@ def _lane(
     exposed = iv.clip(line.exposed, *span)
     mhz = [platform.percall_mhz(o.pattern, o.size_bytes) if o.called_ns >= 0 else 0 for o in operations]
     items: list[tuple[int, int, int, int]] = []
-    held = [(max(operation.called_ns, span[0]), low) for operation, low in zip(operations, mhz, strict=True) if low]
+    held = [(max(operation.called_ns, span[0]), i) for i, operation in enumerate(operations) if mhz[i]]
     called_ns = span[0]
-    for at_ns, low in sorted(held):
-        items.append((at_ns, HOLD, low, at_ns - called_ns))
+    for at_ns, index in sorted(held):
+        items.append((at_ns, HOLD, index, at_ns - called_ns))
         called_ns = at_ns
     items += [(operation.start_ns, START, i, 0) for i, operation in enumerate(operations)]
     items += _resumes(line, operations, exposed, span)

@@ -38,8 +38,12 @@ class Lots:
     left: float = 1.0
 
     def any(self) -> bool:
-        """Whether computation goes by lots anywhere."""
+        """Whether computation goes by lots anywhere, and clocks can follow."""
         return any(each is not None for each in self.stretches)
+
+    def tell(self) -> bool:
+        """Whether iterations differ by their lots, however slow clocks are."""
+        return self.any() or self.left < 1
 
 
 @dataclass

@@ -24,7 +24,7 @@ from powerccl.analysis.whatif.replay import UNKNOWN, Course
 from powerccl.analysis.whatif.slack import Rhythm
 
 CALLBACK_NS = 40_000  # a host callback holds its stream as long (measured on an H200)
-_REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT, _CALMED = range(8)
+_REACHED, _NEXT, _CALLED, _END, _ASK, _ANSWERED, _EFFECT, _LOOKED, _CALMED = range(9)
 
 
 @dataclass
@@ -45,6 +45,7 @@ class _Gpu:
     wound_ns: float = 0.0  # communication alone since
     bursts_until: float = 0.0  # if a governor has wound up by then
     talks: int = 0  # operations that have begun and are not over
+    talked: float = 0.0  # the last of those that are
     fits_both: bool = False  # its governor has let as much as fits beside communication, which goes on
     called: float = 0.0  # the last call
     holds: int = 0
@@ -80,6 +81,7 @@ class Percall:
             Course([UNKNOWN] * len(lane.before), [UNKNOWN] * len(lane.before), [], [], [(0.0, 0)]) for lane in job.lanes
         ]
         self.issued = [[UNKNOWN] * len(lane.before) for lane in job.lanes]
+        self.held = [[False] * len(lane.before) for lane in job.lanes]
         self.missing = [len(meeting.members) for meeting in job.meetings]
         # Of meetings that move data: what is left of them at the highest clock, since when, how fast.
         self.moving: dict[int, list[float]] = {}
@@ -104,6 +106,7 @@ class Percall:
             self._ask,
             self._answered,
             self._effect,
+            self._looked,
             self._calmed,
         ]
         for lane, gpu in enumerate(self.gpus):
@@ -169,6 +172,10 @@ class Percall:
                 gpu.called = max(self.now, gpu.called + mine.lasted[gpu.item])
                 self._at(gpu.called, _CALLED, lane, index)
             elif what == START:
+                # A host that waits for its GPU calls when that is done, not so long behind the call before as it did.
+                if mine.percall_mhz[index] and not self.held[lane][index]:
+                    gpu.called = self.now
+                    self._called(lane, index)
                 self.issued[lane][index] = self.now
                 before = mine.before[index]
                 if before < 0 or course.stops[before] != UNKNOWN:
@@ -207,9 +214,12 @@ class Percall:
             gpu.item += 1
             self._at(self.now, _NEXT, lane)
 
-    def _called(self, lane: int, mhz: int) -> None:
+    def _called(self, lane: int, operation: int) -> None:
+        if self.held[lane][operation]:
+            return
+        self.held[lane][operation] = True
         gpu = self.gpus[lane]
-        gpu.holds, gpu.wish = gpu.holds + 1, mhz
+        gpu.holds, gpu.wish = gpu.holds + 1, self.job.lanes[lane].percall_mhz[operation]
         self._wake(lane)
 
     def _come(self, lane: int, operation: int) -> None:
@@ -255,9 +265,9 @@ class Percall:
         gpu, mine, course = self.gpus[lane], self.job.lanes[lane], self.courses[lane]
         course.stops[operation] = self.now
         gpu.talks = max(0, gpu.talks - 1)
+        gpu.talked = self.now
         if gpu.fits_both and not gpu.talks:
-            gpu.fits_both, gpu.wound_ns = False, LOOKS_EVERY_NS
-            self._burst(lane)
+            self._at(self.now + LOOKS_EVERY_NS / 2, _LOOKED, lane)
         if mine.percall_mhz[operation]:
             gpu.holds = max(0, gpu.holds - 1)
             self._wake(lane)
@@ -271,6 +281,7 @@ class Percall:
             # Communication alone lets a power governor wind up again, once the clock is free to.
             if not gpu.mhz:
                 if gpu.behind:
+                    gpu.fits_both = False
                     self._burst(lane)
                 gpu.wound_ns += self.now - max(gpu.stalled_since, gpu.freed)
             gpu.item += 1
@@ -320,6 +331,13 @@ class Percall:
             self._compute(lane, max(0.0, gpu.left - (self.now - gpu.since) / gpu.times))
         for number in tuple(self.moves_on[lane]):
             self._rate(number)
+
+    def _looked(self, lane: int, _: int) -> None:
+        """A governor looks at computation that has more room than it takes, unless communication is back."""
+        gpu = self.gpus[lane]
+        if gpu.fits_both and not gpu.talks and self.now - gpu.talked >= LOOKS_EVERY_NS / 2:
+            gpu.fits_both, gpu.wound_ns = False, LOOKS_EVERY_NS
+            self._burst(lane)
 
     def _burst(self, lane: int) -> None:
         gpu = self.gpus[lane]

@@ -160,7 +160,7 @@ class Scene:
     def _even(self, index: int) -> list[float]:
         """Of what a lane computes before each item at a clock that is held far below those of a power limit."""
         lane, rhythm = self.job.lanes[index], self.rhythms[index]
-        if rhythm is None or not self.gpus[index].drawn.limited or self.lots.any():
+        if rhythm is None or not self.gpus[index].drawn.limited or self.lots.tell():
             return [1.0] * len(lane.what)
         return evened(lane, rhythm)
 
