@@ -51,7 +51,7 @@ class Slack {
   static constexpr double kAlike = 0.05;  // stretches that need no change of clock between them
   static constexpr double kBusyShare = 0.25;
   // Of an iteration's computation, that may be late and by how much, where one clock is worth that to the rest.
-  static constexpr double kLateShare = 0.2, kLate = 0.015;
+  static constexpr double kLateShare = 0.22, kLate = 0.015;
 
   struct Stage {
     double until = 0;  // it begins where the one before ends, the first where the last ends

@@ -18,7 +18,7 @@ from powerccl.analysis.whatif import policies, slack
 from powerccl.analysis.whatif.gathers import Gather, gathered
 from powerccl.analysis.whatif.joules import Doing, energy
 from powerccl.analysis.whatif.lanes import START, Job, job_of
-from powerccl.analysis.whatif.meetings import Meeting, meet
+from powerccl.analysis.whatif.meetings import PAIRS, Meeting, meet
 from powerccl.analysis.whatif.paces import Pace
 from powerccl.analysis.whatif.percall import CALLBACK_NS, Percall, first_mhz
 from powerccl.analysis.whatif.platform import ClockPlatform, Switch
@@ -375,6 +375,16 @@ def test_a_governor_that_has_wound_up_lets_computation_burst() -> None:
     assert sooner_ms == pytest.approx(BURST_NS / MS * (1 / times - 1), rel=1e-3)
     # Freed while it computes, it goes on as its limit allows.
     assert freed_while_communicating(30, 1000) == freed_while_communicating(30, 1400)
+
+
+def test_what_a_governor_adds_is_gone_at_one_clock() -> None:
+    """Exchanges are of one kind whatever their size, an all-reduce is of another."""
+    pair = replace(op(1, 10, 20), pattern=PAIRS)
+    operations = [pair, replace(pair, call_id=2, start_ns=30 * MS, stop_ns=40 * MS, size_bytes=1), op(3, 50, 60)]
+    job = graph([line(0, operations, [(10, 20), (30, 40), (50, 60)])], [10] * 3, 100, platform())
+    (lane,) = job.lanes
+    deviation = np.array([1.0, 5.0, 7.0])
+    assert slack.at_one_clock(lane, rhythm_of(lane, 3), deviation).tolist() == [1, 1, 7]
 
 
 def test_a_host_that_waits_calls_no_later_than_its_kernel_begins() -> None:

@@ -111,7 +111,10 @@ def _watts(
         free, as_ever = computes & (clock == 0), watts
         # Communication beside it comes on top: limits hold a mean down, and that of a GPU whose clock was low is below.
         # At a peak's limit it takes its part of that.
-        for at_mhz, share, on_top_w in ((model.behind_mhz, behind, model.communication_w), (drawn.peak_mhz, bursts, 0.0)):
+        for at_mhz, share, on_top_w in (
+            (model.behind_mhz, behind, model.communication_w),
+            (drawn.peak_mhz, bursts, 0.0),
+        ):
             alone = model.watts(at_mhz, model.busy(idle, at_mhz))
             watts = watts + np.where(free, share, 0.0) * (alone + talks * on_top_w - as_ever)
     leaks = np.where(computes & np.bool_(drawn.limited), 0.0, 1.0)

@@ -12,11 +12,10 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE, PowerModel
 from powerccl.analysis.whatif.replay import Course
-from powerccl.analysis.whatif.timeline import GpuTimeline
+from powerccl.analysis.whatif.timeline import GpuTimeline, deviation_of
 
 # As native/runtime/windows.h has it.
 JOIN_SHARE = 0.01  # of two windows' length: no further apart, the clock is held across
-FEW = 12  # iterations that a moving mean remembers
 CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
 SOONER = 2.0  # deviations of its end, that a clock is up again before it
 BUSY_SHARE = 0.5  # of the time, that may go by in driver calls
@@ -102,15 +101,8 @@ def _uncertain(
     for place in np.unique(number[ending] % calls).tolist():
         here = number[ending] % calls == place
         for found, edge in ((front, 0), (tail, 1)):
-            found[here] = _deviation(spans[here, edge] - begins[here])
+            found[here] = deviation_of(spans[here, edge] - begins[here])
     return front, tail
-
-
-def _deviation(values: npt.NDArray[np.int64]) -> float:
-    """The mean deviation of a few that follow each other, as most of them have it: one disturbance is not all of it."""
-    count = max(1, len(values) // FEW)
-    groups = [part for part in np.array_split(values.astype(np.float64), count) if len(part)]
-    return float(np.median([np.mean(np.abs(part - part.mean())) for part in groups]))
 
 
 def _joined(exposed: iv.Intervals) -> iv.Intervals:

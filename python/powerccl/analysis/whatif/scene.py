@@ -232,14 +232,19 @@ class Scene:
         off = [slack.usual_of(*each) for each in zip(self.job.lanes, recorded, known, strict=True)]
         if any(o is None for o in off):
             return way
+        deviations: list[Values] = []
+        for lane, gpu, r, o in zip(self.job.lanes, self.gpus, known, off, strict=True):
+            assert o is not None
+            limited = gpu.drawn.limited
+            deviations.append(slack.at_one_clock(lane, r, o.deviation) if limited else o.deviation)
         wishes = [slack.Stretches.none(r.calls) for r in known]
         unstretched = 0.0
         switch = self.platform.switch
         for _ in range(slack.ROUNDS):
             courses = self.course(models, way)
             usual = [
-                slack.usual_of(lane, course, r, None if o is None else o.deviation)
-                for lane, course, r, o in zip(self.job.lanes, courses, known, off, strict=True)
+                slack.usual_of(lane, course, r, deviation)
+                for lane, course, r, deviation in zip(self.job.lanes, courses, known, deviations, strict=True)
             ]
             if any(u is None for u in usual):
                 return way

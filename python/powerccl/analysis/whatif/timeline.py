@@ -25,6 +25,7 @@ QUANTILE_PCT = 5.0  # of the durations of one kind: an operation that waited for
 LEAST_ITERATIONS, MOST_CALLS = 4, 2048
 SAME, EVEN, ABOUT, MOST = 0.97, 0.05, 0.15, 0.7  # shares: of labels, of a length, of a length, of lengths
 FEW = 4  # durations of a kind that say nothing of its least
+REMEMBERED = 12  # iterations, by a moving mean of the runtime
 
 
 @dataclass
@@ -231,3 +232,10 @@ def numbers_of(line: GpuTimeline) -> Ints:
         return np.arange(len(mine))
     called = np.union1d(mine, [call[3] for call in line.calls])
     return np.searchsorted(called, mine)
+
+
+def deviation_of(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float:
+    """The mean deviation of a few that follow each other, as most of them have it: one disturbance is not all of it."""
+    count = max(1, len(values) // REMEMBERED)
+    groups = [part for part in np.array_split(values.astype(np.float64), count) if len(part)]
+    return float(np.median([np.mean(np.abs(part - part.mean())) for part in groups]))
