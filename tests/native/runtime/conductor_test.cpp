@@ -18,6 +18,17 @@ double mean(const std::vector<double>& values, size_t from) {
          static_cast<double>(values.size() - from);
 }
 
+// One that looks for a clock, too.
+std::unique_ptr<Conductor> searching() {
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = Job::kMaxMhz;
+  terms.least_mhz = Job::kLowMhz;
+  auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  return conductor;
+}
+
 struct Outcome {
   double slowdown;     // against the same job left alone, once it has learnt
   double low_share;    // of the exposed time, at the low clock
@@ -223,17 +234,12 @@ TEST(ConductorAuto, GraphsBesideCallsAreCallsThemselves) {
 class ConductorThatFound : public testing::Test {
  protected:
   ConductorThatFound() {
-    Conductor::Terms terms;
-    terms.search = true;
-    terms.most_mhz = Job::kMaxMhz;
-    terms.least_mhz = Job::kLowMhz;
-    conductor->begin(terms);
     job.run(400);
     found_mhz = conductor->state().clock_mhz;
     EXPECT_LE(found_mhz, 1150u);
     EXPECT_GE(found_mhz, 1000u);
   }
-  std::unique_ptr<Conductor> conductor = std::make_unique<Conductor>();
+  std::unique_ptr<Conductor> conductor = searching();
   Job job{zero1(), {.natural_mhz = 1090, .marks = true}, conductor.get()};
   uint32_t found_mhz = 0;
 };
@@ -353,12 +359,7 @@ TEST_F(ConductorThatFound, AJobThatChangesIsLookedAtAnew) {
 
 // What it is left alone for until a clock is known is as good to compare with as a block later on: that may wait.
 TEST(ConductorJob, AJobThatChangesIsLeftAloneOnce) {
-  Conductor::Terms terms;
-  terms.search = true;
-  terms.most_mhz = Job::kMaxMhz;
-  terms.least_mhz = Job::kLowMhz;
-  const auto conductor = std::make_unique<Conductor>();
-  conductor->begin(terms);
+  const auto conductor = searching();
   Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.05}, conductor.get());
   while (job.now_ns() < 70'000'000'000u) job.run(10);
   const Conductor::State before = conductor->state();
@@ -376,12 +377,7 @@ TEST(ConductorJob, AJobThatChangesIsLeftAloneOnce) {
 
 // Most of a block has gone by before it counts, so it is not ended by the first few iterations that do.
 TEST(ConductorJob, WhatIsLeftAloneIsSeenToItsEnd) {
-  Conductor::Terms terms;
-  terms.search = true;
-  terms.most_mhz = Job::kMaxMhz;
-  terms.least_mhz = Job::kLowMhz;
-  const auto conductor = std::make_unique<Conductor>();
-  conductor->begin(terms);
+  const auto conductor = searching();
   Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.02}, conductor.get());
   while (conductor->state().clock_mhz == 0 || conductor->state().managed < 100) job.run(1);
   uint64_t managed = conductor->state().managed, since_ns = 0;
@@ -401,12 +397,7 @@ TEST(ConductorJob, WhatIsLeftAloneIsSeenToItsEnd) {
 
 // As where other work on the host comes and goes: a step of the clock costs less than seconds left alone.
 TEST(ConductorJob, WhatHasBecomeABitSlowerSoonAfterABlockGoesUpAStep) {
-  Conductor::Terms terms;
-  terms.search = true;
-  terms.most_mhz = Job::kMaxMhz;
-  terms.least_mhz = Job::kLowMhz;
-  const auto conductor = std::make_unique<Conductor>();
-  conductor->begin(terms);
+  const auto conductor = searching();
   Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.005}, conductor.get());
   while (!conductor->state().judged || job.now_ns() < 80'000'000'000u) job.run(1);
   const Conductor::State before = conductor->state();
@@ -422,12 +413,7 @@ TEST(ConductorJob, WhatHasBecomeABitSlowerSoonAfterABlockGoesUpAStep) {
 
 // The rest of a job of hours would go by the same few seconds, told again and again.
 TEST(ConductorJob, WhatIsWellKnownIsLookedAtEverMoreRarely) {
-  Conductor::Terms terms;
-  terms.search = true;
-  terms.most_mhz = Job::kMaxMhz;
-  terms.least_mhz = Job::kLowMhz;
-  const auto conductor = std::make_unique<Conductor>();
-  conductor->begin(terms);
+  const auto conductor = searching();
   Job job(exposed(), {.natural_mhz = 1090, .marks = true, .jitter = 0.02}, conductor.get());
   while (conductor->state().clock_mhz == 0 || conductor->state().managed < 100) job.run(1);
   std::vector<double> blocks_s;
