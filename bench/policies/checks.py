@@ -47,7 +47,7 @@ def faults_of(figures: Mapping[str, Figure], platform: str, case: str) -> list[F
         found.append(Fault(platform, case, "energy", f"auto takes {-saved:.2f} % more energy"))
     oracle = value_of(figures, f"{name}.oracle.energy_saved_pct")
     if oracle is not None and oracle >= ORACLE_COUNTS_FROM_PCT and saved < ORACLE_SHARE * oracle:
-        share = f"{max(0.0, 100 * saved / oracle):.0f} % of the oracle's {oracle:.1f} %"
+        share = f"{max(0.0, 100 * saved / oracle):.1f} % of the oracle's {oracle:.1f} %"
         found.append(Fault(platform, case, "energy", f"auto saves {saved:.2f} %, {share}"))
     percall_saved = value_of(figures, f"{name}.percall.energy_saved_pct")
     percall_slower = value_of(figures, f"{name}.percall.slowdown_pct")

@@ -184,7 +184,7 @@ class TestDemands:
         assert failing(auto=(-0.6, 0.0)) == ["auto takes 0.60 % more energy"]
 
     def test_oracle(self):
-        assert failing(auto=(8.9, 0.0), oracle=10.0) == ["auto saves 8.90 %, 89 % of the oracle's 10.0 %"]
+        assert failing(auto=(8.9, 0.0), oracle=10.0) == ["auto saves 8.90 %, 89.0 % of the oracle's 10.0 %"]
         assert failing(auto=(1.0, 0.0), oracle=4.9) == []
 
     def test_percall_better_in_both(self):
