@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm bench clean help
 
 all: native
 
@@ -120,6 +120,11 @@ sanitize: setup build/deps/.ready
 FUZZ_SECONDS ?= 1200
 fuzz: setup build/deps/.ready
 	tools/run-fuzzers build/fuzz $(FUZZ_SECONDS) build/figures/fuzz.json
+
+# make figures-harm    measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
+figures-harm: build/test/.configured build/deps/mpi/.ready
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-harm --out build/figures/harm.json
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured
