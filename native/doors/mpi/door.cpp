@@ -147,6 +147,7 @@ void forked_child() {
   if (!g_door.armed.exchange(false, std::memory_order_acq_rel)) return;
   t_thread = nullptr;
   g_door.trace.close();
+  device::journal_close(&g_door.core_clocks.journal);
   const uint32_t threads = g_door.threads.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < threads; ++i) g_door.pool[i].core.forget();
 }
