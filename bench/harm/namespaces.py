@@ -21,6 +21,7 @@ from powerccl.launch.native import NativeFiles
 
 GPUS = 8
 IDLE_MHZ = 300  # t4x8.conf
+BUSY_MHZ = 600  # above what the policy sets for a collective of this size
 ENTER = ("unshare", "-p", "-f", "--kill-child")
 PATIENCE_S = 30.0
 MEMBERS = ("job", "rank", "wrapper", "agent and job")
@@ -50,7 +51,7 @@ class Machine:
             "POWERCCL_NATIVE": str(native.root),
             "LD_LIBRARY_PATH": str(native.root / "emulator"),
             "POWERCCL_EMULATOR_SOCKET": str(folder / "gpus.sock"),
-            "POWERCCL_SOCKET": str(folder / "powerccld.sock"),
+            "POWERCCL_LEASE_SOCKET": str(folder / "powerccld.sock"),
             "XDG_CONFIG_HOME": str(folder / "config"),
         }
         platform = native.root / "share/platforms/t4x8.conf"
@@ -127,7 +128,8 @@ def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, m
         cwd=place,
     )
     try:
-        if not wait_for(lambda: max(machine.clocks_mhz()) != IDLE_MHZ and len(set(machine.clocks_mhz())) == 1):
+        # Whoever is busy and not locked runs faster.
+        if not wait_for(lambda: all(IDLE_MHZ < mhz < BUSY_MHZ for mhz in machine.clocks_mhz())):
             raise RuntimeError(f"no clock was ever set: {(place / 'err').read_text()}")
         processes = below(running.pid) | {running.pid: "powerccl"}
         agents = [pid for pid, name in processes.items() if name == "powerccl-agent"]
