@@ -108,60 +108,98 @@ def below(pid: int) -> dict[int, str]:
     return found
 
 
-def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, mount: bool, clocks: str) -> list[int]:
-    """One case: the clocks that stayed. `inside`: the job alone, or the wrapper and agent with it."""
-    place.mkdir(parents=True)
-    enter = [*ENTER, *(["--mount-proc"] if mount else [])]
-    bench = str(machine.native.path("bin/powerccl-bench"))
-    job = [bench, "all_reduce", "-b", "64M", "-e", "64M", "-g", str(GPUS), "-n", "100000"]
-    wrapper = [str(Path(sys.executable).parent / "powerccl"), "run", "-q", "--set-clocks", "--runs-dir", str(place)]
-    wrapper += ["--policy", "percall", "--platform", "t4x8", "--"]
-    command = [*wrapper, *enter, *job] if inside == "job" else [*enter, *wrapper, *job]
-    environment = {**machine.environment, "POWERCCL_CLOCKS": clocks}
-    running = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=(place / "out").open("wb"),
-        stderr=(place / "err").open("wb"),
-        start_new_session=True,
-        cwd=place,
-    )
-    try:
+class Job:
+    """A job with every clock lowered. `inside`: what enters the namespace, the job alone or all of it."""
+
+    def __init__(self, machine: Machine, place: Path, inside: str, mount: bool, clocks: str) -> None:
+        place.mkdir(parents=True)
+        self.machine = machine
+        self.place = place
+        self.environment = {**machine.environment, "POWERCCL_CLOCKS": clocks}
+        enter = [*ENTER, *(["--mount-proc"] if mount else [])]
+        bench = str(machine.native.path("bin/powerccl-bench"))
+        job = [bench, "all_reduce", "-b", "64M", "-e", "64M", "-g", str(GPUS), "-n", "100000"]
+        wrapper = [str(Path(sys.executable).parent / "powerccl"), "run", "-q", "--set-clocks", "--runs-dir", str(place)]
+        wrapper += ["--policy", "percall", "--platform", "t4x8", "--"]
+        self.process = subprocess.Popen(
+            [*wrapper, *enter, *job] if inside == "job" else [*enter, *wrapper, *job],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=(place / "out").open("wb"),
+            stderr=(place / "err").open("wb"),
+            start_new_session=True,
+            cwd=place,
+        )
         # Whoever is busy and not locked runs faster.
         if not wait_for(lambda: all(IDLE_MHZ < mhz < BUSY_MHZ for mhz in machine.clocks_mhz())):
+            self.end()
             raise RuntimeError(f"no clock was ever set: {(place / 'err').read_text()}")
-        processes = below(running.pid) | {running.pid: "powerccl"}
-        agents = [pid for pid, name in processes.items() if name == "powerccl-agent"]
-        ranks = [pid for pid, name in processes.items() if name == "powerccl-bench"]
-        victims = {
-            "job": ranks,
-            "rank": ranks[-1:],
-            "wrapper": [pid for pid, name in processes.items() if name == "powerccl"],
-            "agent and job": agents + ranks,
-        }[member]
+        self.processes = below(self.process.pid) | {self.process.pid: "powerccl"}
+
+    @property
+    def folder(self) -> Path:
+        """Its run folder."""
+        (info,) = self.place.glob("*/run.json")
+        return info.parent
+
+    def named(self, name: str) -> list[int]:
+        """Its processes of this name."""
+        return [pid for pid, known in self.processes.items() if known == name]
+
+    def kill(self, victims: list[int]) -> None:
+        """Kill them without a chance to clean up, and wait until they are gone."""
         if not victims:
-            raise RuntimeError(f"no {member} found among {processes}")
+            raise RuntimeError(f"nobody to kill among {self.processes}")
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if member in ("wrapper", "rank"):  # the rest goes on or ends by itself; its end is a kill as well
-            time.sleep(0.3)
-            for pid in ranks:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if member == "agent and job" and clocks == "nvml":
-            wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), 5)
-            (folder,) = place.glob("*/run.json")
-            agent = str(machine.native.path("bin/powerccl-agent"))
-            restore = [agent, "--restore-all", "--run-folder", str(folder.parent)]
-            subprocess.run(restore, env=environment, capture_output=True, timeout=60)
-        wait_for(lambda: machine.clocks_mhz() == [IDLE_MHZ] * GPUS, 10)
-        return [mhz for mhz in machine.clocks_mhz() if mhz != IDLE_MHZ]
+        wait_for(lambda: not any(lives(pid) for pid in victims))
+
+    def restore_all(self) -> subprocess.CompletedProcess[str]:
+        """What a person runs after a node came back."""
+        agent = str(self.machine.native.path("bin/powerccl-agent"))
+        command = [agent, "--restore-all", "--run-folder", str(self.folder)]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def locked(self) -> list[int]:
+        """Clocks that stay, once there was time to reset them."""
+        wait_for(lambda: self.machine.clocks_mhz() == [IDLE_MHZ] * GPUS, 10)
+        return [mhz for mhz in self.machine.clocks_mhz() if mhz != IDLE_MHZ]
+
+    def end(self) -> None:
+        """Whatever is left of it."""
+        for pid in [*below(self.process.pid), self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process lives; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, mount: bool, clocks: str) -> list[int]:
+    """One case: the clocks that stayed."""
+    job = Job(machine, place, inside, mount, clocks)
+    try:
+        ranks = job.named("powerccl-bench")
+        if member == "rank":
+            job.kill(ranks[-1:])
+        elif member == "wrapper":
+            job.kill(job.named("powerccl"))
+        elif member == "agent and job":
+            job.kill(job.named("powerccl-agent") + ranks)
+        if any(lives(pid) for pid in ranks):  # the others of a killed one
+            job.kill(ranks)
+        if clocks == "nvml" and not any(lives(pid) for pid in job.named("powerccl-agent")):
+            job.restore_all()  # the agent was in the namespace that was ended, too
+        return job.locked()
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+        job.end()
 
 
 def measure(native: NativeFiles, folder: Path) -> Figures:
