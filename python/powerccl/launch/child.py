@@ -3,27 +3,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGCONT,
-)
-# si_code of a signal the kernel sent, as it does for Ctrl-C: the child is in the same process group and has got it too.
-_SI_KERNEL = 0x80
+from powerccl.launch.witness import Witness
+
+# A fault of this process raises these: a handler would return to the fault for ever.
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+# Python ignores these two; a job expects the system's defaults.
+_PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
+_STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+# The child's end is looked for this often even if its signal was lost to another thread.
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -42,37 +42,70 @@ class ChildNotStartedError(Exception):
         self.code = 127 if error.errno == errno.ENOENT else 126
 
 
+def start_thread(target: Callable[[], None], name: str) -> None:
+    """Start a thread that no signal is delivered to: signals are the main thread's, which passes them to the job."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=target, name=name, daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def run_child(command: list[str], environment: Mapping[str, str], output: Path | None = None) -> Ended:
     """Run the command to its end, passing signals on. `output` takes its stdout and stderr, if given.
+
+    The child gets each signal as if it ran without us: what was sent to our process group has reached it already.
 
     Raises:
         ChildNotStartedError: it could not be executed.
     """
-    watched = {*FORWARDED, signal.SIGCHLD}
-    ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
-    watched -= ignored  # nohup's and `&`'s wishes hold for the child as well
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap the child before we see how it ended
+    ignored = {n for n in signal.valid_signals() - _PYTHON_IGNORES if signal.getsignal(n) is signal.SIG_IGN}
+    watched = signal.valid_signals() - ignored - {signal.SIGKILL, signal.SIGSTOP}
+    with _taking(watched) as (before, elsewhere), Witness() as witness:
+        child = _spawn(command, environment, before, output)
+        return _Relay(child, watched, witness, elsewhere).wait()
+
+
+@contextmanager
+def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
+    """Take signals for as long as the `with` lasts. Gives the mask before, and a list that others' threads fill.
+
+    The main thread blocks them and waits for them. A thread of a library that does not block them may be chosen by the
+    kernel instead: a handler notes the signal then, where the default would end this process.
+    """
+    elsewhere: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        elsewhere.append(number)
+
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    handlers = {}
     try:
-        try:
-            # Python ignores these two; a job expects the system's defaults.
-            defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-            child = os.posix_spawnp(
-                shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH
-                command,
-                dict(environment),
-                setsigmask=before,
-                setsigdef=defaults,
-                file_actions=_redirect(output),
-            )
-        except OSError as error:
-            raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
-        return _wait(child, watched)
+        for number in watched - FAULTS:
+            handlers[number] = signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else note)
+        yield before, elsewhere
     finally:
         # What arrived between the child's end and now was meant for it.
         while signal.sigtimedwait(watched, 0):
             pass
+        for number, handler in handlers.items():
+            if handler is not None:  # None: not Python's, and it cannot be put back
+                signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _spawn(command: list[str], environment: Mapping[str, str], mask: set[int], output: Path | None) -> int:
+    try:
+        return os.posix_spawnp(
+            shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH
+            command,
+            dict(environment),
+            setsigmask=mask,
+            setsigdef=_PYTHON_IGNORES,
+            file_actions=_redirect(output),
+        )
+    except OSError as error:
+        raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
 
 
 def _redirect(output: Path | None) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
@@ -89,13 +122,45 @@ def _cause(program: str, error: OSError) -> OSError:
     return error
 
 
-def _wait(child: int, watched: set[signal.Signals]) -> Ended:
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
-        info = signal.sigwaitinfo(watched)
-        if info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, info.si_signo)
+class _Relay:
+    """Waits for the child and passes on what was sent to us alone."""
+
+    def __init__(self, child: int, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
+        self._child = child
+        self._watched = watched
+        self._witness = witness
+        self._elsewhere = elsewhere
+        self._stop_asked = False
+
+    def wait(self) -> Ended:
+        """Wait for the child's end."""
+        while True:
+            pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+            if pid == self._child and os.WIFSTOPPED(status):
+                self._child_stopped()
+            elif pid == self._child:
+                code = os.waitstatus_to_exitcode(status)
+                return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+            self._take_signal()
+
+    def _take_signal(self) -> None:
+        info = signal.sigtimedwait(self._watched, _LOOK_S)
+        while self._elsewhere:
+            self._pass_on(self._elsewhere.pop(0))
+        if info is None:
+            return
+        about_a_child = info.si_signo == signal.SIGCHLD and info.si_code > 0
+        if not about_a_child and info.si_pid != os.getpid():  # ours: a write to a closed pipe
+            self._pass_on(info.si_signo)
+
+    def _pass_on(self, number: int) -> None:
+        self._stop_asked = number in _STOPPING
+        if not self._witness.saw(number, time.monotonic()):
+            with suppress(ProcessLookupError):
+                os.kill(self._child, number)
+
+    def _child_stopped(self) -> None:
+        """Stop as the child has, if that came by a signal to us: whoever sent it continues us as well."""
+        if self._stop_asked:
+            self._stop_asked = False
+            os.kill(os.getpid(), signal.SIGSTOP)

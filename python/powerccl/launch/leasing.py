@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.launch.child import start_thread
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Leases, connect
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
@@ -53,7 +54,7 @@ class PrivateDaemon:
         """
         self._join()
         if self.service:
-            threading.Thread(target=self._keep, name="powerccl-daemon", daemon=True).start()
+            start_thread(self._keep, "powerccl-daemon")
 
     def end(self, say: Callable[[str], None]) -> None:
         """Leave the daemon. It ends with the last process of any job that is connected."""
