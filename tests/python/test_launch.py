@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(PowercclError) as error:
         folders.make_folder(tmp_path / "runs", "job", None)
     assert "cannot write a run folder" in error.value.message
-    assert "--best-effort" in error.value.hint
+    assert "--runs-dir" in error.value.hint
 
 
 def test_socket_paths_are_short_private_and_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

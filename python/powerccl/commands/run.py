@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -76,7 +77,7 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
     is_flag=True,
     help="Leave LD_PRELOAD as it is: no marks where computation waits, no NCCL before 2.27.",
 )
-@click.option("--best-effort", is_flag=True, help="Run the job even if its run folder cannot be written.")
+@click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")
 @click.option("--quiet", "-q", is_flag=True, help="No summary in the terminal; summary.json is written all the same.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
@@ -131,7 +132,7 @@ def command(
         mpi=mpi,
         budget_pct=budget,
         slowdown_pct=slowdown,
-        best_effort=best_effort,
+        best_effort=True,
         preload=not no_preload,
         tuned=tuned,
     )
@@ -143,7 +144,8 @@ def command(
         try:
             _report(recorded, recorded.folder, before, json_file, quiet)
         except Exception as error:  # the job is over: nothing that happens now may change how it ended
-            say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
+            with contextlib.suppress(Exception):
+                say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
     return recorded.ended.code
 
 

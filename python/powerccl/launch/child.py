@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,9 @@ _PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 _STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 # The child's end is looked for this often even if its signal was lost to another thread.
 _LOOK_S = 0.5
+
+# How many jobs this process has started: none of them may be started again because of a fault of ours.
+started = 0
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,49 @@ def start_thread(target: Callable[[], None], name: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def run_child(command: list[str], environment: Mapping[str, str], output: Path | None = None) -> Ended:
+@dataclass
+class _Child:
+    """The one child of `run_child`: its process once there is one, and its wait status once it has ended."""
+
+    pid: int = 0
+    status: int | None = None
+
+
+def run_child(
+    command: list[str],
+    environment: Mapping[str, str],
+    output: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Ended:
     """Run the command to its end, passing signals on. `output` takes its stdout and stderr, if given.
 
     The child gets each signal as if it ran without us: what was sent to our process group has reached it already.
+    A fault of ours costs this, which `say` tells.
 
     Raises:
         ChildNotStartedError: it could not be executed.
     """
+    child = _Child()
+    try:
+        _run_with_signals(child, command, environment, output)
+    except ChildNotStartedError:
+        raise
+    except Exception as error:
+        say(f"signals are not passed on to the job: {type(error).__name__}: {error}")
+    if not child.pid:
+        _spawn(child, command, environment, (), output)
+    if child.status is None:
+        child.status = os.waitpid(child.pid, 0)[1]
+    code = os.waitstatus_to_exitcode(child.status)
+    return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+
+
+def _run_with_signals(child: _Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
     ignored = {n for n in signal.valid_signals() - _PYTHON_IGNORES if signal.getsignal(n) is signal.SIG_IGN}
-    watched = signal.valid_signals() - ignored - {signal.SIGKILL, signal.SIGSTOP}
+    watched = {int(number) for number in signal.valid_signals()} - ignored - {signal.SIGKILL, signal.SIGSTOP}
     with _taking(watched) as (before, elsewhere), Witness() as witness:
-        child = _spawn(command, environment, before, output)
-        return _Relay(child, watched, witness, elsewhere).wait()
+        _spawn(child, command, environment, before, output)
+        _Relay(child, watched, witness, elsewhere).wait()
 
 
 @contextmanager
@@ -83,7 +116,7 @@ def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
     try:
         for number in watched - FAULTS:
             handlers[number] = signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else note)
-        yield before, elsewhere
+        yield {*before}, elsewhere
     finally:
         # What arrived between the child's end and now was meant for it.
         while signal.sigtimedwait(watched, 0):
@@ -94,23 +127,31 @@ def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _spawn(command: list[str], environment: Mapping[str, str], mask: set[int], output: Path | None) -> int:
+def _spawn(
+    child: _Child,
+    command: list[str],
+    environment: Mapping[str, str],
+    mask: Iterable[int],
+    output: Path | None,
+) -> None:
+    global started
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]  # by the child's PATH
+    actions = _redirect(output) if output else []
     try:
-        return os.posix_spawnp(
-            shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH
+        child.pid = os.posix_spawnp(
+            program,
             command,
             dict(environment),
             setsigmask=mask,
             setsigdef=_PYTHON_IGNORES,
-            file_actions=_redirect(output),
+            file_actions=actions,
         )
     except OSError as error:
         raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
+    started += 1
 
 
-def _redirect(output: Path | None) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
-    if output is None:
-        return []
+def _redirect(output: Path) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return [(os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
 
@@ -125,22 +166,22 @@ def _cause(program: str, error: OSError) -> OSError:
 class _Relay:
     """Waits for the child and passes on what was sent to us alone."""
 
-    def __init__(self, child: int, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
+    def __init__(self, child: _Child, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
         self._child = child
         self._watched = watched
         self._witness = witness
         self._elsewhere = elsewhere
         self._stop_asked = False
 
-    def wait(self) -> Ended:
+    def wait(self) -> None:
         """Wait for the child's end."""
         while True:
-            pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
-            if pid == self._child and os.WIFSTOPPED(status):
+            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
                 self._child_stopped()
-            elif pid == self._child:
-                code = os.waitstatus_to_exitcode(status)
-                return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+            elif pid:
+                self._child.status = status
+                return
             self._take_signal()
 
     def _take_signal(self) -> None:
@@ -157,7 +198,7 @@ class _Relay:
         self._stop_asked = number in _STOPPING
         if not self._witness.saw(number, time.monotonic()):
             with suppress(ProcessLookupError):
-                os.kill(self._child, number)
+                os.kill(self._child.pid, number)
 
     def _child_stopped(self) -> None:
         """Stop as the child has, if that came by a signal to us: whoever sent it continues us as well."""

@@ -107,7 +107,7 @@ def make_folder(runs: Path, name: str, launcher: JobLauncher | None) -> Path:
     except OSError as error:
         raise PowercclError(
             f"cannot write a run folder in {runs}: {error.strerror}",
-            "name another place with --runs-dir DIR, or run unrecorded with --best-effort",
+            "name another place with --runs-dir DIR",
         ) from error
     return folder
 

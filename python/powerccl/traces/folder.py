@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from powerccl.traces.run_info import RUN_FILE, RunInfo
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -95,10 +95,10 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
 def read_info(run: RunData) -> None:
     """Read run.json into `run.info`, or say in `run.problems` why not."""
     try:
-        run.info = msgspec.json.decode((run.folder / RUN_FILE).read_bytes(), type=RunInfo)
+        run.info = parse_run_info((run.folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
         run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         run.problems.append(f"{RUN_FILE}: {error}")
 
 

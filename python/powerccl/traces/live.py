@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from powerccl.traces import records
-from powerccl.traces.run_info import RUN_FILE, RunInfo
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
@@ -304,9 +303,9 @@ class LiveRun:
             changed_ns = path.stat().st_mtime_ns
             if changed_ns == self._info_ns:
                 return
-            self.info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+            self.info = parse_run_info(path.read_bytes())
             self._info_ns, self._info_problem = changed_ns, ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             self._info_problem = f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}"

@@ -49,5 +49,20 @@ def write_run_info(folder: Path, info: RunInfo) -> None:
         OSError: the folder cannot be written.
     """
     temporary = folder / f".{RUN_FILE}.{os.getpid()}"
-    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2, ensure_ascii=False) + "\n")
+    # Pure ASCII: a byte that is not UTF-8 is a lone surrogate in Python's text, which JSON can escape and UTF-8 cannot.
+    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n", encoding="ascii")
     temporary.replace(folder / RUN_FILE)
+
+
+def parse_run_info(data: bytes) -> RunInfo:
+    r"""run.json as it was written. Bytes that are not UTF-8 are lone surrogates (`\udcff`), as os.fsdecode makes them.
+
+    Raises:
+        ValueError: not a run.json; the text says why.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(json.loads(data), RunInfo)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
