@@ -8,9 +8,14 @@ begins with `=`, and characters that turn the direction of writing make a name l
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 # C0 and C1 controls, DEL, characters that set direction, line and paragraph ends, lone surrogates and invisible tags.
-_RAW = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+_RAW = (
+    "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+)
 _FIELD = re.compile(f"[{_RAW}]")
 _LINES = re.compile(f"(?!\\n)[{_RAW}]")
 _FORMULA = ("=", "+", "-", "@")
@@ -24,7 +29,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def field(text: str) -> str:
-    """One name or value: what is not to be printed becomes visible, as in `\\x1b`. Line ends, too."""
+    """One name or value: what is not to be printed becomes visible, as in Python's own escapes. Line ends, too."""
     return text if text.isascii() and text.isprintable() else _FIELD.sub(_escaped, text)
 
 
@@ -45,8 +50,27 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", text) is not None
 
 
+def to_json(value: object, indent: int = 0, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
+    """JSON that may go to a terminal; a name that is not UTF-8, which JSON cannot hold, as `field` shows it."""
+    import msgspec
+
+    try:
+        data = msgspec.json.encode(value, enc_hook=enc_hook)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=enc_hook)))
+    return json(msgspec.json.format(data, indent=indent) if indent else data) + b"\n"
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return field(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list) else value
+
+
 def json(data: bytes) -> bytes:
-    """Encoded JSON for a terminal: characters as `field` replaces are written as \\u, which readers of JSON undo.
+    """Encoded JSON for a terminal: characters as `field` replaces are escaped, which readers of JSON undo.
 
     They stand inside of strings only: msgspec has escaped those below a space, and line ends are its own.
     """

@@ -41,7 +41,7 @@ HOLES = 256
 HOLES_FROM = 4 << 30  # reading so many zeros takes a second or two; it takes no memory
 
 
-class Unreadable(OSError):
+class UnreadableError(OSError):
     """A file that must not be read. `strerror` says why, and the text names the file."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
@@ -68,11 +68,11 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> int:
     reader may read.
 
     Raises:
-        Unreadable: it is no regular file, or larger.
+        UnreadableError: it is no regular file, or larger.
         OSError: it cannot be opened.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    if _foreign(os.path.dirname(os.fspath(path)) or "."):  # noqa: PTH120 - not for a pathlib import's time
+    if _foreign(Path(path).parent):
         flags |= os.O_NOFOLLOW
     try:
         file = os.open(path, flags)
@@ -81,16 +81,16 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> int:
             with contextlib.suppress(OSError):
                 kind = KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
                 if kind:
-                    raise Unreadable(path, f"{kind}, not a regular file") from error
+                    raise UnreadableError(path, f"{kind}, not a regular file") from error
         raise
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
-            raise Unreadable(path, f"{KINDS.get(stat.S_IFMT(about.st_mode), 'something')}, not a regular file")
+            raise UnreadableError(path, f"{KINDS.get(stat.S_IFMT(about.st_mode), 'something')}, not a regular file")
         if about.st_size > limit:
-            raise Unreadable(path, f"{about.st_size:,} bytes; at most {limit:,} are read")
+            raise UnreadableError(path, f"{about.st_size:,} bytes; at most {limit:,} are read")
         if about.st_size > HOLES_FROM and about.st_blocks * 512 < about.st_size // HOLES and _holes(file):
-            raise Unreadable(path, f"{about.st_size:,} bytes, nearly all of them holes")
+            raise UnreadableError(path, f"{about.st_size:,} bytes, nearly all of them holes")
     except BaseException:
         os.close(file)
         raise
@@ -107,9 +107,9 @@ def _holes(file: int) -> bool:
         os.lseek(file, 0, os.SEEK_SET)
 
 
-def _foreign(folder: str) -> bool:
+def _foreign(folder: Path) -> bool:
     try:
-        about = os.stat(folder)
+        about = folder.stat()
     except OSError:
         return False  # opening says what is wrong
     return about.st_uid not in (0, os.geteuid()) or bool(about.st_mode & stat.S_IWOTH)
@@ -129,7 +129,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int = MOST_DOCUMENT) -> byte
     """The whole file, as long as it was when it was opened: one that grows all the time is read once.
 
     Raises:
-        Unreadable: as open_regular.
+        UnreadableError: as open_regular.
         OSError: it cannot be read.
     """
     with opened(path, limit) as file:
@@ -145,7 +145,7 @@ def read_json(path: Path, kind: type[T], limit: int = MOST_DOCUMENT) -> T:
     """A JSON file as `kind`.
 
     Raises:
-        Unreadable: as open_regular.
+        UnreadableError: as open_regular.
         OSError: it cannot be read.
         msgspec.MsgspecError: it is not of this kind.
     """
