@@ -92,7 +92,8 @@ def run_child(
 
 
 def _run_with_signals(child: _Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
-    ignored = {n for n in signal.valid_signals() - _PYTHON_IGNORES if signal.getsignal(n) is signal.SIG_IGN}
+    ours = {*_PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
+    ignored = {n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN}
     watched = {int(number) for number in signal.valid_signals()} - ignored - {signal.SIGKILL, signal.SIGSTOP}
     with _taking(watched) as (before, elsewhere), Witness() as witness:
         _spawn(child, command, environment, before, output)
