@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from powerccl import __version__, clean
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, one_line
 
 VERBS = (
     "run",
@@ -75,21 +76,39 @@ class Verbs(click.Group):
         except Exception as error:
             if os.environ.get("POWERCCL_DEBUG", "0") != "0":
                 raise
-            _run_job_all_the_same(error)
+            _think_of_the_job(error)
             fail(f"unexpected: {type(error).__name__}: {error}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
 
 
-def _run_job_all_the_same(error: Exception) -> None:
-    """Become the job of `powerccl run -- JOB` if a fault of ours came before it. Returns where there is no such job."""
+def _think_of_the_job(error: Exception) -> None:
+    """Of a fault of ours in `powerccl run -- JOB`: become the job, or exit as it has. Returns where there is none."""
     arguments = sys.argv[1:]
+    if arguments[:1] != ["run"]:
+        return
     child = sys.modules.get("powerccl.launch.child")
-    if arguments[:1] != ["run"] or "--" not in arguments or "--emulate" in arguments or (child and child.started):
+    text = one_line(error)
+    if child and child.last.pid:
+        if ended := child.last.ended():
+            with contextlib.suppress(Exception):
+                say(f"{text}; the job has ended before")
+            sys.exit(ended.code)
+        return
+    if "--" not in arguments or any(each.startswith("--emulate") for each in arguments[: arguments.index("--")]):
         return
     command = arguments[arguments.index("--") + 1 :]
     with contextlib.suppress(Exception):
-        say(f"{type(error).__name__}: {error}; the job runs unrecorded")
+        say(f"{text}; the job runs unrecorded")
     with contextlib.suppress(OSError, ValueError, IndexError):
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two
+            signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)
+
+
+def _undo_locale_coercion() -> None:
+    """Take back what Python has added to the environment where the locale is C (PEP 538): a job must not see it."""
+    with contextlib.suppress(OSError):
+        if "LC_CTYPE" in os.environ and b"\0LC_CTYPE=" not in b"\0" + Path("/proc/self/environ").read_bytes():
+            del os.environ["LC_CTYPE"]
 
 
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
@@ -149,7 +168,8 @@ def cli() -> None:
 def main() -> NoReturn:
     """Entry point of the `powerccl` command."""
     try:
+        _undo_locale_coercion()
         cli.main(prog_name="powerccl")
     except Exception as error:
-        _run_job_all_the_same(error)
+        _think_of_the_job(error)
         raise

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from pathlib import Path
 
 import click
 
 from powerccl.commands import fail, say, write_out
-from powerccl.errors import PowercclError
-from powerccl.launch.child import ChildNotStartedError
+from powerccl.errors import PowercclError, one_line
+from powerccl.launch import child
+from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
 from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
@@ -136,16 +139,28 @@ def command(
         tuned=tuned,
     )
     try:
-        recorded = record(request, say)
+        with interruptible():
+            recorded = record(request, say)
+            if recorded.folder and recorded.leads:
+                _report_or_say(recorded, recorded.folder, before, json_file, quiet)
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
-    if recorded.folder and recorded.leads:
-        try:
-            _report(recorded, recorded.folder, before, json_file, quiet)
-        except Exception as error:  # the job is over: nothing that happens now may change how it ended
-            with contextlib.suppress(Exception):
-                say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
+    except InterruptionError as interruption:
+        if (ended := child.last.ended()) is None:  # the job has not begun: end as it would have
+            signal.signal(interruption.number, signal.SIG_DFL)
+            os.kill(os.getpid(), interruption.number)
+            return 128 + interruption.number
+        return ended.code
     return recorded.ended.code
+
+
+def _report_or_say(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+    """Report; the job is over, and nothing that happens now may change how it ended."""
+    try:
+        _report(recorded, folder, before, json_file, quiet)
+    except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
+        with contextlib.suppress(Exception):
+            say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
 MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part

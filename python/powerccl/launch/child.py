@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from powerccl.errors import one_line
 from powerccl.launch.witness import Witness
 
 # A fault of this process raises these: a handler would return to the fault for ever.
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 # Python ignores these two; a job expects the system's defaults.
-_PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
+PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 _STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 # The child's end is looked for this often even if its signal was lost to another thread.
 _LOOK_S = 0.5
-
-# How many jobs this process has started: none of them may be started again because of a fault of ours.
-started = 0
+# A program that is asked to stop may set its terminal right first; later stops have other causes.
+_STOP_S = 5.0
+_SHELL = "/bin/sh"  # runs scripts that name no interpreter, as execvp(3) has it
 
 
 @dataclass(frozen=True)
@@ -37,29 +39,74 @@ class Ended:
     signal: int | None
 
 
+@dataclass
+class Child:
+    """A child of `run_child`: its process once there is one, and its wait status once it has ended."""
+
+    pid: int = 0
+    status: int | None = None
+
+    def ended(self) -> Ended | None:
+        """How it ended, if it has."""
+        if self.status is None:
+            return None
+        code = os.waitstatus_to_exitcode(self.status)
+        return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+
+
+# The last child that was started. Whatever fails around it, its exit code counts, and it is not started again.
+last = Child()
+
+
 class ChildNotStartedError(Exception):
     """The command could not be executed; `code` is what a shell would exit with: 127 not found, 126 not executable."""
 
     def __init__(self, command: str, error: OSError) -> None:
         super().__init__(f"cannot run {command}: {error.strerror}")
         self.code = 127 if error.errno == errno.ENOENT else 126
+        self.too_long = error.errno == errno.E2BIG  # arguments and environment together
+
+
+class InterruptionError(KeyboardInterrupt):
+    """A signal that ends a program, while no child runs that it could be passed to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number) or str(number))
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise InterruptionError at signals that end a program, so that what was started for the child can be ended."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise InterruptionError(number)
+
+    handlers = {}
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+            handlers[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def start_thread(target: Callable[[], None], name: str) -> None:
     """Start a thread that no signal is delivered to: signals are the main thread's, which passes them to the job."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    with signals_blocked(signal.valid_signals()):
         threading.Thread(target=target, name=name, daemon=True).start()
+
+
+@contextmanager
+def signals_blocked(mask: Iterable[int]) -> Iterator[None]:
+    """Block these signals in this thread, and no others, for as long as the `with` lasts; children inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@dataclass
-class _Child:
-    """The one child of `run_child`: its process once there is one, and its wait status once it has ended."""
-
-    pid: int = 0
-    status: int | None = None
 
 
 def run_child(
@@ -76,23 +123,32 @@ def run_child(
     Raises:
         ChildNotStartedError: it could not be executed.
     """
-    child = _Child()
+    global last
+    child = last = Child()
     try:
         _run_with_signals(child, command, environment, output)
     except ChildNotStartedError:
         raise
     except Exception as error:
-        say(f"signals are not passed on to the job: {type(error).__name__}: {error}")
+        say(f"signals are not passed on to the job: {one_line(error)}")
     if not child.pid:
         _spawn(child, command, environment, (), output)
-    if child.status is None:
+    while (ended := child.ended()) is None:
+        _wait_plainly(child)
+    return ended
+
+
+def _wait_plainly(child: Child) -> None:
+    """Wait for its end, or for a signal to us. The relay is gone, so that is passed on whoever it was sent to."""
+    try:
         child.status = os.waitpid(child.pid, 0)[1]
-    code = os.waitstatus_to_exitcode(child.status)
-    return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+    except InterruptionError as interruption:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, interruption.number)
 
 
-def _run_with_signals(child: _Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
-    ours = {*_PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
+def _run_with_signals(child: Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
+    ours = {*PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
     ignored = {n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN}
     watched = {int(number) for number in signal.valid_signals()} - ignored - {signal.SIGKILL, signal.SIGSTOP}
     with _taking(watched) as (before, elsewhere), Witness() as witness:
@@ -129,27 +185,32 @@ def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
 
 
 def _spawn(
-    child: _Child,
+    child: Child,
     command: list[str],
     environment: Mapping[str, str],
     mask: Iterable[int],
     output: Path | None,
 ) -> None:
-    global started
+    def start(program: str, arguments: list[str]) -> int:
+        return os.posix_spawnp(
+            program, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
+        )
+
+    # Environments may hold a variable without a name, which Python passes to nobody.
+    passed = {name: value for name, value in environment.items() if name}
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]  # by the child's PATH
     actions = _redirect(output) if output else []
     try:
-        child.pid = os.posix_spawnp(
-            program,
-            command,
-            dict(environment),
-            setsigmask=mask,
-            setsigdef=_PYTHON_IGNORES,
-            file_actions=actions,
-        )
+        if not program:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        try:
+            child.pid = start(program, command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            child.pid = start(_SHELL, [_SHELL, program, *command[1:]])
     except OSError as error:
         raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
-    started += 1
 
 
 def _redirect(output: Path) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
@@ -167,25 +228,35 @@ def _cause(program: str, error: OSError) -> OSError:
 class _Relay:
     """Waits for the child and passes on what was sent to us alone."""
 
-    def __init__(self, child: _Child, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
+    def __init__(self, child: Child, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
         self._child = child
         self._watched = watched
         self._witness = witness
         self._elsewhere = elsewhere
-        self._stop_asked = False
+        # Both together, in whichever order they come: stop as the child has. Whoever sent the signal to us continues us
+        # as well. A child that was stopped behind our back is continued behind it.
+        self._child_stopped = False
+        self._stop_asked_s = -_STOP_S
 
     def wait(self) -> None:
         """Wait for the child's end."""
         while True:
-            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
-                self._child_stopped()
-            elif pid:
+            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not pid:
+                self._take_signal()
+            elif os.WIFSTOPPED(status):
+                self._child_stopped = True
+            elif os.WIFCONTINUED(status):
+                self._forget_stop()
+            else:
                 self._child.status = status
                 return
-            self._take_signal()
 
     def _take_signal(self) -> None:
+        asked = time.monotonic() < self._stop_asked_s + _STOP_S
+        if self._child_stopped and asked and signal.SIGCONT not in signal.sigpending():
+            self._forget_stop()
+            os.kill(os.getpid(), signal.SIGSTOP)
         info = signal.sigtimedwait(self._watched, _LOOK_S)
         while self._elsewhere:
             self._pass_on(self._elsewhere.pop(0))
@@ -196,13 +267,14 @@ class _Relay:
             self._pass_on(info.si_signo)
 
     def _pass_on(self, number: int) -> None:
-        self._stop_asked = number in _STOPPING
-        if not self._witness.saw(number, time.monotonic()):
+        if number == signal.SIGCONT:
+            self._forget_stop()
+        elif number in _STOPPING:
+            self._stop_asked_s = time.monotonic()
+        if not self._witness.saw(number):
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)
 
-    def _child_stopped(self) -> None:
-        """Stop as the child has, if that came by a signal to us: whoever sent it continues us as well."""
-        if self._stop_asked:
-            self._stop_asked = False
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def _forget_stop(self) -> None:
+        self._child_stopped = False
+        self._stop_asked_s = -_STOP_S

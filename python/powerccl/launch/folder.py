@@ -146,4 +146,4 @@ def socket_path(folder: Path) -> Path:
     about = base.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise PowercclError(f"{base} belongs to somebody else", "set TMPDIR to a folder of your own")
-    return base / f"{hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()[:12]}.sock"
+    return base / f"{hashlib.sha1(os.fsencode(folder), usedforsecurity=False).hexdigest()[:12]}.sock"

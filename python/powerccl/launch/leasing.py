@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import platform as machine
+import signal
 import stat
 import tempfile
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch.child import start_thread
+from powerccl.launch.child import signals_blocked, start_thread
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Leases, connect
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
@@ -54,7 +55,8 @@ class PrivateDaemon:
         """
         self._join()
         if self.service:
-            start_thread(self._keep, "powerccl-daemon")
+            mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
+            start_thread(lambda: self._keep(mask), "powerccl-daemon")
 
     def end(self, say: Callable[[str], None]) -> None:
         """Leave the daemon. It ends with the last process of any job that is connected."""
@@ -104,8 +106,11 @@ class PrivateDaemon:
             return False
         return True
 
-    def _keep(self) -> None:
-        """Start the daemon again when it is killed: its state file says what to put back."""
+    def _keep(self, mask: set[int]) -> None:
+        """Start the daemon again when it is killed: its state file says what to put back.
+
+        It gets this signal mask: the thread itself blocks all.
+        """
         for _ in range(_RESTARTS):
             if self.service is None:
                 return
@@ -113,8 +118,9 @@ class PrivateDaemon:
             if self._ending.is_set():
                 return
             try:
-                self._join()
-            except (PowercclError, OSError):
+                with signals_blocked(mask):
+                    self._join()
+            except Exception:  # the job goes on, without anybody to set its clocks
                 return
 
     def _wait_for_own(self) -> bool:
@@ -178,7 +184,7 @@ def listening_path(environment: Mapping[str, str]) -> Path:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise PowercclError(f"{folder} belongs to somebody else", "have it removed; it is for your clock daemon")
     emulated = environment.get("POWERCCL_EMULATOR_SOCKET", "")
-    name = hashlib.sha1(emulated.encode(), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
+    name = hashlib.sha1(os.fsencode(emulated), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
     return folder / f"{name}.leases"
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerccl import __version__
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, one_line
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
-from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch.emulation import EmulatedServer, platform_name
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
@@ -100,32 +100,62 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         ChildNotStartedError: the command could not be executed.
     """
     say = _never_failing(say)
-    plain = {**os.environ, **request.environment}
+    plain: Mapping[str, str] = {**os.environ, **request.environment}
     with _ending(contextlib.ExitStack(), say) as stack:
+        server = EmulatedServer(request.emulate, stack)
+        recording: _Recording | None = None
+        environment, output = plain, None
         try:
-            job = _prepare(request, plain, stack, say)
+            recording = _Recording(request, _prepare(request, plain, server, say), say)
+            environment = recording.begin()
+            output = recording.folder / request.output if request.output else None
         except (PowercclError, ChildNotStartedError):
             raise  # what the user asked for cannot be had: the job has not begun
         except Exception as error:
-            if not request.best_effort or request.emulate:
-                raise
-            return _run_unrecorded(request, plain, error, say)
-        recording = _Recording(request, job, say)
-        try:
-            environment = recording.begin()
-        except Exception as error:
-            recording.leave()
+            cause = error.error if isinstance(error, _UnrecordableError) else error
+            if recording:
+                recording.leave()
             if not request.best_effort:
+                raise cause from None
+            say(f"{one_line(cause)}; the job runs unrecorded")
+            recording, environment = None, server.environment(_unrecorded(request, plain))
+        try:
+            ended = run_child(request.command, environment, output, say)
+        except ChildNotStartedError as error:
+            if recording:
+                recording.leave()
+            if not recording or not error.too_long or not request.best_effort:
                 raise
-            return _run_unrecorded(request, job.base, error, say)
-        output = recording.folder / request.output if request.output else None
-        ended = run_child(request.command, environment, output, say)
+            say("the job's arguments leave no room for what recording adds to its environment; the job runs unrecorded")
+            recording, ended = (
+                None,
+                run_child(request.command, server.environment(_unrecorded(request, plain)), say=say),
+            )
+        if recording is None:
+            return Recorded(ended, None, True)
         unseen = ""
         try:
             unseen = recording.end(ended, environment)
         except Exception as error:
-            say(f"the run's end could not be recorded: {_text_of(error)}")
-        return Recorded(ended, recording.folder, job.leads, unseen)
+            say(f"the run's end could not be recorded: {one_line(error)}")
+        return Recorded(ended, recording.folder, recording.job.leads, unseen)
+
+
+class _UnrecordableError(Exception):
+    """A job cannot be recorded, and that is nothing that the user has asked for in so many words."""
+
+    def __init__(self, error: PowercclError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def _recording_only() -> Iterator[None]:
+    """An error in here is one of recording: the job can do without."""
+    try:
+        yield
+    except PowercclError as error:
+        raise _UnrecordableError(error) from error
 
 
 @dataclass
@@ -139,8 +169,7 @@ class _Job:
     gpus: Gpus
     policy: str
     table_text: str
-    folder: Path | None
-    folder_problem: PowercclError | None
+    folder: Path
 
     @property
     def leads(self) -> bool:
@@ -153,53 +182,61 @@ class _Job:
         return self.launcher is None or self.launcher.local_rank <= 0
 
 
-def _prepare(
-    request: Request, plain: Mapping[str, str], stack: contextlib.ExitStack, say: Callable[[str], None]
-) -> _Job:
-    """Check what the user asked for, and bring up the emulated server, which the job needs.
+def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> _Job:
+    """Check what the user asked for, make the run folder, and bring up the emulated server.
 
     Raises:
-        PowercclError: it cannot be had.
+        PowercclError: what was asked for cannot be had.
         ChildNotStartedError: there is no such command.
+        _UnrecordableError: the job cannot be recorded.
     """
     if request.policy:
         choose("policy", request.policy, POLICIES)
     base = dict(plain)
-    if shutil.which(request.command[0], path=base.get("PATH")) is None and not os.path.lexists(request.command[0]):
-        own = find_native().root / "bin" / request.command[0]
-        if not own.exists():
-            raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
-    mode = mpi.choose_mode(request.mpi, base)
-    try:
+    if not _is_there(request.command[0], base) and not _is_ours(request.command[0]):
+        raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
+    server.check()
+    with _recording_only():
+        mode = mpi.choose_mode(request.mpi, base)
         native = find_native()
-    except PowercclError as error:
-        if request.emulate or not request.best_effort:
-            raise
-        raise RuntimeError(error.message) from error  # nothing that the user asked for
-    # Last, so that it hides nothing: powerccl-bench is found, by launchers as well.
-    base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), str(native.root / "bin")])
-    platform_file = emulated_platform(native, request.emulate) if request.emulate else None
+    if "PATH" in base or _is_ours(request.command[0]):
+        # Last, so that it hides nothing: powerccl-bench is found, by launchers as well.
+        base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), str(native.root / "bin")])
     launcher = detect_launcher(base)
     leads = launcher is None or launcher.leads
     on_node = launcher is None or launcher.local_rank <= 0
     say_once = say if leads else _silent
     gpus, policy, table_text, profile = _plan(request, base, say_once)
-    folder, problem = None, None
-    try:
+    with _recording_only():
         folder = make_folder(request.runs, request.name or _job_name(request.command, base), launcher)
-    except PowercclError as error:
-        problem = error
-    if platform_file:
-        emulation = stack.enter_context(Emulation(native, platform_file, folder, serve=on_node))
-        base = emulation.environment(base)
-        if profile is not None and request.platform:
-            _check_emulated(profile, base)
+    base = dict(server.environment(base, folder, on_node))
+    if request.emulate and profile is not None and request.platform:
+        _check_emulated(profile, base)
     if request.tuned:
         from powerccl.launch.tuned import load_for_job, tuned_environment
 
         tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
-        base = tuned_environment(base, native, tuned, say_once)
-    return _Job(native, base, launcher, mode, gpus, policy, table_text, folder, problem)
+        base = dict(tuned_environment(base, native, tuned, say_once))
+    return _Job(native, base, launcher, mode, gpus, policy, table_text, folder)
+
+
+def _unrecorded(request: Request, plain: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of a job that is not recorded: as it is, or with a PATH by which one of our programs is found."""
+    if _is_there(request.command[0], plain) or not _is_ours(request.command[0]):
+        return plain
+    return {**plain, "PATH": os.pathsep.join([plain.get("PATH", os.defpath), str(find_native().root / "bin")])}
+
+
+def _is_there(command: str, environment: Mapping[str, str]) -> bool:
+    return shutil.which(command, path=environment.get("PATH")) is not None or os.path.lexists(command)
+
+
+def _is_ours(command: str) -> bool:
+    """Whether it is a program of the native part, which need not be in PATH."""
+    try:
+        return bool(command) and (find_native().root / "bin" / command).exists()
+    except PowercclError:
+        return False
 
 
 class _Recording:
@@ -209,18 +246,24 @@ class _Recording:
         self.request = request
         self.job = job
         self.say = say
-        self.folder = job.folder or Path()
+        self.folder = job.folder
         self._agent: Service | None = None
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
         self._no_mpi = ""
 
     def begin(self) -> dict[str, str]:
-        """Write the folder's first files, start the helpers, and give the job's environment."""
+        """Write the folder's first files, start the helpers, and give the job's environment.
+
+        Raises:
+            _UnrecordableError: that cannot be done.
+        """
+        with _recording_only():
+            return self._begin()
+
+    def _begin(self) -> dict[str, str]:
         request, job, say = self.request, self.job, self.say
         say_once = say if job.leads else _silent
-        if job.folder_problem:
-            raise job.folder_problem
         policy, base = job.policy, job.base
         emulated = bool(request.emulate) or job.gpus.emulated
         clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
@@ -276,12 +319,12 @@ class _Recording:
             if daemon:
                 daemon.end(self.say)
         except Exception as error:
-            self.say(f"powerccld could not be ended: {_text_of(error)}")
+            self.say(f"powerccld could not be ended: {one_line(error)}")
         try:
             if agent:
                 _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
         except Exception as error:
-            self.say(f"powerccl-agent could not be ended: {_text_of(error)}")
+            self.say(f"powerccl-agent could not be ended: {one_line(error)}")
 
     def _write_first_files(self) -> Path | None:
         """Write the policy table and run.json; where the first goes."""
@@ -296,14 +339,6 @@ class _Recording:
         return table
 
 
-def _run_unrecorded(
-    request: Request, environment: Mapping[str, str], error: Exception, say: Callable[[str], None]
-) -> Recorded:
-    """Run the job as if we were not here."""
-    say(f"{_text_of(error)}; the job runs unrecorded")
-    return Recorded(run_child(request.command, environment, say=say), None, True)
-
-
 @contextlib.contextmanager
 def _ending(stack: contextlib.ExitStack, say: Callable[[str], None]) -> Iterator[contextlib.ExitStack]:
     """End what was entered on the stack; where that fails, the job's own end still counts."""
@@ -313,16 +348,7 @@ def _ending(stack: contextlib.ExitStack, say: Callable[[str], None]) -> Iterator
         try:
             stack.close()
         except Exception as error:
-            say(f"the emulated server could not be ended: {_text_of(error)}")
-
-
-def _text_of(error: Exception) -> str:
-    """What went wrong, for a message: an error of the world by its own words, a fault of ours with its kind."""
-    if isinstance(error, PowercclError):
-        return error.message
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error}"
+            say(f"the emulated server could not be ended: {one_line(error)}")
 
 
 def _never_failing(say: Callable[[str], None]) -> Callable[[str], None]:
