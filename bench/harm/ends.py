@@ -49,7 +49,7 @@ def ends(number: int, with_daemon: int) -> list[End]:
 def run(end: End, folder: Path, native: NativeFiles) -> str:
     """Run it; what was wrong, empty if nothing."""
     folder.mkdir()
-    mark = f"harm-{folder.name}-{os.getpid()}"
+    mark = f"{folder.name}-{os.getpid()}"
     jobs = {
         "itself": f"sleep {end.seconds:.3f}; exit 7",
         "signal": f"sleep {end.seconds:.3f}; kill -{int(end.number)} $$; sleep 30",

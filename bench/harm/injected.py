@@ -7,36 +7,42 @@ exception, in which the function's first call raises. The job counts its own run
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harm import Figures, count
+from bench.harm.ends import left
 
 from powerccl.launch.native import NativeFiles
 
-EXCEPTIONS = ("OSError", "RuntimeError", "MemoryError")
+EXCEPTIONS = ("OSError", "RuntimeError", "MemoryError", "RecursionError", "UnicodeError", "ImportError")
+KINDS = 3  # of them for each function, in turn; one in an emulated run, which takes long
 CODE = 7
 PATIENCE_S = 60
-# The functions to fail are found by their package, so that none can be forgotten.
+MOST_LINES = 2
+GONE_S = 20  # helpers live by our end of their standard input, and end soon after us
+# The functions to fail are found by their package, so that none can be forgotten. Modules, lambdas and comprehensions
+# count as well, and what is called in other threads and in forked processes.
 DRIVER = r"""
-import json, os, sys
-mode, value = os.environ["HARM_MODE"], os.environ["HARM_VALUE"]
-package = os.environ["HARM_PACKAGE"]
-names = {}
+import builtins, os, sys, threading
+mode, value = os.environ.pop("HARM_MODE"), os.environ.pop("HARM_VALUE")
+package = os.environ.pop("HARM_PACKAGE")
+found = set()
+listed = os.open(value, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if mode == "list" else -1
 def name_of(code):
     at = code.co_filename[len(package) + 1 :] if code.co_filename.startswith(package + os.sep) else ""
     return f"{at}:{getattr(code, 'co_qualname', code.co_name)}:{code.co_firstlineno}" if at else ""
 def listing(frame, event, argument):
-    if event == "call":
-        name = name_of(frame.f_code)
-        if name and not frame.f_code.co_name.startswith("<"):
-            names.setdefault(name, len(names))
+    name = name_of(frame.f_code) if event == "call" else ""
+    if name and name not in found:
+        found.add(name)
+        os.write(listed, f"{name}\n".encode())
 fired = False
 def failing(frame, event, argument):
     global fired
@@ -45,19 +51,16 @@ def failing(frame, event, argument):
         sys.setprofile(None)
         raise kind("injected")
 from powerccl.commands import main
-owner = os.getpid()
+if mode == "fail":
+    wanted, kind = value.rsplit("!", 1)
+    kind = getattr(builtins, kind)
+each = listing if mode == "list" else failing
+threading.setprofile(each)
+sys.setprofile(each)
 try:
-    if mode == "list":
-        sys.setprofile(listing)
-    else:
-        wanted, kind = value.rsplit("!", 1)
-        kind = {"OSError": OSError, "RuntimeError": RuntimeError, "MemoryError": MemoryError}[kind]
-        sys.setprofile(failing)
     main()
 finally:
     sys.setprofile(None)
-    if mode == "list" and os.getpid() == owner:
-        open(value, "w").write(json.dumps(list(names)))
 """
 
 
@@ -73,14 +76,17 @@ CASES = (
     Case("plain", ("--interval-ms", "0")),
     Case("emulated", ("--emulate", "t4x8", "--policy", "percall")),
 )
+# What a user reads where the job could not run: it needs the emulated server.
+NOT_STARTED = "an error before the job"
+NEEDED = ("the emulated GPU server", "error: unexpected")
 
 
 def functions(case: Case, native: NativeFiles, folder: Path) -> list[str]:
     """The package's functions that a run calls, in the order of their first call."""
-    listed = folder / f"functions-{case.name}.json"
+    listed = folder / f"functions-{case.name}"
     _run(case, "list", str(listed), native, folder / f"list-{case.name}")
-    names: list[str] = json.loads(listed.read_text())
-    return [name for name in names if not name.startswith("commands/__init__.py:main:")]  # we call it ourselves
+    names = listed.read_text().splitlines()
+    return [name for name in dict.fromkeys(names) if not name.startswith("commands/__init__.py:main:")]  # called by us
 
 
 def outcome(case: Case, injection: str, native: NativeFiles, folder: Path) -> str:
@@ -89,17 +95,23 @@ def outcome(case: Case, injection: str, native: NativeFiles, folder: Path) -> st
     if done is None:
         return "hung"
     runs = (folder / "ran").read_text().count("x") if (folder / "ran").exists() else 0
-    told = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if "Traceback" in line]
-    if case.name == "emulated" and runs == 0 and done.returncode in (1, 2):
-        # The job needs the emulated server: where that cannot be had, an error comes before it.
-        return ""
+    error = done.stderr.decode("utf-8", "replace")
+    ours = [line for line in error.splitlines() if "Traceback" in line or line.startswith("powerccl: ")]
+    deadline = time.monotonic() + GONE_S
+    while left(f"{folder.name}-{os.getpid()}"):
+        if time.monotonic() > deadline:
+            return "left a process"
+        time.sleep(0.1)
+    if case.name == "emulated" and runs == 0 and done.returncode in (1, 2) and any(text in error for text in NEEDED):
+        return NOT_STARTED
     if runs != 1:
-        return f"ran {runs} times (exit {done.returncode})"
+        return f"ran {runs} times (exit {done.returncode}): {error[-300:]}"
     if done.returncode != CODE:
-        return f"exit code {done.returncode}"
+        return f"exit code {done.returncode}: {error[-300:]}"
     if done.stdout != b"result\n":
         return f"output {done.stdout[:80]!r}"
-    return f"{told[0]}" if told else ""
+    told = [line for line in ours if "no power samples" not in line and "powerccl: hint:" not in line]
+    return f"said {told}" if len(told) > MOST_LINES or any("Traceback" in line for line in told) else ""
 
 
 def _run(
@@ -125,6 +137,7 @@ def _run(
     environment = {
         **{name: text for name, text in os.environ.items() if not name.startswith("POWERCCL_")},
         "POWERCCL_NATIVE": str(native.root),
+        "HARM_MARK": f"{folder.name}-{os.getpid()}",
         "HARM_MODE": mode,
         "HARM_VALUE": value,
         "HARM_PACKAGE": str(Path(powerccl.__file__).parent),
@@ -143,10 +156,10 @@ def _run(
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """Run every injection."""
     injections = [
-        (case, f"{name}!{kind}")
-        for case in CASES
-        for name in functions(case, native, folder)
-        for kind in (EXCEPTIONS if case.name == "plain" else EXCEPTIONS[:1])
+        (case, f"{name}!{EXCEPTIONS[(index + more) % len(EXCEPTIONS)]}")
+        for case, kinds in zip(CASES, (KINDS, 1), strict=True)
+        for index, name in enumerate(functions(case, native, folder))
+        for more in range(kinds)
     ]
 
     def one(index: int) -> str:
@@ -157,8 +170,10 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
         return found
 
     with ThreadPoolExecutor(3) as pool:
-        changed = sum(1 for found in pool.map(one, range(len(injections))) if found)
+        found = list(pool.map(one, range(len(injections))))
+    refused = found.count(NOT_STARTED)
     return {
-        "harm.injected.run": count(len(injections), len(injections)),
-        "harm.injected.changed": count(changed, len(injections)),
+        "harm.injected.run": count(len(found), len(found)),
+        "harm.injected.not_started": count(refused, len(found)),  # for want of the emulated server
+        "harm.injected.changed": count(sum(map(bool, found)) - refused, len(found)),
     }

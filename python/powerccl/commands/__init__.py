@@ -73,11 +73,6 @@ class Verbs(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        except Exception as error:
-            if os.environ.get("POWERCCL_DEBUG", "0") != "0":
-                raise
-            _think_of_the_job(error)
-            fail(f"unexpected: {type(error).__name__}: {error}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
 
 
 def _think_of_the_job(error: Exception) -> None:
@@ -171,5 +166,7 @@ def main() -> NoReturn:
         _undo_locale_coercion()
         cli.main(prog_name="powerccl")
     except Exception as error:
+        if os.environ.get("POWERCCL_DEBUG", "0") != "0":
+            raise
         _think_of_the_job(error)
-        raise
+        fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)

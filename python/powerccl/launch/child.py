@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -93,10 +93,14 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Quiet(suppress, ContextDecorator):
+    """Keeps exceptions of a function to itself."""
+
+
 def start_thread(target: Callable[[], None], name: str) -> None:
     """Start a thread that no signal is delivered to: signals are the main thread's, which passes them to the job."""
     with signals_blocked(signal.valid_signals()):
-        threading.Thread(target=target, name=name, daemon=True).start()
+        threading.Thread(target=_Quiet(Exception)(target), name=name, daemon=True).start()
 
 
 @contextmanager
@@ -191,11 +195,6 @@ def _spawn(
     mask: Iterable[int],
     output: Path | None,
 ) -> None:
-    def start(program: str, arguments: list[str]) -> int:
-        return os.posix_spawnp(
-            program, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
-        )
-
     # Environments may hold a variable without a name, which Python passes to nobody.
     passed = {name: value for name, value in environment.items() if name}
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]  # by the child's PATH
@@ -203,12 +202,15 @@ def _spawn(
     try:
         if not program:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        try:
-            child.pid = start(program, command)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-            child.pid = start(_SHELL, [_SHELL, program, *command[1:]])
+        for file, arguments in ((program, command), (_SHELL, [_SHELL, program, *command[1:]])):
+            try:
+                child.pid = os.posix_spawnp(
+                    file, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
+                )
+                return
+            except OSError as error:  # noqa: PERF203 - twice at most
+                if error.errno != errno.ENOEXEC or file == _SHELL:
+                    raise
     except OSError as error:
         raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
 

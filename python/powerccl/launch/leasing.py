@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from powerccl.errors import PowercclError
@@ -56,7 +57,7 @@ class PrivateDaemon:
         self._join()
         if self.service:
             mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
-            start_thread(lambda: self._keep(mask), "powerccl-daemon")
+            start_thread(partial(self._keep, mask), "powerccl-daemon")
 
     def end(self, say: Callable[[str], None]) -> None:
         """Leave the daemon. It ends with the last process of any job that is connected."""
@@ -109,7 +110,7 @@ class PrivateDaemon:
     def _keep(self, mask: set[int]) -> None:
         """Start the daemon again when it is killed: its state file says what to put back.
 
-        It gets this signal mask: the thread itself blocks all.
+        It gets this signal mask: the thread itself blocks all. Where that fails, the thread ends, and the job goes on.
         """
         for _ in range(_RESTARTS):
             if self.service is None:
@@ -117,11 +118,8 @@ class PrivateDaemon:
             self.service.process.wait()
             if self._ending.is_set():
                 return
-            try:
-                with signals_blocked(mask):
-                    self._join()
-            except Exception:  # the job goes on, without anybody to set its clocks
-                return
+            with signals_blocked(mask):
+                self._join()
 
     def _wait_for_own(self) -> bool:
         """Give this job's processes time to leave; whether some still hold a clock."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from powerccl import __version__
 from powerccl.errors import PowercclError, one_line
+from powerccl.launch import child, mpi
 from powerccl.launch import environment as env
-from powerccl.launch import mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import EmulatedServer, platform_name
 from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
@@ -121,16 +121,15 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             recording, environment = None, server.environment(_unrecorded(request, plain))
         try:
             ended = run_child(request.command, environment, output, say)
-        except ChildNotStartedError as error:
+        except Exception as error:
             if recording:
                 recording.leave()
-            if not recording or not error.too_long or not request.best_effort:
+            cannot = isinstance(error, ChildNotStartedError) and not error.too_long
+            if cannot or child.last.pid or not request.best_effort:
                 raise
-            say("the job's arguments leave no room for what recording adds to its environment; the job runs unrecorded")
-            recording, ended = (
-                None,
-                run_child(request.command, server.environment(_unrecorded(request, plain)), say=say),
-            )
+            say(f"{one_line(error)}; the job runs unrecorded")
+            recording = None
+            ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say)
         if recording is None:
             return Recorded(ended, None, True)
         unseen = ""
@@ -424,9 +423,11 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
                 f"no platform profile for the emulated {name}",
                 f"make one: powerccl profile --emulate {request.emulate}",
             )
-        profile = load_profile(name)
+        with _recording_only():
+            profile = load_profile(name)
     else:
-        found = profile_for(gpus.names)
+        with _recording_only():
+            found = profile_for(gpus.names)
         if found is None:
             raise PowercclError(
                 f"no platform profile for {gpus.describe()}",
