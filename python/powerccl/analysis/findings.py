@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl import clean
+from powerccl.files import read_json
+
 SUMMARY_FILE = "summary.json"
 
 
@@ -275,7 +278,7 @@ def write_summary(summary: RunSummary, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    path.write_bytes(clean.to_json(summary, indent=2))
 
 
 def read_summary(path: Path) -> RunSummary:
@@ -285,4 +288,4 @@ def read_summary(path: Path) -> RunSummary:
         OSError: the file cannot be read.
         msgspec.MsgspecError: it is no summary of this version.
     """
-    return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+    return read_json(path, RunSummary)

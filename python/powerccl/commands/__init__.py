@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from powerccl import __version__
+from powerccl import __version__, clean
 from powerccl.errors import PowercclError
 
 VERBS = (
@@ -78,15 +79,33 @@ class Verbs(click.Group):
 
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=colour())
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {clean.lines(message)}", err=True, color=colour())
     if hint:
-        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {hint}", err=True, color=colour())
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {clean.lines(hint)}", err=True, color=colour())
     sys.exit(code)
 
 
 def say(message: str) -> None:
     """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {message}", err=True, color=colour())
+    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {clean.lines(message)}", err=True, color=colour())
+
+
+def write_out(target: str | Path, data: bytes | str) -> None:
+    """Write what was asked for to a file, or to stdout where that is `-`.
+
+    Raises:
+        PowercclError: the file cannot be written.
+    """
+    raw = clean.lines(data).encode() if isinstance(data, str) else data
+    if str(target) == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(raw)
+        sys.stdout.flush()
+        return
+    try:
+        Path(target).write_bytes(raw)
+    except OSError as error:
+        raise PowercclError(f"cannot write {target}: {error.strerror}", "name another file") from error
 
 
 def colour() -> bool | None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say
+from powerccl.commands import say, write_out
 from powerccl.commands.top import find_folders
 from powerccl.errors import PowercclError
 
@@ -130,8 +129,7 @@ def _once(collector: JobCollector, textfile: str) -> None:
     if textfile:
         write_textfile(Path(textfile), text)
     else:
-        sys.stdout.buffer.write(text)
-        sys.stdout.flush()
+        write_out("-", text)
 
 
 def write_textfile(file: Path, text: bytes) -> None:

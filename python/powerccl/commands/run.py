@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from powerccl.commands import fail, say
+from powerccl.commands import fail, say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
@@ -166,14 +165,9 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     except OSError as error:
         say(f"summary.json could not be written: {error.strerror}")
     if json_file:
-        import msgspec
+        from powerccl import clean
 
-        text = msgspec.json.encode(summary) + b"\n"
-        if json_file == "-":
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
-        else:
-            Path(json_file).write_bytes(text)
+        write_out(json_file, clean.to_json(summary))
     if quiet:
         return
     console = error_console()

@@ -16,12 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from powerccl import __version__
+from powerccl import __version__, clean
 from powerccl.analysis.live.findings import LiveJob, NodeView
 from powerccl.analysis.live.totals import KINDS, Totals
 from powerccl.patterns import PATTERNS, UNKNOWN
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
+LONGEST_LABEL = 256
 RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN = ("run", "rank", "pattern")
 
@@ -112,7 +113,7 @@ class _Families:
         assert len(labels) == len(self._labels[name]), name
         family = self._families[name]
         assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily))
-        family.add_metric([str(label) for label in labels], float(value))
+        family.add_metric([clean.field(str(label))[:LONGEST_LABEL] for label in labels], float(value))
 
     def all(self) -> list[Metric]:
         """Those that have samples."""

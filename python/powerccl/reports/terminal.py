@@ -6,12 +6,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
@@ -33,7 +33,7 @@ LOWER_IS_BETTER = (
 
 def error_console() -> Console:
     """A console on stderr, where everything about a job goes that is not the job's own output."""
-    return Console(stderr=True, highlight=False, soft_wrap=False)
+    return Console(stderr=True)
 
 
 def heading(text: str, emulated: str = "") -> Text:

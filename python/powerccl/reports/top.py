@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
 from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds

@@ -17,14 +17,27 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerccl import clean
+from powerccl.files import (
+    MOST_INFO,
+    MOST_SAMPLES,
+    MOST_TRACE,
+    list_files,
+    open_regular,
+    opened,
+    read_json,
+)
 from powerccl.traces import records
-from powerccl.traces.run_info import RUN_FILE, RunInfo
+from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
+from powerccl.traces.run_info import RUN_FILE, RunInfo, sound_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
 HEAD_RECORDS = 1 << 10  # read in any case: communicators come up at the beginning
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 18  # of samples that were there before the first look
+MOST_BYTES = 1 << 20  # of samples at once: rows take a hundred times as much
+MOST_TRACES = 4096  # followed at once; each takes a descriptor
 
 Records = npt.NDArray[np.void]
 _NOTHING: Records = np.empty(0, records.RECORD)
@@ -106,7 +119,7 @@ class LiveTrace:
     def _header(self) -> Any:
         """The header as it is now; None where there is none to go by."""
         if self._file < 0:
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_regular(self.path, MOST_TRACE)
         data = os.pread(self._file, records.HEADER.itemsize, 0)
         if len(data) < records.HEADER.itemsize or data[:8] == bytes(8):
             return None  # just made: the magic comes last
@@ -156,7 +169,7 @@ def _about(header: Any) -> About:
         pid=int(header["pid"]),
         start_ns=int(header["start_ns"]),
         **{
-            name: bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace")
+            name: clean.field(bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace"))
             for name in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")
         },
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
@@ -176,6 +189,7 @@ class LiveSamples:
         self.about: dict[str, str] = {}
         self.columns: list[str] = []
         self.problem = ""
+        self.behind = 0  # bytes that wait for the next look
         self._offset = 0
         self._rest = b""
         self._begun = False
@@ -183,7 +197,7 @@ class LiveSamples:
     @property
     def host(self) -> str:
         """The host's name."""
-        return self.about.get("host") or self.path.stem.partition("-")[2]
+        return self.about.get("host") or clean.field(self.path.stem.partition("-")[2])
 
     @property
     def emulated(self) -> bool:
@@ -193,25 +207,27 @@ class LiveSamples:
     def read(self) -> list[dict[str, str]]:
         """Rows since the last look, by column; half a line waits for its other half."""
         try:
-            with self.path.open("rb", buffering=0) as file:
-                data = self._new_bytes(file.fileno())
+            with opened(self.path, MOST_SAMPLES) as file:
+                data = self._new_bytes(file)
         except OSError as error:
             self.problem = f"{self.path.name}: {error.strerror}"
             return []
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > LONGEST:
+            self.problem = f"{self.path.name}: a line of more than {LONGEST:,} bytes, skipped"
+            self._rest = b"#"  # its end is of no interest either
         rows = []
         for line in lines:
             text = line.decode("utf-8", "replace")
             if text.startswith("#"):
-                key, _, value = text[1:].partition(":")
-                self.about[key.strip()] = value.strip()
+                take_about(text, self.about)
             elif text and not self.columns:
-                self.columns = [name.strip() for name in text.split(",")]
+                self.columns = [name.strip() for name in text.split(",")][: MOST_COLUMNS + 1]
             elif text:
                 fields = text.split(",")
                 if len(fields) == len(self.columns):
-                    rows.append(dict(zip(self.columns, fields, strict=True)))
+                    rows.append(dict(zip(self.columns, map(clean.field, fields), strict=True)))
         return rows
 
     def _new_bytes(self, file: int) -> bytes:
@@ -220,8 +236,9 @@ class LiveSamples:
             self._offset, self._rest = size, b""
         if self._begun or size <= HEAD_BYTES + TAIL_BYTES:
             self._begun = self._begun or size > 0
-            data = os.pread(file, min(size - self._offset, 1 << 24), self._offset)
+            data = os.pread(file, min(size - self._offset, MOST_BYTES), self._offset)
             self._offset += len(data)
+            self.behind = size - self._offset if data else 0
             return data
         self._begun = True
         head = os.pread(file, HEAD_BYTES, 0)
@@ -267,6 +284,11 @@ class LiveRun:
         """Records of all traces that wait for the next look."""
         return sum(trace.behind for trace in self._traces.values())
 
+    @property
+    def waiting(self) -> bool:
+        """Whether anything waits for the next look."""
+        return bool(self.behind) or any(samples.behind for samples in self._samples.values())
+
     def close(self) -> None:
         """Let go of all files."""
         for trace in self._traces.values():
@@ -278,7 +300,7 @@ class LiveRun:
         self.read_info()
         found = Look()
         try:
-            names = sorted(entry.name for entry in os.scandir(self.folder))
+            names = [path.name for path in list_files(self.folder, "", "")[0]]
             self._gone = ""
         except OSError as error:
             self._gone = f"{self.folder}: {error.strerror}"
@@ -304,7 +326,7 @@ class LiveRun:
             changed_ns = path.stat().st_mtime_ns
             if changed_ns == self._info_ns:
                 return
-            self.info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+            self.info = sound_info(read_json(path, RunInfo, MOST_INFO))
             self._info_ns, self._info_problem = changed_ns, ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"

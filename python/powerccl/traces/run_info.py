@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from powerccl import clean
+
 RUN_FILE = "run.json"
 
 
@@ -40,6 +42,28 @@ class RunInfo:
     launcher: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+
+
+_LATEST_NS = 1 << 62  # sums and differences of two such times still fit 64 bits
+
+
+def sound_info(info: RunInfo) -> RunInfo:
+    """What was read, with names fit to be shown; times that no clock tells count as not known.
+
+    The command, its folder and its environment stay as they are: they may be read back.
+    """
+    for name in ("start_ns", "end_ns"):
+        if not 0 <= getattr(info, name) < _LATEST_NS:
+            setattr(info, name, 0)
+    for name in ("exit_code", "signal"):
+        value = getattr(info, name)
+        if value is not None and not -(1 << 31) <= value < 1 << 31:
+            setattr(info, name, None)
+    for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher"):
+        setattr(info, name, clean.field(getattr(info, name)))
+    info.gpus = [clean.field(gpu) for gpu in info.gpus]
+    info.versions = {clean.field(name): clean.field(version) for name, version in info.versions.items()}
+    return info
 
 
 def write_run_info(folder: Path, info: RunInfo) -> None:
