@@ -287,7 +287,7 @@ class LiveRun:
     @property
     def waiting(self) -> bool:
         """Whether anything waits for the next look."""
-        return bool(self.behind) or any(samples.behind for samples in self._samples.values())
+        return self.behind > 0 or any(samples.behind for samples in self._samples.values())
 
     def close(self) -> None:
         """Let go of all files."""
@@ -309,12 +309,17 @@ class LiveRun:
             if name.endswith(".trace") and name.startswith(("rank-", "mpi-")):
                 trace = self._traces.get(name)
                 if trace is None:
+                    if len(self._traces) >= MOST_TRACES:
+                        self._gone = f"{self.folder}: more than {MOST_TRACES} traces: the others are not read"
+                        continue
                     trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
                 into = found.traces if name.startswith("rank-") else found.mpi
                 into.append((trace, trace.read(most)))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
                 samples = self._samples.get(name)
                 if samples is None:
+                    if len(self._samples) >= MOST_TRACES:
+                        continue
                     samples = self._samples[name] = LiveSamples(self.folder / name)
                 (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
         return found
