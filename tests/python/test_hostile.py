@@ -428,6 +428,42 @@ def test_how_many_folders_a_user_can_name_is_bounded(theirs: Path, monkeypatch: 
 
 
 @as_root
+def test_a_name_that_is_no_text(theirs: Path) -> None:
+    name = os.fsdecode(b"\xff\n\x1b")
+    folder = owned(training_run(theirs / name))
+    (folder / os.fsdecode(b"rank-\xff\n.trace")).write_bytes(b"")
+    followed = foreign.ForeignRuns(5.0, True, "node1", 30.0)
+    long_name = "/" + "x" * 5000
+    try:
+        found = followed.look({(NOBODY, NOBODY): {str(folder): [1], long_name: [2]}}, time.monotonic())
+        ((_, answer, _),) = found.answers
+        assert answer.job is not None
+        assert len(answer.job.ranks) == 2
+        assert answer.folder.endswith(r"\xff\x0a\x1b")
+        assert found.problems == []
+    finally:
+        followed.close()
+
+
+def test_metrics_of_one_name_and_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveRank, NodeView
+    from powerccl.reports import export
+
+    monkeypatch.setattr(export, "MOST_OF_USER", 50)
+    same = [LiveGpu(gpu="x" * 300 + str(number), index=0, host="a", power_w=1.0) for number in range(3)]
+    ranks = [LiveRank(rank=number, host="a", pid=1, gpu="", calls=1, per_s=1.0) for number in range(100)]
+    jobs = [
+        LiveJob(run="a", folder="/a/\x1b", user="one", gpus=same, ranks=ranks),
+        LiveJob(run="a", folder="/a/\\x1b", user="two"),
+    ]
+    found = {family.name: family.samples for family in export.families(NodeView(host="a", unix_s=0, jobs=jobs), {})}
+    assert len(found["powerccl_gpu_power_watts"]) == 1
+    assert len(found["powerccl_job_running"]) == 1  # two folders that look alike
+    assert sum(len(samples) for samples in found.values()) < 70
+    assert [sample.labels["user"] for sample in found["powerccl_job_info"]] == ["one", "two"]
+
+
+@as_root
 def test_two_users_who_name_one_folder(theirs: Path) -> None:
     """Metrics of one name twice would make a scrape fail: the folder is of its owner."""
     folder = owned(training_run(theirs / "run"))
@@ -461,6 +497,7 @@ def test_what_a_helper_sends_is_not_trusted() -> None:
     for data in (b"\xff\xff\xff\xff", b"\x04\0\0\0abcd", b"\x01\0\0\0\xc0"):
         reading, writing = os.pipe()
         helper.answers, helper.broken, helper._in, helper.output = [], False, bytearray(), reading
+        helper.received = 0
         os.write(writing, data)
         helper.receive()
         assert helper.broken

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl import clean
 from powerccl.analysis.live.findings import LiveJob
 from powerccl.analysis.live.totals import JobCounts
 
@@ -28,7 +29,9 @@ ANSWER_S = 2.0  # for one look at all folders of a user; half is too short for a
 START_S = 15.0  # Python with numpy and polars takes half a second, on a busy node several
 MOST_USERS = 32  # helpers at once; each takes some 60 MB
 MOST_FOLDERS = 64  # of one user
-MOST_ANSWER = 8 << 20  # bytes of one folder's findings
+MOST_ANSWER = 4 << 20  # bytes of one folder's findings; a rank takes some 700
+MOST_IN_ALL = 32 << 20  # of one look; as Python's objects they take ten times as much
+LONGEST_NAME = 4096  # bytes of a folder's name: the kernel takes no longer path
 MEMORY = 256 << 20  # bytes that a helper may take beyond what it has when it starts
 AGAIN_S, AGAIN_MOST_S = 60.0, 3600.0  # until a folder that did not answer is looked at again; doubled each time
 KILLED_IN_A_ROW = 3  # of a user's helpers: then none of his folders is looked at for a while
@@ -42,7 +45,7 @@ class Asked(msgspec.Struct):
     window_s: float
     totals: bool
     host: str
-    folders: list[tuple[str, list[int]]]
+    folders: list[tuple[bytes, list[int]]]
 
 
 class Answer(msgspec.Struct):
@@ -80,6 +83,7 @@ class Helper:
         self.answers: list[Answer] = []
         self.done = self.broken = False
         self.ready = False
+        self.received = 0  # bytes of this look
         self.started_s = time.monotonic()
         keep = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV")
         self._process = subprocess.Popen(
@@ -105,7 +109,7 @@ class Helper:
         """Begin a look."""
         data = msgspec.msgpack.encode(asked)
         self._out += struct.pack("<I", len(data)) + data
-        self.answers, self.done = [], False
+        self.answers, self.done, self.received = [], False, 0
 
     @property
     def sending(self) -> bool:
@@ -133,6 +137,7 @@ class Helper:
             self.broken = True
             return
         self._in += data
+        self.received += len(data)
         while len(self._in) >= 4:
             (length,) = struct.unpack_from("<I", self._in)
             if length > MOST_ANSWER:
@@ -229,6 +234,8 @@ class ForeignRuns:
                         helper.receive()
                     if helper.ready and not was_ready:  # its time begins when Python has started
                         deadline_s = max(deadline_s, time.monotonic() + ANSWER_S)
+                    if sum(self._helpers[user].received for user in asked) > MOST_IN_ALL:
+                        helper.broken = True
                     if helper.done or helper.broken:
                         pending.pop(helper.user, None)
                         for file in (helper.output, helper.input):
@@ -243,6 +250,8 @@ class ForeignRuns:
         for user, named in wanted.items():
             known = self._known.setdefault(user, {})
             for name, pids in named.items():
+                if len(os.fsencode(name)) > LONGEST_NAME or (len(known) >= 16 * MOST_FOLDERS and name not in known):
+                    continue
                 known[name] = _Known(pids, now_s)
         asked: dict[User, list[str]] = {}
         for user, known in list(self._known.items()):
@@ -275,7 +284,7 @@ class ForeignRuns:
                     found.problems.append(f"no helper for user {user[0]}: {error.strerror}")
                     del asked[user]
                     continue
-            folders = [(name, known[name].pids) for name in asked[user]]
+            folders = [(os.fsencode(name), known[name].pids) for name in asked[user]]
             helper.ask(Asked(self._window_s, self._totals, self._host, folders))
         return asked
 
@@ -283,7 +292,7 @@ class ForeignRuns:
         backoff = self._bad.get((user, name))
         if backoff is None or backoff.until_s <= now_s:
             return False
-        found.problems.append(f"{name}: did not answer within {ANSWER_S:g} s, left out for a while")
+        found.problems.append(f"{_shown(name)}: did not answer within {ANSWER_S:g} s, left out for a while")
         return True
 
     def _take(self, user: User, names: list[str], running: Mapping[str, list[int]], found: Found) -> None:
@@ -306,7 +315,7 @@ class ForeignRuns:
         culprit = next((name for number, name in enumerate(names) if number not in answered), "")
         if helper.ready and culprit:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
-            text = f"{culprit} of user {user[0]} did not answer within {ANSWER_S:g} s"
+            text = f"{_shown(culprit)} of user {user[0]} did not answer within {ANSWER_S:g} s"
             self._say(f"{text}; trying again in {waited_s:.0f} s")
         else:
             text = f"no helper for user {user[0]}: it did not start"
@@ -323,6 +332,10 @@ class ForeignRuns:
         if key not in self._said and len(self._said) < 1024:
             self._said.add(key)
             self._say(text)
+
+
+def _shown(name: str) -> str:
+    return clean.field(name)[:256]
 
 
 def folder_of(pid: int, name: str, proc: Path = Path("/proc")) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl import clean
 from powerccl.analysis.live.node import Watcher
 from powerccl.launch.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
 from powerccl.traces.live import MOST_TRACES
@@ -89,7 +90,10 @@ def _read(length: int) -> bytes:
 
 def answer(what: Answer) -> None:
     """Send one answer; of findings that are too large only that."""
-    data = msgspec.msgpack.encode(what)
+    try:
+        data = msgspec.msgpack.encode(what)
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        data = msgspec.msgpack.encode(clean.encodable(msgspec.to_builtins(what)))
     if len(data) > MOST_ANSWER:
         told = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too many")
         data = msgspec.msgpack.encode(told)
@@ -104,10 +108,10 @@ def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
     for number, (name, pids) in enumerate(asked.folders):
         folders: dict[Path, list[int]] = {}
         for pid in pids or [0]:
-            folders.setdefault(folder_of(pid, name), []).append(pid)
+            folders.setdefault(folder_of(pid, os.fsdecode(name)), []).append(pid)
         for folder, own in folders.items():
             seen.add(folder)
-            told = Answer(number, os.fsencode(folder).decode("utf-8", "backslashreplace"), pids=own if pids else [])
+            told = Answer(number, clean.field(str(folder)), pids=own if pids else [])
             try:
                 told.owner = folder.stat().st_uid
             except (OSError, ValueError) as error:
@@ -122,9 +126,6 @@ def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
                 told.error = f"{told.folder}: {type(error).__name__}: {error}"[:1024]
                 with contextlib.suppress(KeyError):
                     watchers.pop(folder).close()
-            try:
-                answer(told)
-            except UnicodeEncodeError:
-                answer(Answer(number, told.folder, error=f"{told.folder}: a name in it is no text"))
+            answer(told)
     for folder in [each for each in watchers if each not in seen]:
         watchers.pop(folder).close()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,6 +24,7 @@ from powerccl.patterns import PATTERNS, UNKNOWN
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 LONGEST_LABEL = 256
+MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
 RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN = ("run", "rank", "pattern")
 
@@ -100,6 +102,9 @@ class _Families:
     """All metrics, empty at first; only those with a value are handed out."""
 
     def __init__(self) -> None:
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        self._left = MOST_OF_USER
+        self._users: dict[str, int] = {}
         self._labels = {name: labels for name, _, labels, _ in METRICS}
         self._families: dict[str, Metric] = {
             name: (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
@@ -113,7 +118,20 @@ class _Families:
         assert len(labels) == len(self._labels[name]), name
         family = self._families[name]
         assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily))
-        family.add_metric([clean.field(str(label))[:LONGEST_LABEL] for label in labels], float(value))
+        texts = [clean.field(str(label))[:LONGEST_LABEL] for label in labels]
+        # One series twice costs a collector all of them, and names of others may look alike when they are cut.
+        if (name, tuple(texts)) in self._seen or self._left <= 0:
+            return
+        self._left -= 1
+        self._seen.add((name, tuple(texts)))
+        family.add_metric(texts, float(value))
+
+    @contextmanager
+    def of_user(self, user: str) -> Iterator[None]:
+        """Samples of one user, as many as he may have in all."""
+        others, self._left = self._left, self._users.get(user, MOST_OF_USER)
+        yield
+        self._users[user], self._left = self._left, others
 
     def all(self) -> list[Metric]:
         """Those that have samples."""
@@ -154,10 +172,11 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
     names = [Path(job.folder).name for job in view.jobs]
     for job, name in zip(view.jobs, names, strict=True):
         run = name if names.count(name) == 1 else job.folder  # two folders of one name in different places
-        _job(found, run, job)
-        counted = totals.get(Path(job.folder))
-        if counted is not None:
-            _counts(found, run, counted)
+        with found.of_user(job.user):
+            _job(found, run, job)
+            counted = totals.get(Path(job.folder))
+            if counted is not None:
+                _counts(found, run, counted)
     return found.all()
 
 

@@ -91,6 +91,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
+    run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
 
 

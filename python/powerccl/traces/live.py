@@ -277,7 +277,7 @@ class LiveRun:
         """What could not be read at the last look."""
         of_traces = [trace.problem for trace in self._traces.values()]
         of_samples = [samples.problem for samples in self._samples.values()]
-        return [text for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
+        return [clean.field(text) for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
 
     @property
     def behind(self) -> int:
