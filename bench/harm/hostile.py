@@ -27,11 +27,12 @@ from typing import Any
 
 from bench.analysis.big_run import write_run
 from bench.harm import Figures, count, one
-from bench.harm.readers import CPU, NAMES, ROOT, WHOLE, _journal, _trace, fuzz
+from bench.harm.readers import CPU, NAMES, ROOT, WHOLE, _journal, _trace, fuzz, peak_mib
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces import records
 
+MOST_MIB = 256  # of one verb on a damaged run
 LIMIT_S = 20  # a verb on a small run takes a second
 NOBODY = 65534
 FILES = ("run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-node1.csv", "clocks-node1.journal")
@@ -43,7 +44,7 @@ def measure(_: NativeFiles, folder: Path) -> Figures:
     """All figures; root's export can be attacked as root only."""
     if os.geteuid():
         raise PermissionError("run as root: its export and top are attacked by another user")
-    hung, ran, peak_mib = _in_place_of_files(folder)
+    hung, ran, most_mib = _in_place_of_files(folder)
     raw, looked_at = _raw_escapes(folder)
     figures = {
         "harm.hostile.hung": count(hung, ran),
@@ -55,7 +56,7 @@ def measure(_: NativeFiles, folder: Path) -> Figures:
         figures[f"harm.hostile.fuzz_runs_{name}"] = count(int(each["runs"]), int(each["runs"]))
     all_runs = sum(int(each["runs"]) for each in fuzzed.values())
     figures["harm.hostile.fuzz_faults"] = count(sum(int(each["faults"]) for each in fuzzed.values()), all_runs)
-    peaks = [peak_mib, *(float(each["peak_mib"]) for each in fuzzed.values())]
+    peaks = [most_mib, *(float(each["peak_mib"]) for each in fuzzed.values())]
     figures["harm.hostile.peak_mib"] = one(round(max(peaks), 1), "MiB", ran)
     return figures
 
@@ -120,10 +121,9 @@ PUT: dict[str, Callable[[Path], None]] = {
 
 
 @contextmanager
-def _changing(how: str, path: Path) -> Iterator[None]:
-    """Changes a file all the while: appended to, or cut short and restored."""
+def _changing(how: str, path: Path, whole: bytes) -> Iterator[None]:
+    """Changes a file all the while: appended to, or cut short and restored. `whole` is what it holds at first."""
     stop = threading.Event()
-    whole = path.read_bytes() if how in ("growing", "truncated") else b""
 
     def change() -> None:
         written = 0
@@ -136,26 +136,27 @@ def _changing(how: str, path: Path) -> Iterator[None]:
                 stop.wait(0.0005)
                 path.write_bytes(whole)
 
+    if how not in ("growing", "truncated"):
+        yield
+        return
     thread = threading.Thread(target=change)
-    if whole:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        if whole:
-            thread.join()
+        thread.join()
+        path.write_bytes(whole)
 
 
 def case(folder: Path, name: str, how: str) -> None:
     """All verbs on one damaged run, in this process; a line on stdout after each with its name and memory."""
-    import resource
-
     from click.testing import CliRunner
 
     from powerccl.commands import cli
 
     sound, bad = str(_whole_run(folder / "sound")), _whole_run(folder / "bad")
+    valid = (bad / name).read_bytes()
     PUT[how](bad / name)
     for verb in (
         ["report", str(bad), "--csv", str(folder / "csv"), "--json", str(folder / "json")],
@@ -164,16 +165,15 @@ def case(folder: Path, name: str, how: str) -> None:
         ["compare", str(bad), sound],
         ["whatif", str(bad), "--platform", "t4x8"],
     ):
-        with _changing(how, bad / name):
+        with _changing(how, bad / name, valid):
             done = CliRunner().invoke(cli, verb)
-        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         unexpected = done.exit_code == 2 or "unexpected" in done.output
-        print(json.dumps([verb[0], peak_mib, done.output[-300:] if unexpected else ""]), flush=True)
+        print(json.dumps([verb[0], peak_mib(), done.output[-300:] if unexpected else ""]), flush=True)
 
 
 def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
     """Verbs that hung or failed unexpectedly, verbs that ran, and the most memory that one took."""
-    hung, ran, peak_mib = 0, 0, 0.0
+    hung, ran, most_mib = 0, 0, 0.0
     code = "import pathlib, sys; from bench.harm.hostile import case; case(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
     for name in FILES:
         for how in PUT:
@@ -190,7 +190,9 @@ def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
                 ran += 1
                 line = worker.stdout.readline() if select.select([worker.stdout], [], [], LIMIT_S)[0] else b""
                 told: list[Any] = json.loads(line) if line else [verb, 0.0, "no answer"]
-                peak_mib = max(peak_mib, told[1])
+                most_mib = max(most_mib, told[1])
+                if told[1] > MOST_MIB:
+                    print(f"{how} for {name}: {verb} took {told[1]:.0f} MiB", file=sys.stderr)
                 if told[2]:
                     hung += 1
                     print(f"{how} for {name}: {verb}: {told[2]}", file=sys.stderr)
@@ -199,7 +201,7 @@ def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
             worker.kill()
             worker.wait()
             subprocess.run(["rm", "-rf", str(place)], check=True)
-    return hung, ran, peak_mib
+    return hung, ran, most_mib
 
 
 # Names.

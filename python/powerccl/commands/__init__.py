@@ -91,7 +91,7 @@ def say(message: str) -> None:
 
 
 def write_out(target: str | Path, data: bytes | str) -> None:
-    """Write what was asked for to a file, or to stdout where that is `-`.
+    """Write what was asked for to a file, or to stdout where that is `-`. Text is cleaned; bytes are clean already.
 
     Raises:
         PowercclError: the file cannot be written.
