@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -410,6 +411,25 @@ def test_a_folder_that_does_not_answer_is_left_out(theirs: Path, monkeypatch: py
     finally:
         node.close()
         child.communicate(b"\n")
+
+
+@as_root
+def test_a_helper_outlives_the_thread_that_started_it(theirs: Path) -> None:
+    """A server for metrics has a thread a request."""
+    said: list[str] = []
+    followed = foreign.ForeignRuns(5.0, True, "node1", 30.0, said.append)
+    wanted = {(NOBODY, NOBODY): {str(owned(training_run(theirs / "run"))): [1]}}
+    try:
+        for _ in range(3):
+            thread = threading.Thread(target=followed.look, args=(wanted, time.monotonic()))
+            thread.start()
+            thread.join()
+            (helper,) = followed._helpers.values()
+            time.sleep(0.05)
+            assert helper._process.poll() is None
+        assert said == []
+    finally:
+        followed.close()
 
 
 @as_root

@@ -292,7 +292,7 @@ class ForeignRuns:
         backoff = self._bad.get((user, name))
         if backoff is None or backoff.until_s <= now_s:
             return False
-        found.problems.append(f"{_shown(name)}: did not answer within {ANSWER_S:g} s, left out for a while")
+        found.problems.append(f"{_shown(name)}: could not be read at the last look, left out for a while")
         return True
 
     def _take(self, user: User, names: list[str], running: Mapping[str, list[int]], found: Found) -> None:
@@ -315,7 +315,8 @@ class ForeignRuns:
         culprit = next((name for number, name in enumerate(names) if number not in answered), "")
         if helper.ready and culprit:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
-            text = f"{_shown(culprit)} of user {user[0]} did not answer within {ANSWER_S:g} s"
+            how = "ended its helper" if helper.broken else f"did not answer within {ANSWER_S:g} s"
+            text = f"{_shown(culprit)} of user {user[0]} {how}"
             self._say(f"{text}; trying again in {waited_s:.0f} s")
         else:
             text = f"no helper for user {user[0]}: it did not start"

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import resource
-import signal
 import struct
 import sys
 import time
@@ -24,7 +23,7 @@ from powerccl.analysis.live.node import Watcher
 from powerccl.launch.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
 from powerccl.traces.live import MOST_TRACES
 
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+PR_SET_NO_NEW_PRIVS = 38
 LOOK_S = 1.0  # a look goes on with the next record until then: what is left waits for the next one
 MOST_ASKED = 4 << 20
 
@@ -56,7 +55,8 @@ def become(uid: int, gid: int) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+    # No PR_SET_PDEATHSIG: it goes by the thread that started this process, and those of a server end with each request.
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or os.getgroups():
         raise PermissionError("rights were not given up")
