@@ -57,16 +57,17 @@ def to_json(value: object, indent: int = 0, enc_hook: Callable[[Any], Any] | Non
     try:
         data = msgspec.json.encode(value, enc_hook=enc_hook)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(_encodable(msgspec.to_builtins(value, enc_hook=enc_hook)))
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=enc_hook)))
     return json(msgspec.json.format(data, indent=indent) if indent else data) + b"\n"
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
+    """Builtins of msgspec.to_builtins with all text as `field` shows it."""
     if isinstance(value, str):
         return field(value)
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(each) for key, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list) else value
+        return {encodable(key): encodable(each) for key, each in value.items()}
+    return [encodable(each) for each in value] if isinstance(value, list) else value
 
 
 def json(data: bytes) -> bytes:

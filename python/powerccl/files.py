@@ -77,11 +77,11 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> int:
     try:
         file = os.open(path, flags)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):  # a link; a socket; a device without a driver
-            with contextlib.suppress(OSError):
-                kind = KINDS.get(stat.S_IFMT(os.lstat(path).st_mode))
-                if kind:
-                    raise UnreadableError(path, f"{kind}, not a regular file") from error
+        kind = None
+        with contextlib.suppress(OSError):
+            kind = KINDS.get(stat.S_IFMT(Path(path).lstat().st_mode))
+        if kind and error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):  # a link, a socket, no such device
+            raise UnreadableError(path, f"{kind}, not a regular file") from error
         raise
     try:
         about = os.fstat(file)

@@ -26,6 +26,7 @@ COMPUTING = {"kernel", "gpu_memset", "gpu_memcpy"}
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
 MOST_PAIRED = 512  # of the profiler's NCCL kernels, for finding the offset
 BIN_NS = 100_000
+MOST_US = 3e15  # a century, and since 1970 it is half of one
 CLOSE_NS = 50_000
 AGREE = 0.5  # of the profiler's NCCL kernels must be found in the run
 
@@ -86,7 +87,12 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
     events = [event for event in trace.traceEvents if event.ph == "X" and event.cat in COMPUTING]
     ours = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
     # Microseconds since 1970 with three decimals are at the end of what a double holds: take the origin off first.
-    start = np.array([float(event.ts) for event in events])
+    try:
+        start = np.array([float(event.ts) for event in events])
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    if not all(0 <= event.dur < MOST_US for event in events) or not (np.abs(start) < MOST_US).all():
+        raise ValueError(f"{path.name}: damaged: times beyond a hundred years")
     if not len(start):
         raise ValueError(f"{path.name} has no kernel: profile with ProfilerActivity.CUDA")
     origin = float(np.floor(start.min()))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from powerccl import __version__, clean
-from powerccl.errors import PowercclError, one_line
+from powerccl.errors import PowercclError
 
 VERBS = (
     "run",
@@ -120,7 +120,7 @@ def say(message: str) -> None:
 
 
 def write_out(target: str | Path, data: bytes | str) -> None:
-    """Write what was asked for to a file, or to stdout where that is `-`.
+    """Write what was asked for to a file, or to stdout where that is `-`. Text is cleaned; bytes are clean already.
 
     Raises:
         PowercclError: the file cannot be written.

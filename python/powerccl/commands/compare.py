@@ -69,6 +69,6 @@ def command(
     if html_file:
         from powerccl.reports.compare_page import compare_page
 
-        write_out(html_file, compare_page(found))
+        write_out(html_file, compare_page(found).encode())
     report.print_compare(Console(stderr=bool(to_stdout)), found)
     return 0

@@ -84,8 +84,8 @@ def command(
     from powerccl.launch.running import LiveNode
     from powerccl.reports.export import JobCollector
 
-    node = LiveNode(find_folders(names, runs_dir), runs_dir, keep_s=keep_s, totals=True)
-    collector = JobCollector(node.look, lambda: {folder: watcher.totals for folder, watcher in node.watchers.items()})
+    node = LiveNode(find_folders(names, runs_dir), runs_dir, keep_s=keep_s, totals=True, say=say)
+    collector = JobCollector(node.look, lambda: node.counts)
     with contextlib.closing(node):
         _catch_up(node)
         if once:
@@ -118,7 +118,7 @@ def _catch_up(node: LiveNode) -> None:
     """
     for _ in range(64):
         node.look()
-        if not any(watcher.run.behind for watcher in node.watchers.values()):
+        if not node.waiting:
             break
 
 

@@ -76,7 +76,7 @@ def command(
     if html_file:
         from powerccl.reports.report_page import report_page
 
-        write_out(html_file, report_page(made))
+        write_out(html_file, report_page(made).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 

@@ -134,7 +134,7 @@ def _write(found: ScalingFindings, json_file: str, markdown_file: str, html_file
     if html_file:
         from powerccl.reports.scaling_page import scaling_page
 
-        texts.append((html_file, scaling_page(found)))
+        texts.append((html_file, scaling_page(found).encode()))
     for name, text in texts:
         write_out(name, text)
     return any(name == "-" for name, _ in texts)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from powerccl import clean
-from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
-from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
+from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes, read_json
+from powerccl.traces.run_info import RUN_FILE, RunInfo, sound_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -91,16 +91,17 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
+    run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
 
 
 def read_info(run: RunData) -> None:
     """Read run.json into `run.info`, or say in `run.problems` why not."""
     try:
-        run.info = parse_run_info(read_bytes(run.folder / RUN_FILE, MOST_INFO))
+        run.info = sound_info(read_json(run.folder / RUN_FILE, RunInfo, MOST_INFO))
     except FileNotFoundError:
         run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
-    except (OSError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError) as error:
         run.problems.append(f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}")
 
 

@@ -24,11 +24,11 @@ from powerccl.files import (
     list_files,
     open_regular,
     opened,
-    read_bytes,
+    read_json,
 )
 from powerccl.traces import records
 from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
-from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
+from powerccl.traces.run_info import RUN_FILE, RunInfo, sound_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
@@ -276,7 +276,7 @@ class LiveRun:
         """What could not be read at the last look."""
         of_traces = [trace.problem for trace in self._traces.values()]
         of_samples = [samples.problem for samples in self._samples.values()]
-        return [text for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
+        return [clean.field(text) for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
 
     @property
     def behind(self) -> int:
@@ -286,7 +286,7 @@ class LiveRun:
     @property
     def waiting(self) -> bool:
         """Whether anything waits for the next look."""
-        return bool(self.behind) or any(samples.behind for samples in self._samples.values())
+        return self.behind > 0 or any(samples.behind for samples in self._samples.values())
 
     def close(self) -> None:
         """Let go of all files."""
@@ -308,12 +308,17 @@ class LiveRun:
             if name.endswith(".trace") and name.startswith(("rank-", "mpi-")):
                 trace = self._traces.get(name)
                 if trace is None:
+                    if len(self._traces) >= MOST_TRACES:
+                        self._gone = f"{self.folder}: more than {MOST_TRACES} traces: the others are not read"
+                        continue
                     trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
                 into = found.traces if name.startswith("rank-") else found.mpi
                 into.append((trace, trace.read(most)))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
                 samples = self._samples.get(name)
                 if samples is None:
+                    if len(self._samples) >= MOST_TRACES:
+                        continue
                     samples = self._samples[name] = LiveSamples(self.folder / name)
                 (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
         return found
@@ -325,7 +330,7 @@ class LiveRun:
             changed_ns = path.stat().st_mtime_ns
             if changed_ns == self._info_ns:
                 return
-            self.info = parse_run_info(read_bytes(path, MOST_INFO))
+            self.info = sound_info(read_json(path, RunInfo, MOST_INFO))
             self._info_ns, self._info_problem = changed_ns, ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"

@@ -123,7 +123,10 @@ def load_tuned(name: str) -> TunedProfile:
     for variable in profile.variables:
         if not variable.startswith("NCCL_"):
             raise PowercclError(f"{path}: '{variable}' is no variable of NCCL", "tune again")
-    write_rules(profile.rules, [])  # says what is wrong with a rule
+    try:
+        write_rules(profile.rules, [])
+    except PowercclError as error:
+        raise PowercclError(f"{path}: {error.message}", error.hint) from error
     return profile
 
 

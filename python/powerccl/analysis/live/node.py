@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
 
 MOST_ROUNDS = 16  # of reading in one look
+MOST_GPUS = 4096  # of one run folder, and packages of processors
 
 
 class _Gpu:
@@ -80,14 +82,15 @@ class Watcher:
         """Let go of all files."""
         self.run.close()
 
-    def look(self, now_ns: int, host: str) -> LiveJob:
+    def look(self, now_ns: int, host: str, until_s: float = float("inf")) -> LiveJob:
         """Findings at `now_ns`, CLOCK_MONOTONIC of `host`.
 
         What was recorded on other hosts, and by jobs that have ended, is taken to be as recent as its last record.
+        Reading stops at `until_s` of the monotonic clock, and goes on with the next look.
         """
         for _ in range(MOST_ROUNDS):  # little at once, so that memory stays small
             self._take(self.run.look())
-            if not self.run.behind:
+            if not self.run.waiting or time.monotonic() > until_s:
                 break
         return self._findings(now_ns, host)
 
@@ -105,14 +108,17 @@ class Watcher:
         for log, samples in found.power:
             self._logs[log.host] = log
             for row in samples:
-                self._gpus.setdefault((log.host, row.get("uuid", "")), _Gpu()).take(row)
+                key = (log.host, row.get("uuid", ""))
+                if key in self._gpus or len(self._gpus) < MOST_GPUS:
+                    self._gpus.setdefault(key, _Gpu()).take(row)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
 
     def _take_cpu(self, log: LiveSamples, row: dict[str, str]) -> None:
         domain, energy_uj, time_ns = row.get("domain", ""), _whole(row, "energy_uj"), _whole(row, "time_ns")
-        if domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0:
+        package = domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0
+        if package and ((log.host, domain) in self._domains or len(self._domains) < MOST_GPUS):
             self._domains.setdefault((log.host, domain), deque(maxlen=4096)).append((time_ns, energy_uj))
 
     def _findings(self, now_ns: int, host: str) -> LiveJob:
