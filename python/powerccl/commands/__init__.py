@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from powerccl import __version__, clean
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, one_line
 
 VERBS = (
     "run",

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 import click
 
 from powerccl.commands import fail, say, write_out
-from powerccl.errors import PowercclError
-from powerccl.launch.child import ChildNotStartedError
+from powerccl.errors import PowercclError, one_line
+from powerccl.launch import child
+from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
 from powerccl.launch.record import POLICIES, Recorded, Request, choose, record

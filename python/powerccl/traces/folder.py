@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from powerccl import clean
-from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes, read_json
-from powerccl.traces.run_info import RUN_FILE, RunInfo, sound_info
+from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -98,10 +98,10 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
 def read_info(run: RunData) -> None:
     """Read run.json into `run.info`, or say in `run.problems` why not."""
     try:
-        run.info = sound_info(read_json(run.folder / RUN_FILE, RunInfo, MOST_INFO))
+        run.info = parse_run_info(read_bytes(run.folder / RUN_FILE, MOST_INFO))
     except FileNotFoundError:
         run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         run.problems.append(f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}")
 
 

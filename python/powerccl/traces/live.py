@@ -24,11 +24,11 @@ from powerccl.files import (
     list_files,
     open_regular,
     opened,
-    read_json,
+    read_bytes,
 )
 from powerccl.traces import records
 from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
-from powerccl.traces.run_info import RUN_FILE, RunInfo, sound_info
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
@@ -330,7 +330,7 @@ class LiveRun:
             changed_ns = path.stat().st_mtime_ns
             if changed_ns == self._info_ns:
                 return
-            self.info = sound_info(read_json(path, RunInfo, MOST_INFO))
+            self.info = parse_run_info(read_bytes(path, MOST_INFO))
             self._info_ns, self._info_problem = changed_ns, ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"
