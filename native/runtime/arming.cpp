@@ -167,6 +167,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   copy_text(header.policy, sizeof(header.policy), gpu->managed ? text_of(environment_.policy) : "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(environment_.clocks));
   copy_text(header.library, sizeof(header.library), door_.library);
+  identify(environment_, &header);
 
   // What is there already is somebody's trace (a rank that runs, or one that was restarted): never written over.
   char path[PATH_MAX + 64];

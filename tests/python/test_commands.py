@@ -51,7 +51,7 @@ def powerccl(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def only_run(work: Path) -> Path:
-    (run,) = (work / "runs").iterdir()
+    (run,) = (path for path in (work / "runs").iterdir() if not path.name.startswith("."))
     return run
 
 
@@ -231,13 +231,16 @@ def test_two_jobs_at_once_have_two_folders(work: Path) -> None:
 
 def test_ranks_of_one_job_share_folder_and_agent(work: Path) -> None:
     step = {"SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
-    arguments = ("run", "--", "sh", "-c", "echo $POWERCCL_RUN_FOLDER; sleep 0.3")
+    arguments = ("run", "--", "sh", "-c", "echo $POWERCCL_RUN_FOLDER $POWERCCL_RUN_ID; sleep 0.3")
     ranks = [start(*arguments, **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)) for i in range(3)]
     said = [rank.communicate(timeout=60) for rank in ranks]
     assert len({out for out, _ in said}) == 1
     assert [bool(err) for _, err in said] == [True, False, False]  # rank 0 speaks for all
     run = only_run(work)
-    assert run.name == "slurm-9.0-sh"
+    assert run.name.startswith("slurm-9.0-sh-")
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    assert len(run_id) == 32
+    assert {out for out, _ in said} == {f"{run} {run_id}\n"}
     assert len((run / "agent-was-here").read_text().splitlines()) == 1
 
 

@@ -80,6 +80,7 @@ void open_trace() {
   copy_text(header.policy, sizeof(header.policy), "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(g_door.settings.mode));
   copy_text(header.library, sizeof(header.library), g_door.library.name);
+  identify(environment, &header);
   char path[PATH_MAX + 64];
   int error = EEXIST;
   for (int attempt = 0; attempt < 2 && error == EEXIST; ++attempt) {

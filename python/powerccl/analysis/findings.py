@@ -258,6 +258,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     platform: str = ""
     library: str = ""
     ranks: int = 0
+    restarts: int = 0  # times that all ranks were started again, as by torchrun --max-restarts
     wall_s: float | None = None
     finished: bool = False
     energy: Energy

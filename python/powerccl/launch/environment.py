@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from powerccl.launch.native import EMULATED_LIBRARIES, NCCL_DOOR, NativeFiles
+from powerccl.traces.run_info import read_run_id
 
 # What `run.json` keeps of the environment: what changes how a job communicates or which GPUs it sees.
 RECORDED_PREFIXES = (
@@ -62,6 +63,7 @@ def job_environment(
         "POWERCCL_POLICY": policy,
         "POWERCCL_CLOCKS": clocks,
     }
+    environment["POWERCCL_RUN_ID"] = read_run_id(folder)
     environment.pop("POWERCCL_POLICY_TABLE", None)
     if table:
         environment["POWERCCL_POLICY_TABLE"] = str(table)

@@ -20,8 +20,9 @@ from powerccl.launch import child, mpi
 from powerccl.launch import environment as env
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import EmulatedServer, platform_name
-from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
+from powerccl.launch.folder import job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.launchers import JobLauncher, detect_launcher
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.native import NativeFiles, find_native

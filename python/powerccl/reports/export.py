@@ -39,6 +39,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
     ("powerccl_job_elapsed_seconds", "gauge", RUN, "Since the job's start."),
+    ("powerccl_job_restarts", "gauge", RUN, "Times that all ranks were started again, as by torchrun --max-restarts."),
     ("powerccl_job_exit_code", "gauge", RUN, "Exit code, once the job has ended."),
     ("powerccl_job_slowdown_allowed_ratio", "gauge", RUN, "Slowdown that the job's policy may cost."),
     ("powerccl_collectives", "counter", PATTERN, "Communication calls made; those recorded into CUDA graphs apart."),
@@ -185,6 +186,7 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
     found.add("powerccl_job_info", 1, run, job.user, job.policy, job.clocks, emulated)
     found.add("powerccl_job_running", 0 if job.ended else 1, run)
     found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
+    found.add("powerccl_job_restarts", job.restarts, run)
     found.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
     if job.budget and job.budget.allowed_pct is not None:
         found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)

@@ -87,6 +87,8 @@ def prometheus_text(found: ReportFindings) -> bytes:
 
     gauge("run_seconds", "Length of the run.", ({}, summary.wall_s))
     gauge("run_exit_code", "Exit code of the job.", ({}, summary.exit_code))
+    gauge("run_ranks", "Ranks that left a trace.", ({}, float(summary.ranks)))
+    gauge("run_restarts", "Times that all ranks were started again.", ({}, float(summary.restarts)))
     gauge("run_energy_joules", "Energy of the job's GPUs.", ({}, summary.energy.joules))
     share = summary.communication.share_pct / 100 if summary.ranks and summary.wall_s else None
     gauge("run_communication_ratio", "Communication's share of the run, mean of the GPUs.", ({}, share))

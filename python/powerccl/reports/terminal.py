@@ -80,11 +80,17 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
         console.print(_patterns(summary.patterns, console.width < NARROW))
 
 
+def ranks_text(summary: RunSummary) -> str:
+    """How many ranks, and how often they were started again."""
+    text = f"{summary.ranks} rank{'s' * (summary.ranks != 1)}"
+    return f"{text}, {summary.restarts} restart{'s' * (summary.restarts != 1)}" if summary.restarts else text
+
+
 def _facts(summary: RunSummary) -> Text:
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
     parts = []
     if _of_gpus(summary):
-        parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
+        parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
     if summary.library:

@@ -78,6 +78,8 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
         facts.append(
             f"policy {job.policy or '?'}" + (f", clocks {job.clocks}" if job.clocks not in ("", "none") else "")
         )
+    if job.restarts:
+        facts.append(f"{job.restarts} restart{'s' * (job.restarts != 1)}")
     facts.append(seconds(job.elapsed_s))
     if job.ended:
         facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")

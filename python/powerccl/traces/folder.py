@@ -82,8 +82,9 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     read_info(run)
     scans = _scan(run, most_records, window_s)
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
-    run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi = _read_each(run, "mpi-*.trace", read_rank)
+    _tell_apart(run)
+    run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
     run.power = _read_each(run, "power-*.csv", read_power)
@@ -93,6 +94,18 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for log in run.cpu for problem in log.problems]
     run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
+
+
+def _tell_apart(run: RunData) -> None:
+    """Leave out traces of other runs, name hosts apart, and make one trace of each rank's incarnations."""
+    from powerccl.traces.incarnations import join_incarnations, of_run, tell_hosts_apart
+
+    ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
+    run.problems += said
+    tell_hosts_apart(ours)
+    kept = {trace.path for trace in ours}
+    run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
+    run.mpi = [trace for trace in run.mpi if trace.path in kept]
 
 
 def read_info(run: RunData) -> None:

@@ -28,6 +28,7 @@ from powerccl.files import (
 )
 from powerccl.traces import records
 from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
+from powerccl.traces.records import id_text
 from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
@@ -58,6 +59,8 @@ class About:
     library: str
     dry: bool
     emulated: bool
+    run_id: str = ""  # as RankTrace.run_id
+    starts: int = 0
 
     @property
     def gpu(self) -> str:
@@ -173,6 +176,8 @@ def _about(header: Any) -> About:
         },
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
         emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
+        run_id=id_text(header["run_id"]),
+        starts=int(header["starts"]),
     )
 
 
@@ -312,8 +317,11 @@ class LiveRun:
                         self._gone = f"{self.folder}: more than {MOST_TRACES} traces: the others are not read"
                         continue
                     trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
+                rows = trace.read(most)
+                if self._is_another_runs(trace):
+                    continue
                 into = found.traces if name.startswith("rank-") else found.mpi
-                into.append((trace, trace.read(most)))
+                into.append((trace, rows))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
                 samples = self._samples.get(name)
                 if samples is None:
@@ -322,6 +330,15 @@ class LiveRun:
                     samples = self._samples[name] = LiveSamples(self.folder / name)
                 (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
         return found
+
+    def _is_another_runs(self, trace: LiveTrace) -> bool:
+        """Whether a trace is left out as another run's, which two jobs with one POWERCCL_RUN_FOLDER leave."""
+        run_id = self.info.run_id if self.info else ""
+        if trace.about is None or not trace.about.run_id or not run_id or trace.about.run_id == run_id:
+            return False
+        trace.problem = f"{trace.path.name}: not of this run, left out"
+        trace.behind = 0
+        return True
 
     def read_info(self) -> None:
         """Read run.json if it has changed."""

@@ -54,6 +54,14 @@ class RankTrace:
     # Of a trace read in part (large.py): CALLs of each communicator before the part, and the latest time in all.
     calls_before: dict[int, int] = field(default_factory=dict)
     latest_ns: int = 0
+    run_id: str = ""  # of the run it belongs to; empty: it does not say
+    boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
+    starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
+    # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
+    # each.
+    incarnations: int = 1
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def gpu(self) -> str:
@@ -212,6 +220,9 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
         problems=problems,
         calls_before=calls_before,
         latest_ns=scanned.until_ns[-1] if scanned and scanned.until_ns else 0,
+        run_id=records.id_text(header["run_id"]),
+        boot_id=records.id_text(header["boot_id"]),
+        starts=int(header["starts"]),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from powerccl import clean
 
 RUN_FILE = "run.json"
+ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
 
 
 @dataclass
@@ -24,6 +25,7 @@ class RunInfo:
 
     command: list[str]
     schema: int = 1
+    run_id: str = ""  # 128 bits in hex, of this run alone; empty: recorded by a powerccl that gave none
     name: str = ""
     host: str = ""
     working_directory: str = ""
@@ -66,12 +68,46 @@ def sound_info(info: RunInfo) -> RunInfo:
     return info
 
 
+@dataclass(frozen=True)
+class RunId:
+    """A run's id and the name of its folder, as the launchers of one job agree on them."""
+
+    run_id: str
+    folder: str
+
+
+def new_run_id() -> str:
+    """An id that no other run has."""
+    return os.urandom(16).hex()
+
+
+def write_run_id(folder: Path, run_id: str) -> None:
+    """Give a new folder its run's id; all launchers of a job write the same.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = folder / f"{ID_FILE}.{new_run_id()}"
+    temporary.write_text(f"{run_id}\n")
+    temporary.replace(folder / ID_FILE)
+
+
+def read_run_id(folder: Path) -> str:
+    """The id of a folder's run; empty if it has none."""
+    try:
+        with (folder / ID_FILE).open("rb") as file:
+            return file.read(64).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
 def write_run_info(folder: Path, info: RunInfo) -> None:
     """Write run.json whole or not at all.
 
     Raises:
         OSError: the folder cannot be written.
     """
+    info.run_id = info.run_id or read_run_id(folder)
     temporary = folder / f".{RUN_FILE}.{os.getpid()}"
     # Pure ASCII: a byte that is not UTF-8 is a lone surrogate in Python's text, which JSON can escape and UTF-8 cannot.
     temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n", encoding="ascii")

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
+from itertools import pairwise
 from pathlib import Path
 
 from powerccl import patterns
@@ -152,15 +153,35 @@ class Watcher:
         if info and info.start_ns and (ended or info.host == host):
             job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
         kinds: Kinds = {}
+        restarted = self._restarted()
         for path, rank in self._ranks.items():
             trace = self._about[path]
-            if trace.about is not None:
+            if trace.about is not None and path not in restarted:
                 job.ranks.append(self._rank(trace, rank, nows.get(trace.about.host, now_ns), kinds))
         job.ranks.sort(key=lambda each: each.rank)
+        abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
+        again = Counter(about.rank for path, about in abouts.items() if path in restarted)
+        job.restarts = max([0, *(about.starts - 1 for about in abouts.values()), *again.values()])
         self._sum_up(job, kinds)
         self._sampled(job, nows, now_ns)
         job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
         return job
+
+    def _restarted(self) -> set[Path]:
+        """Traces of ranks that were started again on the same GPU after the trace's last record."""
+        lives: dict[tuple[int, str, str], list[tuple[int, int, Path]]] = {}
+        for path, trace in self._about.items():
+            if trace.about:
+                key = (trace.about.rank, trace.about.host, trace.about.gpu)
+                lives.setdefault(key, []).append((trace.about.starts, trace.about.start_ns, path))
+        found = set()
+        for life in lives.values():
+            life.sort()
+            for (starts, start_ns, path), (next_starts, next_ns, _) in pairwise(life):
+                told = starts and next_starts
+                if next_starts > starts if told else next_ns > max(self._ranks[path].newest_ns, start_ns):
+                    found.add(path)
+        return found
 
     def _rank(self, trace: LiveTrace, rank: RankState, now_ns: int, kinds: Kinds) -> LiveRank:
         about = trace.about
