@@ -49,12 +49,10 @@ def test_what_is_asked_for_counts_but_off_in_the_environment_wins() -> None:
 
 
 def test_the_jobs_environment(native: NativeFiles) -> None:
-    door = str(native.root / MPI_DOOR)
-    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
+    base = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
     added, problem = mpi_environment(base, native, "auto", None)
     assert not problem
     assert added == {
-        "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so",
         "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_WAIT_MODE": "1",
@@ -66,10 +64,12 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
     assert mpi_environment(leased, native, "auto", None)[0]["POWERCCL_MPI_CPU_CLOCK"] == "lease"
     assert "POWERCCL_MPI_CPU_CLOCK" not in mpi_environment({"POWERCCL_CLOCKS": "lease"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
-    assert again["LD_PRELOAD"] == added["LD_PRELOAD"]  # not twice in a run within a run
     assert again["POWERCCL_MPI_BUDGET"] == "2.5"
     assert "POWERCCL_MPI_BUDGET" not in mpi_environment({"POWERCCL_MPI_BUDGET": "3"}, native, "auto", None)[0]
     assert mpi_environment(base, native, "off", None)[0] == {"POWERCCL_MPI": "off"}
+    added, problem = mpi_environment(base, native, "auto", None, preload=False)
+    assert added == {}
+    assert "nothing is preloaded" in problem
 
 
 def test_a_door_that_cannot_be_preloaded_is_told_of(native: NativeFiles, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
-from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
 
@@ -160,9 +160,13 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         info.clocks = clocks
         info.start_ns = time.monotonic_ns()
         child_environment = env.job_environment(base, native, folder, policy, table, clocks, request.slowdown_pct)
-        for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
+        preload = env.preload_wanted(base, request.preload)
+        for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct, preload)
         child_environment.update(for_mpi)
-        child_environment = env.with_preload(child_environment, native, request.preload)
+        ours = [native.root / NCCL_DOOR, native.root / MPI_DOOR]
+        with_mpi = mode != "off" and not no_mpi
+        wanted = (ours if with_mpi else ours[:1]) if preload else []
+        child_environment = env.with_preload(child_environment, ours, wanted)
         if no_mpi and request.mpi:
             say_once(no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
