@@ -153,6 +153,8 @@ def test_ours_are_preloaded_last_or_not_at_all(tmp_path: Path) -> None:
     assert with_preload(added, ours, []) == {"LD_PRELOAD": "libmine.so:/opt/other.so"}  # an outer run's are taken out
     assert with_preload(with_preload({}, ours, ours), ours, []) == {}
     assert with_preload(base, [], [tmp_path / "a folder/x.so"]) == base
+    own_nccl = with_preload({"LD_PRELOAD": "libasan.so.8:/opt/libnccl.so.2"}, ours, ours[:1])
+    assert own_nccl == {"LD_PRELOAD": f"libasan.so.8:{ours[0]}:/opt/libnccl.so.2"}
     assert preload_wanted({})
     assert not preload_wanted({}, asked=False)
     assert not preload_wanted({"POWERCCL_PRELOAD": "0"})

@@ -20,7 +20,7 @@ from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
 from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
-from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
 
@@ -28,12 +28,14 @@ PACKAGE = Path(__file__).parents[2] / "python"
 
 
 @pytest.fixture
-def native(tmp_path: Path) -> NativeFiles:
+def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
     root = fakes.native_folder(tmp_path / "native")
-    # A library that the loader takes, as any does for LD_PRELOAD; it holds nothing.
+    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
     compiler = shutil.which("cc")
     if compiler:
+        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
         subprocess.run([compiler, "-shared", "-o", str(root / MPI_DOOR), "-x", "c", "/dev/null"], check=True)
+        shutil.copy(root / MPI_DOOR, root / NCCL_DOOR)
     else:
         fakes.write_program(root / MPI_DOOR, "")
     return NativeFiles(root)
@@ -152,8 +154,9 @@ def seen(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
 def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
+    both = f"{native.root / NCCL_DOOR}:{native.root / MPI_DOOR}"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--budget", "5", "--", "env"))
-    assert found["LD_PRELOAD"] == str(native.root / MPI_DOOR)
+    assert found["LD_PRELOAD"] == both
     assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("auto", "5")
     assert found["OMPI_MCA_mpi_yield_when_idle"] == "1"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi", "observe", "--", "env"))
@@ -161,6 +164,9 @@ def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
     for off in (["--mpi", "off"], []):
         found = seen(powerccl(native, tmp_path, "run", "-q", *off, "--", "env", POWERCCL_MPI="" if off else "off"))
         assert found["POWERCCL_MPI"] == "off"
+        assert found["LD_PRELOAD"] == str(native.root / NCCL_DOOR)
+    for arguments, wish in ((["--no-preload"], "1"), ([], "0")):
+        found = seen(powerccl(native, tmp_path, "run", "-q", *arguments, "--", "env", POWERCCL_PRELOAD=wish))
         assert "LD_PRELOAD" not in found
 
 

@@ -30,6 +30,9 @@ SLOWDOWN_VARIABLE = "POWERCCL_BUDGET"
 SLOWDOWN_RANGE_PCT = (0.01, 100.0)  # that the runtime takes (native/runtime/environment.cpp)
 DEFAULT_SLOWDOWN_PCT = 1.0
 
+# File names of the libraries whose calls ours stand before.
+CALLED = ("libnccl", "libcuda", "libmpi")
+
 
 def emulated_environment(base: Mapping[str, str], native: NativeFiles, listening: Path) -> dict[str, str]:
     """The environment in which libcuda, libnvidia-ml and libnccl are the emulator's."""
@@ -94,6 +97,7 @@ def with_preload(environment: Mapping[str, str], ours: Sequence[Path], wanted: S
     """The environment with `wanted` preloaded last, and no others of `ours`, which an outer run may have left.
 
     A library that must come first (AddressSanitizer's runtime, another MPI tool) stays where the user put it.
+    An NCCL, CUDA or MPI that the user preloads comes behind ours: calls would never reach ours otherwise.
     """
     names = {str(library) for library in ours}
     before = environment.get("LD_PRELOAD", "").replace(":", " ").split()
@@ -101,7 +105,8 @@ def with_preload(environment: Mapping[str, str], ours: Sequence[Path], wanted: S
     added = [str(library) for library in wanted if can_preload(library)]
     if not added and kept == before:
         return dict(environment)
-    found = {**environment, "LD_PRELOAD": ":".join([*kept, *added])}
+    place = next((i for i, name in enumerate(kept) if Path(name).name.startswith(CALLED)), len(kept))
+    found = {**environment, "LD_PRELOAD": ":".join([*kept[:place], *added, *kept[place:]])}
     if not found["LD_PRELOAD"]:
         del found["LD_PRELOAD"]
     return found
