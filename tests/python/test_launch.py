@@ -22,6 +22,7 @@ from powerccl.launch.emulation import Emulation, emulated_platform, platform_nam
 from powerccl.launch.environment import (
     emulated_environment,
     job_environment,
+    preload_wanted,
     recorded,
     slowdown_budget_pct,
     with_preload,
@@ -94,19 +95,21 @@ def test_the_jobs_environment(native: NativeFiles, tmp_path: Path) -> None:
     assert recorded(base).keys() == {"LD_LIBRARY_PATH", "POWERCCL_POLICY_TABLE", "NCCL_DEBUG"}
 
 
-def test_the_library_is_preloaded_before_the_users(native: NativeFiles, tmp_path: Path) -> None:
-    door = f"{native.root}/lib/libpowerccl-nccl.so"
-    assert with_preload({}, native) == {"LD_PRELOAD": door}
-    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "POWERCCL_PRELOAD": "1"}
-    added = with_preload(base, native)
-    assert added == {**base, "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so"}
-    assert with_preload(added, native) == added  # not twice in a run within a run
-    assert with_preload(base, native, asked=False) == base
-    assert with_preload({"POWERCCL_PRELOAD": "0"}, native) == {"POWERCCL_PRELOAD": "0"}
-    blank = NativeFiles(tmp_path / "a folder")
-    (blank.root / "lib").mkdir(parents=True)
-    (blank.root / "lib/libpowerccl-nccl.so").touch()
-    assert with_preload(base, blank) == base
+def test_ours_are_preloaded_last_or_not_at_all(tmp_path: Path) -> None:
+    ours = [tmp_path / "nccl.so", tmp_path / "mpi.so"]
+    base = {"LD_PRELOAD": "libmine.so /opt/other.so"}
+    added = with_preload(base, ours, ours)
+    assert added == {"LD_PRELOAD": f"libmine.so:/opt/other.so:{ours[0]}:{ours[1]}"}
+    assert with_preload(added, ours, ours) == added  # not twice in a run within a run
+    assert with_preload(base, ours, []) == base
+    assert with_preload(added, ours, []) == {"LD_PRELOAD": "libmine.so:/opt/other.so"}  # an outer run's are taken out
+    assert with_preload(with_preload({}, ours, ours), ours, []) == {}
+    assert with_preload(base, [], [tmp_path / "a folder/x.so"]) == base
+    own_nccl = with_preload({"LD_PRELOAD": "libasan.so.8:/opt/libnccl.so.2"}, ours, ours[:1])
+    assert own_nccl == {"LD_PRELOAD": f"libasan.so.8:{ours[0]}:/opt/libnccl.so.2"}
+    assert preload_wanted({})
+    assert not preload_wanted({}, asked=False)
+    assert not preload_wanted({"POWERCCL_PRELOAD": "0"})
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
 @click.option(
     "--no-preload",
     is_flag=True,
-    help="Leave LD_PRELOAD as it is: no marks where computation waits, no NCCL before 2.27.",
+    help="Add nothing to LD_PRELOAD: no MPI, no marks where computation waits, no NCCL before 2.27.",
 )
 @click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")

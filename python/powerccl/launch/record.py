@@ -25,7 +25,7 @@ from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.launchers import JobLauncher, detect_launcher
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
-from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
 
@@ -287,9 +287,13 @@ class _Recording:
             base = {**base, SOCKET_VARIABLE: str(leases)}
         self._info.clocks = clocks
         environment = env.job_environment(base, job.native, self.folder, policy, table, clocks, request.slowdown_pct)
-        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.budget_pct)
+        preload = env.preload_wanted(base, request.preload)
+        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.budget_pct, preload)
         environment.update(for_mpi)
-        environment = env.with_preload(environment, job.native, request.preload)
+        ours = [job.native.root / NCCL_DOOR, job.native.root / MPI_DOOR]
+        with_mpi = job.mpi_mode != "off" and not self._no_mpi
+        wanted = (ours if with_mpi else ours[:1]) if preload else []
+        environment = env.with_preload(environment, ours, wanted)
         if self._no_mpi and request.mpi:
             say_once(self._no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
