@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/guard.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -13,22 +11,20 @@
 #include "device/core_clock.h"
 #include "device/nvml_clock.h"
 
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-
 namespace powerccl::agent {
 namespace {
 
 constexpr int64_t kRetryNs = 200'000'000;
 constexpr int kTries = 25;  // five seconds of them
 
-uint32_t load(const uint32_t& word) {
-  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+bool same_owner(const powerccl_journal_slot& a, const powerccl_journal_slot& b) {
+  return a.pid == b.pid && a.pid_start_ticks == b.pid_start_ticks && a.pid_namespace == b.pid_namespace &&
+         std::memcmp(a.device, b.device, sizeof a.device) == 0;
 }
 
-int open_pidfd(uint32_t pid) {
-  return static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
+// A slot that nobody ever used, or one of a file that somebody cut short.
+bool blank(const powerccl_journal_slot& slot) {
+  return slot.device[0] == '\0';
 }
 
 }  // namespace
@@ -46,89 +42,89 @@ int reset_device(const char* device, device::Error* error) {
   return code;
 }
 
-Guard::Guard(powerccl_journal* journal, ResetClock reset, bool dry)
+Guard::Guard(device::Journal* journal, ResetClock reset, bool dry)
     : journal_(journal), reset_(std::move(reset)), dry_(dry) {}
 
-Guard::~Guard() {
-  for (Watch& watch : watches_) end_watch(&watch);
-}
-
-void Guard::begin_watch(const powerccl_journal_slot& slot, uint32_t pid, Watch* watch) {
-  end_watch(watch);
-  watch->pid = pid;
-  watch->start_ticks = __atomic_load_n(&slot.pid_start_ticks, __ATOMIC_ACQUIRE);
-  watch->pidfd = open_pidfd(pid);
-}
-
-// A pidfd tells of the whole process, also when only its first thread has ended, and cannot be fooled by a reused
-// number once it is open; that it was opened on the right process is what the start time is for.
-bool Guard::died(const powerccl_journal_slot& slot, const Watch& watch) {
-  if (watch.pidfd < 0) return !device::journal_owner_alive(&slot);
-  pollfd entry{watch.pidfd, POLLIN, 0};
-  if (poll(&entry, 1, 0) > 0) return true;
-  uint64_t ticks = watch.verified ? 0 : device::process_start_ticks(static_cast<pid_t>(watch.pid));
-  return ticks != 0 && watch.start_ticks != 0 && ticks != watch.start_ticks;
-}
-
 void Guard::end_watch(Watch* watch) {
-  if (watch->pidfd >= 0) close(watch->pidfd);
-  *watch = Watch{};
+  watch->owner.forget();
+  watch->slot = powerccl_journal_slot{};
+  watch->tries = 0;
+  watch->next_try_ns = 0;
+  watch->dead = watch->abandoned = false;
 }
 
 void Guard::scan() {
-  for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) {
-    powerccl_journal_slot* slot = &journal_->slot[i];
-    Watch* watch = &watches_[i];
-    uint32_t pid = load(slot->pid);
-    if (pid == 0) {
-      if (watch->pid != 0) end_watch(watch);
-      continue;
-    }
-    uint64_t ticks = __atomic_load_n(&slot->pid_start_ticks, __ATOMIC_ACQUIRE);
-    if (watch->pid != pid || watch->start_ticks != ticks) begin_watch(*slot, pid, watch);
-    if (!watch->dead) watch->dead = died(*slot, *watch);
-    watch->verified = true;
-    if (watch->dead) bury(slot, watch);
-  }
+  device::journal_read(journal_, &copy_);
+  for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) look(i, copy_.slot[i]);
 }
 
-void Guard::bury(powerccl_journal_slot* slot, Watch* watch) {
-  if (load(slot->state) != POWERCCL_CLOCK_DEFAULT) {
+void Guard::look(unsigned index, powerccl_journal_slot slot) {
+  Watch* watch = &watches_[index];
+  // A file that was cut short tells nothing: what is known of living owners is what it said before.
+  if (blank(slot)) slot = watch->slot;
+  if (slot.pid == 0) {
+    if (watch->slot.pid != 0) end_watch(watch);
+    return;
+  }
+  if (!same_owner(watch->slot, slot)) {
+    end_watch(watch);
+    watch->owner.find(slot);
+  }
+  watch->slot = slot;
+  if (!watch->dead) watch->dead = watch->owner.died(journal_, index, slot);
+  if (watch->dead) bury(index, watch);
+}
+
+void Guard::bury(unsigned index, Watch* watch) {
+  // What it did last, now that it does no more. If the file no longer says, it may have set the clock.
+  powerccl_journal_slot slot;
+  const bool known = device::journal_read_slot(journal_, index, &slot) && !blank(slot);
+  if (known && !same_owner(slot, watch->slot)) {
+    end_watch(watch);
+    return;
+  }
+  if (!known) {
+    slot = watch->slot;
+    slot.state = POWERCCL_CLOCK_LOCKED;
+  }
+  if (slot.state != POWERCCL_CLOCK_DEFAULT) {
     if (watch->abandoned || now_ns() < watch->next_try_ns) return;
-    if (dry_ && !device::is_core_clock(slot->device)) {
+    if (dry_ && !device::is_core_clock(slot.device)) {
       watch->abandoned = true;
       say("process %u died with the clock of %s marked as locked; clocks are dry here, so it stays.\n"
           "hint: powerccl-agent --restore-all --run-folder <this run's folder>, without POWERCCL_CLOCKS=dry",
-          watch->pid, slot->device);
+          slot.pid, slot.device);
       return;
     }
     device::Error error;
-    if (reset_(slot->device, &error) != device::kOk) {
+    if (reset_(slot.device, &error) != device::kOk) {
       watch->next_try_ns = now_ns() + kRetryNs;
       watch->abandoned = ++watch->tries >= kTries;
       if (watch->tries == 1 || watch->abandoned)
-        say("the clock of %s, left locked by process %u, cannot be reset%s: %s%s", slot->device, watch->pid,
+        say("the clock of %s, left locked by process %u, cannot be reset%s: %s%s", slot.device, slot.pid,
             watch->abandoned ? "; giving up" : " yet", error.text,
             watch->abandoned ? "\nhint: as root: nvidia-smi --reset-gpu-clocks, or powerccl-agent --restore-all" : "");
       return;
     }
-    __atomic_add_fetch(&slot->restored_by_agent, 1, __ATOMIC_RELAXED);
-    device::journal_clear(slot);
-    say("process %u died with the clock of %s locked: reset", watch->pid, slot->device);
+    ++slot.restored_by_agent;
+    slot.state = POWERCCL_CLOCK_DEFAULT;
+    say("process %u died with the clock of %s locked: reset", slot.pid, slot.device);
   }
-  device::journal_release(slot);
+  slot.pid = 0;
+  slot.pid_start_ticks = slot.pid_namespace = 0;
+  if (known) device::journal_write_slot(journal_, index, slot, nullptr);
   end_watch(watch);
 }
 
 void Guard::add_poll_entries(std::vector<pollfd>* entries) const {
   for (const Watch& watch : watches_)
-    if (watch.pidfd >= 0 && !watch.dead) entries->push_back({watch.pidfd, POLLIN, 0});
+    if (watch.owner.pidfd() >= 0 && !watch.dead) entries->push_back({watch.owner.pidfd(), POLLIN, 0});
 }
 
 std::vector<uint32_t> Guard::living_owners() const {
   std::vector<uint32_t> owners;
   for (const Watch& watch : watches_)
-    if (watch.pid != 0 && !watch.dead) owners.push_back(watch.pid);
+    if (watch.slot.pid != 0 && !watch.dead) owners.push_back(watch.slot.pid);
   return owners;
 }
 

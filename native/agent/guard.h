@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
+#include "agent/owner.h"
 #include "device/clock_journal.h"
 
 namespace powerccl::agent {
@@ -22,8 +22,7 @@ int reset_device(const char* device, device::Error* error);
 class Guard {
  public:
   // dry: no GPU is ever reset; a mark left by a dead rank is reported and kept. Cores are: they were really set.
-  Guard(powerccl_journal* journal, ResetClock reset, bool dry);
-  ~Guard();
+  Guard(device::Journal* journal, ResetClock reset, bool dry);
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
@@ -41,24 +40,22 @@ class Guard {
 
  private:
   struct Watch {
-    uint32_t pid = 0;  // 0: nobody
-    uint64_t start_ticks = 0;
-    int pidfd = -1;  // -1: this kernel has none, /proc is asked at each scan
+    powerccl_journal_slot slot{};  // as it was read last; pid 0: nobody
+    Owner owner;
     int tries = 0;
     int64_t next_try_ns = 0;
-    bool verified = false;  // the number belonged to the claimer when the watch began
     bool dead = false;
     bool abandoned = false;
   };
 
-  void begin_watch(const powerccl_journal_slot& slot, uint32_t pid, Watch* watch);
-  static bool died(const powerccl_journal_slot& slot, const Watch& watch);
-  void end_watch(Watch* watch);
-  void bury(powerccl_journal_slot* slot, Watch* watch);
+  void look(unsigned index, powerccl_journal_slot slot);
+  static void end_watch(Watch* watch);
+  void bury(unsigned index, Watch* watch);
 
-  powerccl_journal* journal_;
+  device::Journal* journal_;
   ResetClock reset_;
   bool dry_;
+  powerccl_journal copy_{};
   std::array<Watch, POWERCCL_JOURNAL_SLOTS> watches_;
 };
 

@@ -19,6 +19,7 @@
 #include "agent/log.h"
 #include "agent/sampler.h"
 #include "device/clock_journal.h"
+#include "device/process.h"
 
 namespace powerccl::agent {
 namespace {
@@ -81,7 +82,7 @@ std::string list(const std::vector<uint32_t>& pids) {
 
 class Node {
  public:
-  Node(const Options& options, powerccl_journal* journal, int signals)
+  Node(const Options& options, device::Journal* journal, int signals)
       : options_(options), guard_(journal, reset_device, options.dry), signals_(signals) {}
 
   int attend() {
@@ -163,7 +164,9 @@ int attend_node(const Options& options) {
   // Out of the launcher's session: a terminal's ^C or a kill of the job's process group must not take the guard along.
   setsid();
   int signals = take_signals();
-  NodeLock lock = take_node_lock(file_of(options, "agent-", ".lock"));
+  char node[64];
+  device::host_identity(node, sizeof node);
+  NodeLock lock = take_node_lock(options.run_folder + "/agent-" + node + ".lock");
   if (lock != NodeLock::kMine) return lock == NodeLock::kTaken ? 0 : 1;
   device::Journal journal;
   device::Error error;
@@ -171,7 +174,7 @@ int attend_node(const Options& options) {
     say("%s%s", error.text, hint_line(code));
     return 1;
   }
-  int code = Node(options, journal.map, signals).attend();
+  int code = Node(options, &journal, signals).attend();
   device::journal_close(&journal);
   return code;
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "agent/log.h"
+#include "agent/owner.h"
 #include "device/core_clock.h"
 
 namespace powerccl::agent {
@@ -18,12 +19,21 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
   }
   unsigned marked = 0;
   unsigned failed = 0;
-  for (powerccl_journal_slot& slot : journal.map->slot) {
-    if (__atomic_load_n(&slot.state, __ATOMIC_ACQUIRE) == POWERCCL_CLOCK_DEFAULT) continue;
+  for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) {
+    powerccl_journal_slot slot;
+    if (!device::journal_read_slot(&journal, i, &slot) || slot.state == POWERCCL_CLOCK_DEFAULT) continue;
     ++marked;
-    bool alive = device::journal_owner_alive(&slot);
+    Owner owner;
+    owner.find(slot);
+    if (!owner.died(&journal, i, slot)) {
+      say("%s is left alone: process %u lives and has set its clock\n"
+          "hint: end the job, which resets its clocks; then powerccl-agent --restore-all finds what is left",
+          slot.device, slot.pid);
+      ++failed;
+      continue;
+    }
     if (dry && !device::is_core_clock(slot.device)) {
-      std::printf("%s: locked by process %u%s, left so (dry)\n", slot.device, slot.pid, alive ? ", which lives" : "");
+      std::printf("%s: locked by process %u, left so (dry)\n", slot.device, slot.pid);
       continue;
     }
     if (int code = reset(slot.device, &error); code != device::kOk) {
@@ -31,10 +41,12 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
       ++failed;
       continue;
     }
-    std::printf("%s: reset%s\n", slot.device, alive ? "; its process lives and may lock it again" : "");
-    __atomic_add_fetch(&slot.restored_by_agent, 1, __ATOMIC_RELAXED);
-    device::journal_clear(&slot);
-    if (!alive) device::journal_release(&slot);
+    std::printf("%s: reset\n", slot.device);
+    ++slot.restored_by_agent;
+    slot.state = POWERCCL_CLOCK_DEFAULT;
+    slot.pid = 0;
+    slot.pid_start_ticks = slot.pid_namespace = 0;
+    device::journal_write_slot(&journal, i, slot, nullptr);
   }
   if (marked == 0) std::printf("no clock is marked as set\n");
   device::journal_close(&journal);

@@ -11,7 +11,7 @@
 
 #include "agent/clock.h"
 #include "agent/log.h"
-#include "device/clock_journal.h"
+#include "device/process.h"
 
 namespace powerccl::agent {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "device/clock_journal.h"
+#include "device/process.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434

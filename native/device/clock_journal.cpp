@@ -3,20 +3,21 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "device/process.h"
 
 namespace powerccl::device {
 namespace {
 
 constexpr uint32_t kNobody = 0;
+constexpr off_t kBytes = sizeof(powerccl_journal);
 
 uint64_t now_ns() {
   timespec now;
@@ -24,23 +25,64 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Claims and creation are rare and short, so one lock on the file serialises them; the kernel drops it with its holder.
-// A holder that was stopped (SIGSTOP) must not stop us too: after a second this gives up.
+off_t offset_of(unsigned index) {
+  return static_cast<off_t>(offsetof(powerccl_journal, slot) + index * sizeof(powerccl_journal_slot));
+}
+
+int lock_bytes(int fd, short type, off_t begin, off_t length) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = begin;
+  range.l_len = length;
+  return fcntl(fd, F_OFD_SETLK, &range);
+}
+
+int lock_slot(int fd, short type, unsigned index) {
+  return lock_bytes(fd, type, offset_of(index), sizeof(powerccl_journal_slot));
+}
+
+bool is_mine(const Journal& journal, unsigned index) {
+  return (__atomic_load_n(&journal.mine[index / 64], __ATOMIC_ACQUIRE) >> (index % 64) & 1) != 0;
+}
+
+void set_mine(Journal* journal, unsigned index, bool mine) {
+  const uint64_t bit = uint64_t{1} << (index % 64);
+  if (mine) {
+    __atomic_fetch_or(&journal->mine[index / 64], bit, __ATOMIC_RELEASE);
+  } else {
+    __atomic_fetch_and(&journal->mine[index / 64], ~bit, __ATOMIC_RELEASE);
+  }
+}
+
+// One thread of the process at a time: its threads share the descriptor, and with it every lock.
+class ThreadLock {
+ public:
+  explicit ThreadLock(Journal* journal) : journal_(journal) {
+    while (__atomic_exchange_n(&journal_->busy, 1, __ATOMIC_ACQUIRE) != 0) sched_yield();
+  }
+  ~ThreadLock() { __atomic_store_n(&journal_->busy, 0, __ATOMIC_RELEASE); }
+  ThreadLock(const ThreadLock&) = delete;
+  ThreadLock& operator=(const ThreadLock&) = delete;
+
+ private:
+  Journal* journal_;
+};
+
+// Claims and creation are rare and short, so one lock on the file's first byte serialises them; the kernel drops it
+// with its holder. A holder that was stopped (SIGSTOP) must not stop us too: after a second this gives up.
 class FileLock {
  public:
   explicit FileLock(int fd) : fd_(fd) {
     const timespec pause = {0, 10000000};
     for (int attempt = 0; attempt < 100; ++attempt) {
-      if (flock(fd_, LOCK_EX | LOCK_NB) == 0) {
-        held_ = true;
-        return;
-      }
-      if (errno != EWOULDBLOCK && errno != EINTR) return;
+      held_ = lock_bytes(fd_, F_WRLCK, 0, 1) == 0;
+      if (held_ || (errno != EAGAIN && errno != EACCES && errno != EINTR)) return;
       nanosleep(&pause, nullptr);
     }
   }
   ~FileLock() {
-    if (held_) flock(fd_, LOCK_UN);
+    if (held_) lock_bytes(fd_, F_UNLCK, 0, 1);
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
@@ -55,22 +97,45 @@ int fail_errno(Error* error, const char* what, const char* path, int number) {
   return fail(error, kSystem, "%s %s: %s", what, path, strerror(number));
 }
 
+int allocate(int fd) {
+  // Past RLIMIT_FSIZE the kernel would send SIGXFSZ, which ends the job.
+  rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(kBytes)) return EFBIG;
+  return posix_fallocate(fd, 0, kBytes);
+}
+
 int prepare(int fd, bool create, const char* path, Error* error) {
   struct stat status;
   if (fstat(fd, &status) != 0) return fail_errno(error, "cannot read", path, errno);
-  if (status.st_size == sizeof(powerccl_journal)) return kOk;
-  if (status.st_size != 0 || !create) return fail(error, kJournalBad, "%s is not a clock journal", path);
-  int number = posix_fallocate(fd, 0, sizeof(powerccl_journal));
-  if (number != 0) {
-    if (ftruncate(fd, 0) != 0) number = errno;
-    return fail_errno(error, "cannot allocate", path, number);
+  powerccl_journal_slot first;  // whole or not, a header fits
+  constexpr size_t kHead = offsetof(powerccl_journal, host);
+  static_assert(kHead <= sizeof first);
+  memset(&first, 0, sizeof first);
+  if (status.st_size == 0 && create) {
+    int number = allocate(fd);
+    if (number != 0) {
+      if (ftruncate(fd, 0) != 0) number = errno;
+      return fail_errno(error, "cannot allocate", path, number);
+    }
+  } else if (status.st_size != kBytes) {
+    return fail(error, kJournalBad, "%s is not a clock journal", path);
+  } else if (pread(fd, &first, kHead, 0) != static_cast<ssize_t>(kHead)) {
+    return fail_errno(error, "cannot read", path, errno);
   }
-  powerccl_journal fresh;
-  memset(&fresh, 0, sizeof fresh);
-  memcpy(fresh.magic, POWERCCL_JOURNAL_MAGIC, sizeof fresh.magic);
-  fresh.version = POWERCCL_JOURNAL_VERSION;
-  fresh.slots = POWERCCL_JOURNAL_SLOTS;
-  if (pwrite(fd, &fresh, sizeof fresh, 0) != static_cast<ssize_t>(sizeof fresh))
+  uint32_t version[2];
+  memcpy(version, first.device + 8, sizeof version);
+  if (memcmp(first.device, POWERCCL_JOURNAL_MAGIC, 8) == 0 && version[0] == POWERCCL_JOURNAL_VERSION &&
+      version[1] == POWERCCL_JOURNAL_SLOTS)
+    return kOk;
+  // All zero: it was allocated just now, or by somebody who died before the next line.
+  if (!create || first.device[0] != '\0')
+    return fail(error, kJournalBad, "%s is not a clock journal of version %u", path, POWERCCL_JOURNAL_VERSION);
+  char head[offsetof(powerccl_journal, slot)] = POWERCCL_JOURNAL_MAGIC;
+  version[0] = POWERCCL_JOURNAL_VERSION;
+  version[1] = POWERCCL_JOURNAL_SLOTS;
+  memcpy(head + 8, version, sizeof version);
+  host_name(head + offsetof(powerccl_journal, host), sizeof(powerccl_journal::host));
+  if (pwrite(fd, head, sizeof head, 0) != static_cast<ssize_t>(sizeof head))
     return fail_errno(error, "cannot write", path, errno);
   return kOk;
 }
@@ -78,51 +143,81 @@ int prepare(int fd, bool create, const char* path, Error* error) {
 int open_journal(Journal* journal, const char* run_folder, bool create, Error* error) {
   *journal = Journal{};
   char host[64];
-  host_name(host, sizeof host);
-  char path[4096];
-  if (snprintf(path, sizeof path, "%s/clocks-%s.journal", run_folder, host) >= static_cast<int>(sizeof path))
+  host_identity(host, sizeof host);
+  char* path = journal->path;
+  if (snprintf(path, sizeof journal->path, "%s/clocks-%s.journal", run_folder, host) >=
+      static_cast<int>(sizeof journal->path))
     return fail(error, kBadArgument, "the run folder's path is too long");
-  int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
+  const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT : 0), 0644);
   if (fd < 0) return fail_errno(error, "cannot open", path, errno);
   int code;
   {
     FileLock lock(fd);
-    code = lock.held() ? prepare(fd, create, path, error) : fail(error, kSystem, "cannot lock %s", path);
+    code = lock.held() ? prepare(fd, create, path, error) : fail_errno(error, "cannot lock", path, errno);
   }
+  struct stat status;
+  if (code == kOk && fstat(fd, &status) != 0) code = fail_errno(error, "cannot read", path, errno);
   if (code != kOk) {
     close(fd);
     return code;
   }
-  void* map = mmap(nullptr, sizeof(powerccl_journal), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (map == MAP_FAILED) {
-    code = fail_errno(error, "cannot map", path, errno);
-    close(fd);
-    return code;
-  }
-  auto* mapped = static_cast<powerccl_journal*>(map);
-  if (memcmp(mapped->magic, POWERCCL_JOURNAL_MAGIC, sizeof mapped->magic) != 0 ||
-      mapped->version != POWERCCL_JOURNAL_VERSION || mapped->slots != POWERCCL_JOURNAL_SLOTS) {
-    munmap(map, sizeof(powerccl_journal));
-    close(fd);
-    return fail(error, kJournalBad, "%s is not a clock journal of version %u", path, POWERCCL_JOURNAL_VERSION);
-  }
-  journal->map = mapped;
+  journal->device = status.st_dev;
+  journal->inode = status.st_ino;
   journal->fd = fd;
   return kOk;
 }
 
-bool same_gpu(const powerccl_journal_slot& slot, const char* uuid) {
-  return strncmp(slot.device, uuid, sizeof slot.device) == 0;
+enum class Seen { kOurs, kCutShort, kAnother };
+
+Seen look(const Journal& journal, int fd) {
+  struct stat status;
+  if (fd < 0 || fstat(fd, &status) != 0 || status.st_dev != journal.device || status.st_ino != journal.inode)
+    return Seen::kAnother;
+  return status.st_size == kBytes ? Seen::kOurs : Seen::kCutShort;
+}
+
+// The name again, if it is still the same file; with it the locks, which went with the descriptor.
+int open_again(Journal* journal, Error* error) {
+  ThreadLock lock(journal);
+  if (look(*journal, journal->fd) == Seen::kOurs) return kOk;  // another thread did
+  const int fd = open(journal->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return fail_errno(error, "cannot open again", journal->path, errno);
+  bool whole = look(*journal, fd) == Seen::kOurs;
+  for (unsigned i = 0; whole && i < POWERCCL_JOURNAL_SLOTS; ++i)
+    if (is_mine(*journal, i)) whole = lock_slot(fd, F_WRLCK, i) == 0;
+  if (!whole) {
+    close(fd);
+    return fail(error, kJournalBad, "%s is no longer the file it was", journal->path);
+  }
+  __atomic_store_n(&journal->fd, fd, __ATOMIC_RELEASE);
+  return kOk;
+}
+
+// Shows that the descriptor is the journal's, and the file whole.
+int verify(Journal* journal, Error* error) {
+  if (journal->path[0] == '\0') return fail(error, kBadArgument, "the clock journal is not open");
+  switch (look(*journal, __atomic_load_n(&journal->fd, __ATOMIC_ACQUIRE))) {
+    case Seen::kOurs:
+      return kOk;
+    case Seen::kCutShort:
+      return fail(error, kJournalBad, "%s was cut short", journal->path);
+    case Seen::kAnother:
+      break;
+  }
+  return open_again(journal, error);
+}
+
+int write_claim(JournalClaim* claim, uint32_t state, Error* error) {
+  if (!claim->journal) return fail(error, kBadArgument, "the clock is not claimed");
+  powerccl_journal_slot slot = claim->slot;
+  slot.changed_ns = now_ns();
+  slot.state = state;
+  const int code = journal_write_slot(claim->journal, claim->index, slot, error);
+  if (code == kOk) claim->slot = slot;
+  return code;
 }
 
 }  // namespace
-
-void host_name(char* name, size_t size) {
-  if (gethostname(name, size) != 0 || !*name) snprintf(name, size, "localhost");
-  name[size - 1] = '\0';
-  for (char* at = name; *at; ++at)
-    if (*at == '/') *at = '_';
-}
 
 int journal_open(Journal* journal, const char* run_folder, Error* error) {
   return open_journal(journal, run_folder, true, error);
@@ -133,81 +228,115 @@ int journal_open_existing(Journal* journal, const char* run_folder, Error* error
 }
 
 void journal_close(Journal* journal) {
-  if (journal->map) munmap(journal->map, sizeof(powerccl_journal));
-  if (journal->fd >= 0) close(journal->fd);
+  if (look(*journal, journal->fd) != Seen::kAnother) close(journal->fd);
   *journal = Journal{};
 }
 
-int journal_claim(Journal* journal, const char* device, powerccl_journal_slot** claimed, Error* error) {
-  *claimed = nullptr;
-  if (!journal->map) return fail(error, kBadArgument, "the clock journal is not open");
+int journal_claim(Journal* journal, const char* device, JournalClaim* claim, Error* error) {
+  *claim = JournalClaim{};
   if (!device || !*device || strlen(device) >= sizeof(powerccl_journal_slot::device))
     return fail(error, kBadArgument, "no GPU to claim");
-  FileLock lock(journal->fd);
-  if (!lock.held()) return fail(error, kSystem, "cannot lock the clock journal");
-  for (powerccl_journal_slot& slot : journal->map->slot)
-    if (__atomic_load_n(&slot.pid, __ATOMIC_ACQUIRE) != kNobody && same_gpu(slot, device) && journal_owner_alive(&slot))
+  if (const int code = verify(journal, error); code != kOk) return code;
+  ThreadLock threads(journal);
+  const int fd = journal->fd;
+  FileLock lock(fd);
+  if (!lock.held()) return fail_errno(error, "cannot lock", journal->path, errno);
+  powerccl_journal_slot slot;
+  unsigned free = POWERCCL_JOURNAL_SLOTS;
+  uint32_t restored = 0;  // is counted on
+  for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) {
+    if (pread(fd, &slot, sizeof slot, offset_of(i)) != static_cast<ssize_t>(sizeof slot))
+      return fail(error, kJournalBad, "%s was cut short", journal->path);
+    if (slot.pid != kNobody) {
+      if (strncmp(slot.device, device, sizeof slot.device) != 0 || !journal_owner_alive(journal, i, slot)) continue;
+      if (free != POWERCCL_JOURNAL_SLOTS) lock_slot(fd, F_UNLCK, free);
       return fail(error, kOwned, "process %u has the clock of %s", slot.pid, device);
-  for (powerccl_journal_slot& slot : journal->map->slot) {
-    uint32_t nobody = kNobody;
-    if (!__atomic_compare_exchange_n(&slot.pid, &nobody, static_cast<uint32_t>(getpid()), false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED))
-      continue;
-    memset(slot.device, 0, sizeof slot.device);
-    memcpy(slot.device, device, strlen(device));
-    __atomic_store_n(&slot.changed_ns, now_ns(), __ATOMIC_RELAXED);
-    __atomic_store_n(&slot.pid_start_ticks, process_start_ticks(getpid()), __ATOMIC_RELEASE);
-    *claimed = &slot;
-    return kOk;
+    } else if (free == POWERCCL_JOURNAL_SLOTS && !is_mine(*journal, i) && lock_slot(fd, F_WRLCK, i) == 0) {
+      free = i;
+      restored = slot.restored_by_agent;
+    }
   }
-  return fail(error, kJournalFull, "all %u slots of the clock journal are taken", POWERCCL_JOURNAL_SLOTS);
-}
-
-void journal_release(powerccl_journal_slot* slot) {
-  if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != POWERCCL_CLOCK_DEFAULT) return;
-  __atomic_store_n(&slot->pid_start_ticks, 0, __ATOMIC_RELAXED);
-  __atomic_store_n(&slot->pid, kNobody, __ATOMIC_RELEASE);
-}
-
-void journal_mark(powerccl_journal_slot* slot) {
-  __atomic_store_n(&slot->changed_ns, now_ns(), __ATOMIC_RELAXED);
-  __atomic_store_n(&slot->state, POWERCCL_CLOCK_LOCKED, __ATOMIC_RELEASE);
-}
-
-void journal_clear(powerccl_journal_slot* slot) {
-  __atomic_store_n(&slot->changed_ns, now_ns(), __ATOMIC_RELAXED);
-  __atomic_store_n(&slot->state, POWERCCL_CLOCK_DEFAULT, __ATOMIC_RELEASE);
-}
-
-uint64_t process_start_ticks(pid_t pid) {
-  char path[40];
-  snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[1024];
-  ssize_t length = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  // The name in parentheses may hold blanks and parentheses itself: fields count from the last one.
-  char* at = strrchr(text, ')');
-  if (!at || at[1] != ' ') return 0;
-  at += 2;
-  if (*at == 'Z' || *at == 'X') return 0;
-  for (int field = 3; field < 22; ++field) {
-    at = strchr(at, ' ');
-    if (!at) return 0;
-    ++at;
+  if (free == POWERCCL_JOURNAL_SLOTS)
+    return fail(error, kJournalFull, "all %u slots of the clock journal are taken", POWERCCL_JOURNAL_SLOTS);
+  slot = powerccl_journal_slot{};
+  memcpy(slot.device, device, strlen(device));
+  slot.pid = static_cast<uint32_t>(getpid());
+  slot.pid_start_ticks = own_start_ticks();
+  slot.pid_namespace = pid_namespace(-1);
+  slot.changed_ns = now_ns();
+  slot.restored_by_agent = restored;
+  // Locked before it is written: whoever sees the new owner sees it alive.
+  if (pwrite(fd, &slot, sizeof slot, offset_of(free)) != static_cast<ssize_t>(sizeof slot)) {
+    const int code = fail_errno(error, "cannot write", journal->path, errno);
+    lock_slot(fd, F_UNLCK, free);
+    return code;
   }
-  return strtoull(at, nullptr, 10);
+  set_mine(journal, free, true);
+  claim->slot = slot;
+  claim->index = free;
+  claim->journal = journal;
+  return kOk;
 }
 
-bool journal_owner_alive(const powerccl_journal_slot* slot) {
-  uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_ACQUIRE);
-  if (pid == kNobody) return false;
-  uint64_t claimed_ticks = __atomic_load_n(&slot->pid_start_ticks, __ATOMIC_ACQUIRE);
-  uint64_t ticks = process_start_ticks(static_cast<pid_t>(pid));
-  return ticks != 0 && (claimed_ticks == 0 || claimed_ticks == ticks);
+void journal_release(JournalClaim* claim) {
+  Journal* journal = claim->journal;
+  if (!journal || claim->slot.state != POWERCCL_CLOCK_DEFAULT) return;
+  claim->slot.pid = kNobody;
+  claim->slot.pid_start_ticks = claim->slot.pid_namespace = 0;
+  if (journal_write_slot(journal, claim->index, claim->slot, nullptr) == kOk) {
+    ThreadLock lock(journal);
+    if (look(*journal, journal->fd) != Seen::kAnother) lock_slot(journal->fd, F_UNLCK, claim->index);
+    set_mine(journal, claim->index, false);
+  }
+  *claim = JournalClaim{};
+}
+
+int journal_mark(JournalClaim* claim, Error* error) {
+  return write_claim(claim, POWERCCL_CLOCK_LOCKED, error);
+}
+
+int journal_clear(JournalClaim* claim, Error* error) {
+  return write_claim(claim, POWERCCL_CLOCK_DEFAULT, error);
+}
+
+bool journal_read_slot(Journal* journal, unsigned index, powerccl_journal_slot* slot) {
+  if (verify(journal, nullptr) == kOk &&
+      pread(journal->fd, slot, sizeof *slot, offset_of(index)) == static_cast<ssize_t>(sizeof *slot))
+    return true;
+  memset(slot, 0, sizeof *slot);
+  return false;
+}
+
+bool journal_read(Journal* journal, powerccl_journal* copy) {
+  if (verify(journal, nullptr) == kOk && pread(journal->fd, copy, sizeof *copy, 0) == kBytes) return true;
+  memset(static_cast<void*>(copy), 0, sizeof *copy);
+  return false;
+}
+
+int journal_write_slot(Journal* journal, unsigned index, const powerccl_journal_slot& slot, Error* error) {
+  if (const int code = verify(journal, error); code != kOk) return code;
+  const ssize_t written = pwrite(journal->fd, &slot, sizeof slot, offset_of(index));
+  if (written == static_cast<ssize_t>(sizeof slot)) return kOk;
+  return fail_errno(error, "cannot write", journal->path, written < 0 ? errno : EIO);
+}
+
+bool journal_slot_locked(Journal* journal, unsigned index) {
+  if (is_mine(*journal, index)) return true;
+  if (look(*journal, journal->fd) == Seen::kAnother) return false;
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = offset_of(index);
+  range.l_len = sizeof(powerccl_journal_slot);
+  return fcntl(journal->fd, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+bool journal_owner_alive(Journal* journal, unsigned index, const powerccl_journal_slot& slot) {
+  if (slot.pid == kNobody) return false;
+  if (journal_slot_locked(journal, index)) return true;
+  if (slot.pid_namespace == 0 || slot.pid_namespace != pid_namespace(-1) || !proc_is_own()) return false;
+  const uint64_t ticks = process_start_ticks(static_cast<pid_t>(slot.pid));
+  return ticks != 0 && (slot.pid_start_ticks == 0 || slot.pid_start_ticks == ticks);
 }
 
 }  // namespace powerccl::device

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arming and disarming: communicators come and go, and with the first one everything else.
-#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "runtime/budget_record.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
+#include "runtime/trace_name.h"
 
 namespace powerccl {
 namespace {
@@ -169,17 +169,9 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   copy_text(header.library, sizeof(header.library), door_.library);
   identify(environment_, &header);
 
-  // What is there already is somebody's trace (a rank that runs, or one that was restarted): never written over.
   char path[PATH_MAX + 64];
-  int error = EEXIST;
-  for (int attempt = launched ? 0 : 1; attempt < 3 && error == EEXIST; ++attempt) {
-    const char* folder = environment_.run_folder;
-    if (attempt == 0) snprintf(path, sizeof(path), "%s/rank-%d.trace", folder, header.rank);
-    if (attempt == 1) snprintf(path, sizeof(path), "%s/rank-%d.%u.trace", folder, header.rank, header.pid);
-    if (attempt == 2)
-      snprintf(path, sizeof(path), "%s/rank-%d.%u.%u.trace", folder, header.rank, header.pid, gpu->index);
-    error = gpu->trace.open(path, header, environment_.trace_limit_bytes);
-  }
+  const int error = open_named_trace(&gpu->trace, environment_.run_folder, "rank", launched, header,
+                                     environment_.trace_limit_bytes, path, sizeof(path));
   if (error == 0) return true;
   char reason[64];
   say("make room, or let POWERCCL_RUN_FOLDER name a folder that the job may write to",

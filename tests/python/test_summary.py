@@ -202,8 +202,9 @@ def test_notes_and_locked_gpus_reach_the_summary(tmp_path: Path) -> None:
     trace = TraceWriter()
     trace.note(MS, "disarmed: the table is of another GPU")
     trace.write(tmp_path)
-    slot = struct.pack("<48sIIQQII", b"GPU-a", 1, 4242, 5, 6, 3, 0)
-    (tmp_path / "clocks-node1.journal").write_bytes(struct.pack("<8sII", b"PWRCCLJR", 2, 1) + slot)
+    slot = struct.pack("<48sIIQQQII", b"GPU-a", 1, 4242, 5, 9, 6, 3, 0)
+    journal = struct.pack("<8sII64s", b"PWRCCLJR", 3, 1, b"node1") + slot
+    (tmp_path / "clocks-0123456789ab.journal").write_bytes(journal)
     found = summarise(read_run(tmp_path))
     assert found.notes == ["disarmed: the table is of another GPU"]
     assert (found.clocks.left_locked, found.clocks.restored_by_agent) == (1, 3)

@@ -307,12 +307,12 @@ def test_power_not_yet_written(tmp_path: Path) -> None:
 
 def test_journal_tells_who_holds_a_clock(tmp_path: Path) -> None:
     slots = [
-        struct.pack("<48sIIQQII", b"GPU-a", 1, 4242, 5, 6, 0, 0),
-        struct.pack("<48sIIQQII", b"GPU-b", 0, 0, 5, 7, 2, 0),
-        b"\0" * 80,
+        struct.pack("<48sIIQQQII", b"GPU-a", 1, 4242, 5, 9, 6, 0, 0),
+        struct.pack("<48sIIQQQII", b"GPU-b", 0, 0, 5, 9, 7, 2, 0),
+        b"\0" * 88,
     ]
-    path = tmp_path / "clocks-node1.journal"
-    path.write_bytes(struct.pack("<8sII", b"PWRCCLJR", 2, 3) + b"".join(slots))
+    path = tmp_path / "clocks-0123456789ab.journal"
+    path.write_bytes(struct.pack("<8sII64s", b"PWRCCLJR", 3, 3, b"node1") + b"".join(slots))
     first, second = read_journal(path)
     assert (first.device, first.locked, first.pid, first.host) == ("GPU-a", True, 4242, "node1")
     assert (second.device, second.locked, second.restored_by_agent) == ("GPU-b", False, 2)

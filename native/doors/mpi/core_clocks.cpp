@@ -26,7 +26,7 @@ ThreadCore::By ThreadCore::find(CoreClocks* clocks) {
   if (code == device::kSystem) return find_lease(*clocks);  // it may not be written
   // At its lowest already, it is somebody else's: what is usual is not known.
   if (code == device::kOk && clock_.usual_khz > clock_.lowest_khz &&
-      device::journal_claim(&clocks->journal, clock_.name, &slot_, nullptr) == device::kOk) {
+      device::journal_claim(&clocks->journal, clock_.name, &claim_, nullptr) == device::kOk) {
     return By::kItself;
   }
   device::core_clock_close(&clock_);
@@ -66,8 +66,12 @@ void ThreadCore::lower(CoreClocks* clocks) {
     actuator_.hold(lowest_mhz > 0 ? lowest_mhz : 1, 0);
     return;
   }
-  device::journal_mark(slot_);
-  if (device::core_clock_lower(&clock_, nullptr) != device::kOk) restore();
+  if (device::journal_mark(&claim_, nullptr) != device::kOk) {  // nobody could put it back
+    lowered_ = false;
+    by_ = By::kNobody;
+  } else if (device::core_clock_lower(&clock_, nullptr) != device::kOk) {
+    restore();
+  }
 }
 
 void ThreadCore::restore() {
@@ -83,13 +87,13 @@ void ThreadCore::restore() {
 void ThreadCore::restore_itself() {
   device::Error error;
   if (device::core_clock_restore(&clock_, &error) == device::kOk) {
-    device::journal_clear(slot_);
+    device::journal_clear(&claim_, nullptr);
     return;
   }
   // The mark stays, and with it powerccl-agent's duty; this thread lowers nothing again.
   say("powerccl-agent puts it back when this process ends", "%s", error.text);
   device::core_clock_close(&clock_);
-  slot_ = nullptr;
+  claim_ = device::JournalClaim{};
   by_ = By::kNobody;
 }
 
@@ -97,8 +101,7 @@ void ThreadCore::leave() {
   restore();
   // A clock thread that does not end in time ends later, with the daemon's answer: nobody else can have its place.
   const bool ended = by_ != By::kLease || actuator_.stop(kSettleNs);
-  if (slot_ != nullptr) device::journal_release(slot_);
-  slot_ = nullptr;
+  device::journal_release(&claim_);
   device::core_clock_close(&clock_);
   by_ = By::kNobody;
   tried_ = !ended;

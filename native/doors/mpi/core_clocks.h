@@ -42,7 +42,7 @@ class ThreadCore {
   device::CoreClock clock_;
   By by_ = By::kNobody;
   bool tried_ = false, lowered_ = false;
-  powerccl_journal_slot* slot_ = nullptr;  // by itself
+  device::JournalClaim claim_;  // by itself
   LeaseClient lease_;
   ClockActuator actuator_;
 };

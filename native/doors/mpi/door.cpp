@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doors/mpi/door.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "runtime/log.h"
+#include "runtime/trace_name.h"
 
 namespace powerccl::mpi {
 
@@ -82,12 +82,8 @@ void open_trace() {
   copy_text(header.library, sizeof(header.library), g_door.library.name);
   identify(environment, &header);
   char path[PATH_MAX + 64];
-  int error = EEXIST;
-  for (int attempt = 0; attempt < 2 && error == EEXIST; ++attempt) {
-    if (attempt == 0) snprintf(path, sizeof(path), "%s/mpi-%d.trace", environment.run_folder, rank);
-    if (attempt == 1) snprintf(path, sizeof(path), "%s/mpi-%d.%u.trace", environment.run_folder, rank, header.pid);
-    error = g_door.trace.open(path, header, environment.trace_limit_bytes);
-  }
+  const int error = open_named_trace(&g_door.trace, environment.run_folder, "mpi", true, header,
+                                     environment.trace_limit_bytes, path, sizeof(path));
   if (error == 0) {
     // Half of the room is kept for the sums, which tell everything but when.
     g_door.long_calls_left.store(environment.trace_limit_bytes / POWERCCL_TRACE_RECORD_BYTES / 2,
@@ -148,6 +144,7 @@ void forked_child() {
   if (!g_door.armed.exchange(false, std::memory_order_acq_rel)) return;
   t_thread = nullptr;
   g_door.trace.close();
+  device::journal_close(&g_door.core_clocks.journal);
   const uint32_t threads = g_door.threads.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < threads; ++i) g_door.pool[i].core.forget();
 }

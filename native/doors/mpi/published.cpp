@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/process.h"
 #include "doors/mpi/door.h"
 
 namespace powerccl::mpi {

@@ -3,6 +3,8 @@
 
 #include <new>
 
+#include "doors/nccl/nvml_client.h"
+
 namespace powerccl::nccl {
 namespace {
 
@@ -13,6 +15,7 @@ std::atomic<bool> g_plugin_came{false}, g_api_came{false};
 
 void forked_child() {
   if (Runtime* its = runtime()) its->forked_child();
+  forget_nvml_clocks();
 }
 
 __attribute__((destructor)) void library_ends() {

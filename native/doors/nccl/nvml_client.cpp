@@ -13,7 +13,7 @@ namespace {
 struct NvmlClient {
   device::ClockDevice device;
   device::Journal journal;
-  powerccl_journal_slot* slot = nullptr;
+  device::JournalClaim claim;
   device::Error error;
 };
 
@@ -22,18 +22,19 @@ std::atomic<uint32_t> g_count{0};
 
 int set(void* self, uint32_t min_mhz, uint32_t max_mhz) {
   NvmlClient* client = static_cast<NvmlClient*>(self);
-  const bool marked = client->slot->state != POWERCCL_CLOCK_DEFAULT;
-  device::journal_mark(client->slot);
-  const int code = device::clock_lock(&client->device, min_mhz, max_mhz, &client->error);
+  const bool marked = client->claim.slot.state != POWERCCL_CLOCK_DEFAULT;
+  int code = device::journal_mark(&client->claim, &client->error);
+  if (code != 0) return code;  // nobody could undo it
+  code = device::clock_lock(&client->device, min_mhz, max_mhz, &client->error);
   // A mark for a lock that never came about would have the agent try to undo what this user may not undo either.
-  if (!marked && device::clock_refused(code)) device::journal_clear(client->slot);
+  if (!marked && device::clock_refused(code)) device::journal_clear(&client->claim, nullptr);
   return code;
 }
 
 int reset(void* self) {
   NvmlClient* client = static_cast<NvmlClient*>(self);
   const int code = device::clock_reset(&client->device, &client->error);
-  if (code == 0) device::journal_clear(client->slot);
+  if (code == 0) device::journal_clear(&client->claim, nullptr);
   return code;
 }
 
@@ -48,6 +49,10 @@ const char* explain(void* self, int code, const char** hint) {
 
 }  // namespace
 
+void forget_nvml_clocks() {
+  for (NvmlClient& client : g_clients) device::journal_close(&client.journal);
+}
+
 int open_nvml_clock(void*, const GpuIdentity& gpu, const char* run_folder, ClockClient* result, char* text,
                     uint32_t text_size, const char** hint) {
   const uint32_t index = g_count.fetch_add(1, std::memory_order_relaxed);
@@ -57,7 +62,7 @@ int open_nvml_clock(void*, const GpuIdentity& gpu, const char* run_folder, Clock
   int code = device::clock_open(&client->device, gpu.uuid[0] != '\0' ? gpu.uuid : gpu.pci, &error);
   if (code == 0 && !device::clock_may_lock(&client->device, &error)) code = error.code;
   if (code == 0) code = device::journal_open(&client->journal, run_folder, &error);
-  if (code == 0) code = device::journal_claim(&client->journal, client->device.uuid, &client->slot, &error);
+  if (code == 0) code = device::journal_claim(&client->journal, client->device.uuid, &client->claim, &error);
   if (code != 0) {
     copy_text(text, text_size, error.text);
     *hint = device::hint(code);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder: `run.json`, `rank-*.trace`, `mpi-*.trace`, `power-` and `cpu-<host>.csv`, `clocks-<host>.journal`."""
+"""The run folder: `run.json`, `rank-*.trace`, `mpi-*.trace`, `power-` and `cpu-<host>.csv`, `clocks-<boot>.journal`."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def read_journal(path: Path) -> list[JournalSlot]:
     body = data[records.JOURNAL_HEADER.itemsize :]
     count = min(int(header["slots"]), len(body) // records.JOURNAL_SLOT.itemsize)
     slots = np.frombuffer(body, records.JOURNAL_SLOT, count)
-    host = clean.field(path.stem.removeprefix("clocks-"))
+    host = clean.field(bytes(header["host"]).split(b"\0", 1)[0].decode("utf-8", "replace"))
     return [
         JournalSlot(
             host,

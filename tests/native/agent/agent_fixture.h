@@ -3,6 +3,7 @@
 #define POWERCCL_TESTS_AGENT_FIXTURE_H
 #include "../device/support.h"
 #include "agent_process.h"
+#include "device/process.h"
 #include "power_samples.h"
 
 // The real agent on the fake NVML.
@@ -26,6 +27,12 @@ class AgentTest : public ::testing::Test {
   void lock_as(const Rank&, unsigned gpu) { fake->gpu[gpu].locked_mhz = 480; }
   bool unlocked(unsigned gpu) const {
     return __atomic_load_n(&FakeNvml::instance()->gpu[gpu].locked_mhz, __ATOMIC_ACQUIRE) == 0;
+  }
+
+  powerccl_journal_slot slot(unsigned index) {
+    powerccl_journal_slot found;
+    powerccl::device::journal_read_slot(&journal, index, &found);
+    return found;
   }
 
   ScratchFolder folder;

@@ -136,10 +136,10 @@ Rank::Rank(const std::string& folder, const std::string& uuid, bool mark) {
     for (int fd = 3; fd < 256; ++fd)
       if (fd != ends[1]) close(fd);
     Journal journal;
-    powerccl_journal_slot* slot = nullptr;
+    JournalClaim claim;
     int code = journal_open(&journal, folder.c_str(), nullptr);
-    if (code == kOk) code = journal_claim(&journal, uuid.c_str(), &slot, nullptr);
-    if (code == kOk && mark) journal_mark(slot);
+    if (code == kOk) code = journal_claim(&journal, uuid.c_str(), &claim, nullptr);
+    if (code == kOk && mark) code = journal_mark(&claim, nullptr);
     if (write(ends[1], &code, sizeof code) != sizeof code) _exit(1);
     close(ends[1]);
     for (;;) pause();

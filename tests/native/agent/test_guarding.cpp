@@ -21,9 +21,9 @@ TEST_F(AgentTest, KilledMarkerIsRestoredAndItsSlotFreed) {
   EXPECT_FALSE(unlocked(1)) << "a living rank's lock is left alone";
   killed.kill_hard();
   ASSERT_TRUE(eventually([&] { return unlocked(1); }));
-  ASSERT_TRUE(eventually([&] { return __atomic_load_n(&journal.map->slot[0].pid, __ATOMIC_ACQUIRE) == 0; }));
-  EXPECT_EQ(journal.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_DEFAULT));
-  EXPECT_EQ(journal.map->slot[0].restored_by_agent, 1u);
+  ASSERT_TRUE(eventually([&] { return slot(0).pid == 0; }));
+  EXPECT_EQ(slot(0).state, static_cast<uint32_t>(POWERCCL_CLOCK_DEFAULT));
+  EXPECT_EQ(slot(0).restored_by_agent, 1u);
   EXPECT_FALSE(unlocked(0)) << "the other rank lives";
   EXPECT_EQ(fake->gpu[0].resets, 0u);
   other.kill_hard();
@@ -38,7 +38,7 @@ TEST_F(AgentTest, UnmarkedRankThatDiesCostsNoReset) {
   ASSERT_TRUE(agent.wait_ready());
   Rank rank(folder.path(), fake_uuid(0), false);
   rank.kill_hard();
-  ASSERT_TRUE(eventually([&] { return __atomic_load_n(&journal.map->slot[0].pid, __ATOMIC_ACQUIRE) == 0; }));
+  ASSERT_TRUE(eventually([&] { return slot(0).pid == 0; }));
   agent.close_input();
   EXPECT_EQ(agent.wait_exit(), 0);
   EXPECT_EQ(fake->gpu[0].resets, 0u);
@@ -63,7 +63,9 @@ TEST_F(AgentTest, EndOfInputWaitsForTheRanks) {
   size_t rows = lines_of(power_file()).size();
   ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > rows; })) << "samples as long as the job lives";
   EXPECT_TRUE(agent.running());
-  journal_mark(&journal.map->slot[0]);
+  powerccl_journal_slot marked = slot(0);
+  marked.state = POWERCCL_CLOCK_LOCKED;
+  ASSERT_EQ(journal_write_slot(&journal, 0, marked, nullptr), kOk);
   lock_as(rank, 0);
   rank.kill_hard();
   EXPECT_EQ(agent.wait_exit(), 0);
@@ -138,7 +140,7 @@ TEST_F(AgentTest, DryNeverCallsASetter) {
     agent.close_input();
     EXPECT_EQ(agent.wait_exit(), 1) << "a GPU may be left locked";
     EXPECT_EQ(fake->gpu[0].resets + fake->gpu[0].locks, 0u);
-    EXPECT_EQ(journal.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED)) << "the mark is kept";
+    EXPECT_EQ(slot(0).state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED)) << "the mark is kept";
   }
 }
 
@@ -167,7 +169,7 @@ TEST_F(AgentTest, ResetThatNeverWorksIsReportedAndKeptInTheJournal) {
   EXPECT_EQ(agent.wait_exit(), 1);
   EXPECT_NE(agent.messages().find("giving up"), std::string::npos) << agent.messages();
   EXPECT_NE(agent.messages().find("\nhint: as root: nvidia-smi --reset-gpu-clocks"), std::string::npos);
-  EXPECT_EQ(journal.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
+  EXPECT_EQ(slot(0).state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
 }
 
 TEST_F(AgentTest, FolderThatCannotBeUsedIsSaidWithAHint) {

@@ -10,6 +10,7 @@
 #include "agent_process.h"
 #include "device/nvml_clock.h"
 #include "device/nvml_sample.h"
+#include "device/process.h"
 #include "power_samples.h"
 
 using namespace powerccl::device;
@@ -50,6 +51,11 @@ class OnEmulator : public ::testing::Test {
     EXPECT_EQ(sample(&sampling_, &sampling_.gpu[gpu], metric, &value, nullptr), kOk);
     return value;
   }
+  powerccl_journal_slot slot(unsigned index) {
+    powerccl_journal_slot found;
+    journal_read_slot(&journal, index, &found);
+    return found;
+  }
   static bool locked(unsigned gpu) { return now(kSmClockMhz, gpu) == kLockMhz; }
 
   // A rank that locks its GPU's clock as the runtime does, `again` and again or once, until it is killed.
@@ -58,18 +64,18 @@ class OnEmulator : public ::testing::Test {
     if (child != 0) return child;
     for (int fd = 3; fd < 256; ++fd) close(fd);
     Journal own;
-    powerccl_journal_slot* slot = nullptr;
+    JournalClaim claim;
     ClockDevice clock;
     if (journal_open(&own, folder.path().c_str(), nullptr) != kOk ||
-        journal_claim(&own, sampling_.gpu[gpu].uuid, &slot, nullptr) != kOk ||
+        journal_claim(&own, sampling_.gpu[gpu].uuid, &claim, nullptr) != kOk ||
         clock_open(&clock, sampling_.gpu[gpu].uuid, nullptr) != kOk || !clock_emulated(&clock))
       _exit(1);
     do {
-      journal_mark(slot);
+      if (journal_mark(&claim, nullptr) != kOk) _exit(4);
       if (clock_lock(&clock, kLockMhz, kLockMhz, nullptr) != kOk) _exit(2);
       if (!again) break;
       if (clock_reset(&clock, nullptr) != kOk) _exit(3);
-      journal_clear(slot);
+      journal_clear(&claim, nullptr);
     } while (true);
     for (;;) pause();
   }
@@ -148,13 +154,13 @@ TEST_F(OnEmulator, RankKilledAtAnyMomentLeavesNoLock) {
     int status = 0;
     waitpid(rank, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << WEXITSTATUS(status);
-    ASSERT_TRUE(eventually([&] { return __atomic_load_n(&journal.map->slot[0].pid, __ATOMIC_ACQUIRE) == 0; }));
+    ASSERT_TRUE(eventually([&] { return slot(0).pid == 0; }));
   }
   agent.close_input();
   EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_FALSE(locked(2));
-  EXPECT_GT(journal.map->slot[0].restored_by_agent, 0u) << "no round hit a lock: the test shows nothing";
+  EXPECT_GT(slot(0).restored_by_agent, 0u) << "no round hit a lock: the test shows nothing";
 }
 
 TEST_F(OnEmulator, LauncherKilledWithEverythingElse) {

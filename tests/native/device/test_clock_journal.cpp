@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/clock_journal.h"
+#include "device/process.h"
 #include "support.h"
 
 using namespace powerccl::device;
@@ -22,7 +23,7 @@ class ClockJournal : public ::testing::Test {
   void TearDown() override { journal_close(&journal); }
   std::string file() const {
     char host[64];
-    host_name(host, sizeof host);
+    host_identity(host, sizeof host);
     return folder.path() + "/clocks-" + host + ".journal";
   }
 
@@ -51,75 +52,148 @@ class ClockJournal : public ::testing::Test {
     waitpid(child.pid, nullptr, 0);
   }
   int claim_in_child(const char* uuid, bool mark) {
-    powerccl_journal_slot* slot = nullptr;
-    int code = journal_claim(&journal, uuid, &slot, nullptr);
-    if (code == kOk && mark) journal_mark(slot);
+    journal_close(&journal);
+    int code = journal_open(&journal, folder.path().c_str(), nullptr);
+    if (code == kOk) code = journal_claim(&journal, uuid, &claim, nullptr);
+    if (code == kOk && mark) code = journal_mark(&claim, nullptr);
     return code;
   }
+  powerccl_journal_slot slot(unsigned index) {
+    powerccl_journal_slot found;
+    journal_read_slot(&journal, index, &found);
+    return found;
+  }
+  bool alive(unsigned index) { return journal_owner_alive(&journal, index, slot(index)); }
 
   ScratchFolder folder;
   Journal journal;
+  JournalClaim claim;
   Error error;
 };
 
 TEST_F(ClockJournal, IsAFileThatTheNextOpenerShares) {
   Journal other;
   ASSERT_EQ(journal_open_existing(&other, folder.path().c_str(), &error), kOk) << error.text;
-  powerccl_journal_slot* slot = nullptr;
-  ASSERT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOk);
-  journal_mark(slot);
-  EXPECT_STREQ(other.map->slot[0].device, "GPU-a");
-  EXPECT_EQ(other.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
-  EXPECT_EQ(other.map->slot[0].pid, static_cast<uint32_t>(getpid()));
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  ASSERT_EQ(journal_mark(&claim, &error), kOk);
+  powerccl_journal_slot seen;
+  ASSERT_TRUE(journal_read_slot(&other, 0, &seen));
+  EXPECT_STREQ(seen.device, "GPU-a");
+  EXPECT_EQ(seen.state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
+  EXPECT_EQ(seen.pid, static_cast<uint32_t>(getpid()));
+  EXPECT_EQ(seen.pid_namespace, pid_namespace(getpid()));
+  EXPECT_TRUE(journal_slot_locked(&other, 0)) << "the claim holds a lock that everybody sees";
+  EXPECT_FALSE(journal_slot_locked(&other, 1));
   EXPECT_EQ(std::filesystem::file_size(file()), sizeof(powerccl_journal));
   journal_close(&other);
 }
 
 TEST_F(ClockJournal, SlotIsClaimedMarkedClearedAndReleased) {
-  powerccl_journal_slot* slot = nullptr;
-  ASSERT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOk);
-  EXPECT_EQ(slot->state, static_cast<uint32_t>(POWERCCL_CLOCK_DEFAULT));
-  EXPECT_EQ(slot->pid_start_ticks, process_start_ticks(getpid()));
-  EXPECT_TRUE(journal_owner_alive(slot));
-  journal_mark(slot);
-  journal_release(slot);
-  EXPECT_NE(slot->pid, 0u) << "a marked slot stays, for the agent";
-  journal_clear(slot);
-  journal_release(slot);
-  EXPECT_EQ(slot->pid, 0u);
-  EXPECT_FALSE(journal_owner_alive(slot));
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  EXPECT_EQ(slot(0).state, static_cast<uint32_t>(POWERCCL_CLOCK_DEFAULT));
+  EXPECT_EQ(slot(0).pid_start_ticks, process_start_ticks(getpid()));
+  EXPECT_TRUE(alive(0));
+  ASSERT_EQ(journal_mark(&claim, &error), kOk);
+  journal_release(&claim);
+  EXPECT_NE(slot(0).pid, 0u) << "a marked slot stays, for the agent";
+  ASSERT_EQ(journal_clear(&claim, &error), kOk);
+  journal_release(&claim);
+  EXPECT_EQ(slot(0).pid, 0u);
+  EXPECT_FALSE(alive(0));
+  EXPECT_FALSE(journal_slot_locked(&journal, 0));
 }
 
 TEST_F(ClockJournal, GpuOfALivingProcessIsOwned) {
   Child owner = start_child([&] { return claim_in_child("GPU-a", false); });
   ASSERT_EQ(owner.result, kOk);
-  powerccl_journal_slot* slot = nullptr;
-  EXPECT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOwned);
-  EXPECT_EQ(slot, nullptr);
+  EXPECT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOwned);
+  EXPECT_EQ(claim.journal, nullptr);
   EXPECT_NE(std::strstr(error.text, std::to_string(owner.pid).c_str()), nullptr) << error.text;
-  EXPECT_EQ(journal_claim(&journal, "GPU-b", &slot, &error), kOk);
+  EXPECT_EQ(journal_claim(&journal, "GPU-b", &claim, &error), kOk);
+  EXPECT_EQ(journal_claim(&journal, "GPU-b", &claim, &error), kOwned) << "by this process itself";
   end_child(owner);
-  EXPECT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOk) << "its owner is dead";
+  EXPECT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk) << "its owner is dead";
 }
 
 TEST_F(ClockJournal, MarkOutlivesAKilledProcess) {
   Child owner = start_child([&] { return claim_in_child("GPU-a", true); });
   ASSERT_EQ(owner.result, kOk);
-  EXPECT_TRUE(journal_owner_alive(&journal.map->slot[0]));
+  EXPECT_TRUE(alive(0));
   kill(owner.pid, SIGKILL);
   siginfo_t ended;
   ASSERT_EQ(waitid(P_PID, owner.pid, &ended, WEXITED | WNOWAIT), 0);
-  EXPECT_FALSE(journal_owner_alive(&journal.map->slot[0])) << "a zombie is dead";
+  EXPECT_FALSE(alive(0)) << "a zombie is dead";
   waitpid(owner.pid, nullptr, 0);
-  EXPECT_FALSE(journal_owner_alive(&journal.map->slot[0]));
-  EXPECT_EQ(journal.map->slot[0].state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
+  EXPECT_FALSE(alive(0));
+  EXPECT_EQ(slot(0).state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
 }
 
-TEST_F(ClockJournal, ReusedProcessNumberIsNotTheOwner) {
-  powerccl_journal_slot* slot = nullptr;
-  ASSERT_EQ(journal_claim(&journal, "GPU-a", &slot, &error), kOk);
-  slot->pid_start_ticks += 1;
-  EXPECT_FALSE(journal_owner_alive(slot));
+// A process of another namespace is known by its lock alone, and one that has closed our descriptor by its number.
+TEST_F(ClockJournal, OwnerIsAliveByItsLockOrByItsNumber) {
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  Journal other;
+  ASSERT_EQ(journal_open(&other, folder.path().c_str(), &error), kOk);
+  powerccl_journal_slot mine = slot(0);
+  EXPECT_TRUE(journal_owner_alive(&other, 0, mine));
+  mine.pid_namespace += 1;
+  EXPECT_TRUE(journal_owner_alive(&other, 0, mine));
+  close(journal.fd);
+  EXPECT_FALSE(journal_owner_alive(&other, 0, mine));
+  mine.pid_namespace -= 1;
+  EXPECT_TRUE(journal_owner_alive(&other, 0, mine));
+  mine.pid_start_ticks += 1;
+  EXPECT_FALSE(journal_owner_alive(&other, 0, mine)) << "the number is another process's";
+  journal_close(&other);
+}
+
+TEST_F(ClockJournal, ForkedChildThatIsLeftKeepsNoLock) {
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  Child left = start_child([&] {
+    journal_close(&journal);
+    return 0;
+  });
+  EXPECT_TRUE(journal_slot_locked(&journal, 0));
+  close(journal.fd);
+  Journal other;
+  ASSERT_EQ(journal_open(&other, folder.path().c_str(), &error), kOk);
+  EXPECT_FALSE(journal_slot_locked(&other, 0));
+  end_child(left);
+  journal_close(&other);
+}
+
+// What closefrom(3) leaves, and what a program then opens with our number.
+TEST_F(ClockJournal, ClosedDescriptorIsOpenedAgainAndNobodysFileIsTouched) {
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  const int number = journal.fd;
+  close(number);
+  const std::string theirs = folder.path() + "/theirs";
+  ASSERT_EQ(open(theirs.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644), number);
+  ASSERT_EQ(journal_mark(&claim, &error), kOk) << error.text;
+  EXPECT_EQ(std::filesystem::file_size(theirs), 0u);
+  Journal other;
+  ASSERT_EQ(journal_open(&other, folder.path().c_str(), &error), kOk);
+  powerccl_journal_slot seen;
+  ASSERT_TRUE(journal_read_slot(&other, 0, &seen));
+  EXPECT_EQ(seen.state, static_cast<uint32_t>(POWERCCL_CLOCK_LOCKED));
+  EXPECT_TRUE(journal_slot_locked(&other, 0)) << "the lock is taken again";
+  journal_close(&other);
+  journal_close(&journal);
+  EXPECT_EQ(fcntl(number, F_GETFD), FD_CLOEXEC) << "not ours to close";
+  close(number);
+}
+
+TEST_F(ClockJournal, FileThatIsNoLongerWholeOrTheSameTakesNoMark) {
+  ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
+  ASSERT_EQ(truncate(file().c_str(), 100), 0);
+  EXPECT_EQ(journal_mark(&claim, &error), kJournalBad);
+  EXPECT_NE(std::strstr(error.text, "was cut short"), nullptr) << error.text;
+  EXPECT_EQ(std::filesystem::file_size(file()), 100u);
+  std::filesystem::remove(file());
+  close(journal.fd);
+  EXPECT_EQ(journal_mark(&claim, &error), kSystem) << "it cannot be opened again";
+  std::ofstream(file()) << "another file";
+  EXPECT_EQ(journal_mark(&claim, &error), kJournalBad);
+  EXPECT_EQ(std::filesystem::file_size(file()), 12u);
 }
 
 TEST_F(ClockJournal, OneOfManyClaimersWins) {
@@ -132,25 +206,24 @@ TEST_F(ClockJournal, OneOfManyClaimersWins) {
 }
 
 TEST_F(ClockJournal, FullJournalIsReported) {
-  powerccl_journal_slot* slot = nullptr;
   for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i)
-    ASSERT_EQ(journal_claim(&journal, ("GPU-" + std::to_string(i)).c_str(), &slot, &error), kOk);
-  EXPECT_EQ(journal_claim(&journal, "GPU-more", &slot, &error), kJournalFull);
+    ASSERT_EQ(journal_claim(&journal, ("GPU-" + std::to_string(i)).c_str(), &claim, &error), kOk);
+  EXPECT_EQ(journal_claim(&journal, "GPU-more", &claim, &error), kJournalFull);
 }
 
 TEST_F(ClockJournal, RefusesNamesThatAreNone) {
-  powerccl_journal_slot* slot = nullptr;
-  EXPECT_EQ(journal_claim(&journal, "", &slot, &error), kBadArgument);
-  EXPECT_EQ(journal_claim(&journal, std::string(48, 'x').c_str(), &slot, &error), kBadArgument);
+  EXPECT_EQ(journal_claim(&journal, "", &claim, &error), kBadArgument);
+  EXPECT_EQ(journal_claim(&journal, std::string(48, 'x').c_str(), &claim, &error), kBadArgument);
 }
 
 TEST_F(ClockJournal, RefusesAFileThatIsNoJournal) {
   Journal other;
-  journal.map->version += 1;
+  const uint32_t version = POWERCCL_JOURNAL_VERSION + 1;
+  ASSERT_EQ(pwrite(journal.fd, &version, sizeof version, offsetof(powerccl_journal, version)), 4);
   EXPECT_EQ(journal_open(&other, folder.path().c_str(), &error), kJournalBad);
   std::ofstream(file(), std::ios::trunc) << "something else";
   EXPECT_EQ(journal_open(&other, folder.path().c_str(), &error), kJournalBad);
-  EXPECT_EQ(other.map, nullptr);
+  EXPECT_EQ(other.fd, -1);
 }
 
 TEST(ClockJournalFolder, MissingFolderIsReported) {

@@ -89,6 +89,16 @@ TEST_F(RuntimeTest, ARankWhoseNameIsTakenWritesBesideIt) {
   EXPECT_TRUE(read_trace(folder / ("rank-0." + std::to_string(getpid()) + ".trace")).good);
 }
 
+// Containers repeat process numbers: a third and a fourth of the same rank and number are recorded as well.
+TEST_F(RuntimeTest, ProcessesOfOneNumberAreRecordedBesideEachOther) {
+  set("RANK", "0");
+  const std::string numbered = "rank-0." + std::to_string(getpid());
+  for (const std::string& taken : {std::string("rank-0"), numbered, numbered + ".1"})
+    folder.write((taken + ".trace").c_str(), "somebody's");
+  ASSERT_NE(up(), nullptr);
+  EXPECT_TRUE(read_trace(folder / (numbered + ".2.trace")).good);
+}
+
 TEST_F(RuntimeTest, AnUnknownRankIsTheCommunicators) {
   ASSERT_NE(up(8, 5), nullptr);
   EXPECT_EQ(read_trace(folder / ("rank-5." + std::to_string(getpid()) + ".trace")).header.rank, 5);

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/process.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace powerccl::device {
+namespace {
+
+constexpr size_t kIdentityDigits = 12;
+
+// The beginning of a file as a text; empty if it cannot be read.
+void read_text(const char* path, char* text, size_t size) {
+  text[0] = '\0';
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const ssize_t length = read(fd, text, size - 1);
+  close(fd);
+  text[length > 0 ? length : 0] = '\0';
+}
+
+uint64_t start_ticks(const char* path) {
+  char text[1024];
+  read_text(path, text, sizeof text);
+  // The name in parentheses may hold blanks and parentheses itself: fields count from the last one.
+  char* at = strrchr(text, ')');
+  if (!at || at[1] != ' ') return 0;
+  at += 2;
+  if (*at == 'Z' || *at == 'X') return 0;
+  for (int field = 3; field < 22; ++field) {
+    at = strchr(at, ' ');
+    if (!at) return 0;
+    ++at;
+  }
+  return strtoull(at, nullptr, 10);
+}
+
+}  // namespace
+
+uint64_t process_start_ticks(pid_t pid) {
+  char path[40];
+  snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
+  return start_ticks(path);
+}
+
+uint64_t own_start_ticks() {
+  return start_ticks("/proc/self/stat");
+}
+
+uint64_t pid_namespace(pid_t pid) {
+  char path[40] = "/proc/self/ns/pid";
+  if (pid >= 0) snprintf(path, sizeof path, "/proc/%d/ns/pid", static_cast<int>(pid));
+  struct stat status;
+  return stat(path, &status) == 0 ? status.st_ino : 0;
+}
+
+bool proc_is_own() {
+  char text[24];
+  const ssize_t length = readlink("/proc/self", text, sizeof text - 1);
+  if (length <= 0) return false;
+  text[length] = '\0';
+  return atoi(text) == getpid();
+}
+
+void host_name(char* name, size_t size) {
+  if (gethostname(name, size) != 0 || !*name) snprintf(name, size, "localhost");
+  name[size - 1] = '\0';
+  for (char* at = name; *at; ++at)
+    if (*at == '/') *at = '_';
+}
+
+void host_identity(char* text, size_t size) {
+  char id[64];
+  read_text("/proc/sys/kernel/random/boot_id", id, sizeof id);
+  size_t digits = 0;
+  for (const char* at = id; *at && digits < kIdentityDigits && digits + 1 < size; ++at)
+    if (strchr("0123456789abcdef", *at)) text[digits++] = *at;
+  text[digits] = '\0';
+  if (digits < kIdentityDigits) host_name(text, size);
+}
+
+}  // namespace powerccl::device

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tells a process and a host from all others: numbers and names repeat across namespaces and restarts.
+#ifndef POWERCCL_DEVICE_PROCESS_H
+#define POWERCCL_DEVICE_PROCESS_H
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+namespace powerccl::device {
+
+// Field 22 of /proc/<pid>/stat; 0 if there is no such process or it is a zombie.
+uint64_t process_start_ticks(pid_t pid);
+// The same of this process, right also where /proc is another namespace's (`unshare -p` without a mount of its own).
+uint64_t own_start_ticks();
+// The inode that names a process's PID namespace; 0: not to be seen. -1: this process.
+uint64_t pid_namespace(pid_t pid);
+// Whether /proc numbers processes as this process's namespace does.
+bool proc_is_own();
+
+// This host's name as run folders spell it in file names (gethostname, '/' replaced).
+void host_name(char* name, size_t size);
+// What tells this host's running kernel from all others: twelve digits of its boot id, or its name where there is none.
+void host_identity(char* text, size_t size);
+
+}  // namespace powerccl::device
+#endif
