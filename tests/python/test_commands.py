@@ -398,15 +398,17 @@ def test_profile_without_a_gpu_points_at_the_emulator() -> None:
     assert "powerccl profile --emulate t4x8" in result.stderr
 
 
-def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("powerccl.launch.native.find_native", broken)
     monkeypatch.setattr("powerccl.commands.bench.find_native", broken)
-    result = CliRunner().invoke(cli, ["bench", "x"])
-    assert result.exit_code == 2
-    assert "unexpected: RuntimeError: surprise" in result.output
+    monkeypatch.setattr(sys, "argv", ["powerccl", "bench", "x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "unexpected: RuntimeError: surprise" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two_gpus")
