@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz wheel \
+.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz fuzz-python wheel \
         figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm bench clean help
 
 all: native
@@ -120,6 +120,11 @@ sanitize: setup build/deps/.ready
 FUZZ_SECONDS ?= 1200
 fuzz: setup build/deps/.ready
 	tools/run-fuzzers build/fuzz $(FUZZ_SECONDS) build/figures/fuzz.json
+
+# make fuzz-python    Python readers with a million damaged files each, into build/figures/fuzz-python.json; goes on where it was stopped
+FUZZ_RUNS ?= 1000000
+fuzz-python: setup
+	$(BIN)/python -W ignore -m bench.harm.readers --runs $(FUZZ_RUNS) --out build/figures/fuzz-python.json
 
 # make figures-harm    measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 figures-harm: build/test/.configured build/deps/mpi/.ready

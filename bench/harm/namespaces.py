@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.harm import Figures, count
+
 from powerccl.launch.native import NativeFiles
 
 GPUS = 8

@@ -54,7 +54,7 @@ int search(const powerccl_journal_slot& slot) {
   if (all == nullptr) return 0;
   int found = 0;
   while (const dirent* entry = readdir(all)) {
-    const int number = std::atoi(entry->d_name);
+    const int number = static_cast<int>(std::strtol(entry->d_name, nullptr, 10));
     if (number <= 0 || device::pid_namespace(number) != slot.pid_namespace) continue;
     char path[40];
     std::snprintf(path, sizeof path, "/proc/%d/status", number);

@@ -63,7 +63,7 @@ bool proc_is_own() {
   const ssize_t length = readlink("/proc/self", text, sizeof text - 1);
   if (length <= 0) return false;
   text[length] = '\0';
-  return atoi(text) == getpid();
+  return strtol(text, nullptr, 10) == getpid();
 }
 
 void host_name(char* name, size_t size) {

@@ -167,6 +167,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   copy_text(header.policy, sizeof(header.policy), gpu->managed ? text_of(environment_.policy) : "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(environment_.clocks));
   copy_text(header.library, sizeof(header.library), door_.library);
+  identify(environment_, &header);
 
   char path[PATH_MAX + 64];
   const int error = open_named_trace(&gpu->trace, environment_.run_folder, "rank", launched, header,

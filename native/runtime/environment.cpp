@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/environment.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/basics.h"
 #include "runtime/log.h"
@@ -106,6 +108,37 @@ void path(Variable variable, char* to) {
   copy_text(to, PATH_MAX, text);
 }
 
+int hex_digit(char letter) {
+  if (letter >= '0' && letter <= '9') return letter - '0';
+  if (letter >= 'a' && letter <= 'f') return letter - 'a' + 10;
+  return -1;
+}
+
+// Reads 32 hexadecimal digits, with dashes between some; leaves `id` alone if `text` is anything else.
+void parse_id(const char* text, uint8_t id[16]) {
+  uint8_t bytes[16] = {};
+  int digits = 0;
+  for (; *text != '\0' && *text != '\n'; ++text) {
+    if (*text == '-') continue;
+    const int digit = hex_digit(*text);
+    if (digit < 0 || digits == 32) return;
+    bytes[digits / 2] = static_cast<uint8_t>(bytes[digits / 2] << 4 | digit);
+    ++digits;
+  }
+  if (digits == 32) memcpy(id, bytes, sizeof(bytes));
+}
+
+void read_boot_id(uint8_t id[16]) {
+  const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;
+  char text[64];
+  const ssize_t length = read(file, text, sizeof(text) - 1);
+  close(file);
+  if (length <= 0) return;
+  text[length] = '\0';
+  parse_id(text, id);
+}
+
 constexpr const char* kPolicies[] = {"observe", "percall", "phase", "job", "auto"};
 constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
@@ -173,6 +206,15 @@ void read_environment(Environment* environment) {
   environment->rank = from_launcher(kRank, 5);
   environment->nranks = from_launcher(kSize, 4);
   environment->local_rank = local_rank();
+  constexpr const char* kRestarts[] = {"TORCHELASTIC_RESTART_COUNT"};
+  environment->starts = static_cast<uint32_t>(from_launcher(kRestarts, 1)) + 1u;
+  parse_id(text_of_variable(Variable::POWERCCL_RUN_ID), environment->run_id);
+}
+
+void identify(const Environment& environment, powerccl_trace_header* header) {
+  memcpy(header->run_id, environment.run_id, sizeof(header->run_id));
+  header->starts = environment.starts;
+  read_boot_id(header->boot_id);
 }
 
 }  // namespace powerccl

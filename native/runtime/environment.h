@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "runtime/wait_methods.h"
+#include "wire/trace.h"
 
 namespace powerccl {
 
@@ -27,6 +28,8 @@ struct Environment {
   bool emulated = false;  // the emulator's libraries are in use
   // What the launcher says about this process; -1 where it does not.
   int rank = -1, nranks = -1, local_rank = -1;
+  uint32_t starts = 0;      // how many times an elastic launcher has started this rank; 0: it does not say
+  uint8_t run_id[16] = {};  // of the run that the folder was made for
 
   // Whether this process says what all of a host's ranks would say alike.
   bool speaks() const { return local_rank <= 0; }
@@ -66,6 +69,9 @@ const char* text_of(MpiMode mode);
 // Reads the environment of the process. What cannot be understood is said on stderr with a hint and replaced by the
 // default, so that a typing error never changes the job.
 void read_environment(Environment* environment);
+
+// Says in a trace's header which run and which start of its rank it belongs to.
+void identify(const Environment& environment, powerccl_trace_header* header);
 
 const char* text_of(PolicyName name);
 const char* text_of(ClockClientName name);

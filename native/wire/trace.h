@@ -91,6 +91,10 @@ struct powerccl_trace_header {
   char policy[16];
   char clock_client[16];  // "none", "dry", "nvml", "lease"
   char library[32];       // "nccl 2.28.9 profiler v5"
+  uint8_t run_id[16];     // POWERCCL_RUN_ID: the run this belongs to; all zero if the environment named none
+  uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: hosts of one name are told apart
+  uint32_t starts;        // 1 + TORCHELASTIC_RESTART_COUNT: which start of this rank it is; 0: not known
+  uint32_t reserved;
 };
 
 struct powerccl_trace_record {

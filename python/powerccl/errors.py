@@ -12,3 +12,12 @@ class PowercclError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, for a message: an error of the world by its own words, a fault of ours with its kind."""
+    if isinstance(error, PowercclError):
+        return error.message
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # bench.harm
 
 from harness import FOREIGN, IDLE_MHZ, EmulatedMachine, Powerccl, eventually, profile_of
 

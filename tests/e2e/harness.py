@@ -91,7 +91,7 @@ class Powerccl:
     @property
     def runs(self) -> list[Path]:
         """Run folders made so far, oldest first."""
-        return sorted((self.folder / "runs").glob("*/"), key=lambda path: path.stat().st_mtime_ns)
+        return sorted((self.folder / "runs").glob("[!.]*/"), key=lambda path: path.stat().st_mtime_ns)
 
     def start(self, *arguments: str, **environment: str) -> Running:
         """Start `powerccl ARGUMENTS`."""

@@ -56,6 +56,9 @@ class TraceWriter:
             "policy": "observe",
             "clock_client": "none",
             "library": "nccl 2.28.9 profiler v5",
+            "run_id": "",
+            "boot_id": "",
+            "starts": 0,
             **header,
         }
         self.rank = rank
@@ -210,7 +213,7 @@ class TraceWriter:
     def bytes(self, committed: int | None = None) -> bytes:
         h = self.header
         header = struct.pack(
-            "<8sIIIIiiiIQQQQQ64s48s20s16s16s32s",
+            "<8sIIIIiiiIQQQQQ64s48s20s16s16s32s16s16sI4x",
             b"PWRCCLTR",
             h["version"],
             4096,
@@ -226,6 +229,8 @@ class TraceWriter:
             h["dropped"],
             h["limit_records"],
             *(str(h[key]).encode() for key in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")),
+            *(bytes.fromhex(str(h[key])) for key in ("run_id", "boot_id")),
+            h["starts"],
         )
         return header.ljust(4096, b"\0") + b"".join(self.records)
 
@@ -328,6 +333,36 @@ def training_run(
     end_ns = iterations * step
     write_power(folder, ranks, end_ns, watts, lambda _, now: 1100 if now % step < 150 * MS else 1590)
     write_info(folder, end_ns)
+    return folder
+
+
+def elastic_run(folder: Path, sizes: list[int], told: bool = True, calls: int = 5) -> Path:
+    """Elastic workers on one host, `sizes[i]` ranks in the i-th start: each makes all-reduces of 10 ms every 20 ms.
+
+    In all starts but the last, rank 0 is killed after them. The others wait for it in one more all-reduce, 10 s until
+    that is aborted. `told`: the launcher said which start it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = 1 * MS
+    for start, ranks in enumerate(sizes):
+        last = start == len(sizes) - 1
+        for rank in range(ranks):
+            pid = 4000 + 100 * start + rank
+            about = {"pid": pid, "start_ns": begin, "start_realtime_ns": 1_000_000 * MS + begin, "starts": start + 1}
+            trace = TraceWriter(rank, ranks, **{**about, "starts": about["starts"] * told})
+            trace.comm(begin + 1 * MS)
+            for call_id in range(1, calls + 1):
+                now = begin + call_id * 20 * MS
+                trace.call(call_id, now - 1 * MS, 1 << 20, flags=0x40)
+                trace.kernel(call_id, now + rank * MS // 10, now + 10 * MS, 1 << 20)
+            if rank and not last:
+                now = begin + (calls + 1) * 20 * MS
+                trace.call(calls + 1, now - 1 * MS, 1 << 20, flags=0x40)
+                trace.kernel(calls + 1, now, now + 10_000 * MS, 1 << 20)
+            trace.write(folder, f"rank-{rank}.trace" if not start else f"rank-{rank}.{pid}.trace")
+        begin += 12_000 * MS
+    write_power(folder, max(sizes), begin, 50.0, interval_ns=100 * MS)
+    write_info(folder, begin)
     return folder
 
 

@@ -51,7 +51,7 @@ def powerccl(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def only_run(work: Path) -> Path:
-    (run,) = (work / "runs").iterdir()
+    (run,) = (path for path in (work / "runs").iterdir() if not path.name.startswith("."))
     return run
 
 
@@ -231,25 +231,24 @@ def test_two_jobs_at_once_have_two_folders(work: Path) -> None:
 
 def test_ranks_of_one_job_share_folder_and_agent(work: Path) -> None:
     step = {"SLURM_JOB_ID": "9", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
-    arguments = ("run", "--", "sh", "-c", "echo $POWERCCL_RUN_FOLDER; sleep 0.3")
+    arguments = ("run", "--", "sh", "-c", "echo $POWERCCL_RUN_FOLDER $POWERCCL_RUN_ID; sleep 0.3")
     ranks = [start(*arguments, **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)) for i in range(3)]
     said = [rank.communicate(timeout=60) for rank in ranks]
     assert len({out for out, _ in said}) == 1
     assert [bool(err) for _, err in said] == [True, False, False]  # rank 0 speaks for all
     run = only_run(work)
-    assert run.name == "slurm-9.0-sh"
+    assert run.name.startswith("slurm-9.0-sh-")
+    run_id = json.loads((run / "run.json").read_text())["run_id"]
+    assert len(run_id) == 32
+    assert {out for out, _ in said} == {f"{run} {run_id}\n"}
     assert len((run / "agent-was-here").read_text().splitlines()) == 1
 
 
 def test_a_run_folder_that_cannot_be_made(work: Path) -> None:
     (work / "runs").write_text("in the way")
-    result = powerccl("run", "--", "sh", "-c", "echo ran")
-    assert result.returncode == 1
-    assert result.stdout == ""
-    assert "--best-effort" in result.stderr
-    result = powerccl("run", "--best-effort", "--", "sh", "-c", "echo ran; exit 3")
+    result = powerccl("run", "--", "sh", "-c", "echo ran; exit 3")
     assert (result.returncode, result.stdout) == (3, "ran\n")
-    assert "running unrecorded" in result.stderr
+    assert "cannot write a run folder in runs: File exists; the job runs unrecorded" in result.stderr
 
 
 def test_a_disk_that_fills_up_leaves_the_job_alone(work: Path) -> None:
@@ -399,15 +398,17 @@ def test_profile_without_a_gpu_points_at_the_emulator() -> None:
     assert "powerccl profile --emulate t4x8" in result.stderr
 
 
-def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("powerccl.launch.native.find_native", broken)
     monkeypatch.setattr("powerccl.commands.bench.find_native", broken)
-    result = CliRunner().invoke(cli, ["bench", "x"])
-    assert result.exit_code == 2
-    assert "unexpected: RuntimeError: surprise" in result.output
+    monkeypatch.setattr(sys, "argv", ["powerccl", "bench", "x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "unexpected: RuntimeError: surprise" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two_gpus")

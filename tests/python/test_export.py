@@ -29,7 +29,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def collector_of(*folders: Path) -> tuple[LiveNode, JobCollector]:
     node = LiveNode(folders, totals=True)
-    return node, JobCollector(node.look, lambda: {f: w.totals for f, w in node.watchers.items()})
+    return node, JobCollector(node.look, lambda: node.counts)
 
 
 def scraped(text: bytes) -> Samples:

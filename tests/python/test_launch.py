@@ -22,6 +22,7 @@ from powerccl.launch.emulation import Emulation, emulated_platform, platform_nam
 from powerccl.launch.environment import (
     emulated_environment,
     job_environment,
+    preload_wanted,
     recorded,
     slowdown_budget_pct,
     with_preload,
@@ -32,10 +33,6 @@ from powerccl.launch.record import Request, choose, decide_clocks
 from powerccl.launch.record import _plan as plan
 from powerccl.launch.services import Service
 from powerccl.platforms.store import load_profile
-
-
-def started(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 @pytest.fixture
@@ -63,51 +60,7 @@ def test_folders_of_one_second_are_distinct(tmp_path: Path) -> None:
     made = {folders.make_folder(tmp_path / "runs", "job name/x", None) for _ in range(5)}
     assert len(made) == 5
     assert all("job-name-x" in path.name for path in made)
-    assert not list((tmp_path / "runs").rglob(".probe*"))
-
-
-def test_launchers_of_one_job_share_a_folder(tmp_path: Path) -> None:
-    environment = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
-    ranks = [folders.detect_launcher({**environment, "SLURM_PROCID": str(rank)}) for rank in range(4)]
-    made = {folders.make_folder(tmp_path, "app", launcher) for launcher in ranks}
-    assert [path.name for path in made] == ["slurm-77.2-app"]
-    assert ranks[3] == folders.JobLauncher("slurm", "slurm-77.2", 3, 1)
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, None),  # a batch script, not a step
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "extern", "SLURM_STEP_NUM_TASKS": "4"}, None),
-        (
-            {
-                "OMPI_COMM_WORLD_SIZE": "4",
-                "OMPI_COMM_WORLD_RANK": "2",
-                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-                "PMIX_NAMESPACE": "prterun-n1-99@1",
-            },
-            folders.JobLauncher("openmpi", "mpi-prterun-n1-99-1", 2, 0),
-        ),
-        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
-        ({"PMIX_NAMESPACE": "pbs-7", "PMIX_RANK": "3"}, folders.JobLauncher("pmix", "mpi-pbs-7", 3, -1)),
-        ({"PMIX_NAMESPACE": "n", "PMIX_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, None),
-        (
-            {"PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALRANKID": "1"},
-            folders.JobLauncher("hydra", f"mpi-{os.getppid()}-{started(os.getppid())}", 1, 1),
-        ),
-    ],
-)
-def test_launchers_are_told_apart(environment: dict[str, str], expected: folders.JobLauncher | None) -> None:
-    assert folders.detect_launcher(environment) == expected
-
-
-def test_who_speaks_for_a_folder() -> None:
-    assert folders.JobLauncher("slurm", "j", 0, 0).leads
-    assert not folders.JobLauncher("slurm", "j", 2, 0).leads  # the second node shares the first one's folder
-    assert folders.JobLauncher("hydra", "j", 2, 0).leads  # the second node has its own
-    assert not folders.JobLauncher("hydra", "j", 3, 1).leads
+    assert len({(path / ".run-id").read_text() for path in made}) == 5
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -115,7 +68,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(PowercclError) as error:
         folders.make_folder(tmp_path / "runs", "job", None)
     assert "cannot write a run folder" in error.value.message
-    assert "--best-effort" in error.value.hint
+    assert "--runs-dir" in error.value.hint
 
 
 def test_socket_paths_are_short_private_and_distinct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,19 +95,21 @@ def test_the_jobs_environment(native: NativeFiles, tmp_path: Path) -> None:
     assert recorded(base).keys() == {"LD_LIBRARY_PATH", "POWERCCL_POLICY_TABLE", "NCCL_DEBUG"}
 
 
-def test_the_library_is_preloaded_before_the_users(native: NativeFiles, tmp_path: Path) -> None:
-    door = f"{native.root}/lib/libpowerccl-nccl.so"
-    assert with_preload({}, native) == {"LD_PRELOAD": door}
-    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "POWERCCL_PRELOAD": "1"}
-    added = with_preload(base, native)
-    assert added == {**base, "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so"}
-    assert with_preload(added, native) == added  # not twice in a run within a run
-    assert with_preload(base, native, asked=False) == base
-    assert with_preload({"POWERCCL_PRELOAD": "0"}, native) == {"POWERCCL_PRELOAD": "0"}
-    blank = NativeFiles(tmp_path / "a folder")
-    (blank.root / "lib").mkdir(parents=True)
-    (blank.root / "lib/libpowerccl-nccl.so").touch()
-    assert with_preload(base, blank) == base
+def test_ours_are_preloaded_last_or_not_at_all(tmp_path: Path) -> None:
+    ours = [tmp_path / "nccl.so", tmp_path / "mpi.so"]
+    base = {"LD_PRELOAD": "libmine.so /opt/other.so"}
+    added = with_preload(base, ours, ours)
+    assert added == {"LD_PRELOAD": f"libmine.so:/opt/other.so:{ours[0]}:{ours[1]}"}
+    assert with_preload(added, ours, ours) == added  # not twice in a run within a run
+    assert with_preload(base, ours, []) == base
+    assert with_preload(added, ours, []) == {"LD_PRELOAD": "libmine.so:/opt/other.so"}  # an outer run's are taken out
+    assert with_preload(with_preload({}, ours, ours), ours, []) == {}
+    assert with_preload(base, [], [tmp_path / "a folder/x.so"]) == base
+    own_nccl = with_preload({"LD_PRELOAD": "libasan.so.8:/opt/libnccl.so.2"}, ours, ours[:1])
+    assert own_nccl == {"LD_PRELOAD": f"libasan.so.8:{ours[0]}:/opt/libnccl.so.2"}
+    assert preload_wanted({})
+    assert not preload_wanted({}, asked=False)
+    assert not preload_wanted({"POWERCCL_PRELOAD": "0"})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
 from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
-from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
 
@@ -28,12 +28,14 @@ PACKAGE = Path(__file__).parents[2] / "python"
 
 
 @pytest.fixture
-def native(tmp_path: Path) -> NativeFiles:
+def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
     root = fakes.native_folder(tmp_path / "native")
-    # A library that the loader takes, as any does for LD_PRELOAD; it holds nothing.
+    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
     compiler = shutil.which("cc")
     if compiler:
+        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
         subprocess.run([compiler, "-shared", "-o", str(root / MPI_DOOR), "-x", "c", "/dev/null"], check=True)
+        shutil.copy(root / MPI_DOOR, root / NCCL_DOOR)
     else:
         fakes.write_program(root / MPI_DOOR, "")
     return NativeFiles(root)
@@ -49,12 +51,10 @@ def test_what_is_asked_for_counts_but_off_in_the_environment_wins() -> None:
 
 
 def test_the_jobs_environment(native: NativeFiles) -> None:
-    door = str(native.root / MPI_DOOR)
-    base = {"LD_PRELOAD": "libmine.so /opt/other.so", "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
+    base = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "0"}
     added, problem = mpi_environment(base, native, "auto", None)
     assert not problem
     assert added == {
-        "LD_PRELOAD": f"{door}:libmine.so:/opt/other.so",
         "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_WAIT_MODE": "1",
@@ -66,10 +66,12 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
     assert mpi_environment(leased, native, "auto", None)[0]["POWERCCL_MPI_CPU_CLOCK"] == "lease"
     assert "POWERCCL_MPI_CPU_CLOCK" not in mpi_environment({"POWERCCL_CLOCKS": "lease"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
-    assert again["LD_PRELOAD"] == added["LD_PRELOAD"]  # not twice in a run within a run
     assert again["POWERCCL_MPI_BUDGET"] == "2.5"
     assert "POWERCCL_MPI_BUDGET" not in mpi_environment({"POWERCCL_MPI_BUDGET": "3"}, native, "auto", None)[0]
     assert mpi_environment(base, native, "off", None)[0] == {"POWERCCL_MPI": "off"}
+    added, problem = mpi_environment(base, native, "auto", None, preload=False)
+    assert added == {}
+    assert "nothing is preloaded" in problem
 
 
 def test_a_door_that_cannot_be_preloaded_is_told_of(native: NativeFiles, tmp_path: Path) -> None:
@@ -152,8 +154,9 @@ def seen(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
 def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
+    both = f"{native.root / NCCL_DOOR}:{native.root / MPI_DOOR}"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--budget", "5", "--", "env"))
-    assert found["LD_PRELOAD"] == str(native.root / MPI_DOOR)
+    assert found["LD_PRELOAD"] == both
     assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("auto", "5")
     assert found["OMPI_MCA_mpi_yield_when_idle"] == "1"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi", "observe", "--", "env"))
@@ -161,6 +164,9 @@ def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
     for off in (["--mpi", "off"], []):
         found = seen(powerccl(native, tmp_path, "run", "-q", *off, "--", "env", POWERCCL_MPI="" if off else "off"))
         assert found["POWERCCL_MPI"] == "off"
+        assert found["LD_PRELOAD"] == str(native.root / NCCL_DOOR)
+    for arguments, wish in ((["--no-preload"], "1"), ([], "0")):
+        found = seen(powerccl(native, tmp_path, "run", "-q", *arguments, "--", "env", POWERCCL_PRELOAD=wish))
         assert "LD_PRELOAD" not in found
 
 

@@ -366,8 +366,8 @@ def test_a_large_sparse_trace_does_not_fail(tmp_path: Path) -> None:
 
 def test_two_jobs_in_one_folder_are_not_compared_with_each_other(tmp_path: Path) -> None:
     folder = late_run(tmp_path / "run")
-    again = TraceWriter(0, 4, pid=99, start_ns=5000 * MS)
-    again.comm(5001 * MS)
+    again = TraceWriter(0, 4, pid=99, start_ns=1 * MS)  # beside the other: no restart of it
+    again.comm(2 * MS)
     again.call(1, 5010 * MS, 1 << 20)
     again.kernel(1, 5010 * MS, 5020 * MS, 1 << 20)
     again.write(folder, "rank-0.99.trace")

@@ -80,6 +80,7 @@ void open_trace() {
   copy_text(header.policy, sizeof(header.policy), "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(g_door.settings.mode));
   copy_text(header.library, sizeof(header.library), g_door.library.name);
+  identify(environment, &header);
   char path[PATH_MAX + 64];
   const int error = open_named_trace(&g_door.trace, environment.run_folder, "mpi", true, header,
                                      environment.trace_limit_bytes, path, sizeof(path));

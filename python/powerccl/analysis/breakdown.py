@@ -77,6 +77,9 @@ def break_down(
         if run.window:
             inside = (edges.edges[:, 0] >= run.window[0]) & (edges.edges[:, 1] <= run.window[1])
             edges.edges = edges.edges[inside]
+        for begin, end in mine[0].gaps:  # a restart is no iteration
+            kept = edges.edges[(edges.edges[:, 0] > end) | (edges.edges[:, 1] < begin)]
+            edges.edges = kept if len(kept) > 1 else kept[:0]
         found.iterations.append(_iterations(host, edges, mine, found, curves, origin))
     return found
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl import clean
+from powerccl.files import read_json
+
 SUMMARY_FILE = "summary.json"
 
 
@@ -255,6 +258,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     platform: str = ""
     library: str = ""
     ranks: int = 0
+    restarts: int = 0  # times that all ranks were started again, as by torchrun --max-restarts
     wall_s: float | None = None
     finished: bool = False
     energy: Energy
@@ -275,7 +279,7 @@ def write_summary(summary: RunSummary, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    path.write_bytes(clean.to_json(summary, indent=2))
 
 
 def read_summary(path: Path) -> RunSummary:
@@ -285,4 +289,4 @@ def read_summary(path: Path) -> RunSummary:
         OSError: the file cannot be read.
         msgspec.MsgspecError: it is no summary of this version.
     """
-    return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+    return read_json(path, RunSummary)

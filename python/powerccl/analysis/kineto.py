@@ -8,7 +8,9 @@ their starts that most of them agree on ties the two clocks together.
 from __future__ import annotations
 
 import gzip
+import io
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +20,13 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.files import MOST_PROFILE, read_bytes
 
 COMPUTING = {"kernel", "gpu_memset", "gpu_memcpy"}
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
 MOST_PAIRED = 512  # of the profiler's NCCL kernels, for finding the offset
 BIN_NS = 100_000
+MOST_US = 3e15  # a century, and since 1970 it is half of one
 CLOSE_NS = 50_000
 AGREE = 0.5  # of the profiler's NCCL kernels must be found in the run
 
@@ -65,15 +69,15 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
         ValueError: no such trace, no computation or no NCCL kernel in it, or not of this run; the text says which.
         OSError: the file cannot be read.
     """
-    data = path.read_bytes()
+    data = read_bytes(path, MOST_PROFILE)
     if data[:2] == b"\x1f\x8b":
         try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
+            data = _unpacked(data)
+        except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path.name}: damaged: {error}") from error
     try:
         trace = msgspec.json.decode(data, type=_Trace, strict=False)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise ValueError(f"{path.name} is no trace of torch.profiler: {error}") from error
     del data
     if rank is None:
@@ -83,7 +87,12 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
     events = [event for event in trace.traceEvents if event.ph == "X" and event.cat in COMPUTING]
     ours = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
     # Microseconds since 1970 with three decimals are at the end of what a double holds: take the origin off first.
-    start = np.array([float(event.ts) for event in events])
+    try:
+        start = np.array([float(event.ts) for event in events])
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    if not all(0 <= event.dur < MOST_US for event in events) or not (np.abs(start) < MOST_US).all():
+        raise ValueError(f"{path.name}: damaged: times beyond a hundred years")
     if not len(start):
         raise ValueError(f"{path.name} has no kernel: profile with ProfilerActivity.CUDA")
     origin = float(np.floor(start.min()))
@@ -105,6 +114,15 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
         )
     computing = iv.union(begin[~nccl] + offset, end[~nccl] + offset)
     return Profiled(rank, computing, int(begin.min()) + offset, int(end.max()) + offset, 100 * matched, off / 1e3)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What is in a gzip file, up to MOST_PROFILE: a few MiB may hold very much."""
+    with gzip.open(io.BytesIO(data)) as file:
+        found = file.read(MOST_PROFILE + 1)
+    if len(found) > MOST_PROFILE:
+        raise OSError(f"more than {MOST_PROFILE:,} bytes when unpacked")
+    return found
 
 
 def align(theirs: Ints, their_lengths: Ints, ours: Ints, our_lengths: Ints) -> tuple[int, float, float]:

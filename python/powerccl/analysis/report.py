@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from powerccl import clean
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
@@ -90,7 +91,7 @@ def plain(value: Any) -> Any:
 
 def encode(found: ReportFindings) -> bytes:
     """The findings as indented JSON; NaN becomes null."""
-    return msgspec.json.format(msgspec.json.encode(found, enc_hook=plain), indent=2) + b"\n"
+    return clean.to_json(found, indent=2, enc_hook=plain)
 
 
 @dataclass

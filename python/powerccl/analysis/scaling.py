@@ -21,6 +21,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import WAITS, exposure, intersection, period
+from powerccl.files import decode_json, read_bytes, read_json
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
@@ -112,15 +113,18 @@ def read_steps(path: Path) -> Steps | None:
     Both name each iteration's start_ns and end_ns on CLOCK_MONOTONIC, and which are warm-up. None: no such file.
     """
     try:
-        told: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        told = read_json(path, dict[str, Any])
         rows = [row for row in told.get("iterations") or told.get("results") or [] if not row.get("warmup")]
         spans = [(int(row["start_ns"]), int(row["end_ns"])) for row in rows]
-    except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
+        exposed = [row.get("exposed_ms") for row in rows]
+        known = [float(each) for each in exposed if each is not None]
+        tokens = told.get("tokens_per_iteration")
+        tokens = None if tokens is None else int(tokens)
+    except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    exposed = [row.get("exposed_ms") for row in rows]
-    known = [float(each) for each in exposed if each is not None]
-    tokens = told.get("tokens_per_iteration")
-    return Steps(spans, "the job's file", tokens, known if len(known) == len(exposed) else []) if spans else None
+    if not spans or not all(0 <= begin <= end < 1 << 62 for begin, end in spans):
+        return None
+    return Steps(spans, "the job's file", tokens, known if len(known) == len(exposed) else [])
 
 
 def steps_of_trace(kernels: pl.DataFrame) -> Steps | None:
@@ -276,31 +280,32 @@ def to_sweep(world: World) -> list[tuple[str, int]]:
 def read_sweep(path: Path) -> list[SweepPoint]:
     """Points among the replies of `powerccl-bench serve`; what cannot be read is none."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except OSError:
         return []
     lines: list[dict[str, Any]] = []
     for line in text.splitlines():
         with contextlib.suppress(msgspec.DecodeError):  # a last line that was cut off
-            lines.append(msgspec.json.decode(line))
+            lines.append(decode_json(line, dict[str, Any]))
     emulated = any(line.get("emulated") for line in lines)
     found = []
     for row in lines:
-        # On the emulator the host's own clock also counts what this machine's few cores lose.
-        time_us = (emulated and row.get("device_time_us")) or row.get("time_us")
-        if row.get("type") != "point" or not time_us:
-            continue
-        size, pattern = int(row["size_bytes"]), str(row["pattern"])
-        moved = size * patterns.bus_factor(pattern, int(row["ranks"]))
-        found.append(
-            SweepPoint(
-                pattern=pattern,
-                size_bytes=size,
-                time_s=time_us / 1e6,
-                busbw_gbs=moved / time_us / 1e3,
-                joules_per_gpu=row.get("joules_per_gpu"),
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+            # On the emulator the host's own clock also counts what this machine's few cores lose.
+            time_us = float((emulated and row.get("device_time_us")) or row.get("time_us") or 0)
+            if row.get("type") != "point" or not time_us > 0:
+                continue
+            size, pattern, joules = int(row["size_bytes"]), str(row["pattern"]), row.get("joules_per_gpu")
+            moved = size * patterns.bus_factor(pattern, int(row["ranks"]))
+            found.append(
+                SweepPoint(
+                    pattern=pattern,
+                    size_bytes=size,
+                    time_s=time_us / 1e6,
+                    busbw_gbs=moved / time_us / 1e3,
+                    joules_per_gpu=None if joules is None else float(joules),
+                )
             )
-        )
     return found
 
 

@@ -13,6 +13,7 @@ from powerccl.analysis.comparison.baseline import change_pct
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.savings import Figure
 from powerccl.analysis.summary import summarise
+from powerccl.files import read_json
 from powerccl.traces.folder import read_run
 
 
@@ -58,7 +59,7 @@ def read_stencil_result(path: Path) -> StencilSummary:
         ValueError: it cannot be read.
         OSError: it is not there.
     """
-    return msgspec.json.decode(path.read_bytes(), type=StencilResult).summary
+    return read_json(path, StencilResult).summary
 
 
 def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> dict[str, Figure]:

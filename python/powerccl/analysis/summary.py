@@ -20,6 +20,7 @@ from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Reference
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.incarnations import count_ranks, restarts
 from powerccl.traces.mpi_tables import mpi_notes
 from powerccl.traces.power import PowerLog
 
@@ -69,14 +70,14 @@ def summarise(
     communicating = communication_intervals(kernels)
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
-    patterns = pattern_rows(coverage, kernels, max(len(run.ranks), 1))
+    patterns = pattern_rows(coverage, kernels, max(count_ranks(run.ranks), 1))
     part = _middle(kernels) if energy is None and window is None else None
     energy = energy or attribute(run, part or window, reference)
     _attribute(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
-    said.update(dict.fromkeys(filter(None, [each_alone(run)])))
+    said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
     if part and energy.kinds:
         said[f"energy of collectives: by {(part[1] - part[0]) / 1e9:.0f} s from the middle of the run"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
@@ -91,7 +92,8 @@ def summarise(
         clocks_mode=(first.clock_client if first else "") or (info.clocks if info else ""),
         platform=info.platform if info else "",
         library=first.library if first else "",
-        ranks=len(run.ranks),
+        ranks=count_ranks(run.ranks),
+        restarts=restarts(run.ranks + run.mpi),
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         energy=_energy(gpus),
@@ -110,6 +112,15 @@ def summarise(
     summary.communication.untimed_calls = coverage.untimed
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     return summary
+
+
+def _rescaled(run: RunData) -> str:
+    """What to say where an elastic job went on with another number of ranks."""
+    sizes = max((trace.sizes for trace in run.ranks), key=len, default=[])
+    changes = [size for index, size in enumerate(sizes) if not index or size != sizes[index - 1]]
+    return f"the job was started anew with another number of ranks: {', then '.join(map(str, changes))}" * (
+        len(changes) > 1
+    )
 
 
 def _wall_s(run: RunData) -> float | None:

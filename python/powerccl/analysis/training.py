@@ -16,6 +16,7 @@ from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import energy_curve, split
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.summary import summarise
+from powerccl.files import read_json
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
@@ -72,7 +73,7 @@ def read_train_result(path: Path) -> TrainResult:
     Raises:
         OSError, msgspec.MsgspecError: there is none, or it is of another kind.
     """
-    return msgspec.json.decode(path.read_bytes(), type=TrainResult)
+    return read_json(path, TrainResult)
 
 
 def read_training(folder: Path, result: TrainResult) -> Training:

@@ -8,15 +8,18 @@ like a shell with 127 or 126 if it could not be found or executed.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from powerccl import __version__
-from powerccl.errors import PowercclError
+from powerccl import __version__, clean
+from powerccl.errors import PowercclError, one_line
 
 VERBS = (
     "run",
@@ -70,23 +73,68 @@ class Verbs(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        except Exception as error:
-            if os.environ.get("POWERCCL_DEBUG", "0") != "0":
-                raise
-            fail(f"unexpected: {type(error).__name__}: {error}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+
+
+def _think_of_the_job(error: Exception) -> None:
+    """Of a fault of ours in `powerccl run -- JOB`: become the job, or exit as it has. Returns where there is none."""
+    arguments = sys.argv[1:]
+    if arguments[:1] != ["run"]:
+        return
+    child = sys.modules.get("powerccl.launch.child")
+    text = one_line(error)
+    if child and child.last.pid:
+        if ended := child.last.ended():
+            with contextlib.suppress(Exception):
+                say(f"{text}; the job has ended before")
+            sys.exit(ended.code)
+        return
+    if "--" not in arguments or any(each.startswith("--emulate") for each in arguments[: arguments.index("--")]):
+        return
+    command = arguments[arguments.index("--") + 1 :]
+    with contextlib.suppress(Exception):
+        say(f"{text}; the job runs unrecorded")
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+
+
+def _undo_locale_coercion() -> None:
+    """Take back what Python has added to the environment where the locale is C (PEP 538): a job must not see it."""
+    with contextlib.suppress(OSError):
+        if "LC_CTYPE" in os.environ and b"\0LC_CTYPE=" not in b"\0" + Path("/proc/self/environ").read_bytes():
+            del os.environ["LC_CTYPE"]
 
 
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True, color=colour())
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {clean.lines(message)}", err=True, color=colour())
     if hint:
-        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {hint}", err=True, color=colour())
+        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {clean.lines(hint)}", err=True, color=colour())
     sys.exit(code)
 
 
 def say(message: str) -> None:
     """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {message}", err=True, color=colour())
+    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {clean.lines(message)}", err=True, color=colour())
+
+
+def write_out(target: str | Path, data: bytes | str) -> None:
+    """Write what was asked for to a file, or to stdout where that is `-`. Text is cleaned; bytes are clean already.
+
+    Raises:
+        PowercclError: the file cannot be written.
+    """
+    raw = clean.lines(data).encode() if isinstance(data, str) else data
+    if str(target) == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(raw)
+        sys.stdout.flush()
+        return
+    try:
+        Path(target).write_bytes(raw)
+    except OSError as error:
+        raise PowercclError(f"cannot write {target}: {error.strerror}", "name another file") from error
 
 
 def colour() -> bool | None:
@@ -114,4 +162,11 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Entry point of the `powerccl` command."""
-    cli.main(prog_name="powerccl")
+    try:
+        _undo_locale_coercion()
+        cli.main(prog_name="powerccl")
+    except Exception as error:
+        if os.environ.get("POWERCCL_DEBUG", "0") != "0":
+            raise
+        _think_of_the_job(error)
+        fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say
+from powerccl import clean
+from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(
         raise click.UsageError("--user goes with --revoke")
     with connect(socket or socket_path(os.environ), "powerccl clocks") as leases:
         if metrics:
-            sys.stdout.write(leases.metrics())
+            write_out("-", leases.metrics())
         elif release:
             _release(leases)
         elif revoke:
@@ -93,8 +93,6 @@ def _show(leases: Leases, as_json: bool) -> None:
 
     devices = leases.status()
     if as_json:
-        import msgspec
-
         about = {
             "socket": str(leases.path),
             "admin": leases.admin,
@@ -102,12 +100,11 @@ def _show(leases: Leases, as_json: bool) -> None:
             "gpu_interval_ms": leases.gpu_interval_ms,
             "core_interval_ms": leases.core_interval_ms,
         }
-        document = msgspec.json.encode(report.as_json(leases, devices, about))
-        sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
+        write_out("-", clean.to_json(report.as_json(leases, devices, about), indent=2))
         return
-    from rich.console import Console
+    from powerccl.console import Console
 
-    report.print_clocks(Console(highlight=False), leases, devices)
+    report.print_clocks(Console(), leases, devices)
 
 
 def _release(leases: Leases) -> None:

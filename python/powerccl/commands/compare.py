@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from powerccl import clean
+from powerccl.commands import write_out
 from powerccl.errors import PowercclError
 
 
@@ -45,11 +46,9 @@ def command(
     if len(to_stdout) > 1:
         raise click.UsageError(f"{' and '.join(to_stdout)} cannot both go to stdout")
 
-    import msgspec
-    from rich.console import Console
-
     from powerccl.analysis.comparison.side_by_side import compare_sides
     from powerccl.commands.references import own_reference
+    from powerccl.console import Console
     from powerccl.reports import compare as report
 
     def find(name: str) -> Path:
@@ -62,25 +61,14 @@ def command(
 
     found = compare_sides(sides, find, energy, own_reference)
     if json_file:
-        _write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        write_out(json_file, clean.to_json(found, indent=2))
     if csv_file:
-        _write(csv_file, report.as_csv(found))
+        write_out(csv_file, report.as_csv(found))
     if markdown_file:
-        _write(markdown_file, report.markdown(found))
+        write_out(markdown_file, report.markdown(found))
     if html_file:
         from powerccl.reports.compare_page import compare_page
 
-        _write(html_file, compare_page(found))
-    report.print_compare(Console(stderr=bool(to_stdout), highlight=False), found)
+        write_out(html_file, compare_page(found).encode())
+    report.print_compare(Console(stderr=bool(to_stdout)), found)
     return 0
-
-
-def _write(file: str, text: str) -> None:
-    if file == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PowercclError(f"cannot write {file}: {error.strerror}", "name another file") from error

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +16,9 @@ from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import Request, choose, record
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from powerccl.analysis.stencil import StencilRun
     from powerccl.analysis.training import Training
+    from powerccl.console import Console
     from powerccl.reports.demo_mpi import MpiDemo
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
@@ -91,9 +89,9 @@ def command(
 
 def _console(json_file: str) -> Console:
     """Stdout, unless that takes the JSON."""
-    from rich.console import Console
+    from powerccl.console import Console
 
-    return Console(stderr=json_file == "-", highlight=False)
+    return Console(stderr=json_file == "-")
 
 
 def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
@@ -173,13 +171,9 @@ def _mpi(console: Console, runs: Path) -> MpiDemo | None:
 
 
 def _write_json(figures: dict[str, object], target: str) -> None:
-    import msgspec
+    from powerccl import clean
+    from powerccl.commands import write_out
 
-    text = msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
-    if target == "-":
-        sys.stdout.buffer.write(text)
-        sys.stdout.flush()
-    else:
-        path = Path(target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+    if target != "-":
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+    write_out(target, clean.to_json(figures, indent=2))

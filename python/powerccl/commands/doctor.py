@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
+
+from powerccl import clean
+from powerccl.commands import write_out
 
 
 @click.command("doctor")
@@ -20,14 +21,11 @@ def command(as_json: bool) -> int:
     checks = check_machine()
     usable = all(check.state != "broken" for check in checks)
     if as_json:
-        import msgspec
-
         document = {"schema": 1, "usable": usable, "checks": [check.as_dict() for check in checks]}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+        write_out("-", clean.to_json(document, indent=2))
         return 0 if usable else 1
-    from rich.console import Console
-
+    from powerccl.console import Console
     from powerccl.reports.checks import print_checks
 
-    print_checks(Console(highlight=False), checks)
+    print_checks(Console(), checks)
     return 0 if usable else 1

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say
+from powerccl.commands import say, write_out
 from powerccl.commands.top import find_folders
 from powerccl.errors import PowercclError
 
@@ -85,8 +84,8 @@ def command(
     from powerccl.launch.running import LiveNode
     from powerccl.reports.export import JobCollector
 
-    node = LiveNode(find_folders(names, runs_dir), runs_dir, keep_s=keep_s, totals=True)
-    collector = JobCollector(node.look, lambda: {folder: watcher.totals for folder, watcher in node.watchers.items()})
+    node = LiveNode(find_folders(names, runs_dir), runs_dir, keep_s=keep_s, totals=True, say=say)
+    collector = JobCollector(node.look, lambda: node.counts)
     with contextlib.closing(node):
         _catch_up(node)
         if once:
@@ -119,7 +118,7 @@ def _catch_up(node: LiveNode) -> None:
     """
     for _ in range(64):
         node.look()
-        if not any(watcher.run.behind for watcher in node.watchers.values()):
+        if not node.waiting:
             break
 
 
@@ -130,8 +129,7 @@ def _once(collector: JobCollector, textfile: str) -> None:
     if textfile:
         write_textfile(Path(textfile), text)
     else:
-        sys.stdout.buffer.write(text)
-        sys.stdout.flush()
+        write_out("-", text)
 
 
 def write_textfile(file: Path, text: bytes) -> None:

@@ -78,8 +78,9 @@ def command(
 
 
 def _measure(profiling: Profiling, started: float) -> PlatformProfile:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from powerccl.console import Console
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -115,12 +116,11 @@ def work_folder(out: Path) -> Path:
 
 
 def _show(profile: PlatformProfile, out: Path, table: Path | None) -> None:
-    from rich.console import Console
-
+    from powerccl.console import Console
     from powerccl.platforms.policy_table import policy_table
     from powerccl.reports.profile import print_profile
 
-    console = Console(highlight=False)
+    console = Console()
     print_profile(console, profile)
     console.print(f"profile  {out}\ncurves   {out.with_suffix('.html')}", soft_wrap=True)
     if table:

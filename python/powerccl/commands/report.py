@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +63,7 @@ def command(
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.report import report
-    from powerccl.commands import say
+    from powerccl.commands import say, write_out
 
     folder = _folder(name, runs_dir, "run")
     before = _folder(baseline, runs_dir, "baseline run") if baseline else None
@@ -77,7 +76,7 @@ def command(
     if html_file:
         from powerccl.reports.report_page import report_page
 
-        _write(html_file, lambda path: path.write_text(report_page(made)))
+        write_out(html_file, report_page(made).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 
@@ -96,18 +95,12 @@ def command(
     if json_file:
         from powerccl.analysis.report import encode
 
-        text = encode(found)
-        if json_file == "-":
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
-        else:
-            _write(Path(json_file), lambda path: path.write_bytes(text))
+        write_out(json_file, encode(found))
     if not quiet:
-        from rich.console import Console
-
+        from powerccl.console import Console
         from powerccl.reports.report import print_report
 
-        console = Console(stderr=json_file == "-", highlight=False)
+        console = Console(stderr=json_file == "-")
         print_report(console, found)
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder, "metrics": prometheus}
         for what, path in written.items():

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 import click
 
-from powerccl.commands import fail, say
-from powerccl.errors import PowercclError
-from powerccl.launch.child import ChildNotStartedError
+from powerccl.commands import fail, say, write_out
+from powerccl.errors import PowercclError, one_line
+from powerccl.launch import child
+from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
 from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
@@ -74,9 +77,9 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
 @click.option(
     "--no-preload",
     is_flag=True,
-    help="Leave LD_PRELOAD as it is: no marks where computation waits, no NCCL before 2.27.",
+    help="Add nothing to LD_PRELOAD: no MPI, no marks where computation waits, no NCCL before 2.27.",
 )
-@click.option("--best-effort", is_flag=True, help="Run the job even if its run folder cannot be written.")
+@click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")
 @click.option("--quiet", "-q", is_flag=True, help="No summary in the terminal; summary.json is written all the same.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
@@ -131,20 +134,33 @@ def command(
         mpi=mpi,
         budget_pct=budget,
         slowdown_pct=slowdown,
-        best_effort=best_effort,
+        best_effort=True,
         preload=not no_preload,
         tuned=tuned,
     )
     try:
-        recorded = record(request, say)
+        with interruptible():
+            recorded = record(request, say)
+            if recorded.folder and recorded.leads:
+                _report_or_say(recorded, recorded.folder, before, json_file, quiet)
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
-    if recorded.folder and recorded.leads:
-        try:
-            _report(recorded, recorded.folder, before, json_file, quiet)
-        except Exception as error:  # the job is over: nothing that happens now may change how it ended
-            say(f"no summary could be made ({type(error).__name__}: {error}); the record is in {recorded.folder}")
+    except InterruptionError as interruption:
+        if (ended := child.last.ended()) is None:  # the job has not begun: end as it would have
+            signal.signal(interruption.number, signal.SIG_DFL)
+            os.kill(os.getpid(), interruption.number)
+            return 128 + interruption.number
+        return ended.code
     return recorded.ended.code
+
+
+def _report_or_say(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+    """Report; the job is over, and nothing that happens now may change how it ended."""
+    try:
+        _report(recorded, folder, before, json_file, quiet)
+    except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
+        with contextlib.suppress(Exception):
+            say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
 MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part
@@ -166,14 +182,9 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     except OSError as error:
         say(f"summary.json could not be written: {error.strerror}")
     if json_file:
-        import msgspec
+        from powerccl import clean
 
-        text = msgspec.json.encode(summary) + b"\n"
-        if json_file == "-":
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
-        else:
-            Path(json_file).write_bytes(text)
+        write_out(json_file, clean.to_json(summary))
     if quiet:
         return
     console = error_console()

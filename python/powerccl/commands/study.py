@@ -113,36 +113,28 @@ def scaling(
         raise PowercclError(f"no world of the study in {folder} has run", "run its command again: it goes on")
     alone = _write(found, json_file, markdown_file, html_file)
     if not alone:
-        from rich.console import Console
-
+        from powerccl.console import Console
         from powerccl.reports.scaling import print_scaling
 
-        print_scaling(Console(highlight=False), found)
+        print_scaling(Console(), found)
     return 0
 
 
 def _write(found: ScalingFindings, json_file: str, markdown_file: str, html_file: str) -> bool:
     """Write what was asked for; whether one of the two went to stdout, in place of the tables."""
-    import msgspec
-
+    from powerccl import clean
+    from powerccl.commands import write_out
     from powerccl.reports.scaling import markdown
 
-    texts = []
+    texts: list[tuple[str, str | bytes]] = []
     if json_file:
-        texts.append((json_file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"))
+        texts.append((json_file, clean.to_json(found, indent=1)))
     if markdown_file:
         texts.append((markdown_file, markdown(found)))
     if html_file:
         from powerccl.reports.scaling_page import scaling_page
 
-        texts.append((html_file, scaling_page(found)))
+        texts.append((html_file, scaling_page(found).encode()))
     for name, text in texts:
-        if name == "-":
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            continue
-        try:
-            Path(name).write_text(text)
-        except OSError as error:
-            raise PowercclError(f"cannot write {name}: {error.strerror}", "name another place") from error
+        write_out(name, text)
     return any(name == "-" for name, _ in texts)

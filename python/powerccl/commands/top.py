@@ -13,7 +13,6 @@ import click
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.analysis.live.findings import NodeView
     from powerccl.launch.running import LiveNode
 
 
@@ -64,11 +63,10 @@ def command(
         if as_json:
             _print_json(node, once, interval_s)
         elif once or not sys.stdout.isatty():
-            from rich.console import Console
-
+            from powerccl.console import Console
             from powerccl.reports.top import print_top
 
-            print_top(Console(highlight=False), node.look())
+            print_top(Console(), node.look())
         else:
             from powerccl.reports.top_app import run_top
 
@@ -95,16 +93,12 @@ def find_folders(names: tuple[str, ...], runs_dir: Path | None) -> list[Path]:
 
 
 def _print_json(node: LiveNode, once: bool, interval_s: float) -> None:
-    import msgspec
-
-    def line(view: NodeView) -> bytes:
-        text = msgspec.json.encode(view)
-        return (msgspec.json.format(text, indent=2) if once else text) + b"\n"
+    from powerccl import clean
+    from powerccl.commands import write_out
 
     while True:
         begin_s = time.monotonic()
-        sys.stdout.buffer.write(line(node.look()))
-        sys.stdout.flush()
+        write_out("-", clean.to_json(node.look(), indent=2 if once else 0))
         if once:
             return
         time.sleep(max(interval_s - (time.monotonic() - begin_s), 0.05))

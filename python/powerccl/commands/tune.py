@@ -131,13 +131,12 @@ def command(
 
 
 def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int:
-    from rich.console import Console
-
+    from powerccl.console import Console
     from powerccl.launch.tuning import write_result
     from powerccl.reports.tuning import print_found, print_space, print_workload
     from powerccl.tuning.tuned import save_tuned, tuned_folder
 
-    console = Console(highlight=False)
+    console = Console()
     machine = tuning.machine
     name = name or _profile_name(machine.gpu, machine.ranks, machine.links)
     print_workload(console, asked.workload, asked.emulate)
@@ -160,8 +159,9 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
 
 
 def _search(tuning: Tuning, asked: Asked) -> Found:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from powerccl.console import Console
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     count, best = 0, 1.0
@@ -180,15 +180,14 @@ def _search(tuning: Tuning, asked: Asked) -> Found:
 
 
 def _verify(tuning: Tuning, profile: TunedProfile) -> int:
-    from rich.console import Console
-
+    from powerccl.console import Console
     from powerccl.reports.terminal import heading
     from powerccl.reports.tuning import print_confirmed
     from powerccl.tuning.tuned import check_tuned
 
     machine = tuning.machine
     check_tuned(profile, machine.gpu, machine.ranks, machine.nccl)
-    console = Console(highlight=False)
+    console = Console()
     proof = tuning.verify(profile, lambda rounds: say(f"round {rounds}"))
     console.print(heading(f"powerccl tune --verify {profile.name}", "yes" if tuning.emulated else ""))
     print_confirmed(console, proof, machine.ranks)
@@ -200,11 +199,10 @@ def _verify(tuning: Tuning, profile: TunedProfile) -> int:
 
 
 def _list(tuning: Tuning) -> int:
-    from rich.console import Console
-
+    from powerccl.console import Console
     from powerccl.reports.tuning import print_space
 
-    print_space(Console(highlight=False), tuning.space, every=True)
+    print_space(Console(), tuning.space, every=True)
     return 0
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,19 +196,11 @@ def clock_platform(
 
 
 def _show(found: WhatIf, of_gpus: bool, json_file: str) -> None:
-    import msgspec
-    from rich.console import Console
-
+    from powerccl import clean
+    from powerccl.commands import write_out
+    from powerccl.console import Console
     from powerccl.reports.whatif import print_what_if
 
     if json_file:
-        text = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
-        if json_file == "-":
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
-        else:
-            try:
-                Path(json_file).write_bytes(text)
-            except OSError as error:
-                raise PowercclError(f"cannot write {json_file}: {error.strerror}", "name another file") from error
-    print_what_if(Console(stderr=json_file == "-", highlight=False), found, of_gpus)
+        write_out(json_file, clean.to_json(found, indent=2))
+    print_what_if(Console(stderr=json_file == "-"), found, of_gpus)

@@ -3,27 +3,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGCONT,
-)
-# si_code of a signal the kernel sent, as it does for Ctrl-C: the child is in the same process group and has got it too.
-_SI_KERNEL = 0x80
+from powerccl.errors import one_line
+from powerccl.launch.witness import Witness
+
+# A fault of this process raises these: a handler would return to the fault for ever.
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
+# Python ignores these two; a job expects the system's defaults.
+PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
+_STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+# The child's end is looked for this often even if its signal was lost to another thread.
+_LOOK_S = 0.5
+# A program that is asked to stop may set its terminal right first; later stops have other causes.
+_STOP_S = 5.0
+_SHELL = "/bin/sh"  # runs scripts that name no interpreter, as execvp(3) has it
 
 
 @dataclass(frozen=True)
@@ -34,50 +39,183 @@ class Ended:
     signal: int | None
 
 
+@dataclass
+class Child:
+    """A child of `run_child`: its process once there is one, and its wait status once it has ended."""
+
+    pid: int = 0
+    status: int | None = None
+
+    def ended(self) -> Ended | None:
+        """How it ended, if it has."""
+        if self.status is None:
+            return None
+        code = os.waitstatus_to_exitcode(self.status)
+        return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
+
+
+# The last child that was started. Whatever fails around it, its exit code counts, and it is not started again.
+last = Child()
+
+
 class ChildNotStartedError(Exception):
     """The command could not be executed; `code` is what a shell would exit with: 127 not found, 126 not executable."""
 
     def __init__(self, command: str, error: OSError) -> None:
         super().__init__(f"cannot run {command}: {error.strerror}")
         self.code = 127 if error.errno == errno.ENOENT else 126
+        self.too_long = error.errno == errno.E2BIG  # arguments and environment together
 
 
-def run_child(command: list[str], environment: Mapping[str, str], output: Path | None = None) -> Ended:
+class InterruptionError(KeyboardInterrupt):
+    """A signal that ends a program, while no child runs that it could be passed to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.strsignal(number) or str(number))
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise InterruptionError at signals that end a program, so that what was started for the child can be ended."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise InterruptionError(number)
+
+    handlers = {}
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+            handlers[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class _Quiet(suppress, ContextDecorator):
+    """Keeps exceptions of a function to itself."""
+
+
+def start_thread(target: Callable[[], None], name: str) -> None:
+    """Start a thread that no signal is delivered to: signals are the main thread's, which passes them to the job."""
+    with signals_blocked(signal.valid_signals()):
+        threading.Thread(target=_Quiet(Exception)(target), name=name, daemon=True).start()
+
+
+@contextmanager
+def signals_blocked(mask: Iterable[int]) -> Iterator[None]:
+    """Block these signals in this thread, and no others, for as long as the `with` lasts; children inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_child(
+    command: list[str],
+    environment: Mapping[str, str],
+    output: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Ended:
     """Run the command to its end, passing signals on. `output` takes its stdout and stderr, if given.
+
+    The child gets each signal as if it ran without us: what was sent to our process group has reached it already.
+    A fault of ours costs this, which `say` tells.
 
     Raises:
         ChildNotStartedError: it could not be executed.
     """
-    watched = {*FORWARDED, signal.SIGCHLD}
-    ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
-    watched -= ignored  # nohup's and `&`'s wishes hold for the child as well
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap the child before we see how it ended
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    global last
+    child = last = Child()
     try:
-        try:
-            # Python ignores these two; a job expects the system's defaults.
-            defaults = [signal.SIGPIPE, signal.SIGXFSZ]
-            child = os.posix_spawnp(
-                shutil.which(command[0], path=environment.get("PATH")) or command[0],  # by the child's PATH
-                command,
-                dict(environment),
-                setsigmask=before,
-                setsigdef=defaults,
-                file_actions=_redirect(output),
-            )
-        except OSError as error:
-            raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
-        return _wait(child, watched)
+        _run_with_signals(child, command, environment, output)
+    except ChildNotStartedError:
+        raise
+    except Exception as error:
+        say(f"signals are not passed on to the job: {one_line(error)}")
+    if not child.pid:
+        _spawn(child, command, environment, (), output)
+    while (ended := child.ended()) is None:
+        _wait_plainly(child)
+    return ended
+
+
+def _wait_plainly(child: Child) -> None:
+    """Wait for its end, or for a signal to us. The relay is gone, so that is passed on whoever it was sent to."""
+    try:
+        child.status = os.waitpid(child.pid, 0)[1]
+    except InterruptionError as interruption:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, interruption.number)
+
+
+def _run_with_signals(child: Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
+    ours = {*PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
+    ignored = {n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN}
+    watched = {int(number) for number in signal.valid_signals()} - ignored - {signal.SIGKILL, signal.SIGSTOP}
+    with _taking(watched) as (before, elsewhere), Witness() as witness:
+        _spawn(child, command, environment, before, output)
+        _Relay(child, watched, witness, elsewhere).wait()
+
+
+@contextmanager
+def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
+    """Take signals for as long as the `with` lasts. Gives the mask before, and a list that others' threads fill.
+
+    The main thread blocks them and waits for them. A thread of a library that does not block them may be chosen by the
+    kernel instead: a handler notes the signal then, where the default would end this process.
+    """
+    elsewhere: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        elsewhere.append(number)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    handlers = {}
+    try:
+        for number in watched - FAULTS:
+            handlers[number] = signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else note)
+        yield {*before}, elsewhere
     finally:
         # What arrived between the child's end and now was meant for it.
         while signal.sigtimedwait(watched, 0):
             pass
+        for number, handler in handlers.items():
+            if handler is not None:  # None: not Python's, and it cannot be put back
+                signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _redirect(output: Path | None) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
-    if output is None:
-        return []
+def _spawn(
+    child: Child,
+    command: list[str],
+    environment: Mapping[str, str],
+    mask: Iterable[int],
+    output: Path | None,
+) -> None:
+    # Environments may hold a variable without a name, which Python passes to nobody.
+    passed = {name: value for name, value in environment.items() if name}
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]  # by the child's PATH
+    actions = _redirect(output) if output else []
+    try:
+        if not program:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        for file, arguments in ((program, command), (_SHELL, [_SHELL, program, *command[1:]])):
+            try:
+                child.pid = os.posix_spawnp(
+                    file, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
+                )
+                return
+            except OSError as error:  # noqa: PERF203 - twice at most
+                if error.errno != errno.ENOEXEC or file == _SHELL:
+                    raise
+    except OSError as error:
+        raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
+
+
+def _redirect(output: Path) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return [(os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
 
@@ -89,13 +227,56 @@ def _cause(program: str, error: OSError) -> OSError:
     return error
 
 
-def _wait(child: int, watched: set[signal.Signals]) -> Ended:
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
-        info = signal.sigwaitinfo(watched)
-        if info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, info.si_signo)
+class _Relay:
+    """Waits for the child and passes on what was sent to us alone."""
+
+    def __init__(self, child: Child, watched: set[int], witness: Witness, elsewhere: list[int]) -> None:
+        self._child = child
+        self._watched = watched
+        self._witness = witness
+        self._elsewhere = elsewhere
+        # Both together, in whichever order they come: stop as the child has. Whoever sent the signal to us continues us
+        # as well. A child that was stopped behind our back is continued behind it.
+        self._child_stopped = False
+        self._stop_asked_s = -_STOP_S
+
+    def wait(self) -> None:
+        """Wait for the child's end."""
+        while True:
+            pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if not pid:
+                self._take_signal()
+            elif os.WIFSTOPPED(status):
+                self._child_stopped = True
+            elif os.WIFCONTINUED(status):
+                self._forget_stop()
+            else:
+                self._child.status = status
+                return
+
+    def _take_signal(self) -> None:
+        asked = time.monotonic() < self._stop_asked_s + _STOP_S
+        if self._child_stopped and asked and signal.SIGCONT not in signal.sigpending():
+            self._forget_stop()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        info = signal.sigtimedwait(self._watched, _LOOK_S)
+        while self._elsewhere:
+            self._pass_on(self._elsewhere.pop(0))
+        if info is None:
+            return
+        about_a_child = info.si_signo == signal.SIGCHLD and info.si_code > 0
+        if not about_a_child and info.si_pid != os.getpid():  # ours: a write to a closed pipe
+            self._pass_on(info.si_signo)
+
+    def _pass_on(self, number: int) -> None:
+        if number == signal.SIGCONT:
+            self._forget_stop()
+        elif number in _STOPPING:
+            self._stop_asked_s = time.monotonic()
+        if not self._witness.saw(number):
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def _forget_stop(self) -> None:
+        self._child_stopped = False
+        self._stop_asked_s = -_STOP_S

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, one_line
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
-from powerccl.launch.native import NativeFiles
+from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_emulator, wait_for_socket
 
+_T = TypeVar("_T")
 OTHERS_WAIT_S = 20.0
 
 
@@ -86,3 +89,49 @@ class Emulation:
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of processes that are to see the emulated GPUs."""
         return emulated_environment(base, self.native, self.listening)
+
+
+class EmulatedServer:
+    """The emulated GPU server that a job needs, if it was asked for; started when the job's environment is."""
+
+    def __init__(self, name: str, stack: contextlib.ExitStack) -> None:
+        self._name = name
+        self._stack = stack
+        self._emulation: Emulation | None = None
+
+    def check(self) -> None:
+        """Fail where there is no such platform.
+
+        Raises:
+            PowercclError: there is none.
+        """
+        if self._name:
+            self._needed(lambda: emulated_platform(find_native(), self._name))
+
+    def environment(self, base: Mapping[str, str], folder: Path | None = None, serve: bool = True) -> Mapping[str, str]:
+        """The environment in which the job sees the emulated GPUs; `base` itself where none were asked for.
+
+        Raises:
+            PowercclError: the server cannot be had.
+        """
+        if not self._name:
+            return base
+        return self._needed(lambda: self._start(folder, serve).environment(base))
+
+    def _start(self, folder: Path | None, serve: bool) -> Emulation:
+        if self._emulation is None:
+            native = find_native()
+            emulation = Emulation(native, emulated_platform(native, self._name), folder, serve)
+            self._emulation = self._stack.enter_context(emulation)
+        return self._emulation
+
+    def _needed(self, step: Callable[[], _T]) -> _T:
+        try:
+            return step()
+        except PowercclError:
+            raise
+        except Exception as error:
+            raise PowercclError(
+                f"the emulated GPU server {self._name} cannot be had: {one_line(error)}",
+                "run without --emulate, or try again",
+            ) from error

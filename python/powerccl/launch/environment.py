@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from powerccl.launch.native import EMULATED_LIBRARIES, NCCL_DOOR, NativeFiles
+from powerccl.traces.run_info import read_run_id
 
 # What `run.json` keeps of the environment: what changes how a job communicates or which GPUs it sees.
 RECORDED_PREFIXES = (
@@ -29,6 +30,9 @@ RECORDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "LD_PRELOAD", "LD
 SLOWDOWN_VARIABLE = "POWERCCL_BUDGET"
 SLOWDOWN_RANGE_PCT = (0.01, 100.0)  # that the runtime takes (native/runtime/environment.cpp)
 DEFAULT_SLOWDOWN_PCT = 1.0
+
+# File names of the libraries whose calls ours stand before.
+CALLED = ("libnccl", "libcuda", "libmpi")
 
 
 def emulated_environment(base: Mapping[str, str], native: NativeFiles, listening: Path) -> dict[str, str]:
@@ -62,6 +66,7 @@ def job_environment(
         "POWERCCL_POLICY": policy,
         "POWERCCL_CLOCKS": clocks,
     }
+    environment["POWERCCL_RUN_ID"] = read_run_id(folder)
     environment.pop("POWERCCL_POLICY_TABLE", None)
     if table:
         environment["POWERCCL_POLICY_TABLE"] = str(table)
@@ -80,18 +85,33 @@ def slowdown_budget_pct(environment: Mapping[str, str]) -> float:
     return value if least <= value <= most else DEFAULT_SLOWDOWN_PCT
 
 
-def with_preload(environment: Mapping[str, str], native: NativeFiles, asked: bool = True) -> dict[str, str]:
-    """The environment with the NCCL door preloaded as well, before what is preloaded already.
+def preload_wanted(environment: Mapping[str, str], asked: bool = True) -> bool:
+    """Whether libraries of ours may go into LD_PRELOAD: not with `--no-preload`, nor with POWERCCL_PRELOAD=0."""
+    return asked and environment.get("POWERCCL_PRELOAD", "") not in ("0", "no", "off", "false")
 
-    Not if `asked` is false or POWERCCL_PRELOAD=0, nor where LD_PRELOAD cannot name it (blank or colon in its path).
-    Then NCCL's plugin interface is all there is.
+
+def can_preload(library: Path) -> bool:
+    """Whether LD_PRELOAD can name a library: it has no way to write a blank or a colon."""
+    return ":" not in str(library) and not any(letter.isspace() for letter in str(library))
+
+
+def with_preload(environment: Mapping[str, str], ours: Sequence[Path], wanted: Sequence[Path]) -> dict[str, str]:
+    """The environment with `wanted` preloaded last, and no others of `ours`, which an outer run may have left.
+
+    A library that must come first (AddressSanitizer's runtime, another MPI tool) stays where the user put it.
+    An NCCL, CUDA or MPI that the user preloads comes behind ours: calls would never reach ours otherwise.
     """
-    door = str(native.path(NCCL_DOOR))
-    wanted = asked and environment.get("POWERCCL_PRELOAD", "") not in ("0", "no", "off", "false")
-    if not wanted or ":" in door or any(letter.isspace() for letter in door):
+    names = {str(library) for library in ours}
+    before = environment.get("LD_PRELOAD", "").replace(":", " ").split()
+    kept = [name for name in before if name not in names]
+    added = [str(library) for library in wanted if can_preload(library)]
+    if not added and kept == before:
         return dict(environment)
-    others = [name for name in environment.get("LD_PRELOAD", "").replace(":", " ").split() if name != door]
-    return {**environment, "LD_PRELOAD": ":".join([door, *others])}
+    place = next((i for i, name in enumerate(kept) if Path(name).name.startswith(CALLED)), len(kept))
+    found = {**environment, "LD_PRELOAD": ":".join([*kept[:place], *added, *kept[place:]])}
+    if not found["LD_PRELOAD"]:
+        del found["LD_PRELOAD"]
+    return found
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,14 +12,17 @@ import contextlib
 import hashlib
 import os
 import platform as machine
+import signal
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.launch.child import signals_blocked, start_thread
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Leases, connect
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
@@ -53,7 +56,8 @@ class PrivateDaemon:
         """
         self._join()
         if self.service:
-            threading.Thread(target=self._keep, name="powerccl-daemon", daemon=True).start()
+            mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
+            start_thread(partial(self._keep, mask), "powerccl-daemon")
 
     def end(self, say: Callable[[str], None]) -> None:
         """Leave the daemon. It ends with the last process of any job that is connected."""
@@ -103,18 +107,19 @@ class PrivateDaemon:
             return False
         return True
 
-    def _keep(self) -> None:
-        """Start the daemon again when it is killed: its state file says what to put back."""
+    def _keep(self, mask: set[int]) -> None:
+        """Start the daemon again when it is killed: its state file says what to put back.
+
+        It gets this signal mask: the thread itself blocks all. Where that fails, the thread ends, and the job goes on.
+        """
         for _ in range(_RESTARTS):
             if self.service is None:
                 return
             self.service.process.wait()
             if self._ending.is_set():
                 return
-            try:
+            with signals_blocked(mask):
                 self._join()
-            except (PowercclError, OSError):
-                return
 
     def _wait_for_own(self) -> bool:
         """Give this job's processes time to leave; whether some still hold a clock."""
@@ -177,7 +182,7 @@ def listening_path(environment: Mapping[str, str]) -> Path:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise PowercclError(f"{folder} belongs to somebody else", "have it removed; it is for your clock daemon")
     emulated = environment.get("POWERCCL_EMULATOR_SOCKET", "")
-    name = hashlib.sha1(emulated.encode(), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
+    name = hashlib.sha1(os.fsencode(emulated), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
     return folder / f"{name}.leases"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.launch.environment import can_preload
 from powerccl.launch.native import MPI_DOOR, NativeFiles
 
 MODES = ("auto", "published", "observe", "off")
@@ -42,23 +43,22 @@ def choose_mode(asked: str, environment: Mapping[str, str]) -> str:
 
 
 def mpi_environment(
-    base: Mapping[str, str], native: NativeFiles, mode: str, budget_pct: float | None
+    base: Mapping[str, str], native: NativeFiles, mode: str, budget_pct: float | None, preload: bool = True
 ) -> tuple[dict[str, str], str]:
-    """What to add to a job's environment so that the door is in every process of it, and why it cannot, if so.
+    """The variables that the preloaded MPI library reads, and why it is not preloaded, if so.
 
-    The door does nothing in a process that never calls MPI_Init. What the user has set stays: other preloaded libraries
-    come behind ours, and a library's own way of yielding is not overruled.
+    The library does nothing in a process that never calls MPI_Init. A way of yielding that the user chose is kept.
     """
     if mode == "off":
         return {"POWERCCL_MPI": "off"}, ""
+    if not preload:
+        return {}, "MPI is not recorded: nothing is preloaded (--no-preload or POWERCCL_PRELOAD=0)"
     if not native.has(MPI_DOOR):
         return {}, f"{native.root} has no {MPI_DOOR}: MPI is not recorded (build it anew, or reinstall powerccl)"
-    door = str(native.path(MPI_DOOR))
-    if ":" in door or any(letter.isspace() for letter in door):
+    door = native.path(MPI_DOOR)
+    if not can_preload(door):
         return {}, f"LD_PRELOAD cannot name {door} (blank or colon in the path): MPI is not recorded"
     added = {name: value for name, value in YIELDING.items() if name not in base}
-    others = [name for name in base.get("LD_PRELOAD", "").replace(":", " ").split() if name != door]
-    added["LD_PRELOAD"] = ":".join([door, *others])
     added["POWERCCL_MPI"] = mode
     wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks
     if wish in ("dry", "none"):

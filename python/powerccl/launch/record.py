@@ -9,22 +9,23 @@ import os
 import platform as machine
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerccl import __version__
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, one_line
+from powerccl.launch import child, mpi
 from powerccl.launch import environment as env
-from powerccl.launch import mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
-from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
-from powerccl.launch.folder import JobLauncher, detect_launcher, job_name, make_folder
+from powerccl.launch.emulation import EmulatedServer, platform_name
+from powerccl.launch.folder import job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
+from powerccl.launch.launchers import JobLauncher, detect_launcher
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
-from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 LEARNING = ("phase", "job", "auto")  # policies that keep a budget of slowdown
 POLICIES = ("observe", "percall", *LEARNING)
-ELSEWHERE = "name another place with --runs-dir DIR, or run unrecorded with --best-effort"
+ELSEWHERE = "name another place with --runs-dir DIR"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
 NO_RIGHT = "no right to set clocks (that takes root, CAP_SYS_ADMIN or a powerccld on this machine)"
@@ -55,7 +56,7 @@ class Request:
     mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
     budget_pct: float | None = None  # None: what the environment says, else 1
     slowdown_pct: float | None = None  # None: what the environment says, else 1
-    best_effort: bool = False
+    best_effort: bool = False  # a job that cannot be recorded runs all the same
     preload: bool = True
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
@@ -93,98 +94,275 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
 def record(request: Request, say: Callable[[str], None]) -> Recorded:
     """Run the command with everything around it and wait for its end; `say` tells the user what matters meanwhile.
 
+    With `best_effort`, whatever fails in recording costs one line, and the job runs without a record.
+
     Raises:
         PowercclError: something to mend before the job can start; nothing was started.
         ChildNotStartedError: the command could not be executed.
     """
+    say = _never_failing(say)
+    plain: Mapping[str, str] = {**os.environ, **request.environment}
+    with _ending(contextlib.ExitStack(), say) as stack:
+        server = EmulatedServer(request.emulate, stack)
+        recording: _Recording | None = None
+        environment, output = plain, None
+        try:
+            recording = _Recording(request, _prepare(request, plain, server, say), say)
+            environment = recording.begin()
+            output = recording.folder / request.output if request.output else None
+        except (PowercclError, ChildNotStartedError):
+            raise  # what the user asked for cannot be had: the job has not begun
+        except Exception as error:
+            cause = error.error if isinstance(error, _UnrecordableError) else error
+            if recording:
+                recording.leave()
+            if not request.best_effort:
+                raise cause from None
+            say(f"{one_line(cause)}; the job runs unrecorded")
+            recording, environment = None, server.environment(_unrecorded(request, plain))
+        try:
+            ended = run_child(request.command, environment, output, say)
+        except Exception as error:
+            if recording:
+                recording.leave()
+            cannot = isinstance(error, ChildNotStartedError) and not error.too_long
+            if cannot or child.last.pid or not request.best_effort:
+                raise
+            say(f"{one_line(error)}; the job runs unrecorded")
+            recording = None
+            ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say)
+        if recording is None:
+            return Recorded(ended, None, True)
+        unseen = ""
+        try:
+            unseen = recording.end(ended, environment)
+        except Exception as error:
+            say(f"the run's end could not be recorded: {one_line(error)}")
+        return Recorded(ended, recording.folder, recording.job.leads, unseen)
+
+
+class _UnrecordableError(Exception):
+    """A job cannot be recorded, and that is nothing that the user has asked for in so many words."""
+
+    def __init__(self, error: PowercclError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def _recording_only() -> Iterator[None]:
+    """An error in here is one of recording: the job can do without."""
+    try:
+        yield
+    except PowercclError as error:
+        raise _UnrecordableError(error) from error
+
+
+@dataclass
+class _Job:
+    """What is known before anything is written: the plan, and the environment that the job gets in any case."""
+
+    native: NativeFiles
+    base: Mapping[str, str]
+    launcher: JobLauncher | None
+    mpi_mode: str
+    gpus: Gpus
+    policy: str
+    table_text: str
+    folder: Path
+
+    @property
+    def leads(self) -> bool:
+        """Whether this launcher writes and reports for the folder."""
+        return self.launcher is None or self.launcher.leads
+
+    @property
+    def on_node(self) -> bool:
+        """Whether this launcher starts what a node needs once."""
+        return self.launcher is None or self.launcher.local_rank <= 0
+
+
+def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> _Job:
+    """Check what the user asked for, make the run folder, and bring up the emulated server.
+
+    Raises:
+        PowercclError: what was asked for cannot be had.
+        ChildNotStartedError: there is no such command.
+        _UnrecordableError: the job cannot be recorded.
+    """
     if request.policy:
         choose("policy", request.policy, POLICIES)
-    base = {**os.environ, **request.environment}
-    native = find_native()
-    # Last, so that it hides nothing: powerccl-bench is found, by launchers as well.
-    base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), str(native.root / "bin")])
-    if shutil.which(request.command[0], path=base.get("PATH")) is None and not Path(request.command[0]).exists():
+    base = dict(plain)
+    if not _is_there(request.command[0], base) and not _is_ours(request.command[0]):
         raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))
-    mode = mpi.choose_mode(request.mpi, base)
-    platform_file = emulated_platform(native, request.emulate) if request.emulate else None
+    server.check()
+    with _recording_only():
+        mode = mpi.choose_mode(request.mpi, base)
+        native = find_native()
+    if "PATH" in base or _is_ours(request.command[0]):
+        # Last, so that it hides nothing: powerccl-bench is found, by launchers as well.
+        base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), str(native.root / "bin")])
     launcher = detect_launcher(base)
     leads = launcher is None or launcher.leads
     on_node = launcher is None or launcher.local_rank <= 0
     say_once = say if leads else _silent
+    gpus, policy, table_text, profile = _plan(request, base, say_once)
+    with _recording_only():
+        folder = make_folder(request.runs, request.name or _job_name(request.command, base), launcher)
+    base = dict(server.environment(base, folder, on_node))
+    if request.emulate and profile is not None and request.platform:
+        _check_emulated(profile, base)
+    if request.tuned:
+        from powerccl.launch.tuned import load_for_job, tuned_environment
 
-    with contextlib.ExitStack() as stack:
-        gpus, policy, table_text, profile = _plan(request, base, say_once)
-        name = request.name or _job_name(request.command, base)
-        folder = _folder(request, name, launcher, say_once)
-        emulation = None
-        if platform_file:
-            emulation = stack.enter_context(Emulation(native, platform_file, folder, serve=on_node))
-            base = emulation.environment(base)
-            if profile is not None and request.platform:
-                _check_emulated(profile, base)
-        if request.tuned:
-            from powerccl.launch.tuned import load_for_job, tuned_environment
+        tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
+        base = dict(tuned_environment(base, native, tuned, say_once))
+    return _Job(native, base, launcher, mode, gpus, policy, table_text, folder)
 
-            tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
-            base = tuned_environment(base, native, tuned, say_once)
-        if folder is None:
-            return Recorded(run_child(request.command, base), None, leads)
 
-        emulated = bool(request.emulate) or gpus.emulated
+def _unrecorded(request: Request, plain: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of a job that is not recorded: as it is, or with a PATH by which one of our programs is found."""
+    if _is_there(request.command[0], plain) or not _is_ours(request.command[0]):
+        return plain
+    return {**plain, "PATH": os.pathsep.join([plain.get("PATH", os.defpath), str(find_native().root / "bin")])}
+
+
+def _is_there(command: str, environment: Mapping[str, str]) -> bool:
+    return shutil.which(command, path=environment.get("PATH")) is not None or os.path.lexists(command)
+
+
+def _is_ours(command: str) -> bool:
+    """Whether it is a program of the native part, which need not be in PATH."""
+    try:
+        return bool(command) and (find_native().root / "bin" / command).exists()
+    except PowercclError:
+        return False
+
+
+class _Recording:
+    """What is done around one job; `begin` before it and `end` after it, or `leave` where `begin` failed."""
+
+    def __init__(self, request: Request, job: _Job, say: Callable[[str], None]) -> None:
+        self.request = request
+        self.job = job
+        self.say = say
+        self.folder = job.folder
+        self._agent: Service | None = None
+        self._daemon: PrivateDaemon | None = None
+        self._info = RunInfo(request.command)
+        self._no_mpi = ""
+
+    def begin(self) -> dict[str, str]:
+        """Write the folder's first files, start the helpers, and give the job's environment.
+
+        Raises:
+            _UnrecordableError: that cannot be done.
+        """
+        with _recording_only():
+            return self._begin()
+
+    def _begin(self) -> dict[str, str]:
+        request, job, say = self.request, self.job, self.say
+        say_once = say if job.leads else _silent
+        policy, base = job.policy, job.base
+        emulated = bool(request.emulate) or job.gpus.emulated
         clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
         if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
             say_once(about_clocks)
         if request.slowdown_pct is not None and request.policy and policy not in LEARNING:
             say_once(f"policy {policy} keeps no budget of slowdown: --slowdown is for {', '.join(LEARNING)}")
-        table = folder / "policy.table" if table_text else None
-        info = _describe(request, name, policy, clocks, gpus, launcher, base)
+        name = request.name or _job_name(request.command, base)
+        self._info = _describe(request, name, policy, clocks, job.gpus, job.launcher, base)
         if policy in LEARNING:
             asked = request.slowdown_pct
-            info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
-        try:
-            if table:
-                table.write_text(table_text)
-            if leads:
-                write_run_info(folder, info)
-        except OSError as error:
-            _unrecorded(request, PowercclError(f"cannot write in {folder}: {error.strerror}", ELSEWHERE), say)
-            return Recorded(run_child(request.command, base), None, leads)
-        among_ranks = launcher is not None and launcher.speaks_mpi
+            self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
+        table = self._write_first_files()
+        among_ranks = job.launcher is not None and job.launcher.speaks_mpi
         for_processors = among_ranks or mpi.is_launcher(request.command)  # most likely: GPUs are not missed aloud
         about_agent = _silent if for_processors and not request.emulate else say
-        agent = _start_agent(native, folder, request, base, say, about_agent) if on_node else None
-        daemon: PrivateDaemon | None = None
+        if job.on_node:
+            self._agent = _start_agent(job.native, self.folder, request, base, say, about_agent)
         if clocks == "lease":
-            clocks, leases, daemon = _arrange_leases(native, folder, base, emulated, on_node, say)
+            clocks, leases, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
             base = {**base, SOCKET_VARIABLE: str(leases)}
-        info.clocks = clocks
-        info.start_ns = time.monotonic_ns()
-        child_environment = env.job_environment(base, native, folder, policy, table, clocks, request.slowdown_pct)
-        for_mpi, no_mpi = mpi.mpi_environment(base, native, mode, request.budget_pct)
-        child_environment.update(for_mpi)
-        child_environment = env.with_preload(child_environment, native, request.preload)
-        if no_mpi and request.mpi:
-            say_once(no_mpi)
+        self._info.clocks = clocks
+        environment = env.job_environment(base, job.native, self.folder, policy, table, clocks, request.slowdown_pct)
+        preload = env.preload_wanted(base, request.preload)
+        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.budget_pct, preload)
+        environment.update(for_mpi)
+        ours = [job.native.root / NCCL_DOOR, job.native.root / MPI_DOOR]
+        with_mpi = job.mpi_mode != "off" and not self._no_mpi
+        wanted = (ours if with_mpi else ours[:1]) if preload else []
+        environment = env.with_preload(environment, ours, wanted)
+        if self._no_mpi and request.mpi:
+            say_once(self._no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
             say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
+        self._info.start_ns = time.monotonic_ns()
+        return environment
+
+    def end(self, ended: Ended, environment: Mapping[str, str]) -> str:
+        """Let the helpers go and write how the job ended. Gives why MPI was not seen, if so."""
+        self._info.end_ns = time.monotonic_ns()
+        self.leave()
+        self._info.exit_code, self._info.signal = ended.code, ended.signal
+        if not self.job.leads:
+            return ""
+        write_run_info(self.folder, self._info)
+        if self._no_mpi:
+            return ""
+        launcher = self.job.launcher
+        among_ranks = launcher is not None and launcher.speaks_mpi
+        return mpi.why_unseen(self.request.command, environment, self.folder, self.job.mpi_mode, among_ranks)
+
+    def leave(self) -> None:
+        """End the helpers; a fault with one leaves the other to be ended."""
+        daemon, agent = self._daemon, self._agent
+        self._daemon = self._agent = None
         try:
-            ended = run_child(request.command, child_environment, folder / request.output if request.output else None)
-        finally:
-            info.end_ns = time.monotonic_ns()
             if daemon:
-                daemon.end(say)
+                daemon.end(self.say)
+        except Exception as error:
+            self.say(f"powerccld could not be ended: {one_line(error)}")
+        try:
             if agent:
-                _release_agent(agent, native, folder, base, say)
-        info.exit_code, info.signal = ended.code, ended.signal
-        if leads:
-            try:
-                write_run_info(folder, info)
-            except OSError as error:
-                say(f"the run's end could not be recorded in {folder}: {error.strerror}")
-        unseen = ""
-        if leads and not no_mpi:
-            unseen = mpi.why_unseen(request.command, child_environment, folder, mode, among_ranks)
-        return Recorded(ended, folder, leads, unseen)
+                _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
+        except Exception as error:
+            self.say(f"powerccl-agent could not be ended: {one_line(error)}")
+
+    def _write_first_files(self) -> Path | None:
+        """Write the policy table and run.json; where the first goes."""
+        table = self.folder / "policy.table" if self.job.table_text else None
+        try:
+            if table:
+                table.write_text(self.job.table_text)
+            if self.job.leads:
+                write_run_info(self.folder, self._info)
+        except OSError as error:
+            raise PowercclError(f"cannot write in {self.folder}: {error.strerror}", ELSEWHERE) from error
+        return table
+
+
+@contextlib.contextmanager
+def _ending(stack: contextlib.ExitStack, say: Callable[[str], None]) -> Iterator[contextlib.ExitStack]:
+    """End what was entered on the stack; where that fails, the job's own end still counts."""
+    try:
+        yield stack
+    finally:
+        try:
+            stack.close()
+        except Exception as error:
+            say(f"the emulated server could not be ended: {one_line(error)}")
+
+
+def _never_failing(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, where standard error may be closed or full: nobody hears it then."""
+
+    def say_or_not(text: str) -> None:
+        with contextlib.suppress(Exception):
+            say(text)
+
+    return say_or_not
 
 
 def _silent(_: str) -> None:
@@ -250,9 +428,11 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
                 f"no platform profile for the emulated {name}",
                 f"make one: powerccl profile --emulate {request.emulate}",
             )
-        profile = load_profile(name)
+        with _recording_only():
+            profile = load_profile(name)
     else:
-        found = profile_for(gpus.names)
+        with _recording_only():
+            found = profile_for(gpus.names)
         if found is None:
             raise PowercclError(
                 f"no platform profile for {gpus.describe()}",
@@ -314,21 +494,6 @@ def _job_name(command: list[str], environment: Mapping[str, str]) -> str:
     return job_name([str(program), *command[1:]] if program else command)
 
 
-def _folder(request: Request, name: str, launcher: JobLauncher | None, say: Callable[[str], None]) -> Path | None:
-    try:
-        return make_folder(request.runs, name, launcher)
-    except PowercclError as error:
-        _unrecorded(request, error, say)
-        return None
-
-
-def _unrecorded(request: Request, error: PowercclError, say: Callable[[str], None]) -> None:
-    """Go on without a record, if the user wants that."""
-    if not request.best_effort:
-        raise error
-    say(f"{error.message}; running unrecorded")
-
-
 def _start_agent(
     native: NativeFiles,
     folder: Path,
@@ -363,6 +528,14 @@ def _release_agent(
         say(f"processes of this job still live and may set clocks; powerccl-agent (pid {agent.process.pid}) stays on")
 
 
+def _working_directory() -> str:
+    """Where we are; empty if that has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
 def _describe(
     request: Request,
     name: str,
@@ -379,7 +552,7 @@ def _describe(
         command=request.command,
         name=name,
         host=machine.node(),
-        working_directory=str(Path.cwd()),
+        working_directory=_working_directory(),
         started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         start_ns=time.monotonic_ns(),
         policy=policy,

@@ -13,7 +13,9 @@ from typing import Any
 
 from powerccl.analysis.live.findings import HeldDevice, LiveGpu, NodeView
 from powerccl.analysis.live.node import Watcher
+from powerccl.analysis.live.totals import JobCounts
 from powerccl.errors import PowercclError
+from powerccl.launch.foreign import ForeignRuns, User, folder_of
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Device, connect, user_name
 from powerccl.traces.run_info import RUN_FILE
 
@@ -22,6 +24,7 @@ LEASES_VARIABLE = f"{SOCKET_VARIABLE}=".encode()
 SCAN_EVERY_S = 5.0
 # A process that has called exec has another environment than when it was looked at first.
 FORGET_EVERY_S = 30.0
+MOST_ENVIRON = 8 << 20  # the kernel takes 6 MiB of arguments and environment
 
 
 @dataclass
@@ -39,7 +42,22 @@ class RunningJob:
 class _Seen:
     folder: str
     leases: str
-    uid: int
+    user: User
+
+
+def _owner(process: Path) -> User:
+    """Who started a process: its real ids. The owner of its files is root where it cannot be traced.
+
+    Raises:
+        OSError: it has ended.
+    """
+    try:
+        status = (process / "status").read_text("utf-8", "replace")
+    except FileNotFoundError:
+        about = process.stat()
+        return about.st_uid, about.st_gid
+    ids = {line[:3]: int(line.split()[1]) for line in status.splitlines() if line.startswith(("Uid:", "Gid:"))}
+    return ids["Uid"], ids["Gid"]
 
 
 class Processes:
@@ -47,7 +65,9 @@ class Processes:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.unreadable = 0  # processes of others, which may be jobs too
+        self.others: dict[User, dict[str, list[int]]] = {}  # root's alone: processes by user and the folder they name
         self._proc = proc
+        self._root = os.geteuid() == 0
         self._seen: dict[int, _Seen | None] = {}
         self._scanned_s = self._forgot_s = float("-inf")
         self._jobs: dict[Path, RunningJob] = {}
@@ -68,17 +88,21 @@ class Processes:
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in pids}
         self.unreadable = 0
         found: dict[Path, RunningJob] = {}
+        others: dict[User, dict[str, list[int]]] = {}
         for pid in sorted(pids):
             if self._seen.get(pid) is None:
                 self._read(pid)
             seen = self._seen.get(pid)
             if seen is None:
                 continue
-            folder = self._folder(pid, seen.folder)
-            job = found.setdefault(folder, RunningJob(folder, user=user_name(seen.uid), uid=seen.uid))
+            if self._root and seen.user[0]:  # not a look at what another user names: see foreign.py
+                others.setdefault(seen.user, {}).setdefault(seen.folder, []).append(pid)
+                continue
+            folder = folder_of(pid, seen.folder, self._proc)
+            job = found.setdefault(folder, RunningJob(folder, user=user_name(seen.user[0]), uid=seen.user[0]))
             job.pids.append(pid)
             job.lease_socket = job.lease_socket or (Path(seen.leases) if seen.leases else None)
-        self._jobs = found
+        self._jobs, self.others = found, others
 
     def _read(self, pid: int) -> None:
         """Remember what a process says; of one that says nothing, that."""
@@ -86,8 +110,9 @@ class Processes:
             return
         try:
             path = self._proc / str(pid)
-            words = (path / "environ").read_bytes().split(b"\0")
-            uid = path.stat().st_uid
+            with (path / "environ").open("rb", buffering=0) as file:
+                words = file.read(MOST_ENVIRON).split(b"\0")
+            user = _owner(path)
         except PermissionError:
             self.unreadable += 1  # not remembered: counted anew in each scan
             return
@@ -98,15 +123,7 @@ class Processes:
             for name in (FOLDER_VARIABLE, LEASES_VARIABLE)
         }
         folder = told[FOLDER_VARIABLE]
-        self._seen[pid] = _Seen(folder, told[LEASES_VARIABLE], uid) if folder else None
-
-    def _folder(self, pid: int, name: str) -> Path:
-        """The folder as seen from here: a container's lies below its root."""
-        folder = Path(name)
-        if folder.is_dir():
-            return folder
-        inside = self._proc / str(pid) / "root" / name.lstrip("/")
-        return inside if inside.is_dir() else folder
+        self._seen[pid] = _Seen(folder, told[LEASES_VARIABLE], user) if folder else None
 
 
 def recent_folders(runs: Path) -> list[Path]:
@@ -214,12 +231,16 @@ class LiveNode:
         window_s: float = 5.0,
         keep_s: float = 30.0,
         totals: bool = False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Follow `folders` if there are any, else jobs found by their processes and, in `runs`, by their folders.
 
-        A job that has ended is kept for `keep_s`. With `totals` records are read from the beginning and counted.
+        A job that has ended is kept for `keep_s`. With `totals` records are read from the beginning and counted; then
+        `counts` has them by folder. `say` is told once of each folder of another user that cannot be read.
         """
         self.watchers: dict[Path, Watcher] = {}
+        self.counts: dict[Path, JobCounts] = {}
+        self.waiting = False  # there is more to be read than one look takes
         self.host = socket.gethostname()
         self._folders, self._runs = [folder.absolute() for folder in folders], runs
         self._window_s, self._keep_s, self._totals = window_s, keep_s, totals
@@ -228,12 +249,14 @@ class LiveNode:
         self._known: set[Path] = set()  # their processes were seen
         self._listed_s = float("-inf")
         self._listed: list[Path] = []
+        self._foreign = ForeignRuns(window_s, totals, self.host, keep_s, say)
 
     def close(self) -> None:
         """Let go of all files."""
         for watcher in self.watchers.values():
             watcher.close()
         self.watchers.clear()
+        self._foreign.close()
 
     def look(self) -> NodeView:
         """What is there now. Reads only what is new since the last look."""
@@ -245,7 +268,13 @@ class LiveNode:
             running = {}
             view.problems.append(f"jobs cannot be found by their processes: {error}; name their folders")
         view.unreadable_processes = self._processes.unreadable
+        others = {} if self._folders else {user: dict(names) for user, names in self._processes.others.items()}
+        self.counts, self.waiting = {}, False
         for folder in self._wanted(running, begin_s):
+            user = self._user_of(folder) if folder not in running else None
+            if user:
+                others.setdefault(user, {}).setdefault(str(folder), [])
+                continue
             watcher = self.watchers.get(folder)
             if watcher is None:
                 watcher = self.watchers[folder] = Watcher(folder, self._window_s, self._totals)
@@ -257,11 +286,43 @@ class LiveNode:
             elif folder in self._known:  # whatever run.json says: its launcher may have been killed too
                 job.ended = True
             view.jobs.append(job)
+            if watcher.totals:
+                self.counts[Path(job.folder)] = watcher.totals.counts()
+            self.waiting |= watcher.run.waiting
+        self._add_others(view, others, begin_s)
         view.jobs.sort(key=lambda job: (job.ended, job.started_at, job.run))
         self._add_leases(view, running, begin_s)
         self._add_nvml(view)
         view.look_ms = (time.monotonic() - begin_s) * 1e3
         return view
+
+    @staticmethod
+    def _user_of(folder: Path) -> User | None:
+        """Whose helper reads this folder; None: this process itself does."""
+        if os.geteuid():
+            return None
+        try:
+            about = folder.stat()
+        except OSError:
+            return None
+        return (about.st_uid, about.st_gid) if about.st_uid else None
+
+    def _add_others(self, view: NodeView, others: dict[User, dict[str, list[int]]], now_s: float) -> None:
+        """Jobs of other users. A folder that two name is of the one whom it belongs to."""
+        found = self._foreign.look(others, now_s)
+        view.problems += found.problems
+        self.waiting |= found.waiting
+        known = {job.folder for job in view.jobs}
+        for user, answer, running in sorted(found.answers, key=lambda each: each[0][0] != each[1].owner):
+            job = answer.job
+            if job is None or job.folder in known:
+                continue
+            known.add(job.folder)
+            job.user, job.pids = user_name(user[0]), answer.pids
+            job.ended |= not running
+            view.jobs.append(job)
+            if answer.counts is not None:
+                self.counts[Path(job.folder)] = answer.counts
 
     def _wanted(self, running: dict[Path, RunningJob], now_s: float) -> list[Path]:
         if self._folders:

@@ -20,6 +20,7 @@ import msgspec
 
 from powerccl.analysis import scaling as found
 from powerccl.errors import PowercclError
+from powerccl.files import read_bytes, read_json
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
@@ -134,7 +135,7 @@ def read_study(folder: Path) -> Study:
         PowercclError: there is none, or another version's.
     """
     try:
-        return msgspec.json.decode((folder / STUDY_FILE).read_bytes(), type=Study)
+        return read_json(folder / STUDY_FILE, Study)
     except OSError as error:
         raise PowercclError(f"no study in {folder}", "name the folder that --runs-dir gave") from error
     except msgspec.MsgspecError as error:
@@ -204,7 +205,7 @@ def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]
 
 def _gpus_of(path: Path) -> int:
     file, _, changes = str(path).partition(".conf:")
-    text = Path(f"{file}.conf" if changes else file).read_text()
+    text = read_bytes(f"{file}.conf" if changes else file).decode("utf-8", "replace")
     for line in [*changes.split(","), *text.splitlines()]:
         key, _, value = line.partition("#")[0].partition("=")
         if key.strip() == "gpus":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl.files import decode_json, read_bytes
 from powerccl.platforms.schema import OverheadSample, PlatformProfile, Point
 
 # Clocks to profile as shares of the maximum: even above half, close together where bandwidth starts to fall.
@@ -47,18 +48,18 @@ class BenchPoint(msgspec.Struct):
 def read_bench_lines(path: Path) -> tuple[BenchHeader | None, list[BenchPoint]]:
     """Header and points of a `--json-lines` file, less a last line cut off; (None, []) when there is none yet."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_bytes(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return None, []
     header: BenchHeader | None = None
     points: list[BenchPoint] = []
     for line in lines:
         try:
-            kind = msgspec.json.decode(line, type=dict[str, object]).get("type")
+            kind = decode_json(line, dict[str, object]).get("type")
             if kind == "header":
-                header = msgspec.json.decode(line, type=BenchHeader)
+                header = decode_json(line, BenchHeader)
             elif kind == "point":
-                points.append(msgspec.json.decode(line, type=BenchPoint))
+                points.append(decode_json(line, BenchPoint))
         except msgspec.MsgspecError:  # noqa: PERF203 - an interruption's torn line costs that line alone
             continue
     return header, points

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
 from powerccl.platforms.schema import PROVENANCES, SCHEMA_VERSION, PlatformProfile
 
@@ -49,7 +50,7 @@ def load_profile(name: str) -> PlatformProfile:
             )
         path = known[name]
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise PowercclError(
             f"cannot read platform profile {path}: {error.strerror}", "`powerccl profile` makes one"
@@ -60,13 +61,13 @@ def load_profile(name: str) -> PlatformProfile:
 def _decode(path: Path, data: bytes) -> PlatformProfile:
     again = "make it again with `powerccl profile`"
     try:
-        version = msgspec.json.decode(data, type=dict[str, object]).get("schema_version")
+        version = decode_json(data, dict[str, object]).get("schema_version")
         if version != SCHEMA_VERSION:
             raise PowercclError(
                 f"{path}: profile schema {version}; this powerccl reads {SCHEMA_VERSION}",
                 f"update powerccl, or {again}",
             )
-        profile = msgspec.json.decode(data, type=PlatformProfile)
+        profile = decode_json(data, PlatformProfile)
     except msgspec.MsgspecError as error:
         raise PowercclError(f"{path} is no platform profile: {error}", again) from error
     for wrong in _faults(profile):
@@ -115,7 +116,7 @@ def profile_for(names: list[str]) -> PlatformProfile | None:
     """The user's or built-in real profile that was measured on GPUs like these, if there is one."""
     for path in known_profiles().values():
         try:
-            profile = _decode(path, path.read_bytes())
+            profile = _decode(path, read_bytes(path))
         except (PowercclError, OSError):
             continue
         if not profile.emulated and profile.gpus == len(names) and set(names) == {profile.gpu}:

@@ -11,7 +11,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
+    from powerccl.console import Console
 
 MARKS = {"ok": ("✓", "bold green"), "missing": ("–", "bold yellow"), "broken": ("✗", "bold red")}
 

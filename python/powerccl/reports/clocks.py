@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from powerccl.console import Console
 from powerccl.reports.text import NOT_KNOWN, mhz
 
 WIDE = 110

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from powerccl import clean
 from powerccl.analysis.comparison.side_by_side import Row, SideBySide
 from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Cell, Change
 from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import NOT_KNOWN, joules, number, seconds
@@ -266,5 +267,5 @@ def as_csv(found: SideBySide) -> str:
             if index:
                 judged = row.changes[index - 1]
                 line += [judged.pct, judged.low_pct, judged.high_pct, judged.verdict, judged.basis]
-            writer.writerow(["" if value is None else value for value in line])
+            writer.writerow(["" if value is None else clean.cell(value) for value in line])
     return text.getvalue()

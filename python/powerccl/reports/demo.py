@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.savings import Figure
 from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.training import Training
+from powerccl.console import Console
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.terminal import heading
 from powerccl.reports.text import mhz, number

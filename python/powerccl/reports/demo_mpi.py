@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.savings import Figure
+from powerccl.console import Console
 from powerccl.reports.mpi import key, rank_lines
 from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import change, seconds

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from powerccl import __version__
+from powerccl import __version__, clean
 from powerccl.analysis.live.findings import LiveJob, NodeView
-from powerccl.analysis.live.totals import KINDS, Totals
+from powerccl.analysis.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
+LONGEST_LABEL = 256
+MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
 RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN = ("run", "rank", "pattern")
 
@@ -36,6 +39,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
     ("powerccl_job_elapsed_seconds", "gauge", RUN, "Since the job's start."),
+    ("powerccl_job_restarts", "gauge", RUN, "Times that all ranks were started again, as by torchrun --max-restarts."),
     ("powerccl_job_exit_code", "gauge", RUN, "Exit code, once the job has ended."),
     ("powerccl_job_slowdown_allowed_ratio", "gauge", RUN, "Slowdown that the job's policy may cost."),
     ("powerccl_collectives", "counter", PATTERN, "Communication calls made; those recorded into CUDA graphs apart."),
@@ -99,6 +103,9 @@ class _Families:
     """All metrics, empty at first; only those with a value are handed out."""
 
     def __init__(self) -> None:
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        self._left = MOST_OF_USER
+        self._users: dict[str, int] = {}
         self._labels = {name: labels for name, _, labels, _ in METRICS}
         self._families: dict[str, Metric] = {
             name: (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
@@ -112,7 +119,20 @@ class _Families:
         assert len(labels) == len(self._labels[name]), name
         family = self._families[name]
         assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily))
-        family.add_metric([str(label) for label in labels], float(value))
+        texts = [clean.field(str(label))[:LONGEST_LABEL] for label in labels]
+        # One series twice costs a collector all of them, and names of others may look alike when they are cut.
+        if (name, tuple(texts)) in self._seen or self._left <= 0:
+            return
+        self._left -= 1
+        self._seen.add((name, tuple(texts)))
+        family.add_metric(texts, float(value))
+
+    @contextmanager
+    def of_user(self, user: str) -> Iterator[None]:
+        """Samples of one user, as many as he may have in all."""
+        others, self._left = self._left, self._users.get(user, MOST_OF_USER)
+        yield
+        self._users[user], self._left = self._left, others
 
     def all(self) -> list[Metric]:
         """Those that have samples."""
@@ -122,7 +142,7 @@ class _Families:
 class JobCollector(Collector):
     """Looks at the jobs when it is asked, and not more often than LEAST_BETWEEN_S."""
 
-    def __init__(self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, Totals | None]]) -> None:
+    def __init__(self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, JobCounts]]) -> None:
         self._look, self._totals = look, totals
         self._lock = threading.Lock()
         self._looked_s = float("-inf")
@@ -142,7 +162,7 @@ class JobCollector(Collector):
         return []
 
 
-def families(view: NodeView, totals: Mapping[Path, Totals | None]) -> list[Metric]:
+def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
     """Metrics of a look; `totals` are the jobs' counts by folder."""
     found = _Families()
     found.add("powerccl_jobs", sum(not job.ended for job in view.jobs))
@@ -153,10 +173,11 @@ def families(view: NodeView, totals: Mapping[Path, Totals | None]) -> list[Metri
     names = [Path(job.folder).name for job in view.jobs]
     for job, name in zip(view.jobs, names, strict=True):
         run = name if names.count(name) == 1 else job.folder  # two folders of one name in different places
-        _job(found, run, job)
-        counted = totals.get(Path(job.folder))
-        if counted is not None:
-            _totals(found, run, counted)
+        with found.of_user(job.user):
+            _job(found, run, job)
+            counted = totals.get(Path(job.folder))
+            if counted is not None:
+                _counts(found, run, counted)
     return found.all()
 
 
@@ -165,6 +186,7 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
     found.add("powerccl_job_info", 1, run, job.user, job.policy, job.clocks, emulated)
     found.add("powerccl_job_running", 0 if job.ended else 1, run)
     found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
+    found.add("powerccl_job_restarts", job.restarts, run)
     found.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
     if job.budget and job.budget.allowed_pct is not None:
         found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
@@ -190,32 +212,24 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
         found.add("powerccl_trace_unread_records", rank.behind, run, rank.rank)
 
 
-def _totals(found: _Families, run: str, totals: Totals) -> None:
-    """Counts; processes of one rank are added up."""
-    ranks: dict[int, list[list[float]]] = {}
-    clocks: dict[tuple[int, str], int] = {}
-    dropped: dict[int, int] = {}
-    for each in totals.ranks.values():
-        assert each.trace.about is not None
-        rank = each.trace.about.rank
-        sums = ranks.setdefault(rank, [[0.0] * KINDS for _ in range(5)])
-        for total, part in zip(sums, (each.calls, each.captured, each.bytes, each.timed, each.seconds), strict=True):
-            for kind in range(KINDS):
-                total[kind] += float(part[kind])
-        for result, count in each.clocks.items():
-            clocks[rank, result] = clocks.get((rank, result), 0) + count
-        dropped[rank] = dropped.get(rank, 0) + each.trace.dropped
-    for rank, sums in sorted(ranks.items()):
+def _counts(found: _Families, run: str, counts: JobCounts) -> None:
+    for rank, sums in sorted(counts.ranks.items()):
         for kind in range(KINDS):
             if not any(total[kind] for total in sums):
                 continue
             labels = (run, rank, PATTERNS[kind] if kind < len(PATTERNS) else UNKNOWN)
             for name, total in zip(_BY_PATTERN, sums, strict=True):
                 found.add(name, total[kind], *labels)
-        found.add("powerccl_trace_dropped_records", dropped[rank], run, rank)
-    for (rank, result), count in sorted(clocks.items()):
-        found.add("powerccl_clock_requests", count, run, rank, result)
-    _mpi(found, run, totals)
+        found.add("powerccl_trace_dropped_records", counts.dropped.get(rank), run, rank)
+    for rank, clocks in sorted(counts.clocks.items()):
+        for result, count in sorted(clocks.items()):
+            found.add("powerccl_clock_requests", count, run, rank, result)
+    for rank, mpi in sorted(counts.mpi.items()):
+        for name, value in zip(_OF_MPI, mpi, strict=True):
+            found.add(f"powerccl_mpi_{name}", value, run, rank)
+    for function, (times, time_s) in sorted(counts.functions.items()):
+        found.add("powerccl_mpi_function_calls", times, run, function)
+        found.add("powerccl_mpi_function_seconds", time_s, run, function)
 
 
 _BY_PATTERN = (
@@ -225,28 +239,7 @@ _BY_PATTERN = (
     "powerccl_timed_collectives",
     "powerccl_collective_seconds",
 )
-
-
-def _mpi(found: _Families, run: str, totals: Totals) -> None:
-    ranks: dict[int, list[float]] = {}
-    functions: dict[str, list[float]] = {}
-    for each in totals.mpi.values():
-        assert each.trace.about is not None
-        calls, _, call_ns, wait_ns, sleep_ns = each.total()
-        sums = ranks.setdefault(each.trace.about.rank, [0.0] * 5)
-        for index, value in enumerate((calls, call_ns / 1e9, wait_ns / 1e9, sleep_ns / 1e9, each.cpu_s)):
-            sums[index] += value
-        for function, (count, time_ns) in each.by_function().items():
-            mine = functions.setdefault(function, [0.0, 0.0])
-            mine[0] += count
-            mine[1] += time_ns / 1e9
-    names = ("calls", "call_seconds", "wait_seconds", "sleep_seconds", "cpu_seconds")
-    for rank, sums in sorted(ranks.items()):
-        for name, total in zip(names, sums, strict=True):
-            found.add(f"powerccl_mpi_{name}", total, run, rank)
-    for function, (times, time_s) in sorted(functions.items()):
-        found.add("powerccl_mpi_function_calls", times, run, function)
-        found.add("powerccl_mpi_function_seconds", time_s, run, function)
+_OF_MPI = ("calls", "call_seconds", "wait_seconds", "sleep_seconds", "cpu_seconds")
 
 
 def as_text(collector: JobCollector) -> bytes:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.text import joules, number, percent, seconds
 

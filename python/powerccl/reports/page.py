@@ -8,6 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from plotly.offline import get_plotlyjs
 
+from powerccl import clean
+
 SEQUENCE_STEPS = 10  # --s0 to --s9 in base.html: one hue, from near the background to far from it
 
 
@@ -24,6 +26,7 @@ def render(template: str, **values: Any) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: clean.lines(value) if type(value) is str else value,  # Markup is of filters here
     )
     return environment.get_template(template).render(plotly_js=get_plotlyjs(), **values)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from powerccl import clean
 from powerccl.analysis.report import Report
 from powerccl.patterns import format_bytes
 from powerccl.traces import tables
@@ -89,7 +90,7 @@ class _Writer:
     def _process(self, name: str, pid: int) -> int:
         packet, track = self._track()
         packet.track_descriptor.process.pid = pid
-        packet.track_descriptor.process.process_name = name
+        packet.track_descriptor.process.process_name = clean.field(name)
         self.builder.write_packet(packet)
         return track
 

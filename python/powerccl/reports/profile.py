@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from powerccl.console import Console
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES, format_bytes
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -11,6 +10,7 @@ from powerccl.analysis.attribution import KindEnergy
 from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
 from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Parts, Peers, RankParts
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import (
     COMMUNICATION,

@@ -16,7 +16,7 @@ from powerccl.patterns import format_bytes
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
 from powerccl.reports.report_tables import tables
-from powerccl.reports.terminal import clock_line
+from powerccl.reports.terminal import clock_line, ranks_text
 from powerccl.reports.text import joules, number, percent, seconds
 
 COLOURS = {
@@ -88,7 +88,7 @@ def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> N
 def _facts(found: ReportFindings) -> str:
     summary = found.summary
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
-    parts = [f"{summary.ranks} ranks", f"policy {summary.policy or '?'}", summary.library, ended]
+    parts = [ranks_text(summary), f"policy {summary.policy or '?'}", summary.library, ended]
     names = sorted({gpu.name for gpu in summary.gpus if gpu.name})
     if names:
         parts.insert(1, f"{len(summary.gpus)} × {', '.join(names)}")

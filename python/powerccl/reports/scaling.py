@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.scaling import MIN_SHARE_PCT, Collective, ScalingFindings, World
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import heading, warning
 from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds

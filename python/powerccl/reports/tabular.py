@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from powerccl import clean
 from powerccl.analysis.report import ReportFindings, plain
 
 
@@ -64,7 +65,7 @@ def _plain(rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _cell(value: object) -> object:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+    return clean.cell(" ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def prometheus_text(found: ReportFindings) -> bytes:
@@ -73,7 +74,7 @@ def prometheus_text(found: ReportFindings) -> bytes:
 
     registry = CollectorRegistry()
     summary = found.summary
-    run = {"run": summary.name, "emulated": summary.emulated or "no"}
+    run = {"run": clean.field(summary.name), "emulated": summary.emulated or "no"}
     if found.window_s:
         run["window_seconds"] = f"{found.window_s[0]:.6g}:{found.window_s[1]:.6g}"
 
@@ -82,10 +83,12 @@ def prometheus_text(found: ReportFindings) -> bytes:
         if known:
             made = Gauge(f"powerccl_{name}", what, sorted({*run, *known[0][0]}), registry=registry)
             for labels, value in known:
-                made.labels(**run, **labels).set(value)
+                made.labels(**{key: clean.field(text) for key, text in {**run, **labels}.items()}).set(value)
 
     gauge("run_seconds", "Length of the run.", ({}, summary.wall_s))
     gauge("run_exit_code", "Exit code of the job.", ({}, summary.exit_code))
+    gauge("run_ranks", "Ranks that left a trace.", ({}, float(summary.ranks)))
+    gauge("run_restarts", "Times that all ranks were started again.", ({}, float(summary.restarts)))
     gauge("run_energy_joules", "Energy of the job's GPUs.", ({}, summary.energy.joules))
     share = summary.communication.share_pct / 100 if summary.ranks and summary.wall_s else None
     gauge("run_communication_ratio", "Communication's share of the run, mean of the GPUs.", ({}, share))

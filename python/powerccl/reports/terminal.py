@@ -6,12 +6,12 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
@@ -33,7 +33,7 @@ LOWER_IS_BETTER = (
 
 def error_console() -> Console:
     """A console on stderr, where everything about a job goes that is not the job's own output."""
-    return Console(stderr=True, highlight=False, soft_wrap=False)
+    return Console(stderr=True)
 
 
 def heading(text: str, emulated: str = "") -> Text:
@@ -80,11 +80,17 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
         console.print(_patterns(summary.patterns, console.width < NARROW))
 
 
+def ranks_text(summary: RunSummary) -> str:
+    """How many ranks, and how often they were started again."""
+    text = f"{summary.ranks} rank{'s' * (summary.ranks != 1)}"
+    return f"{text}, {summary.restarts} restart{'s' * (summary.restarts != 1)}" if summary.restarts else text
+
+
 def _facts(summary: RunSummary) -> Text:
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
     parts = []
     if _of_gpus(summary):
-        parts = [f"{summary.ranks} rank{'s' * (summary.ranks != 1)}", f"policy {summary.policy or '?'}"]
+        parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
     if summary.library:

@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
+from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
 from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
@@ -77,6 +78,8 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
         facts.append(
             f"policy {job.policy or '?'}" + (f", clocks {job.clocks}" if job.clocks not in ("", "none") else "")
         )
+    if job.restarts:
+        facts.append(f"{job.restarts} restart{'s' * (job.restarts != 1)}")
     facts.append(seconds(job.elapsed_s))
     if job.ended:
         facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")

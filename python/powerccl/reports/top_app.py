@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
@@ -17,6 +17,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
 from powerccl.analysis.live.findings import NodeView
+from powerccl.console import Console
 from powerccl.reports.terminal import warning
 from powerccl.reports.top import render
 
@@ -121,7 +122,7 @@ class Top(App[None]):
 
 def _laid_out(page: RenderableType, width: int) -> Text:
     """Tables as plain lines with styles: Textual would lay them out anew each time that it asks for their height."""
-    console = Console(width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True, highlight=False)
+    console = Console(width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True)
     lines = console.render_lines(page, console.options.update(width=width), pad=False)
     return Text("\n").join(Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from powerccl.console import Console
 from powerccl.patterns import bus_factor, format_bytes
 from powerccl.reports.terminal import COMMUNICATION, heading, warning
 from powerccl.reports.text import joules, percent

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
+from powerccl.console import Console
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, NARROW, heading, warning
 from powerccl.reports.text import change, joules, mhz, number, percent, seconds
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from powerccl import clean
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -32,7 +34,7 @@ class CpuLog:
     @property
     def host(self) -> str:
         """The host's name."""
-        return self.about.get("host") or self.path.stem.removeprefix("cpu-")
+        return self.about.get("host") or clean.field(self.path.stem.removeprefix("cpu-"))
 
 
 def read_cpu(path: Path) -> CpuLog:
@@ -43,24 +45,18 @@ def read_cpu(path: Path) -> CpuLog:
     """
     import polars as pl
 
-    from powerccl.traces.power import read_lines
+    from powerccl.traces.power import read_samples, whole
 
-    about, frame, problems, bad = read_lines(path)
-    missing = [name for name in REQUIRED if name not in frame.columns]
-    if missing and frame.columns:
-        problems.append(f"{path.name}: no column {', '.join(missing)}: nothing is known from it")
-    if missing:
-        frame = pl.DataFrame(schema=dict.fromkeys(REQUIRED, pl.String))
-    frame = frame.with_columns(
-        (pl.col(name) if name in frame.columns else pl.lit(None, pl.String))
-        .str.strip_chars()
-        .cast(pl.Int64, strict=False)
-        .alias(name)
-        for name in NUMBERS
-    ).select("time_ns", "domain", *NUMBERS[1:])
-    sound = frame.filter(pl.col("time_ns").is_not_null() & (pl.col("domain").str.strip_chars() != ""))
-    bad += len(frame) - len(sound)
-    if bad:
-        problems.append(f"{path.name}: {bad} lines do not parse, skipped")
-    sound = sound.with_columns(pl.col(name).fill_null(-1) for name in NUMBERS[1:]).sort("domain", "time_ns")
-    return CpuLog(path, about, sound, problems)
+    def sound(rows: pl.DataFrame) -> pl.DataFrame:
+        missing = [name for name in NUMBERS if name not in rows.columns]
+        rows = rows.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
+        rows = rows.select("time_ns", "domain", *NUMBERS[1:])
+        rows = rows.with_columns(whole(name) for name in NUMBERS)
+        return rows.filter(pl.col("time_ns").is_not_null() & (pl.col("domain").str.strip_chars() != ""))
+
+    about, samples, problems = read_samples(path, REQUIRED, "nothing", ("domain",), sound)
+    if not samples.columns:
+        schema = {name: pl.String if name == "domain" else pl.Int64 for name in ("time_ns", "domain", *NUMBERS[1:])}
+        return CpuLog(path, about, pl.DataFrame(schema=schema), problems)
+    samples = samples.with_columns(pl.col(name).fill_null(-1) for name in NUMBERS[1:]).sort("domain", "time_ns")
+    return CpuLog(path, about, samples, problems)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from powerccl.traces.run_info import RUN_FILE, RunInfo
+from powerccl import clean
+from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -80,8 +82,9 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     read_info(run)
     scans = _scan(run, most_records, window_s)
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
-    run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi = _read_each(run, "mpi-*.trace", read_rank)
+    _tell_apart(run)
+    run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
     run.power = _read_each(run, "power-*.csv", read_power)
@@ -89,17 +92,30 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
+    run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
+
+
+def _tell_apart(run: RunData) -> None:
+    """Leave out traces of other runs, name hosts apart, and make one trace of each rank's incarnations."""
+    from powerccl.traces.incarnations import join_incarnations, of_run, tell_hosts_apart
+
+    ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
+    run.problems += said
+    tell_hosts_apart(ours)
+    kept = {trace.path for trace in ours}
+    run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
+    run.mpi = [trace for trace in run.mpi if trace.path in kept]
 
 
 def read_info(run: RunData) -> None:
     """Read run.json into `run.info`, or say in `run.problems` why not."""
     try:
-        run.info = msgspec.json.decode((run.folder / RUN_FILE).read_bytes(), type=RunInfo)
+        run.info = parse_run_info(read_bytes(run.folder / RUN_FILE, MOST_INFO))
     except FileNotFoundError:
         run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
-    except (OSError, msgspec.MsgspecError) as error:
-        run.problems.append(f"{RUN_FILE}: {error}")
+    except (OSError, ValueError) as error:
+        run.problems.append(f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}")
 
 
 def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] | None) -> dict[Path, Scan]:
@@ -110,7 +126,7 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
     from powerccl.traces.rank import read_header
 
     headers = {}
-    for path in sorted(run.folder.glob("rank-*.trace")):
+    for path in _paths(run, "rank-*.trace"):
         with contextlib.suppress(OSError, ValueError):  # said where it is read
             header, committed, _ = read_header(path)
             headers[path] = (header[0], committed)
@@ -149,13 +165,30 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
 def _read_each(run: RunData, pattern: str, read: Callable[[Path], T]) -> list[T]:
     """Everything of one kind that can be read; what cannot becomes a problem of the run."""
     found: list[T] = []
-    for path in sorted(run.folder.glob(pattern)):
+    for path in _paths(run, pattern):
         try:
             found.append(read(path))
         except (OSError, ValueError) as error:  # noqa: PERF203 - one bad file must not hide the others
-            text = str(error)
+            text = str(getattr(error, "strerror", None) or error)
             run.problems.append(text if path.name in text else f"{path.name}: {text}")
     return found
+
+
+def _paths(run: RunData, pattern: str) -> list[Path]:
+    prefix, _, suffix = pattern.partition("*")
+    try:
+        paths, more = list_files(run.folder, prefix, suffix)
+    except OSError as error:
+        _problem(run, f"{run.folder}: {error.strerror}")
+        return []
+    if more:
+        _problem(run, f"{len(paths) + more:,} files {pattern}: the first {len(paths):,} by chance are read")
+    return paths
+
+
+def _problem(run: RunData, text: str) -> None:
+    if text not in run.problems:
+        run.problems.append(text)
 
 
 def read_journal(path: Path) -> list[JournalSlot]:
@@ -169,7 +202,7 @@ def read_journal(path: Path) -> list[JournalSlot]:
 
     from powerccl.traces import records
 
-    data = path.read_bytes()
+    data = read_bytes(path, MOST_JOURNAL)
     if len(data) < records.JOURNAL_HEADER.itemsize:
         raise ValueError("cut off inside its header")
     header = np.frombuffer(data, records.JOURNAL_HEADER, 1)[0]
@@ -178,11 +211,11 @@ def read_journal(path: Path) -> list[JournalSlot]:
     body = data[records.JOURNAL_HEADER.itemsize :]
     count = min(int(header["slots"]), len(body) // records.JOURNAL_SLOT.itemsize)
     slots = np.frombuffer(body, records.JOURNAL_SLOT, count)
-    host = bytes(header["host"]).split(b"\0", 1)[0].decode("utf-8", "replace")
+    host = clean.field(bytes(header["host"]).split(b"\0", 1)[0].decode("utf-8", "replace"))
     return [
         JournalSlot(
             host,
-            bytes(slot["device"]).split(b"\0", 1)[0].decode("utf-8", "replace"),
+            clean.field(bytes(slot["device"]).split(b"\0", 1)[0].decode("utf-8", "replace")),
             int(slot["state"]) == 1,
             int(slot["pid"]),
             int(slot["changed_ns"]),

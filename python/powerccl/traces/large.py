@@ -7,6 +7,7 @@ records fit; `RunData.window` and `RunData.problems` say which.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl import patterns
+from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.traces import records
 
 CHUNK = 1 << 16  # records read at a time: 4 MiB
@@ -71,8 +73,24 @@ class Scan:
 
 
 def read_chunk(path: Path, header_bytes: int, first: int, count: int) -> npt.NDArray[np.void]:
-    """`count` records from `first` on. Read, not mapped: mapped pages would count as this process's memory."""
-    return np.fromfile(path, records.RECORD, count, offset=header_bytes + first * records.RECORD_BYTES)
+    """`count` records from `first` on, fewer where the file ends.
+
+    Read, not mapped: mapped pages would count as this process's memory, and end it if the file is cut short.
+    """
+    chunk = np.empty(count, records.RECORD)
+    with opened(path, MOST_TRACE) as file:
+        got = read_into(file, chunk.view(np.uint8), header_bytes + first * records.RECORD_BYTES)
+    return chunk[: got // records.RECORD_BYTES]
+
+
+def read_chunks(path: Path, header_bytes: int, committed: int) -> Iterator[npt.NDArray[np.void]]:
+    """All records, CHUNK at a time, as far as the file has them."""
+    for first in range(0, committed, CHUNK):
+        wanted = min(CHUNK, committed - first)
+        chunk = read_chunk(path, header_bytes, first, wanted)
+        yield chunk
+        if len(chunk) < wanted:
+            return
 
 
 def scan(path: Path, header_bytes: int, committed: int) -> Scan:
@@ -85,8 +103,7 @@ def scan(path: Path, header_bytes: int, committed: int) -> Scan:
     found.census.records = committed
     latest, kept = 0, 0
     comm_calls: dict[int, int] = {}
-    for first in range(0, committed, CHUNK):
-        chunk = read_chunk(path, header_bytes, first, min(CHUNK, committed - first))
+    for chunk in read_chunks(path, header_bytes, committed):
         kind = chunk["kind"].copy()
         calls = chunk[kind == records.CALL].view(records.LAYOUTS[records.CALL])
         kernels = chunk[kind == records.KERNEL].view(records.LAYOUTS[records.KERNEL])

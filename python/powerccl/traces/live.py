@@ -13,18 +13,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerccl import clean
+from powerccl.files import (
+    MOST_INFO,
+    MOST_SAMPLES,
+    MOST_TRACE,
+    list_files,
+    open_regular,
+    opened,
+    read_bytes,
+)
 from powerccl.traces import records
-from powerccl.traces.run_info import RUN_FILE, RunInfo
+from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
+from powerccl.traces.records import id_text
+from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
 HEAD_RECORDS = 1 << 10  # read in any case: communicators come up at the beginning
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 18  # of samples that were there before the first look
+MOST_BYTES = 1 << 20  # of samples at once: rows take a hundred times as much
+MOST_TRACES = 4096  # followed at once; each takes a descriptor
 
 Records = npt.NDArray[np.void]
 _NOTHING: Records = np.empty(0, records.RECORD)
@@ -46,6 +59,8 @@ class About:
     library: str
     dry: bool
     emulated: bool
+    run_id: str = ""  # as RankTrace.run_id
+    starts: int = 0
 
     @property
     def gpu(self) -> str:
@@ -106,7 +121,7 @@ class LiveTrace:
     def _header(self) -> Any:
         """The header as it is now; None where there is none to go by."""
         if self._file < 0:
-            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_regular(self.path, MOST_TRACE)
         data = os.pread(self._file, records.HEADER.itemsize, 0)
         if len(data) < records.HEADER.itemsize or data[:8] == bytes(8):
             return None  # just made: the magic comes last
@@ -156,11 +171,13 @@ def _about(header: Any) -> About:
         pid=int(header["pid"]),
         start_ns=int(header["start_ns"]),
         **{
-            name: bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace")
+            name: clean.field(bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace"))
             for name in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")
         },
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
         emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
+        run_id=id_text(header["run_id"]),
+        starts=int(header["starts"]),
     )
 
 
@@ -176,6 +193,7 @@ class LiveSamples:
         self.about: dict[str, str] = {}
         self.columns: list[str] = []
         self.problem = ""
+        self.behind = 0  # bytes that wait for the next look
         self._offset = 0
         self._rest = b""
         self._begun = False
@@ -183,7 +201,7 @@ class LiveSamples:
     @property
     def host(self) -> str:
         """The host's name."""
-        return self.about.get("host") or self.path.stem.partition("-")[2]
+        return self.about.get("host") or clean.field(self.path.stem.partition("-")[2])
 
     @property
     def emulated(self) -> bool:
@@ -193,25 +211,27 @@ class LiveSamples:
     def read(self) -> list[dict[str, str]]:
         """Rows since the last look, by column; half a line waits for its other half."""
         try:
-            with self.path.open("rb", buffering=0) as file:
-                data = self._new_bytes(file.fileno())
+            with opened(self.path, MOST_SAMPLES) as file:
+                data = self._new_bytes(file)
         except OSError as error:
             self.problem = f"{self.path.name}: {error.strerror}"
             return []
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > LONGEST:
+            self.problem = f"{self.path.name}: a line of more than {LONGEST:,} bytes, skipped"
+            self._rest = b"#"  # its end is of no interest either
         rows = []
         for line in lines:
             text = line.decode("utf-8", "replace")
             if text.startswith("#"):
-                key, _, value = text[1:].partition(":")
-                self.about[key.strip()] = value.strip()
+                take_about(text, self.about)
             elif text and not self.columns:
-                self.columns = [name.strip() for name in text.split(",")]
+                self.columns = [name.strip() for name in text.split(",")][: MOST_COLUMNS + 1]
             elif text:
                 fields = text.split(",")
                 if len(fields) == len(self.columns):
-                    rows.append(dict(zip(self.columns, fields, strict=True)))
+                    rows.append(dict(zip(self.columns, map(clean.field, fields), strict=True)))
         return rows
 
     def _new_bytes(self, file: int) -> bytes:
@@ -220,8 +240,9 @@ class LiveSamples:
             self._offset, self._rest = size, b""
         if self._begun or size <= HEAD_BYTES + TAIL_BYTES:
             self._begun = self._begun or size > 0
-            data = os.pread(file, min(size - self._offset, 1 << 24), self._offset)
+            data = os.pread(file, min(size - self._offset, MOST_BYTES), self._offset)
             self._offset += len(data)
+            self.behind = size - self._offset if data else 0
             return data
         self._begun = True
         head = os.pread(file, HEAD_BYTES, 0)
@@ -260,12 +281,17 @@ class LiveRun:
         """What could not be read at the last look."""
         of_traces = [trace.problem for trace in self._traces.values()]
         of_samples = [samples.problem for samples in self._samples.values()]
-        return [text for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
+        return [clean.field(text) for text in (self._gone, self._info_problem, *of_traces, *of_samples) if text]
 
     @property
     def behind(self) -> int:
         """Records of all traces that wait for the next look."""
         return sum(trace.behind for trace in self._traces.values())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything waits for the next look."""
+        return self.behind > 0 or any(samples.behind for samples in self._samples.values())
 
     def close(self) -> None:
         """Let go of all files."""
@@ -278,7 +304,7 @@ class LiveRun:
         self.read_info()
         found = Look()
         try:
-            names = sorted(entry.name for entry in os.scandir(self.folder))
+            names = [path.name for path in list_files(self.folder, "", "")[0]]
             self._gone = ""
         except OSError as error:
             self._gone = f"{self.folder}: {error.strerror}"
@@ -287,15 +313,32 @@ class LiveRun:
             if name.endswith(".trace") and name.startswith(("rank-", "mpi-")):
                 trace = self._traces.get(name)
                 if trace is None:
+                    if len(self._traces) >= MOST_TRACES:
+                        self._gone = f"{self.folder}: more than {MOST_TRACES} traces: the others are not read"
+                        continue
                     trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
+                rows = trace.read(most)
+                if self._is_another_runs(trace):
+                    continue
                 into = found.traces if name.startswith("rank-") else found.mpi
-                into.append((trace, trace.read(most)))
+                into.append((trace, rows))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
                 samples = self._samples.get(name)
                 if samples is None:
+                    if len(self._samples) >= MOST_TRACES:
+                        continue
                     samples = self._samples[name] = LiveSamples(self.folder / name)
                 (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
         return found
+
+    def _is_another_runs(self, trace: LiveTrace) -> bool:
+        """Whether a trace is left out as another run's, which two jobs with one POWERCCL_RUN_FOLDER leave."""
+        run_id = self.info.run_id if self.info else ""
+        if trace.about is None or not trace.about.run_id or not run_id or trace.about.run_id == run_id:
+            return False
+        trace.problem = f"{trace.path.name}: not of this run, left out"
+        trace.behind = 0
+        return True
 
     def read_info(self) -> None:
         """Read run.json if it has changed."""
@@ -304,9 +347,9 @@ class LiveRun:
             changed_ns = path.stat().st_mtime_ns
             if changed_ns == self._info_ns:
                 return
-            self.info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
+            self.info = parse_run_info(read_bytes(path, MOST_INFO))
             self._info_ns, self._info_problem = changed_ns, ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:
             self._info_problem = f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}"

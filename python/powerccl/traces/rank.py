@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from powerccl import clean
+from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, fit_clock_map
 
@@ -50,6 +54,14 @@ class RankTrace:
     # Of a trace read in part (large.py): CALLs of each communicator before the part, and the latest time in all.
     calls_before: dict[int, int] = field(default_factory=dict)
     latest_ns: int = 0
+    run_id: str = ""  # of the run it belongs to; empty: it does not say
+    boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
+    starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
+    # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
+    # each.
+    incarnations: int = 1
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def gpu(self) -> str:
@@ -77,8 +89,23 @@ class RankTrace:
         return latest
 
 
+def _by_kind(pieces: Iterable[npt.NDArray[np.void]]) -> dict[int, npt.NDArray[np.void]]:
+    """Records by their kind; of unknown kinds none are kept."""
+    parts: dict[int, list[npt.NDArray[np.void]]] = {kind: [] for kind in records.LAYOUTS}
+    for piece in pieces:
+        kind_of = piece["kind"].copy()
+        for kind in np.flatnonzero(np.bincount(kind_of)).tolist():
+            if kind in parts:
+                parts[kind].append(piece[kind_of == kind])
+    empty: npt.NDArray[np.void] = np.empty(0, records.RECORD)
+    return {
+        kind: (np.concatenate(parts.pop(kind)) if parts[kind] else empty).view(layout)
+        for kind, layout in records.LAYOUTS.items()
+    }
+
+
 def _text(value: Any) -> str:
-    return bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
+    return clean.field(bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace"))
 
 
 def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
@@ -88,10 +115,11 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
         TraceError: not a trace, a version this reader does not know, or cut off inside its header.
         OSError: the file cannot be opened.
     """
-    size_bytes = path.stat().st_size
-    if size_bytes < records.HEADER.itemsize:
-        raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
-    header = np.fromfile(path, records.HEADER, 1)
+    header = np.zeros(1, records.HEADER)
+    with opened(path, MOST_TRACE) as file:
+        size_bytes = os.fstat(file).st_size
+        if read_into(file, header.view(np.uint8), 0) < records.HEADER.itemsize:
+            raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
     first = header[0]
     if bytes(first["magic"]) != records.MAGIC:
         raise TraceError(f"{path.name}: not a PowerCCL trace")
@@ -122,22 +150,32 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
     headers, committed, problems = read_header(path)
     header = headers[0]
     header_bytes = int(header["header_bytes"])
-    raw: npt.NDArray[np.void] = np.empty(0, records.RECORD)
     calls_before: dict[int, int] = {}
     if scanned is not None and window is not None:
         from powerccl.traces.large import read_window
 
         raw, calls_before = read_window(path, header_bytes, committed, scanned, window)
+        kinds = _by_kind([raw])
         if scanned.lost_rare:
             problems.append(f"{path.name}: {scanned.lost_rare} records of clocks, notes or sums are too many, left out")
-    elif committed:
-        raw = np.memmap(path, records.RECORD, "r", header_bytes, (committed,))
-    kind_of = raw["kind"].copy()
-    kinds = {kind: np.ascontiguousarray(raw[kind_of == kind]).view(layout) for kind, layout in records.LAYOUTS.items()}
+    else:
+        from powerccl.traces.large import read_chunks
+
+        read = 0
+
+        def pieces() -> Iterator[npt.NDArray[np.void]]:
+            nonlocal read
+            for piece in read_chunks(path, header_bytes, committed):
+                read += len(piece)
+                yield piece
+
+        kinds = _by_kind(pieces())
+        if read < committed:
+            problems.append(f"{path.name}: cut off while it was read: {read} of {committed} records")
+            committed = read
     unknown = committed - (scanned.known if scanned else sum(len(rows) for rows in kinds.values()))
     if unknown > 0:
         problems.append(f"{path.name}: {unknown} records of kinds this version does not know, skipped")
-    del raw, kind_of
     kernels, bad = _sound_kernels(kinds[records.KERNEL])
     if bad:
         problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
@@ -182,6 +220,9 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
         problems=problems,
         calls_before=calls_before,
         latest_ns=scanned.until_ns[-1] if scanned and scanned.until_ns else 0,
+        run_id=records.id_text(header["run_id"]),
+        boot_id=records.id_text(header["boot_id"]),
+        starts=int(header["starts"]),
     )
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 MAGIC = b"PWRCCLTR"
@@ -69,8 +71,18 @@ HEADER = np.dtype(
         ("policy", "S16"),
         ("clock_client", "S16"),
         ("library", "S32"),
+        ("run_id", "V16"),
+        ("boot_id", "V16"),
+        ("starts", "<u4"),
+        ("reserved", "<u4"),
     ]
 )
+
+
+def id_text(value: Any) -> str:
+    """An id of a header in hex; empty where the header names none."""
+    return bytes(value).hex() if any(bytes(value)) else ""
+
 
 _COMMON = [("kind", "<u2"), ("flags", "<u2"), ("comm", "<u4")]
 RECORD = np.dtype([*_COMMON, ("body", "V56")])

@@ -9,7 +9,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from powerccl import clean
+
 RUN_FILE = "run.json"
+ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
 
 
 @dataclass
@@ -22,6 +25,7 @@ class RunInfo:
 
     command: list[str]
     schema: int = 1
+    run_id: str = ""  # 128 bits in hex, of this run alone; empty: recorded by a powerccl that gave none
     name: str = ""
     host: str = ""
     working_directory: str = ""
@@ -42,12 +46,83 @@ class RunInfo:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+_LATEST_NS = 1 << 62  # sums and differences of two such times still fit 64 bits
+
+
+def sound_info(info: RunInfo) -> RunInfo:
+    """What was read, with names fit to be shown; times that no clock tells count as not known.
+
+    The command, its folder and its environment stay as they are: they may be read back.
+    """
+    for name in ("start_ns", "end_ns"):
+        if not 0 <= getattr(info, name) < _LATEST_NS:
+            setattr(info, name, 0)
+    for name in ("exit_code", "signal"):
+        value = getattr(info, name)
+        if value is not None and not -(1 << 31) <= value < 1 << 31:
+            setattr(info, name, None)
+    for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher"):
+        setattr(info, name, clean.field(getattr(info, name)))
+    info.gpus = [clean.field(gpu) for gpu in info.gpus]
+    info.versions = {clean.field(name): clean.field(version) for name, version in info.versions.items()}
+    return info
+
+
+@dataclass(frozen=True)
+class RunId:
+    """A run's id and the name of its folder, as the launchers of one job agree on them."""
+
+    run_id: str
+    folder: str
+
+
+def new_run_id() -> str:
+    """An id that no other run has."""
+    return os.urandom(16).hex()
+
+
+def write_run_id(folder: Path, run_id: str) -> None:
+    """Give a new folder its run's id; all launchers of a job write the same.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    temporary = folder / f"{ID_FILE}.{new_run_id()}"
+    temporary.write_text(f"{run_id}\n")
+    temporary.replace(folder / ID_FILE)
+
+
+def read_run_id(folder: Path) -> str:
+    """The id of a folder's run; empty if it has none."""
+    try:
+        with (folder / ID_FILE).open("rb") as file:
+            return file.read(64).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
 def write_run_info(folder: Path, info: RunInfo) -> None:
     """Write run.json whole or not at all.
 
     Raises:
         OSError: the folder cannot be written.
     """
+    info.run_id = info.run_id or read_run_id(folder)
     temporary = folder / f".{RUN_FILE}.{os.getpid()}"
-    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2, ensure_ascii=False) + "\n")
+    # Pure ASCII: a byte that is not UTF-8 is a lone surrogate in Python's text, which JSON can escape and UTF-8 cannot.
+    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n", encoding="ascii")
     temporary.replace(folder / RUN_FILE)
+
+
+def parse_run_info(data: bytes) -> RunInfo:
+    r"""run.json, with names fit to be shown. Bytes that are not UTF-8 are lone surrogates, as os.fsdecode makes them.
+
+    Raises:
+        ValueError: not a run.json; the text says why.
+    """
+    import msgspec  # it does not read lone surrogates, which the standard library does
+
+    try:
+        return sound_info(msgspec.convert(json.loads(data), RunInfo))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error

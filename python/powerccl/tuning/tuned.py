@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes
 from powerccl.tuning.rules import Rule, write_rules
 from powerccl.tuning.space import Configuration, Machine
 
@@ -108,13 +109,13 @@ def load_tuned(name: str) -> TunedProfile:
             )
         path = known[name]
     try:
-        data = path.read_bytes()
-        version = msgspec.json.decode(data, type=dict[str, object]).get("schema_version")
+        data = read_bytes(path)
+        version = decode_json(data, dict[str, object]).get("schema_version")
         if version != SCHEMA_VERSION:
             raise PowercclError(
                 f"{path}: schema {version}; this powerccl reads {SCHEMA_VERSION}", "update powerccl, or tune again"
             )
-        profile = msgspec.json.decode(data, type=TunedProfile)
+        profile = decode_json(data, TunedProfile)
     except OSError as error:
         raise PowercclError(f"cannot read {path}: {error.strerror}", "`powerccl tune` makes one") from error
     except msgspec.MsgspecError as error:
@@ -122,7 +123,10 @@ def load_tuned(name: str) -> TunedProfile:
     for variable in profile.variables:
         if not variable.startswith("NCCL_"):
             raise PowercclError(f"{path}: '{variable}' is no variable of NCCL", "tune again")
-    write_rules(profile.rules, [])  # says what is wrong with a rule
+    try:
+        write_rules(profile.rules, [])
+    except PowercclError as error:
+        raise PowercclError(f"{path}: {error.message}", error.hint) from error
     return profile
 
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <map>
@@ -85,6 +86,33 @@ TEST_F(EnvironmentTest, ValuesAreTaken) {
   EXPECT_EQ(environment.rank, 5);
   EXPECT_EQ(environment.nranks, 8);
   EXPECT_EQ(environment.local_rank, 1);
+}
+
+TEST_F(EnvironmentTest, ATraceSaysWhichRunAndStartItIsOf) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  set("POWERCCL_RUN_ID", "00112233445566778899aabbccddeeff");
+  set("TORCHELASTIC_RESTART_COUNT", "2");
+  EXPECT_EQ(read(), "");
+  powerccl_trace_header header = {};
+  identify(environment, &header);
+  for (uint8_t i = 0; i < 16; ++i) EXPECT_EQ(header.run_id[i], i * 0x11);
+  EXPECT_EQ(header.starts, 3u);
+  powerccl_trace_header again = {};
+  identify(environment, &again);
+  EXPECT_EQ(memcmp(header.boot_id, again.boot_id, sizeof(header.boot_id)), 0);
+  const uint8_t none[16] = {};
+  EXPECT_NE(memcmp(header.boot_id, none, sizeof(none)), 0);
+}
+
+TEST_F(EnvironmentTest, ARunIdOfAnyOtherFormNamesNoRun) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  const uint8_t none[16] = {};
+  for (const char* text : {"", "12", "00112233445566778899aabbccddeeff00", "00112233445566778899aabbccddeefg"}) {
+    set("POWERCCL_RUN_ID", text);
+    EXPECT_EQ(read(), "");
+    EXPECT_EQ(memcmp(environment.run_id, none, sizeof(none)), 0) << text;
+    EXPECT_EQ(environment.starts, 0u);
+  }
 }
 
 TEST_F(EnvironmentTest, ALeaseIsTaken) {

@@ -151,6 +151,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         "GPU": ", ".join(sorted(names)),
         "GPUs": str(len(summary.gpus)),
         "ranks": str(summary.ranks),
+        "restarts": str(summary.restarts) if summary.restarts else "",
         "MPI ranks": str(summary.mpi.ranks) if summary.mpi else "",
         "host": info.host if info else "",
         "driver": ", ".join(sorted({log.about.get("driver", "") for log in run.power})),

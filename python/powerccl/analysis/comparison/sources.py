@@ -13,6 +13,7 @@ import msgspec
 from powerccl.analysis.comparison.significance import Value, mean_of, median_of
 from powerccl.analysis.report_findings import Reference
 from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS, format_bytes
 from powerccl.traces.folder import RunData
 
@@ -65,12 +66,15 @@ def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = no
 
         return read_run_member(path, energy, reference_of)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise PowercclError(f"{path}: {error.strerror}", FORMS) from error
     document = _document(path, data)
     member = Member(path, _kind(path, document))
-    _READERS[member.kind](member, document)
+    try:
+        _READERS[member.kind](member, document)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise PowercclError(f"{path} is damaged: {type(error).__name__}: {error}", FORMS) from error
     if document.get("error"):
         member.warnings.append(f"failed: {document['error']}")
     elif document.get("finished") is False:
@@ -83,7 +87,7 @@ def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = no
 def _document(path: Path, data: bytes) -> Json:
     """The file as one object; of a --json-lines file the points become its results."""
     try:
-        found: Any = msgspec.json.decode(data)
+        found: Any = decode_json(data, object)
     except msgspec.DecodeError:
         found = _lines(data)
     if isinstance(found, dict) and found.get("type") == "header":
@@ -101,7 +105,7 @@ def _lines(data: bytes) -> Json | None:
     rows: list[Any] = []
     for line in data.split(b"\n"):
         try:
-            rows.append(msgspec.json.decode(line))
+            rows.append(decode_json(line, object))
         except msgspec.DecodeError:  # noqa: PERF203 - a last line that was cut off
             continue
     if not rows or not isinstance(rows[0], dict) or rows[0].get("type") != "header":

@@ -125,6 +125,7 @@ class LiveJob(msgspec.Struct, kw_only=True):
     power_w: float | None = None  # all GPUs of the job
     joules: float | None = None
     cpu_w: float | None = None  # processors of the host, everything on it
+    restarts: int = 0  # times that all ranks were started again
     ranks: list[LiveRank] = []
     gpus: list[LiveGpu] = []
     patterns: list[LivePattern] = []

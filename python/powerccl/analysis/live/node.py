@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import Counter, deque
+from itertools import pairwise
 from pathlib import Path
 
 from powerccl import patterns
@@ -15,6 +17,7 @@ from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
 
 MOST_ROUNDS = 16  # of reading in one look
+MOST_GPUS = 4096  # of one run folder, and packages of processors
 
 
 class _Gpu:
@@ -80,14 +83,15 @@ class Watcher:
         """Let go of all files."""
         self.run.close()
 
-    def look(self, now_ns: int, host: str) -> LiveJob:
+    def look(self, now_ns: int, host: str, until_s: float = float("inf")) -> LiveJob:
         """Findings at `now_ns`, CLOCK_MONOTONIC of `host`.
 
         What was recorded on other hosts, and by jobs that have ended, is taken to be as recent as its last record.
+        Reading stops at `until_s` of the monotonic clock, and goes on with the next look.
         """
         for _ in range(MOST_ROUNDS):  # little at once, so that memory stays small
             self._take(self.run.look())
-            if not self.run.behind:
+            if not self.run.waiting or time.monotonic() > until_s:
                 break
         return self._findings(now_ns, host)
 
@@ -105,14 +109,17 @@ class Watcher:
         for log, samples in found.power:
             self._logs[log.host] = log
             for row in samples:
-                self._gpus.setdefault((log.host, row.get("uuid", "")), _Gpu()).take(row)
+                key = (log.host, row.get("uuid", ""))
+                if key in self._gpus or len(self._gpus) < MOST_GPUS:
+                    self._gpus.setdefault(key, _Gpu()).take(row)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
 
     def _take_cpu(self, log: LiveSamples, row: dict[str, str]) -> None:
         domain, energy_uj, time_ns = row.get("domain", ""), _whole(row, "energy_uj"), _whole(row, "time_ns")
-        if domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0:
+        package = domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0
+        if package and ((log.host, domain) in self._domains or len(self._domains) < MOST_GPUS):
             self._domains.setdefault((log.host, domain), deque(maxlen=4096)).append((time_ns, energy_uj))
 
     def _findings(self, now_ns: int, host: str) -> LiveJob:
@@ -146,15 +153,35 @@ class Watcher:
         if info and info.start_ns and (ended or info.host == host):
             job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
         kinds: Kinds = {}
+        restarted = self._restarted()
         for path, rank in self._ranks.items():
             trace = self._about[path]
-            if trace.about is not None:
+            if trace.about is not None and path not in restarted:
                 job.ranks.append(self._rank(trace, rank, nows.get(trace.about.host, now_ns), kinds))
         job.ranks.sort(key=lambda each: each.rank)
+        abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
+        again = Counter(about.rank for path, about in abouts.items() if path in restarted)
+        job.restarts = max([0, *(about.starts - 1 for about in abouts.values()), *again.values()])
         self._sum_up(job, kinds)
         self._sampled(job, nows, now_ns)
         job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
         return job
+
+    def _restarted(self) -> set[Path]:
+        """Traces of ranks that were started again on the same GPU after the trace's last record."""
+        lives: dict[tuple[int, str, str], list[tuple[int, int, Path]]] = {}
+        for path, trace in self._about.items():
+            if trace.about:
+                key = (trace.about.rank, trace.about.host, trace.about.gpu)
+                lives.setdefault(key, []).append((trace.about.starts, trace.about.start_ns, path))
+        found = set()
+        for life in lives.values():
+            life.sort()
+            for (starts, start_ns, path), (next_starts, next_ns, _) in pairwise(life):
+                told = starts and next_starts
+                if next_starts > starts if told else next_ns > max(self._ranks[path].newest_ns, start_ns):
+                    found.add(path)
+        return found
 
     def _rank(self, trace: LiveTrace, rank: RankState, now_ns: int, kinds: Kinds) -> LiveRank:
         about = trace.about

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -95,6 +96,20 @@ class MpiTotals:
         return found
 
 
+class JobCounts(msgspec.Struct):
+    """A job's counts by rank; processes of one rank are added up.
+
+    `ranks`: calls, captured, bytes, timed and seconds, each by pattern. `mpi`: calls, then seconds in calls, waiting,
+    asleep and of CPU time. `functions`: calls and seconds.
+    """
+
+    ranks: dict[int, list[list[float]]] = {}
+    dropped: dict[int, int] = {}
+    clocks: dict[int, dict[str, int]] = {}
+    mpi: dict[int, list[float]] = {}
+    functions: dict[str, list[float]] = {}
+
+
 class Totals:
     """All ranks of a job that this node can see."""
 
@@ -111,3 +126,30 @@ class Totals:
         """New records of an MPI process."""
         if trace.about is not None:
             self.mpi.setdefault(trace.path, MpiTotals(trace)).take(rows)
+
+    def counts(self) -> JobCounts:
+        """What it comes to."""
+        found = JobCounts()
+        for each in self.ranks.values():
+            assert each.trace.about is not None
+            rank = each.trace.about.rank
+            sums = found.ranks.setdefault(rank, [[0.0] * KINDS for _ in range(5)])
+            parts = (each.calls, each.captured, each.bytes, each.timed, each.seconds)
+            for total, part in zip(sums, parts, strict=True):
+                for kind in range(KINDS):
+                    total[kind] += float(part[kind])
+            clocks = found.clocks.setdefault(rank, {})
+            for result, count in each.clocks.items():
+                clocks[result] = clocks.get(result, 0) + count
+            found.dropped[rank] = found.dropped.get(rank, 0) + each.trace.dropped
+        for process in self.mpi.values():
+            assert process.trace.about is not None
+            calls, _, call_ns, wait_ns, sleep_ns = process.total()
+            mine = found.mpi.setdefault(process.trace.about.rank, [0.0] * 5)
+            for index, value in enumerate((calls, call_ns / 1e9, wait_ns / 1e9, sleep_ns / 1e9, process.cpu_s)):
+                mine[index] += value
+            for function, (count, time_ns) in process.by_function().items():
+                times = found.functions.setdefault(function, [0.0, 0.0])
+                times[0] += count
+                times[1] += time_ns / 1e9
+        return found

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile files, names and users: what hangs, takes memory without end, or puts raw bytes on a terminal.
+
+What readers do with damaged files is counted by `make fuzz-python`; its figures are taken over. Without them each
+reader is fed a few thousand inputs here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.analysis.big_run import write_run
+from bench.harm import Figures, count, one
+from bench.harm.readers import CPU, NAMES, ROOT, WHOLE, _journal, _trace, fuzz, peak_mib
+
+from powerccl.launch.native import NativeFiles
+from powerccl.traces import records
+
+MOST_MIB = 256  # of one verb on a damaged run
+LIMIT_S = 20  # a verb on a small run takes a second
+NOBODY = 65534
+FILES = ("run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-node1.csv", "clocks-node1.journal")
+FUZZED = ROOT / "build/figures/fuzz-python.json"
+FEW = 2000  # inputs for each reader where `make fuzz-python` has not been run
+
+
+def measure(_: NativeFiles, folder: Path) -> Figures:
+    """All figures; root's export can be attacked as root only."""
+    if os.geteuid():
+        raise PermissionError("run as root: its export and top are attacked by another user")
+    hung, ran, most_mib = _in_place_of_files(folder)
+    raw, looked_at = _raw_escapes(folder)
+    figures = {
+        "harm.hostile.hung": count(hung, ran),
+        "harm.hostile.raw_escapes": count(raw, looked_at),
+        **_root(folder),
+    }
+    fuzzed = _fuzzed()
+    for name, each in fuzzed.items():
+        figures[f"harm.hostile.fuzz_runs_{name}"] = count(int(each["runs"]), int(each["runs"]))
+    all_runs = sum(int(each["runs"]) for each in fuzzed.values())
+    figures["harm.hostile.fuzz_faults"] = count(sum(int(each["faults"]) for each in fuzzed.values()), all_runs)
+    peaks = [most_mib, *(float(each["peak_mib"]) for each in fuzzed.values())]
+    figures["harm.hostile.peak_mib"] = one(round(max(peaks), 1), "MiB", ran)
+    return figures
+
+
+# Something else in the place of each file.
+
+
+def _whole_run(folder: Path) -> Path:
+    run = write_run(folder, 200, 2)
+    (run / "cpu-node1.csv").write_bytes(CPU)
+    (run / "clocks-node1.journal").write_bytes(_journal())
+    (run / "mpi-0.trace").write_bytes(_trace((records.MPI_CALL, records.MPI_TOTAL, records.PROCESS, records.COMM)))
+    return run
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        os.chdir(path.parent)  # a socket's path is short
+        listening.bind(path.name)
+        os.chdir("/")
+
+
+def _holes(path: Path) -> None:
+    """A file that begins as it should and has a terabyte of nothing behind."""
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+        if path.suffix == ".trace":
+            file.seek(records.HEADER.fields["committed"][1])  # type: ignore[index]
+            file.write(((1 << 40) // records.RECORD_BYTES - 1000).to_bytes(8, "little"))
+
+
+def _line(path: Path) -> None:
+    """300 MB behind what is valid, without the end of a line."""
+    with path.open("ab") as file:
+        for _ in range(300):
+            file.write(b"1" * 1_000_000)
+
+
+def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def put(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return put
+
+
+def _nothing(_: Path) -> None:
+    pass
+
+
+PUT: dict[str, Callable[[Path], None]] = {
+    "fifo": _instead(os.mkfifo),
+    "socket": _instead(_socket),
+    "directory": _instead(Path.mkdir),
+    "device": _instead(lambda path: path.symlink_to("/dev/zero")),
+    "terminal": _instead(lambda path: path.symlink_to("/dev/tty")),
+    "holes": _holes,
+    "line": _line,
+    "growing": _nothing,
+    "truncated": _nothing,
+}
+
+
+@contextmanager
+def _changing(how: str, path: Path, whole: bytes) -> Iterator[None]:
+    """Changes a file all the while: appended to, or cut short and restored. `whole` is what it holds at first."""
+    stop = threading.Event()
+
+    def change() -> None:
+        written = 0
+        while not stop.wait(0.0005):
+            if how == "growing" and written < 256 << 20:
+                with path.open("ab") as file:
+                    written += file.write(b"7" * (1 << 20))
+            elif how == "truncated":
+                os.truncate(path, len(whole) // 3)
+                stop.wait(0.0005)
+                path.write_bytes(whole)
+
+    if how not in ("growing", "truncated"):
+        yield
+        return
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        path.write_bytes(whole)
+
+
+def case(folder: Path, name: str, how: str) -> None:
+    """All verbs on one damaged run, in this process; a line on stdout after each with its name and memory."""
+    from click.testing import CliRunner
+
+    from powerccl.commands import cli
+
+    sound, bad = str(_whole_run(folder / "sound")), _whole_run(folder / "bad")
+    valid = (bad / name).read_bytes()
+    PUT[how](bad / name)
+    for verb in (
+        ["report", str(bad), "--csv", str(folder / "csv"), "--json", str(folder / "json")],
+        ["top", "--once", str(bad)],
+        ["export", "--once", str(bad)],
+        ["compare", str(bad), sound],
+        ["whatif", str(bad), "--platform", "t4x8"],
+    ):
+        with _changing(how, bad / name, valid):
+            done = CliRunner().invoke(cli, verb)
+        unexpected = done.exit_code == 2 or "unexpected" in done.output
+        print(json.dumps([verb[0], peak_mib(), done.output[-300:] if unexpected else ""]), flush=True)
+
+
+def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
+    """Verbs that hung or failed unexpectedly, verbs that ran, and the most memory that one took."""
+    hung, ran, most_mib = 0, 0, 0.0
+    code = "import pathlib, sys; from bench.harm.hostile import case; case(pathlib.Path(sys.argv[1]), *sys.argv[2:])"
+    for name in FILES:
+        for how in PUT:
+            place = Path(tempfile.mkdtemp(dir=folder))
+            worker = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", code, str(place), name, how],
+                stdout=subprocess.PIPE,
+                cwd=ROOT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}"},
+            )
+            assert worker.stdout
+            for verb in ("report", "top", "export", "compare", "whatif"):
+                ran += 1
+                line = worker.stdout.readline() if select.select([worker.stdout], [], [], LIMIT_S)[0] else b""
+                told: list[Any] = json.loads(line) if line else [verb, 0.0, "no answer"]
+                most_mib = max(most_mib, told[1])
+                if told[1] > MOST_MIB:
+                    print(f"{how} for {name}: {verb} took {told[1]:.0f} MiB", file=sys.stderr)
+                if told[2]:
+                    hung += 1
+                    print(f"{how} for {name}: {verb}: {told[2]}", file=sys.stderr)
+                if not line:
+                    break
+            worker.kill()
+            worker.wait()
+            subprocess.run(["rm", "-rf", str(place)], check=True)
+    return hung, ran, most_mib
+
+
+# Names.
+
+
+def _raw_escapes(folder: Path) -> tuple[int, int]:
+    """Outputs with a raw control byte or a formula, and outputs looked at: as tests/python/test_hostile.py does it."""
+    sys.path.insert(0, str(ROOT / "tests/python"))
+    hostile: Any = importlib.import_module("test_hostile")
+    raw = looked_at = 0
+    for verb in hostile.FED:
+        for number, name in enumerate(hostile.NAMES):
+            place = folder / f"names-{verb}-{number}"
+            place.mkdir()
+            for what, data in hostile.outputs(verb, hostile.evil_run(place, name), place):
+                looked_at += 1
+                wrong = hostile.fault(what, data)
+                raw += bool(wrong)
+                if wrong:
+                    print(f"{what}: {wrong}", file=sys.stderr)
+    return raw, looked_at
+
+
+# Another user against root.
+
+
+def _root(folder: Path) -> Figures:
+    """What a user's folders cost root's export: seconds, and lines of its log."""
+    theirs = Path(tempfile.mkdtemp(prefix="powerccl-theirs-", dir="/tmp"))
+    theirs.chmod(0o755)
+    own = _whole_run(theirs / "own")
+    (theirs / "fifo").mkdir()
+    for name in FILES:
+        os.mkfifo(theirs / "fifo" / name)
+    for path in [theirs, *theirs.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    jobs = [
+        subprocess.Popen(
+            ["/bin/sleep", "120"],
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            env={"POWERCCL_RUN_FOLDER": str(theirs / name)},
+        )
+        for name in ("own", "fifo", "missing")
+    ]
+    port = _free_port()
+    log = folder / "export.log"
+    with log.open("wb") as errors:
+        export = subprocess.Popen(
+            [sys.executable, "-m", "powerccl", "export", "--listen", str(port)],
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        )
+    try:
+        first_s, text = _scrape(port, 60)
+        if str(own.name).encode() not in text:
+            raise RuntimeError("the user's own job is not among the metrics")
+        before = len(log.read_text().splitlines())
+        helpers = Path(f"/proc/{export.pid}/task/{export.pid}/children").read_text().split()
+        for task in Path(f"/proc/{export.pid}/task").iterdir():
+            helpers += (task / "children").read_text().split()
+        for pid in set(helpers):
+            os.kill(int(pid), signal.SIGSTOP)  # as a file system that never answers would hold it
+        slowest_s = 0.0
+        for _ in range(20):
+            took_s, _text = _scrape(port, 60)
+            slowest_s = max(slowest_s, took_s)
+            time.sleep(0.6)
+        lines = len(log.read_text().splitlines()) - before
+    finally:
+        export.kill()
+        export.wait()
+        for job in jobs:
+            job.kill()
+            job.wait()
+        subprocess.run(["rm", "-rf", str(theirs)], check=True)
+    return {
+        "harm.hostile.export_first_s": one(round(first_s, 2), "s"),
+        "harm.hostile.scrape_s": one(round(slowest_s, 2), "s", 20),
+        "harm.hostile.log_lines": count(lines, 20),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _scrape(port: int, limit_s: float) -> tuple[float, bytes]:
+    begin_s = time.monotonic()
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=limit_s) as reply:
+                return time.monotonic() - begin_s, reply.read()
+        except ConnectionError:
+            pass
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionError):
+                raise
+        if time.monotonic() - begin_s > limit_s:
+            raise TimeoutError(f"no metrics within {limit_s} s")
+        time.sleep(0.1)
+
+
+# Damaged files.
+
+
+def _fuzzed() -> dict[str, dict[str, float]]:
+    """By reader, what `make fuzz-python` has come to."""
+    if FUZZED.exists():
+        kept: dict[str, dict[str, float]] = json.loads(FUZZED.read_text())
+        return kept
+    found: dict[str, dict[str, float]] = {}
+    for name in NAMES:
+        runs = FEW // 10 if name == WHOLE else FEW
+        _, peak_mib, faults = fuzz(name, 0, runs)
+        found[name] = {"runs": runs, "faults": len(faults), "peak_mib": peak_mib}
+    return found

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the launchers of one start agree on one run, over nothing but a file system that they share.
+
+`RUNS/.jobs-<uid>/<digest>.<k>` is the k-th start with one launcher key. Its entries are folders with one file, `is`:
+
+* `id`: the run's id and the name of its run folder, chosen by the first rank that came;
+* `host-<boot>-<node>`: which start this node's ranks belong to, where the node can tell;
+* `rank-<n>`: the rank that has joined. Each rank joins a start once, so a second start finds its ranks taken.
+
+Each entry is made complete elsewhere and renamed into place, which succeeds once on any file system, NFS included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from powerccl.launch.launchers import JobLauncher, boot_id, plain, seconds_alive
+from powerccl.traces.run_info import RUN_FILE, RunId, new_run_id
+
+# Ranks of one start come within seconds. At half of this, a large job on a slow file system may be late; at double, a
+# start that repeats a key whose first start died before all ranks had joined is more likely to join that one.
+JOIN_S = 600.0
+# A rank that started this long after the leader's end is another start's. Clocks play no part; skew of launching does.
+ENDED_S = 30.0
+KEPT_S = 86_400.0  # what is older has nobody to come any more
+MOST_STARTS = 1000
+TAKEN_S = 0.3  # a rank that turns out to be another start's takes its claim back within this
+
+
+def join(runs: Path, name: str, launcher: JobLauncher) -> RunId:
+    """Our start's run: the same for each of its ranks, and for no other start's.
+
+    Raises:
+        OSError: the folder of starts cannot be written.
+    """
+    starts = runs / f".jobs-{os.getuid()}"
+    starts.mkdir(mode=0o700, exist_ok=True)
+    digest = _digest(launcher.name, *launcher.key)
+    for number in range(1, MOST_STARTS):
+        start = starts / f"{digest}.{number}"
+        ours = False
+        if _read(start / "id") is None:
+            run_id = new_run_id()
+            made = RunId(run_id, f"{launcher.job}-{plain(name)}-{run_id[:6]}")
+            ours = _publish(start / "id", f"{made.run_id} {made.folder}")
+            if ours:
+                _clean(starts)
+        run = _joined(runs, start, launcher, ours)
+        if run is not None:
+            return run
+    raise OSError(17, "a thousand starts of one job within a day")
+
+
+def _joined(runs: Path, start: Path, launcher: JobLauncher, ours: bool) -> RunId | None:
+    """The run of that start, if we belong to it and are in it now; `ours`: it was us who began it."""
+    run_id, _, folder = (_read(start / "id") or "").partition(" ")
+    if not folder:
+        return None
+    host = start / f"host-{boot_id() or plain(os.uname().nodename)}-{plain(launcher.node)}"
+    mine = _digest(launcher.here) if launcher.here else ""
+    there = _read(host)
+    if mine and there and there != mine:
+        return None
+    if not ours and not (mine and there) and not _open_to_us(start, runs / folder / RUN_FILE):
+        return None
+    rank = start / f"rank-{launcher.rank}"
+    if launcher.rank >= 0 and not _claim(rank, rival_may_leave=not (mine and there)):
+        return None
+    if mine and not there and not _publish(host, mine) and _read(host) != mine:
+        shutil.rmtree(rank, ignore_errors=True)  # another start's rank of this node was quicker
+        return None
+    return RunId(run_id, folder)
+
+
+def _digest(*words: str) -> str:
+    """The words as part of a file's name; bytes that are no UTF-8 may be in them, as in any environment."""
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:24]
+
+
+def _claim(rank: Path, rival_may_leave: bool) -> bool:
+    """Take a rank's place; wait for it where it is taken by one who may be giving it back."""
+    text = f"{os.getpid()} {new_run_id()}"
+    deadline = time.monotonic() + (TAKEN_S if rival_may_leave else 0.0)
+    while not _publish(rank, text):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(TAKEN_S / 8)
+    return True
+
+
+def _open_to_us(start: Path, run_file: Path) -> bool:
+    """Whether a rank that started when we did may still be one of that start's. All times are the file server's."""
+    with tempfile.TemporaryFile(dir=start) as now_file:
+        began = os.fstat(now_file.fileno()).st_mtime - seconds_alive()
+    try:
+        if began - (start / "id").stat().st_mtime > JOIN_S:
+            return False
+        ended = json.loads(run_file.read_bytes()).get("end_ns")
+        return not ended or began - run_file.stat().st_mtime <= ENDED_S
+    except (OSError, ValueError, AttributeError):
+        return True  # the leader has written nothing yet
+
+
+def _publish(entry: Path, text: str) -> bool:
+    """Make an entry with that text, unless there is one. True: it is there with our text.
+
+    Raises:
+        OSError: it cannot be made, and there is none.
+    """
+    entry.parent.mkdir(mode=0o700, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
+    try:
+        (made / "is").write_text(text)
+        made.rename(entry)
+        return True
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    # An NFS client sends a rename again whose reply was lost, and that one fails: then the entry is ours all the same.
+    return _read(entry) == text
+
+
+def _read(entry: Path) -> str | None:
+    try:
+        return (entry / "is").read_text("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _clean(starts: Path) -> None:
+    """Remove starts so old that nobody joins them any more, with all others of their key."""
+    with contextlib.suppress(OSError):
+        newest: dict[str, float] = {}
+        for entry in os.scandir(starts):
+            key = entry.name.partition(".")[0]
+            newest[key] = max(newest.get(key, 0.0), entry.stat(follow_symlinks=False).st_mtime)
+        now = max(newest.values(), default=0.0)
+        for entry in os.scandir(starts):
+            if now - newest[entry.name.partition(".")[0]] > KEPT_S:
+                shutil.rmtree(entry.path, ignore_errors=True)

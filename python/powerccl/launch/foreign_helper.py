@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that reads one user's run folders for root: see foreign.py. Everything is imported before the first look.
+
+It is started as root, since the user may not be allowed to read this package, and becomes the user before it is asked
+anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import struct
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from powerccl import clean
+from powerccl.analysis.live.node import Watcher
+from powerccl.launch.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
+from powerccl.traces.live import MOST_TRACES
+
+PR_SET_NO_NEW_PRIVS = 38
+LOOK_S = 1.0  # a look goes on with the next record until then: what is left waits for the next one
+MOST_ASKED = 4 << 20
+
+
+def main() -> None:
+    """Become the user, then answer until the pipe is closed."""
+    become(int(sys.argv[1]), int(sys.argv[2]))
+    answer(Answer(READY))
+    watchers: dict[Path, Watcher] = {}
+    while asked := _question():
+        _look(asked, watchers)
+        answer(Answer(DONE))
+
+
+def become(uid: int, gid: int) -> None:
+    """Give up all rights but the user's, for good, and bound what this process can take.
+
+    Raises:
+        OSError: it is not allowed to.
+    """
+    if uid == 0 or gid < 0:
+        raise PermissionError("a helper is for users that are not root")
+    taken = _data_bytes() + MEMORY
+    _limit(resource.RLIMIT_DATA, taken)
+    _limit(resource.RLIMIT_NOFILE, MOST_TRACES + 64)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    # No PR_SET_PDEATHSIG: it goes by the thread that started this process, and those of a server end with each request.
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or os.getgroups():
+        raise PermissionError("rights were not given up")
+
+
+def _limit(what: int, value: int) -> None:
+    _, hard = resource.getrlimit(what)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (value, value))
+
+
+def _data_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 256 << 20)
+
+
+def _question() -> Asked | None:
+    head = _read(4)
+    if len(head) < 4:
+        return None
+    (length,) = struct.unpack("<I", head)
+    return msgspec.msgpack.decode(_read(length), type=Asked) if length <= MOST_ASKED else None
+
+
+def _read(length: int) -> bytes:
+    found = b""
+    while len(found) < length and (part := os.read(0, length - len(found))):
+        found += part
+    return found
+
+
+def answer(what: Answer) -> None:
+    """Send one answer; of findings that are too large only that."""
+    try:
+        data = msgspec.msgpack.encode(what)
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        data = msgspec.msgpack.encode(clean.encodable(msgspec.to_builtins(what)))
+    if len(data) > MOST_ANSWER:
+        told = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too many")
+        data = msgspec.msgpack.encode(told)
+    data = struct.pack("<I", len(data)) + data
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
+    until_s = time.monotonic() + LOOK_S
+    seen: set[Path] = set()
+    for number, (name, pids) in enumerate(asked.folders):
+        folders: dict[Path, list[int]] = {}
+        for pid in pids or [0]:
+            folders.setdefault(folder_of(pid, os.fsdecode(name)), []).append(pid)
+        for folder, own in folders.items():
+            seen.add(folder)
+            told = Answer(number, clean.field(str(folder)), pids=own if pids else [])
+            try:
+                told.owner = folder.stat().st_uid
+            except (OSError, ValueError) as error:
+                told.error = f"{told.folder}: {getattr(error, 'strerror', None) or error}"
+            try:
+                watcher = watchers.setdefault(folder, Watcher(folder, asked.window_s, asked.totals))
+                told.job = watcher.look(time.monotonic_ns(), asked.host, until_s)
+                told.counts = watcher.totals.counts() if watcher.totals else None
+                told.waiting = watcher.run.waiting
+            except Exception as error:  # whatever is in the folder: it is the user's, and costs him his findings
+                told.job = told.counts = None
+                told.error = f"{told.folder}: {type(error).__name__}: {error}"[:1024]
+                with contextlib.suppress(KeyError):
+                    watchers.pop(folder).close()
+            answer(told)
+    for folder in [each for each in watchers if each not in seen]:
+        watchers.pop(folder).close()
