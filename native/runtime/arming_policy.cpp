@@ -76,6 +76,10 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "POWERCCL_CLOCKS=none";
     snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS is none, and it changes clocks");
     hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
+  } else if (strncmp(gpu->identity.uuid, "MIG-", 4) == 0) {
+    short_reason = "a MIG slice has no clock";
+    snprintf(reason, sizeof(reason), "this is a MIG slice, and others share its GPU's clock");
+    hint = "clocks are for whole GPUs: `nvidia-smi -mig 0` as root makes one of the slices";
   } else if (environment_.policy == PolicyName::kPerCall && door_.sees_calls
                  ? door_.call_behind == nullptr
                  : environment_.kernel_events == KernelEvents::kNone) {

@@ -35,7 +35,7 @@ namespace powerccl {
 
 struct GpuIdentity {
   int device = -1;     // as the library numbers it
-  char uuid[48] = "";  // "GPU-..."; empty: unknown
+  char uuid[48] = "";  // "GPU-...", of a MIG slice "MIG-..."; empty: unknown
   char pci[20] = "";   // "00000000:65:00.0"
   char name[64] = "";  // "Tesla T4"; empty: unknown
 };

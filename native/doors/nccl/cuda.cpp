@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 
 namespace powerccl::nccl {
 namespace {
@@ -22,6 +23,7 @@ Cuda find_cuda() {
   find(library, "cuCtxGetDevice", &cuda.ctx_get_device);
   find(library, "cuDeviceGetUuid_v2", &cuda.device_get_uuid);
   find(library, "cuDeviceGetUuid", &cuda.device_get_uuid);
+  find(library, "cuDeviceGetUuid", &cuda.device_get_whole_uuid);
   find(library, "cuDeviceGetPCIBusId", &cuda.device_get_pci_bus_id);
   find(library, "cuDeviceGetName", &cuda.device_get_name);
   find(library, "cuLaunchHostFunc", &cuda.launch_host_func);
@@ -52,9 +54,16 @@ GpuIdentity current_gpu(const Cuda& cuda) {
 GpuIdentity gpu_of_device(const Cuda& cuda, int device) {
   GpuIdentity gpu;
   gpu.device = device;
-  unsigned char uuid[16];
+  if (cuda.device_get_name != nullptr && cuda.device_get_name(gpu.name, sizeof(gpu.name), device) != 0) {
+    gpu.name[0] = '\0';
+  }
+  unsigned char uuid[16], whole[16];
   if (cuda.device_get_uuid != nullptr && cuda.device_get_uuid(&uuid, device) == 0) {
-    int at = snprintf(gpu.uuid, sizeof(gpu.uuid), "GPU-");
+    // A slice's UUID is its own, and its name says that it is one.
+    const bool slice = strstr(gpu.name, " MIG ") != nullptr ||
+                       (cuda.device_get_whole_uuid != nullptr && cuda.device_get_whole_uuid(&whole, device) == 0 &&
+                        memcmp(uuid, whole, sizeof(uuid)) != 0);
+    int at = snprintf(gpu.uuid, sizeof(gpu.uuid), slice ? "MIG-" : "GPU-");
     for (int i = 0; i < 16; ++i) {
       const bool dash = i == 4 || i == 6 || i == 8 || i == 10;
       at += snprintf(gpu.uuid + at, sizeof(gpu.uuid) - at, "%s%02x", dash ? "-" : "", uuid[i]);
@@ -66,9 +75,6 @@ GpuIdentity gpu_of_device(const Cuda& cuda, int device) {
     const char* padding = pci[4] == ':' ? "0000" : "";
     snprintf(gpu.pci, sizeof(gpu.pci), "%s%s", padding, pci);
     for (char* c = gpu.pci; *c != '\0'; ++c) *c = static_cast<char>(toupper(static_cast<unsigned char>(*c)));
-  }
-  if (cuda.device_get_name != nullptr && cuda.device_get_name(gpu.name, sizeof(gpu.name), device) != 0) {
-    gpu.name[0] = '\0';
   }
   return gpu;
 }

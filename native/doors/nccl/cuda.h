@@ -9,6 +9,7 @@ namespace powerccl::nccl {
 struct Cuda {
   int (*ctx_get_device)(int* device) = nullptr;
   int (*device_get_uuid)(unsigned char (*uuid)[16], int device) = nullptr;
+  int (*device_get_whole_uuid)(unsigned char (*uuid)[16], int device) = nullptr;  // of a MIG slice its GPU's
   int (*device_get_pci_bus_id)(char* text, int size, int device) = nullptr;
   int (*device_get_name)(char* text, int size, int device) = nullptr;
   int (*launch_host_func)(void* stream, void (*function)(void*), void* data) = nullptr;

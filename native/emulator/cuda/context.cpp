@@ -4,6 +4,7 @@
 
 #include "emulator/client/bus_id.h"
 #include "emulator/cuda/state.h"
+#include "emulator/client/mig.h"
 
 namespace powerccl::emulator {
 namespace {
@@ -111,7 +112,8 @@ PWE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
-  snprintf(name, static_cast<size_t>(length), "%s", state.connection->board().gpu_name);
+  const bool slice = in_mig_mode(state.devices[static_cast<size_t>(device)]);
+  snprintf(name, static_cast<size_t>(length), "%s%s", state.connection->board().gpu_name, slice ? " MIG 1g.5gb" : "");
   return CUDA_SUCCESS;
 }
 
@@ -121,12 +123,16 @@ PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   memcpy(uuid->bytes, gpu_of(state, device).uuid_bytes, 16);
+  if (in_mig_mode(state.devices[static_cast<size_t>(device)])) uuid->bytes[0] ^= kSliceMask;
   return CUDA_SUCCESS;
 }
 
+// Before slices came: of a slice it tells the GPU.
 #undef cuDeviceGetUuid
 PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  return cuDeviceGetUuid_v2(uuid, device);
+  const CUresult result = cuDeviceGetUuid_v2(uuid, device);
+  if (result == CUDA_SUCCESS) memcpy(uuid->bytes, gpu_of(State::get(), device).uuid_bytes, 16);
+  return result;
 }
 
 PWE_EXPORT CUresult cuDeviceGetPCIBusId(char* bus, int length, CUdevice device) {

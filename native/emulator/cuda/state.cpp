@@ -8,12 +8,27 @@
 #include <cstdlib>
 #include <thread>
 
+#include "emulator/client/mig.h"
+
 namespace powerccl::emulator {
 namespace {
 
 constexpr uint64_t kLivenessNs = 100'000'000;
 
-// "0,2" or "GPU-uuid,..." as CUDA_VISIBLE_DEVICES has it: what follows the first entry that is not a device is ignored.
+// The GPU whose UUID, or whose slice's, begins so; `none` if there is no such or more than one.
+uint32_t named_so(const BoardPage& board, const std::string& beginning, uint32_t none) {
+  uint32_t found = none;
+  for (uint32_t i = 0; i < board.gpus; ++i) {
+    const std::string uuid = in_mig_mode(i) ? slice_uuid(board.gpu[i].uuid) : board.gpu[i].uuid;
+    if (uuid.compare(0, beginning.size(), beginning) != 0) continue;
+    if (found != none) return none;
+    found = i;
+  }
+  return found;
+}
+
+// "0,2", "GPU-uuid,..." or "MIG-uuid" as CUDA_VISIBLE_DEVICES has it, UUIDs also by their beginnings: what follows the
+// first entry that is not a device is ignored.
 std::vector<uint32_t> visible_devices(const BoardPage& board) {
   std::vector<uint32_t> devices;
   const char* setting = getenv("CUDA_VISIBLE_DEVICES");
@@ -31,10 +46,7 @@ std::vector<uint32_t> visible_devices(const BoardPage& board) {
     char* end = nullptr;
     const unsigned long number = strtoul(word.c_str(), &end, 10);
     if (!word.empty() && *end == '\0') gpu = number < board.gpus ? static_cast<uint32_t>(number) : board.gpus;
-    if (word.rfind("GPU-", 0) == 0) {
-      for (uint32_t i = 0; i < board.gpus; ++i)
-        if (strncmp(board.gpu[i].uuid, word.c_str(), word.size()) == 0) gpu = i;
-    }
+    if (word.rfind("GPU-", 0) == 0 || word.rfind("MIG-", 0) == 0) gpu = named_so(board, word, board.gpus);
     if (gpu == board.gpus) break;
     devices.push_back(gpu);
   }

@@ -18,6 +18,7 @@
 #include "emulator/client/bus_id.h"
 #include "emulator/client/connection.h"
 #include "emulator/nvml/readings.h"
+#include "emulator/client/mig.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -507,7 +508,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* current,
   const Access found = access(device);
   if (found.result != NVML_SUCCESS) return found.result;
   if (found.connection->board().compute_major < 8) return NVML_ERROR_NOT_SUPPORTED;
-  *current = *pending = NVML_DEVICE_MIG_DISABLE;
+  *current = *pending = in_mig_mode(found.gpu) ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
   return NVML_SUCCESS;
 }
 
