@@ -24,7 +24,8 @@ const char* const kUsage =
     "  --interval-ms N    time between samples, 1 to 60000 (20); of the processors not less than 100\n"
     "  --no-sample        guard clocks only\n"
     "  --clocks WHO       dry, none: never reset a clock, say what would be done (POWERCCL_CLOCKS=dry wins)\n"
-    "  --restore-all      reset every GPU that DIR's journal still marks as locked, for use by hand, and end\n"
+    "  --restore-all      reset every GPU that DIR's journal marks as locked by a process that has died, and end: for\n"
+    "                     use by hand, on the node, after a container or the node was killed with its agent\n"
     "  --check            print as JSON what NVML offers here; sets nothing\n"
     "\n"
     "exit codes: 0 well; 1 a fault, or a clock could not be reset; 2 wrong usage\n";

@@ -13,7 +13,8 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
   device::Journal journal;
   device::Error error;
   if (device::journal_open_existing(&journal, run_folder.c_str(), &error) != device::kOk) {
-    say("%s\nhint: a journal holds the clocks of the host it names: run this on that host, on the run's own folder",
+    say("%s\nhint: run this on the job's host, on the run's own folder; a host that was started anew has its clocks "
+        "back",
         error.text);
     return 1;
   }

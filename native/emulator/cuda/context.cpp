@@ -3,8 +3,8 @@
 #include <cstdio>
 
 #include "emulator/client/bus_id.h"
-#include "emulator/cuda/state.h"
 #include "emulator/client/mig.h"
+#include "emulator/cuda/state.h"
 
 namespace powerccl::emulator {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "emulator/client/bus_id.h"
 #include "emulator/client/connection.h"
-#include "emulator/nvml/readings.h"
 #include "emulator/client/mig.h"
+#include "emulator/nvml/readings.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

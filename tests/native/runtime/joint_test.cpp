@@ -105,7 +105,8 @@ TEST(Joint, ItsPageIsOneForAHostAndNobodyElses) {
   uint8_t boot[16] = {};
   read_boot_id(boot);
   char name[32];
-  snprintf(name, sizeof(name), "/.joint-%02x%02x%02x%02x%02x%02x", boot[0], boot[1], boot[2], boot[3], boot[4], boot[5]);
+  snprintf(name, sizeof(name), "/.joint-%02x%02x%02x%02x%02x%02x", boot[0], boot[1], boot[2], boot[3], boot[4],
+           boot[5]);
   const std::string path = std::string(folder) + name;
   struct stat about;
   ASSERT_EQ(stat(path.c_str(), &about), 0);
