@@ -27,12 +27,6 @@ namespace {
 constexpr int kScanMs = 20;       // how soon a new owner is watched; a watched one's death is noticed at once
 constexpr int kIdleScanMs = 100;  // while only waiting for owners to end
 
-std::string file_of(const Options& options, const char* prefix, const char* suffix) {
-  char host[64];
-  device::host_name(host, sizeof host);
-  return options.run_folder + "/" + prefix + host + suffix;
-}
-
 // One agent a node and run folder; several launchers (srun) may each try. The kernel drops the lock with its holder.
 enum class NodeLock { kMine, kTaken, kFailed };
 NodeLock take_node_lock(const std::string& path) {
@@ -104,7 +98,7 @@ class Node {
   // The processors come first: they are read in no time, and NVML may take long to start.
   void start_sampling() {
     cpu_sampler_.emplace(sysfs_root(), options_.interval_ns);
-    if (cpu_sampler_->start(file_of(options_, "cpu-", ".csv")) != 0) cpu_sampler_.reset();
+    if (cpu_sampler_->start(sample_path(options_.run_folder, "cpu-")) != 0) cpu_sampler_.reset();
     device::Error error;
     std::string reason;
     if (device::sampling_open(&sampling_, &error) != device::kOk) {
@@ -115,7 +109,7 @@ class Node {
       say("no power samples: NVML finds no GPU here that this process may open");
     }
     sampler_.emplace(sampling_, reason, options_.interval_ns);
-    if (sampler_->start(file_of(options_, "power-", ".csv")) != 0) sampler_.reset();
+    if (sampler_->start(sample_path(options_.run_folder, "power-")) != 0) sampler_.reset();
   }
 
   bool done() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include "agent/clock.h"
 #include "agent/log.h"
@@ -30,9 +31,29 @@ std::string comment(const std::string& key, const std::string& value) {
 std::string common_comments(int64_t interval_ns) {
   char host[64];
   device::host_name(host, sizeof host);
-  return comment("host", host) + comment("start_ns", std::to_string(now_ns())) +
+  char boot[33];
+  device::boot_id(boot, sizeof boot);
+  return comment("host", host) + comment("boot_id", boot) + comment("start_ns", std::to_string(now_ns())) +
          comment("start_realtime_ns", std::to_string(read_clock_ns(CLOCK_REALTIME))) +
          comment("interval_ns", std::to_string(interval_ns));
+}
+
+std::string sample_path(const std::string& folder, const std::string& prefix) {
+  char host[64], boot[33], node[64];
+  device::host_name(host, sizeof host);
+  device::boot_id(boot, sizeof boot);
+  device::host_identity(node, sizeof node);
+  const std::string plain = folder + "/" + prefix + host;
+  int fd = ::open((plain + ".csv").c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd >= 0) close(fd);
+  if (fd >= 0 || errno != EEXIST) return plain + ".csv";
+  char head[1024];
+  fd = ::open((plain + ".csv").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const ssize_t length = fd < 0 ? -1 : read(fd, head, sizeof head);
+  if (fd >= 0) close(fd);
+  const bool mine =
+      length > 0 && std::string_view(head, static_cast<size_t>(length)).find(comment("boot_id", boot)) != std::string::npos;
+  return mine ? plain + ".csv" : plain + "-" + node + ".csv";
 }
 
 SampleFile::~SampleFile() {

@@ -9,7 +9,10 @@ namespace powerccl::agent {
 
 // One "# key: value" line.
 std::string comment(const std::string& key, const std::string& value);
-// Those that every file begins with: host, start on both clocks, interval.
+// Where this node's samples of a kind go: <prefix><host>.csv, or, where that is another node's of the same host name,
+// <prefix><host>-<boot>.csv.
+std::string sample_path(const std::string& folder, const std::string& prefix);
+// Those that every file begins with: host, the kernel's boot, start on both clocks, interval.
 std::string common_comments(int64_t interval_ns);
 
 class SampleFile {

@@ -73,14 +73,23 @@ void host_name(char* name, size_t size) {
     if (*at == '/') *at = '_';
 }
 
+void boot_id(char* digits, size_t size) {
+  char text[64];
+  read_text("/proc/sys/kernel/random/boot_id", text, sizeof text);
+  size_t length = 0;
+  for (const char* at = text; *at && length + 1 < size; ++at)
+    if (strchr("0123456789abcdef", *at)) digits[length++] = *at;
+  digits[length] = '\0';
+}
+
 void host_identity(char* text, size_t size) {
-  char id[64];
-  read_text("/proc/sys/kernel/random/boot_id", id, sizeof id);
-  size_t digits = 0;
-  for (const char* at = id; *at && digits < kIdentityDigits && digits + 1 < size; ++at)
-    if (strchr("0123456789abcdef", *at)) text[digits++] = *at;
-  text[digits] = '\0';
-  if (digits < kIdentityDigits) host_name(text, size);
+  char digits[kIdentityDigits + 1];
+  boot_id(digits, sizeof digits);
+  if (strlen(digits) == kIdentityDigits) {
+    snprintf(text, size, "%s", digits);
+  } else {
+    host_name(text, size);
+  }
 }
 
 }  // namespace powerccl::device

@@ -19,6 +19,8 @@ bool proc_is_own();
 
 // This host's name as run folders spell it in file names (gethostname, '/' replaced).
 void host_name(char* name, size_t size);
+// The 32 digits of the running kernel's boot id, which containers share; empty where it cannot be read.
+void boot_id(char* digits, size_t size);
 // What tells this host's running kernel from all others: twelve digits of its boot id, or its name where there is none.
 void host_identity(char* text, size_t size);
 
