@@ -221,3 +221,50 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+SLOW = """
+import sys, time
+from powerccl.commands import main, run
+from powerccl.launch import record
+def wait(*_):
+    print("waiting", flush=True)
+    time.sleep(60)
+{place} = wait
+sys.argv = ["powerccl", "run", "-q", "--interval-ms", "0", "--", "sh", "-c", "exit 7"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("place", "code"), [("record._prepare", -signal.SIGTERM), ("run._report", 7)])
+def test_a_signal_around_the_job(powerccl: Powerccl, place: str, code: int) -> None:
+    """Before the job it ends us as it would have ended the job; after it, the job's exit code is not to be changed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW.format(place=place)],
+        env=powerccl.environment,
+        cwd=powerccl.folder,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"waiting\n"
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == code
+
+
+def test_without_rights(powerccl: Powerccl, tmp_path: Path) -> None:
+    """Another user, in a folder where that user may not write."""
+    if os.getuid() != 0:
+        pytest.skip("takes root to become somebody else")
+    command = [str(Path(sys.executable).parent / "powerccl"), "run", "-q", "--", "sh", "-c", "id -u; exit 7"]
+    tmp_path.chmod(0o755)
+    done = subprocess.run(
+        ["setpriv", "--reuid", "65534", "--clear-groups", *command],
+        env=powerccl.environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (7, "65534\n"), done.stderr
+    assert "Permission denied; the job runs unrecorded" in done.stderr
