@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.harm import Figures, count, one
+
 from powerccl.launch.leases import connect
 from powerccl.launch.native import NativeFiles
 
@@ -80,6 +81,17 @@ def round_trip_ms(path: Path) -> float:
     return (time.monotonic() - begin) * 1e3
 
 
+def sent(connection: socket.socket, request: bytes) -> bool:
+    """Send it, or pass it over where the socket is full. False: the connection has ended."""
+    try:
+        connection.send(request)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 # ---- Attacks. Each is a process of the attacker's, and goes on until it is killed or `until`.
 
 
@@ -96,11 +108,7 @@ def unread_metrics(path: Path, until: float) -> None:
                 connection.send(message(HELLO, 1, bytes(64)))
         serial += 1
         for connection in list(sessions):
-            try:
-                connection.send(message(METRICS if serial % 8 else STATUS, serial))
-            except BlockingIOError:
-                continue
-            except OSError:
+            if not sent(connection, message(METRICS if serial % 8 else STATUS, serial)):
                 connection.close()
                 sessions.remove(connection)
 
@@ -192,7 +200,7 @@ def lingering_files(path: Path, until: float) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(64)
-    far = []
+    far: list[socket.socket] = []
     while time.monotonic() < until and len(far) < 40:
         near = socket.create_connection(listener.getsockname())
         far.append(listener.accept()[0])
@@ -362,16 +370,16 @@ class Innocent:
             sessions.append((session, lease))
         told.send(b"ready")
         told.settimeout(0.2)
-        serial, lost = 2, set()
+        serial, lost = 2, set[int]()
         while True:
             serial += 1
+            mhz = 600 + 15 * (serial % 20)
             for index, (session, lease) in enumerate(sessions):
-                try:
-                    mhz = 600 + 15 * (serial % 20)
+                status = -1
+                with contextlib.suppress(OSError, EOFError):
                     answer = answered(session, SET, serial, struct.pack("=QII", lease, mhz, mhz))
-                    if struct.unpack_from("=i", answer, HEADER.size)[0] not in (0, -8):
-                        lost.add(index)
-                except (OSError, EOFError):
+                    (status,) = struct.unpack_from("=i", answer, HEADER.size)
+                if status not in (0, -8):  # -8: a newer wish came first
                     lost.add(index)
             with contextlib.suppress(TimeoutError):
                 if told.recv(16):
@@ -387,7 +395,9 @@ class Innocent:
             ended(self.child)
 
 
-def attacked(machine: Machine, daemon: subprocess.Popen[bytes], attack: Attack, seconds: float) -> tuple[list[float], float]:
+def attacked(
+    machine: Machine, daemon: subprocess.Popen[bytes], attack: Attack, seconds: float
+) -> tuple[list[float], float]:
     """Root's round trips while the attack lasts, and the most memory that the daemon had."""
     until = time.monotonic() + seconds
     attackers = [as_user(ATTACKER, lambda: attack(machine.socket, until)) for _ in range(2)]
@@ -413,9 +423,9 @@ def bad_messages(machine: Machine, wanted: int) -> tuple[int, int]:
     reading, writing = os.pipe()
 
     def work() -> None:
-        sent = kind = 0
+        number = kind = 0
         deadline = time.monotonic() + 600
-        while sent < wanted and time.monotonic() < deadline:
+        while number < wanted and time.monotonic() < deadline:
             kind += 1
             with contextlib.suppress(OSError):
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -423,18 +433,18 @@ def bad_messages(machine: Machine, wanted: int) -> tuple[int, int]:
                 if kind % 3 == 0:
                     connection.send(message(HELLO, 1, bytes(64)))
                 bad = (os.urandom(24), message(HEARTBEAT, 1), message(HELLO, 1 + kind, bytes(64)))[kind % 3]
-                while sent < wanted:
+                while number < wanted:
                     connection.send(bad)
-                    sent += 1
-        os.write(writing, str(sent).encode())
+                    number += 1
+        os.write(writing, str(number).encode())
 
     attacker = as_user(ATTACKER, work)
     os.close(writing)
-    sent = int(os.read(reading, 32) or b"0")
+    number = int(os.read(reading, 32) or b"0")
     os.close(reading)
     ended(attacker)
     time.sleep(0.5)
-    return sent, machine.log.read_bytes().count(b"\n") - before
+    return number, machine.log.read_bytes().count(b"\n") - before
 
 
 def stolen_sockets(machine: Machine, rounds: int) -> tuple[int, int]:
@@ -496,14 +506,16 @@ def measured(machine: Machine) -> Figures:
         if len(times) < 3:
             raise RuntimeError(f"root was served {len(times)} times during {attack.__name__}")
         worst_ms, most_mib, trips = max(worst_ms, *times), max(most_mib, mib), trips + len(times)
-        figures[f"harm.daemon.{attack.__name__}.root_median_ms"] = one(round(statistics.median(times), 2), "ms", len(times))
+        figures[f"harm.daemon.{attack.__name__}.root_median_ms"] = one(
+            round(statistics.median(times), 2), "ms", len(times)
+        )
         figures[f"harm.daemon.{attack.__name__}.root_worst_ms"] = one(round(max(times), 2), "ms", len(times))
-    sent, lines = bad_messages(machine, BAD_MESSAGES)
-    if sent < BAD_MESSAGES:
-        raise RuntimeError(f"only {sent} bad messages could be sent")
+    number, lines = bad_messages(machine, BAD_MESSAGES)
+    if number < BAD_MESSAGES:
+        raise RuntimeError(f"only {number} bad messages could be sent")
     most_mib = max(most_mib, rss_mib(daemon.pid))
     figures["harm.daemon.leases_lost"] = count(innocent.lost(), GPUS)
-    figures["harm.daemon.log_lines"] = count(lines, sent)
+    figures["harm.daemon.log_lines"] = count(lines, number)
     figures["harm.daemon.rss_mib"] = one(round(most_mib, 1), "MiB", len(ATTACKS))
     figures["harm.daemon.root_ms"] = one(round(worst_ms, 2), "ms", trips)
     return figures

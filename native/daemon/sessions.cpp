@@ -38,6 +38,11 @@ double refilled(double level, double most, double a_second, int64_t since_ns, in
   return std::min(most, level + static_cast<double>(now_ns - since_ns) / 1e9 * a_second);
 }
 
+// Of one user, also at once. A job's ranks come together, and come again when the daemon was restarted.
+double connects_a_second(const Config& config) {
+  return static_cast<double>(std::max<int64_t>(32, config.access_sessions_per_user));
+}
+
 void turn_away(int socket, uid_t uid, const std::string& why) {
   Answer answer;
   answer.status = POWERCCL_LEASE_TOO_MANY;
@@ -79,7 +84,7 @@ Server::User* Server::user_of(uid_t uid, int64_t now) {
   const auto [found, fresh] = users_.try_emplace(uid);
   User& user = found->second;
   if (fresh) {
-    user.connects = static_cast<double>(settings_.config.access_sessions_per_user);
+    user.connects = connects_a_second(settings_.config);
     user.work = static_cast<double>(settings_.config.access_requests_per_s);
     user.connects_ns = user.work_ns = now;
     user.budget = std::make_shared<ByteBudget>(kMostUserBytes, &unsent_);
@@ -95,11 +100,10 @@ std::string Server::refusal(const Peer& peer, bool apart, User* user, int64_t no
     return "all " + std::to_string(most) + " connections are taken (access.sessions)";
   if (count_closing(peer.uid) > kMostClosing) return "files that " + name + " passed cannot be closed";
   if (peer.uid == 0) return "";
-  const auto most_of_user = static_cast<double>(config.access_sessions_per_user);
-  if (static_cast<double>(user->sessions) >= most_of_user)
+  if (static_cast<int64_t>(user->sessions) >= config.access_sessions_per_user)
     return name + " has " + std::to_string(user->sessions) + " connections already (access.sessions_per_user)";
-  // As many again each second: a job's ranks come at once, and come again when the daemon was restarted.
-  user->connects = refilled(user->connects, most_of_user, most_of_user, user->connects_ns, now);
+  const double connects = connects_a_second(config);
+  user->connects = refilled(user->connects, connects, connects, user->connects_ns, now);
   user->connects_ns = now;
   if (user->connects < 1) return name + " connects too often: again in a second";
   user->connects -= 1;
