@@ -25,7 +25,7 @@ from powerccl.traces.run_info import parse_run_info
 
 
 def test_every_job_ends(native: NativeFiles, tmp_path: Path) -> None:
-    chosen = ends.ends(36, 12)
+    chosen = ends.ends(24, 8)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda index: ends.run(chosen[index], tmp_path / str(index), native), range(len(chosen))))
     assert [text for text in found if text] == []
@@ -57,7 +57,7 @@ def test_each_signal_reaches_the_job_once(native: NativeFiles, tmp_path: Path) -
 def test_no_fault_of_recording_is_a_fault_of_the_job(case: injected.Case, native: NativeFiles, tmp_path: Path) -> None:
     names = injected.functions(case, native, tmp_path)
     assert len(names) > 50
-    chosen = [f"{name}!{kind}" for name, kind in zip(names[::13], 100 * injected.EXCEPTIONS, strict=False)]
+    chosen = [f"{name}!{kind}" for name, kind in zip(names[::26], 100 * injected.EXCEPTIONS, strict=False)]
     with ThreadPoolExecutor(2) as pool:
         found = list(
             pool.map(lambda i: injected.outcome(case, chosen[i], native, tmp_path / str(i)), range(len(chosen)))
