@@ -69,7 +69,7 @@ void close_later(uid_t uid, int fd) {
     std::thread(serve).detach();
     ++all.threads;
   } catch (const std::system_error&) {
-    // No thread is to be had: the next call tries again.
+    return;  // No thread is to be had: the next call tries again.
   }
 }
 
