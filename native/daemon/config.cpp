@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/config.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -211,11 +214,13 @@ void read_meanings(Config* config, Reader* reader) {
     reader->wrong("gpu", "usual_min_mhz", "is above gpu.usual_max_mhz");
   if ((config->gpu_usual_min_mhz == 0) != (config->gpu_usual_max_mhz == 0))
     reader->wrong("gpu", "usual_min_mhz", "and gpu.usual_max_mhz belong together: both or neither");
-  if (config->gpu_device_files.find('%') == std::string::npos)
-    reader->wrong("gpu", "device_files", "has no % for the GPU's minor number");
-  if (config->socket_path.empty() || config->socket_path.size() > 107)
-    reader->wrong("socket", "path", "is no path of 1 to 107 bytes");
-  if (config->state_file.empty()) reader->wrong("state", "file", "is empty");
+  const auto check = [&](const char* section, const char* name, const std::string& why) {
+    if (!why.empty()) reader->wrong(section, name, why);
+  };
+  check("gpu", "device_files", device_files_fault(config->gpu_device_files));
+  check("socket", "path", socket_path_fault(config->socket_path));
+  check("state", "file", path_fault(config->state_file));
+  if (!config->metrics_file.empty()) check("metrics", "file", path_fault(config->metrics_file));
 }
 
 }  // namespace
@@ -250,8 +255,15 @@ std::vector<std::string> read_config(std::string_view toml, const std::string& o
 }
 
 std::vector<std::string> read_config_file(const std::string& path, Config* config) {
-  std::FILE* file = std::fopen(path.c_str(), "re");
-  if (file == nullptr) return {path + ": cannot be opened: " + std::strerror(errno)};
+  const int opened = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);  // a FIFO would keep us waiting
+  if (opened < 0) return {path + ": cannot be opened: " + std::strerror(errno)};
+  struct stat about{};
+  if (fstat(opened, &about) != 0 || !S_ISREG(about.st_mode)) {
+    close(opened);
+    return {path + ": cannot be read: it is no regular file"};
+  }
+  std::FILE* file = fdopen(opened, "r");
+  if (file == nullptr) return {path + ": cannot be read: " + std::strerror(errno)};
   std::string text(kMostBytes + 1, '\0');
   const size_t length = std::fread(text.data(), 1, text.size(), file);
   const bool failed = std::ferror(file) != 0;

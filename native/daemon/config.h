@@ -39,4 +39,11 @@ Config default_config();
 std::vector<std::string> read_config(std::string_view toml, const std::string& origin, Config* config);
 std::vector<std::string> read_config_file(const std::string& path, Config* config);
 
+// What is wrong with a text as such a name; empty: nothing.
+std::string path_fault(const std::string& path);
+std::string socket_path_fault(const std::string& path);
+std::string device_files_fault(const std::string& pattern);
+// What of the configuration cannot be on this machine: paths as the daemon uses them, and the group of its socket.
+std::vector<std::string> check_config(const Config& config);
+
 }  // namespace powerccl::daemon

@@ -9,15 +9,23 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/closer.h"
+
 namespace powerccl::daemon {
 namespace {
 
 constexpr size_t kLongestRequest = 256;
-constexpr size_t kMostFiles = 8;
-constexpr size_t kMostUnsent = 4096;  // a status of many devices is a burst
+constexpr size_t kMostFiles = 253;  // the kernel's own limit: it would close further ones itself, while we wait
+// Of one connection. An answer is made as its parts are read, and no request is read before. So what waits here are
+// answers of the driver and ends of leases, of which there is one a device: half would be little for 256 cores.
+constexpr size_t kMostUnsentBytes = 64 << 10;
+constexpr size_t kBytesOfMessage = 64;  // what keeping one takes beside its own
+// In the kernel, of what a connection has not read. It doubles the number for its own structures. A chunk is 4 KiB, and
+// half of this would have the daemon woken for every second one.
+constexpr int kKernelBytes = 16 << 10;
 
 // What came along with a message.
-void read_ancillary(msghdr* message, Fd* file, ucred* sender) {
+void read_ancillary(msghdr* message, uid_t uid, Fd* file, ucred* sender) {
   for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
     if (part->cmsg_level != SOL_SOCKET) continue;
     if (part->cmsg_type == SCM_CREDENTIALS && part->cmsg_len == CMSG_LEN(sizeof *sender))
@@ -27,7 +35,7 @@ void read_ancillary(msghdr* message, Fd* file, ucred* sender) {
     for (size_t i = 0; i < count; ++i) {
       int passed = -1;
       std::memcpy(&passed, CMSG_DATA(part) + i * sizeof(int), sizeof passed);
-      Fd held(passed);
+      Fd held(passed, uid);
       if (file->get() < 0) *file = std::move(held);
     }
   }
@@ -36,20 +44,36 @@ void read_ancillary(msghdr* message, Fd* file, ucred* sender) {
 }  // namespace
 
 Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) close_later(uid_, fd_);
 }
 
-Fd::Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+Fd::Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), uid_(other.uid_) {}
 
 Fd& Fd::operator=(Fd&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(uid_, other.uid_);
   return *this;
 }
 
-Connection::Connection(int socket, Peer peer) : socket_(socket), peer_(std::move(peer)) {}
+bool ByteBudget::take(size_t bytes) {
+  if (used_.fetch_add(bytes) + bytes <= most_ && (whole_ == nullptr || whole_->take(bytes))) return true;
+  used_.fetch_sub(bytes);
+  return false;
+}
+
+void ByteBudget::give_back(size_t bytes) {
+  used_.fetch_sub(bytes);
+  if (whole_ != nullptr) whole_->give_back(bytes);
+}
+
+Connection::Connection(int socket, Peer peer, std::shared_ptr<ByteBudget> budget)
+    : socket_(socket), peer_(std::move(peer)), budget_(std::move(budget)) {
+  setsockopt(socket_, SOL_SOCKET, SO_SNDBUF, &kKernelBytes, sizeof kKernelBytes);
+}
 
 Connection::~Connection() {
-  close(socket_);
+  budget_->give_back(unsent_bytes_);
+  close_socket(peer_.uid, socket_);
   if (peer_.pidfd >= 0) close(peer_.pidfd);
 }
 
@@ -69,7 +93,7 @@ Received Connection::receive() {
     return received;
   }
   ucred sender{-1, static_cast<uid_t>(-1), static_cast<gid_t>(-1)};
-  read_ancillary(&message, &received.file, &sender);
+  read_ancillary(&message, peer_.uid, &received.file, &sender);
   // An empty message and the end look alike, and neither is one of ours.
   if (length == 0) {
     received.kind = Received::kEnd;
@@ -88,9 +112,17 @@ bool Connection::has_unsent() const {
   return !unsent_.empty();
 }
 
+bool Connection::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
 bool Connection::send(Bytes message) {
   const std::lock_guard lock(mutex_);
-  if (unsent_.size() >= kMostUnsent) return false;
+  const size_t bytes = message.size() + kBytesOfMessage;
+  if (!failed_ && (unsent_bytes_ + bytes > kMostUnsentBytes || !budget_->take(bytes))) failed_ = true;
+  if (failed_) return false;
+  unsent_bytes_ += bytes;
   unsent_.push_back(std::move(message));
   return flush_locked();
 }
@@ -101,14 +133,21 @@ bool Connection::flush() {
 }
 
 bool Connection::flush_locked() {
-  while (!unsent_.empty()) {
+  while (!unsent_.empty() && !failed_) {
     const Bytes& message = unsent_.front();
     const ssize_t sent = ::send(socket_, message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno == EAGAIN;
+    if (sent < 0 && errno == EAGAIN) return true;
+    if (sent < 0) {
+      failed_ = true;
+      return false;
+    }
+    const size_t bytes = message.size() + kBytesOfMessage;
+    unsent_bytes_ -= bytes;
+    budget_->give_back(bytes);
     unsent_.pop_front();
   }
-  return true;
+  return !failed_;
 }
 
 }  // namespace powerccl::daemon

@@ -2,7 +2,10 @@
 // One client's socket: whole messages in, with who sent them and what they passed along; whole messages out. Sending is
 // safe from several threads; all else is the loop's.
 #pragma once
+#include <atomic>
+#include <cstddef>
 #include <deque>
+#include <memory>
 #include <mutex>
 
 #include "daemon/messages.h"
@@ -10,17 +13,19 @@
 
 namespace powerccl::daemon {
 
-// Closes what it holds.
+// A file that a user passed, closed by that user's thread (closer.h).
 class Fd {
  public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd() = default;
+  Fd(int fd, uid_t uid) : fd_(fd), uid_(uid) {}
   ~Fd();
   Fd(Fd&& other) noexcept;
   Fd& operator=(Fd&& other) noexcept;
   int get() const { return fd_; }
 
  private:
-  int fd_;
+  int fd_ = -1;
+  uid_t uid_ = 0;
 };
 
 struct Received {
@@ -29,10 +34,24 @@ struct Received {
   Fd file;  // the first one passed; further ones are closed
 };
 
+// Bytes of memory that wait to be sent, of a user's connections together, and as part of `whole` of all users'.
+class ByteBudget {
+ public:
+  explicit ByteBudget(size_t most, ByteBudget* whole = nullptr) : most_(most), whole_(whole) {}
+  // False: that would be more than there may be.
+  bool take(size_t bytes);
+  void give_back(size_t bytes);
+
+ private:
+  size_t most_;
+  ByteBudget* whole_;
+  std::atomic<size_t> used_{0};
+};
+
 class Connection {
  public:
-  // Takes the socket over.
-  Connection(int socket, Peer peer);
+  // Takes the socket over. What the kernel keeps of it unread is bounded too.
+  Connection(int socket, Peer peer, std::shared_ptr<ByteBudget> budget);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -40,11 +59,14 @@ class Connection {
   // The next message. kForeign: another process than the peer sent it (it inherited or was handed the socket);
   // kNonsense: not of this protocol; kEnd: the other end is closed.
   Received receive();
-  // False: the peer takes nothing off its socket any more, and the connection has to end.
+  // False: the peer is gone or does not read what it asked for, and the connection has to end.
   bool send(Bytes message);
   // Goes on with what did not fit. False: as above.
   bool flush();
   bool has_unsent() const;
+  // Whether send() or flush() returned false.
+  bool failed() const;
+  ByteBudget* budget() const { return budget_.get(); }
 
   int socket() const { return socket_; }
   const Peer& peer() const { return peer_; }
@@ -54,8 +76,11 @@ class Connection {
 
   int socket_;
   Peer peer_;
+  std::shared_ptr<ByteBudget> budget_;
   mutable std::mutex mutex_;
   std::deque<Bytes> unsent_;
+  size_t unsent_bytes_ = 0;
+  bool failed_ = false;
 };
 
 }  // namespace powerccl::daemon

@@ -33,13 +33,15 @@ void Server::start_crew() {
 void Server::work() {
   Lock lock(mutex_);
   while (!over_) {
+    // A mutex goes to whoever comes, and a flood of events would have this thread come again before another wakes up.
+    if (entering_.load() > 0) entered_.wait(lock, [this] { return entering_.load() == 0; });
     if (Queue* queue = runnable(); queue != nullptr) {
       make_call(&lock, queue);
     } else {
       lock.unlock();
       epoll_event event;
       const int count = epoll_wait(epoll_, &event, 1, -1);
-      lock.lock();
+      enter(&lock);
       if (count > 0) handle(event.data.u64, event.events);
       keep_time(now_ns());
       sweep();
@@ -47,6 +49,12 @@ void Server::work() {
     set_timer();
     if (!serving_ || stopping_) changed_.notify_one();
   }
+}
+
+void Server::enter(Lock* lock) {
+  ++entering_;
+  lock->lock();
+  if (--entering_ == 0) entered_.notify_all();
 }
 
 void Server::set_timer() {
@@ -73,14 +81,13 @@ void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<boo
 }
 
 Server::Queue* Server::runnable() {
-  const auto found = std::find_if(queues_.begin(), queues_.end(), [](const Queue& queue) {
-    return !queue.busy && (!queue.urgent.empty() || !queue.jobs.empty());
-  });
+  const auto found =
+      std::find_if(queues_.begin(), queues_.end(), [](const Queue& queue) { return !queue.busy && !queue.empty(); });
   return found == queues_.end() ? nullptr : &*found;
 }
 
 void Server::make_call(Lock* lock, Queue* queue) {
-  std::deque<Job>& from = queue->urgent.empty() ? queue->jobs : queue->urgent;
+  std::deque<Job>& from = !queue->urgent.empty() ? queue->urgent : !queue->jobs.empty() ? queue->jobs : queue->reads;
   Done done;
   done.job = std::move(from.front());
   from.pop_front();
@@ -90,7 +97,7 @@ void Server::make_call(Lock* lock, Queue* queue) {
   lock->unlock();
   done.outcome = make(queue->driver, done.job);
   if (connection != nullptr) answer(connection.get(), done.job, done.outcome);
-  lock->lock();
+  enter(lock);
   queue->busy = false;
   finished(done);
   sweep();
@@ -122,19 +129,16 @@ void Server::answer(Connection* connection, const Job& job, const Outcome& outco
 }
 
 void Server::finished(const Done& done) {
-  if (done.job.kind == Job::kRead && done.job.session == kQuerySession) {
-    const auto found = queries_.find(done.job.serial);
-    if (found == queries_.end()) return;
-    found->second.now_mhz[done.job.device] = done.outcome.now_mhz;
-    if (--found->second.missing > 0) return;
-    answer_status(found->second);
-    queries_.erase(found);
-    return;
-  }
+  if (done.job.kind == Job::kRead && done.job.session == kQuerySession) return take_reading(done);
   table_.done(done, now_ns());
-  const Session* session = find(done.job.session);
-  if (session != nullptr && session->connection->has_unsent() && !session->paused)
-    watch_session(done.job.session, *session);
+  if (Session* session = find(done.job.session); session != nullptr) {
+    const bool was_blocked = blocked(*session);
+    if (done.job.kind == Job::kRead) --session->reads;
+    if (session->connection->failed())
+      closing_.emplace_back(done.job.session, Ending::kGone);
+    else if (was_blocked && !session->paused)
+      watch_session(done.job.session, *session);
+  }
   if (!state_->doubtful() || !table_.all_put_back()) return;
   if (const int error = state_->settle_doubt(); error != 0)
     log(kError, "the state file cannot be mended: %s", std::strerror(error));

@@ -108,8 +108,9 @@ void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns)
     const std::string mark = actions_->mark_of(device.driver, device.index);
     const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.leases.front().holder);
     if (error != 0) {
-      log(kError, "%s: no clock is set, as its mark cannot be written: %s", device.about->device.c_str(),
-          std::strerror(error));
+      log_for(device.leases.front().holder.uid, Topic::kClocks, kError,
+              "%s: no clock is set, as its mark cannot be written: %s", device.about->device.c_str(),
+              std::strerror(error));
       forget_wishes(&device, {});
       if (asker.session == 0) return;
       return refuse(asker.session, asker.serial, POWERCCL_LEASE_SYSTEM,
@@ -154,7 +155,8 @@ void LeaseTable::forget_mark(Device& device) {
   const int error = actions_->clear(device.mark);
   if (error != 0) {
     // Harmless: it would be put back once more.
-    log(kWarning, "%s: its mark stays in the state file: %s", device.about->device.c_str(), std::strerror(error));
+    log_for(0, Topic::kClocks, kWarning, "%s: its mark stays in the state file: %s", device.about->device.c_str(),
+            std::strerror(error));
     return;
   }
   device.mark.clear();
@@ -190,8 +192,9 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
   } else {
     ++counters_.driver_failures;
     forget_wishes(&device, outcome.untouched ? device.clocks : Clocks{});
-    log(kWarning, "%s: cannot be set to %u to %u MHz: %s", device.about->device.c_str(), job.min_mhz, job.max_mhz,
-        outcome.text.c_str());
+    log_for(device.leases.empty() ? 0 : device.leases.front().holder.uid, Topic::kClocks, kWarning,
+            "%s: cannot be set to %u to %u MHz: %s", device.about->device.c_str(), job.min_mhz, job.max_mhz,
+            outcome.text.c_str());
     if (!outcome.untouched) {
       device.other = true;  // the driver failed, so who knows
       device.put_back = true;
@@ -203,7 +206,8 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
 
 void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
-    if (device.failures > 0) log(kInfo, "%s: put back to usual at last", device.about->device.c_str());
+    if (device.failures > 0)
+      log_for(0, Topic::kClocks, kInfo, "%s: put back to usual at last", device.about->device.c_str());
     if (!device.put_back) count_change(&device);
     device.other = false;
     device.put_back = false;
@@ -218,8 +222,8 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
   } else {
     ++counters_.restore_failures;
     if (device.failures == 0)
-      log(kError, "%s: cannot be put back to usual, tried again until it can: %s", device.about->device.c_str(),
-          outcome.text.c_str());
+      log_for(0, Topic::kClocks, kError, "%s: cannot be put back to usual, tried again until it can: %s",
+              device.about->device.c_str(), outcome.text.c_str());
     device.put_back = true;
     device.retry_ns = now_ns + retry_after(device.failures);
     ++device.failures;
@@ -249,9 +253,10 @@ void LeaseTable::read_done(Device& device, const Outcome& outcome) {
   const bool arrived = outcome.now_mhz >= clocks.min_mhz && outcome.now_mhz <= clocks.max_mhz;
   if (!arrived && !device.warned) {
     device.warned = true;
-    log(kWarning, "%s: set to %u to %u MHz and reads %u MHz (reasons 0x%llx); not said again in this lease",
-        device.about->device.c_str(), clocks.min_mhz, clocks.max_mhz, outcome.now_mhz,
-        static_cast<unsigned long long>(outcome.reasons));
+    log_for(device.leases.front().holder.uid, Topic::kClocks, kWarning,
+            "%s: set to %u to %u MHz and reads %u MHz (reasons 0x%llx); not said again in this lease",
+            device.about->device.c_str(), clocks.min_mhz, clocks.max_mhz, outcome.now_mhz,
+            static_cast<unsigned long long>(outcome.reasons));
   }
   tell_wisher(device, outcome);
 }

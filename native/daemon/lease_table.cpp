@@ -143,8 +143,9 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
   device.warned = false;
   device.leases.push_back(std::move(lease));
   ++counters_.granted;
-  log(kInfo, "%s: leased to process %u of user %u%s%s%s", device.about->device.c_str(), holder.pid, holder.uid,
-      holder.run.empty() ? "" : ", run ", holder.run.c_str(), device.leases.size() > 1 ? ", who shares it" : "");
+  log_for(holder.uid, Topic::kLeases, kInfo, "%s: leased to process %u of user %u%s%s%s", device.about->device.c_str(),
+          holder.pid, holder.uid, holder.run.empty() ? "" : ", run ", holder.run.c_str(),
+          device.leases.size() > 1 ? ", who shares it" : "");
   answer.interval_ms = interval_ms(device);
   actions_->reply(holder.session, serial, answer);
   proceed(device, now_ns);  // the clock may be one that it has not wished for
@@ -219,8 +220,9 @@ void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, in
   answer.status = ending == Ending::kMissed    ? POWERCCL_LEASE_MISSED
                   : ending == Ending::kRevoked ? POWERCCL_LEASE_REVOKED
                                                : POWERCCL_LEASE_STOPPING;
-  log(kInfo, "%s: lease of process %u ended (%s) after %llu clock change%s", device.about->device.c_str(),
-      lease.holder.pid, text_of(ending), static_cast<unsigned long long>(lease.changes), lease.changes == 1 ? "" : "s");
+  log_for(lease.holder.uid, Topic::kLeases, kInfo, "%s: lease of process %u ended (%s) after %llu clock change%s",
+          device.about->device.c_str(), lease.holder.pid, text_of(ending),
+          static_cast<unsigned long long>(lease.changes), lease.changes == 1 ? "" : "s");
   ++counters_.ended[static_cast<int>(ending)];
   if (device.waiting && device.waiting->lease == lease.number) {
     Answer late = answer;

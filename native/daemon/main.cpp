@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccld: leases on clocks for jobs that may not set them.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,16 +44,13 @@ int read_settings(const Options& options, ServerSettings* settings) {
   if (!faults.empty() && options.restore) {
     log(kError, "clocks are put back with the configuration's defaults");
     config = default_config();
+    faults.clear();
   } else if (!faults.empty()) {
     log(kError, "hint: docs/reference/powerccld.md has every key; powerccld --check reads the file and ends");
     return 2;
   }
   if (!options.socket.empty()) config.socket_path = options.socket;
   if (!options.state.empty()) config.state_file = options.state;
-  if (config.socket_path.size() > 107) {
-    log(kError, "--socket: the path is longer than 107 bytes");
-    return 2;
-  }
   if (options.by_pipe) {
     config.socket_bits = 0600;
     // Serves nobody but who might set clocks without it.
@@ -59,6 +58,12 @@ int read_settings(const Options& options, ServerSettings* settings) {
   }
   if (!options.level.empty() && !parse_level(options.level, &config.level)) {
     log(kError, "--log: none of error, warning, info and debug");
+    return 2;
+  }
+  if (!options.restore) faults = check_config(config);  // clocks are put back whatever else is wrong
+  for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
+  if (!options.restore && !faults.empty()) {
+    log(kError, "hint: /run/powerccl is made by the unit as it starts (RuntimeDirectory=); other folders are not made");
     return 2;
   }
   set_log_level(config.level);
@@ -75,6 +80,22 @@ void ignore_signals() {
     sigaction(number, &ignore, nullptr);
 }
 
+// A connection takes two descriptors, and administrators' are counted apart. The rest is for files that users pass.
+void make_room(Config* config) {
+  constexpr rlim_t kOthers = 1024;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  const auto wanted = 4 * static_cast<rlim_t>(config->access_sessions);
+  if (limit.rlim_max == RLIM_INFINITY || wanted + kOthers <= limit.rlim_max) return;
+  const rlim_t room = limit.rlim_max > 2 * kOthers ? limit.rlim_max - kOthers : limit.rlim_max / 2;
+  if (wanted <= room) return;
+  config->access_sessions = std::max<int64_t>(1, static_cast<int64_t>(room / 4));
+  log(kWarning, "only %lld connections can be taken at a time, this process having no more than %llu descriptors",
+      static_cast<long long>(config->access_sessions), static_cast<unsigned long long>(limit.rlim_max));
+}
+
 int run(const Options& options) {
   ServerSettings settings;
   if (const int code = read_settings(options, &settings); code != 0 || options.check) {
@@ -84,11 +105,17 @@ int run(const Options& options) {
   const Config& config = settings.config;
   if (options.by_pipe) setsid();  // a terminal's ^C is the job's
   ignore_signals();
-  StateFile state;
+  make_room(&settings.config);
   std::string reason;
+  SocketPlace place;
+  if (!options.restore && !place.take(config.socket_path, &reason)) {
+    // In one line: whoever starts a daemon shows its last.
+    log(kError, "%s; hint: `socket.path` and --socket name another place", reason.c_str());
+    return 1;
+  }
+  StateFile state;
   if (!state.open(config.state_file, &reason)) {
-    log(kError, "%s", reason.c_str());
-    log(kError, "hint: one powerccld a machine; `state.file` and --state name a place of its own for another");
+    log(kError, "%s; hint: `state.file` and --state name another place", reason.c_str());
     return 1;
   }
   if (!options.by_pipe && !state.in_memory())
@@ -122,7 +149,7 @@ int run(const Options& options) {
     return 1;
   }
   settings.emulated = gpus.emulated();
-  Server server(settings, &state, drivers);
+  Server server(settings, &state, &place, drivers);
   if (options.restore) return server.put_back(10 * kSecondNs) ? 0 : 1;
   server.put_back(2 * kSecondNs);
   const int code = server.serve();

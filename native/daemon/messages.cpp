@@ -116,16 +116,12 @@ Bytes encode_device(uint64_t serial, const powerccl_lease_device& device) {
   return encode(POWERCCL_LEASE_DEVICE, serial, device);
 }
 
-std::vector<Bytes> encode_chunks(uint64_t serial, const std::string& text) {
-  std::vector<Bytes> chunks;
-  for (size_t begin = 0; begin < text.size(); begin += POWERCCL_LEASE_CHUNK_BYTES) {
-    powerccl_lease_chunk chunk{};
-    const size_t length = std::min<size_t>(text.size() - begin, POWERCCL_LEASE_CHUNK_BYTES);
-    chunk.length = static_cast<uint32_t>(length);
-    std::memcpy(chunk.text, text.data() + begin, length);
-    chunks.push_back(encode(POWERCCL_LEASE_CHUNK, serial, chunk));
-  }
-  return chunks;
+Bytes encode_chunk(uint64_t serial, std::string_view text) {
+  powerccl_lease_chunk chunk{};
+  const size_t length = std::min<size_t>(text.size(), POWERCCL_LEASE_CHUNK_BYTES);
+  chunk.length = static_cast<uint32_t>(length);
+  std::memcpy(chunk.text, text.data(), length);
+  return encode(POWERCCL_LEASE_CHUNK, serial, chunk);
 }
 
 }  // namespace powerccl::daemon

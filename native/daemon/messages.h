@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/lease_table.h"
@@ -30,8 +31,8 @@ using Bytes = std::vector<char>;
 Bytes encode_reply(uint16_t type, uint64_t serial, const Answer& answer);
 Bytes encode_welcome(uint64_t serial, const powerccl_lease_welcome& welcome);
 Bytes encode_device(uint64_t serial, const powerccl_lease_device& device);
-// `text` cut into chunks.
-std::vector<Bytes> encode_chunks(uint64_t serial, const std::string& text);
+// Of a text as much as a chunk holds.
+Bytes encode_chunk(uint64_t serial, std::string_view text);
 
 // Copies with a NUL at the end; what does not fit is cut.
 void put_text(char* target, size_t size, const std::string& text);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's metrics in Prometheus' text format.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -77,6 +80,8 @@ std::string Server::metrics() const {
            number(tally_.foreign));
   page.one("powerccl_lease_bad_messages_total", "counter", "Messages not of the protocol.", number(tally_.nonsense));
   page.one("powerccl_lease_replayed_messages_total", "counter", "Messages said before.", number(tally_.replayed));
+  page.one("powerccl_lease_turned_away_total", "counter", "Connections refused, being too many.",
+           number(tally_.turned_away));
   page.one("powerccl_lease_delays_total", "counter", "Times that a connection was too fast.", number(tally_.delayed));
   return page.text();
 }
@@ -85,7 +90,10 @@ void Server::write_metrics() {
   const std::string& path = settings_.config.metrics_file;
   const std::string fresh = path + ".new";
   const std::string text = metrics();
-  std::FILE* file = std::fopen(fresh.c_str(), "we");
+  // The folder may be another user's (node_exporter's): a link or a FIFO there is not opened but replaced.
+  unlink(fresh.c_str());
+  const int opened = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  std::FILE* file = opened < 0 ? nullptr : fdopen(opened, "w");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (file != nullptr && std::fclose(file) != 0) written = false;
   if (written && std::rename(fresh.c_str(), path.c_str()) == 0) {

@@ -75,17 +75,27 @@ bool any_of(const std::vector<gid_t>& mine, const std::vector<gid_t>& wanted) {
 
 }  // namespace
 
-bool identify(int socket, Peer* peer) {
+bool read_credentials(int socket, Peer* peer) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return false;
   peer->pid = credentials.pid;
   peer->uid = credentials.uid;
-  peer->groups = groups_of(socket, credentials.gid);
+  peer->gid = credentials.gid;
+  return true;
+}
+
+void read_groups(int socket, Peer* peer) {
+  peer->groups = groups_of(socket, peer->gid);
+}
+
+bool open_process(Peer* peer) {
   if (peer->pid <= 0) return true;
   peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
+  // Before Linux 5.3, or kept from it by a filter of system calls, the connection's end has to tell.
+  if (peer->pidfd < 0 && (errno == ESRCH || errno == EMFILE || errno == ENFILE)) return false;
   peer->start_ticks = device::process_start_ticks(peer->pid);
-  return peer->pidfd >= 0 || errno != ESRCH;
+  return true;
 }
 
 bool may_lease(const Peer& peer, const Config& config) {
@@ -99,13 +109,17 @@ bool may_administer(const Peer& peer, const Config& config) {
 }
 
 bool shows_file(int fd, const std::string& file) {
-  struct stat shown{}, named{};
+  struct stat named{};
+  struct statx shown{};
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) != O_RDWR) return false;
-  if (fstat(fd, &shown) != 0 || stat(file.c_str(), &named) != 0) return false;
+  // As it is known here: to ask a file system of the client's own could take for ever.
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &shown) != 0) return false;
+  if (stat(file.c_str(), &named) != 0) return false;
   // A device is its number, whatever node it was opened by: a container has nodes of its own.
-  if (S_ISCHR(named.st_mode)) return S_ISCHR(shown.st_mode) && shown.st_rdev == named.st_rdev;
-  return shown.st_dev == named.st_dev && shown.st_ino == named.st_ino;
+  if (S_ISCHR(named.st_mode))
+    return S_ISCHR(shown.stx_mode) && makedev(shown.stx_rdev_major, shown.stx_rdev_minor) == named.st_rdev;
+  return makedev(shown.stx_dev_major, shown.stx_dev_minor) == named.st_dev && shown.stx_ino == named.st_ino;
 }
 
 bool bound_to(const Peer& peer, uint32_t thread, int cpu) {

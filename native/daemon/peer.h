@@ -15,13 +15,18 @@ namespace powerccl::daemon {
 struct Peer {
   pid_t pid = 0;  // 0: of another pid namespace
   uid_t uid = 0;
+  gid_t gid = 0;
   std::vector<gid_t> groups;
   uint64_t start_ticks = 0;  // with pid: this process and no later one of that number
   int pidfd = -1;            // readable once the process has ended; -1: this kernel has none
 };
 
-// SO_PEERCRED, SO_PEERGROUPS and a pidfd of a fresh connection. False: it has gone already.
-bool identify(int socket, Peer* peer);
+// Process and user of a fresh connection (SO_PEERCRED), which is enough to refuse it.
+bool read_credentials(int socket, Peer* peer);
+// Its groups too (SO_PEERGROUPS).
+void read_groups(int socket, Peer* peer);
+// And its start time and pidfd. False: it has gone already, or there is no descriptor left for it.
+bool open_process(Peer* peer);
 
 bool may_lease(const Peer& peer, const Config& config);
 bool may_administer(const Peer& peer, const Config& config);

@@ -11,7 +11,6 @@
 namespace powerccl::daemon {
 namespace {
 
-constexpr int64_t kStatusPatienceNs = 500'000'000;
 constexpr size_t kMostBans = 4096;
 uint32_t flag_if(bool given, uint32_t flag) {
   return given ? flag : 0;
@@ -32,13 +31,16 @@ void Server::serve_request(SessionId id, Session* session, const Received& recei
   const Request& request = received.request;
   if (request.serial <= session->last_serial) {
     ++tally_.replayed;  // said before: no effect, no answer
+    ++session->bad;
     return;
   }
   ++tally_.requests;
   session->last_serial = request.serial;
   session->heard_ns = now;
-  if (session->greeted == (request.type == POWERCCL_LEASE_HELLO))
+  if (session->greeted == (request.type == POWERCCL_LEASE_HELLO)) {
+    ++session->bad;
     return refuse(id, request.serial, POWERCCL_LEASE_BAD_MESSAGE, "hello comes first, and once");
+  }
   const bool only_for_admins = request.type == POWERCCL_LEASE_RESTORE || request.type == POWERCCL_LEASE_DRAIN;
   if (only_for_admins && !session->admin)
     return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED, "that is for administrators");
@@ -56,17 +58,17 @@ void Server::serve_request(SessionId id, Session* session, const Received& recei
       session->leases = table_.holds_any(id);
       return;
     case POWERCCL_LEASE_STATUS:
-      return query_status(id, *session, request.serial, now);
+      return query_status(id, session, request.serial, now);
     case POWERCCL_LEASE_METRICS:
-      for (Bytes& chunk : encode_chunks(request.serial, metrics())) send(id, std::move(chunk));
-      return reply(id, request.serial, Answer{});
+      return answer_metrics(id, session, request.serial, now);
     case POWERCCL_LEASE_REVOKE:
       return revoke(id, *session, request, now);
     case POWERCCL_LEASE_RESTORE:
       return restore(id, *session, request, now);
     case POWERCCL_LEASE_DRAIN:
       table_.draining = request.on;
-      log(kInfo, "user %u has leases %s", session->connection->peer().uid, request.on ? "drained" : "granted again");
+      log_for(session->connection->peer().uid, Topic::kLeases, kInfo, "user %u has leases %s",
+              session->connection->peer().uid, request.on ? "drained" : "granted again");
       return reply(id, request.serial, Answer{});
     default:  // a heartbeat
       return reply(id, request.serial, Answer{});
@@ -140,7 +142,8 @@ void Server::ban(size_t device, const Holder& holder) {
 
 void Server::end_and_ban(size_t device, uid_t by, int64_t now) {
   for (const Holder& holder : table_.holders(device)) {
-    log(kInfo, "%s: revoked by user %u from process %u", table_.view(device).about->device.c_str(), by, holder.pid);
+    log_for(by, Topic::kLeases, kInfo, "%s: revoked by user %u from process %u",
+            table_.view(device).about->device.c_str(), by, holder.pid);
     ban(device, holder);
   }
   table_.end(device, Ending::kRevoked, now);
@@ -181,68 +184,10 @@ void Server::restore(SessionId id, const Session& session, const Request& reques
     end_and_ban(device, session.connection->peer().uid, now);
     table_.put_back(device, "", now);
   }
-  log(kInfo, "user %u has %zu clock%s put back", session.connection->peer().uid, devices.size(),
-      devices.size() == 1 ? "" : "s");
+  const uid_t uid = session.connection->peer().uid;
+  log_for(uid, Topic::kLeases, kInfo, "user %u has %zu clock%s put back", uid, devices.size(),
+          devices.size() == 1 ? "" : "s");
   reply(id, request.serial, Answer{});
-}
-
-// ---- Status
-
-void Server::query_status(SessionId id, const Session&, uint64_t serial, int64_t now) {
-  Query query;
-  query.session = id;
-  query.serial = serial;
-  query.missing = table_.size();
-  query.deadline_ns = now + kStatusPatienceNs;
-  query.now_mhz.assign(table_.size(), 0);
-  if (query.missing == 0 || queries_.size() >= 16) return answer_status(query);
-  const uint64_t number = next_query_++;
-  queries_.emplace(number, std::move(query));
-  size_t device = 0;
-  for (size_t driver = 0; driver < drivers_.size(); ++driver) {
-    for (size_t index = 0; index < drivers_[driver]->about().size(); ++index, ++device) {
-      Job job;
-      job.kind = Job::kRead;
-      job.device = device;
-      job.index = index;
-      job.session = kQuerySession;
-      job.serial = number;
-      run(driver, std::move(job));
-    }
-  }
-}
-
-void Server::answer_status(const Query& query) {
-  const Session* asking = find(query.session);
-  if (asking == nullptr) return;
-  const uid_t uid = asking->connection->peer().uid;
-  const bool admin = asking->admin;
-  const int64_t now = now_ns();
-  for (size_t i = 0; i < table_.size(); ++i) {
-    const DeviceView view = table_.view(i);
-    powerccl_lease_device device{};
-    put_text(device.device, sizeof device.device, view.about->device);
-    put_text(device.name, sizeof device.name, view.about->name);
-    device.now_mhz = query.now_mhz[i];
-    device.flags = flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
-    if (view.holder != nullptr) {
-      const bool mine = view.holder->uid == uid;
-      device.flags |= flag_if(mine, POWERCCL_LEASE_MINE) | flag_if(view.leases > 1, POWERCCL_LEASE_SHARED);
-      // Whoever wants a device that is taken is told by whom; what they do with it is theirs.
-      device.holder_pid = view.holder->pid;
-      device.holder_uid = view.holder->uid;
-      if (mine || admin) {
-        device.min_mhz = view.min_mhz;
-        device.max_mhz = view.max_mhz;
-        device.held_ms = static_cast<uint64_t>((now - view.held_since_ns) / 1'000'000);
-        device.changes = view.changes;
-        device.sharers = static_cast<uint32_t>(view.leases);
-        put_text(device.run, sizeof device.run, view.holder->run);
-      }
-    }
-    send(query.session, encode_device(query.serial, device));
-  }
-  reply(query.session, query.serial, Answer{});
 }
 
 }  // namespace powerccl::daemon

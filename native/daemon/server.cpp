@@ -7,18 +7,16 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "daemon/clock.h"
 #include "daemon/log.h"
@@ -30,11 +28,18 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kStopPatienceNs = 10'000 * kMs;
+// What waits for all sessions to read it. With the rest of the daemon it stays below 64 MiB, an eighth of what the unit
+// lets it have; half would be 16 users who each use up theirs.
+constexpr size_t kMostUnsentBytes = 32u << 20;
+// Connections that the kernel keeps until they are taken. A flood is refused at some 30,000 a second, so whoever comes
+// last of them waits for 0.15 s. With half of it more find it full, and a job that does asks again later.
+constexpr int kBacklog = 4096;
 
 }  // namespace
 
-Server::Server(const ServerSettings& settings, StateFile* state, const std::vector<Driver*>& drivers)
-    : settings_(settings), state_(state), drivers_(drivers), table_(this) {
+Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* place,
+               const std::vector<Driver*>& drivers)
+    : settings_(settings), state_(state), place_(place), drivers_(drivers), table_(this), unsent_(kMostUnsentBytes) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   sigset_t ending;
@@ -56,8 +61,9 @@ Server::Server(const ServerSettings& settings, StateFile* state, const std::vect
     const bool cores = !driver->about().empty() && driver->about()[0].cpu >= 0;
     table_.add_driver(driver->about(), (cores ? config.core_interval_ms : config.gpu_interval_ms) * kMs,
                       config.gpu_settle_ms * kMs, cores ? Sharing::kHighest : config.sharing);
-    queues_.push_back({driver, false, {}, {}});
+    queues_.push_back({driver, false, {}, {}, {}});
   }
+  round_.reading.assign(table_.size(), false);
 }
 
 Server::~Server() {
@@ -69,7 +75,8 @@ Server::~Server() {
   }
   for (std::thread& thread : crew_) thread.join();
   sessions_.clear();
-  for (const int fd : {epoll_, bell_, timer_, signals_, listener_})
+  for (const int listener : listeners_) close(listener);
+  for (const int fd : {epoll_, bell_, timer_, signals_, spare_})
     if (fd >= 0) close(fd);
 }
 
@@ -85,6 +92,10 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
 
 void Server::run(size_t driver, Job job) {
   Queue& queue = queues_[driver];
+  if (job.kind == Job::kRead && job.session != 0) {
+    if (Session* session = find(job.session); session != nullptr) ++session->reads;
+    return queue.reads.push_back(std::move(job));
+  }
   (job.kind == Job::kRestore ? queue.urgent : queue.jobs).push_back(std::move(job));
 }
 
@@ -100,10 +111,14 @@ std::string Server::mark_of(size_t driver, size_t index) {
   return drivers_[driver]->mark_of(index);
 }
 
-void Server::reply(SessionId session, uint64_t serial, const Answer& answer) {
+Bytes Server::encode_answer(uint64_t serial, const Answer& answer) const {
   Answer full = answer;
   if (settings_.dry) full.flags |= POWERCCL_LEASE_DRY;
-  send(session, encode_reply(POWERCCL_LEASE_REPLY, serial, full));
+  return encode_reply(POWERCCL_LEASE_REPLY, serial, full);
+}
+
+void Server::reply(SessionId session, uint64_t serial, const Answer& answer) {
+  send(session, encode_answer(serial, answer));
 }
 
 void Server::tell(SessionId session, uint16_t type, const Answer& answer) {
@@ -159,6 +174,7 @@ int Server::serve() {
   serving_ = true;
   wait_until(&lock, INT64_MAX, [this] { return stopping_; });
   wait_until(&lock, stop_by_ns_, [this] { return table_.at_rest(); });
+  write_left_out(INT64_MAX);
   if (table_.at_rest()) return 0;
   give_up();
 }
@@ -170,30 +186,31 @@ void Server::give_up() const {
 
 bool Server::listen() {
   const Config& config = settings_.config;
-  const char* path = config.socket_path.c_str();
-  const auto failed = [&](const char* what) {
-    log(kError, "%s: %s: %s", path, what, std::strerror(errno));
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (!listen_at("", config.socket_bits, config.socket_gid)) return false;
+  return settings_.by_pipe || listen_at(kRootSuffix, 0600, static_cast<gid_t>(-1));
+}
+
+bool Server::listen_at(const char* suffix, mode_t mode, gid_t group) {
+  const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (listener < 0) {
+    log(kError, "no socket is to be had: %s", std::strerror(errno));
     return false;
-  };
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path, std::min(config.socket_path.size(), sizeof address.sun_path - 1));
-  listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (listener_ < 0) return failed("no socket");
-  struct stat there{};
-  // Whoever holds the state file's lock is the only daemon of this socket; what lies here is a dead one's.
-  if (lstat(path, &there) == 0 && S_ISSOCK(there.st_mode)) unlink(path);
+  }
+  listeners_.push_back(listener);
   const int on = 1;
-  setsockopt(listener_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);  // accepted sockets have it from the first message on
-  const mode_t before = umask(0177);
-  const int bound = bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  umask(before);
-  if (bound != 0) return failed("cannot listen");
-  if (config.socket_gid != static_cast<gid_t>(-1) && chown(path, static_cast<uid_t>(-1), config.socket_gid) != 0)
-    return failed("cannot be given to its group");
-  if (chmod(path, config.socket_bits) != 0) return failed("cannot be given its mode");
-  if (::listen(listener_, 64) != 0) return failed("cannot listen");
-  watch(listener_, tag_of(Source::kListener), EPOLLIN);
+  setsockopt(listener, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);  // accepted sockets have it from the first message on
+  std::string reason;
+  if (!place_->bind(listener, suffix, mode, group, &reason)) {
+    log(kError, "%s", reason.c_str());
+    return false;
+  }
+  // The kernel takes less where net.core.somaxconn says so.
+  if (::listen(listener, kBacklog) != 0) {
+    log(kError, "%s%s: cannot listen: %s", settings_.config.socket_path.c_str(), suffix, std::strerror(errno));
+    return false;
+  }
+  watch(listener, tag_of(Source::kListener, listeners_.size() - 1), EPOLLIN);
   return true;
 }
 
@@ -203,11 +220,8 @@ void Server::begin_stop() {
   stop_by_ns_ = now_ns() + kStopPatienceNs;
   notify("STOPPING=1");
   log(kInfo, "stopping: all leases end");
-  if (listener_ >= 0) {
-    unlink(settings_.config.socket_path.c_str());
-    close(listener_);
-    listener_ = -1;
-  }
+  place_->remove_sockets();
+  for (const int listener : std::exchange(listeners_, {})) close(listener);
   for (size_t device = 0; device < table_.size(); ++device) table_.end(device, Ending::kStopping, now_ns());
 }
 
@@ -217,16 +231,21 @@ int64_t Server::next_ns() const {
   int64_t next = table_.next_ns();
   for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_})
     if (due != 0) next = std::min(next, due);
-  for (const auto& [number, query] : queries_) next = std::min(next, query.deadline_ns);
-  return next;
+  if (round_.under_way)
+    next = std::min(next, round_.deadline_ns);
+  else if (!round_.next_askers.empty())
+    next = std::min(next, round_.begun_ns + kRoundIntervalNs);
+  return std::min(next, left_out_due_ns());
 }
 
 void Server::handle(uint64_t tag, uint32_t events) {
   switch (source_of(tag)) {
-    case Source::kListener:
-      accept_all();
-      if (listener_ >= 0) watch(listener_, tag, EPOLLIN);
-      return;
+    case Source::kListener: {
+      if (stopping_) return;
+      const int listener = listeners_[number_of(tag)];
+      accept_some(listener);
+      return watch(listener, tag, EPOLLIN);
+    }
     case Source::kSignal:
       take_signals();
       return watch(signals_, tag, EPOLLIN);
@@ -248,14 +267,9 @@ void Server::handle(uint64_t tag, uint32_t events) {
 
 void Server::keep_time(int64_t now) {
   table_.advance(now);
-  for (auto query = queries_.begin(); query != queries_.end();) {
-    if (now < query->second.deadline_ns) {
-      ++query;
-      continue;
-    }
-    answer_status(query->second);  // without the clocks that the driver has not told
-    query = queries_.erase(query);
-  }
+  if (round_.under_way && now >= round_.deadline_ns) end_round();  // without the clocks that the driver has not told
+  begin_round(now);
+  if (now >= left_out_due_ns()) write_left_out(now);
   if (heartbeats_due_ns_ != 0 && now >= heartbeats_due_ns_) {
     heartbeats_due_ns_ = 0;
     const int64_t patience = settings_.config.access_heartbeat_ms * kMs;

@@ -7,6 +7,7 @@
 // threads costs more than all the rest of a request. Everything but the wait, the call and its answer happens under one
 // mutex.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +24,7 @@
 #include "daemon/config.h"
 #include "daemon/connection.h"
 #include "daemon/lease_table.h"
+#include "daemon/socket_place.h"
 #include "daemon/state_file.h"
 
 namespace powerccl::daemon {
@@ -33,10 +36,14 @@ struct ServerSettings {
   bool by_pipe = false;  // lives by its standard input, says `ready` on standard output
 };
 
+// Reading all clocks for a status keeps the driver from setting them for about a millisecond. So many such readings a
+// second are a twentieth of its time. With twice the interval, `powerccl clocks` in a loop would be seen to wait.
+inline constexpr int64_t kRoundIntervalNs = 20'000'000;
+
 class Server : public Actions {
  public:
-  // `drivers` outlive the server.
-  Server(const ServerSettings& settings, StateFile* state, const std::vector<Driver*>& drivers);
+  // All of them outlive the server. `place` has been taken.
+  Server(const ServerSettings& settings, StateFile* state, SocketPlace* place, const std::vector<Driver*>& drivers);
   ~Server() override;
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -47,22 +54,48 @@ class Server : public Actions {
   int serve();
 
  private:
+  // What one user's connections have together.
+  struct User {
+    size_t sessions = 0;
+    double connects = 0;  // that may be taken now
+    int64_t connects_ns = 0;
+    double work = 0;  // in messages of long answers, that may be made now; below zero: to be waited for
+    int64_t work_ns = 0;
+    std::shared_ptr<ByteBudget> budget;
+  };
+  // An answer of many messages, each made when the one before it has left.
+  struct Long {
+    uint64_t serial = 0;
+    size_t next = 0;                                      // a device, or a byte of the page
+    std::shared_ptr<const std::vector<uint32_t>> clocks;  // of a status, by device
+    std::string page;                                     // of metrics
+  };
+  // Of a session, only one request is read ahead of its answers: see blocked().
   struct Session {
     std::shared_ptr<Connection> connection;  // also a thread's that has an answer to give
+    User* user = nullptr;
     bool greeted = false, admin = false, leases = false, paused = false;
+    bool apart = false;          // has one of the places kept for administrators
+    bool awaits_status = false;  // of a round
+    size_t reads = 0;            // of clocks, under way
+    int bad = 0;                 // messages that are well formed and not to be
+    std::optional<Long> answer;
     std::string run;
     uint64_t last_serial = 0;
     int64_t heard_ns = 0;
     double credit = 0;  // requests that may be read now
-    int64_t credit_ns = 0;
+    int64_t credit_ns = 0, not_before_ns = 0;
   };
-  // A status that waits for clocks to be read.
-  struct Query {
-    SessionId session = 0;
-    uint64_t serial = 0;
+  // The reading of all clocks for those who ask for the status. There is one at a time, and whoever asks meanwhile is
+  // answered by the next.
+  struct Round {
+    bool under_way = false;
+    uint64_t number = 0;
     size_t missing = 0;
-    int64_t deadline_ns = 0;
-    std::vector<uint32_t> now_mhz;
+    int64_t begun_ns = 0, deadline_ns = 0;
+    std::vector<uint32_t> clocks;
+    std::vector<bool> reading;  // by device: a driver that hangs is not asked again
+    std::vector<std::pair<SessionId, uint64_t>> askers, next_askers;
   };
   // A process that may not lease a device again, an administrator having revoked its lease.
   struct Ban {
@@ -71,7 +104,7 @@ class Server : public Actions {
     uint64_t start_ticks = 0;
   };
   struct Tally {
-    uint64_t sessions = 0, requests = 0, foreign = 0, nonsense = 0, replayed = 0, delayed = 0;
+    uint64_t sessions = 0, requests = 0, foreign = 0, nonsense = 0, replayed = 0, delayed = 0, turned_away = 0;
   };
 
   // Actions
@@ -82,16 +115,19 @@ class Server : public Actions {
   void reply(SessionId session, uint64_t serial, const Answer& answer) override;
   void tell(SessionId session, uint16_t type, const Answer& answer) override;
   uint64_t new_lease_number() override;
+  Bytes encode_answer(uint64_t serial, const Answer& answer) const;
 
   // Threads (crew.cpp); all but make() and answer() with the mutex held.
   using Lock = std::unique_lock<std::mutex>;
   struct Queue {
     Driver* driver = nullptr;
     bool busy = false;
-    std::deque<Job> urgent, jobs;  // putting a clock back goes first
+    std::deque<Job> urgent, jobs, reads;  // putting a clock back goes first, what changes nothing last
+    bool empty() const { return urgent.empty() && jobs.empty() && reads.empty(); }
   };
   void start_crew();
   void work();
+  void enter(Lock* lock);
   // The main thread's part, while it has to see to something itself.
   void wait_until(Lock* lock, int64_t deadline_ns, const std::function<bool()>& done);
   Queue* runnable();
@@ -103,6 +139,7 @@ class Server : public Actions {
 
   // The loop (server.cpp)
   bool listen();
+  bool listen_at(const char* suffix, mode_t mode, gid_t group);
   void handle(uint64_t tag, uint32_t events);
   [[noreturn]] void give_up() const;
   int64_t next_ns() const;
@@ -114,15 +151,24 @@ class Server : public Actions {
   void watch(int fd, uint64_t tag, uint32_t events) const;
 
   // Sessions (sessions.cpp)
-  void accept_all();
+  void accept_some(int listener);
+  void admit(int socket, int64_t now_ns);
+  void refuse_beyond_descriptors(int listener);
+  // Why the connection is refused; empty: it is not.
+  std::string refusal(const Peer& peer, bool apart, User* user, int64_t now_ns) const;
+  User* user_of(uid_t uid, int64_t now_ns);
   void close_session(SessionId id, Ending ending);
   void sweep();
   void attend(SessionId id, uint32_t events);
   bool spend_credit(Session* session, int64_t now_ns) const;
+  void pause(Session* session, int64_t now_ns);
   void send(SessionId id, Bytes message);
+  // Whether the session is not read until it has taken what it asked for.
+  static bool blocked(const Session& session);
   void watch_session(SessionId id, const Session& session) const;
   // False: the session has ended, or is read later.
   bool take_message(SessionId id, Session* session);
+  void end_bad_session(SessionId id, const Session& session, const char* what);
   Session* find(SessionId id);
 
   // Requests (requests.cpp)
@@ -131,8 +177,6 @@ class Server : public Actions {
   void acquire(SessionId id, const Session& session, const Request& request, int file, int64_t now_ns);
   void revoke(SessionId id, const Session& session, const Request& request, int64_t now_ns);
   void restore(SessionId id, const Session& session, const Request& request, int64_t now_ns);
-  void query_status(SessionId id, const Session& session, uint64_t serial, int64_t now_ns);
-  void answer_status(const Query& query);
   void refuse(SessionId id, uint64_t serial, int32_t status, const std::string& text);
   void ban(size_t device, const Holder& holder);
   void end_and_ban(size_t device, uid_t by, int64_t now_ns);
@@ -140,26 +184,46 @@ class Server : public Actions {
   // Devices of that name, all for ""; empty: there is none.
   std::vector<size_t> named(const std::string& device) const;
 
+  // Long answers (answers.cpp)
+  void query_status(SessionId id, Session* session, uint64_t serial, int64_t now_ns);
+  void begin_round(int64_t now_ns);
+  void take_reading(const Done& done);
+  void end_round();
+  void answer_metrics(SessionId id, Session* session, uint64_t serial, int64_t now_ns);
+  void begin_answer(SessionId id, Session* session, Long answer);
+  void charge(Session* session, double messages, int64_t now_ns) const;
+  // Goes on with the answer as far as the socket takes it.
+  void go_on(SessionId id, Session* session);
+  Bytes next_part(Session* session, Long* from_answer);
+  static void end_answer(Session* session);
+  Bytes device_part(const Session& session, const Long& answer, size_t device) const;
+
   std::string metrics() const;
   void write_metrics();
 
   ServerSettings settings_;
   StateFile* state_;
+  SocketPlace* place_;
   std::vector<Driver*> drivers_;
   LeaseTable table_;
-  int epoll_ = -1, bell_ = -1, timer_ = -1, signals_ = -1, listener_ = -1;
+  int epoll_ = -1, bell_ = -1, timer_ = -1, signals_ = -1, spare_ = -1;
+  std::vector<int> listeners_;  // everybody's, and root's own
   std::mutex mutex_;
   std::condition_variable changed_;  // for the main thread
+  std::atomic<int> entering_{0};     // threads that have something to do and wait for the mutex
+  std::condition_variable entered_;
   std::vector<Queue> queues_;
   std::vector<std::thread> crew_;
   int64_t timer_ns_ = INT64_MAX;  // when it will ring
   bool serving_ = false;          // the main thread waits for nothing but the stop
   bool over_ = false;
+  ByteBudget unsent_;  // of all sessions
+  std::map<uid_t, User> users_;
+  size_t apart_ = 0;  // sessions that have a place kept for administrators
   std::map<SessionId, Session> sessions_;
   std::vector<std::pair<SessionId, Ending>> closing_;  // ended while others may still be talking of them
   SessionId next_session_ = 1;
-  std::map<uint64_t, Query> queries_;
-  uint64_t next_query_ = 1;
+  Round round_;
   std::deque<Ban> bans_;
   Tally tally_;
   int64_t heartbeats_due_ns_ = 0, metrics_due_ns_ = 0, watchdog_due_ns_ = 0, watchdog_ns_ = 0;

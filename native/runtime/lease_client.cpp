@@ -283,6 +283,11 @@ LeaseClient::Heard LeaseClient::hear(uint64_t serial, uint64_t deadline_ns, Leas
     lose(status, &message->reply);
     return Heard::kLost;
   }
+  // Of a daemon that has no place for this process, or could not read what it said.
+  if (message->header.serial == 0 && message->header.type == POWERCCL_LEASE_REPLY && message->reply.status < 0) {
+    lose(message->reply.status, &message->reply);
+    return Heard::kLost;
+  }
   // An answer to nothing that was asked.
   if (message->header.serial == 0 || message->header.serial > connection_.serial()) {
     lose(kNonsense);

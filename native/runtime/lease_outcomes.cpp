@@ -29,7 +29,7 @@ constexpr Words kWords[] = {
     {POWERCCL_LEASE_NONE, false, "powerccld has ended the lease", kAgain},
     {POWERCCL_LEASE_DRAINING, false, "powerccld gives no new leases at the moment", kAgain},
     {POWERCCL_LEASE_RESTORING, false, "its clock could not be put back yet after its last lease", kAgain},
-    {POWERCCL_LEASE_TOO_MANY, false, "powerccld has given out all the leases it may", kAgain},
+    {POWERCCL_LEASE_TOO_MANY, false, "powerccld has no place for this process", kAgain},
     {POWERCCL_LEASE_SYSTEM, false, "powerccld has trouble of its own", "`journalctl -u powerccld` says which"},
     {POWERCCL_LEASE_REVOKED, true, "an administrator has revoked the lease", kAdministrator},
     {POWERCCL_LEASE_MISSED, false, "this process was not heard for too long, and its lease has ended", kAgain},

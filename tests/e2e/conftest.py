@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 sys.path.insert(0, str(Path(__file__).parents[2]))  # bench.harm
 
+from daemon_process import Daemon
 from harness import FOREIGN, IDLE_MHZ, EmulatedMachine, Powerccl, eventually, profile_of
 
 from powerccl.launch.native import NativeFiles, find_native
@@ -70,3 +71,13 @@ def profile(tmp_path: Path) -> Path:
     path = tmp_path / "t4.json"
     path.write_bytes(profile_of("Tesla T4", 8))
     return path
+
+
+@pytest.fixture
+def daemon(native: NativeFiles, machine: EmulatedMachine) -> Iterator[Daemon]:
+    """A daemon on the emulated machine, whose GPUs are at their usual clock before and after."""
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
+    made = Daemon(native, machine)
+    yield made
+    made.end()
+    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8), "every clock is as usual in the end"

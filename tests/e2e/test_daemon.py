@@ -13,129 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import lease_client as wire
 import pytest
+from daemon_process import NOBODY, Daemon, as_nobody, forked
 from harness import IDLE_MHZ, LOCK_MHZ, EmulatedMachine, Powerccl, alive, eventually
 from lease_client import Client
 
 from powerccl.launch.native import NativeFiles
 
-NOBODY = 65534
 SET_MHZ = 600
-PATIENT = "[access]\nheartbeat_ms = 120000\n"  # tests' clients send no heartbeats
-
-
-class Daemon:
-    """powerccld as a service manager runs it: with a configuration, restarted on the same files when it is killed."""
-
-    def __init__(self, native: NativeFiles, machine: EmulatedMachine) -> None:
-        self.native = native
-        self.machine = machine
-        self.folder = Path(tempfile.mkdtemp(prefix="powerccld-", dir="/dev/shm"))
-        self.folder.chmod(0o755)
-        self.socket = self.folder / "d.sock"
-        self.log = self.folder / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.environment: Mapping[str, str] = {}
-        self.devices = [f"GPU-{index}" for index in range(8)]
-        self.holders: list[int] = []
-
-    def start(self, config: str = PATIENT, **environment: str) -> None:
-        """Start it and wait until it listens."""
-        (self.folder / "config").write_text(
-            f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n{config}'
-        )
-        self.environment = {**os.environ, **self.machine.environment, **environment}
-        self.restart()
-        with Client(self.socket).socket:
-            pass
-        self.devices = self.names()
-
-    def restart(self) -> None:
-        """Start it again as before."""
-        command = [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=dict(self.environment), stderr=log)
-        assert eventually(self.listens), self.log.read_text()
-
-    def listens(self) -> bool:
-        """Whether it takes connections."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe, contextlib.suppress(OSError):
-            probe.connect(str(self.socket))
-            return True
-        return False
-
-    def names(self) -> list[str]:
-        """UUIDs of the GPUs in NVML's order."""
-        client = Client(self.socket)
-        serial = client.send(wire.STATUS)
-        found = []
-        while True:
-            message = client.socket.recv(8192)
-            if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
-                return found
-            found.append(message[24:72].split(b"\0")[0].decode())
-
-    def kill(self, number: int = signal.SIGKILL) -> int:
-        """End it; its exit code."""
-        assert self.process
-        self.process.send_signal(number)
-        return self.process.wait(30)
-
-    def end(self) -> None:
-        """Stop it if it runs, and the holders that a test which failed has left."""
-        for pid in self.holders:
-            with contextlib.suppress(ChildProcessError):  # waited for by the test
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-        if self.process and self.process.poll() is None:
-            self.kill(signal.SIGTERM)
-        shutil.rmtree(self.folder)
-
-
-@pytest.fixture
-def daemon(native: NativeFiles, machine: EmulatedMachine) -> Iterator[Daemon]:
-    """A daemon on the emulated machine, whose GPUs are at their usual clock before and after."""
-    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-    made = Daemon(native, machine)
-    yield made
-    made.end()
-    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8), "every clock is as usual in the end"
-
-
-def forked(work: Callable[[], None], uid: int = 0) -> int:
-    """Do that in a process of its own, as that user. Its pid; its exit code is 0 if nothing was raised."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        if uid:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-        work()
-        code = 0
-    except BaseException as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    finally:
-        os._exit(code)
-
-
-def succeeded(pid: int) -> bool:
-    """Whether that process ended well."""
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def as_nobody(work: Callable[[], None]) -> bool:
-    """Do that as a user without rights."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to become another user")
-    return succeeded(forked(work, NOBODY))
 
 
 def hold(daemon: Daemon, device: int, ready: int) -> None:
@@ -466,38 +354,11 @@ def test_one_that_asks_too_fast_and_leaves_costs_nothing(daemon: Daemon) -> None
 # ---- The program.
 
 
-def test_check(daemon: Daemon) -> None:
-    program = str(daemon.native.path("bin/powerccld"))
-    good, bad = daemon.folder / "good.toml", daemon.folder / "bad.toml"
-    good.write_text("[gpu]\nmin_mhz = 300\n")
-    bad.write_text("[gpu]\nmin_mhz = 300\nmax_mzh = 5\n[access]\nusers = 7\n")
-    assert subprocess.run([program, "--check", "--config", str(good)], check=False).returncode == 0
-    done = subprocess.run([program, "--check", "--config", str(bad)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{bad}:3: there is no key `gpu.max_mzh`" in done.stderr
-    assert f"{bad}:5: access.users is not a list" in done.stderr
-    assert subprocess.run([program, "--nonsense"], capture_output=True, check=False).returncode == 2
-    missing = subprocess.run([program, "--check", "--config", "/nowhere"], capture_output=True, text=True, check=False)
-    assert missing.returncode == 2
-    assert "cannot be opened" in missing.stderr
-
-
 def test_without_gpus_it_says_so(native: NativeFiles, tmp_path: Path) -> None:
     command = [str(native.path("bin/powerccld")), "--socket", str(tmp_path / "s"), "--state", str(tmp_path / "l")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1
     assert "nothing to lease" in done.stderr
-
-
-def test_one_daemon_a_state_file(daemon: Daemon) -> None:
-    daemon.start()
-    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
-    done = subprocess.run(
-        command, env=dict(daemon.environment), capture_output=True, text=True, check=False, timeout=30
-    )
-    assert done.returncode == 1
-    assert "another powerccld" in done.stderr
-    assert daemon.listens()
 
 
 # ---- Jobs.

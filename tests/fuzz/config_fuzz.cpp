@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as powerccld's configuration: what is accepted satisfies the bounds of config.def, and what is refused
 // changes nothing.
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -26,8 +27,12 @@ void require_sense(const Config& config) {
 #include "daemon/config.def"
 #undef POWERCCLD_KEY
   REQUIRE(config.socket_bits <= 0777);
-  REQUIRE(!config.socket_path.empty() && config.socket_path.size() <= 107);
-  REQUIRE(!config.state_file.empty());
+  REQUIRE(config.socket_path.size() <= 102);  // with ".root" it fits an address
+  for (const std::string* path : {&config.socket_path, &config.state_file, &config.gpu_device_files}) {
+    REQUIRE(path->size() > 1 && path->front() == '/' && path->back() != '/');
+    for (const char c : *path) REQUIRE(static_cast<unsigned char>(c) >= ' ');
+  }
+  REQUIRE(std::count(config.gpu_device_files.begin(), config.gpu_device_files.end(), '%') == 1);
   REQUIRE(config.gpu_max_mhz == 0 || config.gpu_min_mhz <= config.gpu_max_mhz);
   REQUIRE(config.gpu_usual_min_mhz <= config.gpu_usual_max_mhz);
   REQUIRE((config.gpu_usual_min_mhz == 0) == (config.gpu_usual_max_mhz == 0));

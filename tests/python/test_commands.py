@@ -17,7 +17,7 @@ import synthetic
 from click.testing import CliRunner
 from test_platforms import profile
 
-from powerccl.commands import VERBS, cli
+from powerccl.commands import VERBS, cli, main
 from powerccl.platforms.schema import encode
 
 PACKAGE = Path(__file__).parents[2] / "python"

@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -73,6 +74,16 @@ class Verbs(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except Exception as error:
+            _unexpected(error)
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    """A fault of ours: a job is not to suffer from it; for the rest it ends us."""
+    if os.environ.get("POWERCCL_DEBUG", "0") != "0":
+        traceback.print_exception(error)
+    _think_of_the_job(error)
+    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
 
 
 def _think_of_the_job(error: Exception) -> None:
@@ -166,7 +177,4 @@ def main() -> NoReturn:
         _undo_locale_coercion()
         cli.main(prog_name="powerccl")
     except Exception as error:
-        if os.environ.get("POWERCCL_DEBUG", "0") != "0":
-            raise
-        _think_of_the_job(error)
-        fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+        _unexpected(error)

@@ -273,9 +273,14 @@ class _Relay:
             self._forget_stop()
         elif number in _STOPPING:
             self._stop_asked_s = time.monotonic()
-        if not self._witness.saw(number):
+        if not self._witness.saw(number) and not self._is_overtaken(number):
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, number)
+
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether it is void: stopping and continuing cancel each other while pending, with the witness as well."""
+        opposite = _STOPPING if number == signal.SIGCONT else {signal.SIGCONT} if number in _STOPPING else set()
+        return not opposite.isdisjoint(signal.sigpending())
 
     def _forget_stop(self) -> None:
         self._child_stopped = False

@@ -23,7 +23,9 @@ TEST(Peer, IsWhoTheKernelSays) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   Peer peer;
-  ASSERT_TRUE(identify(ends[0], &peer));
+  ASSERT_TRUE(read_credentials(ends[0], &peer));
+  read_groups(ends[0], &peer);
+  ASSERT_TRUE(open_process(&peer));
   EXPECT_EQ(peer.pid, getpid());
   EXPECT_EQ(peer.uid, getuid());
   EXPECT_NE(std::find(peer.groups.begin(), peer.groups.end(), getgid()), peer.groups.end());

@@ -44,6 +44,7 @@ class FakePowerccld {
   std::atomic<Manners> manners{Manners::kGood};        // of everything
   std::atomic<Manners> lease_manners{Manners::kGood};  // of SET and READ
   std::atomic<int> welcome_status{0}, acquire_status{0}, set_status{0}, answer_delay_ms{0};
+  std::atomic<int> turns_away{0};  // with that status, instead of a welcome
   std::atomic<uint32_t> heartbeat_ms{3000}, interval_ms{0}, core_interval_ms{0}, welcome_flags{0};
   std::string file;  // to be shown; empty: none
 
@@ -144,7 +145,10 @@ class FakePowerccld {
       case POWERCCL_LEASE_HELLO:
         run = message.hello.run;
         ++hellos;
-        welcome(peer, serial);
+        if (turns_away != 0)
+          answer(peer, 0, POWERCCL_LEASE_REPLY, turns_away, 0);
+        else
+          welcome(peer, serial);
         break;
       case POWERCCL_LEASE_ACQUIRE:
         device = message.acquire.device;

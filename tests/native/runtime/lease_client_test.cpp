@@ -95,6 +95,15 @@ INSTANTIATE_TEST_SUITE_P(Statuses, NotNow,
                          testing::Values(POWERCCL_LEASE_HELD, POWERCCL_LEASE_DRAINING, POWERCCL_LEASE_RESTORING,
                                          POWERCCL_LEASE_TOO_MANY, POWERCCL_LEASE_SYSTEM, POWERCCL_LEASE_STOPPING));
 
+TEST_F(LeaseTest, WhoIsTurnedAwayAsksAgain) {
+  daemon.turns_away = POWERCCL_LEASE_TOO_MANY;
+  daemon.start();
+  ASSERT_EQ(open(), 0);
+  EXPECT_NE(said().find("powerccld has no place for this process"), std::string::npos);
+  daemon.turns_away = 0;
+  EXPECT_TRUE(ticks_until([&] { return grant() == 1; }));
+}
+
 TEST_F(LeaseTest, WhoHoldsItIsSaid) {
   daemon.acquire_status = POWERCCL_LEASE_HELD;
   daemon.start();

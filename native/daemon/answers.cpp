@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of many messages. Each message is made when the one before it has left: whoever asks and does not read costs
+// the daemon a few bytes.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/clock.h"
+#include "daemon/server.h"
+#include "daemon/tags.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr int64_t kStatusPatienceNs = 500'000'000;
+constexpr int kPartsATurn = 64;  // then it is somebody else's
+
+uint32_t flag_if(bool given, uint32_t flag) {
+  return given ? flag : 0;
+}
+
+}  // namespace
+
+// ---- Status
+
+void Server::query_status(SessionId id, Session* session, uint64_t serial, int64_t now) {
+  session->awaits_status = true;
+  charge(session, 1 + static_cast<double>(table_.size()) / 16, now);
+  round_.next_askers.emplace_back(id, serial);
+  begin_round(now);
+}
+
+void Server::begin_round(int64_t now) {
+  if (round_.under_way || round_.next_askers.empty() || now < round_.begun_ns + kRoundIntervalNs) return;
+  round_.under_way = true;
+  ++round_.number;
+  round_.askers = std::exchange(round_.next_askers, {});
+  round_.begun_ns = now;
+  round_.deadline_ns = now + kStatusPatienceNs;
+  round_.missing = 0;
+  round_.clocks.assign(table_.size(), 0);
+  size_t device = 0;
+  for (size_t driver = 0; driver < drivers_.size(); ++driver) {
+    for (size_t index = 0; index < drivers_[driver]->about().size(); ++index, ++device) {
+      if (round_.reading[device]) continue;
+      round_.reading[device] = true;
+      ++round_.missing;
+      Job job;
+      job.kind = Job::kRead;
+      job.device = device;
+      job.index = index;
+      job.session = kQuerySession;
+      job.serial = round_.number;
+      run(driver, std::move(job));
+    }
+  }
+  if (round_.missing == 0) end_round();
+}
+
+void Server::take_reading(const Done& done) {
+  round_.reading[done.job.device] = false;
+  if (!round_.under_way || done.job.serial != round_.number) return;
+  round_.clocks[done.job.device] = done.outcome.now_mhz;
+  if (--round_.missing == 0) end_round();
+}
+
+void Server::end_round() {
+  round_.under_way = false;
+  const auto clocks = std::make_shared<const std::vector<uint32_t>>(std::exchange(round_.clocks, {}));
+  for (const auto& [id, serial] : std::exchange(round_.askers, {})) {
+    Session* session = find(id);
+    if (session == nullptr) continue;
+    session->awaits_status = false;
+    begin_answer(id, session, {serial, 0, clocks, ""});
+    if (!session->paused) watch_session(id, *session);
+  }
+}
+
+Bytes Server::device_part(const Session& session, const Long& answer, size_t number) const {
+  const uid_t uid = session.connection->peer().uid;
+  const DeviceView view = table_.view(number);
+  powerccl_lease_device device{};
+  put_text(device.device, sizeof device.device, view.about->device);
+  put_text(device.name, sizeof device.name, view.about->name);
+  device.now_mhz = (*answer.clocks)[number];
+  device.flags = flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
+  if (view.holder != nullptr) {
+    const bool mine = view.holder->uid == uid;
+    device.flags |= flag_if(mine, POWERCCL_LEASE_MINE) | flag_if(view.leases > 1, POWERCCL_LEASE_SHARED);
+    // Whoever wants a device that is taken is told by whom; what they do with it is theirs.
+    device.holder_pid = view.holder->pid;
+    device.holder_uid = view.holder->uid;
+    if (mine || session.admin) {
+      device.min_mhz = view.min_mhz;
+      device.max_mhz = view.max_mhz;
+      device.held_ms = static_cast<uint64_t>((now_ns() - view.held_since_ns) / 1'000'000);
+      device.changes = view.changes;
+      device.sharers = static_cast<uint32_t>(view.leases);
+      put_text(device.run, sizeof device.run, view.holder->run);
+    }
+  }
+  return encode_device(answer.serial, device);
+}
+
+// ---- Metrics
+
+void Server::answer_metrics(SessionId id, Session* session, uint64_t serial, int64_t now) {
+  Long answer;
+  answer.serial = serial;
+  answer.page = metrics();
+  const size_t bytes = answer.page.size();
+  if (!session->connection->budget()->take(bytes)) {
+    closing_.emplace_back(id, Ending::kGone);
+    return;
+  }
+  charge(session, 1 + static_cast<double>(bytes) / POWERCCL_LEASE_CHUNK_BYTES, now);
+  begin_answer(id, session, std::move(answer));
+}
+
+// ---- Any
+
+// All sessions of a user together have as much work done as one may have requests: past it each is read later.
+void Server::charge(Session* session, double messages, int64_t now) const {
+  const auto rate = static_cast<double>(settings_.config.access_requests_per_s);
+  User& user = *session->user;
+  user.work = std::min(rate, user.work + static_cast<double>(now - user.work_ns) / 1e9 * rate) - messages;
+  user.work_ns = now;
+  if (user.work < 0) session->not_before_ns = now + static_cast<int64_t>(-user.work / rate * 1e9);
+}
+
+void Server::begin_answer(SessionId id, Session* session, Long answer) {
+  session->answer = std::move(answer);
+  go_on(id, session);
+}
+
+void Server::go_on(SessionId id, Session* session) {
+  Connection& connection = *session->connection;
+  for (int part = 0; part < kPartsATurn && session->answer && !connection.has_unsent(); ++part) {
+    if (!connection.send(next_part(session, &*session->answer))) {
+      closing_.emplace_back(id, Ending::kGone);
+      return;
+    }
+  }
+}
+
+Bytes Server::next_part(Session* session, Long* from_answer) {
+  Long& answer = *from_answer;
+  if (answer.clocks != nullptr && answer.next < table_.size()) return device_part(*session, answer, answer.next++);
+  if (answer.next < answer.page.size()) {
+    const size_t from = std::exchange(answer.next, answer.next + POWERCCL_LEASE_CHUNK_BYTES);
+    return encode_chunk(answer.serial, std::string_view(answer.page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
+  }
+  const uint64_t serial = answer.serial;
+  end_answer(session);
+  return encode_answer(serial, Answer{});
+}
+
+void Server::end_answer(Session* session) {
+  if (!session->answer) return;
+  session->connection->budget()->give_back(session->answer->page.size());
+  session->answer.reset();
+}
+
+}  // namespace powerccl::daemon

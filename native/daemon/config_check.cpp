@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a configuration needs of the machine. `--check` and a start go through the same checks.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "daemon/config.h"
+#include "daemon/socket_place.h"
+
+namespace powerccl::daemon {
+namespace {
+
+constexpr size_t kLongestSocket = 107 - (sizeof kRootSuffix - 1);  // sun_path with its NUL
+constexpr size_t kLongestPath = 4000;                              // PATH_MAX, less what is added (".lock", ".new")
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+class Checker {
+ public:
+  explicit Checker(std::vector<std::string>* faults) : faults_(faults) {}
+
+  void wrong(const std::string& key, const std::string& path, const std::string& why) {
+    faults_->push_back(key + ": " + path + " " + why);
+  }
+
+  // The folder that a file of the daemon's lies in. `alone`: whoever may replace files there could take its place.
+  bool folder(const std::string& key, const std::string& path, bool alone) {
+    const std::string folder = folder_of(path);
+    struct stat about{};
+    if (stat(folder.c_str(), &about) != 0)
+      wrong(key, path, "cannot be there: its folder " + folder + ": " + std::strerror(errno));
+    else if (!S_ISDIR(about.st_mode))
+      wrong(key, path, "cannot be there: " + folder + " is no folder");
+    else if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+      wrong(key, path, "cannot be made: its folder " + folder + ": " + std::strerror(errno));
+    else if (alone && (about.st_mode & S_IWOTH) != 0 && (about.st_mode & S_ISVTX) == 0)
+      wrong(key, path, "is not safe: everybody may replace files in " + folder);
+    else if (alone && about.st_uid != 0 && about.st_uid != geteuid())
+      wrong(key, path, "is not safe: its folder " + folder + " is user " + std::to_string(about.st_uid) + "'s");
+    else
+      return true;
+    return false;
+  }
+
+  void regular_file(const std::string& key, const std::string& path, int access) {
+    struct stat about{};
+    if (lstat(path.c_str(), &about) != 0) {
+      if (errno != ENOENT) wrong(key, path, std::string("cannot be looked at: ") + std::strerror(errno));
+    } else if (!S_ISREG(about.st_mode)) {
+      wrong(key, path, "is there and is no regular file");
+    } else if (faccessat(AT_FDCWD, path.c_str(), access, AT_EACCESS) != 0) {
+      wrong(key, path, std::string("cannot be opened: ") + std::strerror(errno));
+    }
+  }
+
+ private:
+  std::vector<std::string>* faults_;
+};
+
+bool may_give_to(gid_t group) {
+  if (group == static_cast<gid_t>(-1) || geteuid() == 0 || group == getegid()) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(getgroups(0, nullptr), 0)));
+  const int count = getgroups(static_cast<int>(groups.size()), groups.data());
+  return count > 0 && std::find(groups.begin(), groups.begin() + count, group) != groups.begin() + count;
+}
+
+void check_socket(const Config& config, Checker* checker) {
+  const std::string& path = config.socket_path;
+  if (const std::string why = socket_path_fault(path); !why.empty()) return checker->wrong("socket.path", path, why);
+  if (!checker->folder("socket.path", path, true)) return;
+  struct stat about{};
+  if (lstat(path.c_str(), &about) == 0 && !S_ISSOCK(about.st_mode))
+    checker->wrong("socket.path", path, "is there and is no socket");
+  if (!may_give_to(config.socket_gid))
+    checker->wrong("socket.group", config.socket_group, "is none of this user's groups");
+}
+
+void check_file(const std::string& key, const std::string& path, bool alone, int access, Checker* checker) {
+  if (const std::string why = path_fault(path); !why.empty()) return checker->wrong(key, path, why);
+  if (checker->folder(key, path, alone)) checker->regular_file(key, path, access);
+}
+
+void check_device_files(const Config& config, Checker* checker) {
+  const std::string& pattern = config.gpu_device_files;
+  const std::string folder = folder_of(pattern.substr(0, pattern.find('%')));
+  struct stat about{};
+  if (stat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode))
+    checker->wrong("gpu.device_files", pattern, "names no file: there is no folder " + folder);
+}
+
+}  // namespace
+
+std::string path_fault(const std::string& path) {
+  if (path.empty()) return "is empty";
+  if (path[0] != '/') return "does not begin with /";
+  if (path.back() == '/') return "is a folder's name";
+  if (path.size() > kLongestPath) return "is longer than " + std::to_string(kLongestPath) + " bytes";
+  if (std::any_of(path.begin(), path.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }))
+    return "holds a control character";
+  return "";
+}
+
+std::string socket_path_fault(const std::string& path) {
+  if (path.size() > kLongestSocket) return "is longer than " + std::to_string(kLongestSocket) + " bytes";
+  return path_fault(path);
+}
+
+std::string device_files_fault(const std::string& pattern) {
+  if (std::count(pattern.begin(), pattern.end(), '%') != 1) return "has not one % for the GPU's minor number";
+  return path_fault(pattern);
+}
+
+std::vector<std::string> check_config(const Config& config) {
+  std::vector<std::string> faults;
+  Checker checker(&faults);
+  check_socket(config, &checker);
+  check_file("state.file", config.state_file, true, R_OK | W_OK, &checker);
+  if (!config.metrics_file.empty()) check_file("metrics.file", config.metrics_file, false, W_OK, &checker);
+  if (config.gpu_leases) check_device_files(config, &checker);
+  if (!config.gpu_leases && !config.core_leases)
+    faults.emplace_back("gpu.leases, core.leases: nothing is to be leased");
+  // Files that the daemon makes beside these.
+  const std::string socket = config.socket_path, state = config.state_file, metrics = config.metrics_file;
+  const std::string made[] = {socket, socket + ".lock", socket + kRootSuffix, state, state + ".new", state + ".bad"};
+  for (const std::string& name : made)
+    if (name == metrics || name == metrics + ".new")
+      faults.push_back("metrics.file: " + metrics + " collides with another file of the daemon's");
+  if (socket == state || socket + ".lock" == state || socket + kRootSuffix == state || socket == state + ".new" ||
+      socket == state + ".bad")
+    faults.push_back("state.file: " + state + " collides with the socket or its lock");
+  return faults;
+}
+
+}  // namespace powerccl::daemon

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One user does to powerccld what one may not, and others and root are served. bench/harm/daemon.py has more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lease_client as wire
+import pytest
+from daemon_process import NOBODY, PATIENT, Daemon, as_nobody, forked
+from harness import IDLE_MHZ, EmulatedMachine, eventually
+from lease_client import Client
+
+from powerccl.launch.leases import RefusedError, Status, connect
+
+METRICS = 8
+SOON_S = 5.0  # generous: it takes milliseconds
+
+
+@contextlib.contextmanager
+def attacker(work: Callable[[], None]) -> Iterator[None]:
+    """A process of another user's, for as long as the `with` lasts."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to become another user")
+    pid = forked(work, NOBODY)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def rss_mib(daemon: Daemon) -> float:
+    """Memory that the daemon has."""
+    assert daemon.process
+    for line in Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+def root_is_served(daemon: Daemon) -> None:
+    """As by `powerccl clocks`, soon."""
+    begin = time.monotonic()
+    with connect(daemon.socket) as session:
+        assert len(session.status()) == 8
+    assert time.monotonic() - begin < SOON_S
+
+
+def test_who_asks_and_does_not_read(daemon: Daemon) -> None:
+    daemon.start(PATIENT + "requests_per_s = 100000\n")
+
+    def ask() -> None:
+        clients = [Client(daemon.socket) for _ in range(100)]
+        for client in clients:
+            client.socket.setblocking(False)
+        while True:
+            for client in clients:
+                with contextlib.suppress(BlockingIOError):
+                    client.send(METRICS)
+
+    with attacker(ask):
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            root_is_served(daemon)
+            assert rss_mib(daemon) < 64
+            time.sleep(0.05)
+
+
+def test_who_reads_late_gets_all_of_it(daemon: Daemon) -> None:
+    """Much more than a socket holds, asked for at once."""
+    daemon.start(PATIENT + "requests_per_s = 100000\n")
+    client = Client(daemon.socket)
+    client.socket.setblocking(False)  # with a time limit, sending waits until the socket is nearly empty
+    asked = [client.send(METRICS if number % 3 else wire.STATUS) for number in range(90)]
+    client.socket.settimeout(20)
+    time.sleep(0.2)
+    pages: dict[int, bytes] = dict.fromkeys(asked, b"")
+    answered = []
+    while len(answered) < len(asked):
+        message = client.socket.recv(8192)
+        kind, serial = struct.unpack_from("=H", message, 6)[0], struct.unpack_from("=Q", message, 16)[0]
+        if kind == 33:
+            answered.append(serial)
+        elif kind == 34:
+            pages[serial] += b"x"
+        else:
+            pages[serial] += message[32 : 32 + struct.unpack_from("=I", message, 24)[0]]
+    assert answered == asked, "one after the other"
+    for number, serial in enumerate(asked):
+        page = pages[serial]
+        if number % 3:
+            assert page.startswith(b"# HELP powerccl_lease_sessions"), page[:80]
+            assert b"powerccl_lease_delays_total " in page.splitlines()[-1]
+        else:
+            assert page == b"x" * 8
+
+
+def test_bad_messages_write_few_lines(daemon: Daemon) -> None:
+    daemon.start(PATIENT + "sessions_per_user = 4096\nsessions = 4096\n")
+    before = daemon.log.read_text().count("\n")
+
+    def send_nonsense() -> None:
+        for number in range(1200):
+            client = Client(daemon.socket)
+            with contextlib.suppress(OSError):
+                if number % 2:
+                    client.socket.send(b"nonsense")
+                else:
+                    for _ in range(100):  # said before
+                        client.send(wire.HEARTBEAT, serial=1)
+            with contextlib.suppress(OSError, EOFError):
+                while True:
+                    client.hear()
+
+    assert as_nobody(send_nonsense)
+    assert daemon.log.read_text().count("\n") - before < 60
+    assert daemon.kill(signal.SIGTERM) == 0
+    assert "more lines about messages not of the protocol were left out" in daemon.log.read_text()
+
+
+def test_places_of_a_user_and_of_root(daemon: Daemon) -> None:
+    daemon.start(PATIENT + "sessions = 6\nsessions_per_user = 4\n")
+
+    def fill() -> None:
+        kept = [Client(daemon.socket) for _ in range(4)]
+        with pytest.raises(RefusedError) as refused:
+            connect(daemon.socket)
+        assert refused.value.status == Status.TOO_MANY
+        assert f"user {NOBODY} has 4 connections already (access.sessions_per_user)" in str(refused.value)
+        kept.pop().socket.close()
+        with connect(daemon.socket):
+            time.sleep(60)
+
+    with attacker(fill):
+        assert eventually(lambda: sessions(daemon) == 5, 10)
+        kept = [Client(daemon.socket) for _ in range(6)]
+        with pytest.raises(RefusedError, match="all 6 connections are taken"):
+            connect(daemon.socket)
+        del kept
+
+
+def sessions(daemon: Daemon) -> int:
+    """How many there are, this one counted."""
+    with connect(daemon.socket) as session:
+        for line in session.metrics().splitlines():
+            if line.startswith("powerccl_lease_sessions "):
+                return int(line.split()[1])
+    raise AssertionError("no such metric")
+
+
+def test_a_flood_of_connections(daemon: Daemon, machine: EmulatedMachine) -> None:
+    daemon.start()
+    holding = Client(daemon.socket)
+    lease = holding.lease(daemon.devices[0])
+
+    def connect_all_the_time() -> None:
+        kept: list[socket.socket] = []
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            kept.append(connection)
+            with contextlib.suppress(OSError):
+                connection.connect(str(daemon.socket))
+            if len(kept) > 500:
+                kept.pop(0).close()
+
+    assert Path(f"{daemon.socket}.root").stat().st_mode & 0o777 == 0o600
+    with attacker(connect_all_the_time):
+        time.sleep(0.3)
+        for _ in range(10):
+            root_is_served(daemon)
+            assert holding.set(lease, 600).status == wire.OK
+            assert holding.set(lease, 0).status == wire.OK
+    assert machine.clocks_mhz()[0] == IDLE_MHZ
+
+
+def test_passed_files_that_cannot_be_closed(daemon: Daemon) -> None:
+    """The last close of a TCP socket that lingers takes as long as its owner likes."""
+    daemon.start()
+
+    def pass_them() -> None:
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        far = []
+        for number in range(8):
+            near = socket.create_connection(listener.getsockname())
+            far.append(listener.accept()[0])
+            near.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    near.send(bytes(1 << 16))
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            client = Client(daemon.socket)
+            if number % 2:  # not read before its connection is closed
+                client.socket.send(b"nonsense")
+            with contextlib.suppress(OSError):
+                client.send(wire.HEARTBEAT, file=near.fileno())
+            far.append(client.socket)
+            near.close()
+        time.sleep(60)
+
+    with attacker(pass_them):
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            root_is_served(daemon)
+            time.sleep(0.05)
+
+
+def test_who_has_no_descriptor_left_says_so(daemon: Daemon) -> None:
+    """With a limit as a shell may have it, places are fewer; none is promised that cannot be had."""
+    daemon.start(PATIENT + "sessions = 4096\nsessions_per_user = 4096\n")
+    daemon.kill(signal.SIGTERM)
+    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
+    with daemon.log.open("ab") as log:
+        daemon.process = subprocess.Popen(
+            command,
+            env=dict(daemon.environment),
+            stderr=log,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
+        )
+    assert eventually(daemon.listens)
+    assert "only 16 connections can be taken" in daemon.log.read_text()
+    kept = [connect(daemon.socket) for _ in range(16)]
+    with pytest.raises(RefusedError, match="all 16 connections are taken"):
+        connect(daemon.socket)
+    del kept
