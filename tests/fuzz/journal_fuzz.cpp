@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
+#include <set>
 #include <string>
 
 #include "agent/guard.h"
@@ -20,21 +20,47 @@ using namespace powerccl;
 
 namespace {
 
-constexpr int kMostSlots = 6;  // finding an owner of another namespace looks through all of /proc
+constexpr int kMostSlots = 3;  // finding an owner of another namespace looks through all of /proc
 
-std::string make_folder() {
-  // Where there is memory for files, since each input is one.
-  char folder[] = "/dev/shm/powerccl-fuzz-XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
-  return folder;
-}
+// A run folder where files are memory, since each input is one.
+class Folder {
+ public:
+  Folder() { REQUIRE(mkdtemp(path_) != nullptr); }
+  ~Folder() {
+    unlink(journal.c_str());
+    rmdir(path_);
+  }
+  const char* path() const { return path_; }
 
-void write_slots(const std::string& path, Input* input) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  // The file as it is made, whatever the input before has left.
+  void make_journal() {
+    device::Journal made;
+    device::Error error;
+    if (spoilt) unlink(journal.c_str());
+    REQUIRE(device::journal_open(&made, path_, &error) == device::kOk);
+    journal = made.path;
+    spoilt = false;
+    const powerccl_journal_slot blank{};
+    for (const unsigned index : written) device::journal_write_slot(&made, index, blank, nullptr);
+    written.clear();
+    device::journal_close(&made);
+  }
+
+  std::string journal;
+  std::set<unsigned> written;
+  bool spoilt = false;
+
+ private:
+  char path_[40] = "/dev/shm/powerccl-fuzz-XXXXXX";
+};
+
+void write_slots(Folder* folder, Input* input) {
+  const int fd = open(folder->journal.c_str(), O_WRONLY | O_CLOEXEC);
   REQUIRE(fd >= 0);
   for (int i = 0; i < kMostSlots && !input->empty(); ++i) {
-    const size_t at = offsetof(powerccl_journal, slot) +
-                      input->byte() % POWERCCL_JOURNAL_SLOTS * sizeof(powerccl_journal_slot);
+    const unsigned index = input->byte() % POWERCCL_JOURNAL_SLOTS;
+    const size_t at = offsetof(powerccl_journal, slot) + index * sizeof(powerccl_journal_slot);
+    folder->written.insert(index);
     size_t length = input->byte() % (sizeof(powerccl_journal_slot) + 1);
     const uint8_t* bytes = input->bytes(&length);
     REQUIRE(pwrite(fd, bytes, length, static_cast<off_t>(at)) == static_cast<ssize_t>(length));
@@ -45,26 +71,25 @@ void write_slots(const std::string& path, Input* input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::string folder = make_folder();
+  static Folder folder;
   static const int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
   static const int terminal = dup(STDERR_FILENO);
   Input input(data, size);
-  device::Journal journal;
-  device::Error error;
-  REQUIRE(device::journal_open(&journal, folder.c_str(), &error) == device::kOk);
-  const std::string path = journal.path;
-  device::journal_close(&journal);
+  folder.make_journal();
   const uint8_t how = input.byte();
   if ((how & 7) == 7) {
+    folder.spoilt = true;
     size_t length = input.byte();
     const uint8_t* bytes = input.bytes(&length);
-    const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    const int fd = open(folder.journal.c_str(), O_WRONLY | O_CLOEXEC);
     REQUIRE(fd >= 0 && pwrite(fd, bytes, length, 0) == static_cast<ssize_t>(length));
     if ((how & 8) != 0) REQUIRE(ftruncate(fd, static_cast<off_t>(length)) == 0);
     close(fd);
   }
-  write_slots(path, &input);
-  if (device::journal_open_existing(&journal, folder.c_str(), &error) != device::kOk) {
+  write_slots(&folder, &input);
+  device::Journal journal;
+  device::Error error;
+  if (device::journal_open_existing(&journal, folder.path(), &error) != device::kOk) {
     require_printable(error.text, sizeof error.text);
     REQUIRE(error.text[0] != '\0');
   } else {
@@ -74,18 +99,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       agent::Guard guard(
           &journal,
           [&](const char* device, device::Error*) {
-            REQUIRE(memchr(device, '\0', sizeof(powerccl_journal_slot::device)) != nullptr);
+            require_printable(device, sizeof(powerccl_journal_slot::device));
             return ++resets % 3 == 0 ? device::kSystem : device::kOk;
           },
           (how & 16) != 0);
       guard.scan();
-      write_slots(path, &input);
+      write_slots(&folder, &input);
       guard.scan();
       REQUIRE(guard.left_locked() <= POWERCCL_JOURNAL_SLOTS);
     }
     dup2(terminal, STDERR_FILENO);
     device::journal_close(&journal);
   }
-  unlink(path.c_str());
   return 0;
 }
