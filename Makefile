@@ -116,10 +116,10 @@ sanitize: setup build/deps/.ready
 	tools/run-sanitized address,undefined build/asan
 	tools/run-sanitized thread build/tsan
 
-# make fuzz    what powerccld takes in under libFuzzer with ASan+UBSan, FUZZ_SECONDS each, into build/figures/fuzz.json
-FUZZ_SECONDS ?= 1200
+# make fuzz    native readers of others' files and messages under libFuzzer with ASan+UBSan, FUZZ_RUNS inputs each, into build/figures/fuzz.json
+FUZZ_RUNS ?= 1000000
 fuzz: setup build/deps/.ready
-	tools/run-fuzzers build/fuzz $(FUZZ_SECONDS) build/figures/fuzz.json
+	tools/run-fuzzers build/fuzz $(FUZZ_RUNS) build/figures/fuzz.json
 
 # make fuzz-python    Python readers with a million damaged files each, into build/figures/fuzz-python.json; goes on where it was stopped
 FUZZ_RUNS ?= 1000000

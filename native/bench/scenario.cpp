@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/scenario.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "bench/failure.h"
@@ -14,6 +17,7 @@
 namespace powerccl::bench {
 namespace {
 
+constexpr size_t kMostBytes = 1 << 20;  // of a file: more than all operations there may be
 constexpr int kMostIterations = 1'000'000;
 constexpr double kMostMs = 60'000;
 constexpr int kMostRanks = 64;
@@ -42,6 +46,13 @@ constexpr Form kForms[] = {
 bool is_name(const std::string& word) {
   return !word.empty() && std::isalpha(static_cast<unsigned char>(word[0])) != 0 &&
          std::ranges::all_of(word, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
+}
+
+// What stands in a file, fit for a message: it may be long, and mean something to a terminal.
+std::string shown(std::string text) {
+  if (text.size() > 1000) text = text.substr(0, 1000) + " ...";
+  std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
 }
 
 template <typename Items>
@@ -94,7 +105,7 @@ class Parser {
   };
 
   [[noreturn]] void refuse(const std::string& what, const std::string& right = {}) const {
-    throw Failure(kExitUsage, where() + what, right.empty() ? right_ : right);
+    throw Failure(kExitUsage, where() + shown(what), shown(right.empty() ? right_ : right));
   }
   std::string where() const { return scenario_.file + ":" + std::to_string(line_) + ": "; }
   // values.h's refusals, with this line's place and form in place of an option's.
@@ -103,7 +114,7 @@ class Parser {
     try {
       return parse(where() + words_[0]);
     } catch (const Failure& failure) {
-      throw Failure(kExitUsage, failure.what(), right_);
+      throw Failure(kExitUsage, shown(failure.what()), right_);
     }
   }
   double number(const std::string& text, double low, double high) const {
@@ -340,14 +351,30 @@ Scenario parse_scenario(const std::string& text, const std::string& file) {
 }
 
 Scenario read_scenario(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file) {
-    throw Failure(kExitUsage, "cannot read " + path + ": " + std::strerror(errno),
+  const auto refuse = [&](const std::string& why) {
+    throw Failure(kExitUsage, "cannot read " + path + ": " + why,
                   "bench/scenarios/ in PowerCCL's repository has ten; native/bench/README.md says how to write one");
+  };
+  // Anything but a plain file may keep its reader waiting, or never end.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) refuse(std::strerror(errno));
+  struct stat about{};
+  std::string text, why;
+  if (fstat(file, &about) != 0)
+    why = std::strerror(errno);
+  else if (!S_ISREG(about.st_mode))
+    why = "it is no regular file";
+  char part[4096];
+  ssize_t got = 1;
+  while (why.empty() && got != 0) {
+    got = ::read(file, part, sizeof part);
+    if (got < 0 && errno != EINTR) why = std::strerror(errno);
+    if (got > 0) text.append(part, static_cast<size_t>(got));
+    if (text.size() > kMostBytes) why = "it is larger than " + std::to_string(kMostBytes) + " bytes";
   }
-  text << file.rdbuf();
-  return parse_scenario(text.str(), path);
+  close(file);
+  if (!why.empty()) refuse(why);
+  return parse_scenario(text, path);
 }
 
 }  // namespace powerccl::bench

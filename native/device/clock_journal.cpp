@@ -217,6 +217,13 @@ int write_claim(JournalClaim* claim, uint32_t state, Error* error) {
   return code;
 }
 
+// The file may be somebody else's: a name ends, and does nothing to a terminal. No device has one that this changes.
+void clean_name(powerccl_journal_slot* slot) {
+  slot->device[sizeof slot->device - 1] = '\0';
+  for (char* at = slot->device; *at != '\0'; ++at)
+    if (*at < ' ' || *at > '~') *at = '?';
+}
+
 }  // namespace
 
 int journal_open(Journal* journal, const char* run_folder, Error* error) {
@@ -301,14 +308,19 @@ int journal_clear(JournalClaim* claim, Error* error) {
 
 bool journal_read_slot(Journal* journal, unsigned index, powerccl_journal_slot* slot) {
   if (verify(journal, nullptr) == kOk &&
-      pread(journal->fd, slot, sizeof *slot, offset_of(index)) == static_cast<ssize_t>(sizeof *slot))
+      pread(journal->fd, slot, sizeof *slot, offset_of(index)) == static_cast<ssize_t>(sizeof *slot)) {
+    clean_name(slot);
     return true;
+  }
   memset(slot, 0, sizeof *slot);
   return false;
 }
 
 bool journal_read(Journal* journal, powerccl_journal* copy) {
-  if (verify(journal, nullptr) == kOk && pread(journal->fd, copy, sizeof *copy, 0) == kBytes) return true;
+  if (verify(journal, nullptr) == kOk && pread(journal->fd, copy, sizeof *copy, 0) == kBytes) {
+    for (powerccl_journal_slot& slot : copy->slot) clean_name(&slot);
+    return true;
+  }
   memset(static_cast<void*>(copy), 0, sizeof *copy);
   return false;
 }

@@ -19,12 +19,12 @@ namespace powerccl {
 
 namespace {
 
-// A word of the table as it stands in a message: cut, and terminated.
+// A word of the table as it stands in a message: cut, printable, and terminated.
 struct Shown {
   char text[41];
   explicit Shown(std::string_view word) {
     const size_t length = word.size() < sizeof(text) ? word.size() : sizeof(text) - 1;
-    for (size_t i = 0; i < length; ++i) text[i] = word[i];
+    for (size_t i = 0; i < length; ++i) text[i] = word[i] >= ' ' && word[i] <= '~' ? word[i] : '?';
     text[length] = '\0';
   }
 };
@@ -222,7 +222,14 @@ bool PolicyTable::load(const char* path, Refusal* refusal) {
   *refusal = Refusal();
   *this = PolicyTable();
   char reason[64];
-  const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
+  // Anything but a plain file may keep the job waiting: a FIFO until somebody writes, a terminal until somebody types.
+  const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat about;
+  if (descriptor >= 0 && (fstat(descriptor, &about) != 0 || !S_ISREG(about.st_mode))) {
+    snprintf(refusal->reason, sizeof(refusal->reason), "it is no regular file");
+    ::close(descriptor);
+    return false;
+  }
   if (descriptor < 0) {
     snprintf(refusal->reason, sizeof(refusal->reason), "cannot be opened: %s",
              error_text(errno, reason, sizeof(reason)));

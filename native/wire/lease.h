@@ -6,7 +6,8 @@
 // byte order. Requests carry a serial number greater than that of any before on the connection, and are each answered
 // by exactly one powerccl_lease_reply with that number; what the daemon says unasked has serial 0. A message of another
 // process, or with a serial number that has been, has no effect and no answer; a malformed one has no effect either,
-// and ends the session, as its peer does not speak this protocol.
+// and ends the session, as its peer does not speak this protocol. A session that goes on saying what has no effect is
+// ended too, and one that does not read its answers is not read.
 //
 // A lease belongs to the session that acquired it; its number means nothing on another. It ends on release, on the end
 // of the connection or of the peer's process, when nothing was heard for the heartbeat time, on revoke, and with the
@@ -57,7 +58,7 @@ enum powerccl_lease_status {
   POWERCCL_LEASE_DRAINING = -7,     // no new leases for now
   POWERCCL_LEASE_SUPERSEDED = -8,   // a newer request came before the rate limit let this one pass
   POWERCCL_LEASE_RESTORING = -9,    // the clock could not be put back yet after its last lease
-  POWERCCL_LEASE_TOO_MANY = -10,    // connections
+  POWERCCL_LEASE_TOO_MANY = -10,    // connections, of all or of one user: `text` says which; again later
   POWERCCL_LEASE_SYSTEM = -11,      // the daemon could not write its state, or the like
   POWERCCL_LEASE_REVOKED = -12,     // by an administrator or the user: not to be had again by this process
   POWERCCL_LEASE_MISSED = -13,      // nothing was heard for the heartbeat time

@@ -16,6 +16,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
     }                                                                                    \
   } while (0)
 
+// A message ends within its field, and does nothing to a terminal. It may have several lines.
+inline void require_printable(const char* text, size_t size) {
+  size_t length = 0;
+  while (length < size && text[length] != '\0') {
+    REQUIRE((text[length] >= ' ' && text[length] <= '~') || text[length] == '\n');
+    ++length;
+  }
+  REQUIRE(length < size);
+}
+
 // Takes the input apart; zeros behind its end.
 class Input {
  public:

@@ -15,7 +15,7 @@
 namespace {
 
 using Bytes = std::vector<uint8_t>;
-constexpr size_t kLongest = 4096;
+constexpr size_t kLongest = 8192;
 
 std::vector<Bytes> read_corpus(int argc, char** argv) {
   std::vector<std::filesystem::path> paths;

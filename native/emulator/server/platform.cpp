@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/server/platform.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -12,6 +17,8 @@
 
 namespace powerccl::emulator {
 namespace {
+
+constexpr size_t kMostBytes = 256 * 1024;  // of a file; the largest of ours has 7 KB
 
 constexpr const char* kPatternNames[kPatterns] = {"all_reduce",   "broadcast", "reduce", "all_gather", "reduce_scatter",
                                                   "send_receive", "scatter",   "gather", "all_to_all"};
@@ -79,6 +86,13 @@ std::string trim(const std::string& text) {
   const size_t from = text.find_first_not_of(" \t\r");
   if (from == std::string::npos) return "";
   return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
+}
+
+// What stands in a file, fit for a message: it may be long, and mean something to a terminal.
+std::string shown(const std::string& text) {
+  std::string clean = text.substr(0, 60);
+  std::replace_if(clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return clean;
 }
 
 using Setter = std::function<bool(const std::string&)>;
@@ -231,7 +245,7 @@ void add_texts(std::map<std::string, Setter>& keys, Platform& p) {
   };
   keys["memory"] = [&p](const std::string& text) {
     double bytes;
-    if (!parse_bytes(text, bytes)) return false;
+    if (!parse_bytes(text, bytes) || bytes > 1e18) return false;
     p.memory_bytes = static_cast<uint64_t>(bytes);
     return true;
   };
@@ -251,8 +265,30 @@ bool apply(const std::string& text, const std::string& where, std::map<std::stri
     return true;
   }
   error = where;
-  error.append(": ").append(key).append(": ").append(wrong);
+  error.append(": ").append(shown(key)).append(": ").append(wrong);
   return false;
+}
+
+// The text of a plain file; anything else may keep its reader waiting, or never end. Returns what is wrong.
+std::string read_text(const std::string& path, std::string* text) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) return std::strerror(errno);
+  struct stat about{};
+  std::string why;
+  if (fstat(file, &about) != 0)
+    why = std::strerror(errno);
+  else if (!S_ISREG(about.st_mode))
+    why = "it is no regular file";
+  char part[4096];
+  ssize_t got = 1;
+  while (why.empty() && got != 0) {
+    got = read(file, part, sizeof part);
+    if (got < 0 && errno != EINTR) why = std::strerror(errno);
+    if (got > 0) text->append(part, static_cast<size_t>(got));
+    if (text->size() > kMostBytes) why = "it is larger than " + std::to_string(kMostBytes) + " bytes";
+  }
+  close(file);
+  return why;
 }
 
 // "a.conf:x=1,y=2" -> "a.conf" and {"x=1", "y=2"}. Values have colons of their own, but no commas.
@@ -373,13 +409,17 @@ double Platform::snap_mhz(double clock_mhz) const {
 
 std::optional<Platform> read_platform(const std::string& path, std::string& error) {
   const auto [file_path, changes] = split_changes(path);
-  std::ifstream file(file_path);
-  if (!file) {
-    error = file_path +
-            ": cannot be read\nhint: `powerccl run --emulate t4x8` names a built-in platform; a path must lead to a "
-            ".conf file";
+  std::string text;
+  if (const std::string why = read_text(file_path, &text); !why.empty()) {
+    error = file_path + ": cannot be read: " + why +
+            "\nhint: `powerccl run --emulate t4x8` names a built-in platform; a path must lead to a .conf file";
     return std::nullopt;
   }
+  return parse_platform(text, file_path, changes, error);
+}
+
+std::optional<Platform> parse_platform(const std::string& content, const std::string& file_path,
+                                       const std::vector<std::string>& changes, std::string& error) {
   Platform p;
   std::map<std::string, Setter> keys;
   add_texts(keys, p);
@@ -388,8 +428,9 @@ std::optional<Platform> read_platform(const std::string& path, std::string& erro
   add_tuning(keys, p.tune);
   // Each key once: the file's lines and the changes take from lists of their own.
   std::map<std::string, Setter> unchanged = keys;
+  std::istringstream lines(content);
   std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
+  for (int number = 1; std::getline(lines, line); ++number) {
     const std::string text = trim(line.substr(0, line.find('#')));
     if (!text.empty() && !apply(text, file_path + ":" + std::to_string(number), keys, error)) return std::nullopt;
   }

@@ -134,6 +134,9 @@ double bus_factor(Pattern pattern, uint32_t nranks);
 // Reads a platform file; on failure returns nothing and says why in `error` (with file and line). Changes may follow
 // the path, in place of what the file says: "t4x8.conf:clock_transition_us=20000,link_scale=4".
 std::optional<Platform> read_platform(const std::string& path, std::string& error);
+// The same of a file's text and of changes one by one.
+std::optional<Platform> parse_platform(const std::string& content, const std::string& file_path,
+                                       const std::vector<std::string>& changes, std::string& error);
 
 }  // namespace powerccl::emulator
 #endif

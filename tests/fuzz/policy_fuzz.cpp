@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any text as a policy table: what is accepted answers every question within its own clocks, and what is refused leaves
+// an empty table and says why in a line fit for a terminal.
+#include <string_view>
+
+#include "fuzz.h"
+#include "runtime/policy_table.h"
+
+using powerccl::PolicyTable;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static PolicyTable table;
+  PolicyTable::Refusal refusal;
+  const bool good = table.parse({reinterpret_cast<const char*>(data), size}, &refusal);
+  REQUIRE(good == (refusal.reason[0] == '\0'));
+  require_printable(refusal.reason, sizeof refusal.reason);
+  REQUIRE(good || (table.gpus() == 0 && table.clock_max_mhz() == 0 && table.platform()[0] == '\0'));
+  for (unsigned pattern = 0; pattern < 256; ++pattern) {
+    for (unsigned bits = 0; bits < 64; ++bits) {
+      for (const uint64_t bytes : {(uint64_t{1} << bits) - 1, uint64_t{1} << bits}) {
+        const uint32_t least = table.minimum_clock(static_cast<uint8_t>(pattern), bytes);
+        REQUIRE(least == 0 || (good && least < table.clock_max_mhz()));
+        const uint32_t mhz = table.lookup(static_cast<uint8_t>(pattern), bytes);
+        REQUIRE(mhz == 0 || mhz == least);
+      }
+    }
+    if (pattern == POWERCCL_PATTERNS) pattern = 253;  // the rest are alike
+  }
+  REQUIRE(!good || table.least_mhz() <= table.clock_max_mhz());
+  return 0;
+}
