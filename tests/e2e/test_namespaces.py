@@ -32,8 +32,7 @@ def gpus(native: NativeFiles, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ("member", "inside", "mount", "clocks"),
     [
         ("job", "job", False, "nvml"),
-        ("job", "job", True, "nvml"),
-        ("job", "all", False, "nvml"),
+        ("job", "all", True, "nvml"),
         ("agent and job", "all", True, "nvml"),
         ("job", "job", True, "lease"),
     ],
