@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench.harm.namespaces import GPUS, IDLE_MHZ, Job, Machine, kill_in_namespace, wait_for
+from bench.harm.namespaces import Job, Machine, kill_in_namespace, wait_for
 from harness import Powerccl
 
 from powerccl.launch.native import NativeFiles
