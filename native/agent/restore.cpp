@@ -2,12 +2,32 @@
 #include "agent/restore.h"
 
 #include <cstdio>
+#include <ctime>
 
+#include "agent/clock.h"
 #include "agent/log.h"
 #include "agent/owner.h"
 #include "device/core_clock.h"
 
 namespace powerccl::agent {
+
+namespace {
+
+constexpr int64_t kPatienceNs = 2'000'000'000;
+
+// A process that was killed just now may take a moment to end, all its threads.
+bool died(device::Journal* journal, unsigned index, const powerccl_journal_slot& slot, int64_t patience_end_ns) {
+  Owner owner;
+  owner.find(slot);
+  while (!owner.died(journal, index, slot)) {
+    if (now_ns() > patience_end_ns) return false;
+    const timespec pause = {0, 20'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
+}  // namespace
 
 int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry) {
   device::Journal journal;
@@ -20,13 +40,12 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
   }
   unsigned marked = 0;
   unsigned failed = 0;
+  const int64_t patience_end_ns = now_ns() + kPatienceNs;
   for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) {
     powerccl_journal_slot slot;
     if (!device::journal_read_slot(&journal, i, &slot) || slot.state == POWERCCL_CLOCK_DEFAULT) continue;
     ++marked;
-    Owner owner;
-    owner.find(slot);
-    if (!owner.died(&journal, i, slot)) {
+    if (!died(&journal, i, slot, patience_end_ns)) {
       say("%s is left alone: process %u lives and has set its clock\n"
           "hint: end the job, which resets its clocks; then powerccl-agent --restore-all finds what is left",
           slot.device, slot.pid);
