@@ -164,7 +164,8 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", "powerccld " POWERCCL_VERSION);
   app.add_option("--config", options.config, std::string("configuration (") + kDefaultConfig + ", if there)")
       ->type_name("FILE");
-  app.add_flag("--check", options.check, "read the configuration, check it as a start does, say what is wrong with it, and end");
+  app.add_flag("--check", options.check,
+               "read the configuration, check it as a start does, say what is wrong with it, and end");
   app.add_flag("--restore", options.restore, "put back every clock that a daemon left set, and end");
   app.add_flag(
       "--private", options.by_pipe,

@@ -31,8 +31,8 @@ constexpr int64_t kStopPatienceNs = 10'000 * kMs;
 // What waits for all sessions to read it. With the rest of the daemon it stays below 64 MiB, an eighth of what the unit
 // lets it have; half would be 16 users who each use up theirs.
 constexpr size_t kMostUnsentBytes = 32u << 20;
-// Connections that the kernel keeps until they are taken. A flood is refused at some 30,000 a second, so whoever comes
-// last of them waits for 0.15 s. With half of it more find it full, and a job that does asks again later.
+// Connections that the kernel keeps until they are taken. A flood is refused at some 8,000 a second, so whoever comes
+// last of them waits for half a second. With half of it more find it full, and a job that does asks again later.
 constexpr int kBacklog = 4096;
 
 }  // namespace
@@ -229,7 +229,7 @@ void Server::begin_stop() {
 
 int64_t Server::next_ns() const {
   int64_t next = table_.next_ns();
-  for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_})
+  for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_, listen_again_ns_})
     if (due != 0) next = std::min(next, due);
   if (round_.under_way)
     next = std::min(next, round_.deadline_ns);
@@ -243,8 +243,8 @@ void Server::handle(uint64_t tag, uint32_t events) {
     case Source::kListener: {
       if (stopping_) return;
       const int listener = listeners_[number_of(tag)];
-      accept_some(listener);
-      return watch(listener, tag, EPOLLIN);
+      if (accept_some(listener)) watch(listener, tag, EPOLLIN);
+      return;
     }
     case Source::kSignal:
       take_signals();
@@ -269,6 +269,10 @@ void Server::keep_time(int64_t now) {
   table_.advance(now);
   if (round_.under_way && now >= round_.deadline_ns) end_round();  // without the clocks that the driver has not told
   begin_round(now);
+  if (listen_again_ns_ != 0 && now >= listen_again_ns_) {
+    listen_again_ns_ = 0;
+    for (size_t i = 0; i < listeners_.size(); ++i) watch(listeners_[i], tag_of(Source::kListener, i), EPOLLIN);
+  }
   if (now >= left_out_due_ns()) write_left_out(now);
   if (heartbeats_due_ns_ != 0 && now >= heartbeats_due_ns_) {
     heartbeats_due_ns_ = 0;

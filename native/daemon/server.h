@@ -151,7 +151,8 @@ class Server : public Actions {
   void watch(int fd, uint64_t tag, uint32_t events) const;
 
   // Sessions (sessions.cpp)
-  void accept_some(int listener);
+  // False: there are more, to be taken from listen_again_ns_ on.
+  bool accept_some(int listener);
   void admit(int socket, int64_t now_ns);
   void refuse_beyond_descriptors(int listener);
   // Why the connection is refused; empty: it is not.
@@ -226,6 +227,7 @@ class Server : public Actions {
   Round round_;
   std::deque<Ban> bans_;
   Tally tally_;
+  int64_t listen_again_ns_ = 0;
   int64_t heartbeats_due_ns_ = 0, metrics_due_ns_ = 0, watchdog_due_ns_ = 0, watchdog_ns_ = 0;
   bool metrics_failed_ = false;
   bool input_ended_ = false, stopping_ = false;

@@ -23,6 +23,9 @@ constexpr int64_t kMs = 1'000'000;
 // For so long connections are taken in a row, some thirty of them; then it is the turn of root's and of those that are
 // there. With twice the time root waits longer while a flood lasts, with half of it more time is spent on turning.
 constexpr int64_t kAcceptNs = 1 * kMs;
+// Behind such a row nobody is let in for so long: a flood costs a quarter of a core. With half of it the daemon has
+// used up its share of a busy machine, and root waits for a processor.
+constexpr int64_t kRestNs = 3 * kMs;
 constexpr int64_t kPauseNs = 10 * kMs;  // until one that was too fast is looked at again
 constexpr size_t kMostReads = 16;       // of clocks by one session, under way
 // Well-formed messages out of turn or said before. A faulty program sends them without end; the runtime sends none.
@@ -54,17 +57,20 @@ void turn_away(int socket, uid_t uid, const std::string& why) {
 
 }  // namespace
 
-void Server::accept_some(int listener) {
+bool Server::accept_some(int listener) {
   const int64_t begin = now_ns();
-  for (int64_t now = begin; now - begin < kAcceptNs; now = now_ns()) {
+  int64_t now = begin;
+  for (; now - begin < kAcceptNs; now = now_ns()) {
     const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket >= 0)
       admit(socket, now);
     else if (errno == EMFILE || errno == ENFILE)
-      return refuse_beyond_descriptors(listener);
+      refuse_beyond_descriptors(listener);
     else if (errno != ECONNABORTED && errno != EINTR)
-      return;
+      return true;
   }
+  listen_again_ns_ = now + kRestNs;
+  return false;
 }
 
 // With no descriptor left nobody would be told, and the listener would report the same connection for ever.

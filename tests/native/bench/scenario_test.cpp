@@ -2,6 +2,10 @@
 #include "bench/scenario.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
 
 #include "bench/failure.h"
 
@@ -146,14 +150,30 @@ TEST(Scenario, WhatIsWrongIsNamedByLine) {
   }
 }
 
-TEST(Scenario, AMissingFileIsNamed) {
+std::string failure_to_read(const std::string& path) {
   try {
-    read_scenario("/nowhere/a.scn");
-    FAIL();
+    read_scenario(path);
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.code(), kExitUsage);
-    EXPECT_NE(std::string(failure.what()).find("/nowhere/a.scn"), std::string::npos);
+    return failure.what();
   }
+  return "";
+}
+
+TEST(Scenario, AMissingFileIsNamed) {
+  EXPECT_NE(failure_to_read("/nowhere/a.scn").find("/nowhere/a.scn"), std::string::npos);
+}
+
+TEST(Scenario, WaitsForNoFileThatIsNone) {
+  const std::string fifo = testing::TempDir() + "scenario-" + std::to_string(getpid()) + ".fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, std::string("/dev/zero")})
+    EXPECT_EQ(failure_to_read(path), "cannot read " + path + ": it is no regular file");
+  std::remove(fifo.c_str());
+}
+
+TEST(Scenario, AWordInAMessageDoesNothingToATerminal) {
+  EXPECT_EQ(refusal("\x1b[31m 5\n").what.find('\x1b'), std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -47,6 +48,22 @@ TEST(PlatformFile, AMissingFileIsNamedWithAHint) {
   EXPECT_FALSE(read_platform("/nowhere/x.conf", error));
   EXPECT_NE(error.find("/nowhere/x.conf"), std::string::npos);
   EXPECT_NE(error.find("hint:"), std::string::npos);
+}
+
+TEST(PlatformFile, WaitsForNoFileThatIsNone) {
+  const std::string fifo = testing::TempDir() + "platform-" + std::to_string(getpid()) + ".fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, std::string("/dev/zero")}) {
+    std::string error;
+    EXPECT_FALSE(read_platform(path, error));
+    EXPECT_EQ(error.find(path + ": cannot be read: it is no regular file"), 0u) << error;
+  }
+  std::remove(fifo.c_str());
+  EXPECT_NE(complaint(std::string(300 * 1024, '\n')).find("it is larger than 262144 bytes"), std::string::npos);
+}
+
+TEST(PlatformFile, AKeyInAMessageDoesNothingToATerminal) {
+  EXPECT_EQ(complaint("\x1b[31m = 1\n").find('\x1b'), std::string::npos);
 }
 
 TEST(PlatformFile, WrongLinesAreNamedByNumber) {

@@ -2,6 +2,7 @@
 #include "runtime/policy_table.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <sstream>
 
@@ -239,7 +240,23 @@ TEST(PolicyTable, LoadsAFileOrSaysWhyNot) {
   EXPECT_NE(std::string(refusal.reason).find("No such file"), std::string::npos);
   EXPECT_EQ(table.lookup(POWERCCL_ALL_REDUCE, 1048576), 0u);
   EXPECT_FALSE(table.load(folder.path().c_str(), &refusal));
-  EXPECT_NE(std::string(refusal.reason).find("directory"), std::string::npos);
+  EXPECT_STREQ(refusal.reason, "it is no regular file");
+}
+
+TEST(PolicyTable, WaitsForNoFileThatIsNone) {
+  Folder folder;
+  ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
+  PolicyTable table;
+  for (const std::string& path : {(folder / "fifo").string(), std::string("/dev/zero")}) {
+    PolicyTable::Refusal refusal;
+    EXPECT_FALSE(table.load(path.c_str(), &refusal));
+    EXPECT_STREQ(refusal.reason, "it is no regular file");
+  }
+}
+
+TEST(PolicyTable, AWordInAMessageDoesNothingToATerminal) {
+  const std::string said = refusal_of("powerccl-policy-table 1\n\x9b[31m\x7f 1\nend 1\n").reason;
+  EXPECT_EQ(said.find_first_of("\x9b\x7f"), std::string::npos) << said;
 }
 
 }  // namespace
