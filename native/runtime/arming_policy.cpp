@@ -2,6 +2,7 @@
 // Which policy a GPU gets: the one asked for, or `observe` with a reason.
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 
 #include <new>
 
@@ -53,7 +54,11 @@ bool Runtime::make_conductor(Gpu* gpu, bool dry) {
   terms.most_mhz = table.clock_max_mhz();
   terms.least_mhz = table.least_mhz();
   terms.joint = open_joint(environment_.run_folder);
-  terms.number = uint64_t{static_cast<uint32_t>(getpid())} << 8 | (gpu_count_.load(std::memory_order_relaxed) + 1);
+  // Process numbers repeat: each rank may be the first process of a container of its own.
+  if (getrandom(&terms.number, sizeof(terms.number), GRND_NONBLOCK) != sizeof(terms.number)) {
+    terms.number = monotonic_ns() << 16 | static_cast<uint16_t>(getpid());
+  }
+  terms.number |= 1;  // 0 is nobody's
   gpu->conductor->begin(terms);
   return true;
 }

@@ -128,17 +128,6 @@ void parse_id(const char* text, uint8_t id[16]) {
   if (digits == 32) memcpy(id, bytes, sizeof(bytes));
 }
 
-void read_boot_id(uint8_t id[16]) {
-  const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;
-  char text[64];
-  const ssize_t length = read(file, text, sizeof(text) - 1);
-  close(file);
-  if (length <= 0) return;
-  text[length] = '\0';
-  parse_id(text, id);
-}
-
 constexpr const char* kPolicies[] = {"observe", "percall", "phase", "job", "auto"};
 constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
@@ -209,6 +198,17 @@ void read_environment(Environment* environment) {
   constexpr const char* kRestarts[] = {"TORCHELASTIC_RESTART_COUNT"};
   environment->starts = static_cast<uint32_t>(from_launcher(kRestarts, 1)) + 1u;
   parse_id(text_of_variable(Variable::POWERCCL_RUN_ID), environment->run_id);
+}
+
+void read_boot_id(uint8_t id[16]) {
+  const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;
+  char text[64];
+  const ssize_t length = read(file, text, sizeof(text) - 1);
+  close(file);
+  if (length <= 0) return;
+  text[length] = '\0';
+  parse_id(text, id);
 }
 
 void identify(const Environment& environment, powerccl_trace_header* header) {

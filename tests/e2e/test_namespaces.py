@@ -17,6 +17,7 @@ from bench.harm.namespaces import GPUS, IDLE_MHZ, Job, Machine, kill_in_namespac
 from harness import Powerccl
 
 from powerccl.launch.native import NativeFiles
+from powerccl.traces.folder import read_run
 
 
 @pytest.fixture(scope="module")
@@ -84,30 +85,40 @@ def test_every_step_in_a_namespace_of_its_own_is_recorded(powerccl: Powerccl) ->
     assert len(list(powerccl.runs[0].glob("rank-*.trace"))) == 4
 
 
-def test_container_with_a_host_name_of_its_own_is_the_same_node(gpus: Machine, tmp_path: Path) -> None:
-    """The node's agent guards what runs under another host name: journal and lock are the kernel's."""
-    native = gpus.native
-    place = tmp_path / "run"
-    place.mkdir()
-    agent = subprocess.Popen(
-        [str(native.path("bin/powerccl-agent")), "--run-folder", str(place), "--no-sample"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=gpus.environment,
-    )
-    assert agent.stdout
-    assert agent.stdout.readline() == b"ready\n"
-    agent.stdout.close()
-    assert agent.stdin
-    agent_in_container = f"exec {native.path('bin/powerccl-agent')} --run-folder {place}"
-    done = subprocess.run(
-        ["unshare", "--uts", "sh", "-c", f"hostname other && {agent_in_container}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=gpus.environment,
-        timeout=30,
-    )
-    assert "another agent attends this node" in done.stderr
-    agent.stdin.close()
-    assert agent.wait(30) == 0
+class Agent:
+    """powerccl-agent on a run folder, entered through a command, until its input ends."""
+
+    def __init__(self, gpus: Machine, folder: Path, enter: str) -> None:
+        agent = f"exec {gpus.native.path('bin/powerccl-agent')} --run-folder {folder}"
+        self.process = subprocess.Popen(
+            ["unshare", "--uts", "--mount", "sh", "-c", f"{enter} && {agent}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=gpus.environment,
+        )
+        assert self.process.stdout
+        self.first = self.process.stdout.readline()
+
+    def end(self) -> str:
+        """What it said."""
+        return self.process.communicate(timeout=30)[1].decode()
+
+
+def test_node_is_its_kernel_whatever_its_name(gpus: Machine, tmp_path: Path) -> None:
+    """A container's host name makes no other node of it, and two nodes of one name keep files of their own."""
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("0123abcd-4567-4000-8000-0123456789ab\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    node = Agent(gpus, folder, "hostname node1")
+    container = Agent(gpus, folder, "hostname other")
+    other = Agent(gpus, folder, f"hostname node1 && mount --bind {boot_id} /proc/sys/kernel/random/boot_id")
+    again = Agent(gpus, folder, f"hostname node1 && mount --bind {boot_id} /proc/sys/kernel/random/boot_id")
+    said = [agent.end() for agent in (again, other, container, node)]
+    assert [agent.first for agent in (node, container, other, again)] == [b"ready\n", b"", b"ready\n", b""]
+    assert ["another agent attends this node" in text for text in said] == [True, False, True, False], said
+    assert sorted(path.name for path in folder.glob("power-*")) == ["power-node1-0123abcd4567.csv", "power-node1.csv"]
+    assert len(list(folder.glob("clocks-*.journal"))) == 2
+    run = read_run(folder)
+    assert sorted(log.host for log in run.power) == ["node1", "node1~2"]

@@ -185,6 +185,14 @@ def test_processes_of_one_rank_at_one_time_are_several(tmp_path: Path) -> None:
 
 
 def test_two_hosts_of_one_name_are_two_hosts(tmp_path: Path) -> None:
-    for rank in range(2):
-        synthetic.TraceWriter(rank, 2, boot_id=f"{rank + 1:032x}").write(tmp_path)
-    assert [trace.host for trace in read_run(tmp_path).ranks] == ["node1", "node1~2"]
+    """Their agents wrote files of two names, with the boot in each."""
+    for rank, name in enumerate(("power-node1.csv", "power-node1-000000000002.csv")):
+        boot_id = f"{rank + 1:032x}"
+        synthetic.TraceWriter(rank, 2, boot_id=boot_id).write(tmp_path)
+        (tmp_path / name).write_text(f"# host: node1\n# boot_id: {boot_id}\n")
+    run = read_run(tmp_path)
+    assert [trace.host for trace in run.ranks] == ["node1", "node1~2"]
+    assert {log.path.name: log.host for log in run.power} == {
+        "power-node1.csv": "node1",
+        "power-node1-000000000002.csv": "node1~2",
+    }

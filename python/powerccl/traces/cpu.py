@@ -36,6 +36,11 @@ class CpuLog:
         """The host's name."""
         return self.about.get("host") or clean.field(self.path.stem.removeprefix("cpu-"))
 
+    @property
+    def boot_id(self) -> str:
+        """The host's boot, in hex as in a trace's header; empty: it does not say."""
+        return self.about.get("boot_id", "")
+
 
 def read_cpu(path: Path) -> CpuLog:
     """Read a sample file up to its last whole line; lines that do not parse are counted and left out.

@@ -83,11 +83,11 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     scans = _scan(run, most_records, window_s)
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
     run.mpi = _read_each(run, "mpi-*.trace", read_rank)
+    run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
+    run.power = _read_each(run, "power-*.csv", read_power)
     _tell_apart(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
-    run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
-    run.power = _read_each(run, "power-*.csv", read_power)
     run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
@@ -102,7 +102,7 @@ def _tell_apart(run: RunData) -> None:
 
     ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
     run.problems += said
-    tell_hosts_apart(ours)
+    tell_hosts_apart(ours, [*run.cpu, *run.power])
     kept = {trace.path for trace in ours}
     run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
     run.mpi = [trace for trace in run.mpi if trace.path in kept]

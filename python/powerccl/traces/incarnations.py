@@ -18,6 +18,8 @@ from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap
 
 if TYPE_CHECKING:
+    from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
 Life = list["RankTrace"]  # one rank's incarnations in order
@@ -36,17 +38,22 @@ _COUNTED = {
 }
 
 
-def tell_hosts_apart(traces: list[RankTrace]) -> None:
+def tell_hosts_apart(traces: list[RankTrace], logs: list[CpuLog | PowerLog]) -> None:
     """Give hosts of one name that are two machines two names: their clocks have nothing in common."""
     boots: dict[str, list[str]] = {}
+    for each in [*traces, *logs]:
+        known = boots.setdefault(each.host, [])
+        if each.boot_id and each.boot_id not in known:
+            known.append(each.boot_id)
+
+    def name(host: str, boot_id: str) -> str:
+        place = boots[host].index(boot_id) if boot_id else 0
+        return f"{host}~{place + 1}" if place else host
+
     for trace in traces:
-        known = boots.setdefault(trace.host, [])
-        if trace.boot_id and trace.boot_id not in known:
-            known.append(trace.boot_id)
-    for trace in traces:
-        place = boots[trace.host].index(trace.boot_id) if trace.boot_id else 0
-        if place:
-            trace.host = f"{trace.host}~{place + 1}"
+        trace.host = name(trace.host, trace.boot_id)
+    for log in logs:
+        log.about["host"] = name(log.host, log.boot_id)
 
 
 def of_run(traces: list[RankTrace], run_id: str) -> tuple[list[RankTrace], list[str]]:
