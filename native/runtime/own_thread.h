@@ -11,11 +11,12 @@ namespace powerccl {
 // Returns 0 or an errno value.
 int start_thread(pthread_t* thread, const char* name, void* (*work)(void*), void* data, size_t stack_bytes = 0);
 
-// Gives the calling thread a descriptor table of its own, which is empty. Nothing that the job does to its descriptors
-// reaches the thread's, nor the other way round. Such a thread makes system calls only: a library that knows a
-// descriptor by its number would find another file behind it. False: neither the kernel nor a sandbox allows it, and
-// the thread shares the job's table.
-bool take_own_descriptors();
+// Runs `work` with a descriptor table of its own, which is empty: nothing that the job does to its descriptors reaches
+// it, nor the other way round. Called in a thread of ours, which it occupies meanwhile. `work` makes system calls only,
+// and takes no lock: a library that knows a descriptor by its number would find another file behind it, and where
+// nothing else is allowed the kernel knows this thread by two numbers. Returns 0, or an errno value where `work` was not
+// run.
+int run_with_own_descriptors(void (*work)(void*), void* data);
 
 }  // namespace powerccl
 #endif

@@ -13,19 +13,6 @@
 namespace powerccl {
 namespace {
 
-// Where the job's descriptors are shared, ours is moved up here: a job that closes all of its own opens the next file
-// under the lowest free number.
-constexpr int kHighDescriptor = 768;
-
-int open_file(const char* path, int flags) {
-  return static_cast<int>(
-      syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | flags, 0644));
-}
-
-int close_file(int descriptor) {
-  return static_cast<int>(syscall(SYS_close, descriptor));
-}
-
 bool look_at(int descriptor, struct stat* status) {
   return syscall(SYS_fstat, descriptor, status) == 0;
 }
@@ -42,12 +29,11 @@ const char* fault_text(int fault, char* buffer, size_t size) {
   return error_text(fault, buffer, size);
 }
 
-int RecordFile::create(const char* path, const powerccl_trace_header& header, bool keep_open) {
+int RecordFile::create(const char* path, const powerccl_trace_header& header) {
   if (strlen(path) >= sizeof(path_)) return ENAMETOOLONG;
   copy_text(path_, sizeof(path_), path);
-  keep_open_ = keep_open;
   records_ = dropped_ = 0;
-  descriptor_ = open_file(path, O_CREAT | O_EXCL);
+  descriptor_ = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (descriptor_ < 0) return errno;
   struct stat status;
   int error = look_at(descriptor_, &status) ? 0 : errno;
@@ -63,45 +49,41 @@ int RecordFile::create(const char* path, const powerccl_trace_header& header, bo
     if (error == 0) error = write(header.magic, sizeof(header.magic), 0, &done);
   }
   if (error != 0) remove();
-  release();
   return error;
 }
 
 int RecordFile::append(const powerccl_trace_record* records, uint64_t count, uint64_t* written) {
   *written = 0;
-  int fault = begin();
+  int fault = check();
   if (fault != 0) return fault;
   uint64_t done = 0;
   fault = write(records, count * POWERCCL_TRACE_RECORD_BYTES,
                 POWERCCL_TRACE_HEADER_BYTES + records_ * POWERCCL_TRACE_RECORD_BYTES, &done);
   *written = done / POWERCCL_TRACE_RECORD_BYTES;
   records_ += *written;
+  if (fault != 0 && !is_full(fault)) return fault;
   const int counted = write_counters(records_, dropped_);
-  release();
   return fault != 0 ? fault : counted;
 }
 
 bool RecordFile::replace_last(const powerccl_trace_record& record) {
-  if (records_ == 0 || begin() != 0) return false;
+  if (records_ == 0 || check() != 0) return false;
   uint64_t done = 0;
-  const bool written = write(&record, sizeof(record),
-                             POWERCCL_TRACE_HEADER_BYTES + (records_ - 1) * POWERCCL_TRACE_RECORD_BYTES, &done) == 0;
-  release();
-  return written;
+  return write(&record, sizeof(record), POWERCCL_TRACE_HEADER_BYTES + (records_ - 1) * POWERCCL_TRACE_RECORD_BYTES,
+               &done) == 0;
 }
 
 int RecordFile::count_dropped(uint64_t dropped) {
   if (dropped == dropped_) return 0;
-  int fault = begin();
+  int fault = check();
   if (fault != 0) return fault;
   fault = write_counters(records_, dropped);
-  release();
   if (fault == 0) dropped_ = dropped;
   return fault;
 }
 
 void RecordFile::close() {
-  if (descriptor_ >= 0) close_file(descriptor_);
+  if (descriptor_ >= 0) syscall(SYS_close, descriptor_);
   descriptor_ = -1;
 }
 
@@ -111,36 +93,14 @@ void RecordFile::remove() {
   close();
 }
 
-// Opens the file if it is not kept open. Returns 0 or a fault.
-int RecordFile::hold() {
-  if (keep_open_) return descriptor_ >= 0 ? 0 : EBADF;
-  const int low = open_file(path_, 0);
-  if (low < 0) return errno == ENOENT || errno == ELOOP ? static_cast<int>(kDeleted) : errno;
-  const long high = syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, kHighDescriptor);
-  if (high >= 0) close_file(low);
-  descriptor_ = high >= 0 ? static_cast<int>(high) : low;
-  return 0;
-}
-
-void RecordFile::release() {
-  if (!keep_open_) close();
-}
-
-// Before each write: the file is held, and it is the one that was created, with all that was written to it.
-int RecordFile::begin() {
-  int fault = hold();
-  if (fault != 0) return fault;
+// Before each write: 0 if the file is the one that was created, with all that was written to it, else a fault.
+int RecordFile::check() const {
   struct stat status;
-  if (!look_at(descriptor_, &status)) {
-    fault = errno;
-  } else if (!S_ISREG(status.st_mode) || status.st_dev != device_ || status.st_ino != inode_ || status.st_nlink == 0) {
-    fault = kDeleted;
-  } else if (static_cast<uint64_t>(status.st_size) <
-             POWERCCL_TRACE_HEADER_BYTES + records_ * POWERCCL_TRACE_RECORD_BYTES) {
-    fault = kCut;
-  }
-  if (fault != 0) release();
-  return fault;
+  if (!look_at(descriptor_, &status)) return errno;
+  if (!S_ISREG(status.st_mode) || status.st_dev != device_ || status.st_ino != inode_) return kDeleted;
+  if (status.st_nlink == 0) return kDeleted;
+  const uint64_t least = POWERCCL_TRACE_HEADER_BYTES + records_ * POWERCCL_TRACE_RECORD_BYTES;
+  return static_cast<uint64_t>(status.st_size) < least ? static_cast<int>(kCut) : 0;
 }
 
 // Past RLIMIT_FSIZE the kernel sends SIGXFSZ, which this thread blocks, and answers EFBIG.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file behind a trace (wire/trace.h), written by one thread. It is never mapped: a store to a mapping that somebody
+// The file behind a trace (wire/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never mapped: a store to a mapping that somebody
 // cut short would end the job. Each write is preceded by a look whether the file is still this one and still whole; on
 // any doubt nothing is written.
 //
@@ -20,9 +20,8 @@ class RecordFile {
   // What ended the writing: an errno value or one of these.
   enum Fault : int { kDeleted = -1, kCut = -2 };
 
-  // Creates `path`, which must not exist, with this header. `keep_open`: this thread has descriptors of its own; else
-  // the file is opened by its name for each write. Returns 0 or an errno value; then there is no file.
-  int create(const char* path, const powerccl_trace_header& header, bool keep_open);
+  // Creates `path`, which must not exist, with this header. Returns 0 or an errno value; then there is no file.
+  int create(const char* path, const powerccl_trace_header& header);
 
   // Adds records, then states their number in the header. Returns 0 or a fault; `*written` of them are in the file.
   int append(const powerccl_trace_record* records, uint64_t count, uint64_t* written);
@@ -38,14 +37,11 @@ class RecordFile {
   uint64_t records() const { return records_; }
 
  private:
-  int hold();
-  void release();
-  int begin();
+  int check() const;
   int write(const void* data, uint64_t bytes, uint64_t at, uint64_t* done);
   int write_counters(uint64_t committed, uint64_t dropped);
 
   char path_[PATH_MAX + 64] = "";
-  bool keep_open_ = false;
   int descriptor_ = -1;
   uint64_t device_ = 0, inode_ = 0;
   uint64_t records_ = 0, dropped_ = 0;

@@ -29,7 +29,7 @@ constexpr uint64_t kWakeEvery = TraceWriter::kRingRecords / 4;
 // Threads that may be between their look at the ring and their reservation in it at the same time.
 constexpr uint64_t kRacing = 1024;
 constexpr uint64_t kWriteRecords = 4096;  // at once: 256 KiB
-constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kStackBytes = 192 << 10;  // touched where it is used, a few KiB
 // Records that are being written when all are asked for are waited for as long.
 constexpr uint64_t kUnfinishedNs = 20000000u;
 // How long file systems that hang may hold the job: as a trace is opened, and in all as traces are ended.
@@ -94,6 +94,7 @@ struct TraceWriter::Ring {
     fault.store(why, std::memory_order_relaxed);
     stopped.store(true, std::memory_order_release);
   }
+  bool opened(int error);
   bool write_some();
   bool write_all();
   bool look();
@@ -119,7 +120,7 @@ int TraceWriter::open(const char* path, const powerccl_trace_header& header, uin
   memcpy(ring->header.magic, POWERCCL_TRACE_MAGIC, sizeof(ring->header.magic));
   copy_text(ring->path, sizeof(ring->path), path);
 
-  int error = start_thread(&ring->thread, "powerccl-record", record, ring, kStackBytes);
+  int error = start_thread(&ring->thread, "powerccl-record", thread_main, ring, kStackBytes);
   if (error != 0) {
     munmap(ring, sizeof(Ring));
     return error;
@@ -247,17 +248,21 @@ uint64_t TraceWriter::dropped() const {
 
 // ---- The thread.
 
-void* TraceWriter::record(void* data) {
+void* TraceWriter::thread_main(void* data) {
   Ring* ring = static_cast<Ring*>(data);
-  const int error = ring->file.create(ring->path, ring->header, take_own_descriptors());
-  ring->fault.store(error, std::memory_order_relaxed);
-  uint32_t state = kOpening;
-  const bool wanted = ring->state.compare_exchange_strong(state, error == 0 ? kOpen : kFailed, std::memory_order_acq_rel);
-  futex_wake_all(&ring->state);
-  if (error != 0) return nullptr;
+  const int error = run_with_own_descriptors(record, ring);
+  if (error != 0) ring->opened(error);
+  return nullptr;
+}
+
+void TraceWriter::record(void* data) {
+  Ring* ring = static_cast<Ring*>(data);
+  const int error = ring->file.create(ring->path, ring->header);
+  const bool wanted = ring->opened(error);
+  if (error != 0) return;
   if (!wanted) {
     ring->file.remove();
-    return nullptr;
+    return;
   }
   uint64_t sleep_ns = kLookNs;
   for (bool stopping = false; !stopping;) {
@@ -277,7 +282,15 @@ void* TraceWriter::record(void* data) {
   ring->file.close();
   ring->ended.store(true, std::memory_order_release);
   ring_bell(&ring->answered);
-  return nullptr;
+}
+
+// False: whoever opens the trace has given it up.
+bool TraceWriter::Ring::opened(int error) {
+  fault.store(error, std::memory_order_relaxed);
+  uint32_t before = kOpening;
+  const bool wanted = state.compare_exchange_strong(before, error == 0 ? kOpen : kFailed, std::memory_order_acq_rel);
+  futex_wake_all(&state);
+  return wanted;
 }
 
 // Writes the finished records in front. False: there were none.

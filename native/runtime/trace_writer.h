@@ -54,7 +54,8 @@ class TraceWriter {
 
  private:
   struct Ring;
-  static void* record(void* ring);
+  static void* thread_main(void* ring);
+  static void record(void* ring);
   static bool refuse(Ring* ring);
   static void complain(Ring* ring);
 
