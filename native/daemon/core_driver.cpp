@@ -19,10 +19,6 @@ Outcome failed(int code, const device::Error& error) {
 
 }  // namespace
 
-CoreDriver::~CoreDriver() {
-  for (device::CoreClock& clock : clocks_) device::core_clock_close(&clock);
-}
-
 bool CoreDriver::open(const std::string& sysfs, bool dry, const std::vector<std::string>& left, std::string* reason) {
   cores_ = sysfs + "/devices/system/cpu";
   dry_ = dry;
@@ -52,9 +48,7 @@ std::string CoreDriver::mark_of(size_t index) {
   // Read anew: the administrator may have changed what is usual.
   device::CoreClock now;
   if (device::core_clock_open(&now, cores_.c_str(), about_[index].cpu, nullptr) != device::kOk) return "";
-  std::string mark = now.name;
-  device::core_clock_close(&now);
-  return mark;
+  return now.name;
 }
 
 Outcome CoreDriver::set(size_t index, uint32_t, uint32_t max_mhz) {

@@ -49,11 +49,16 @@ bool shared_with_others(const char* sysfs_cores, int cpu) {
   return *end != '\0';
 }
 
-int write_khz(int file, int cpu, uint32_t khz, Error* error) {
+int write_khz(const char* sysfs_cores, int cpu, uint32_t khz, Error* error) {
+  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
+  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
   char text[16];
   const int length = snprintf(text, sizeof text, "%u\n", khz);
-  if (pwrite(file, text, static_cast<size_t>(length), 0) == length) return kOk;
-  return fail(error, kSystem, "cpu%d's highest clock cannot be set: %s", cpu, strerror(errno));
+  const bool written = pwrite(file, text, static_cast<size_t>(length), 0) == length;
+  const int number = errno;
+  close(file);
+  if (written) return kOk;
+  return fail(error, kSystem, "cpu%d's highest clock cannot be set: %s", cpu, strerror(number));
 }
 
 bool parse_name(const char* name, int* cpu, uint32_t* khz) {
@@ -69,6 +74,8 @@ bool parse_name(const char* name, int* cpu, uint32_t* khz) {
 
 int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error) {
   *clock = CoreClock{};
+  if (strlen(sysfs_cores) >= sizeof clock->sysfs_cores) return fail(error, kBadArgument, "a path too long");
+  memcpy(clock->sysfs_cores, sysfs_cores, strlen(sysfs_cores));
   const uint32_t lowest = read_khz(sysfs_cores, cpu, "cpuinfo_min_freq");
   if (lowest == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
   if (shared_with_others(sysfs_cores, cpu)) {
@@ -86,23 +93,18 @@ int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* e
   if (usual == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
   const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
   if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
-  clock->file = file;
+  close(file);
   clock->usual_khz = usual;
   snprintf(clock->name, sizeof clock->name, "cpu%d@%u", cpu, usual);
   return kOk;
 }
 
-void core_clock_close(CoreClock* clock) {
-  if (clock->file >= 0) close(clock->file);
-  *clock = CoreClock{};
-}
-
 int core_clock_lower(CoreClock* clock, Error* error) {
-  return write_khz(clock->file, clock->cpu, clock->lowest_khz, error);
+  return write_khz(clock->sysfs_cores, clock->cpu, clock->lowest_khz, error);
 }
 
 int core_clock_set(CoreClock* clock, uint32_t highest_khz, Error* error) {
-  return write_khz(clock->file, clock->cpu, highest_khz, error);
+  return write_khz(clock->sysfs_cores, clock->cpu, highest_khz, error);
 }
 
 int core_clock_read(const char* sysfs_cores, int cpu, uint32_t* khz, Error* error) {
@@ -111,7 +113,7 @@ int core_clock_read(const char* sysfs_cores, int cpu, uint32_t* khz, Error* erro
 }
 
 int core_clock_restore(CoreClock* clock, Error* error) {
-  return write_khz(clock->file, clock->cpu, clock->usual_khz, error);
+  return write_khz(clock->sysfs_cores, clock->cpu, clock->usual_khz, error);
 }
 
 bool is_core_clock(const char* name) {
@@ -124,11 +126,7 @@ int core_clock_restore_named(const char* sysfs_cores, const char* name, Error* e
   int cpu = 0;
   uint32_t khz = 0;
   if (!parse_name(name, &cpu, &khz)) return fail(error, kBadArgument, "%s names no core", name);
-  const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
-  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
-  const int code = write_khz(file, cpu, khz, error);
-  close(file);
-  return code;
+  return write_khz(sysfs_cores, cpu, khz, error);
 }
 
 }  // namespace powerccl::device

@@ -5,6 +5,7 @@
 // is told; consent and the journal mark (clock_journal.h, under CoreClock::name) come before core_clock_lower.
 #ifndef POWERCCL_DEVICE_CORE_CLOCK_H
 #define POWERCCL_DEVICE_CORE_CLOCK_H
+#include <limits.h>
 #include <stdint.h>
 
 #include "device/error.h"
@@ -13,9 +14,10 @@ namespace powerccl::device {
 
 inline constexpr char kSysfsCores[] = "/sys/devices/system/cpu";
 
+// No file is kept open: a program that closes all of its descriptors may be given the number for a file of its own.
 struct CoreClock {
   int cpu = -1;
-  int file = -1;            // its scaling_max_freq
+  char sysfs_cores[PATH_MAX] = "";
   uint32_t usual_khz = 0;   // what stood there
   uint32_t lowest_khz = 0;  // cpuinfo_min_freq
   char name[48] = "";       // "cpu3@2800000": enough to put it back
@@ -24,10 +26,9 @@ struct CoreClock {
 // Whether the core has a clock of its own, and its lowest; takes no right, fills in `cpu` and `lowest_khz`.
 // kBadArgument: its clock is also other cores'; kSystem: there is no such core or no cpufreq.
 int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
-// The same, and opens its cpufreq policy for writing. Also kSystem: it may not be written. That the core is at its
-// lowest is no error: whoever died there may have left it so, and it has to be opened to be put back.
+// The same, and what stands in its cpufreq policy. Also kSystem: it may not be written. That the core is at its lowest is
+// no error: whoever died there may have left it so, and it has to be put back.
 int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
-void core_clock_close(CoreClock* clock);  // the clock is left as it is
 
 int core_clock_lower(CoreClock* clock, Error* error);
 int core_clock_set(CoreClock* clock, uint32_t highest_khz, Error* error);

@@ -113,6 +113,7 @@ void Runtime::communicator_down(Communicator* communicator) {
              static_cast<long long>(gpu->clock.offset_ns(monotonic_ns())));
     gpu->trace.note(text);
   }
+  gpu->trace.flush();
   if (environment_.debug >= 1) {
     say(nullptr, "rank %d: last communicator gone; %llu records, %llu dropped, %llu left out, %llu clock switches",
         communicator->rank, static_cast<unsigned long long>(gpu->trace.committed()),
@@ -174,15 +175,17 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
                                      environment_.trace_limit_bytes, path, sizeof(path));
   if (error == 0) return true;
   char reason[64];
-  say("make room, or let POWERCCL_RUN_FOLDER name a folder that the job may write to",
-      "the trace %s cannot be made (%s); this rank is not recorded", path, error_text(error, reason, sizeof(reason)));
+  say(trace_hint(error), "the trace %s cannot be made (%s); this rank is not recorded", path, error_text(error, reason, sizeof(reason)));
   return false;
 }
 
 void Runtime::shut_down() {
   if (!armed()) return;
   const uint32_t count = gpu_count_.load(std::memory_order_acquire);
-  for (uint32_t i = 0; i < count; ++i) gpus_[i].actuator.stop(kSettleNs);
+  for (uint32_t i = 0; i < count; ++i) {
+    gpus_[i].actuator.stop(kSettleNs);
+    gpus_[i].trace.flush();
+  }
 }
 
 void Runtime::forked_child() {

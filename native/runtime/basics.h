@@ -8,21 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 
-namespace powerccl {
+#include "runtime/kernel_clock.h"
 
-inline uint64_t clock_ns(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
-}
-inline uint64_t monotonic_ns() {
-  return clock_ns(CLOCK_MONOTONIC);
-}
+namespace powerccl {
 
 // libm is not among what the job's process is given.
 inline double square_root(double value) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/clock_actuator.h"
 
-#include <signal.h>
-
 #include "runtime/budget_record.h"
 #include "runtime/log.h"
+#include "runtime/own_thread.h"
 
 namespace powerccl {
 
@@ -17,13 +16,7 @@ bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool de
   failed_.store(false);
   holds_.store(0);
   grant_ = client_.grant != nullptr ? client_.grant(client_.self) : 0;
-  // The job's signals are for the job's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  started_ = pthread_create(&thread_, nullptr, thread_main, this) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (started_) pthread_setname_np(thread_, "powerccl-clock");
+  started_ = start_thread(&thread_, "powerccl-clock", thread_main, this) == 0;
   if (!started_ && client_.close != nullptr) client_.close(client_.self);
   return started_;
 }

@@ -2,7 +2,7 @@
 // What the ranks of one host do alike: the clock outside of windows, and which iterations are left alone to compare
 // with; whose turn it is to ask the driver; how long each kind of communication takes where nobody has to wait for
 // others in it; and what each receives in an all-to-all. One of them leads and says what holds from each rank's next
-// iteration on; a page of memory in the run folder is all that passes between them, and nobody waits for anybody.
+// iteration on; memory that they share is all that passes between them, and nobody waits for anybody.
 #ifndef POWERCCL_RUNTIME_JOINT_H
 #define POWERCCL_RUNTIME_JOINT_H
 #include <stdint.h>
@@ -17,7 +17,7 @@ struct Mode {
   bool windows = true;  // there are any
 };
 
-// Lies in the page, which is all zero to begin with.
+// Lies in that memory, which is all zero to begin with.
 class Joint {
  public:
   // Whether the one with this number (never 0) leads: nobody did, or whoever did has been silent for too long.
@@ -133,8 +133,8 @@ class Joint {
   std::atomic<uint64_t> loads_[kPlaces][kLoads]{};
 };
 
-// The page of this host in the run folder, made if it is not there. Null: it cannot be had, and each rank goes by what
-// it sees itself.
+// The memory that this host's ranks of a run share, made if it is not there. Null: it cannot be had, and each rank goes
+// by what it sees itself.
 Joint* open_joint(const char* run_folder);
 
 }  // namespace powerccl

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "runtime/basics.h"
@@ -53,10 +54,22 @@ int LeaseConnection::open(const char* path) {
     ::close(descriptor);
     return error;
   }
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) {
+    const int error = errno;
+    ::close(descriptor);
+    return error;
+  }
   SpinGuard guard(lock_);
+  inode_ = status.st_ino;
   serial_.store(0, std::memory_order_relaxed);
   descriptor_.store(descriptor, std::memory_order_relaxed);
   return 0;
+}
+
+bool LeaseConnection::is_ours(int descriptor) const {
+  struct stat status;
+  return descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == inode_;
 }
 
 int LeaseConnection::send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {
@@ -90,8 +103,10 @@ int LeaseConnection::send_locked(powerccl_lease_header* message, powerccl_lease_
     attached->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(attached), &file, sizeof(file));
   }
+  const int descriptor = descriptor_.load(std::memory_order_relaxed);
+  if (!is_ours(descriptor)) return EBADF;
   for (;;) {
-    if (sendmsg(descriptor_.load(std::memory_order_relaxed), &envelope, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
+    if (sendmsg(descriptor, &envelope, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno != EINTR) return errno;
   }
 }
@@ -99,6 +114,7 @@ int LeaseConnection::send_locked(powerccl_lease_header* message, powerccl_lease_
 LeaseConnection::Got LeaseConnection::receive(LeaseMessage* message, uint64_t deadline_ns) {
   const int descriptor = descriptor_.load(std::memory_order_relaxed);
   for (;;) {
+    if (!is_ours(descriptor)) return Got::kGone;
     // MSG_TRUNC: the length that was sent, so that a message too long is not taken for its beginning. Files that came
     // along have nowhere to go and are closed by the kernel.
     const ssize_t length = recv(descriptor, message, sizeof(*message), MSG_DONTWAIT | MSG_TRUNC);
@@ -108,15 +124,17 @@ LeaseConnection::Got LeaseConnection::receive(LeaseMessage* message, uint64_t de
     const uint64_t now = monotonic_ns();
     if (now >= deadline_ns) return Got::kNothing;
     const uint64_t left_ns = deadline_ns - now;
-    const timespec timeout{static_cast<time_t>(left_ns / 1000000000u), static_cast<long>(left_ns % 1000000000u)};
+    timespec left{static_cast<time_t>(left_ns / 1000000000u), static_cast<long>(left_ns % 1000000000u)};
     pollfd waited = {descriptor, POLLIN, 0};
-    ppoll(&waited, 1, &timeout, nullptr);
+    // By number: libfaketime changes how long libc's function waits.
+    syscall(SYS_ppoll, &waited, 1, &left, nullptr, 0);
   }
 }
 
 bool LeaseConnection::trusted() const {
   ucred peer = {};
   socklen_t size = sizeof(peer);
+  if (!is_ours(descriptor_.load(std::memory_order_relaxed))) return false;
   if (getsockopt(descriptor_.load(std::memory_order_relaxed), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
   return peer.uid == 0 || peer.uid == geteuid();
 }
@@ -124,14 +142,14 @@ bool LeaseConnection::trusted() const {
 void LeaseConnection::close() {
   SpinGuard guard(lock_);
   const int descriptor = descriptor_.exchange(-1, std::memory_order_relaxed);
-  if (descriptor < 0) return;
+  if (!is_ours(descriptor)) return;
   shutdown(descriptor, SHUT_RDWR);
   ::close(descriptor);
 }
 
 void LeaseConnection::forget() {
   const int descriptor = descriptor_.exchange(-1, std::memory_order_relaxed);
-  if (descriptor >= 0) ::close(descriptor);
+  if (is_ours(descriptor)) ::close(descriptor);
 }
 
 }  // namespace powerccl

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection to powerccld: whole messages (wire/lease.h) out and in. Nothing here waits longer than it is told to,
 // and what comes in is checked before anybody reads it. One thread's but for try_send() and forget().
+//
+// The job may close the descriptor and be given its number again, so before each use the socket is shown to be this one.
+// Where it is not, the connection is over, and whatever the number means now is left alone.
 #ifndef POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #define POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #include <stdint.h>
@@ -52,10 +55,12 @@ class LeaseConnection {
   void forget();
 
  private:
+  bool is_ours(int descriptor) const;
   int send_locked(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file);
 
   SpinLock lock_;  // of serial numbers, which must arrive in order, and of the descriptor's number
   std::atomic<int> descriptor_{-1};
+  uint64_t inode_ = 0;  // of the socket: no two live at a time with one number
   std::atomic<uint64_t> serial_{0};
 };
 

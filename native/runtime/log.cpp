@@ -4,17 +4,39 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 
 namespace powerccl {
 namespace {
-std::atomic<int> g_descriptor{2};
+
+// A program may close its standard error and be given the number again for a file of its own, which our lines would
+// damage. So what the descriptor stood for is remembered, and anything else gets no line.
+struct Place {
+  int descriptor = 2;
+  bool known = false;
+  dev_t device = 0;
+  ino_t inode = 0;
+};
+Place g_place;
+
+bool look(int descriptor, Place* place) {
+  struct stat status;
+  if (descriptor < 0 || fstat(descriptor, &status) != 0) return false;
+  *place = {descriptor, true, status.st_dev, status.st_ino};
+  return true;
 }
 
+__attribute__((constructor)) void loaded() {
+  look(2, &g_place);
+}
+
+}  // namespace
+
 void log_to(int descriptor) {
-  g_descriptor.store(descriptor, std::memory_order_relaxed);
+  if (!look(descriptor, &g_place)) g_place.known = false;
 }
 
 const char* error_text(int error, char* buffer, size_t size) {
@@ -36,8 +58,12 @@ void say(const char* hint, const char* format, ...) {
     if (length > room - 2) length = room - 2;
     text[length++] = '\n';
   }
+  Place now;
+  if (!g_place.known || !look(g_place.descriptor, &now) || now.device != g_place.device || now.inode != g_place.inode) {
+    return;
+  }
   // A closed or full stderr is the user's choice; there is nobody else to tell.
-  [[maybe_unused]] ssize_t written = write(g_descriptor.load(std::memory_order_relaxed), text, length);
+  [[maybe_unused]] ssize_t written = write(g_place.descriptor, text, length);
 }
 
 }  // namespace powerccl

@@ -2,180 +2,356 @@
 #include "runtime/trace_writer.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
+
+#include <new>
 
 #include "runtime/log.h"
+#include "runtime/own_thread.h"
+#include "runtime/record_file.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
 
 namespace powerccl {
 namespace {
 
-constexpr uint64_t kRecordsPerChunk = TraceWriter::kChunkBytes / POWERCCL_TRACE_RECORD_BYTES;
-// The file grows while this many records are still free, so that there is room to say that it cannot.
-constexpr uint64_t kSpareRecords = 16;
+// The thread looks so often while records come. This is what a killed process loses. At 50 ms the thread would wake
+// twice as often, for some 20 us each time; at 200 ms twice as much would be lost.
+constexpr uint64_t kLookNs = 100000000u;
+// While none come it sleeps twice as long each time, up to this: one look a second costs nothing that can be measured.
+constexpr uint64_t kLongestSleepNs = 1000000000u;
+// It is woken before that by every so many records: three quarters of the ring are then left for the time in which it
+// gets a core and writes.
+constexpr uint64_t kWakeEvery = TraceWriter::kRingRecords / 4;
+// Threads that may be between their look at the ring and their reservation in it at the same time.
+constexpr uint64_t kRacing = 1024;
+constexpr uint64_t kWriteRecords = 4096;  // at once: 256 KiB
+constexpr size_t kStackBytes = 192 << 10;  // touched where it is used, a few KiB
+// Records that are being written when all are asked for are waited for as long.
+constexpr uint64_t kUnfinishedNs = 20000000u;
+// How long file systems that hang may hold the job: as a trace is opened, and in all as traces are ended.
+constexpr uint64_t kOpenNs = 10000000000u;
+std::atomic<int64_t> g_patience_ns{2000000000};
 
-std::atomic_ref<uint64_t> shared(uint64_t& counter) {
-  return std::atomic_ref<uint64_t>(counter);
-}
+enum : uint32_t { kOpening, kOpen, kFailed, kGivenUp };
+
 std::atomic_ref<uint16_t> kind_of(powerccl_trace_record& record) {
   return std::atomic_ref<uint16_t>(record.kind);
 }
 
-// Makes the blocks from `begin` to `end` exist. Returns 0 or an errno value.
-int allocate(int descriptor, uint64_t begin, uint64_t end) {
-  // Past RLIMIT_FSIZE the kernel would send SIGXFSZ, which ends the job.
-  rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && end > limit.rlim_cur) return EFBIG;
-  int result;
-  do {
-    result = fallocate(descriptor, 0, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return 0;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
-  // File systems without fallocate (older NFS): writing zeroes is what allocates there.
-  static constexpr char kZeroes[4096] = {};
-  for (uint64_t at = begin; at < end;) {
-    const uint64_t length = end - at < sizeof(kZeroes) ? end - at : sizeof(kZeroes);
-    const ssize_t written = pwrite(descriptor, kZeroes, length, static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return written < 0 ? errno : ENOSPC;
-    at += static_cast<uint64_t>(written);
-  }
-  return 0;
+void set_note(powerccl_trace_record* record, const char* text) {
+  record->note.time_ns = monotonic_ns();
+  memset(record->note.text, 0, sizeof(record->note.text));
+  memcpy(record->note.text, text, strnlen(text, sizeof(record->note.text)));
+}
+
+void ring_bell(std::atomic<uint32_t>* bell) {
+  bell->fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(bell);
 }
 
 }  // namespace
 
-int TraceWriter::open(const char* path, const powerccl_trace_header& header, uint64_t limit_bytes) {
-  const int descriptor = ::open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor < 0) return errno;
-  const uint64_t records = limit_bytes > POWERCCL_TRACE_HEADER_BYTES + kChunkBytes
-                               ? (limit_bytes - POWERCCL_TRACE_HEADER_BYTES) / POWERCCL_TRACE_RECORD_BYTES
-                               : kRecordsPerChunk;
-  const uint64_t first_chunk = records < kRecordsPerChunk ? records : kRecordsPerChunk;
-  const uint64_t mapped = POWERCCL_TRACE_HEADER_BYTES + records * POWERCCL_TRACE_RECORD_BYTES;
-  int error = allocate(descriptor, 0, POWERCCL_TRACE_HEADER_BYTES + first_chunk * POWERCCL_TRACE_RECORD_BYTES);
-  void* map = MAP_FAILED;
-  if (error == 0) {
-    map = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
-    if (map == MAP_FAILED) error = errno;
+// All that the two sides share lies in one mapping of its own. A forked child finds it empty: its parent's records are
+// not written twice, whatever the child calls.
+struct TraceWriter::Ring {
+  std::atomic<bool> alive{true};
+  uint64_t limit = 0;
+  pid_t process = 0;
+  pthread_t thread = {};
+
+  alignas(64) std::atomic<uint64_t> next{0};     // the next record to reserve
+  alignas(64) std::atomic<uint64_t> drained{0};  // records before this one are in the file, or will never be
+  std::atomic<bool> stopped{false};              // nothing more is reserved
+  alignas(64) std::atomic<uint64_t> dropped{0};  // that were never reserved
+  std::atomic<bool> overflowed{false}, complained{false};
+  bool overflow_noted = false;
+
+  std::atomic<uint32_t> state{kOpening}, bell{0}, asked{0}, answered{0};
+  std::atomic<bool> stopping{false}, ended{false};
+  std::atomic<int> fault{0};
+  std::atomic<uint64_t> written{0};
+  RecordFile file;
+  powerccl_trace_header header = {};
+  char path[PATH_MAX + 64] = "";
+
+  alignas(64) powerccl_trace_record records[kRingRecords];
+
+  // Reserved records are in the ring, in the file, or lost to a fault.
+  uint64_t reserved() const {
+    const uint64_t all = next.load(std::memory_order_acquire);
+    return all < limit ? all : limit;
   }
+  uint64_t all_dropped() const {
+    const bool stays = stopped.load(std::memory_order_acquire);
+    const uint64_t lost = stays ? reserved() - drained.load(std::memory_order_relaxed) : 0;
+    return dropped.load(std::memory_order_relaxed) + lost;
+  }
+  void stop(int why) {
+    fault.store(why, std::memory_order_relaxed);
+    stopped.store(true, std::memory_order_release);
+  }
+  bool opened(int error);
+  bool write_some();
+  bool write_all();
+  bool look();
+};
+
+int TraceWriter::open(const char* path, const powerccl_trace_header& header, uint64_t limit_bytes) {
+  void* memory = mmap(nullptr, sizeof(Ring), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return errno;
+  madvise(memory, sizeof(Ring), MADV_WIPEONFORK);
+  madvise(memory, sizeof(Ring), MADV_NOHUGEPAGE);  // a huge page is zeroed while a thread of the job waits
+  Ring* ring = new (memory) Ring;                  // leaves the records alone, which are zero already
+  ring->limit = limit_bytes > POWERCCL_TRACE_HEADER_BYTES + kLeastLimitRecords * POWERCCL_TRACE_RECORD_BYTES
+                    ? (limit_bytes - POWERCCL_TRACE_HEADER_BYTES) / POWERCCL_TRACE_RECORD_BYTES
+                    : kLeastLimitRecords;
+  ring->process = getpid();
+  ring->header = header;
+  ring->header.version = POWERCCL_TRACE_VERSION;
+  ring->header.header_bytes = POWERCCL_TRACE_HEADER_BYTES;
+  ring->header.record_bytes = POWERCCL_TRACE_RECORD_BYTES;
+  ring->header.committed = 0;
+  ring->header.dropped = 0;
+  ring->header.limit_records = ring->limit;
+  memcpy(ring->header.magic, POWERCCL_TRACE_MAGIC, sizeof(ring->header.magic));
+  copy_text(ring->path, sizeof(ring->path), path);
+
+  int error = start_thread(&ring->thread, "powerccl-record", thread_main, ring, kStackBytes);
   if (error != 0) {
-    ::close(descriptor);
-    unlink(path);
+    munmap(ring, sizeof(Ring));
     return error;
   }
-  descriptor_ = descriptor;
-  header_ = static_cast<powerccl_trace_header*>(map);
-  records_ = reinterpret_cast<powerccl_trace_record*>(static_cast<char*>(map) + POWERCCL_TRACE_HEADER_BYTES);
-  limit_records_ = records;
-  allocated_.store(first_chunk, std::memory_order_relaxed);
-  next_.store(0, std::memory_order_relaxed);
-  full_.store(false, std::memory_order_relaxed);
-  complained_.store(false, std::memory_order_relaxed);
-
-  *header_ = header;
-  header_->version = POWERCCL_TRACE_VERSION;
-  header_->header_bytes = POWERCCL_TRACE_HEADER_BYTES;
-  header_->record_bytes = POWERCCL_TRACE_RECORD_BYTES;
-  header_->committed = 0;
-  header_->dropped = 0;
-  header_->limit_records = records;
-  // The magic comes last: a file without it was never begun.
-  memcpy(header_->magic, POWERCCL_TRACE_MAGIC, sizeof(header_->magic));
-  open_.store(true, std::memory_order_release);
+  const uint64_t deadline = monotonic_ns() + kOpenNs;
+  for (uint64_t now = 0; ring->state.load(std::memory_order_acquire) == kOpening && (now = monotonic_ns()) < deadline;) {
+    futex_wait(&ring->state, kOpening, deadline - now);
+  }
+  uint32_t state = kOpening;
+  if (ring->state.compare_exchange_strong(state, kGivenUp, std::memory_order_acq_rel)) {
+    pthread_detach(ring->thread);  // it removes what it makes, if ever it does; the mapping is left to it
+    return ETIMEDOUT;
+  }
+  if (state == kFailed) {
+    error = ring->fault.load(std::memory_order_relaxed);
+    pthread_join(ring->thread, nullptr);
+    munmap(ring, sizeof(Ring));
+    return error;
+  }
+  ring_.store(ring, std::memory_order_release);
   return 0;
 }
 
 bool TraceWriter::append(const powerccl_trace_record& record) {
-  if (!is_open()) return false;
-  if (full_.load(std::memory_order_relaxed)) {
-    shared(header_->dropped).fetch_add(1, std::memory_order_relaxed);
+  Ring* ring = ring_.load(std::memory_order_acquire);
+  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed)) return false;
+  if (ring->stopped.load(std::memory_order_relaxed)) return refuse(ring);
+  const uint64_t seen = ring->next.load(std::memory_order_relaxed);
+  if (seen >= ring->limit) return refuse(ring);
+  if (seen + kRacing >= ring->drained.load(std::memory_order_acquire) + kRingRecords) {
+    ring->overflowed.store(true, std::memory_order_relaxed);
+    ring->dropped.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  const uint64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-  if (index + kSpareRecords >= allocated_.load(std::memory_order_acquire) && !grow(index)) {
-    shared(header_->dropped).fetch_add(1, std::memory_order_relaxed);
+  const uint64_t index = ring->next.fetch_add(1, std::memory_order_relaxed);
+  if (index >= ring->limit) return refuse(ring);
+  // More threads raced than can be: the place is not free yet, and a hole in front would hold the thread for ever.
+  if (index >= ring->drained.load(std::memory_order_acquire) + kRingRecords) {
+    ring->stop(EOVERFLOW);
     return false;
   }
-  powerccl_trace_record& slot = records_[index];
+  powerccl_trace_record& slot = ring->records[index % kRingRecords];
+  const bool last = index + 1 == ring->limit;
+  if (__builtin_expect(last, 0)) {
+    set_note(&slot, "trace limit reached");
+    kind_of(slot).store(POWERCCL_REC_NOTE, std::memory_order_release);
+    return refuse(ring);
+  }
   memcpy(reinterpret_cast<char*>(&slot) + sizeof(slot.kind), reinterpret_cast<const char*>(&record) + sizeof(slot.kind),
          sizeof(slot) - sizeof(slot.kind));
-  publish(index, record.kind);
+  kind_of(slot).store(record.kind, std::memory_order_release);
+  if (__builtin_expect(index % kWakeEvery == kWakeEvery - 1, 0)) ring_bell(&ring->bell);
   return true;
 }
 
-// Finishes record `index` and moves `committed` as far as all is finished. Two finishers must not each miss the other's
-// record, hence sequential consistency: "my record is finished" comes before "how far are we" in one order for all.
-void TraceWriter::publish(uint64_t index, uint16_t kind) {
-  kind_of(records_[index]).exchange(kind, std::memory_order_seq_cst);
-  auto committed = shared(header_->committed);
-  uint64_t at = committed.load(std::memory_order_seq_cst);
-  while (at < allocated_.load(std::memory_order_acquire) &&
-         kind_of(records_[at]).load(std::memory_order_seq_cst) != POWERCCL_REC_NONE) {
-    if (committed.compare_exchange_weak(at, at + 1, std::memory_order_seq_cst)) ++at;
-  }
+// The trace takes nothing more.
+bool TraceWriter::refuse(Ring* ring) {
+  ring->dropped.fetch_add(1, std::memory_order_relaxed);
+  complain(ring);
+  return false;
 }
 
-// True if record `index` may be written.
-bool TraceWriter::grow(uint64_t index) {
-  SpinGuard guard(growing_);
-  uint64_t allocated = allocated_.load(std::memory_order_relaxed);
-  int error = 0;
-  while (index + kSpareRecords >= allocated && !full_.load(std::memory_order_relaxed)) {
-    const uint64_t more = limit_records_ - allocated < kRecordsPerChunk ? limit_records_ - allocated : kRecordsPerChunk;
-    if (more == 0) {
-      error = ENOSPC;
-    } else {
-      const uint64_t begin = POWERCCL_TRACE_HEADER_BYTES + allocated * POWERCCL_TRACE_RECORD_BYTES;
-      error = allocate(descriptor_, begin, begin + more * POWERCCL_TRACE_RECORD_BYTES);
-    }
-    if (error != 0) {
-      full_.store(true, std::memory_order_relaxed);
-      break;
-    }
-    allocated += more;
-    allocated_.store(allocated, std::memory_order_release);
+// Said by whoever meets it first: the thread has no standard error.
+void TraceWriter::complain(Ring* ring) {
+  if (ring->complained.load(std::memory_order_relaxed)) return;
+  if (ring->complained.exchange(true, std::memory_order_relaxed)) return;
+  if (!ring->stopped.load(std::memory_order_acquire)) {
+    say("raise POWERCCL_TRACE_LIMIT_MB", "the trace has reached its limit; what comes now is counted and dropped");
+    return;
   }
-  if (error != 0 && !complained_.exchange(true, std::memory_order_relaxed)) {
-    const bool limit = allocated == limit_records_;
-    char reason[64];
-    say(limit ? "raise POWERCCL_TRACE_LIMIT_MB" : "make room on the disk of the run folder",
-        "the trace cannot grow (%s); what comes now is counted and dropped",
-        limit ? "its limit is reached" : error_text(error, reason, sizeof(reason)));
-    const uint64_t spare = next_.fetch_add(1, std::memory_order_relaxed);
-    if (spare < allocated) {
-      powerccl_trace_record& slot = records_[spare];
-      slot.note.time_ns = monotonic_ns();
-      copy_text(slot.note.text, sizeof(slot.note.text), limit ? "trace limit reached" : "trace cannot grow: disk");
-      publish(spare, POWERCCL_REC_NOTE);
-    }
-  }
-  return index < allocated;
+  const int fault = ring->fault.load(std::memory_order_relaxed);
+  char reason[64];
+  const char* hint = is_full(fault) ? "make room on the disk of the run folder" : nullptr;
+  if (fault < 0) hint = "leave the files of a run folder alone while the job runs";
+  say(hint, "the trace cannot be written (%s); what comes now is counted and dropped",
+      fault_text(fault, reason, sizeof(reason)));
 }
 
 void TraceWriter::note(const char* text) {
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_NOTE;
-  record.note.time_ns = monotonic_ns();
-  memcpy(record.note.text, text, strnlen(text, sizeof(record.note.text)));
+  set_note(&record, text);
   append(record);
 }
 
+bool TraceWriter::flush() {
+  Ring* ring = ring_.load(std::memory_order_acquire);
+  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed) || ring->process != getpid()) return false;
+  const uint32_t asked = ring->asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+  ring_bell(&ring->bell);
+  const uint64_t begin = monotonic_ns();
+  const int64_t patience = g_patience_ns.load(std::memory_order_relaxed);
+  const uint64_t deadline = begin + (patience > 0 ? static_cast<uint64_t>(patience) : 0);
+  uint32_t answered = ring->answered.load(std::memory_order_acquire);
+  uint64_t now = begin;
+  while (static_cast<int32_t>(asked - answered) > 0 && !ring->ended.load(std::memory_order_acquire) && now < deadline) {
+    futex_wait(&ring->answered, answered, deadline - now);
+    answered = ring->answered.load(std::memory_order_acquire);
+    now = monotonic_ns();
+  }
+  const bool done = static_cast<int32_t>(asked - answered) <= 0;
+  // Only a wait in vain counts: a job with many communicators has as many ends of them.
+  if (!done) g_patience_ns.fetch_sub(static_cast<int64_t>(now - begin), std::memory_order_relaxed);
+  if (ring->stopped.load(std::memory_order_acquire)) complain(ring);
+  return done && !ring->stopped.load(std::memory_order_acquire);
+}
+
 void TraceWriter::close() {
-  if (!open_.exchange(false, std::memory_order_acq_rel)) return;
-  munmap(header_, POWERCCL_TRACE_HEADER_BYTES + limit_records_ * POWERCCL_TRACE_RECORD_BYTES);
-  ::close(descriptor_);
+  Ring* ring = ring_.exchange(nullptr, std::memory_order_acq_rel);
+  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed) || ring->process != getpid()) return;
+  ring->stopping.store(true, std::memory_order_seq_cst);
+  ring_bell(&ring->bell);
+  pthread_join(ring->thread, nullptr);
+  munmap(ring, sizeof(Ring));
 }
 
 uint64_t TraceWriter::committed() const {
-  return is_open() ? shared(header_->committed).load(std::memory_order_acquire) : 0;
+  const Ring* ring = ring_.load(std::memory_order_acquire);
+  return ring != nullptr ? ring->written.load(std::memory_order_acquire) : 0;
 }
 uint64_t TraceWriter::dropped() const {
-  return is_open() ? shared(header_->dropped).load(std::memory_order_relaxed) : 0;
+  const Ring* ring = ring_.load(std::memory_order_acquire);
+  return ring != nullptr ? ring->all_dropped() : 0;
+}
+
+// ---- The thread.
+
+void* TraceWriter::thread_main(void* data) {
+  Ring* ring = static_cast<Ring*>(data);
+  const int error = run_with_own_descriptors(record, ring);
+  if (error != 0) ring->opened(error);
+  return nullptr;
+}
+
+void TraceWriter::record(void* data) {
+  Ring* ring = static_cast<Ring*>(data);
+  const int error = ring->file.create(ring->path, ring->header);
+  const bool wanted = ring->opened(error);
+  if (error != 0) return;
+  if (!wanted) {
+    ring->file.remove();
+    return;
+  }
+  uint64_t sleep_ns = kLookNs;
+  for (bool stopping = false; !stopping;) {
+    const uint32_t bell = ring->bell.load(std::memory_order_seq_cst);
+    const uint32_t asked = ring->asked.load(std::memory_order_seq_cst);
+    stopping = ring->stopping.load(std::memory_order_seq_cst);
+    const bool all = stopping || asked != ring->answered.load(std::memory_order_relaxed);
+    const bool some = all ? ring->write_all() : ring->write_some();
+    if (!ring->look()) break;
+    if (all) {
+      ring->answered.store(asked, std::memory_order_release);
+      futex_wake_all(&ring->answered);
+    }
+    sleep_ns = some ? kLookNs : 2 * sleep_ns < kLongestSleepNs ? 2 * sleep_ns : kLongestSleepNs;
+    if (!stopping) futex_wait(&ring->bell, bell, sleep_ns);
+  }
+  ring->file.close();
+  ring->ended.store(true, std::memory_order_release);
+  ring_bell(&ring->answered);
+}
+
+// False: whoever opens the trace has given it up.
+bool TraceWriter::Ring::opened(int error) {
+  fault.store(error, std::memory_order_relaxed);
+  uint32_t before = kOpening;
+  const bool wanted = state.compare_exchange_strong(before, error == 0 ? kOpen : kFailed, std::memory_order_acq_rel);
+  futex_wake_all(&state);
+  return wanted;
+}
+
+// Writes the finished records in front. False: there were none.
+bool TraceWriter::Ring::write_some() {
+  bool some = false;
+  while (!stopped.load(std::memory_order_relaxed)) {
+    const uint64_t begin = drained.load(std::memory_order_relaxed);
+    powerccl_trace_record* first = records + begin % kRingRecords;
+    uint64_t most = kRingRecords - begin % kRingRecords;
+    if (most > kWriteRecords) most = kWriteRecords;
+    uint64_t count = 0;
+    while (count < most && kind_of(first[count]).load(std::memory_order_acquire) != POWERCCL_REC_NONE) ++count;
+    if (count == 0) break;
+    some = true;
+    uint64_t done = 0;
+    const int why = file.append(first, count, &done);
+    written.store(file.records(), std::memory_order_release);
+    if (why != 0) {
+      drained.store(begin + done, std::memory_order_release);
+      stop(why);
+      powerccl_trace_record last = {};
+      last.kind = POWERCCL_REC_NOTE;
+      set_note(&last, "trace cannot grow: disk");
+      // The last record that found room gives it to the note.
+      if (is_full(why) && file.replace_last(last)) dropped.fetch_add(1, std::memory_order_relaxed);
+      break;
+    }
+    for (uint64_t i = 0; i < count; ++i) kind_of(first[i]).store(POWERCCL_REC_NONE, std::memory_order_relaxed);
+    drained.store(begin + count, std::memory_order_release);
+  }
+  return some;
+}
+
+// The same, and waits a little for records that other threads are writing this moment.
+bool TraceWriter::Ring::write_all() {
+  const uint64_t end = reserved(), deadline = monotonic_ns() + kUnfinishedNs;
+  bool some = write_some();
+  while (drained.load(std::memory_order_relaxed) < end && !stopped.load(std::memory_order_relaxed) &&
+         monotonic_ns() < deadline) {
+    sleep_ns(100000);
+    some = write_some() || some;
+  }
+  return some;
+}
+
+// Keeps the count of what was dropped. False: the file is not to be touched any more.
+bool TraceWriter::Ring::look() {
+  const int why = fault.load(std::memory_order_relaxed);
+  if (stopped.load(std::memory_order_relaxed) && !is_full(why) && why != EOVERFLOW) return false;
+  if (!overflow_noted && overflowed.load(std::memory_order_relaxed) && !stopped.load(std::memory_order_relaxed)) {
+    overflow_noted = true;
+    powerccl_trace_record note = {};
+    note.kind = POWERCCL_REC_NOTE;
+    set_note(&note, "records dropped: they came too fast");
+    uint64_t done = 0;
+    if (const int fails = file.append(&note, 1, &done); fails != 0) stop(fails);
+    written.store(file.records(), std::memory_order_release);
+  }
+  const int fails = file.count_dropped(all_dropped());
+  if (fails != 0) stop(fails);
+  return fails == 0 || is_full(fails);
 }
 
 }  // namespace powerccl

@@ -34,9 +34,7 @@ void machine_mwaitx(void*, uint32_t most_ticks) {
 #endif
 
 void machine_sleep(void*, uint64_t length_ns) {
-  const timespec length{static_cast<time_t>(length_ns / 1000000000u), static_cast<long>(length_ns % 1000000000u)};
-  // Not clock_nanosleep's libc wrapper: that is a cancellation point, which MPI calls are not.
-  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &length, nullptr);
+  sleep_ns(length_ns);
 }
 
 void machine_yield(void*) {

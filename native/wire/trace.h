@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trace: what a rank saw, as fixed-size records appended to a memory-mapped file `rank-<n>.trace`.
+// The trace: what a rank saw, as fixed-size records appended to a file `rank-<n>.trace`.
 //
 // Readers: python/powerccl/traces/ and docs/reference/trace-format.md. Little endian. A file is one header of
-// POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer stores the record
-// first and `committed` after it (release), so a file cut off by SIGKILL reads up to its last whole record. Readers
-// skip kinds they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's
+// POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer writes records first
+// and `committed` after them, so a file cut off by SIGKILL reads up to its last whole record. Readers skip kinds they
+// do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's
 // globaltimer.
 #ifndef POWERCCL_WIRE_TRACE_H
 #define POWERCCL_WIRE_TRACE_H
@@ -82,8 +82,8 @@ struct powerccl_trace_header {
   uint32_t pid;
   uint64_t start_ns;           // CLOCK_MONOTONIC when the file was opened
   uint64_t start_realtime_ns;  // CLOCK_REALTIME at the same moment
-  uint64_t committed;          // records readable, stored with release
-  uint64_t dropped;            // records not written for want of space
+  uint64_t committed;          // records readable
+  uint64_t dropped;            // records not written: no room, or they came too fast
   uint64_t limit_records;      // the writer's hard limit
   char host[64];
   char gpu_uuid[48];  // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown

@@ -29,7 +29,7 @@ ThreadCore::By ThreadCore::find(CoreClocks* clocks) {
       device::journal_claim(&clocks->journal, clock_.name, &claim_, nullptr) == device::kOk) {
     return By::kItself;
   }
-  device::core_clock_close(&clock_);
+  clock_ = device::CoreClock{};
   return By::kNobody;
 }
 
@@ -92,7 +92,7 @@ void ThreadCore::restore_itself() {
   }
   // The mark stays, and with it powerccl-agent's duty; this thread lowers nothing again.
   say("powerccl-agent puts it back when this process ends", "%s", error.text);
-  device::core_clock_close(&clock_);
+  clock_ = device::CoreClock{};
   claim_ = device::JournalClaim{};
   by_ = By::kNobody;
 }
@@ -102,7 +102,7 @@ void ThreadCore::leave() {
   // A clock thread that does not end in time ends later, with the daemon's answer: nobody else can have its place.
   const bool ended = by_ != By::kLease || actuator_.stop(kSettleNs);
   device::journal_release(&claim_);
-  device::core_clock_close(&clock_);
+  clock_ = device::CoreClock{};
   by_ = By::kNobody;
   tried_ = !ended;
 }

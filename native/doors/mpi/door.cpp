@@ -92,8 +92,7 @@ void open_trace() {
     return;
   }
   char reason[64];
-  say("make room, or let POWERCCL_RUN_FOLDER name a folder that the job may write to",
-      "the trace %s cannot be made (%s); MPI rank %d waits as it should, unrecorded", path,
+  say(trace_hint(error), "the trace %s cannot be made (%s); MPI rank %d waits as it should, unrecorded", path,
       error_text(error, reason, sizeof(reason)), rank);
 }
 
@@ -270,6 +269,7 @@ void before_finalize(bool world) {
       snprintf(text, sizeof(text), "%u MPI calls left out: too many kinds", static_cast<unsigned>(shown));
       g_door.trace.note(text);
     }
+    g_door.trace.flush();
   }
 }
 
@@ -277,6 +277,7 @@ void before_finalize(bool world) {
 __attribute__((destructor)) static void library_ends() {
   before_finalize(false);
   if (t_thread != nullptr) t_thread->core.leave();
+  g_door.trace.flush();
 }
 
 }  // namespace powerccl::mpi

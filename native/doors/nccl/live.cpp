@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doors/nccl/live.h"
 
-#include <signal.h>
 #include <sys/mman.h>
+
+#include "runtime/own_thread.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -32,16 +33,9 @@ bool Live::open() {
     return false;
   }
   words_ = static_cast<uint32_t*>(memory);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const bool started = pthread_create(&thread, nullptr, watch, this) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (started) {
-    pthread_setname_np(thread, "powerccl-live");
-    pthread_detach(thread);
-  }
+  const bool started = start_thread(&thread, "powerccl-live", watch, this) == 0;
+  if (started) pthread_detach(thread);
   usable_.store(started, std::memory_order_release);
   return started;
 }
@@ -126,8 +120,7 @@ void* Live::watch(void* self) {
   for (;;) {
     const uint32_t work = its->work_.load(std::memory_order_acquire);
     if (its->look()) {
-      const timespec pause{0, static_cast<long>(kLookEveryNs)};
-      nanosleep(&pause, nullptr);
+      sleep_ns(kLookEveryNs);
     } else {
       futex_wait(&its->work_, work, kRestNs);
     }

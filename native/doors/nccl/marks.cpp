@@ -89,11 +89,6 @@ class InContext {
   bool pushed_ = false, there_ = true;
 };
 
-void sleep_ns(uint64_t ns) {
-  const timespec time{0, static_cast<long>(ns)};
-  nanosleep(&time, nullptr);
-}
-
 bool is_over(void* event, bool* failed) {
   const int result = g_cuda.event_query(event);
   if (result != 0 && result != kCudaNotReady) *failed = true;

@@ -136,7 +136,7 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
         problems.append(f"{path.name}: {committed} records committed, {present} in the file: cut off")
         committed = present
     if first["dropped"]:
-        problems.append(f"{path.name}: {first['dropped']} records dropped for want of space (POWERCCL_TRACE_LIMIT_MB)")
+        problems.append(f"{path.name}: {first['dropped']} records dropped: notes in the trace say why")
     return header, committed, problems
 
 

@@ -87,6 +87,7 @@ TEST_F(ThreadCoreTest, IsLoweredByTheDaemonAndPutBack) {
   EXPECT_EQ(highest_khz(), 2800000) << "the file is the daemon's to write";
   core_->leave();
   EXPECT_TRUE(eventually([&] { return daemon.releases == 1; }));
+  trace_.flush();
   EXPECT_EQ(test::read_trace(folder / "mpi-0.trace").of(POWERCCL_REC_CLOCK).size(), 4u);
   EXPECT_EQ(said(), "");
 }

@@ -160,6 +160,7 @@ TEST_F(CommunicatorsTest, AreRecordedOnceWithAnIdThatAllRanksShare) {
   auto others = std::make_unique<Communicators>();
   FakeLibrary::comms[300] = {{1, 2}, 0, false};
   others->look_up(library, 300, &trace);
+  trace.flush();
   const auto records = test::read_trace(path).of(POWERCCL_REC_COMM);
   ASSERT_EQ(records.size(), 4u);
   EXPECT_EQ(records[0].comm_up.comm_id, 1u);
@@ -193,6 +194,7 @@ TEST_F(CommunicatorsTest, ThousandsComeAndGoAndNoneIsMixedUp) {
     EXPECT_EQ(FakeLibrary::asked, asked) << "those that stay are still known";
     for (Word i = 1; i < 3000; i += 2) communicators->freed(1000 + 16 * i);
   }
+  trace.flush();
   EXPECT_EQ(test::read_trace(path).of(POWERCCL_REC_COMM).size(), 4u) << "one for each set of members";
 }
 

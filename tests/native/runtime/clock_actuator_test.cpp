@@ -70,7 +70,11 @@ class Actuator : public testing::Test {
     for (int i = 0; i < 10000 && gpu.clock() != mhz; ++i) usleep(1000);
     return gpu.clock() == mhz;
   }
-  std::vector<powerccl_trace_record> clocks() { return read_trace(folder / "a.trace").of(POWERCCL_REC_CLOCK); }
+  TraceFile written() {
+    trace.flush();
+    return read_trace(folder / "a.trace");
+  }
+  std::vector<powerccl_trace_record> clocks() { return written().of(POWERCCL_REC_CLOCK); }
 
   Folder folder;
   TraceWriter trace;
@@ -183,7 +187,7 @@ TEST_F(Actuator, RefusalIsSaidOnceAndUndone) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].clock.result, 4);
   EXPECT_EQ(records[1].clock.max_mhz, 0u);  // a failed set may have worked all the same
-  EXPECT_EQ(read_trace(folder / "a.trace").notes(), "clock set failed: disarmed to observe\n");
+  EXPECT_EQ(written().notes(), "clock set failed: disarmed to observe\n");
 }
 
 TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {

@@ -2,14 +2,14 @@
 #include "runtime/joint.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <memory>
 #include <string>
+#include <thread>
 
-#include "runtime/environment.h"
+#include "trace_reader.h"
 
 namespace powerccl {
 namespace {
@@ -93,28 +93,81 @@ TEST(Joint, KindsThatFindNoPlaceAreLeftOut) {
   EXPECT_EQ(joint->least_us(9999, 77), 77u);
 }
 
-TEST(Joint, ItsPageIsOneForAHostAndNobodyElses) {
-  char folder[] = "/tmp/powerccl-joint-XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  Joint* one = open_joint(folder);
-  Joint* other = open_joint(folder);
+std::filesystem::path joint_file(const test::Folder& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    if (entry.path().filename().string().starts_with(".joint-")) return entry.path();
+  }
+  return {};
+}
+
+TEST(Joint, ItsMemoryIsOneForAHostAndNobodyElses) {
+  auto folder = std::make_unique<test::Folder>();
+  const std::string path = folder->path();
+  Joint* one = open_joint(path.c_str());
+  Joint* other = open_joint(path.c_str());
   ASSERT_NE(one, nullptr);
   ASSERT_NE(other, nullptr);
   one->say({false, 1080}, 1, 1);
   EXPECT_EQ(other->mode_at(2).mhz, 1080u);
-  uint8_t boot[16] = {};
-  read_boot_id(boot);
-  char name[32];
-  snprintf(name, sizeof(name), "/.joint-%02x%02x%02x%02x%02x%02x", boot[0], boot[1], boot[2], boot[3], boot[4],
-           boot[5]);
-  const std::string path = std::string(folder) + name;
-  struct stat about;
-  ASSERT_EQ(stat(path.c_str(), &about), 0);
-  EXPECT_EQ(about.st_mode & 0777u, 0600u);
-  EXPECT_GE(about.st_blocks * 512, about.st_size) << "a store to a page without a block ends the job on a full disk";
-  unlink(path.c_str());
-  rmdir(folder);
-  EXPECT_EQ(open_joint(folder), nullptr);
+  const auto mode = std::filesystem::status(joint_file(*folder)).permissions();
+  EXPECT_EQ(static_cast<unsigned>(mode), 0600u);
+  const test::Folder another;
+  Joint* others = open_joint(another.path().c_str());
+  ASSERT_NE(others, nullptr);
+  EXPECT_EQ(others->mode_at(2).mhz, 0u);
+  folder.reset();
+  EXPECT_EQ(open_joint(path.c_str()), nullptr);
+}
+
+// A rank that is restarted finds the others'; once all have gone, the first one makes it anew.
+TEST(Joint, LivesAsLongAsAnybodyHasIt) {
+  const test::Folder folder;
+  const std::string path = folder.path();
+  const auto in_child = [&](uint32_t says) {
+    const pid_t child = fork();
+    if (child == 0) {
+      Joint* its = open_joint(path.c_str());
+      if (its == nullptr) _exit(255);
+      const uint32_t before = its->mode_at(2).mhz;
+      its->say({false, says}, 1, 1);
+      _exit(static_cast<int>(before));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(in_child(100), 0);
+  EXPECT_EQ(in_child(101), 0);
+  Joint* kept = open_joint(path.c_str());
+  ASSERT_NE(kept, nullptr);
+  kept->say({false, 102}, 1, 1);
+  EXPECT_EQ(in_child(103), 102);
+  EXPECT_EQ(kept->mode_at(2).mhz, 103u);
+}
+
+// A store to a mapped file that somebody cut short would end the process.
+TEST(Joint, NothingThatHappensToItsFileEndsTheProcess) {
+  const test::Folder folder;
+  Joint* joint = open_joint(folder.path().c_str());
+  ASSERT_NE(joint, nullptr);
+  std::filesystem::resize_file(joint_file(folder), 0);
+  joint->say({false, 1080}, 1, 1);
+  for (uint32_t key = 0; key < 1024; ++key) joint->tell_load(joint->place(1), key, 1, 1);
+  Joint* next = open_joint(folder.path().c_str());
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next->mode_at(2).mhz, 0u);
+  folder.write(joint_file(folder).filename(), "not what is told there, but as long");
+  EXPECT_NE(open_joint(folder.path().c_str()), nullptr);
+}
+
+TEST(Joint, OfManyThatComeAtOnceAllHaveTheSame) {
+  const test::Folder folder;
+  std::vector<std::thread> threads;
+  std::vector<Joint*> had(16);
+  for (Joint*& each : had) threads.emplace_back([&each, &folder] { each = open_joint(folder.path().c_str()); });
+  for (auto& thread : threads) thread.join();
+  had[0]->say({false, 7}, 1, 1);
+  for (const Joint* each : had) EXPECT_EQ(each->mode_at(2).mhz, 7u);
 }
 
 TEST(Joint, TheQuickestCallAndTurnsAreEverybodys) {

@@ -26,7 +26,11 @@ class LeasedActuator : public LeaseTest {
   bool reaches(uint32_t mhz) {
     return eventually([&] { return daemon.now_mhz == mhz; });
   }
-  std::vector<powerccl_trace_record> clocks() { return read_trace(folder / "a.trace").of(POWERCCL_REC_CLOCK); }
+  TraceFile written() {
+    trace.flush();
+    return read_trace(folder / "a.trace");
+  }
+  std::vector<powerccl_trace_record> clocks() { return written().of(POWERCCL_REC_CLOCK); }
 
   TraceWriter trace;
   std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
@@ -107,7 +111,7 @@ TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 510, 0}));
-  EXPECT_EQ(read_trace(folder / "a.trace").notes(), "clock lease lost: default clock meanwhile\n");
+  EXPECT_EQ(written().notes(), "clock lease lost: default clock meanwhile\n");
   const std::string text = said();
   EXPECT_EQ(text.find("powerccl: the clock of GPU-1 cannot be set for now: powerccld has gone\nhint: "), 0u) << text;
   EXPECT_NE(text.find("powerccl: the clock of GPU-1 can be set again\n"), std::string::npos) << text;

@@ -130,7 +130,10 @@ class RuntimeTest : public testing::Test {
     EXPECT_EQ(traces.size(), 1u);
     return traces.empty() ? std::filesystem::path() : traces[0];
   }
-  TraceFile trace() { return read_trace(only_trace()); }
+  TraceFile trace() {
+    for (uint32_t i = 0; runtime->gpu(i) != nullptr; ++i) runtime->gpu(i)->trace.flush();
+    return read_trace(only_trace());
+  }
 
   Folder folder;
   Door door;
