@@ -26,7 +26,7 @@ BY_OTHERS = ("cut", "empty", "grow", "delete", "replace", "link", "forbid", "rem
 BY_THE_JOB = ("closefrom", "dup2", "stderr")
 SANDBOXES = ("none", "unshare", "neither")
 # After these the trace is still the recorder's and has every record that was taken.
-HARMLESS = {"closefrom", "dup2", "grow", "move"}
+HARMLESS = {"closefrom", "dup2", "forbid", "move"}
 DISK_KIB = 8192
 CHANGED = 3
 PATIENCE_S = 300.0

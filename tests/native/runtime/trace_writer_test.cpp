@@ -233,6 +233,7 @@ TEST(TraceWriter, KilledWriterLeavesAReadableTrace) {
       if (id % 100 == 0) usleep(1);
     }
   }
+  close(ready[1]);
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   kill(child, SIGKILL);
