@@ -135,21 +135,20 @@ void Server::begin_answer(SessionId id, Session* session, Long answer) {
 void Server::go_on(SessionId id, Session* session) {
   Connection& connection = *session->connection;
   for (int part = 0; part < kPartsATurn && session->answer && !connection.has_unsent(); ++part) {
-    if (!connection.send(next_part(session))) {
+    if (!connection.send(next_part(session, &*session->answer))) {
       closing_.emplace_back(id, Ending::kGone);
       return;
     }
   }
 }
 
-Bytes Server::next_part(Session* session) {
-  Long& answer = *session->answer;
-  if (answer.clocks != nullptr && answer.next < table_.size()) return device_part(*session, answer, answer.next++);
-  if (answer.next < answer.page.size()) {
-    const size_t from = std::exchange(answer.next, answer.next + POWERCCL_LEASE_CHUNK_BYTES);
-    return encode_chunk(answer.serial, std::string_view(answer.page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
+Bytes Server::next_part(Session* session, Long* answer) {
+  if (answer->clocks != nullptr && answer->next < table_.size()) return device_part(*session, *answer, answer->next++);
+  if (answer->next < answer->page.size()) {
+    const size_t from = std::exchange(answer->next, answer->next + POWERCCL_LEASE_CHUNK_BYTES);
+    return encode_chunk(answer->serial, std::string_view(answer->page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
   }
-  const uint64_t serial = answer.serial;
+  const uint64_t serial = answer->serial;
   end_answer(session);
   return encode_answer(serial, Answer{});
 }
