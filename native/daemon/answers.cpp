@@ -142,14 +142,13 @@ void Server::go_on(SessionId id, Session* session) {
   }
 }
 
-Bytes Server::next_part(Session* session, Long* from_answer) {
-  Long& answer = *from_answer;
-  if (answer.clocks != nullptr && answer.next < table_.size()) return device_part(*session, answer, answer.next++);
-  if (answer.next < answer.page.size()) {
-    const size_t from = std::exchange(answer.next, answer.next + POWERCCL_LEASE_CHUNK_BYTES);
-    return encode_chunk(answer.serial, std::string_view(answer.page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
+Bytes Server::next_part(Session* session, Long* answer) {
+  if (answer->clocks != nullptr && answer->next < table_.size()) return device_part(*session, *answer, answer->next++);
+  if (answer->next < answer->page.size()) {
+    const size_t from = std::exchange(answer->next, answer->next + POWERCCL_LEASE_CHUNK_BYTES);
+    return encode_chunk(answer->serial, std::string_view(answer->page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
   }
-  const uint64_t serial = answer.serial;
+  const uint64_t serial = answer->serial;
   end_answer(session);
   return encode_answer(serial, Answer{});
 }

@@ -65,11 +65,11 @@ void close_later(uid_t uid, int fd) {
   Waiting& user = all.users[uid];
   user.descriptors.push_back(fd);
   if (user.served || all.threads >= kMostThreads) return;
+  ++all.threads;
   try {
     std::thread(serve).detach();
-    ++all.threads;
   } catch (const std::system_error&) {
-    return;  // No thread is to be had: the next call tries again.
+    --all.threads;  // the next call tries again
   }
 }
 

@@ -195,7 +195,7 @@ class Server : public Actions {
   void charge(Session* session, double messages, int64_t now_ns) const;
   // Goes on with the answer as far as the socket takes it.
   void go_on(SessionId id, Session* session);
-  Bytes next_part(Session* session, Long* from_answer);
+  Bytes next_part(Session* session, Long* answer);
   static void end_answer(Session* session);
   Bytes device_part(const Session& session, const Long& answer, size_t device) const;
 
