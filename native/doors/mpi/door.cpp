@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "runtime/fork.h"
 #include "runtime/log.h"
 
 namespace powerccl::mpi {
@@ -178,7 +179,7 @@ bool arm() {
   }
   if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
   pthread_key_create(&g_thread_key, thread_ends);
-  pthread_atfork(nullptr, nullptr, forked_child);
+  call_in_forked_child(forked_child);
   if (g_door.environment.debug >= 1 && g_door.environment.speaks()) {
     say(nullptr, "%s: waits %s, %s", library.name, text_of(settings.mode), choice.text);
   }
