@@ -5,16 +5,16 @@
 #include <link.h>
 #include <string.h>
 
+#include "doors/names.h"
+
 namespace powerccl::nccl {
 namespace {
 
 constexpr const char* kDriverNames[] = {"libcuda.so.1", nullptr};
 constexpr const char* kRuntimeNames[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", nullptr};
-constexpr const char* kNcclNames[] = {"libnccl.so.2", nullptr};
 
 const char* const* names_of(Library library) {
-  if (library == Library::kDriver) return kDriverNames;
-  return library == Library::kRuntime ? kRuntimeNames : kNcclNames;
+  return library == Library::kDriver ? kDriverNames : kRuntimeNames;
 }
 
 struct Object {
@@ -78,6 +78,8 @@ void* linked_with(const void* caller, const char* name) {
 void* find_original(const char* name, Library library) {
   void* found = dlsym(RTLD_NEXT, name);
   if (found != nullptr && !is_ours(found)) return found;
+  // The job may unload its NCCL, and a reference of ours would keep it from that.
+  if (library == Library::kNccl) return names::definition_behind(name);
   for (const char* const* each = names_of(library); *each != nullptr; ++each) {
     void* object = dlopen(*each, RTLD_NOLOAD | RTLD_LAZY);
     found = object != nullptr ? dlsym(object, name) : nullptr;

@@ -6,6 +6,7 @@
 #include "doors/nccl/originals.h"
 #include "doors/nccl/preload_abi.h"
 #include "doors/nccl/thread.h"
+#include "doors/names.h"
 
 // By the linker: the list that POWERCCL_ORIGINAL makes.
 extern "C" powerccl::nccl::Original* const __start_powerccl_originals[] __attribute__((visibility("hidden")));
@@ -126,6 +127,11 @@ struct Others {
 }  // namespace powerccl::nccl
 
 using namespace powerccl::nccl;
+
+void powerccl::names::objects_were_unloaded() {
+  for (auto* each = __start_powerccl_originals; each != __stop_powerccl_originals; ++each) (*each)->forget();
+  g_found_ahead.store(false, std::memory_order_relaxed);
+}
 
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
 // NOLINTBEGIN(bugprone-macro-parentheses): parameter lists and argument lists come with theirs
