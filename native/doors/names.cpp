@@ -27,13 +27,13 @@ struct Name {
   const char* text;
   uint32_t hash;
   ElfW(Addr) value;  // of the symbol while it is found
-  bool defined;      // by another object
+  bool defined;      // by an object behind this library
 };
 // The MPI library exports some 300.
 constexpr uint32_t kMost = 512;
 Name g_names[kMost];
 uint32_t g_count = 0;
-ElfW(Sym) * g_looked_up = nullptr;
+Name g_looked_up = {};  // of kLookedUp, which is never defined by others
 bool g_began = false;
 std::atomic<bool> g_busy{false};
 // The objects that were there at the last look.
@@ -122,23 +122,23 @@ constexpr uint32_t kGlobalData = R_AARCH64_GLOB_DAT, kJumpSlot = R_AARCH64_JUMP_
 const Name* hidden_name(const char* text) {
   if (*text != 'M' && *text != 'P' && *text != 'n' && *text != 'c' && *text != '_' && *text != 'u') return nullptr;
   const uint32_t hash = gnu_hash_of(text);
+  if (g_looked_up.hash == hash && same_text(text, kLookedUp)) return &g_looked_up;
   for (uint32_t i = 0; i < g_count; ++i) {
     if (g_names[i].hash == hash && !g_names[i].defined && same_text(g_names[i].text, text)) return &g_names[i];
   }
   return nullptr;
 }
 
-// Weak references that the loader has bound to names that are hidden now: they become what they are without us, null.
-void unbind_weak_references(const link_map* object) {
+// References that the loader has bound to names that are hidden now become what they are without us: null where they are
+// weak, and else the end of a process that the loader would not have started.
+void unbind(const link_map* object, const char* program) {
   const ElfImage image(object->l_addr, object->l_ld);
   if (!image.is_readable()) return;
-  auto target = [&](uint32_t index) -> const Name* {
-    const ElfW(Sym)& symbol = image.symbols[index];
-    if (symbol.st_shndx != SHN_UNDEF || ELF64_ST_BIND(symbol.st_info) != STB_WEAK) return nullptr;
-    return hidden_name(image.name_of(symbol));
+  auto hidden = [&](uint32_t index) {
+    return image.symbols[index].st_shndx == SHN_UNDEF ? hidden_name(image.name_of(image.symbols[index])) : nullptr;
   };
   bool any = false;
-  for (uint32_t i = 1; i < image.end_of_undefined() && !any; ++i) any = target(i) != nullptr;
+  for (uint32_t i = 1; i < image.end_of_undefined() && !any; ++i) any = hidden(i) != nullptr;
   if (!any) return;
   const Headers headers = headers_of(object);
   for (int part = 0; part < 2; ++part) {
@@ -146,13 +146,18 @@ void unbind_weak_references(const link_map* object) {
       const ElfW(Rela)& relocation = image.relocations[part][i];
       const uint32_t type = ELF64_R_TYPE(relocation.r_info), symbol = ELF64_R_SYM(relocation.r_info);
       if ((type != kGlobalData && type != kJumpSlot && type != kAddress) || symbol == 0) continue;
-      const Name* name = target(symbol);
+      const Name* name = hidden(symbol);
       if (name == nullptr) continue;
       const uintptr_t addend = type == kAddress ? static_cast<uintptr_t>(relocation.r_addend) : 0;
       const uintptr_t at = image.base + relocation.r_offset;
       const uintptr_t bound = *reinterpret_cast<const uintptr_t*>(at);  // NOLINT(performance-no-int-to-ptr)
       // A call that is not bound yet leads to the loader, which looks the name up again.
-      if (bound == own_base() + name->value + addend) store(headers, image.base, at, addend);
+      if (bound != own_base() + name->value + addend) continue;
+      if (ELF64_ST_BIND(image.symbols[symbol].st_info) == STB_WEAK) {
+        store(headers, image.base, at, addend);
+      } else if (program != nullptr) {
+        say_undefined(program, object->l_name, name->text);
+      }
     }
   }
 }
@@ -166,14 +171,16 @@ uint64_t mixed(uint64_t hash, const link_map* object) {
   return mixed(hash, reinterpret_cast<uint64_t>(object->l_name));
 }
 
-// Finds out which names other objects define. Only objects that were not there at the last look are looked into, as
+// Finds out which names objects behind this library define: those before it are found first anyway. Only objects that were not there at the last look are looked into, as
 // long as none has gone. The loader appends to its list, and holds its lock while this library is asked.
 void look_at_objects() {
   const link_map* object = first_object();
   uint32_t objects = 0;
   uint64_t fingerprint = 0;
+  bool behind = false;
   for (; object != nullptr && objects < g_objects; object = object->l_next, ++objects) {
     fingerprint = mixed(fingerprint, object);
+    behind = behind || is_own(object);
   }
   if (objects != g_objects || fingerprint != g_fingerprint) {
     objects_were_unloaded();
@@ -181,10 +188,14 @@ void look_at_objects() {
     object = first_object();
     objects = 0;
     fingerprint = 0;
+    behind = false;
   }
   for (; object != nullptr; object = object->l_next, ++objects) {
     fingerprint = mixed(fingerprint, object);
-    if (is_own(object)) continue;
+    if (!behind || is_own(object)) {
+      behind = behind || is_own(object);
+      continue;
+    }
     const ElfImage image(object->l_addr, object->l_ld);
     for (uint32_t i = 0; i < g_count; ++i) {
       Name& name = g_names[i];
@@ -204,7 +215,7 @@ uintptr_t end_of_symbols() {
     const uintptr_t after = reinterpret_cast<uintptr_t>(g_names[i].symbol + 1);
     if (after > end) end = after;
   }
-  const uintptr_t after = reinterpret_cast<uintptr_t>(g_looked_up + 1);
+  const uintptr_t after = reinterpret_cast<uintptr_t>(g_looked_up.symbol + 1);
   return after > end ? after : end;
 }
 
@@ -250,8 +261,8 @@ void* loader_looks_up() {
 // where a library that is loaded before refers to one.
 bool have_lookups_told() {
   if (!protect(begin_of_symbols(), end_of_symbols(), PROT_READ | PROT_WRITE)) return false;
-  __atomic_store_n(&g_looked_up->st_value, reinterpret_cast<uintptr_t>(loader_looks_up) - own_base(), __ATOMIC_RELEASE);
-  g_looked_up->st_info = ELF64_ST_INFO(STB_GLOBAL, STT_GNU_IFUNC);
+  __atomic_store_n(&g_looked_up.symbol->st_value, reinterpret_cast<uintptr_t>(loader_looks_up) - own_base(), __ATOMIC_RELEASE);
+  g_looked_up.symbol->st_info = ELF64_ST_INFO(STB_GLOBAL, STT_GNU_IFUNC);
   protect(begin_of_symbols(), end_of_symbols(), PROT_READ);
   return true;
 }
@@ -278,8 +289,8 @@ bool symbols_are_data() {
 POWERCCL_EXPORT void __gmon_start__() {}
 
 // Hides what no other object defines. The first of our libraries whose turn it is calls it for all of them: glibc lets
-// one object of a process initialise before all others.
-POWERCCL_EXPORT void powerccl_hide_names() {
+// one object of a process initialise before all others. `program`: what it was started as; null: not told.
+POWERCCL_EXPORT void powerccl_hide_names(const char* program) {
   using namespace powerccl::names;
   if (g_began) return;
   g_began = true;
@@ -290,27 +301,32 @@ POWERCCL_EXPORT void powerccl_hide_names() {
     auto* own = const_cast<ElfW(Sym)*>(&image.symbols[index]);
     if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || same_text(text, kHide)) return;
     if (same_text(text, kLookedUp)) {
-      g_looked_up = own;
+      g_looked_up = {own, text, gnu_hash_of(text), symbol.st_value, false};
     } else if (g_count < kMost) {
       g_names[g_count++] = {own, text, gnu_hash_of(text), symbol.st_value, false};
     }
   });
-  if (g_looked_up == nullptr || g_count == kMost) return;
+  if (g_looked_up.symbol == nullptr || g_count == kMost) return;
   look_at_objects();
   if (!have_lookups_told() || !apply()) return;
-  for (const link_map* object = first_object(); object != nullptr; object = object->l_next) {
-    if (!is_own(object)) unbind_weak_references(object);
+  // The loader binds the last object first.
+  const link_map* last = first_object();
+  while (last->l_next != nullptr) last = last->l_next;
+  for (; last != nullptr; last = last->l_prev) {
+    if (!is_own(last)) unbind(last, program);
   }
 }
 
 namespace {
 
-__attribute__((constructor)) void library_begins() {
+__attribute__((constructor)) void library_begins(int, char** words, char**) {
   using namespace powerccl::names;
+  // Only glibc gives constructors what it gives main(). With others a program whose reference is unbound has not started.
+  const char* program = &_r_debug != nullptr && words != nullptr ? words[0] : nullptr;
   for (const link_map* object = first_object(); object != nullptr; object = object->l_next) {
     const ElfImage image(object->l_addr, object->l_ld);
     const ElfW(Sym)* symbol = image.find(kHide);
-    if (symbol != nullptr) reinterpret_cast<void (*)()>(image.address_of(*symbol))();
+    if (symbol != nullptr) reinterpret_cast<void (*)(const char*)>(image.address_of(*symbol))(program);
   }
 }
 

@@ -41,8 +41,7 @@ CodeRange code_around(const void* function) {
 // An object of the library. A program linked without PIC has its own copy of it, which is then everybody's, so the
 // search begins at the program.
 Word object(const char* name) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  return reinterpret_cast<Word>(found != nullptr ? found : next_symbol(name));
+  return reinterpret_cast<Word>(names::first_definition(name));
 }
 
 template <class F>
@@ -55,9 +54,7 @@ bool find(F*& function, const char* name) {
 }  // namespace
 
 void* next_symbol(const char* name) {
-  void* symbol = dlsym(RTLD_NEXT, name);
-  // A library that was dlopened without RTLD_GLOBAL, as mpi4py's is, stands in no scope of ours.
-  return symbol != nullptr ? symbol : names::definition_behind(name);
+  return names::definition_behind(name);
 }
 
 void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor) {

@@ -76,10 +76,10 @@ void* linked_with(const void* caller, const char* name) {
 }  // namespace
 
 void* find_original(const char* name, Library library) {
+  // The job may unload its NCCL.
+  if (library == Library::kNccl) return names::definition_behind(name);
   void* found = dlsym(RTLD_NEXT, name);
   if (found != nullptr && !is_ours(found)) return found;
-  // The job may unload its NCCL, and a reference of ours would keep it from that.
-  if (library == Library::kNccl) return names::definition_behind(name);
   for (const char* const* each = names_of(library); *each != nullptr; ++each) {
     void* object = dlopen(*each, RTLD_NOLOAD | RTLD_LAZY);
     found = object != nullptr ? dlsym(object, name) : nullptr;
