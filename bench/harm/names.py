@@ -10,14 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from bench.harm import Figures, count
 
 from powerccl.launch.native import NativeFiles
+from powerccl.traces.folder import read_run
+from powerccl.traces.mpi_tables import mpi_totals
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from mpi import PROGRAMS, YIELDING, Mpi, libraries  # noqa: E402
+
 SOURCE = ROOT / "tests/e2e/programs/asks.c"
 LIMIT_S = 60
 NOBODY = 65534
+RELOADED = ("sessions", "world")
+LIVES = 4
+# At a time, calls of each, and how many times over. The first was 26,368 of 60,000; the last ends 1,500 threads.
+THREADS = ((200, 300, 1), (1000, 20, 1), (150, 20, 10))
 PYTHON = """
 import ctypes, ctypes.util
 own = ctypes.CDLL(None)
@@ -77,6 +88,11 @@ def programs(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield user.name, (str(user),)
         for how in ("lazy-local", "now-local", "lazy-global", "now-global"):
             yield f"opens-{name}-{how}", (str(opener), str(library), how)
+    fake, module = folder / "libfake.so", folder / "libmodule.so"
+    _cc("-DFAKE", "-shared", "-fPIC", SOURCE, "-o", fake)
+    _cc("-DMODULE", "-shared", "-fPIC", SOURCE, "-o", module, fake, f"-Wl,-rpath,{folder}")
+    for how in ("lazy-local", "now-local", "lazy-global", "now-global"):
+        yield f"module-{how}", (str(opener), str(module), how)
     yield "python", (sys.executable, "-c", PYTHON)
     yield "shell", ("sh", "-c", "ls / | wc -l; exec nothing-of-this-name")
 
@@ -134,12 +150,83 @@ def differences(native: NativeFiles, folder: Path, ways: Sequence[str] = ()) -> 
     return different, ran
 
 
+def one_process(mpi: Mpi, program: Sequence[str | Path], preload: Path | None, folder: Path | None = None) -> Outcome:
+    """Run an MPI program without a launcher: a launcher's connection does not outlive one life of a library."""
+    environment = {**mpi.environment(), **mpi._rank_environment(), **YIELDING}
+    if preload:
+        environment.update({"LD_PRELOAD": str(preload), "POWERCCL_MPI": "auto"})
+    if folder:
+        environment["POWERCCL_RUN_FOLDER"] = str(folder)
+    done = subprocess.run(
+        [*map(str, program)], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def reloads(mpi: Mpi, native: NativeFiles, folder: Path) -> list[str]:
+    """A module with MPI is loaded, unloaded and loaded again: what is not as it is alone. One line each."""
+    opener, plugin = folder / "reload", folder / f"plugin-{mpi.id}.so"
+    _cc(PROGRAMS / "reload.c", "-o", opener)
+    mpi.compile(PROGRAMS / "reload.c", plugin, ["-DPLUGIN", "-shared", "-fPIC"])
+    different = []
+    for what in RELOADED:
+        program = (opener, plugin, what, str(LIVES))
+        alone = one_process(mpi, program, None)
+        if alone[0] != 3:
+            raise RuntimeError(f"{mpi.id} fails by itself: {alone}")
+        run = folder / f"run-{mpi.id}-{what}"
+        run.mkdir()
+        found = one_process(mpi, program, native.root / "lib/libpowerccl-mpi.so", run)
+        if found != alone:
+            different.append(f"{mpi.id}, {what}: {found} instead of {alone}")
+            continue
+        calls = calls_of(run, "MPI_Allreduce")
+        if calls != 3 * LIVES:
+            different.append(f"{mpi.id}, {what}: {calls} calls recorded of {3 * LIVES}")
+    return different
+
+
+def calls_of(folder: Path, function: str) -> int:
+    """How many calls a run's traces tell of."""
+    totals = mpi_totals(read_run(folder))
+    return int(totals.filter(pl.col("function") == function)["calls"].sum())
+
+
+def lost_of_threads(mpi: Mpi, native: NativeFiles, folder: Path) -> tuple[int, int]:
+    """Calls of more threads than anybody expects: how many are not in the trace, and how many were made."""
+    program = mpi.compile(PROGRAMS / "many_threads.c", folder / f"threads-{mpi.id}", ["-pthread"])
+    lost = made = 0
+    for at_once, calls, turns in THREADS:
+        run = folder / f"run-{mpi.id}-{at_once}-{turns}"
+        run.mkdir()
+        words = (str(program), str(at_once), str(calls), str(turns))
+        code, _, text = one_process(mpi, words, native.root / "lib/libpowerccl-mpi.so", run)
+        if code != 0:
+            raise RuntimeError(f"{mpi.id}: {text}")
+        made += at_once * calls * turns
+        lost += abs(at_once * calls * turns - calls_of(run, "MPI_Sendrecv"))
+    return lost, made
+
+
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """All figures."""
+    folder.chmod(0o755)
     asking = folder / "asking"
     asking.mkdir()
-    folder.chmod(0o755)
     changed, ran = differences(native, asking)
-    for line in changed:
+    installed = libraries()
+    if not installed:
+        raise FileNotFoundError("no MPI library: tools/fetch-mpi build/deps/mpi")
+    crashed: list[str] = []
+    lost = made = 0
+    for mpi in installed:
+        crashed += reloads(mpi, native, folder)
+        of_it = lost_of_threads(mpi, native, folder)
+        lost, made = lost + of_it[0], made + of_it[1]
+    for line in [*changed, *crashed]:
         print(line, file=sys.stderr)
-    return {"harm.names.changed": count(len(changed), ran)}
+    return {
+        "harm.names.changed": count(len(changed), ran),
+        "harm.names.reload_crashes": count(len(crashed), len(installed) * len(RELOADED)),
+        "harm.names.thread_calls_lost": count(lost, made),
+    }

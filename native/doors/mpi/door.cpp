@@ -262,7 +262,7 @@ ThreadState* adopt_thread() {
   ThreadState* thread = g_door.threads.take();
   if (thread == nullptr) {
     if (g_door.uncounted_calls.fetch_add(1, std::memory_order_relaxed) == 0) {
-      g_door.trace.note("MPI calls of some threads are not counted");
+      g_door.trace.note("MPI counts are minimums: no memory for threads");
     }
     return nullptr;
   }

@@ -2,7 +2,7 @@
 // Asks whether functions are there that no library of this process defines, and prints what it finds.
 // Compiled with -DMAIN: a program that refers to them weakly. -DLIBRARY: a library that does. -DUSER: a program that is
 // linked with that library. -DLOOKS: a program that looks them up by name. -DOPENS: a program that opens the library in
-// argv[1]. -DSTRONG: a program that refers to one as if it were sure.
+// argv[1], twice. -DFAKE: a library that defines two of them. -DMODULE: one that is linked with it. -DSTRONG: a program that refers to one as if it were sure.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -56,6 +56,24 @@ int main(int count, char** words) {
     dlclose(library);
   }
   return 5;
+}
+#elif defined(FAKE)
+int ncclGroupStart(void);
+int ncclGroupStart(void) {
+  static int calls;
+  return ++calls;
+}
+int MPI_Barrier(int comm);
+int MPI_Barrier(int comm) {
+  static int calls;
+  return comm + ++calls;
+}
+#elif defined(MODULE)
+int ncclGroupStart(void);
+int MPI_Barrier(int comm);
+void ask(const char* when);
+void ask(const char* when) {
+  printf("%s %d %d\n", when, ncclGroupStart(), MPI_Barrier(40));
 }
 #elif defined(STRONG)
 int MPI_Barrier(void*);
