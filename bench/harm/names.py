@@ -3,25 +3,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-
 from bench.harm import Figures, count
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_tables import mpi_totals
 
+# Compiles for and runs on the MPI libraries that are installed; of tests/, which is not type-checked.
+e2e = importlib.import_module("tests.e2e.mpi")
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/e2e"))
-from mpi import PROGRAMS, YIELDING, Mpi, libraries  # noqa: E402
-
 SOURCE = ROOT / "tests/e2e/programs/asks.c"
 LIMIT_S = 60
 NOBODY = 65534
@@ -150,9 +150,9 @@ def differences(native: NativeFiles, folder: Path, ways: Sequence[str] = ()) -> 
     return different, ran
 
 
-def one_process(mpi: Mpi, program: Sequence[str | Path], preload: Path | None, folder: Path | None = None) -> Outcome:
+def one_process(mpi: Any, program: Sequence[str | Path], preload: Path | None, folder: Path | None = None) -> Outcome:
     """Run an MPI program without a launcher: a launcher's connection does not outlive one life of a library."""
-    environment = {**mpi.environment(), **mpi._rank_environment(), **YIELDING}
+    environment = {**mpi.environment(), **mpi._rank_environment(), **e2e.YIELDING}
     if preload:
         environment.update({"LD_PRELOAD": str(preload), "POWERCCL_MPI": "auto"})
     if folder:
@@ -163,11 +163,11 @@ def one_process(mpi: Mpi, program: Sequence[str | Path], preload: Path | None, f
     return done.returncode, done.stdout, done.stderr
 
 
-def reloads(mpi: Mpi, native: NativeFiles, folder: Path) -> list[str]:
+def reloads(mpi: Any, native: NativeFiles, folder: Path) -> list[str]:
     """A module with MPI is loaded, unloaded and loaded again: what is not as it is alone. One line each."""
     opener, plugin = folder / "reload", folder / f"plugin-{mpi.id}.so"
-    _cc(PROGRAMS / "reload.c", "-o", opener)
-    mpi.compile(PROGRAMS / "reload.c", plugin, ["-DPLUGIN", "-shared", "-fPIC"])
+    _cc(e2e.PROGRAMS / "reload.c", "-o", opener)
+    mpi.compile(e2e.PROGRAMS / "reload.c", plugin, ["-DPLUGIN", "-shared", "-fPIC"])
     different = []
     for what in RELOADED:
         program = (opener, plugin, what, str(LIVES))
@@ -192,11 +192,13 @@ def calls_of(folder: Path, function: str) -> int:
     return int(totals.filter(pl.col("function") == function)["calls"].sum())
 
 
-def lost_of_threads(mpi: Mpi, native: NativeFiles, folder: Path) -> tuple[int, int]:
+def lost_of_threads(
+    mpi: Any, native: NativeFiles, folder: Path, threads: Sequence[tuple[int, int, int]] = THREADS
+) -> tuple[int, int]:
     """Calls of more threads than anybody expects: how many are not in the trace, and how many were made."""
-    program = mpi.compile(PROGRAMS / "many_threads.c", folder / f"threads-{mpi.id}", ["-pthread"])
+    program = mpi.compile(e2e.PROGRAMS / "many_threads.c", folder / f"threads-{mpi.id}", ["-pthread"])
     lost = made = 0
-    for at_once, calls, turns in THREADS:
+    for at_once, calls, turns in threads:
         run = folder / f"run-{mpi.id}-{at_once}-{turns}"
         run.mkdir()
         words = (str(program), str(at_once), str(calls), str(turns))
@@ -214,7 +216,7 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
     asking = folder / "asking"
     asking.mkdir()
     changed, ran = differences(native, asking)
-    installed = libraries()
+    installed = e2e.libraries()
     if not installed:
         raise FileNotFoundError("no MPI library: tools/fetch-mpi build/deps/mpi")
     crashed: list[str] = []

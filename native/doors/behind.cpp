@@ -7,6 +7,7 @@
 #include "doors/elf_image.h"
 #include "doors/names.h"
 
+// NOLINTBEGIN(performance-no-int-to-ptr): what an object says of itself are addresses as numbers
 namespace powerccl::names {
 
 namespace {
@@ -14,8 +15,8 @@ namespace {
 struct Search {
   const char* name;
   uint32_t hash;
-  bool behind;            // this library has been passed
-  void* found[2];         // the first definition before this library, and behind it
+  bool behind;     // this library has been passed
+  void* found[2];  // the first definition before this library, and behind it
   bool is_indirect[2];
 };
 
@@ -23,7 +24,6 @@ int look_into(dl_phdr_info* info, size_t, void* data) {
   auto* search = static_cast<Search*>(data);
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address
     const auto* dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
     if (dynamic == _DYNAMIC) {
       search->behind = true;
@@ -70,3 +70,4 @@ void end_as_undefined(const char* name, const void* caller) {
 }
 
 }  // namespace powerccl::names
+// NOLINTEND(performance-no-int-to-ptr)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// NOLINTBEGIN(performance-no-int-to-ptr): what an object says of itself are addresses as numbers
 namespace powerccl::names {
 
 inline bool same_text(const char* one, const char* other) {
@@ -71,9 +72,7 @@ struct ElfImage {
     return symbols != nullptr && strings != nullptr && (gnu_hash != nullptr || sysv_hash != nullptr);
   }
   const char* name_of(const ElfW(Sym) & symbol) const { return strings + symbol.st_name; }
-  void* address_of(const ElfW(Sym) & symbol) const {
-    return reinterpret_cast<void*>(base + symbol.st_value);  // NOLINT(performance-no-int-to-ptr): an address
-  }
+  void* address_of(const ElfW(Sym) & symbol) const { return reinterpret_cast<void*>(base + symbol.st_value); }
 
   // The symbol by which others find `name` here; null: it is not defined here.
   const ElfW(Sym) * find(const char* name, uint32_t hash) const {
@@ -115,7 +114,7 @@ struct ElfImage {
   uint32_t chain(uint32_t index) const { return buckets()[gnu_hash[0] + index - gnu_hash[1]]; }
 
   bool is_definition(uint32_t index) const {
-    const ElfW(Sym)& symbol = symbols[index];
+    const ElfW(Sym) & symbol = symbols[index];
     constexpr uint32_t kTypes =
         1u << STT_NOTYPE | 1u << STT_OBJECT | 1u << STT_FUNC | 1u << STT_COMMON | 1u << STT_GNU_IFUNC;
     const uint32_t bind = ELF64_ST_BIND(symbol.st_info);
@@ -156,4 +155,5 @@ struct ElfImage {
 };
 
 }  // namespace powerccl::names
+// NOLINTEND(performance-no-int-to-ptr)
 #endif

@@ -14,6 +14,7 @@ extern "C" const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
 // glibc's loader has it. Elsewhere the program's dynamic section names the list of objects.
 #pragma weak _r_debug
 
+// NOLINTBEGIN(performance-no-int-to-ptr): what an object says of itself are addresses as numbers
 namespace powerccl::names {
 namespace {
 
@@ -54,10 +55,9 @@ const link_map* first_object() {
     if (header[i].p_type == PT_DYNAMIC) dynamic = header[i].p_vaddr;
   }
   if (dynamic == 0) return nullptr;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address
   for (auto* each = reinterpret_cast<const ElfW(Dyn)*>(base + dynamic); each->d_tag != DT_NULL; ++each) {
     if (each->d_tag != DT_DEBUG || each->d_un.d_ptr == 0) continue;
-    return reinterpret_cast<const r_debug*>(each->d_un.d_ptr)->r_map;  // NOLINT(performance-no-int-to-ptr)
+    return reinterpret_cast<const r_debug*>(each->d_un.d_ptr)->r_map;
   }
   return nullptr;
 }
@@ -77,13 +77,13 @@ Headers headers_of(const link_map* object) {
   }
   const uintptr_t base = object->l_addr;
   unsigned char resident = 0;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address. A page that is not mapped has no answer.
+  // A page that is not mapped has no answer.
   if (base == 0 || mincore(reinterpret_cast<void*>(base), 1, &resident) != 0) return {};
-  const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);  // NOLINT(performance-no-int-to-ptr)
+  const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);
   for (int i = 0; i < SELFMAG; ++i) {
     if (header->e_ident[i] != static_cast<unsigned char>(ELFMAG[i])) return {};
   }
-  return {reinterpret_cast<const ElfW(Phdr)*>(base + header->e_phoff), header->e_phnum};  // NOLINT
+  return {reinterpret_cast<const ElfW(Phdr)*>(base + header->e_phoff), header->e_phnum};
 }
 
 uintptr_t page_bytes() {
@@ -93,7 +93,7 @@ uintptr_t page_bytes() {
 
 bool protect(uintptr_t from, uintptr_t to, int protection) {
   from &= ~(page_bytes() - 1);
-  return mprotect(reinterpret_cast<void*>(from), to - from, protection) == 0;  // NOLINT(performance-no-int-to-ptr)
+  return mprotect(reinterpret_cast<void*>(from), to - from, protection) == 0;
 }
 
 // Stores `value` at `at`, which may be in the part of the object that the loader has made read-only.
@@ -101,7 +101,7 @@ void store(const Headers& headers, uintptr_t base, uintptr_t at, uintptr_t value
   bool writable = false, read_only = false;
   const uintptr_t page = at & ~(page_bytes() - 1);
   for (uint32_t i = 0; i < headers.count; ++i) {
-    const ElfW(Phdr)& segment = headers.first[i];
+    const ElfW(Phdr) & segment = headers.first[i];
     const uintptr_t from = base + segment.p_vaddr, to = from + segment.p_memsz;
     if (segment.p_type == PT_LOAD && at >= from && at < to) writable = (segment.p_flags & PF_W) != 0;
     if (segment.p_type == PT_GNU_RELRO && page >= (from & ~(page_bytes() - 1)) && page < (to & ~(page_bytes() - 1))) {
@@ -109,7 +109,7 @@ void store(const Headers& headers, uintptr_t base, uintptr_t at, uintptr_t value
     }
   }
   if (!writable || (read_only && !protect(page, page + page_bytes(), PROT_READ | PROT_WRITE))) return;
-  *reinterpret_cast<volatile uintptr_t*>(at) = value;  // NOLINT(performance-no-int-to-ptr): an address
+  *reinterpret_cast<volatile uintptr_t*>(at) = value;
   if (read_only) protect(page, page + page_bytes(), PROT_READ);
 }
 
@@ -129,8 +129,8 @@ const Name* hidden_name(const char* text) {
   return nullptr;
 }
 
-// References that the loader has bound to names that are hidden now become what they are without us: null where they are
-// weak, and else the end of a process that the loader would not have started.
+// References that the loader has bound to names that are hidden now become what they are without us: null where they
+// are weak, and else the end of a process that the loader would not have started.
 void unbind(const link_map* object, const char* program) {
   const ElfImage image(object->l_addr, object->l_ld);
   if (!image.is_readable()) return;
@@ -143,14 +143,14 @@ void unbind(const link_map* object, const char* program) {
   const Headers headers = headers_of(object);
   for (int part = 0; part < 2; ++part) {
     for (size_t i = 0; image.relocations[part] != nullptr && i < image.relocation_count[part]; ++i) {
-      const ElfW(Rela)& relocation = image.relocations[part][i];
+      const ElfW(Rela) & relocation = image.relocations[part][i];
       const uint32_t type = ELF64_R_TYPE(relocation.r_info), symbol = ELF64_R_SYM(relocation.r_info);
       if ((type != kGlobalData && type != kJumpSlot && type != kAddress) || symbol == 0) continue;
       const Name* name = hidden(symbol);
       if (name == nullptr) continue;
       const uintptr_t addend = type == kAddress ? static_cast<uintptr_t>(relocation.r_addend) : 0;
       const uintptr_t at = image.base + relocation.r_offset;
-      const uintptr_t bound = *reinterpret_cast<const uintptr_t*>(at);  // NOLINT(performance-no-int-to-ptr)
+      const uintptr_t bound = *reinterpret_cast<const uintptr_t*>(at);
       // A call that is not bound yet leads to the loader, which looks the name up again.
       if (bound != own_base() + name->value + addend) continue;
       if (ELF64_ST_BIND(image.symbols[symbol].st_info) == STB_WEAK) {
@@ -171,8 +171,9 @@ uint64_t mixed(uint64_t hash, const link_map* object) {
   return mixed(hash, reinterpret_cast<uint64_t>(object->l_name));
 }
 
-// Finds out which names objects behind this library define: those before it are found first anyway. Only objects that were not there at the last look are looked into, as
-// long as none has gone. The loader appends to its list, and holds its lock while this library is asked.
+// Finds out which names objects behind this library define: those before it are found first anyway. Only objects that
+// were not there at the last look are looked into, as long as none has gone. The loader appends to its list, and holds
+// its lock while this library is asked.
 void look_at_objects() {
   const link_map* object = first_object();
   uint32_t objects = 0;
@@ -261,7 +262,8 @@ void* loader_looks_up() {
 // where a library that is loaded before refers to one.
 bool have_lookups_told() {
   if (!protect(begin_of_symbols(), end_of_symbols(), PROT_READ | PROT_WRITE)) return false;
-  __atomic_store_n(&g_looked_up.symbol->st_value, reinterpret_cast<uintptr_t>(loader_looks_up) - own_base(), __ATOMIC_RELEASE);
+  __atomic_store_n(&g_looked_up.symbol->st_value, reinterpret_cast<uintptr_t>(loader_looks_up) - own_base(),
+                   __ATOMIC_RELEASE);
   g_looked_up.symbol->st_info = ELF64_ST_INFO(STB_GLOBAL, STT_GNU_IFUNC);
   protect(begin_of_symbols(), end_of_symbols(), PROT_READ);
   return true;
@@ -269,7 +271,7 @@ bool have_lookups_told() {
 
 // Whether the symbol table lies in memory that is only read: where code shares it, it cannot be made writable.
 bool symbols_are_data() {
-  const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(own_base() + __ehdr_start.e_phoff);  // NOLINT
+  const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(own_base() + __ehdr_start.e_phoff);
   const uintptr_t at = begin_of_symbols() - own_base();
   for (uint32_t i = 0; i < __ehdr_start.e_phnum; ++i) {
     if (headers[i].p_type == PT_LOAD && at - headers[i].p_vaddr < headers[i].p_memsz) {
@@ -321,7 +323,8 @@ namespace {
 
 __attribute__((constructor)) void library_begins(int, char** words, char**) {
   using namespace powerccl::names;
-  // Only glibc gives constructors what it gives main(). With others a program whose reference is unbound has not started.
+  // Only glibc gives constructors what it gives main(). With others a program whose reference is unbound has not
+  // started.
   const char* program = &_r_debug != nullptr && words != nullptr ? words[0] : nullptr;
   for (const link_map* object = first_object(); object != nullptr; object = object->l_next) {
     const ElfImage image(object->l_addr, object->l_ld);
@@ -331,3 +334,4 @@ __attribute__((constructor)) void library_begins(int, char** words, char**) {
 }
 
 }  // namespace
+// NOLINTEND(performance-no-int-to-ptr)

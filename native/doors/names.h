@@ -9,9 +9,10 @@
 
 namespace powerccl::names {
 
-// The address of `name` in the first object behind this library, in load order, that defines it. It may be an object that
-// was dlopened without RTLD_GLOBAL. Else, as where this library was dlopened itself, in the first one before it. Null: no
-// object defines it. dlsym() is not used, because it keeps what it finds from being unloaded as long as its caller stays.
+// The address of `name` in the first object behind this library, in load order, that defines it. It may be an object
+// that was dlopened without RTLD_GLOBAL. Else, as where this library was dlopened itself, in the first one before it.
+// Null: no object defines it. dlsym() is not used, because it keeps what it finds from being unloaded as long as its
+// caller stays.
 void* definition_behind(const char* name);
 
 // The same, whether behind this library or not: an object's copy in the program is everybody's.

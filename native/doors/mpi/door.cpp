@@ -153,8 +153,8 @@ void forked_child() {
   for (uint32_t i = 0; i < g_door.threads.count(); ++i) g_door.threads[i].core.forget();
 }
 
-// What depends on the library itself. Another one may be loaded, or the same at other addresses, each time that MPI comes
-// up. False: this library cannot be worked with.
+// What depends on the library itself. Another one may be loaded, or the same at other addresses, each time that MPI
+// comes up. False: this library cannot be worked with.
 bool meet_library() {
   Library& library = g_door.library;
   const bool known = identify(&library);

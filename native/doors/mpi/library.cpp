@@ -106,13 +106,13 @@ void forget(Library* library) {
 bool identify(Library* library) {
   forget(library);
   int (*get_version)(char*, int*) = nullptr;
-  const bool whole =
-      find(library->comm_size, "PMPI_Comm_size") && find(library->comm_rank, "PMPI_Comm_rank") &&
-      find(library->comm_test_inter, "PMPI_Comm_test_inter") && find(library->comm_group, "PMPI_Comm_group") &&
-      find(library->group_translate_ranks, "PMPI_Group_translate_ranks") &&
-      find(library->group_free, "PMPI_Group_free") && find(library->type_size, "PMPI_Type_size") &&
-      find(library->initialized, "PMPI_Initialized") && find(library->query_thread, "PMPI_Query_thread") &&
-      find(get_version, "PMPI_Get_library_version");
+  const bool whole = find(library->comm_size, "PMPI_Comm_size") && find(library->comm_rank, "PMPI_Comm_rank") &&
+                     find(library->comm_test_inter, "PMPI_Comm_test_inter") &&
+                     find(library->comm_group, "PMPI_Comm_group") &&
+                     find(library->group_translate_ranks, "PMPI_Group_translate_ranks") &&
+                     find(library->group_free, "PMPI_Group_free") && find(library->type_size, "PMPI_Type_size") &&
+                     find(library->initialized, "PMPI_Initialized") &&
+                     find(library->query_thread, "PMPI_Query_thread") && find(get_version, "PMPI_Get_library_version");
   if (!whole) {
     forget(library);
     return false;

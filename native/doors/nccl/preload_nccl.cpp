@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's functions that we stand before: look up, guard, delegate. NCCL calls some of its own through the same names;
 // what comes from inside passes straight through.
+#include "doors/names.h"
 #include "doors/nccl/api_calls.h"
 #include "doors/nccl/api_communicators.h"
 #include "doors/nccl/originals.h"
 #include "doors/nccl/preload_abi.h"
 #include "doors/nccl/thread.h"
-#include "doors/names.h"
 
 // By the linker: the list that POWERCCL_ORIGINAL makes.
 extern "C" powerccl::nccl::Original* const __start_powerccl_originals[] __attribute__((visibility("hidden")));

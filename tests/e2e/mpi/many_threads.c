@@ -32,7 +32,7 @@ int main(int count, char** words) {
   MPI_Init_thread(&count, &words, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (level != MPI_THREAD_MULTIPLE) return 5;
-  pthread_barrier_init(&g_all, NULL, (unsigned)at_once);
+  pthread_barrier_init(&g_all, NULL, (unsigned)at_once + 1);
   pthread_t* threads = malloc(sizeof(pthread_t) * (size_t)at_once);
   pthread_attr_t small;
   pthread_attr_init(&small);
@@ -50,6 +50,8 @@ int main(int count, char** words) {
       struct rlimit limit = {(rlim_t)pages * 4096 + (1 << 20), (rlim_t)pages * 4096 + (1 << 20)};
       setrlimit(RLIMIT_AS, &limit);
     }
+    pthread_barrier_wait(&g_all);
+    pthread_barrier_wait(&g_all);
     for (int i = 0; i < at_once; ++i) {
       void* result;
       pthread_join(threads[i], &result);
