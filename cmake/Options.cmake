@@ -24,8 +24,11 @@ function(powerccl_injob_module target)
   target_link_libraries(${target} PRIVATE powerccl_injob ${ARG_LINK})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C PREFIX "" OUTPUT_NAME ${ARG_OUTPUT_NAME}
     LINK_DEPENDS ${ARG_EXPORTS})
-  target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,--version-script=${ARG_EXPORTS})
+  # The symbol table lies apart from code, so that it can be changed; GNU's hash table tells which symbols are exported.
+  target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,-z,separate-code -Wl,--hash-style=gnu
+    -Wl,--version-script=${ARG_EXPORTS})
   if(NOT POWERCCL_SANITIZE)
-    target_link_options(${target} PRIVATE -Wl,-z,defs)
+    # Before other constructors ask which functions there are. A sanitizer comes first instead.
+    target_link_options(${target} PRIVATE -Wl,-z,defs -Wl,-z,initfirst)
   endif()
 endfunction()

@@ -89,10 +89,8 @@ def test_nothing_is_allocated_once_armed(
         assert [each for each in ours if each.time_ns > armed_ns] == []
 
 
-def ranks_counted(
-    powerccl: Powerccl, counter: Path, mpi: Mpi, mode: str, *program: str, lasts: bool = True
-) -> list[list[Allocation]]:
-    """What each of two ranks allocated once its trace was there, ours alone. `lasts`: so do others meanwhile."""
+def ranks_counted(powerccl: Powerccl, counter: Path, mpi: Mpi, mode: str, *program: str) -> list[list[Allocation]]:
+    """What each of two ranks allocated once its trace was there, ours alone. Others do allocate meanwhile."""
     counted = powerccl.folder / "counted"
     counted.mkdir()
     environment = {**mpi.environment(), "LD_PRELOAD": str(counter), "COUNT_ALLOCATIONS": str(counted)}
@@ -105,9 +103,8 @@ def ranks_counted(
     for rank in run.mpi:
         every = read(counted / str(rank.pid))
         ours = [each for each in every if each.function != "others"]
-        assert ours
         others_ns = max(each.time_ns for each in every if each.function == "others")
-        assert others_ns > rank.start_ns or not lasts
+        assert others_ns > rank.start_ns
         # The trace itself is mapped, which is not seen where the library brings UCX: that puts itself in place of mmap.
         found.append([each for each in ours if each.time_ns > rank.start_ns and each.function != "mmap"])
     return found
@@ -118,9 +115,3 @@ def test_nothing_is_allocated_while_ranks_wait(powerccl: Powerccl, counter: Path
     program = str(powerccl.native.path("bin/powerccl-bench-mpi"))
     stencil = (program, "stencil", "--iterations", "30", "--library", str(mpi.library))
     assert ranks_counted(powerccl, counter, mpi, mode, *stencil) == [[], []]
-
-
-def test_what_a_library_lacks_is_looked_for_once(powerccl: Powerccl, counter: Path, mpi: Mpi) -> None:
-    """libc allocates where a function is not found; here a thousand calls are made."""
-    found = ranks_counted(powerccl, counter, mpi, "auto", str(mpi.program("large_counts.c")), lasts=False)
-    assert max(len(each) for each in found) < 10

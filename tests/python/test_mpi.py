@@ -15,6 +15,7 @@ from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
 from powerccl.analysis.comparison.baseline import compare
 from powerccl.analysis.findings import CpuEnergy, RunSummary, read_summary, write_summary
+from powerccl.analysis.mpi import summarise_mpi
 from powerccl.analysis.summary import summarise
 from powerccl.reports.mpi import processors
 from powerccl.reports.terminal import print_summary
@@ -93,6 +94,19 @@ def test_the_latest_sums_count_whatever_their_order(tmp_path: Path) -> None:
     trace.mpi_total(25 * MS, "Reduce", 9, 9 * MS)
     trace.write(tmp_path, "mpi-0.trace")
     assert sorted(mpi_tables.mpi_totals(read_run(tmp_path))["calls"].to_list()) == [4, 7, 8, 9]
+
+
+def test_a_share_is_of_all_threads(tmp_path: Path) -> None:
+    """Threads that are all in MPI all the time are there for 100 %, however many they are."""
+    trace = mpi_trace(0, 1)
+    for thread in range(200):
+        trace.mpi_total(1000 * MS, "Sendrecv", 10, 900 * MS, thread=thread)
+    trace.write(tmp_path, "mpi-0.trace")
+    found = summarise_mpi(read_run(tmp_path), 1.0)
+    assert found is not None
+    assert found.threads_per_rank == 200
+    assert found.time_per_rank_s == pytest.approx(180)
+    assert found.share_pct == pytest.approx(90)
 
 
 def test_size_classes_are_powers_of_two(tmp_path: Path) -> None:

@@ -107,6 +107,14 @@ CommunicatorKnown Communicators::look_up(const Library& library, Word handle, Tr
   return known;
 }
 
+void Communicators::forget_handles() {
+  pthread_mutex_lock(&mutex_);
+  for (Slot& slot : slots_) slot.used = false;
+  world_group_ = 0;
+  pthread_mutex_unlock(&mutex_);
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
 void Communicators::freed(Word handle) {
   pthread_mutex_lock(&mutex_);
   uint32_t at = place_of(handle);

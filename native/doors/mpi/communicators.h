@@ -31,6 +31,8 @@ class Communicators {
   // Beyond `kMost` handles at a time it asks the library each time: what is known never depends on how many there are.
   CommunicatorKnown look_up(const Library& library, Word handle, TraceWriter* trace);
   void freed(Word handle);
+  // Handles have another meaning from now on: MPI was down meanwhile. What is in the trace keeps its index.
+  void forget_handles();
 
   uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 

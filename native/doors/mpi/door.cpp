@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "runtime/fork.h"
 #include "runtime/log.h"
 #include "runtime/trace_name.h"
 
@@ -22,6 +23,8 @@ constexpr uint64_t kLongestBlindNs = 250000;
 
 pthread_key_t g_thread_key;
 pthread_mutex_t g_arming = PTHREAD_MUTEX_INITIALIZER;
+// MPI_Init, or sessions, that have not been ended yet.
+std::atomic<uint32_t> g_times_up{0};
 
 uint64_t ns_of(const timeval& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1000000000u + static_cast<uint64_t>(time.tv_usec) * 1000u;
@@ -34,7 +37,7 @@ void thread_ends(void* data) {
   if (!g_door.armed.load(std::memory_order_acquire)) return;  // a forked child: all of it is its parent's
   flush(thread, ticks());
   thread->core.leave();
-  thread->taken.store(false, std::memory_order_release);
+  g_door.threads.give_back(thread);
 }
 
 void record_process() {
@@ -46,10 +49,10 @@ void record_process() {
   process.time_ns = monotonic_ns();
   process.user_ns = ns_of(usage.ru_utime);
   process.system_ns = ns_of(usage.ru_stime);
-  process.threads = g_door.threads.load(std::memory_order_relaxed);
+  process.threads = g_door.threads.count();
   process.thread_level = static_cast<uint32_t>(g_door.library.thread_level);
   for (uint32_t i = 0; i < process.threads; ++i) {
-    const Waiter& waiter = g_door.pool[i].waiter;
+    const Waiter& waiter = g_door.threads[i].waiter;
     process.sleeps += waiter.sleeps;
     process.sleep_ns += g_door.clock.length_ns(waiter.slept_ticks);
     process.asked_ns += g_door.clock.length_ns(waiter.asked_ticks);
@@ -144,14 +147,17 @@ void forked_child() {
   t_thread = nullptr;
   g_door.trace.close();
   device::journal_close(&g_door.core_clocks.journal);
-  const uint32_t threads = g_door.threads.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < threads; ++i) g_door.pool[i].core.forget();
+  for (uint32_t i = 0; i < g_door.threads.count(); ++i) g_door.threads[i].core.forget();
 }
 
-// Everything that needs no MPI_COMM_WORLD. False: this library cannot be worked with.
-bool arm() {
+// What depends on the library itself. Another one may be loaded, or the same at other addresses, each time that MPI
+// comes up. False: this library cannot be worked with.
+bool meet_library() {
   Library& library = g_door.library;
-  if (!identify(&library)) {
+  const bool known = identify(&library);
+  g_door.communicators.forget_handles();
+  g_door.type_generation.fetch_add(1, std::memory_order_acq_rel);
+  if (!known) {
     if (g_door.environment.speaks()) {
       say("nothing is recorded or changed in this job; use a library that has the MPI profiling interface",
           "this MPI library lacks PMPI_ functions");
@@ -159,25 +165,34 @@ bool arm() {
     return false;
   }
   const MpiEnvironment& settings = g_door.settings;
-  g_door.clock.begin();
-  const WaitTable table = machine_wait_table(g_door.clock);
-  const WaitChoice choice = choose_wait_method(table, settings.method);
-  g_door.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
   // Its idle loop does not tell whether others' messages moved in shared memory, so none waits longer for this rank.
-  if (library.hook == Hook::kUcx) g_door.plan.longest_ticks = g_door.clock.from_ns(kLongestBlindNs);
-  g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
-  g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
-  copy_text(g_door.waits, sizeof(g_door.waits), choice.text);
-  if (settings.cpu_clock != MpiCpuClock::kOff && settings.mode != MpiMode::kObserve) manage_core_clocks();
+  g_door.plan.longest_ticks =
+      library.hook == Hook::kUcx ? g_door.clock.from_ns(kLongestBlindNs) : g_door.longest_pause_ticks;
   if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_door.environment.speaks()) {
     say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
         library.name);
   }
   if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
+  return true;
+}
+
+// Once a process, everything that needs no MPI_COMM_WORLD. False: this library cannot be worked with.
+bool arm() {
+  const MpiEnvironment& settings = g_door.settings;
+  g_door.clock.begin();
+  const WaitTable table = machine_wait_table(g_door.clock);
+  const WaitChoice choice = choose_wait_method(table, settings.method);
+  g_door.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
+  g_door.longest_pause_ticks = g_door.plan.longest_ticks;
+  if (!meet_library()) return false;
+  g_door.flush_ticks = g_door.clock.from_ns(kFlushNs);
+  g_door.long_call_ticks = g_door.clock.from_ns(kLongCallNs);
+  copy_text(g_door.waits, sizeof(g_door.waits), choice.text);
+  if (settings.cpu_clock != MpiCpuClock::kOff && settings.mode != MpiMode::kObserve) manage_core_clocks();
   pthread_key_create(&g_thread_key, thread_ends);
-  pthread_atfork(nullptr, nullptr, forked_child);
+  call_in_forked_child(forked_child);
   if (g_door.environment.debug >= 1 && g_door.environment.speaks()) {
-    say(nullptr, "%s: waits %s, %s", library.name, text_of(settings.mode), choice.text);
+    say(nullptr, "%s: waits %s, %s", g_door.library.name, text_of(settings.mode), choice.text);
   }
   return true;
 }
@@ -208,12 +223,14 @@ void before_init() {
 }
 
 void after_init(Word result) {
-  if (static_cast<int32_t>(result) != 0 || g_door.settings.mode == MpiMode::kOff) return;
+  if (static_cast<int32_t>(result) != 0) return;
   pthread_mutex_lock(&g_arming);
-  const bool armed = g_door.armed.load(std::memory_order_relaxed);
-  if (armed || arm()) {
-    if (world_comes_up(&g_door.library)) agree();
-    if (!armed) {
+  g_times_up.fetch_add(1, std::memory_order_acq_rel);
+  if (g_door.settings.mode != MpiMode::kOff) {
+    const bool armed = g_door.armed.load(std::memory_order_relaxed);
+    const bool met = !armed ? arm() : is_present(g_door.library) || meet_library();
+    if (met && world_comes_up(&g_door.library)) agree();
+    if (met && !armed) {
       open_trace();
       g_door.armed.store(true, std::memory_order_release);
     }
@@ -221,24 +238,36 @@ void after_init(Word result) {
   pthread_mutex_unlock(&g_arming);
 }
 
+bool mpi_is_up() {
+  if (g_times_up.load(std::memory_order_acquire) != 0) return true;
+  // It may have been started in a way that does not lead through this library.
+  auto* const initialized = reinterpret_cast<int (*)(int*)>(next_symbol("PMPI_Initialized"));
+  auto* const finalized = reinterpret_cast<int (*)(int*)>(next_symbol("PMPI_Finalized"));
+  int begun = 0, ended = 0;
+  return initialized != nullptr && finalized != nullptr && initialized(&begun) == 0 && finalized(&ended) == 0 &&
+         begun != 0 && ended == 0;
+}
+
+void forget_functions() {
+  forget_next();
+  forget_hooks();
+  forget_requests();
+}
+
 ThreadState* adopt_thread() {
   if (!g_door.armed.load(std::memory_order_acquire)) return nullptr;
-  for (uint32_t i = 0; i < Door::kThreads; ++i) {
-    ThreadState& thread = g_door.pool[i];
-    if (thread.taken.load(std::memory_order_relaxed) || thread.taken.exchange(true, std::memory_order_acq_rel)) {
-      continue;
+  ThreadState* thread = g_door.threads.take();
+  if (thread == nullptr) {
+    if (g_door.uncounted_calls.fetch_add(1, std::memory_order_relaxed) == 0) {
+      g_door.trace.note("MPI counts are minimums: no memory for threads");
     }
-    thread.index = static_cast<uint16_t>(i);
-    thread.inside = thread.by_request = false;
-    thread.flushed = ticks();
-    uint32_t known = g_door.threads.load(std::memory_order_relaxed);
-    while (known < i + 1 && !g_door.threads.compare_exchange_weak(known, i + 1)) {
-    }
-    pthread_setspecific(g_thread_key, &thread);
-    t_thread = &thread;
-    return &thread;
+    return nullptr;
   }
-  return nullptr;
+  thread->inside = thread->by_request = false;
+  thread->flushed = ticks();
+  pthread_setspecific(g_thread_key, thread);
+  t_thread = thread;
+  return thread;
 }
 
 void flush(ThreadState* thread, uint64_t now_ticks) {
@@ -255,22 +284,34 @@ void before_finalize(bool world) {
   if (!g_door.armed.load(std::memory_order_acquire)) return;
   if (world) g_door.library.world_is_up.store(false, std::memory_order_release);
   g_door.clock.calibrate();
-  const uint32_t threads = g_door.threads.load(std::memory_order_acquire);
-  if (g_door.trace.is_open()) {
-    record_process();
-    uint64_t left_out = 0;
-    for (uint32_t i = 0; i < threads; ++i) {
-      g_door.pool[i].accounts.flush(g_door.trace, g_door.clock, static_cast<uint16_t>(i), monotonic_ns());
-      left_out += g_door.pool[i].accounts.left_out();
-    }
-    if (left_out > 0) {
-      char text[48];
-      const uint64_t shown = left_out < 999999999u ? left_out : 999999999u;
-      snprintf(text, sizeof(text), "%u MPI calls left out: too many kinds", static_cast<unsigned>(shown));
-      g_door.trace.note(text);
-    }
-    g_door.trace.flush();
+  if (!g_door.trace.is_open()) return;
+  record_process();
+  uint64_t left_out = g_door.uncounted_calls.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < g_door.threads.count(); ++i) {
+    ThreadState& thread = g_door.threads[i];
+    thread.accounts.flush(g_door.trace, g_door.clock, thread.index, monotonic_ns());
+    left_out += thread.accounts.left_out();
   }
+  if (left_out > 0) {
+    char text[48];
+    const uint64_t shown = left_out < 999999999u ? left_out : 999999999u;
+    snprintf(text, sizeof(text), "%u MPI calls left out", static_cast<unsigned>(shown));
+    g_door.trace.note(text);
+  }
+  g_door.trace.flush();
+}
+
+void after_finalize(Word result) {
+  if (static_cast<int32_t>(result) != 0) return;
+  pthread_mutex_lock(&g_arming);
+  uint32_t times = g_times_up.load(std::memory_order_relaxed);
+  if (times > 0) g_times_up.store(--times, std::memory_order_release);
+  // From here on the library may be unloaded.
+  if (times == 0) {
+    forget_functions();
+    forget(&g_door.library);
+  }
+  pthread_mutex_unlock(&g_arming);
 }
 
 // A job that ends without MPI_Finalize (exit, MPI_Abort) leaves its last sums all the same.

@@ -36,7 +36,7 @@ struct ThreadState {
     uint32_t bytes = 0;
   };
 
-  std::atomic<bool> taken{false};
+  ThreadState* next_free = nullptr;
   bool inside = false;      // a blocking call of this thread is under way
   bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
   Rounds rounds;
@@ -50,11 +50,46 @@ struct ThreadState {
   ThreadCore core;
   CachedCommunicator communicators[kCached];
   CachedType types[kCached];
+
+  // A blocking call begins, or has ended.
+  void begin(uint64_t now) {
+    inside = true;
+    start = now;
+    waiter.begin();
+    rounds.begin();
+    visits = 0;
+  }
+  void end(const WaitPlan& plan) {
+    waiter.end(plan);
+    inside = false;
+  }
+};
+
+// The states of all threads that have made blocking calls, as many as there were at a time. A state outlives its
+// thread, and the next thread that comes goes on with its sums.
+class ThreadStates {
+ public:
+  // The trace has 16 bits for a thread. Half a chunk would map twice as often, 1 MiB at a time; a chunk of twice the
+  // size would take 4 MiB for a process with one thread.
+  static constexpr uint32_t kMost = 65536, kInChunk = 64;
+
+  // A state for the calling thread; null: there is no memory, or `kMost` threads have one.
+  ThreadState* take();
+  void give_back(ThreadState* thread);
+  // How many were ever in use at a time. States below this number never go away.
+  uint32_t count() const { return count_.load(std::memory_order_acquire); }
+  ThreadState& operator[](uint32_t index) const {
+    return chunks_[index / kInChunk].load(std::memory_order_acquire)[index % kInChunk];
+  }
+
+ private:
+  SpinLock lock_;
+  ThreadState* free_ = nullptr;
+  std::atomic<uint32_t> count_{0};
+  std::atomic<ThreadState*> chunks_[kMost / kInChunk] = {};
 };
 
 struct Door {
-  static constexpr uint32_t kThreads = 64;
-
   std::atomic<bool> armed{false};
   Environment environment;
   MpiEnvironment settings;
@@ -66,12 +101,13 @@ struct Door {
   CoreClocks core_clocks;
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
-  std::atomic<uint32_t> threads{0};
+  uint64_t longest_pause_ticks = 0;          // of the plan, whatever the library
   uint64_t flush_ticks = 0;                  // how often a thread writes its sums
   uint64_t long_call_ticks = 0;              // calls longer than this are recorded one by one
   std::atomic<uint64_t> long_calls_left{0};  // of the trace's room for them
   bool published_collectives = false;
-  ThreadState pool[kThreads];
+  ThreadStates threads;
+  std::atomic<uint64_t> uncounted_calls{0};  // of threads that have no state
 };
 
 extern constinit Door g_door;
@@ -83,12 +119,22 @@ void before_init();
 void after_init(Word result);
 // `world`: MPI_COMM_WORLD goes.
 void before_finalize(bool world);
-// This thread's state, given out at its first blocking call; null: MPI is not up, or there are more threads than room.
+void after_finalize(Word result);
+// Whether MPI is up in this process, whoever has started it.
+bool mpi_is_up();
+// Addresses in the library and in what it is built on are looked up again at their next use.
+void forget_functions();
+// This thread's state, given out at its first blocking call; null: MPI is not up, or there is no memory.
 ThreadState* adopt_thread();
 inline ThreadState* this_thread() {
   ThreadState* thread = t_thread;
   return __builtin_expect(thread != nullptr, 1) ? thread : adopt_thread();
 }
+
+// entry.cpp, hooks.cpp and published.cpp: each one's part of forget_functions().
+void forget_next();
+void forget_hooks();
+void forget_requests();
 
 // accounting.cpp
 // The call has returned: adds it to the thread's sums. `large`: counts are MPI_Count.

@@ -3,13 +3,9 @@
 // because Open MPI's Fortran bindings call those; whichever comes first is the call, what it calls in turn passes
 // through.
 #include <stdio.h>
-#include <unistd.h>
-
-#include <utility>
 
 #include "doors/mpi/door.h"
-#include "doors/mpi/narrow.h"
-#include "runtime/log.h"
+#include "doors/names.h"
 
 using namespace powerccl;
 using namespace powerccl::mpi;
@@ -18,67 +14,48 @@ namespace {
 
 enum Form { kPlain, kProfiling, kLarge, kLargeProfiling, kForms };
 
+// Valid while the library stays loaded. A module with MPI may be unloaded, and another loaded, while MPI is down.
 std::atomic<void*> g_next[kFunctions][kForms];
-char g_absent;  // what the library does not have: looked for once
 
-__attribute__((noinline, cold)) void* find_next(Function function, Form form) {
+// How deep this thread is in functions that start or end MPI: libraries call some of them by other ones.
+__thread int t_depth __attribute__((tls_model("initial-exec"))) = 0;
+
+__attribute__((noinline, cold)) void* find_next(Function function, Form form, const void* caller) {
   char name[64];
   snprintf(name, sizeof(name), "%sMPI_%s%s", form == kProfiling || form == kLargeProfiling ? "P" : "",
            kSignatures[function].name, form >= kLarge ? "_c" : "");
   void* next = next_symbol(name);
-  // A program may ask whether the library has the form with large counts by a weak reference, and has found ours.
-  if (next == nullptr && form >= kLarge) next = &g_absent;
-  if (next == nullptr) {
-    // Without this library the program would not have been linked to the end either.
-    say("the program was built for another MPI library than the one that was loaded", "%s is not in the MPI library",
-        name);
-    _exit(127);
-  }
-  g_next[function][form].store(next, std::memory_order_release);
+  if (next == nullptr) names::end_as_undefined(name, caller);
+  // The library cannot be unloaded before MPI is down again.
+  if (mpi_is_up()) g_next[function][form].store(next, std::memory_order_release);
   return next;
 }
 
 template <Function kFunction, Form kForm, class... Words>
-Word forward(Words... words);
-
-// The library lacks the form with large counts: its plain one does, as long as the counts are no larger.
-template <Function kFunction, Form kForm, size_t... kPlaces>
-__attribute__((noinline, cold)) Word in_plain_form(Word* arguments, std::index_sequence<kPlaces...>) {
-  constexpr Form kPlainForm = kForm == kLarge ? kPlain : kProfiling;
-  Narrowed narrowed;
-  const int error = narrowed.narrow(kFunction, arguments);
-  return error != 0 ? error : forward<kFunction, kPlainForm>(arguments[kPlaces]...);
-}
-
-template <Function kFunction, Form kForm, class... Words>
-inline Word forward(Words... words) {
+__attribute__((always_inline)) inline Word forward(Words... words) {
   constexpr Kind kKind = kSignatures[kFunction].kind;
   using Next = Word (*)(Words...);
   void* found = g_next[kFunction][kForm].load(std::memory_order_acquire);
-  if (__builtin_expect(found == nullptr, 0)) found = find_next(kFunction, kForm);
-  if constexpr (kForm >= kLarge) {
-    if (__builtin_expect(found == &g_absent, 0)) {
-      Word arguments[] = {words...};
-      return in_plain_form<kFunction, kForm>(arguments, std::make_index_sequence<sizeof...(Words)>());
-    }
-  }
+  if (__builtin_expect(found == nullptr, 0)) found = find_next(kFunction, kForm, __builtin_return_address(0));
   const Next next = reinterpret_cast<Next>(found);
-  if constexpr (kKind == Kind::INIT) {
-    static __thread int depth __attribute__((tls_model("initial-exec")));
-    if (depth++ == 0) before_init();
+  if constexpr (kKind == Kind::INIT || kKind == Kind::FINALIZE) {
+    ThreadState* thread = kKind == Kind::FINALIZE ? this_thread() : nullptr;
+    if (t_depth != 0 || (thread != nullptr && thread->inside)) return next(words...);
+    ++t_depth;
+    if constexpr (kKind == Kind::INIT) before_init();
+    if constexpr (kKind == Kind::FINALIZE) before_finalize(kFunction == kFinalize);
+    if (thread != nullptr) thread->begin(ticks());
     const Word result = next(words...);
-    if (--depth == 0) after_init(result);
+    if (thread != nullptr) thread->end(g_door.plan);
+    if constexpr (kKind == Kind::INIT) after_init(result);
+    if constexpr (kKind == Kind::FINALIZE) after_finalize(result);
+    --t_depth;
     return result;
   } else {
     ThreadState* thread = this_thread();
     if (thread == nullptr || thread->inside) return next(words...);
-    if constexpr (kKind == Kind::FINALIZE) before_finalize(kFunction == kFinalize);
     const Word arguments[sizeof...(Words) + 1] = {words...};
-    thread->inside = true;
-    thread->start = ticks();
-    thread->waiter.begin();
-    thread->rounds.begin();
-    thread->visits = 0;
+    thread->begin(ticks());
     uint32_t freed = Communicators::kUnknown;
     if constexpr (kKind == Kind::COMM_FREE || kKind == Kind::TYPE_FREE) {
       freed = before_free(thread, kFunction, arguments);
@@ -89,15 +66,23 @@ inline Word forward(Words... words) {
       result = next(words...);
     }
     thread->waiter.end(g_door.plan);
-    if constexpr (kKind != Kind::FINALIZE) {
-      account(thread, kFunction, kForm >= kLarge, arguments, result, freed);
-    }
+    account(thread, kFunction, kForm >= kLarge, arguments, result, freed);
     thread->inside = false;
     return result;
   }
 }
 
 }  // namespace
+
+void powerccl::mpi::forget_next() {
+  for (auto& forms : g_next) {
+    for (auto& next : forms) next.store(nullptr, std::memory_order_release);
+  }
+}
+
+void powerccl::names::objects_were_unloaded() {
+  forget_functions();
+}
 
 #define POWERCCL_WORDS_0
 #define POWERCCL_WORDS_1 Word a

@@ -18,6 +18,9 @@ void idle(ThreadState* thread, const void* place) {
   thread->waiter.idle(g_door.plan, thread->rounds.visit(place));
 }
 
+using Progress = unsigned (*)(void*);
+std::atomic<Progress> g_progress{nullptr};
+
 constexpr uint32_t kPollsBetweenOffers = 256;
 
 // The application polls by itself (MPI_Test, MPI_Iprobe) and has other things to do: without us the library would not
@@ -28,6 +31,10 @@ void polled(ThreadState* thread) {
 }
 
 }  // namespace
+
+void powerccl::mpi::forget_hooks() {
+  g_progress.store(nullptr, std::memory_order_relaxed);
+}
 
 extern "C" __attribute__((visibility("default"))) int sched_yield() {
   ThreadState* thread = t_thread;
@@ -44,13 +51,11 @@ extern "C" __attribute__((visibility("default"))) int sched_yield() {
 
 // UCX's own declaration: unsigned ucp_worker_progress(ucp_worker_h). Returns how many things moved.
 extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(void* worker) {
-  using Progress = unsigned (*)(void*);
-  static std::atomic<Progress> behind{nullptr};
-  Progress progress = behind.load(std::memory_order_relaxed);
+  Progress progress = g_progress.load(std::memory_order_relaxed);
   if (progress == nullptr) {
     progress = reinterpret_cast<Progress>(next_symbol("ucp_worker_progress"));
     if (progress == nullptr) return 0;
-    behind.store(progress, std::memory_order_relaxed);
+    g_progress.store(progress, std::memory_order_relaxed);
   }
   const unsigned moved = progress(worker);
   ThreadState* thread = t_thread;

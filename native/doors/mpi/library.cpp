@@ -7,26 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "doors/names.h"
 #include "runtime/basics.h"
 
 namespace powerccl::mpi {
 namespace {
-
-struct Found {
-  char path[512] = "";
-};
-
-// libmpi.so.12, libmpi_abi.so.1, libmpich.so.12, libmpi_intel...; not libmpi_mpifh and its like, which hold none of it.
-int look_at(dl_phdr_info* info, size_t, void* data) {
-  Found* found = static_cast<Found*>(data);
-  const char* slash = strrchr(info->dlpi_name, '/');
-  const char* file = slash != nullptr ? slash + 1 : info->dlpi_name;
-  const bool plain = strncmp(file, "libmpi.so", 9) == 0 || strncmp(file, "libmpi_abi.so", 13) == 0 ||
-                     strncmp(file, "libmpich.so", 11) == 0 || strncmp(file, "libmpi-", 7) == 0;
-  if (!plain || strlen(info->dlpi_name) >= sizeof(found->path)) return 0;
-  copy_text(found->path, sizeof(found->path), info->dlpi_name);
-  return 1;
-}
 
 struct Wanted {
   uintptr_t address;
@@ -56,29 +41,20 @@ CodeRange code_around(const void* function) {
 // An object of the library. A program linked without PIC has its own copy of it, which is then everybody's, so the
 // search begins at the program.
 Word object(const char* name) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  return reinterpret_cast<Word>(found != nullptr ? found : next_symbol(name));
+  return reinterpret_cast<Word>(names::first_definition(name));
 }
 
 template <class F>
-void find(F*& function, const char* name) {
-  function = reinterpret_cast<F*>(next_symbol(name));
+bool find(F*& function, const char* name) {
+  void* found = next_symbol(name);
+  if (found != nullptr) function = reinterpret_cast<F*>(found);
+  return found != nullptr;
 }
 
 }  // namespace
 
 void* next_symbol(const char* name) {
-  void* symbol = dlsym(RTLD_NEXT, name);
-  if (symbol != nullptr) return symbol;
-  // A library that was dlopened without RTLD_GLOBAL, as mpi4py's is, stands in no scope of ours.
-  Found found;
-  dl_iterate_phdr(look_at, &found);
-  if (found.path[0] == '\0') return nullptr;
-  void* library = dlopen(found.path, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  symbol = dlsym(library, name);
-  dlclose(library);
-  return symbol;
+  return names::definition_behind(name);
 }
 
 void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor) {
@@ -116,22 +92,29 @@ bool world_comes_up(Library* library) {
   return true;
 }
 
+bool is_present(const Library& library) {
+  return reinterpret_cast<void*>(library.comm_size) == next_symbol("PMPI_Comm_size");
+}
+
+void forget(Library* library) {
+  library->have_no_functions();
+  library->world_is_up.store(false, std::memory_order_release);
+  library->hook = Hook::kNone;
+  library->code[0] = library->code[1] = {};
+}
+
 bool identify(Library* library) {
-  find(library->comm_size, "PMPI_Comm_size");
-  find(library->comm_rank, "PMPI_Comm_rank");
-  find(library->comm_test_inter, "PMPI_Comm_test_inter");
-  find(library->comm_group, "PMPI_Comm_group");
-  find(library->group_translate_ranks, "PMPI_Group_translate_ranks");
-  find(library->group_free, "PMPI_Group_free");
-  find(library->type_size, "PMPI_Type_size");
+  forget(library);
   int (*get_version)(char*, int*) = nullptr;
-  find(library->initialized, "PMPI_Initialized");
-  find(library->query_thread, "PMPI_Query_thread");
-  find(get_version, "PMPI_Get_library_version");
-  if (library->comm_size == nullptr || library->comm_rank == nullptr || library->comm_test_inter == nullptr ||
-      library->comm_group == nullptr || library->group_translate_ranks == nullptr || library->group_free == nullptr ||
-      library->type_size == nullptr || get_version == nullptr || library->initialized == nullptr ||
-      library->query_thread == nullptr) {
+  const bool whole = find(library->comm_size, "PMPI_Comm_size") && find(library->comm_rank, "PMPI_Comm_rank") &&
+                     find(library->comm_test_inter, "PMPI_Comm_test_inter") &&
+                     find(library->comm_group, "PMPI_Comm_group") &&
+                     find(library->group_translate_ranks, "PMPI_Group_translate_ranks") &&
+                     find(library->group_free, "PMPI_Group_free") && find(library->type_size, "PMPI_Type_size") &&
+                     find(library->initialized, "PMPI_Initialized") &&
+                     find(library->query_thread, "PMPI_Query_thread") && find(get_version, "PMPI_Get_library_version");
+  if (!whole) {
+    forget(library);
     return false;
   }
   // Longer than MPI_MAX_LIBRARY_VERSION_STRING of all that are known (MPICH: 8192).
@@ -145,6 +128,7 @@ bool identify(Library* library) {
   const bool standard_abi = dladdr(reinterpret_cast<void*>(get_version), &where) != 0 && where.dli_fname != nullptr &&
                             strstr(where.dli_fname, "libmpi_abi") != nullptr;
   parse_version(text, standard_abi, library->name, sizeof(library->name), &major, &minor);
+  library->open_mpi = library->int_handles = false;
   if (standard_abi) {  // MPI 5.0, chapter 20
     library->comm_null = 0x100;
     library->comm_world = 0x101;
@@ -167,6 +151,7 @@ bool identify(Library* library) {
     library->comm_self = 0x44000001;
     library->in_place = -1;
     library->status_ignore = 1;
+    library->proc_null = -1;
   }
   library->code[0] = code_around(reinterpret_cast<const void*>(library->comm_size));
   library->code[1] = code_around(next_symbol("opal_progress"));

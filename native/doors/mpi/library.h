@@ -23,6 +23,8 @@ struct CodeRange {
 };
 
 struct Library {
+  static constexpr int kNoLibrary = 16;  // an MPI error code of any kind
+
   char name[32] = "";  // "mpich 5.0.2"
   Hook hook = Hook::kNone;
   bool open_mpi = false;
@@ -34,16 +36,25 @@ struct Library {
   // Between MPI_Init and MPI_Finalize. A program of sessions alone has no MPI_COMM_WORLD that could be asked.
   std::atomic<bool> world_is_up{false};
 
-  // All local: they send nothing. Null where the library lacks them, which only `usable` libraries do not.
-  int (*comm_size)(Word, int*) = nullptr;
-  int (*comm_rank)(Word, int*) = nullptr;
-  int (*comm_test_inter)(Word, int*) = nullptr;
-  int (*comm_group)(Word, Word*) = nullptr;
-  int (*group_translate_ranks)(Word, int, const int*, Word, int*) = nullptr;
-  int (*group_free)(Word*) = nullptr;
-  int (*type_size)(Word, int*) = nullptr;
-  int (*initialized)(int*) = nullptr;
-  int (*query_thread)(int*) = nullptr;
+  constexpr Library() { have_no_functions(); }
+  constexpr void have_no_functions() {
+    comm_size = comm_rank = comm_test_inter = type_size = [](Word, int*) { return kNoLibrary; };
+    comm_group = [](Word, Word*) { return kNoLibrary; };
+    group_translate_ranks = [](Word, int, const int*, Word, int*) { return kNoLibrary; };
+    group_free = [](Word*) { return kNoLibrary; };
+    initialized = query_thread = [](int*) { return kNoLibrary; };
+  }
+
+  // All local: they send nothing. Without a library each answers with an error.
+  int (*comm_size)(Word, int*);
+  int (*comm_rank)(Word, int*);
+  int (*comm_test_inter)(Word, int*);
+  int (*comm_group)(Word, Word*);
+  int (*group_translate_ranks)(Word, int, const int*, Word, int*);
+  int (*group_free)(Word*);
+  int (*type_size)(Word, int*);
+  int (*initialized)(int*);
+  int (*query_thread)(int*);
 
   CodeRange code[2];  // of the library, and of the one in which Open MPI's progress loop is
 
@@ -58,8 +69,14 @@ struct Library {
 // The next definition of a symbol behind this library: the one the program would have called. Null: there is none.
 void* next_symbol(const char* name);
 
-// Fills `library` from what is loaded. Call once MPI is initialised. False: its PMPI_ functions are not there.
+// Fills `library` from what is loaded. Call when MPI has come up. False: its PMPI_ functions are not there.
 bool identify(Library* library);
+
+// Whether the library that `identify` found is still the one that calls go to.
+bool is_present(const Library& library);
+
+// The library may be unloaded from now on. What is asked of it gets an error for an answer.
+void forget(Library* library);
 
 // True: MPI_Init has returned since the last call, so that MPI_COMM_WORLD may be used.
 bool world_comes_up(Library* library);

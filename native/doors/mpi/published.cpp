@@ -20,7 +20,7 @@ namespace {
 
 using Call = int (*)(Word, Word, Word, Word, Word, Word, Word);
 
-// A function of the library by its PMPI_ name, looked up once.
+// A function of the library by its PMPI_ name, looked up once while MPI is up.
 struct Named {
   const char* name;
   std::atomic<void*> found{nullptr};
@@ -35,6 +35,7 @@ struct Named {
     }
     return reinterpret_cast<int (*)(Words...)>(function)(words...);
   }
+  void forget() { found.store(nullptr, std::memory_order_release); }
 };
 
 Named g_ibarrier{"PMPI_Ibarrier"}, g_test{"PMPI_Test"}, g_testall{"PMPI_Testall"}, g_testany{"PMPI_Testany"},
@@ -171,6 +172,14 @@ bool is_member(int rank, const char* wanted) {
 }
 
 }  // namespace
+
+void forget_requests() {
+  for (Named* each : {&g_ibarrier, &g_test, &g_testall, &g_testany, &g_testsome, &g_iprobe, &g_improbe}) each->forget();
+  for (Named* forms : {g_irecv, g_isend, g_issend, g_irsend}) {
+    forms[0].forget();
+    forms[1].forget();
+  }
+}
 
 bool carried_out(ThreadState* thread, Function function, bool large, const Word* arguments, Word* result) {
   thread->by_request = true;

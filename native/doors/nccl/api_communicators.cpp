@@ -6,6 +6,7 @@
 #include "doors/nccl/nvml_client.h"
 #include "doors/nccl/originals.h"
 #include "doors/nccl/preload_abi.h"
+#include "doors/nccl/thread.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "doors/nccl/nvml_client.h"
+#include "runtime/fork.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -33,7 +34,7 @@ Runtime* open_runtime() {
   if (its != nullptr) return its;
   its = new (g_storage) Runtime();
   g_cuda = find_cuda();
-  pthread_atfork(nullptr, nullptr, forked_child);
+  call_in_forked_child(forked_child);
   g_runtime.store(its, std::memory_order_release);
   return its;
 }

@@ -5,16 +5,16 @@
 #include <link.h>
 #include <string.h>
 
+#include "doors/names.h"
+
 namespace powerccl::nccl {
 namespace {
 
 constexpr const char* kDriverNames[] = {"libcuda.so.1", nullptr};
 constexpr const char* kRuntimeNames[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", nullptr};
-constexpr const char* kNcclNames[] = {"libnccl.so.2", nullptr};
 
 const char* const* names_of(Library library) {
-  if (library == Library::kDriver) return kDriverNames;
-  return library == Library::kRuntime ? kRuntimeNames : kNcclNames;
+  return library == Library::kDriver ? kDriverNames : kRuntimeNames;
 }
 
 struct Object {
@@ -46,14 +46,23 @@ bool is_ours(const void* function) {
          ours.dli_fbase == its.dli_fbase;
 }
 
+// Whether `address` is in the program itself, which the loader lists first.
+bool is_program(const void* address) {
+  Object program{reinterpret_cast<uintptr_t>(address)};
+  auto look_once = [](dl_phdr_info* info, size_t size, void* data) {
+    look_for_object(info, size, data);
+    return 1;
+  };
+  dl_iterate_phdr(look_once, &program);
+  return program.end != 0;
+}
+
 // In the object that calls and what it is linked with. What was found must stay loaded, whoever called it may go.
 void* linked_with(const void* caller, const char* name) {
   Dl_info info = {};
-  link_map* map = nullptr;
-  if (dladdr1(caller, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 || map == nullptr) return nullptr;
-  // The program itself has no name, and its scope is everybody's, with us in front.
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return nullptr;
-  void* object = dlopen(map->l_name, RTLD_NOLOAD | RTLD_LAZY);
+  // The program's own scope is everybody's, with us in front.
+  if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr || is_program(caller)) return nullptr;
+  void* object = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
   if (object == nullptr) return nullptr;
   void* found = dlsym(object, name);
   if (found == nullptr || is_ours(found) || dladdr(found, &info) == 0 ||
@@ -67,6 +76,8 @@ void* linked_with(const void* caller, const char* name) {
 }  // namespace
 
 void* find_original(const char* name, Library library) {
+  // The job may unload its NCCL.
+  if (library == Library::kNccl) return names::definition_behind(name);
   void* found = dlsym(RTLD_NEXT, name);
   if (found != nullptr && !is_ours(found)) return found;
   for (const char* const* each = names_of(library); *each != nullptr; ++each) {

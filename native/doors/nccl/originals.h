@@ -28,6 +28,12 @@ class Original {
   void find_ahead() {
     if (library_ != Library::kRuntime) find(nullptr);
   }
+  // Objects were unloaded: what was found may be gone.
+  void forget() {
+    found_.store(nullptr, std::memory_order_relaxed);
+    for (Caller& each : callers_) each.end.store(0, std::memory_order_release);
+    next_caller_.store(0, std::memory_order_relaxed);
+  }
 
  private:
   static constexpr uint32_t kCallers = 32;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's functions that we stand before: look up, guard, delegate. NCCL calls some of its own through the same names;
 // what comes from inside passes straight through.
+#include "doors/names.h"
 #include "doors/nccl/api_calls.h"
 #include "doors/nccl/api_communicators.h"
 #include "doors/nccl/originals.h"
@@ -126,6 +127,11 @@ struct Others {
 }  // namespace powerccl::nccl
 
 using namespace powerccl::nccl;
+
+void powerccl::names::objects_were_unloaded() {
+  for (auto* each = __start_powerccl_originals; each != __stop_powerccl_originals; ++each) (*each)->forget();
+  g_found_ahead.store(false, std::memory_order_relaxed);
+}
 
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
 // NOLINTBEGIN(bugprone-macro-parentheses): parameter lists and argument lists come with theirs

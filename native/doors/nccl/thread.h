@@ -6,6 +6,13 @@
 
 #include "doors/nccl/door.h"
 
+// Thread-local variables of a library that may be dlopened are found through this function. A weak reference to it
+// keeps glibc's loader out of the list of needed libraries: with another libc there is no file of that name, and the
+// job's program would not start.
+#if defined(__x86_64__)
+asm(".weak __tls_get_addr");
+#endif
+
 namespace powerccl::nccl {
 
 struct Thread {

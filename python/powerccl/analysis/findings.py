@@ -233,7 +233,8 @@ class MpiSummary(MpiTimes, kw_only=True):
     wait_per_rank_s: float
     transfer_per_rank_s: float
     sleep_per_rank_s: float
-    share_pct: float | None  # time_per_rank_s of wall_s
+    threads_per_rank: float = 1.0  # that called MPI at a time; times per rank are their sums
+    share_pct: float | None  # time_per_rank_s of wall_s of all these threads
     cpu_s: float | None  # used by the processes
     sleeps: int
     oversleep_us: float | None  # mean of how much longer than asked a sleep lasted

@@ -26,6 +26,7 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         return None
     totals, processes = mpi_totals(run), mpi_process(run)
     ranks = len({trace.rank for trace in run.mpi})
+    threads_per_rank = _threads(processes, totals) / ranks
     sums = _times(totals.select(pl.col(name).sum() for name in _SUMS).row(0, named=True))
     sleeps = int(processes["sleeps"].sum())
     longer_ns = int(processes["sleep_ns"].sum()) - int(processes["asked_ns"].sum())
@@ -38,7 +39,9 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         wall_s=wall_s,
         **sums,
         **_per_rank(sums, ranks),
-        share_pct=sums["time_s"] / ranks / wall_s * 100 if wall_s else None,
+        threads_per_rank=threads_per_rank,
+        # Two jobs of one command may run at the same time.
+        share_pct=min(sums["time_s"] / ranks / threads_per_rank / wall_s * 100, 100.0) if wall_s else None,
         cpu_s=_cpu_s(processes),
         sleeps=sleeps,
         oversleep_us=longer_ns / sleeps / 1e3 if sleeps else None,
@@ -83,6 +86,16 @@ def _times(sums: dict[str, Any]) -> dict[str, Any]:
 
 def _per_rank(times: dict[str, Any], ranks: int) -> dict[str, Any]:
     return {f"{name}_per_rank_s": times[f"{name}_s"] / ranks for name in ("time", "wait", "transfer", "sleep")}
+
+
+def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> int:
+    """How many threads called MPI at a time, all ranks together; of a rank's processes, the one with most counts."""
+    said = processes.select("rank", "threads")
+    # A process that was killed may have told of its calls only.
+    seen = totals.group_by("trace", "rank").agg((pl.col("thread").max() + 1).alias("threads")).select("rank", "threads")
+    most = pl.concat([said, seen]).group_by("rank").agg(pl.col("threads").max())
+    ranks = max(processes["rank"].n_unique(), totals["rank"].n_unique(), 1)
+    return max(int(most["threads"].clip(1).sum()), ranks)
 
 
 def _cpu_s(processes: pl.DataFrame) -> float | None:

@@ -81,7 +81,7 @@ def bar(shares: list[tuple[str, float]], whole: float, cells: int) -> Text:
 
 def _bar(mpi: MpiSummary, width: int) -> Text:
     label = f" {mpi.share_pct or 0:.0f} % MPI"
-    whole = mpi.wall_s or mpi.time_per_rank_s
+    whole = (mpi.wall_s or 0.0) * mpi.threads_per_rank or mpi.time_per_rank_s
     elsewhere = max(whole - mpi.time_per_rank_s, 0.0)
     return bar(parts(elsewhere, mpi, mpi.ranks), whole, max(width - len(label), 10)).append(label)
 
@@ -104,19 +104,25 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
         table.add_column("", style="dim")
     wall_s = mpi.wall_s
 
-    def row(name: str | Text, per_rank_s: float | None, all_s: float | None, words: str = "") -> None:
-        share = None if not wall_s or per_rank_s is None else per_rank_s / wall_s * 100
+    def row(
+        name: str | Text, per_rank_s: float | None, all_s: float | None, words: str = "", threads: float = 1.0
+    ) -> None:
+        share = None if not wall_s or per_rank_s is None else per_rank_s / wall_s / threads * 100
+        if share is not None and share > 100:  # CPU time of threads that do not call MPI
+            share = None
         cells = [name, seconds(per_rank_s), percent(share), "" if all_s is None else seconds(all_s), words]
         table.add_row(*cells[: 4 if narrow else 5])
 
     row("whole run", wall_s, None)
-    row("in MPI", mpi.time_per_rank_s, mpi.time_s)
-    row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s)
-    row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s)
+    of_threads = mpi.threads_per_rank
+    summed = f"of {number(of_threads)} threads a rank" if of_threads > 1 else ""
+    row("in MPI", mpi.time_per_rank_s, mpi.time_s, summed, of_threads)
+    row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s, threads=of_threads)
+    row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s, threads=of_threads)
     slept = f"{mpi.sleeps} sleeps" if mpi.sleeps else ""
     if slept and (mpi.oversleep_us or 0.0) >= 1:
         slept += f", each {mpi.oversleep_us:.0f} µs longer than asked"
-    row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept)
+    row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept, of_threads)
     per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
     row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")
     return table

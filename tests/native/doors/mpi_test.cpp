@@ -233,6 +233,21 @@ TEST_F(CommunicatorsTest, OneOfTwoWorldsIsTold) {
   EXPECT_TRUE(communicators->look_up(library, 100, &trace).in_world);
 }
 
+TEST_F(CommunicatorsTest, AnotherLifeOfTheLibraryHasOtherHandles) {
+  FakeLibrary::comms[200] = {{1, 2}, 1, false};
+  const uint32_t index = communicators->look_up(library, 200, &trace).index;
+  const uint32_t before = communicators->generation();
+  forget(&library);
+  communicators->forget_handles();
+  EXPECT_NE(communicators->generation(), before);
+  EXPECT_EQ(communicators->look_up(library, 200, &trace).index, Communicators::kUnknown) << "nobody is asked";
+  FakeLibrary::make(library);
+  FakeLibrary::comms[200] = {{0, 2, 3}, 1, false};
+  FakeLibrary::comms[208] = {{1, 2}, 1, false};
+  EXPECT_EQ(communicators->look_up(library, 200, &trace).size, 3);
+  EXPECT_EQ(communicators->look_up(library, 208, &trace).index, index) << "the trace goes on";
+}
+
 TEST_F(CommunicatorsTest, NothingIsAskedWhereThereIsNoWorld) {
   library.world_is_up = false;
   FakeLibrary::comms[200] = {{1, 2}, 1, false};

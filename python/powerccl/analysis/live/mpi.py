@@ -59,6 +59,10 @@ class _Process:
                 found[function] = found.get(function, np.zeros(4, np.int64)) + sign * values
         return (end_ns - begin_ns) / 1e9, found
 
+    def threads(self) -> int:
+        """How many threads have called MPI at a time."""
+        return int(self.rows["thread"].max()) + 1 if len(self.rows) else 1
+
     def _keep(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.void]:
         """The last of the chosen rows of each thread, function, communicator and size class."""
         rows = self.rows[chosen]
@@ -109,14 +113,15 @@ class MpiState:
                 told += 1
                 length_s, sums = found
                 total = sum(sums.values(), np.zeros(4, np.int64))
+                thread_s = length_s * process.threads()
                 rank.calls_per_s = float(total[0]) / length_s
                 rank.share_pct, rank.wait_pct, rank.sleep_pct = (
-                    min(float(part) / length_s / 1e7, 100.0) for part in total[1:]
+                    min(float(part) / thread_s / 1e7, 100.0) for part in total[1:]
                 )
                 for function, values in sums.items():
                     mine = functions.setdefault(function, [0.0, 0.0])
                     mine[0] += float(values[0]) / length_s
-                    mine[1] += float(values[1]) / length_s / 1e7
+                    mine[1] += min(float(values[1]) / thread_s / 1e7, 100.0)
             ranks.append(rank)
         ranks.sort(key=lambda each: each.rank)
         mpi = LiveMpi(library=library, ranks=ranks)
