@@ -26,8 +26,8 @@ struct CoreClock {
 // Whether the core has a clock of its own, and its lowest; takes no right, fills in `cpu` and `lowest_khz`.
 // kBadArgument: its clock is also other cores'; kSystem: there is no such core or no cpufreq.
 int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
-// The same, and what stands in its cpufreq policy. Also kSystem: it may not be written. That the core is at its lowest is
-// no error: whoever died there may have left it so, and it has to be put back.
+// The same, and what stands in its cpufreq policy. Also kSystem: it may not be written. That the core is at its lowest
+// is no error: whoever died there may have left it so, and it has to be put back.
 int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* error);
 
 int core_clock_lower(CoreClock* clock, Error* error);

@@ -175,7 +175,8 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
                                      environment_.trace_limit_bytes, path, sizeof(path));
   if (error == 0) return true;
   char reason[64];
-  say(trace_hint(error), "the trace %s cannot be made (%s); this rank is not recorded", path, error_text(error, reason, sizeof(reason)));
+  say(trace_hint(error), "the trace %s cannot be made (%s); this rank is not recorded", path,
+      error_text(error, reason, sizeof(reason)));
   return false;
 }
 

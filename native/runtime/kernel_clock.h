@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's own clocks. A library that stands before clock_gettime and nanosleep (libfaketime) changes neither what a
-// record says nor how long our threads sleep.
+// The kernel's own clocks. A library that stands before clock_gettime and nanosleep (libfaketime) changes neither what
+// a record says nor how long our threads sleep.
 #ifndef POWERCCL_RUNTIME_KERNEL_CLOCK_H
 #define POWERCCL_RUNTIME_KERNEL_CLOCK_H
 #include <stdint.h>

@@ -2,8 +2,8 @@
 // One connection to powerccld: whole messages (wire/lease.h) out and in. Nothing here waits longer than it is told to,
 // and what comes in is checked before anybody reads it. One thread's but for try_send() and forget().
 //
-// The job may close the descriptor and be given its number again, so before each use the socket is shown to be this one.
-// Where it is not, the connection is over, and whatever the number means now is left alone.
+// The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
+// one. Where it is not, the connection is over, and whatever the number means now is left alone.
 #ifndef POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #define POWERCCL_RUNTIME_LEASE_CONNECTION_H
 #include <stdint.h>

@@ -20,7 +20,7 @@
 namespace powerccl {
 namespace {
 
-constexpr unsigned kUnshare = 2;  // CLOSE_RANGE_UNSHARE
+constexpr unsigned kUnshare = 2;         // CLOSE_RANGE_UNSHARE
 constexpr int kLeastDescriptors = 4096;  // that are closed where /proc does not tell which there are
 
 // A copy of a descriptor would keep the other end of a job's pipe waiting for as long as this thread lives.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file behind a trace (wire/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never mapped: a store to a mapping that somebody
-// cut short would end the job. Each write is preceded by a look whether the file is still this one and still whole; on
-// any doubt nothing is written.
+// The file behind a trace (wire/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never
+// mapped: a store to a mapping that somebody cut short would end the job. Each write is preceded by a look whether the
+// file is still this one and still whole; on any doubt nothing is written.
 //
 // All calls go to the kernel by number. Libraries that stand before libc's functions for files know descriptors by
 // their numbers, and this thread's numbers mean other files.

@@ -28,7 +28,7 @@ constexpr uint64_t kLongestSleepNs = 1000000000u;
 constexpr uint64_t kWakeEvery = TraceWriter::kRingRecords / 4;
 // Threads that may be between their look at the ring and their reservation in it at the same time.
 constexpr uint64_t kRacing = 1024;
-constexpr uint64_t kWriteRecords = 4096;  // at once: 256 KiB
+constexpr uint64_t kWriteRecords = 4096;   // at once: 256 KiB
 constexpr size_t kStackBytes = 192 << 10;  // touched where it is used, a few KiB
 // Records that are being written when all are asked for are waited for as long.
 constexpr uint64_t kUnfinishedNs = 20000000u;
@@ -101,7 +101,8 @@ struct TraceWriter::Ring {
 };
 
 int TraceWriter::open(const char* path, const powerccl_trace_header& header, uint64_t limit_bytes) {
-  void* memory = mmap(nullptr, sizeof(Ring), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Ring), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return errno;
   madvise(memory, sizeof(Ring), MADV_WIPEONFORK);
   madvise(memory, sizeof(Ring), MADV_NOHUGEPAGE);  // a huge page is zeroed while a thread of the job waits
@@ -126,7 +127,8 @@ int TraceWriter::open(const char* path, const powerccl_trace_header& header, uin
     return error;
   }
   const uint64_t deadline = monotonic_ns() + kOpenNs;
-  for (uint64_t now = 0; ring->state.load(std::memory_order_acquire) == kOpening && (now = monotonic_ns()) < deadline;) {
+  for (uint64_t now = 0;
+       ring->state.load(std::memory_order_acquire) == kOpening && (now = monotonic_ns()) < deadline;) {
     futex_wait(&ring->state, kOpening, deadline - now);
   }
   uint32_t state = kOpening;

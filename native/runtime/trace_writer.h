@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appends records to a rank's trace (wire/trace.h). Any number of threads append; none waits for another, and none makes
-// a system call.
+// Appends records to a rank's trace (wire/trace.h). Any number of threads append; none waits for another, and none
+// makes a system call.
 //
 // Records go into a ring in private memory. A thread of ours writes them to the file (record_file.h), with descriptors
 // of its own: what the job does to its descriptors does not reach the trace, and what others do to the file does not

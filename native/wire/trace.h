@@ -2,10 +2,9 @@
 // The trace: what a rank saw, as fixed-size records appended to a file `rank-<n>.trace`.
 //
 // Readers: python/powerccl/traces/ and docs/reference/trace-format.md. Little endian. A file is one header of
-// POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer writes records first
-// and `committed` after them, so a file cut off by SIGKILL reads up to its last whole record. Readers skip kinds they
-// do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's
-// globaltimer.
+// POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer writes records
+// first and `committed` after them, so a file cut off by SIGKILL reads up to its last whole record. Readers skip kinds
+// they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's globaltimer.
 #ifndef POWERCCL_WIRE_TRACE_H
 #define POWERCCL_WIRE_TRACE_H
 #include <stdint.h>
