@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that writes 10^6 records while its trace is cut, deleted, replaced or out of room, or its descriptors are reused.
+"""A job that writes 10^6 records while its trace is cut, deleted or replaced, its disk full, or its descriptors reused.
 
 `powerccl-trace-stress` (tests/native/runtime/trace_stress.cpp) is the job; it knows the contents of its own files and
 looks at them in the end. Sandboxes refuse the calls by which the recorder gets descriptors of its own.
@@ -74,7 +74,8 @@ def run_case(
         command = [str(native.path("test/powerccl-trace-stress")), str(folder), what, sandbox, str(amount), str(seed)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
         numbers = re.match(r"attacks (\d+) accepted (\d+) committed (\d+) dropped (\d+)", done.stdout)
-        outcome = Outcome(what, done.returncode, *(map(int, numbers.groups()) if numbers else (0, 0, 0, 0)), done.stderr)
+        attacks, accepted, committed, dropped = map(int, numbers.groups()) if numbers else (0, 0, 0, 0)
+        outcome = Outcome(what, done.returncode, attacks, accepted, committed, dropped, done.stderr)
         if (numbers and outcome.attacks == 0) or outcome.code in (2, 5):
             raise RuntimeError(f"{' '.join(command)}: nothing went wrong: {done.stdout}{done.stderr}")
         if outcome.code == 0 and what in HARMLESS:

@@ -42,7 +42,7 @@ struct Opening {
 
 Shared* attach(int segment) {
   void* memory = shmat(segment, nullptr, 0);
-  return memory == reinterpret_cast<void*>(-1) ? nullptr : static_cast<Shared*>(memory);
+  return reinterpret_cast<intptr_t>(memory) == -1 ? nullptr : static_cast<Shared*>(memory);
 }
 
 Shared* attach_told(const Told& told) {

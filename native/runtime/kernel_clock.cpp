@@ -32,6 +32,7 @@ uint32_t symbols_by_gnu_hash(const uint32_t* table) {
   return last + 1;
 }
 
+// NOLINTBEGIN(performance-no-int-to-ptr): the kernel gives addresses as numbers
 ReadClock find_in_vdso() {
   const unsigned long image = getauxval(AT_SYSINFO_EHDR);
   if (image == 0) return nullptr;
@@ -66,6 +67,7 @@ ReadClock find_in_vdso() {
   }
   return nullptr;
 }
+// NOLINTEND(performance-no-int-to-ptr)
 #else
 ReadClock find_in_vdso() {
   return nullptr;

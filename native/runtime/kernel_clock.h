@@ -15,7 +15,7 @@ namespace powerccl {
 using ReadClock = int (*)(clockid_t clock, timespec* now);
 
 // The kernel's function in the vDSO, which needs no system call; found at its first use.
-extern std::atomic<ReadClock> g_read_clock;
+extern constinit std::atomic<ReadClock> g_read_clock;
 
 inline uint64_t clock_ns(clockid_t clock) {
   timespec now;

@@ -36,7 +36,7 @@ void close_all(int listing) {
         const auto* entry = reinterpret_cast<const dirent64*>(entries + at);
         at += entry->d_reclen;
         if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-        const int descriptor = atoi(entry->d_name);
+        const int descriptor = static_cast<int>(strtol(entry->d_name, nullptr, 10));
         if (descriptor == listing) continue;
         syscall(SYS_close, descriptor);
         some = true;
