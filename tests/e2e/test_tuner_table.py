@@ -120,7 +120,7 @@ def accepts(native: NativeFiles, table: str) -> bool:
     return taken
 
 
-def test_both_readers_take_and_refuse_the_same(native: NativeFiles, capfd: pytest.CaptureFixture[str]) -> None:
+def test_both_readers_take_and_refuse_the_same(native: NativeFiles) -> None:
     dice = random.Random(7)
     seeds = {good: [case.text for case in cases() if case.good == good] for good in (True, False)}
     alphabet = ",;\n\r\t #-+_.0123456789abcdefglnprst\x0b\x7fé"
@@ -138,5 +138,4 @@ def test_both_readers_take_and_refuse_the_same(native: NativeFiles, capfd: pytes
             good = False
         assert accepts(native, table) == good, repr(table)
         verdicts[good] += 1
-    assert min(verdicts.values()) > 400, verdicts
-    assert "is refused, line" in capfd.readouterr().err
+    assert min(verdicts.values()) > 400, verdicts  # what is said of a refusal: tests/native/doors/tuner_test.cpp
