@@ -105,7 +105,7 @@ def ranks_counted(powerccl: Powerccl, counter: Path, mpi: Mpi, mode: str, *progr
         ours = [each for each in every if each.function != "others"]
         others_ns = max(each.time_ns for each in every if each.function == "others")
         assert others_ns > rank.start_ns
-        # The trace's memory is mapped, which is not seen where the library brings UCX: that puts itself in place of mmap.
+        # The trace's memory is mapped. That is not seen where the library brings UCX, which takes the place of mmap.
         later = [each for each in ours if each.time_ns > rank.start_ns and each.function != "mmap"]
         # One thread that writes it is started, and libc allocates for that.
         (thread,) = [each for each in later if each.function == "pthread_create"]
