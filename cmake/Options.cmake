@@ -16,6 +16,16 @@ add_library(powerccl_injob INTERFACE)
 target_link_libraries(powerccl_injob INTERFACE powerccl_options)
 target_compile_options(powerccl_injob INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti -fno-threadsafe-statics>)
+if(NOT POWERCCL_SANITIZE) # whose functions have no versions
+  target_compile_options(powerccl_injob INTERFACE -include ${PROJECT_SOURCE_DIR}/native/libc/versions.h)
+endif()
+# Parts of glibc before 2.34, and empty since. Not there where the C library is another.
+foreach(name libdl.so.2 libpthread.so.0)
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=${name} OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(found MATCHES "/")
+    list(APPEND POWERCCL_OLD_LIBRARIES -l:${name})
+  endif()
+endforeach()
 
 # powerccl_injob_module(<target> EXPORTS <version script> SOURCES ... LINK ...): a library loaded into a job.
 function(powerccl_injob_module target)
@@ -27,6 +37,9 @@ function(powerccl_injob_module target)
   # The symbol table lies apart from code, so that it can be changed; GNU's hash table tells which symbols are exported.
   target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,-z,separate-code -Wl,--hash-style=gnu
     -Wl,--version-script=${ARG_EXPORTS})
+  if(POWERCCL_OLD_LIBRARIES)
+    target_link_options(${target} PRIVATE -Wl,--push-state,--no-as-needed ${POWERCCL_OLD_LIBRARIES} -Wl,--pop-state)
+  endif()
   if(NOT POWERCCL_SANITIZE)
     # Before other constructors ask which functions there are. A sanitizer comes first instead.
     target_link_options(${target} PRIVATE -Wl,-z,defs -Wl,-z,initfirst)

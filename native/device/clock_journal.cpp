@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "device/process.h"
+#include "libc/calls.h"
 
 namespace powerccl::device {
 namespace {
@@ -106,7 +107,7 @@ int allocate(int fd) {
 
 int prepare(int fd, bool create, const char* path, Error* error) {
   struct stat status;
-  if (fstat(fd, &status) != 0) return fail_errno(error, "cannot read", path, errno);
+  if (status_of_file(fd, &status) != 0) return fail_errno(error, "cannot read", path, errno);
   powerccl_journal_slot first;  // whole or not, a header fits
   constexpr size_t kHead = offsetof(powerccl_journal, host);
   static_assert(kHead <= sizeof first);
@@ -156,7 +157,7 @@ int open_journal(Journal* journal, const char* run_folder, bool create, Error* e
     code = lock.held() ? prepare(fd, create, path, error) : fail_errno(error, "cannot lock", path, errno);
   }
   struct stat status;
-  if (code == kOk && fstat(fd, &status) != 0) code = fail_errno(error, "cannot read", path, errno);
+  if (code == kOk && status_of_file(fd, &status) != 0) code = fail_errno(error, "cannot read", path, errno);
   if (code != kOk) {
     close(fd);
     return code;
@@ -171,7 +172,7 @@ enum class Seen { kOurs, kCutShort, kAnother };
 
 Seen look(const Journal& journal, int fd) {
   struct stat status;
-  if (fd < 0 || fstat(fd, &status) != 0 || status.st_dev != journal.device || status.st_ino != journal.inode)
+  if (fd < 0 || status_of_file(fd, &status) != 0 || status.st_dev != journal.device || status.st_ino != journal.inode)
     return Seen::kAnother;
   return status.st_size == kBytes ? Seen::kOurs : Seen::kCutShort;
 }

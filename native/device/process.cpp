@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libc/calls.h"
+
 namespace powerccl::device {
 namespace {
 
@@ -55,7 +57,7 @@ uint64_t pid_namespace(pid_t pid) {
   char path[40] = "/proc/self/ns/pid";
   if (pid >= 0) snprintf(path, sizeof path, "/proc/%d/ns/pid", static_cast<int>(pid));
   struct stat status;
-  return stat(path, &status) == 0 ? status.st_ino : 0;
+  return status_of_path(path, &status) == 0 ? status.st_ino : 0;
 }
 
 bool proc_is_own() {

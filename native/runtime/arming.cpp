@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "libc/calls.h"
 #include "runtime/budget_record.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
@@ -49,7 +50,7 @@ void Runtime::arm(const Door& door) {
     return;
   }
   struct stat folder;
-  if (stat(environment_.run_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
+  if (status_of_path(environment_.run_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
     if (environment_.speaks()) {
       say("start the job with `powerccl run`, which makes the folder, or create it on every node",
           "the run folder %s is not there; nothing is recorded", environment_.run_folder);

@@ -2,10 +2,10 @@
 // Which policy a GPU gets: the one asked for, or `observe` with a reason.
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 #include <new>
 
+#include "libc/calls.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
 
@@ -55,7 +55,7 @@ bool Runtime::make_conductor(Gpu* gpu, bool dry) {
   terms.least_mhz = table.least_mhz();
   terms.joint = open_joint(environment_.run_folder);
   // Process numbers repeat: each rank may be the first process of a container of its own.
-  if (getrandom(&terms.number, sizeof(terms.number), GRND_NONBLOCK) != sizeof(terms.number)) {
+  if (!fill_randomly(&terms.number, sizeof(terms.number))) {
     terms.number = monotonic_ns() << 16 | static_cast<uint16_t>(getpid());
   }
   terms.number |= 1;  // 0 is nobody's

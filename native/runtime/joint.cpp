@@ -6,11 +6,11 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libc/calls.h"
 #include "runtime/basics.h"
 #include "runtime/environment.h"
 #include "runtime/own_thread.h"
@@ -58,7 +58,7 @@ Shared* attach_told(const Told& told) {
 }
 
 Shared* make(Told* told) {
-  if (getrandom(told->secret, sizeof(told->secret), GRND_NONBLOCK) != sizeof(told->secret)) return nullptr;
+  if (!fill_randomly(told->secret, sizeof(told->secret))) return nullptr;
   const int segment = shmget(IPC_PRIVATE, sizeof(Shared), 0600);
   if (segment < 0) return nullptr;
   Shared* shared = attach(segment);
@@ -101,7 +101,7 @@ Joint* open_joint(const char* run_folder) {
   uint8_t boot[16] = {};
   read_boot_id(boot);
   struct stat space = {};
-  stat("/proc/self/ns/ipc", &space);
+  status_of_path("/proc/self/ns/ipc", &space);
   Opening opening;
   opening.shared = nullptr;
   snprintf(opening.path, sizeof(opening.path), "%s/.joint-%02x%02x%02x%02x%02x%02x-%lx", run_folder, boot[0], boot[1],

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "libc/calls.h"
 #include "runtime/basics.h"
 
 namespace powerccl {
@@ -55,7 +56,7 @@ int LeaseConnection::open(const char* path) {
     return error;
   }
   struct stat status;
-  if (fstat(descriptor, &status) != 0) {
+  if (status_of_file(descriptor, &status) != 0) {
     const int error = errno;
     ::close(descriptor);
     return error;
@@ -69,7 +70,7 @@ int LeaseConnection::open(const char* path) {
 
 bool LeaseConnection::is_ours(int descriptor) const {
   struct stat status;
-  return descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == inode_;
+  return descriptor >= 0 && status_of_file(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == inode_;
 }
 
 int LeaseConnection::send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {

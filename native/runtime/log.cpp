@@ -9,6 +9,8 @@
 
 #include <atomic>
 
+#include "libc/calls.h"
+
 namespace powerccl {
 namespace {
 
@@ -24,7 +26,7 @@ Place g_place;
 
 bool look(int descriptor, Place* place) {
   struct stat status;
-  if (descriptor < 0 || fstat(descriptor, &status) != 0) return false;
+  if (descriptor < 0 || status_of_file(descriptor, &status) != 0) return false;
   *place = {descriptor, true, status.st_dev, status.st_ino};
   return true;
 }

@@ -11,6 +11,7 @@
 
 #include <charconv>
 
+#include "libc/calls.h"
 #include "runtime/basics.h"
 #include "runtime/log.h"
 #include "runtime/patterns.h"
@@ -225,7 +226,7 @@ bool PolicyTable::load(const char* path, Refusal* refusal) {
   // Anything but a plain file may keep the job waiting: a FIFO until somebody writes, a terminal until somebody types.
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat about;
-  if (descriptor >= 0 && (fstat(descriptor, &about) != 0 || !S_ISREG(about.st_mode))) {
+  if (descriptor >= 0 && (status_of_file(descriptor, &about) != 0 || !S_ISREG(about.st_mode))) {
     snprintf(refusal->reason, sizeof(refusal->reason), "it is no regular file");
     ::close(descriptor);
     return false;

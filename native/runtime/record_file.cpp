@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "libc/calls.h"
 #include "runtime/basics.h"
 #include "runtime/log.h"
 
@@ -89,7 +90,7 @@ void RecordFile::close() {
 
 void RecordFile::remove() {
   struct stat status;
-  if (lstat(path_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) unlink(path_);
+  if (status_of_link(path_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) unlink(path_);
   close();
 }
 

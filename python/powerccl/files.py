@@ -34,6 +34,8 @@ MOST_SAMPLES = 8 << 30
 MOST_TRACE = (1 << 40) + MIB
 # A trace of torch.profiler, unpacked. Those of a few steps of a large model take some hundred MiB.
 MOST_PROFILE = 4 << 30
+# A program that is searched for the MPI library that it contains; the largest are a few hundred MiB.
+MOST_PROGRAM = 1 << 30
 # One folder's files of one kind: ranks of the largest jobs on record, several times over.
 MOST_FILES = 1 << 17
 # A file with fewer bytes on the disk than one in so many is nothing but a hole. Compression does not come near.

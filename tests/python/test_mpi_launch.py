@@ -19,8 +19,9 @@ from rich.console import Console
 from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
-from powerccl.launch.mpi import choose_mode, is_launcher, mpi_environment, program_behind, why_unseen
+from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
 from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles
+from powerccl.launch.program import is_launcher, program_behind
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
 

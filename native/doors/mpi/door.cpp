@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "runtime/fork.h"
+#include "libc/fork.h"
 #include "runtime/log.h"
 #include "runtime/trace_name.h"
 

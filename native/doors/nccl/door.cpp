@@ -4,7 +4,7 @@
 #include <new>
 
 #include "doors/nccl/nvml_client.h"
-#include "runtime/fork.h"
+#include "libc/fork.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "doors/nccl/tuner_abi.h"
 #include "doors/nccl/tuner_table.h"
+#include "libc/calls.h"
 #include "runtime/basics.h"
 #include "runtime/environment.h"
 #include "runtime/log.h"
@@ -52,7 +53,7 @@ ssize_t read_file(const char* path, char* to, size_t size) {
   if (descriptor < 0) return -1;
   struct stat file;
   size_t length = 0;
-  ssize_t got = fstat(descriptor, &file) == 0 ? 1 : -1;
+  ssize_t got = status_of_file(descriptor, &file) == 0 ? 1 : -1;
   if (got > 0 && !S_ISREG(file.st_mode)) {
     errno = EINVAL;
     got = -1;

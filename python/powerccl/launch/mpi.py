@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import shutil
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch.environment import can_preload
 from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 
 MODES = ("auto", "published", "observe", "off")
 DEFAULT_MODE = "auto"
@@ -25,7 +22,6 @@ YIELDING = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "I_MPI_WAIT_MODE": "1",
 }
-LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun")
 
 
 def choose_mode(asked: str, environment: Mapping[str, str]) -> str:
@@ -72,25 +68,6 @@ def mpi_environment(
     return added, ""
 
 
-def is_launcher(command: list[str]) -> bool:
-    """Whether the command is an MPI launcher; Debian and modules add endings to the names."""
-    name = Path(command[0]).name
-    return name in LAUNCHERS or name.startswith(tuple(f"{known}." for known in LAUNCHERS))
-
-
-def program_behind(command: list[str], environment: Mapping[str, str]) -> Path | None:
-    """The program that the ranks run: the first word behind a launcher's options that can be executed."""
-    path = environment.get("PATH")
-    words = command[1:] if is_launcher(command) else command[:1]
-    for word in words:
-        if word.startswith("-"):
-            continue
-        found = shutil.which(word, path=path)
-        if found:
-            return Path(found)
-    return None
-
-
 def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path, mode: str, among_ranks: bool) -> str:
     """Why a job that looks like one of MPI left no MPI trace; empty where there is one or it does not look like that.
 
@@ -105,7 +82,7 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
         return ""
     program = program_behind(command, environment)
     name = program.name if program else ""
-    linked = _linking(program) if program else ""
+    linked = mpi_linking(program, environment) if program else ""
     if linked == "static":
         return f"MPI was not seen: {name} is statically linked, and a preloaded library does not reach into it"
     if linked == "static mpi":
@@ -118,38 +95,3 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
         "MPI was not seen: no rank called MPI_Init, or LD_PRELOAD did not reach the ranks "
         "(ranks on other hosts need it passed on: Open MPI's -x, Hydra's -genvall)"
     )
-
-
-_MOST_READ = 1 << 30
-
-
-def _linking(program: Path) -> str:
-    """How an ELF program is linked: `static` altogether with MPI in it, `static mpi`, `privileged`, else empty."""
-    with contextlib.suppress(OSError, ValueError, struct.error), program.open("rb") as file:
-        mode = program.stat().st_mode
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            if image[:4] != b"\x7fELF" or len(image) > _MOST_READ:
-                return ""
-            if mode & 0o6000:
-                return "privileged"
-            # Only what contains an MPI library names both entry points; a program that loads one names the first.
-            contains_mpi = image.find(b"PMPI_Init\0") >= 0 or image.find(b"PMPI_Init_thread\0") >= 0
-            if not _is_dynamic(image):
-                return "static" if contains_mpi or _names_mpi(image) else ""
-            return "static mpi" if contains_mpi and image.find(b"libmpi") < 0 else ""
-    return ""
-
-
-def _names_mpi(image: mmap.mmap) -> bool:
-    """Whether a program without symbols has an MPI library's own words in it."""
-    return any(image.find(words) >= 0 for words in (b"MPIR_CVAR_", b"OMPI_MCA_", b"I_MPI_"))
-
-
-def _is_dynamic(image: mmap.mmap) -> bool:
-    """Whether a 64-bit ELF file asks for a loader (PT_INTERP); of other files it is taken for granted."""
-    if image[4] != 2:
-        return True
-    order = "<" if image[5] == 1 else ">"
-    (table,) = struct.unpack_from(f"{order}Q", image, 32)
-    size, count = struct.unpack_from(f"{order}HH", image, 54)
-    return any(struct.unpack_from(f"{order}I", image, table + i * size)[0] == 3 for i in range(count))

@@ -26,6 +26,7 @@ from powerccl.launch.launchers import JobLauncher, detect_launcher
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
+from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
 
@@ -278,7 +279,7 @@ class _Recording:
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
         among_ranks = job.launcher is not None and job.launcher.speaks_mpi
-        for_processors = among_ranks or mpi.is_launcher(request.command)  # most likely: GPUs are not missed aloud
+        for_processors = among_ranks or is_launcher(request.command)  # most likely: GPUs are not missed aloud
         about_agent = _silent if for_processors and not request.emulate else say
         if job.on_node:
             self._agent = _start_agent(job.native, self.folder, request, base, say, about_agent)
@@ -293,7 +294,10 @@ class _Recording:
         ours = [job.native.root / NCCL_DOOR, job.native.root / MPI_DOOR]
         with_mpi = job.mpi_mode != "off" and not self._no_mpi
         wanted = (ours if with_mpi else ours[:1]) if preload else []
-        environment = env.with_preload(environment, ours, wanted)
+        if wanted and not takes_preload(request.command, base, ours[0]):
+            say_once(f"nothing is preloaded: {request.command[0]} is for another processor or word size")
+            wanted = []
+        environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
         if self._no_mpi and request.mpi:
             say_once(self._no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
@@ -490,8 +494,8 @@ def _arrange_leases(
 
 def _job_name(command: list[str], environment: Mapping[str, str]) -> str:
     """A short name for a command; an MPI launcher's is its program's."""
-    program = mpi.program_behind(command, environment) if mpi.is_launcher(command) else None
-    return job_name([str(program), *command[1:]] if program else command)
+    behind = program_behind(command, environment) if is_launcher(command) else None
+    return job_name([str(behind), *command[1:]] if behind else command)
 
 
 def _start_agent(

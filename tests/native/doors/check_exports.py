@@ -2,14 +2,17 @@
 
 An EXPORT is a regular expression: all that is exported must match one, and each must match something.
 
-It may need nothing but libc (and the loader, which some toolchains name for thread-local variables).
+It may need nothing but libc (and the loader, which some toolchains name for thread-local variables), of glibc nothing
+that 2.17 does not have: the loader ends a program whose glibc lacks a version that a preloaded library asks for.
 """
 
 import re
 import subprocess
 import sys
 
-ALLOWED_NEEDED = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+# The second and the third are part of libc since 2.34, which has them as empty files.
+ALLOWED_NEEDED = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+OLDEST_GLIBC = (2, 17)
 
 
 def main() -> int:
@@ -22,6 +25,11 @@ def main() -> int:
     exported = {row[7].split("@")[0] for row in symbols if row[6] not in ("UND", "ABS")}
     # libgcc's and libstdc++'s helpers would be undefined here if they had crept in.
     foreign = {row[7] for row in symbols if row[6] == "UND" and (row[7].startswith("_Z") or "@GLIBCXX" in row[7])}
+    too_new = {
+        row[7]
+        for row in symbols
+        if (found := re.search(r"@GLIBC_([\d.]+)", row[7])) and tuple(map(int, found[1].split("."))) > OLDEST_GLIBC
+    }
     faults = []
     if "libc.so.6" not in needed or not needed <= ALLOWED_NEEDED:
         faults.append(f"needs {sorted(needed)}, may need {sorted(ALLOWED_NEEDED)}")
@@ -29,6 +37,8 @@ def main() -> int:
     missing = {pattern for pattern in wanted if not any(re.fullmatch(pattern, name) for name in exported)}
     if unwanted or missing:
         faults.append(f"exports {sorted(exported)}, should export {sorted(wanted)}")
+    if too_new:
+        faults.append(f"needs a newer glibc than 2.17 for {sorted(too_new)}: see native/libc/versions.h")
     if foreign:
         faults.append(f"takes from elsewhere {sorted(foreign)}")
     for fault in faults:

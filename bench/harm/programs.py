@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that a preloaded library could keep from starting: sanitizers, other C libraries, other word sizes.
+
+Each runs alone and under `powerccl run`, by itself and below a shell. Exit status and what it prints are compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.harm import Figures, count
+
+from powerccl.launch.native import NativeFiles
+
+e2e = importlib.import_module("tests.e2e.mpi")  # not type-checked
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "tests/e2e/programs/faulty.c"
+LIMIT_S = 120
+# A folder that `make install` of an older glibc has filled, whose loader starts a program built for it.
+OLD_GLIBC = "POWERCCL_OLD_GLIBC"
+WAYS = ("alone", "below a shell", "without preload")
+_PROCESS = re.compile(r"==\d+==|\(pid=?\s*\d+\)|0x[0-9a-f]+|\[\d+\]")
+
+Outcome = tuple[int, str, str]
+
+
+@dataclass(frozen=True)
+class Build:
+    """A way to build SOURCE, and what to have the program do. `compiler` with its options, any of them."""
+
+    name: str
+    compiler: tuple[str, ...]
+    does: tuple[str, ...] = ("fine", "thread", "fork")
+
+
+BUILDS = (
+    Build("plain", ("gcc",)),
+    Build("static", ("gcc", "-static")),
+    Build("32-bit", ("gcc", "-m32")),
+    Build("32-bit static", ("gcc", "-m32", "-static")),
+    Build("musl", ("musl-gcc",)),
+    Build("musl static", ("musl-gcc", "-static")),
+    Build("gcc ASan", ("gcc", "-fsanitize=address"), ("fine", "thread", "fork", "overflow", "leak")),
+    Build("gcc ASan, static", ("gcc", "-fsanitize=address", "-static-libasan"), ("fine", "overflow", "leak")),
+    Build("gcc TSan", ("gcc", "-fsanitize=thread"), ("fine", "thread", "fork", "race")),
+    Build("gcc UBSan", ("gcc", "-fsanitize=undefined"), ("fine", "undefined")),
+    Build("gcc LSan", ("gcc", "-fsanitize=leak"), ("fine", "thread", "leak")),
+    Build("gcc ASan+UBSan", ("gcc", "-fsanitize=address,undefined"), ("fine", "overflow", "undefined")),
+    Build("clang ASan", ("clang", "-fsanitize=address"), ("fine", "thread", "fork", "overflow", "leak")),
+    Build("clang ASan, shared", ("clang", "-fsanitize=address", "-shared-libasan"), ("fine", "overflow", "leak")),
+    Build("clang TSan", ("clang", "-fsanitize=thread"), ("fine", "thread", "race")),
+    Build("clang MSan", ("clang", "-fsanitize=memory"), ("fine", "thread", "uninitialised")),
+    Build("clang SafeStack", ("clang", "-fsanitize=safe-stack"), ("fine", "thread", "fork")),
+)
+
+
+def found(build: Build) -> tuple[str, ...]:
+    """The compiler as it is called here: Debian's clang may have its version behind it. Empty: not installed."""
+    name, *options = build.compiler
+    for each in (name, *(f"{name}-{version}" for version in range(30, 10, -1))):
+        if shutil.which(each):
+            return (each, *options)
+    return ()
+
+
+def compiled(build: Build, folder: Path) -> Path | None:
+    """The program; None where this machine has no compiler for it.
+
+    Raises:
+        CalledProcessError: it has, which fails.
+    """
+    compiler = found(build)
+    if not compiler:
+        return None
+    program = folder / build.name.replace(" ", "-").replace(",", "")
+    subprocess.run(
+        [*compiler, "-O1", "-g", "-pthread", str(SOURCE), "-o", str(program)],
+        check=True,
+        timeout=LIMIT_S,
+        capture_output=True,
+    )
+    if "-shared-libasan" in compiler:  # is not where the loader looks
+        runtime = subprocess.run(
+            [compiler[0], "-print-file-name=libclang_rt.asan-x86_64.so"], check=True, text=True, capture_output=True
+        )
+        where = Path(runtime.stdout.strip()).parent
+        subprocess.run(
+            [*compiler, "-O1", "-g", "-pthread", f"-Wl,-rpath,{where}", str(SOURCE), "-o", str(program)], check=True
+        )
+    return program
+
+
+def others(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Commands that are no fresh build of SOURCE: name and command."""
+    plain = compiled(BUILDS[0], folder)
+    assert plain
+    if os.geteuid() == 0:
+        privileged = folder / "setuid"
+        shutil.copy(plain, privileged)
+        os.chown(privileged, 65534, 65534)
+        privileged.chmod(0o6755)
+        yield "setuid", (str(privileged),)
+    script = folder / "script"
+    script.write_text(f"#!{plain}\n")
+    script.chmod(0o755)
+    yield "script", (str(script),)
+    yield "empty environment", ("env", "-i", str(plain))
+    old = os.environ.get(OLD_GLIBC)
+    if old:
+        loader = next(Path(old, "lib").glob("ld-linux-*.so.*"))
+        for what in ("fine", "thread", "fork"):
+            program = folder / "old-glibc"
+            # What the headers of the new one name may be missing in the old one: linked against the old one.
+            start = [str(Path(old, "lib", name)) for name in ("crt1.o", "crti.o")]
+            subprocess.run(
+                [
+                    *("gcc", "-O1", "-no-pie", "-nostdlib", "-nostartfiles", f"-I{old}/include", *start, str(SOURCE)),
+                    *(f"-L{old}/lib", "-Wl,--start-group", "-lc", "-lpthread", "-lgcc", "-Wl,--end-group"),
+                    *(f"{old}/lib/crtn.o", f"-Wl,-rpath,{old}/lib", f"-Wl,--dynamic-linker={loader}"),
+                    *("-o", str(program)),
+                ],
+                check=True,
+                timeout=LIMIT_S,
+            )
+            yield f"old glibc, {what}", (str(program), what)
+
+
+def outcome(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Outcome:
+    """Exit status, stdout and stderr; addresses and process numbers, which differ from run to run, left out.
+
+    Of what a sanitizer reports, the lines that name the fault: others show stacks with our libraries' addresses.
+    """
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("powerccl: ")]  # which are ours
+    if any("Sanitizer" in line for line in lines):
+        lines = [line for line in lines if "Sanitizer" in line]
+    return done.returncode, done.stdout, "\n".join(_PROCESS.sub("", line) for line in lines)
+
+
+def under(native: NativeFiles, folder: Path, way: str, command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command under `powerccl run`, and its environment."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("POWERCCL_", "LD_", "ASAN_"))}
+    options = ["--no-preload"] if way == "without preload" else []
+    inner = ["sh", "-c", '"$@"; exit $?', "sh", *command] if way == "below a shell" else list(command)
+    run = [sys.executable, "-m", "powerccl", "run", "-q", "--runs-dir", str(folder / "runs"), *options, "--", *inner]
+    return run, {
+        **kept,
+        "PYTHONPATH": str(ROOT / "python"),
+        "POWERCCL_NATIVE": str(native.root),
+    }
+
+
+def programs(folder: Path, builds: Sequence[Build] = BUILDS) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every program that can be built here: name and command."""
+    for build in builds:
+        program = compiled(build, folder)
+        if program is None:
+            print(f"programs: {build.compiler[0]} is not installed: {build.name} is left out", file=sys.stderr)
+            continue
+        for what in build.does:
+            yield f"{build.name}, {what}", (str(program), what)
+    yield from others(folder)
+    for mpi in e2e.libraries():
+        if shutil.which("gcc"):
+            program = mpi.compile(e2e.PROGRAMS / "point_to_point.c", folder / f"asan-{mpi.id}", ["-fsanitize=address"])
+            yield f"ASan with {mpi.id}", (str(program),)
+
+
+def differences(
+    native: NativeFiles, folder: Path, builds: Sequence[Build] = BUILDS, ways: Sequence[str] = WAYS
+) -> tuple[list[str], int]:
+    """What is not as it is alone, and how many cases were compared."""
+    different, ran = [], 0
+    by_mpi = {f"ASan with {mpi.id}": mpi for mpi in e2e.libraries()}
+    for name, command in programs(folder, builds):
+        for way in ways:
+            run, environment = under(native, folder, way, command)
+            if name in by_mpi:
+                mpi = by_mpi[name]
+                # The libraries leak at their end, and so does not every one of their lives.
+                theirs = {**mpi.environment(), **mpi._rank_environment(), "ASAN_OPTIONS": "detect_leaks=0"}
+                environment = {**theirs, **{key: environment[key] for key in ("PYTHONPATH", "POWERCCL_NATIVE")}}
+            alone = outcome(command, folder, environment)
+            ran += 1
+            with_us = outcome(run, folder, environment)
+            if with_us != alone:
+                different.append(f"{name}, {way}: {with_us} instead of {alone}")
+    return different, ran
+
+
+def measure(native: NativeFiles, folder: Path) -> Figures:
+    """All programs in all ways."""
+    folder.chmod(0o755)
+    changed, ran = differences(native, folder)
+    for line in changed:
+        print(f"programs: {line}", file=sys.stderr)
+    return {"harm.programs.changed": count(len(changed), ran)}
