@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ LIMIT_S = 120
 # A folder that `make install` of an older glibc has filled, whose loader starts a program built for it.
 OLD_GLIBC = "POWERCCL_OLD_GLIBC"
 WAYS = ("alone", "below a shell", "without preload")
+# The loader's, of which there is no silencing it, where a program of another word size is started further down.
+WRONG_CLASS = "cannot be preloaded (wrong ELF class"
 _PROCESS = re.compile(r"==\d+==|\(pid=?\s*\d+\)|0x[0-9a-f]+|\[\d+\]")
 
 Outcome = tuple[int, str, str]
@@ -168,9 +170,9 @@ def under(native: NativeFiles, folder: Path, way: str, command: Sequence[str]) -
     }
 
 
-def programs(folder: Path, builds: Sequence[Build] = BUILDS) -> Iterator[tuple[str, tuple[str, ...]]]:
+def programs(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every program that can be built here: name and command."""
-    for build in builds:
+    for build in BUILDS:
         program = compiled(build, folder)
         if program is None:
             print(f"programs: {build.compiler[0]} is not installed: {build.name} is left out", file=sys.stderr)
@@ -184,32 +186,37 @@ def programs(folder: Path, builds: Sequence[Build] = BUILDS) -> Iterator[tuple[s
             yield f"ASan with {mpi.id}", (str(program),)
 
 
-def differences(
-    native: NativeFiles, folder: Path, builds: Sequence[Build] = BUILDS, ways: Sequence[str] = WAYS
-) -> tuple[list[str], int]:
-    """What is not as it is alone, and how many cases were compared."""
-    different, ran = [], 0
+def compared(
+    native: NativeFiles, folder: Path, commands: Iterable[tuple[str, tuple[str, ...]]], ways: Sequence[str] = WAYS
+) -> tuple[list[str], int, int]:
+    """What is not as it is alone, in how many cases the loader tells of a wrong word size, and how many ran."""
+    different, ran, loader = [], 0, 0
     by_mpi = {f"ASan with {mpi.id}": mpi for mpi in e2e.libraries()}
-    for name, command in programs(folder, builds):
+    for name, command in commands:
         for way in ways:
             run, environment = under(native, folder, way, command)
             if name in by_mpi:
                 mpi = by_mpi[name]
-                # The libraries leak at their end, and so does not every one of their lives.
+                # MPI libraries leak at their end.
                 theirs = {**mpi.environment(), **mpi._rank_environment(), "ASAN_OPTIONS": "detect_leaks=0"}
                 environment = {**theirs, **{key: environment[key] for key in ("PYTHONPATH", "POWERCCL_NATIVE")}}
             alone = outcome(command, folder, environment)
+            code, out, err = outcome(run, folder, environment)
+            without = "\n".join(line for line in err.splitlines() if WRONG_CLASS not in line)
+            loader += without != err
             ran += 1
-            with_us = outcome(run, folder, environment)
-            if with_us != alone:
-                different.append(f"{name}, {way}: {with_us} instead of {alone}")
-    return different, ran
+            if (code, out, without) != alone:
+                different.append(f"{name}, {way}: {(code, out, without)} instead of {alone}")
+    return different, loader, ran
 
 
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """All programs in all ways."""
     folder.chmod(0o755)
-    changed, ran = differences(native, folder)
+    changed, loader, ran = compared(native, folder, programs(folder))
     for line in changed:
         print(f"programs: {line}", file=sys.stderr)
-    return {"harm.programs.changed": count(len(changed), ran)}
+    return {
+        "harm.programs.changed": count(len(changed), ran),
+        "harm.programs.loader_lines": count(loader, ran),
+    }

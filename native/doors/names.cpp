@@ -4,6 +4,8 @@
 
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -78,7 +80,7 @@ Headers headers_of(const link_map* object) {
   const uintptr_t base = object->l_addr;
   unsigned char resident = 0;
   // A page that is not mapped has no answer.
-  if (base == 0 || mincore(reinterpret_cast<void*>(base), 1, &resident) != 0) return {};
+  if (base == 0 || syscall(SYS_mincore, base, 1, &resident) != 0) return {};
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);
   for (int i = 0; i < SELFMAG; ++i) {
     if (header->e_ident[i] != static_cast<unsigned char>(ELFMAG[i])) return {};
@@ -91,9 +93,10 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
+// Not by libc's function: where a sanitizer is linked into the program, that is the sanitizer's, which has not begun yet.
 bool protect(uintptr_t from, uintptr_t to, int protection) {
   from &= ~(page_bytes() - 1);
-  return mprotect(reinterpret_cast<void*>(from), to - from, protection) == 0;
+  return syscall(SYS_mprotect, from, to - from, protection) == 0;
 }
 
 // Stores `value` at `at`, which may be in the part of the object that the loader has made read-only.

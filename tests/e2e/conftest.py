@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,11 @@ from daemon_process import Daemon
 from harness import FOREIGN, IDLE_MHZ, EmulatedMachine, Powerccl, eventually, profile_of
 
 from powerccl.launch.native import NativeFiles, find_native
+
+# Started in the background, this process ignores what the jobs of tests are to be ended by.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,10 @@ from rich.console import Console
 from powerccl.commands import demo as demo_command
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
+from powerccl.launch.environment import with_sanitizers
 from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
 from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles
-from powerccl.launch.program import is_launcher, program_behind
+from powerccl.launch.program import Program, is_launcher, look_at, program_behind, takes_preload
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
 
@@ -103,6 +104,49 @@ def elf(dynamic: bool, *contents: bytes) -> bytes:
         b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
     )
     return header + struct.pack("<I", 3 if dynamic else 1).ljust(56, b"\0") + b"\0".join([b"", *contents, b""])
+
+
+def test_what_a_program_is(tmp_path: Path) -> None:
+    """Its interpreter counts for a script; files that would block or are none are just a path."""
+    program, script, pipe = tmp_path / "app", tmp_path / "script", tmp_path / "pipe"
+    program.write_bytes(elf(True))
+    program.chmod(0o6755)
+    fakes.write_program(script, "#!/usr/bin/env -S app\n")
+    os.mkfifo(pipe, 0o755)
+    path = {"PATH": str(tmp_path)}
+    found = look_at(script, path)
+    assert (found.path, found.machine, found.dynamic, found.privileged) == (program, b"\x02\x01\x3e\x00", True, True)
+    assert look_at(pipe, path) == Program(pipe)
+    assert look_at(tmp_path, path) == Program(tmp_path)
+    script.write_text(f"#!{script}\n")
+    assert look_at(script, path) == Program(script)
+
+
+def test_nothing_is_preloaded_into_another_machine(tmp_path: Path) -> None:
+    ours, other, launcher = tmp_path / "ours.so", tmp_path / "app", tmp_path / "mpiexec"
+    ours.write_bytes(elf(True))
+    other.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 2, 3) + bytes(44))  # 32-bit x86
+    other.chmod(0o755)
+    launcher.write_bytes(elf(True))
+    launcher.chmod(0o755)
+    path = {"PATH": str(tmp_path)}
+    assert not takes_preload(["app"], path, ours)
+    assert not takes_preload(["mpiexec", "-n", "2", "app"], path, ours)
+    assert takes_preload(["mpiexec", "-n", "2"], path, ours)
+    other.write_bytes(elf(False))
+    assert takes_preload(["app"], path, ours)
+    assert takes_preload(["app"], path, tmp_path / "none")
+
+
+def test_address_sanitizer_is_told(tmp_path: Path) -> None:
+    """Only where it is we who come first; what the user says comes later."""
+    ours = {"LD_PRELOAD": "ours.so"}
+    assert with_sanitizers(ours, {}) == {**ours, "ASAN_OPTIONS": "verify_asan_link_order=0"}
+    said = with_sanitizers({**ours, "ASAN_OPTIONS": "detect_leaks=0"}, {})
+    assert said["ASAN_OPTIONS"] == "verify_asan_link_order=0:detect_leaks=0"
+    theirs = {"LD_PRELOAD": "theirs.so:ours.so"}
+    assert with_sanitizers(theirs, {"LD_PRELOAD": "theirs.so"}) == theirs
+    assert with_sanitizers({}, {}) == {}
 
 
 @pytest.mark.parametrize(
