@@ -117,22 +117,25 @@ def others(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "empty environment", ("env", "-i", str(plain))
     old = os.environ.get(OLD_GLIBC)
     if old:
-        loader = next(Path(old, "lib").glob("ld-linux-*.so.*"))
+        program = against_old_glibc(Path(old), folder)
         for what in ("fine", "thread", "fork"):
-            program = folder / "old-glibc"
-            # What the headers of the new one name may be missing in the old one: linked against the old one.
-            start = [str(Path(old, "lib", name)) for name in ("crt1.o", "crti.o")]
-            subprocess.run(
-                [
-                    *("gcc", "-O1", "-no-pie", "-nostdlib", "-nostartfiles", f"-I{old}/include", *start, str(SOURCE)),
-                    *(f"-L{old}/lib", "-Wl,--start-group", "-lc", "-lpthread", "-lgcc", "-Wl,--end-group"),
-                    *(f"{old}/lib/crtn.o", f"-Wl,-rpath,{old}/lib", f"-Wl,--dynamic-linker={loader}"),
-                    *("-o", str(program)),
-                ],
-                check=True,
-                timeout=LIMIT_S,
-            )
             yield f"old glibc, {what}", (str(program), what)
+
+
+def against_old_glibc(old: Path, folder: Path) -> Path:
+    """SOURCE built with another glibc's headers, libraries and loader; the kernel's headers are the machine's."""
+    program, lib = folder / "old-glibc", old / "lib"
+    loader = next(lib.glob("ld-linux-*.so.*"))
+    system = ("/usr/include", f"/usr/include/{os.uname().machine}-linux-gnu")
+    includes = [word for each in (old / "include", *system) for word in ("-isystem", str(each))]
+    command = [
+        *("gcc", "-O1", "-no-pie", "-nostdlib", "-nostartfiles", *includes),
+        *(str(lib / "crt1.o"), str(lib / "crti.o"), str(SOURCE), f"-L{lib}"),
+        *("-Wl,--start-group", "-lc", "-lpthread", "-lgcc", "-Wl,--end-group", str(lib / "crtn.o")),
+        *(f"-Wl,-rpath,{lib}", f"-Wl,--dynamic-linker={loader}", "-o", str(program)),
+    ]
+    subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
+    return program
 
 
 def outcome(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Outcome:
