@@ -88,8 +88,6 @@ def left(mark: str) -> bool:
 
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """Run all ends, a few at a time."""
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # ignored in the background, and so by the jobs
-        signal.signal(number, signal.SIG_DFL)
     chosen = ends(ENDS, WITH_DAEMON)
 
     def one(index: int) -> str:

@@ -93,7 +93,8 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
-// Not by libc's function: where a sanitizer is linked into the program, that is the sanitizer's, which has not begun yet.
+// Not by libc's function: where a sanitizer is linked into the program, that is the sanitizer's, which has not begun
+// yet.
 bool protect(uintptr_t from, uintptr_t to, int protection) {
   from &= ~(page_bytes() - 1);
   return syscall(SYS_mprotect, from, to - from, protection) == 0;

@@ -70,7 +70,8 @@ int LeaseConnection::open(const char* path) {
 
 bool LeaseConnection::is_ours(int descriptor) const {
   struct stat status;
-  return descriptor >= 0 && status_of_file(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) && status.st_ino == inode_;
+  return descriptor >= 0 && status_of_file(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+         status.st_ino == inode_;
 }
 
 int LeaseConnection::send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {

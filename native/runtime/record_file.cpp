@@ -12,13 +12,6 @@
 #include "runtime/log.h"
 
 namespace powerccl {
-namespace {
-
-bool look_at(int descriptor, struct stat* status) {
-  return syscall(SYS_fstat, descriptor, status) == 0;
-}
-
-}  // namespace
 
 bool is_full(int fault) {
   return fault == ENOSPC || fault == EDQUOT || fault == EFBIG;
@@ -37,7 +30,7 @@ int RecordFile::create(const char* path, const powerccl_trace_header& header) {
   descriptor_ = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (descriptor_ < 0) return errno;
   struct stat status;
-  int error = look_at(descriptor_, &status) ? 0 : errno;
+  int error = status_of_file(descriptor_, &status) == 0 ? 0 : errno;
   if (error == 0) {
     device_ = status.st_dev;
     inode_ = status.st_ino;
@@ -97,7 +90,7 @@ void RecordFile::remove() {
 // Before each write: 0 if the file is the one that was created, with all that was written to it, else a fault.
 int RecordFile::check() const {
   struct stat status;
-  if (!look_at(descriptor_, &status)) return errno;
+  if (status_of_file(descriptor_, &status) != 0) return errno;
   if (!S_ISREG(status.st_mode) || status.st_dev != device_ || status.st_ino != inode_) return kDeleted;
   if (status.st_nlink == 0) return kDeleted;
   const uint64_t least = POWERCCL_TRACE_HEADER_BYTES + records_ * POWERCCL_TRACE_RECORD_BYTES;
