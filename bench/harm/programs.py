@@ -53,6 +53,7 @@ BUILDS = (
     Build("gcc ASan", ("gcc", "-fsanitize=address"), ("fine", "thread", "fork", "overflow", "leak")),
     Build("gcc ASan, static", ("gcc", "-fsanitize=address", "-static-libasan"), ("fine", "overflow", "leak")),
     Build("gcc TSan", ("gcc", "-fsanitize=thread"), ("fine", "thread", "fork", "race")),
+    Build("gcc TSan, static", ("gcc", "-fsanitize=thread", "-static-libtsan"), ("fine", "thread", "race")),
     Build("gcc UBSan", ("gcc", "-fsanitize=undefined"), ("fine", "undefined")),
     Build("gcc LSan", ("gcc", "-fsanitize=leak"), ("fine", "thread", "leak")),
     Build("gcc ASan+UBSan", ("gcc", "-fsanitize=address,undefined"), ("fine", "overflow", "undefined")),

@@ -11,7 +11,7 @@ from bench.harm import programs
 from powerccl.launch.native import NativeFiles
 
 # Each says another word on why the loader or a runtime would refuse.
-CHOSEN = ("32-bit", "musl", "gcc ASan", "gcc TSan", "gcc LSan", "clang TSan")
+CHOSEN = ("32-bit", "musl", "gcc ASan", "gcc TSan", "gcc LSan", "gcc TSan, static")
 
 
 @pytest.mark.parametrize("name", CHOSEN)
