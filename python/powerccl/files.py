@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to open a file that somebody else may have written: it never waits, and never reads without end.
+"""The one way to open a file that somebody else may have written, and the one way to write one of ours.
+
+Reading never waits, and never goes on without end. A file of ours is written whole or not at all.
 
 A run folder is written by a job, and its user may put anything in the place of a file: a FIFO, which blocks whoever
 opens it, a device without end, a link to something else, or a file with a terabyte of nothing. Standard library alone:
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, BinaryIO
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ MOST_PROFILE = 4 << 30
 MOST_PROGRAM = 1 << 30
 # One folder's files of one kind: ranks of the largest jobs on record, several times over.
 MOST_FILES = 1 << 17
+MOST_NAME = 200  # of 255 bytes that a file's name may have: a temporary's is longer
 # A file with fewer bytes on the disk than one in so many is nothing but a hole. Compression does not come near.
 HOLES = 256
 HOLES_FROM = 4 << 30  # reading so many zeros takes a second or two; it takes no memory
@@ -115,6 +118,51 @@ def _foreign(folder: Path) -> bool:
     except OSError:
         return False  # opening says what is wrong
     return about.st_uid not in (0, os.geteuid()) or bool(about.st_mode & stat.S_IWOTH)
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` where the `with` ends without an error; else nothing changes.
+
+    Links are followed, and a file that is replaced keeps its mode. What is no regular file (`/dev/stdout`, a FIFO) is
+    written as it is.
+
+    Raises:
+        OSError: it cannot be written; `filename` is `path`.
+    """
+    target = Path(path).resolve()
+    temporary: Path | None = None
+    try:
+        about = target.stat() if target.exists() else None
+        if about and not stat.S_ISREG(about.st_mode):
+            with Path(path).open("wb") as file:
+                yield file
+            return
+        temporary = target.with_name(f".{target.name[:MOST_NAME]}.{os.urandom(6).hex()}")
+        with temporary.open("xb") as file:
+            if about:
+                os.fchmod(file.fileno(), stat.S_IMODE(about.st_mode))
+            yield file
+        temporary.replace(target)
+        temporary = None
+    except OSError as error:
+        if error.filename in (None, str(temporary), str(target)):
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write a file whole or not at all; text as UTF-8, whatever the locale.
+
+    Raises:
+        OSError: it cannot be written; `filename` is `path`.
+    """
+    with written_whole(path) as file:
+        file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager

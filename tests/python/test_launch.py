@@ -249,9 +249,9 @@ def test_the_budget_of_slowdown(native: NativeFiles, tmp_path: Path) -> None:
 
 
 def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda _: "Name:\tx\nCapEff:\t0000000000200000\n")
+    monkeypatch.setattr(Path, "read_text", lambda _, **_more: "Name:\tx\nCapEff:\t0000000000200000\n")
     assert may_set_clocks()
-    monkeypatch.setattr(Path, "read_text", lambda _: "CapEff:\t0000000000100000\n")
+    monkeypatch.setattr(Path, "read_text", lambda _, **_more: "CapEff:\t0000000000100000\n")
     assert not may_set_clocks()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl import clean
-from powerccl.files import read_json
+from powerccl.files import read_json, write_whole
 
 SUMMARY_FILE = "summary.json"
 
@@ -280,7 +280,7 @@ def write_summary(summary: RunSummary, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_bytes(clean.to_json(summary, indent=2))
+    write_whole(path, clean.to_json(summary, indent=2))
 
 
 def read_summary(path: Path) -> RunSummary:

@@ -8,11 +8,15 @@ like a shell with 127 or 126 if it could not be found or executed.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
 import traceback
+import unicodedata
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +25,7 @@ import click
 
 from powerccl import __version__, clean
 from powerccl.errors import PowercclError, one_line
+from powerccl.files import write_whole
 
 VERBS = (
     "run",
@@ -58,7 +63,9 @@ class Verbs(click.Group):
         extra["standalone_mode"] = False
         try:
             result = super().main(*args, **extra)
-            sys.exit(result if isinstance(result, int) else 0)
+            code = result if isinstance(result, int) else 0
+            _flush(code)
+            sys.exit(code)
         except PowercclError as error:
             fail(error.message, error.hint)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -74,8 +81,31 @@ class Verbs(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except OSError as error:
+            if error.filename is None and error.errno in _UNWRITABLE:
+                _cannot_print(error, 1)
+            _unexpected(error)
         except Exception as error:
             _unexpected(error)
+
+
+# What writing to a descriptor fails with; of a file that was opened by its name, the error has the name.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _flush(code: int) -> None:
+    """Have standard output written. Where that fails, end with an error, or with `code` if that is not 0."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _cannot_print(error, code or 1)
+
+
+def _cannot_print(error: OSError, code: int) -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that leaving does not fail again
+    fail(f"standard output cannot be written: {error.strerror}", code=code)
 
 
 def _unexpected(error: Exception) -> NoReturn:
@@ -110,6 +140,40 @@ def _think_of_the_job(error: Exception) -> None:
         os.execvp(command[0], command)
 
 
+# For terminals that cannot show them. Others are taken apart (é is e and an accent), or become a question mark.
+_PLAIN = {
+    "×": "x",
+    "±": "+-",
+    "µ": "u",
+    "…": "...",
+    "→": "->",
+    "–": "-",
+    "—": "-",
+    "≥": ">=",
+    "≤": "<=",
+    "·": "*",
+    "█": "#",
+}
+
+
+def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
+    """What a stream's encoding lacks, written with what it has."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = []
+    for letter in error.object[error.start : error.end]:
+        parts = _PLAIN.get(letter) or unicodedata.normalize("NFKD", letter)
+        found.append(parts.encode("ascii", "ignore").decode() or "?")
+    return "".join(found), error.end
+
+
+def _write_what_can_be_shown() -> None:
+    codecs.register_error("powerccl", _in_other_letters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="powerccl")
+
+
 def _undo_locale_coercion() -> None:
     """Take back what Python has added to the environment where the locale is C (PEP 538): a job must not see it."""
     with contextlib.suppress(OSError):
@@ -119,15 +183,16 @@ def _undo_locale_coercion() -> None:
 
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {clean.lines(message)}", err=True, color=colour())
-    if hint:
-        click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {clean.lines(hint)}", err=True, color=colour())
+    with contextlib.suppress(OSError):  # nobody is left to tell
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {clean.lines(message)}", file=sys.stderr, color=colour())
+        if hint:
+            click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {clean.lines(hint)}", file=sys.stderr, color=colour())
     sys.exit(code)
 
 
 def say(message: str) -> None:
     """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {clean.lines(message)}", err=True, color=colour())
+    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {clean.lines(message)}", file=sys.stderr, color=colour())
 
 
 def write_out(target: str | Path, data: bytes | str) -> None:
@@ -143,7 +208,7 @@ def write_out(target: str | Path, data: bytes | str) -> None:
         sys.stdout.flush()
         return
     try:
-        Path(target).write_bytes(raw)
+        write_whole(target, raw)
     except OSError as error:
         raise PowercclError(f"cannot write {target}: {error.strerror}", "name another file") from error
 
@@ -175,6 +240,7 @@ def main() -> NoReturn:
     """Entry point of the `powerccl` command."""
     try:
         _undo_locale_coercion()
+        _write_what_can_be_shown()
         cli.main(prog_name="powerccl")
     except Exception as error:
         _unexpected(error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say
+from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import Request, choose, record
@@ -78,7 +78,7 @@ def command(
         if html_file:
             from powerccl.reports.demo_page import demo_page
 
-            Path(html_file).write_text(demo_page(shown, of_mpi))
+            write_out(html_file, demo_page(shown, of_mpi))
             console.print(f"\npicture  {html_file}")
         if runs_dir:
             console.print(f"records  {runs_dir}")

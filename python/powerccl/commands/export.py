@@ -17,6 +17,7 @@ import click
 from powerccl.commands import say, write_out
 from powerccl.commands.top import find_folders
 from powerccl.errors import PowercclError
+from powerccl.files import written_whole
 
 if TYPE_CHECKING:
     from powerccl.launch.running import LiveNode
@@ -138,14 +139,11 @@ def write_textfile(file: Path, text: bytes) -> None:
     Raises:
         PowercclError: it cannot be written.
     """
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        aside.write_bytes(text)
-        aside.chmod(0o644)
-        aside.replace(file)
+        with written_whole(file) as out:
+            os.fchmod(out.fileno(), 0o644)
+            out.write(text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         raise PowercclError(
             f"cannot write {file}: {error.strerror}", "name a file in a folder that you may write to"
         ) from error

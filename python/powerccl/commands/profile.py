@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say
+from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
+from powerccl.files import write_whole
 from powerccl.launch.record import choose
 from powerccl.patterns import PATTERNS, parse_bytes
 
@@ -101,8 +102,8 @@ def _write(profile: PlatformProfile, out: Path) -> None:
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(encode(profile))
-        out.with_suffix(".html").write_text(profile_page(profile))
+        write_whole(out, encode(profile))
+        write_whole(out.with_suffix(".html"), profile_page(profile))
     except OSError as error:
         raise PowercclError(
             f"cannot write {error.filename or out}: {error.strerror}", "name another file with --out"
@@ -124,7 +125,7 @@ def _show(profile: PlatformProfile, out: Path, table: Path | None) -> None:
     print_profile(console, profile)
     console.print(f"profile  {out}\ncurves   {out.with_suffix('.html')}", soft_wrap=True)
     if table:
-        table.write_text(policy_table(profile))
+        write_out(table, policy_table(profile))
         console.print(f"table    {table}", soft_wrap=True)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.errors import PowercclError
+from powerccl.files import write_whole
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
@@ -89,7 +90,7 @@ def command(
 
         _write(csv_folder, lambda path: write_csv(found, path))
     if prometheus:
-        from powerccl.reports.tabular import prometheus_text, write_whole
+        from powerccl.reports.tabular import prometheus_text
 
         _write(prometheus, lambda path: write_whole(path, prometheus_text(found)))
     if json_file:

@@ -13,6 +13,7 @@ import click
 
 from powerccl.commands import say
 from powerccl.errors import PowercclError
+from powerccl.files import write_whole
 
 if TYPE_CHECKING:
     from powerccl.launch.tuning import Asked, Tuning
@@ -147,7 +148,7 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     try:
         result = write_result(asked.folder, found, profile)
         if csv_file and profile.table:
-            csv_file.write_text(profile.table)
+            write_whole(csv_file, profile.table)
     except OSError as error:
         raise PowercclError(f"cannot write {error.filename}: {error.strerror}", "name another place") from error
     if profile.variables or profile.rules:

@@ -107,7 +107,7 @@ def _plugin(path: Path) -> Check:
 
 def _answers(name: str, command: list[str]) -> Check:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name, "broken", f"does not run: {error}", "reinstall powerccl for this system")
     if done.returncode:
@@ -205,7 +205,12 @@ def _nccl_version(path: str) -> int:
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, path], capture_output=True, text=True, timeout=20, check=False
+            [sys.executable, "-c", code, path],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=20,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0

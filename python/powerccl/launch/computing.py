@@ -20,7 +20,7 @@ Run = Callable[[list[str]], None]  # powerccl-bench with these arguments; raises
 def measure(run: Run, clocks_mhz: list[int], work: Path, provenance: str) -> list[ComputingPoint]:
     """Ascending clocks up to the first that a power limit cuts; what `work` holds already is not measured again."""
     scenario, kept = work / "computing.scn", work / "computing.jsonl"
-    scenario.write_text(SCENARIO)
+    scenario.write_text(SCENARIO, encoding="utf-8")
     known = _read(kept)
     for mhz in sorted(clocks_mhz):
         if mhz not in known:
@@ -29,7 +29,7 @@ def measure(run: Run, clocks_mhz: list[int], work: Path, provenance: str) -> lis
             run(["scenario", str(scenario), "--clocks", str(mhz), *counts, "--json", str(report)])
             known[mhz] = watts_at(json.loads(report.read_text()), mhz)
             report.unlink()
-            with kept.open("a") as file:
+            with kept.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([mhz, known[mhz]]) + "\n")
         if known[mhz] is None:
             break
@@ -55,7 +55,7 @@ def watts_at(report: dict[str, object], mhz: int) -> float | None:
 def _read(path: Path) -> dict[int, float | None]:
     """What an interrupted profile measured; a line cut off is ignored."""
     found: dict[int, float | None] = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             mhz, watts = json.loads(line)
         except ValueError:

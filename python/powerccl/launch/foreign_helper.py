@@ -69,7 +69,7 @@ def _limit(what: int, value: int) -> None:
 
 
 def _data_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 256 << 20)
 
 

@@ -127,7 +127,8 @@ def _ask_in(environment: Mapping[str, str], what: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", "powerccl.launch.gpus", what],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         timeout=30,
         env={**environment, "PYTHONPATH": path},
         check=False,
@@ -170,7 +171,7 @@ def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
 def may_set_clocks() -> bool:
     """Whether this process has the right NVML asks of who locks clocks: CAP_SYS_ADMIN, as root has."""
     try:
-        status = Path("/proc/self/status").read_text()
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return False
     for line in status.splitlines():

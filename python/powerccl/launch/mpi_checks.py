@@ -109,7 +109,9 @@ def _of_loader() -> list[Path]:
     if program is None:
         return []
     try:
-        done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(
+            [program, "-p"], capture_output=True, encoding="utf-8", errors="replace", timeout=_PATIENCE_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -120,7 +122,9 @@ def ask_library(path: str) -> MpiLibrary | None:
     """What a library says of itself; None if it cannot be loaded or asked."""
     command = [sys.executable, "-c", _ASK_VERSION, path]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_PATIENCE_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode:
@@ -147,7 +151,7 @@ def parse_library(path: str, text: str, ucx: bool) -> MpiLibrary:
 
 def _waiting() -> Check:
     try:
-        text = CPU_INFO.read_text()
+        text = CPU_INFO.read_text(encoding="utf-8")
     except OSError:
         text = ""
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
@@ -178,7 +182,7 @@ def _energy() -> Check:
 
 def _may_use_perf() -> bool:
     try:
-        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return os.geteuid() == 0 or paranoid <= 0

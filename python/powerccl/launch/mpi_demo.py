@@ -76,7 +76,7 @@ def _try(command: list[str]) -> str:
         done = subprocess.run(
             command,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=_PATIENCE_S,
             check=False,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from powerccl import __version__
 from powerccl.errors import PowercclError, one_line
+from powerccl.files import write_whole
 from powerccl.launch import child, mpi
 from powerccl.launch import environment as env
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
@@ -339,7 +340,7 @@ class _Recording:
         table = self.folder / "policy.table" if self.job.table_text else None
         try:
             if table:
-                table.write_text(self.job.table_text)
+                write_whole(table, self.job.table_text)
             if self.job.leads:
                 write_run_info(self.folder, self._info)
         except OSError as error:

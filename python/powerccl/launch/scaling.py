@@ -20,7 +20,7 @@ import msgspec
 
 from powerccl.analysis import scaling as found
 from powerccl.errors import PowercclError
-from powerccl.files import read_bytes, read_json
+from powerccl.files import read_bytes, read_json, write_whole
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
@@ -250,9 +250,7 @@ def _open(asked: Asked, folder: Path) -> Study:
 def _save(study: Study, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{STUDY_FILE}.{os.getpid()}"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
-        temporary.replace(folder / STUDY_FILE)
+        write_whole(folder / STUDY_FILE, msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
     except OSError as error:
         raise PowercclError(f"cannot write in {folder}: {error.strerror}", "name another with --runs-dir") from error
 
@@ -352,7 +350,7 @@ def _sweep(
             f"the sweep with {gpus} GPUs ended after {points} of {len(requests)} sizes:\n{last}",
             "the same command tries it again; --no-sweep leaves it out",
         )
-    out.write_text(done.stdout)
+    write_whole(out, done.stdout)
 
 
 def _serve(command: list[str], lines: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -362,7 +360,8 @@ def _serve(command: list[str], lines: str, environment: Mapping[str, str]) -> su
             input=lines,
             env=dict(environment),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=SWEEP_LIMIT_S,
             check=False,
         )

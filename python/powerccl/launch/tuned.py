@@ -102,7 +102,8 @@ def nccl_version(environment: Mapping[str, str]) -> str:
         done = subprocess.run(
             [sys.executable, "-c", _ASK_VERSION, nccl_library(environment) or "libnccl.so.2"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=30,
             env=dict(environment),
             check=False,

@@ -17,6 +17,7 @@ from types import TracebackType
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.files import write_whole
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import nvlink_generation
 from powerccl.launch.native import find_native
@@ -389,5 +390,5 @@ def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
         "outcomes": found.outcomes,
         "front": [outcome.number for outcome in found.front],
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
     return path

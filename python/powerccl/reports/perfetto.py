@@ -12,6 +12,7 @@ import polars as pl
 
 from powerccl import clean
 from powerccl.analysis.report import Report
+from powerccl.files import written_whole
 from powerccl.patterns import format_bytes
 from powerccl.traces import tables
 
@@ -31,7 +32,7 @@ def write_perfetto(made: Report, path: Path) -> str:
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
     window, note = _window(made)
-    with path.open("wb") as file:
+    with written_whole(path) as file:
         _Writer(made, StreamingTraceProtoBuilder(file), window).write()
     return note
 

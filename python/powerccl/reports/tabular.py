@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 
 from powerccl import clean
 from powerccl.analysis.report import ReportFindings, plain
+from powerccl.files import write_whole
 
 
 def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
@@ -47,10 +48,11 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
         if not rows:
             continue
         path = folder / f"{name}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        write_whole(path, text.getvalue())
         written.append(path)
     return written
 
@@ -126,14 +128,3 @@ def prometheus_text(found: ReportFindings) -> bytes:
         *((labels, kind.joules_per_operation) for labels, kind in kinds),
     )
     return generate_latest(registry)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: a collector may read it at any moment.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerccl import clean
+from powerccl.files import write_whole
 
 RUN_FILE = "run.json"
 ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
@@ -87,9 +88,7 @@ def write_run_id(folder: Path, run_id: str) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    temporary = folder / f"{ID_FILE}.{new_run_id()}"
-    temporary.write_text(f"{run_id}\n")
-    temporary.replace(folder / ID_FILE)
+    write_whole(folder / ID_FILE, f"{run_id}\n")
 
 
 def read_run_id(folder: Path) -> str:
@@ -108,10 +107,8 @@ def write_run_info(folder: Path, info: RunInfo) -> None:
         OSError: the folder cannot be written.
     """
     info.run_id = info.run_id or read_run_id(folder)
-    temporary = folder / f".{RUN_FILE}.{os.getpid()}"
     # Pure ASCII: a byte that is not UTF-8 is a lone surrogate in Python's text, which JSON can escape and UTF-8 cannot.
-    temporary.write_text(json.dumps(dataclasses.asdict(info), indent=2) + "\n", encoding="ascii")
-    temporary.replace(folder / RUN_FILE)
+    write_whole(folder / RUN_FILE, json.dumps(dataclasses.asdict(info), indent=2) + "\n")
 
 
 def parse_run_info(data: bytes) -> RunInfo:

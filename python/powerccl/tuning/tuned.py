@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes
+from powerccl.files import decode_json, read_bytes, write_whole
 from powerccl.tuning.rules import Rule, write_rules
 from powerccl.tuning.space import Configuration, Machine
 
@@ -138,9 +138,7 @@ def save_tuned(profile: TunedProfile, path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
-        fresh.replace(path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
     except OSError as error:
         raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file with --out") from error
 
