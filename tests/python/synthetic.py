@@ -397,3 +397,17 @@ def mpi_run(folder: Path, ranks: int = 2, end_ns: int = 2010 * MS, cpu: str = ""
         (folder / f"cpu-{HOST}.csv").write_text(cpu)
     write_info(folder, end_ns, command=["mpiexec", "-n", str(ranks), "./stencil"])
     return folder
+
+
+def profile_of(folder: Path, path: Path) -> Path:
+    """The built-in profile of the emulated T4s, as if it had been measured on the GPUs that a run has."""
+    import msgspec
+
+    from powerccl.commands.references import gpu_names
+    from powerccl.platforms.schema import encode
+    from powerccl.platforms.store import load_profile
+    from powerccl.traces.folder import RunData
+
+    (names,) = gpu_names(RunData(folder)).values()
+    path.write_bytes(encode(msgspec.structs.replace(load_profile("t4x8"), gpu=names[0], gpus=len(names))))
+    return path

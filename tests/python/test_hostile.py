@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
-from synthetic import MS, TraceWriter, mpi_run, training_run, write_info
+from synthetic import MS, TraceWriter, mpi_run, profile_of, training_run, write_info
 
 from powerccl import clean, files
 from powerccl.commands import VERBS, cli
@@ -245,7 +245,7 @@ def outputs(verb: str, folder: Path, place: Path) -> Iterator[tuple[str, bytes]]
         "compare": ["compare", str(folder), str(other)],
         "export": ["export", "--once", str(folder)],
         "top": ["top", "--once", str(folder)],
-        "whatif": ["whatif", str(folder), "--platform", "t4x8"],
+        "whatif": ["whatif", str(folder), "--platform", str(profile_of(folder, place / "machine.json"))],
         "report": ["report", str(folder), "--baseline", str(other)],
     }[verb]
     options = writers(command)

@@ -229,7 +229,7 @@ def test_a_profile_of_another_machine_is_refused() -> None:
     store.check_machine(profile(), [])
     with pytest.raises(PowercclError, match="this machine has 2 x NVIDIA H200") as error:
         store.check_machine(profile(), ["NVIDIA H200"] * 2)
-    assert "run `powerccl profile` here" in error.value.hint
+    assert "run `powerccl profile`" in error.value.hint
     with pytest.raises(PowercclError, match="this machine has 4 of them"):
         store.check_machine(profile(), ["Tesla T4"] * 4)
 

@@ -16,7 +16,7 @@ import pytest
 from browser import show
 from click.testing import CliRunner
 from rich.console import Console
-from synthetic import MS, TraceWriter, training_run, write_info, write_power
+from synthetic import MS, TraceWriter, profile_of, training_run, write_info, write_power
 from test_breakdown import STEP, chrome_trace, late_run
 
 from powerccl.analysis.drawing import draw
@@ -74,7 +74,8 @@ def test_what_takes_no_time_is_counted_and_not_shown(tmp_path: Path) -> None:
 def test_every_output_at_once(tmp_path: Path) -> None:
     folder, before = late_run(tmp_path / "run", iterations=20), late_run(tmp_path / "before", iterations=22)
     profile = chrome_trace(tmp_path / "rank0.json", 3e9)
-    options = ["--baseline", str(before), "--kineto", f"{profile}:0", "--platform", "t4x8", "-q"]
+    machine = profile_of(folder, tmp_path / "machine.json")
+    options = ["--baseline", str(before), "--kineto", f"{profile}:0", "--platform", str(machine), "-q"]
     for name, file in (("html", "r.html"), ("perfetto", "r.pftrace"), ("csv", "tables"), ("prometheus", "r.prom")):
         options += [f"--{name}", str(tmp_path / file)]
     result = CliRunner().invoke(command, [str(folder), *options, "--json", str(tmp_path / "r.json")])

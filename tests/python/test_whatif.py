@@ -548,16 +548,26 @@ def test_command_prints_every_policy_and_writes_json(recorded: Path, named: str,
 
 
 def test_an_emulated_profile_of_a_real_run_is_said(recorded: Path, tmp_path: Path) -> None:
-    words = "profile t4x8 is of an emulated server"
-    code, text = whatif(str(recorded), "--platform", "t4x8")
+    words = "profile hand is of an emulated server"
+    emulated = tmp_path / "emulated.json"
+    emulated.write_bytes(encode(profile(emulated=True)))
+    code, text = whatif(str(recorded), "--platform", str(emulated))
     assert code == 0, text
     assert words not in " ".join(text.split())
     real = exposed_run(tmp_path / "real")
     for power in real.glob("power-*.csv"):
         power.write_text(power.read_text().replace("# emulated: 1", "# emulated: 0"))
-    code, text = whatif(str(real), "--platform", "t4x8")
+    code, text = whatif(str(real), "--platform", str(emulated))
     assert code == 0, text
     assert words in " ".join(text.split())
+
+
+def test_a_profile_of_another_machine_is_refused(recorded: Path) -> None:
+    """As `run` refuses it: powers and bandwidths of other GPUs, or of another number of them, say nothing here."""
+    for verb in ("whatif", "report"):
+        done = CliRunner().invoke(cli, [verb, str(recorded), "--platform", "t4x8"])
+        assert done.exit_code == 1, done.output
+        assert "was measured on 8 x Tesla T4; the run's node node1 has 2 of them" in " ".join(done.output.split())
 
 
 def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, tmp_path: Path) -> None:

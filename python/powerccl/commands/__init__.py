@@ -184,15 +184,21 @@ def _undo_locale_coercion() -> None:
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
     with contextlib.suppress(OSError):  # nobody is left to tell
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {clean.lines(message)}", file=sys.stderr, color=colour())
+        _tell("error:", "red", message)
         if hint:
-            click.echo(f"{click.style('hint:', fg='cyan', bold=True)} {clean.lines(hint)}", file=sys.stderr, color=colour())
+            _tell("hint:", "cyan", hint)
     sys.exit(code)
 
 
 def say(message: str) -> None:
     """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    click.echo(f"{click.style('powerccl:', fg='green', bold=True)} {clean.lines(message)}", file=sys.stderr, color=colour())
+    _tell("powerccl:", "green", message)
+
+
+def _tell(label: str, letters: str, message: str) -> None:
+    # The stream by its name: click puts another in the place of one that cannot show everything.
+    line = f"{click.style(label, fg=letters, bold=True)} {clean.lines(message)}"
+    click.echo(line, file=sys.stderr, color=colour())
 
 
 def write_out(target: str | Path, data: bytes | str) -> None:

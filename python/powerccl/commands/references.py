@@ -23,7 +23,6 @@ def own_profile(run: RunData) -> PlatformProfile | None:
         PowercclError: a file that it names is there, but no profile.
     """
     from powerccl.platforms.store import known_profiles, load_profile, profile_for
-    from powerccl.traces.power import about
 
     info = run.info
     for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
@@ -31,9 +30,31 @@ def own_profile(run: RunData) -> PlatformProfile | None:
             return load_profile(name)
     if run.emulated or (info and info.emulated):
         return None
-    heads = [about(path) for path in sorted(run.folder.glob("power-*.csv"))]
-    names = [text for head in heads for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"]
+    names = [name for of_node in gpu_names(run).values() for name in of_node]
     return profile_for(names) if names else None
+
+
+def gpu_names(run: RunData) -> dict[str, list[str]]:
+    """The GPUs of each node that was sampled, as NVML prints them."""
+    from powerccl.traces.power import about
+
+    heads = [about(path) for path in sorted(run.folder.glob("power-*.csv"))]
+    return {
+        head.get("host", ""): [text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"]
+        for head in heads
+    }
+
+
+def check_profile(profile: PlatformProfile, run: RunData) -> None:
+    """Refuse a profile of other GPUs than the run's, or of another number of them in a node.
+
+    Raises:
+        PowercclError: it is one.
+    """
+    from powerccl.platforms.store import check_machine
+
+    for host, names in gpu_names(run).items():
+        check_machine(profile, names, f"the run's node {host}" if host else "the run")
 
 
 def own_reference(run: RunData) -> Reference | None:

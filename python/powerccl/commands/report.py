@@ -151,12 +151,14 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 def _reference(platform: str, folder: Path) -> Reference | None:
     """The profile asked for, or the run's own, or of GPUs like its; None where there is none."""
-    from powerccl.commands.references import own_reference, reference_of
+    from powerccl.commands.references import check_profile, own_reference, reference_of
     from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import RunData, read_info
 
-    if platform:
-        return reference_of(load_profile(platform))
     run = RunData(folder)
+    if platform:
+        profile = load_profile(platform)
+        check_profile(profile, run)
+        return reference_of(profile)
     read_info(run)
     return own_reference(run)

@@ -65,6 +65,7 @@ def command(
     powerccl whatif runs/20260101-120000-train --platform my-machine
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.whatif import what_if
+    from powerccl.commands.references import check_profile
     from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import read_run
 
@@ -74,6 +75,7 @@ def command(
     run = read_run(folder)
     _check(run)
     profile = load_profile(platform) if platform else _own(run)
+    check_profile(profile, run)
     replaced = _replaced(run)
     clocks = clock_platform(
         profile,

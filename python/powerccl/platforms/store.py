@@ -90,8 +90,8 @@ def _faults(profile: PlatformProfile) -> Iterator[str]:
             yield f"unknown pattern '{overhead.pattern}'"
 
 
-def check_machine(profile: PlatformProfile, names: list[str]) -> None:
-    """Refuse a profile of another machine; `names` are this machine's GPUs as NVML prints them.
+def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this machine") -> None:
+    """Refuse a profile of another machine; `names` are the GPUs of `whose` as NVML prints them.
 
     Raises:
         PowercclError: the GPUs are of another model, or fewer than were profiled would not matter but more do.
@@ -102,13 +102,13 @@ def check_machine(profile: PlatformProfile, names: list[str]) -> None:
     measured = f"'{profile.name}' was measured on {profile.gpus} x {profile.gpu}"
     if others:
         raise PowercclError(
-            f"platform profile {measured}; this machine has {len(names)} x {others[0]}",
-            "run `powerccl profile` here, or choose another with --platform",
+            f"platform profile {measured}; {whose} has {len(names)} x {others[0]}",
+            "run `powerccl profile`, or choose another with --platform",
         )
     if len(names) != profile.gpus:
         raise PowercclError(
-            f"platform profile {measured}; this machine has {len(names)} of them",
-            "bandwidth depends on how many take part: run `powerccl profile` here, or choose another with --platform",
+            f"platform profile {measured}; {whose} has {len(names)} of them",
+            "bandwidth depends on how many take part: run `powerccl profile`, or choose another with --platform",
         )
 
 
