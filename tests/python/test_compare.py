@@ -344,6 +344,19 @@ def test_runs(tmp_path: Path) -> None:
     assert any("emulated" in text for text in found.caveats)
 
 
+def test_runs_of_other_work_are_told(tmp_path: Path) -> None:
+    """Totals of 3 and 4 iterations say nothing about settings; a call more or less of many is no other work."""
+    three, four, one_more = (
+        str(training_run(tmp_path / name, iterations=number, ranks=1))
+        for name, number in (("three", 3), ("four", 4), ("again", 3))
+    )
+    found = compare_sides([three, four], Path)
+    (told,) = (text for text in found.caveats if "amount of work" in text)
+    assert told.endswith("all-reduce calls: 9 (three), 12 (four)")
+    assert any("chance cannot be judged" in text for text in found.notes)
+    assert not [text for text in compare_sides([three, one_more], Path).caveats if "amount of work" in text]
+
+
 def test_runs_of_mpi_and_a_failed_one(tmp_path: Path) -> None:
     first, second = mpi_run(tmp_path / "a"), mpi_run(tmp_path / "b", ranks=3)
     write_info(second, 2_000_000_000, exit_code=9, command=["mpiexec", "-n", "3", "./stencil"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from pathlib import Path
@@ -13,6 +14,7 @@ from synthetic import MS, TraceWriter
 
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_journal, read_run
+from powerccl.traces.live import LiveRun
 from powerccl.traces.power import read_power
 from powerccl.traces.rank import TraceError, read_rank
 
@@ -334,3 +336,22 @@ def test_columns_of_the_same_name_are_not_guessed_at(tmp_path: Path) -> None:
     log = read_power(path)
     assert len(log.samples) == 0
     assert "columns of the same name" in log.problems[0]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_newer_run_json_is_told(changed: bool, tmp_path: Path) -> None:
+    """What is known of it is shown; where its form has changed, that is why it cannot be read."""
+    folder = synthetic.training_run(tmp_path / "run")
+    info = json.loads((folder / "run.json").read_text())
+    info["schema"] = 2
+    if changed:
+        info["command"] = {"argv": info["command"]}
+    (folder / "run.json").write_text(json.dumps(info))
+    run = read_run(folder)
+    assert [
+        text for text in run.problems if text.startswith("run.json: written by a newer powerccl (schema 2, known: 1)")
+    ]
+    assert (run.info is None) == changed
+    live = LiveRun(folder)
+    live.read_info()
+    assert "written by a newer powerccl" in live._info_problem

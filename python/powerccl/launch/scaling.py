@@ -27,6 +27,7 @@ from powerccl.launch.native import BENCH, NativeFiles, find_native
 from powerccl.launch.record import Request, record
 
 STUDY_FILE = "study.json"
+STUDY_SCHEMA = 1
 LINKS: dict[str, dict[str, str]] = {
     "default": {},  # whatever NCCL chooses
     "nvlink": {"NCCL_P2P_LEVEL": "NVL"},  # GPUs see each other over NVLink or not at all
@@ -55,7 +56,7 @@ class Asked(msgspec.Struct, kw_only=True):
 class Study(msgspec.Struct, kw_only=True):
     """`study.json`. `runs` names the run folder of each finished world, `<links>-<gpus>`."""
 
-    schema: int = 1
+    schema: int = STUDY_SCHEMA
     asked: Asked
     host: str = ""
     started_at: str = ""
@@ -134,12 +135,16 @@ def read_study(folder: Path) -> Study:
     Raises:
         PowercclError: there is none, or another version's.
     """
+    path = folder / STUDY_FILE
     try:
-        return read_json(folder / STUDY_FILE, Study)
+        study = read_json(path, Study)
     except OSError as error:
         raise PowercclError(f"no study in {folder}", "name the folder that --runs-dir gave") from error
     except msgspec.MsgspecError as error:
-        raise PowercclError(f"{folder / STUDY_FILE}: {error}", "run the study again in another folder") from error
+        raise PowercclError(f"{path}: {error}", "run the study again in another folder") from error
+    if study.schema > STUDY_SCHEMA:
+        raise PowercclError(f"{path}: schema {study.schema}; this powerccl reads {STUDY_SCHEMA}", "update powerccl")
+    return study
 
 
 def findings(study: Study, folder: Path) -> found.ScalingFindings:

@@ -13,7 +13,7 @@ import msgspec
 
 from powerccl import clean
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
-from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
+from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -112,6 +112,8 @@ def read_info(run: RunData) -> None:
     """Read run.json into `run.info`, or say in `run.problems` why not."""
     try:
         run.info = parse_run_info(read_bytes(run.folder / RUN_FILE, MOST_INFO))
+        if newer := of_newer(run.info.schema):
+            run.problems.append(f"{RUN_FILE}: {newer}")
     except FileNotFoundError:
         run.problems.append(f"{RUN_FILE} is missing: command and times are not known")
     except (OSError, ValueError) as error:

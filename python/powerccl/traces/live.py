@@ -29,7 +29,7 @@ from powerccl.files import (
 from powerccl.traces import records
 from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
 from powerccl.traces.records import id_text
-from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
+from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
@@ -348,7 +348,8 @@ class LiveRun:
             if changed_ns == self._info_ns:
                 return
             self.info = parse_run_info(read_bytes(path, MOST_INFO))
-            self._info_ns, self._info_problem = changed_ns, ""
+            newer = of_newer(self.info.schema)
+            self._info_ns, self._info_problem = changed_ns, f"{RUN_FILE}: {newer}" if newer else ""
         except FileNotFoundError:
             self._info_problem = "" if self.info else f"{RUN_FILE} is missing: command and start are not known"
         except (OSError, ValueError) as error:

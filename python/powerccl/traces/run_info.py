@@ -13,6 +13,7 @@ from powerccl import clean
 from powerccl.files import write_whole
 
 RUN_FILE = "run.json"
+SCHEMA = 1  # of run.json: raised where a reader of the one before would misread it
 ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
 
 
@@ -25,7 +26,7 @@ class RunInfo:
     """
 
     command: list[str]
-    schema: int = 1
+    schema: int = SCHEMA
     run_id: str = ""  # 128 bits in hex, of this run alone; empty: recorded by a powerccl that gave none
     name: str = ""
     host: str = ""
@@ -119,7 +120,18 @@ def parse_run_info(data: bytes) -> RunInfo:
     """
     import msgspec  # it does not read lone surrogates, which the standard library does
 
+    plain = None
     try:
-        return sound_info(msgspec.convert(json.loads(data), RunInfo))
+        plain = json.loads(data)
+        return sound_info(msgspec.convert(plain, RunInfo))
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        schema = plain.get("schema") if isinstance(plain, dict) else None
+        newer = isinstance(schema, int) and of_newer(schema)
+        raise ValueError(newer or str(error)) from error
+
+
+def of_newer(schema: int) -> str:
+    """What to say of a run.json with this schema: empty, or that a newer version wrote it."""
+    if schema <= SCHEMA:
+        return ""
+    return f"written by a newer powerccl (schema {schema}, known: {SCHEMA}): what is new in it is not shown"

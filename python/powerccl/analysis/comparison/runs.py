@@ -59,6 +59,9 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
         if what == "wall time":
             _iteration(member, run)
     _patterns(member, run, summary)
+    for row in summary.patterns:
+        name = f"{row.pattern.replace('_', '-')} calls"
+        member.work[name] = member.work.get(name, 0) + row.calls + row.captured_calls
     if energy:
         _energies(member, run, reference)
     _facts(member, run, summary)

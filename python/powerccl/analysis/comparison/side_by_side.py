@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ from powerccl.patterns import KIB, format_bytes
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
 MANY_ROWS = 20
+SAME_WORK = 0.01  # a job that ends by a time limit makes a call more or less; this is below what one run tells of time
+MOST_KINDS = 3  # of calls that are named
 # Facts that make sides hard to compare, and what to say of them; others are told as what differs.
 _GRAVE = {
     "GPUs": "the number of GPUs",
@@ -134,7 +137,7 @@ def compare_sides(
         headline=_headline(sides, kind),
         rows=rows,
         differs=differs,
-        caveats=caveats + _warnings(sides) + _alone(sides, kind),
+        caveats=caveats + _work(sides) + _warnings(sides) + _alone(sides, kind),
         notes=_notes(sides, rows, kind),
     )
 
@@ -299,6 +302,27 @@ def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
     return ["the commands differ: " + "; ".join(f"{s.name}: {c}" for s, c in zip(sides, commands, strict=True))]
 
 
+def _work(sides: Sequence[_Side]) -> list[str]:
+    """Where sides made more or fewer calls: their totals are not of the same work."""
+    counts = [_calls(side) for side in sides]
+    found = []
+    for name in dict.fromkeys(name for each in counts for name in each):
+        values = [each.get(name, 0.0) for each in counts]
+        if max(values) > min(values) * (1 + SAME_WORK):
+            told = ", ".join(f"{value:,.0f} ({side.name})" for side, value in zip(sides, values, strict=True))
+            found.append(f"{name}: {told}")
+    if not found:
+        return []
+    more = f" and {len(found) - MOST_KINDS} more kinds" if len(found) > MOST_KINDS else ""
+    return [f"the amount of work differs, so totals cannot be compared: {'; '.join(found[:MOST_KINDS])}{more}"]
+
+
+def _calls(side: _Side) -> dict[str, float]:
+    """Calls of each kind in the median member."""
+    names = dict.fromkeys(name for member in side.members for name in member.work)
+    return {name: statistics.median(member.work.get(name, 0) for member in side.members) for name in names}
+
+
 def _warnings(sides: Sequence[_Side]) -> list[str]:
     """What members have to say of themselves, each sentence once a side."""
     found = []
@@ -343,7 +367,7 @@ def _notes(sides: Sequence[_Side], rows: Sequence[Row], kind: str) -> list[str]:
             "hour changes something too. Name several runs of a side, A1,A2,A3"
         )
     if any(each.pct is not None and each.verdict == UNKNOWN for row in rows for each in row.changes):
-        notes.append("?: one value of each side, and nothing to judge by; name several runs of a side, A1,A2,A3")
+        notes.append("?: one run of each side, so chance cannot be judged; name several runs of a side, A1,A2,A3")
     if len(judged) > MANY_ROWS:
         notes.append(f"of {len(judged)} changes judged at 95 %, about {round(len(judged) / 20)} look real by chance")
     if kind in (SWEEP, MPI_SWEEP) and any("bandwidth" in row.what for row in rows):

@@ -45,13 +45,17 @@ class Key(NamedTuple):
 
 @dataclass
 class Member:
-    """One run or one sweep. `facts` is what it was made with, `warnings` what is wrong with it."""
+    """One run or one sweep. `facts` is what it was made with, `warnings` what is wrong with it.
+
+    `work`: how many calls a run made, by kind; a sweep measures each size for itself and has none.
+    """
 
     path: Path
     kind: str
     values: dict[Key, Value] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    work: dict[str, int] = field(default_factory=dict)
     emulated: str = ""
 
 
