@@ -17,11 +17,14 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic import MS, TraceWriter, mpi_run, training_run, write_info
 
+from powerccl.analysis.report import report
 from powerccl.commands import cli
 from powerccl.commands.export import parse_listen, write_textfile
 from powerccl.errors import PowercclError
 from powerccl.launch.running import LiveNode
 from powerccl.reports.export import METRICS, JobCollector, as_text, exported_names
+from powerccl.reports.tabular import prometheus_text
+from powerccl.reports.text import LONGEST_LABEL, run_label
 
 DASHBOARD = Path(__file__).parents[2] / "packaging/prometheus/grafana-powerccl.json"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -54,17 +57,17 @@ def test_counts_are_the_truth(tmp_path: Path) -> None:
     _, collector = collector_of(folder)
     samples = scraped(as_text(collector))
     for rank in ("0", "1"):
-        own = {"run": "run", "rank": rank, "pattern": "all_reduce"}
+        own = {"run": str(folder), "rank": rank, "pattern": "all_reduce"}
         assert value(samples, "powerccl_collectives_total", **own) == 9
         assert value(samples, "powerccl_timed_collectives_total", **own) == 9
         assert value(samples, "powerccl_collective_bytes_total", **own) == 3 * (2 * 65_536_000 + 609_222_656)
         assert value(samples, "powerccl_collective_seconds_total", **own) == pytest.approx(3 * 0.450)
-        assert value(samples, "powerccl_trace_dropped_records_total", run="run", rank=rank) == 0
+        assert value(samples, "powerccl_trace_dropped_records_total", run=str(folder), rank=rank) == 0
     energies = [number for (name, _), number in samples.items() if name == "powerccl_gpu_energy_joules_total"]
     assert sum(energies) == pytest.approx(2 * 3 * (0.45 * 45 + 0.15 * 70), rel=0.02)
     assert value(samples, "powerccl_gpu_sm_clock_hertz", gpu="0") in (1_100_000_000, 1_590_000_000)
-    assert value(samples, "powerccl_job_running", run="run") == 0
-    assert value(samples, "powerccl_job_exit_code", run="run") == 0
+    assert value(samples, "powerccl_job_running", run=str(folder)) == 0
+    assert value(samples, "powerccl_job_exit_code", run=str(folder)) == 0
 
 
 def test_counters_only_rise_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +119,28 @@ def test_mpi(tmp_path: Path) -> None:
     assert value(samples, "powerccl_mpi_cpu_seconds_total", rank="1") == pytest.approx(2.0)
 
 
-def test_two_folders_of_one_name(tmp_path: Path) -> None:
-    folders = [training_run(tmp_path / place / "run", ranks=1) for place in ("a", "b")]
-    samples = scraped(as_text(collector_of(*folders)[1]))
-    runs = {dict(own)["run"] for (name, own) in samples if name == "powerccl_job_running"}
-    assert runs == set(map(str, folders))
+def test_a_series_is_the_same_for_its_life(tmp_path: Path) -> None:
+    """Another job with a folder of the same name comes and goes: no label changes, no series is of both."""
+    first, second = (training_run(tmp_path / name / "run") for name in ("a", "b"))
+    alone = {key for key in scraped(as_text(collector_of(first)[1])) if dict(key[1]).get("run")}
+    both = {key for key in scraped(as_text(collector_of(first, second)[1])) if dict(key[1]).get("run")}
+    assert alone < both
+    assert {dict(labels)["run"] for _, labels in both} == {str(first), str(second)}
+
+
+def test_reports_of_two_runs_can_stand_side_by_side(tmp_path: Path) -> None:
+    """node_exporter reads the files of all runs as one: the same name is no reason to collide."""
+    texts = [prometheus_text(report(training_run(tmp_path / name)).findings).decode() for name in ("one", "two")]
+    series = [{line.rsplit(" ", 1)[0] for line in text.splitlines() if line[:1] != "#"} for text in texts]
+    assert series[0] and not series[0] & series[1]
+    helps = [[line for line in text.splitlines() if line[:1] == "#"] for text in texts]
+    assert helps[0] == helps[1]
+
+
+def test_a_long_path_is_cut_and_still_its_own() -> None:
+    long = "/x" * 300
+    assert len({run_label(long + end) for end in ("a", "b")} | {run_label("/y" * 300 + "a")}) == 3
+    assert max(len(run_label(long + end)) for end in ("a", "b")) <= LONGEST_LABEL
 
 
 def test_labels_are_bounded(tmp_path: Path) -> None:

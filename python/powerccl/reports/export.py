@@ -21,9 +21,9 @@ from powerccl import __version__, clean
 from powerccl.analysis.live.findings import LiveJob, NodeView
 from powerccl.analysis.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
+from powerccl.reports.text import LONGEST_LABEL, run_label
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
-LONGEST_LABEL = 256
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
 RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN = ("run", "rank", "pattern")
@@ -34,7 +34,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
         "powerccl_job_info",
         "gauge",
-        ("run", "user", "policy", "clocks", "emulated"),
+        ("run", "name", "user", "policy", "clocks", "emulated"),
         "1 for each job; its labels say how it was started.",
     ),
     ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
@@ -170,9 +170,8 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
     found.add("powerccl_exporter_look_seconds", view.look_ms / 1e3)
     found.add("powerccl_exporter_problems", len(view.problems) + sum(len(job.problems) for job in view.jobs))
     found.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
-    names = [Path(job.folder).name for job in view.jobs]
-    for job, name in zip(view.jobs, names, strict=True):
-        run = name if names.count(name) == 1 else job.folder  # two folders of one name in different places
+    for job in view.jobs:
+        run = run_label(job.folder)
         with found.of_user(job.user):
             _job(found, run, job)
             counted = totals.get(Path(job.folder))
@@ -183,7 +182,7 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
 
 def _job(found: _Families, run: str, job: LiveJob) -> None:
     emulated = job.emulated.split(":")[0]
-    found.add("powerccl_job_info", 1, run, job.user, job.policy, job.clocks, emulated)
+    found.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
     found.add("powerccl_job_running", 0 if job.ended else 1, run)
     found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
     found.add("powerccl_job_restarts", job.restarts, run)

@@ -14,6 +14,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.report import ReportFindings, plain
 from powerccl.files import write_whole
+from powerccl.reports.text import run_label
 
 
 def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
@@ -76,7 +77,7 @@ def prometheus_text(found: ReportFindings) -> bytes:
 
     registry = CollectorRegistry()
     summary = found.summary
-    run = {"run": clean.field(summary.name), "emulated": summary.emulated or "no"}
+    run = {"run": run_label(summary.folder), "name": summary.name, "emulated": summary.emulated or "no"}
     if found.window_s:
         run["window_seconds"] = f"{found.window_s[0]:.6g}:{found.window_s[1]:.6g}"
 
