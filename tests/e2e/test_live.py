@@ -60,5 +60,5 @@ def counts(text: str, folder: str) -> float:
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == "powerccl_collectives_total" and sample.labels["run"] == Path(folder).name
+        if sample.name == "powerccl_collectives_total" and sample.labels["run"] == folder
     )
