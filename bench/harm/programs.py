@@ -84,20 +84,14 @@ def compiled(build: Build, folder: Path) -> Path | None:
     if not compiler:
         return None
     program = folder / build.name.replace(" ", "-").replace(",", "")
-    subprocess.run(
-        [*compiler, "-O1", "-g", "-pthread", str(SOURCE), "-o", str(program)],
-        check=True,
-        timeout=LIMIT_S,
-        capture_output=True,
-    )
+    options = ["-O1", "-g", "-pthread"]
     if "-shared-libasan" in compiler:  # is not where the loader looks
         runtime = subprocess.run(
             [compiler[0], "-print-file-name=libclang_rt.asan-x86_64.so"], check=True, text=True, capture_output=True
         )
-        where = Path(runtime.stdout.strip()).parent
-        subprocess.run(
-            [*compiler, "-O1", "-g", "-pthread", f"-Wl,-rpath,{where}", str(SOURCE), "-o", str(program)], check=True
-        )
+        options.append(f"-Wl,-rpath,{Path(runtime.stdout.strip()).parent}")
+    command = [*compiler, *options, str(SOURCE), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True)
     return program
 
 

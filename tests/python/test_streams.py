@@ -82,11 +82,6 @@ def test_letters_are_written_in_others(run: Path) -> None:
 OPTIONS = ("--html", "--json", "--csv", "--perfetto", "--prometheus")
 
 
-def cannot_write_much() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_full_disk_leaves_what_was_there(option: str, run: Path, tmp_path: Path) -> None:
     """No part of a file under its name, and nothing of ours beside it."""
@@ -118,6 +113,29 @@ def test_a_full_terminal_is_an_error_of_one_line(words: tuple[str, ...], run: Pa
         done = powerccl(words[0], run, *([run] if words[0] == "compare" else []), *words[1:], stdout=full.fileno())
     assert done.stderr.decode().splitlines() == ["error: standard output cannot be written: No space left on device"]
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_descriptor_that_takes_nothing_changes_no_job(code: int, tmp_path: Path) -> None:
+    """Whatever of `run` writes to it: the job runs once, and its exit code is ours."""
+    driver = """
+import errno, sys
+from powerccl import commands
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+commands.import_module = full
+commands.main()
+"""
+    job = ("--", "sh", "-c", f"echo x >> {tmp_path}/ran; exit {code}")
+    done = subprocess.run(
+        [sys.executable, "-c", driver, "run", *job],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "ran").read_text() == "x\n"
 
 
 def test_a_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def _flush(code: int) -> None:
 
 def _cannot_print(error: OSError, code: int) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that leaving does not fail again
+    _think_of_the_job(error)
     fail(f"standard output cannot be written: {error.strerror}", code=code)
 
 
