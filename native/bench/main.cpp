@@ -144,12 +144,12 @@ int run(int argc, char** argv) {
                          [&](Rank& rank) { rank_work(options, plan, model, scenario, rank); });
       },
       [&] { report->run(); });
-  const bool wrong = report != nullptr && report->conclude();
+  const int code = report != nullptr ? report->conclude() : kExitOk;
   if (board.failed()) {
     if (launch.leads()) throw Failure(board.exit_code(), board.reason(), board.hint());
     return board.exit_code();
   }
-  return wrong ? kExitWrongElements : kExitOk;
+  return code;
 }
 
 }  // namespace

@@ -128,10 +128,11 @@ void Report::on_point() {
   Window window;
   window.reason = "--no-energy";
   if (sampler_->running() || options_.energy) window = sampler_->window(news.start_ns, news.end_ns);
+  if (options_.energy) take_emulated_energy(news, board_.ranks(), window);
   sampler_->forget_before(news.end_ns > kRememberNs ? news.end_ns - kRememberNs : 0);
   wrong_ += std::max<int64_t>(news.wrong, 0);
-  bandwidth_sum_ +=
-      static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3 * bus_factor(point.pattern, board_.ranks());
+  if (!news.valid) ++invalid_;
+  bandwidth_sum_ += algbw_gbs(point, news) * bus_factor(point.pattern, board_.ranks());
   ++points_;
   const json::Object object = point_object(point, news, window, board_.ranks(), setting_.clock_control == "set");
   results_.push_back(object.raw());
@@ -164,7 +165,7 @@ json::Object Report::common() const {
   return object;
 }
 
-bool Report::conclude() {
+int Report::conclude() {
   if (line_open_) std::printf("\n");
   line_open_ = false;
   if (started_ && options_.mode == Mode::kTrain) conclude_train();
@@ -177,10 +178,14 @@ bool Report::conclude() {
     }
     std::printf("#\n");
   }
+  if (invalid_ > 0) {
+    std::printf("# Invalid              : %zu of %zu results: this machine was too slow for the emulator, times are not "
+                "the platform's\n", invalid_, points_);
+  }
   std::fflush(stdout);
   guard_.reset();  // clocks are default again from here on
   if (!options_.json.empty()) write_json(finished_ && !board_.failed());
-  return wrong_ != 0;
+  return wrong_ != 0 ? kExitWrongElements : invalid_ != 0 ? kExitMissing : kExitOk;
 }
 
 void Report::write_json(bool finished) {

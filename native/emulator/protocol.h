@@ -3,7 +3,8 @@
 //
 // One SOCK_SEQPACKET connection per process and library carries fixed structs, each led by `Header`. Submissions are
 // one-way and stamped with CLOCK_MONOTONIC by the sender, so that the server can place them in model time however late
-// it reads them. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
+// it reads them. A client that stops model time may stamp what it sends meanwhile with one moment: a busy host then
+// costs no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
 // publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared with
 // everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
 #ifndef POWERCCL_EMULATOR_PROTOCOL_H
@@ -14,7 +15,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 2;
+inline constexpr uint32_t kAbi = 3;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
@@ -31,6 +32,8 @@ enum class Message : uint32_t {
   kStreamDestroy = 5,
   kSetLockedClocks = 6,  // request; reply Status when the call would return
   kStop = 7,             // request; the server replies and ends
+  kStopTime = 8,         // request; reply Status once model time stands still
+  kStartTime = 9,        // request; reply Status: 0, or ETIME if time went on before
   // Submissions to a stream, one-way, in order.
   kKernel = 16,
   kEventRecord = 17,
@@ -104,6 +107,17 @@ struct SetLockedClocks {
   uint32_t min_mhz;  // 0, 0: reset
   uint32_t max_mhz;
   int32_t inject;  // nonzero: take the call's time, change nothing, answer this code
+};
+
+struct StopTime {
+  Header header;
+  uint64_t stop;         // chosen by the client, never reused; StartTime repeats it
+  uint64_t patience_ns;  // of real time, after which model time goes on by itself
+};
+
+struct StartTime {
+  Header header;
+  uint64_t stop;
 };
 
 struct StreamHeader {
@@ -182,6 +196,7 @@ struct StreamSlot {
 struct EventSlot {
   std::atomic<uint64_t> generation;  // last one recorded
   std::atomic<uint64_t> time_ns;     // CLOCK_MONOTONIC in model time
+  std::atomic<double> energy_uj;     // what the stream's GPU had used by then
 };
 
 enum class OpState : uint32_t { kPending = 0, kStarted = 1, kStopped = 2 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of emulator_client.h: what emulated NCCL needs beside the driver API.
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include "emulator/cuda/state.h"
@@ -25,6 +27,8 @@ int state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32
   if (result != nullptr) *result = at >= PWE_STOPPED ? slot.result.load() : 0;
   return static_cast<int>(at);
 }
+
+thread_local bool data_moves = true;
 
 bool tracked(const pwe_op* op) {
   return op != nullptr && op->generation != 0 && op->slot < kMaxOps && State::get().ready() == CUDA_SUCCESS;
@@ -109,6 +113,55 @@ int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {
   if (stream->capture == nullptr) return 0;
   if (graph_id != nullptr) *graph_id = stream->capture->id;
   return 1;
+}
+
+CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
+  static std::atomic<uint64_t> last{0};
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  StopTime message{};
+  message.header.type = static_cast<uint32_t>(Message::kStopTime);
+  message.stop = *stop = ++last;
+  message.patience_ns = patience_ns;
+  Reply reply;
+  if (!state.connection->request(&message.header, sizeof message, reply)) return CUDA_ERROR_UNKNOWN;
+  return reply.error == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pwe_start_time(uint64_t stop) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  StartTime message{};
+  message.header.type = static_cast<uint32_t>(Message::kStartTime);
+  message.stop = stop;
+  Reply reply;
+  if (!state.connection->request(&message.header, sizeof message, reply)) return CUDA_ERROR_UNKNOWN;
+  return reply.error == 0 ? CUDA_SUCCESS : reply.error == ETIME ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_VALUE;
+}
+
+void pwe_submit_as_of(uint64_t stamp_ns) {
+  stamp_as_of(stamp_ns);
+}
+
+void pwe_set_moves_data(int moves) {
+  data_moves = moves != 0;
+}
+
+int pwe_moves_data(void) {
+  return data_moves ? 1 : 0;
+}
+
+CUresult pwe_event_energy(CUevent handle, double* energy_uj) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  const std::lock_guard lock(state.mutex);
+  const EventState* event = state.event_of(handle);
+  if (event == nullptr || energy_uj == nullptr || event->generation == 0) return CUDA_ERROR_INVALID_HANDLE;
+  const EventSlot& slot = state.connection->page()->events[event->slot];
+  if (slot.generation.load(std::memory_order_acquire) < event->generation) return CUDA_ERROR_NOT_READY;
+  *energy_uj = slot.energy_uj.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
 }
 
 int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {

@@ -7,12 +7,6 @@
 
 namespace powerccl::emulator {
 
-namespace {
-
-constexpr Time kPatienceNs = 20'000'000;
-
-}  // namespace
-
 Time after_us(Time from, double us) {
   return from + static_cast<Time>(std::llround(us * 1e3));
 }
@@ -48,9 +42,9 @@ Time Clockwork::next() const {
   return given_up_at;
 }
 
-Clockwork::HoldId Clockwork::hold(Time when) {
+Clockwork::HoldId Clockwork::hold(Time when, Time patience) {
   const HoldId id = new_id();
-  holds_[id] = {when, std::max(when, driven_to_) + kPatienceNs};
+  holds_[id] = {when, std::max(when, driven_to_) + patience};
   return id;
 }
 

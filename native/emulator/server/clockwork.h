@@ -38,8 +38,8 @@ class Clockwork {
   void cancel_timer(TimerId timer);
 
   // Model time stops at `when` until release(): what comes behind depends on somebody outside, who is late only because
-  // this machine is busy. Given up after kPatienceNs of driven time, so that nobody can stop the model for good.
-  HoldId hold(Time when);
+  // this machine is busy. Given up after `patience` of driven time, so that nobody can stop the model for good.
+  HoldId hold(Time when, Time patience);
   bool release(HoldId hold);  // false: it was given up
 
   uint32_t gpus() const { return static_cast<uint32_t>(gpus_.size()); }

@@ -152,6 +152,14 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
   clockwork.at(until, std::move(done));
 }
 
+uint64_t Engine::stop_time(Time patience) {
+  return parts_->clockwork.hold(parts_->clockwork.now(), patience);
+}
+
+bool Engine::start_time(uint64_t stop) {
+  return parts_->clockwork.release(stop);
+}
+
 void Engine::publish(BoardPage& page) {
   parts_->clockwork.publish(page);
 }

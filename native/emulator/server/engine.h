@@ -64,6 +64,9 @@ class Engine {
   // delay later.
   void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                          std::function<void(Time)> done);
+  // Model time stands still until start_time(), or for `patience` of driven time.
+  uint64_t stop_time(Time patience);
+  bool start_time(uint64_t stop);  // false: it went on before
   void publish(BoardPage& page);  // keep the board page up to date from now on
   void keep_truth(Truth& truth);  // likewise what each state of each GPU takes
   void settle();                  // all GPUs' sums up to now()

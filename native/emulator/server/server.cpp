@@ -25,6 +25,7 @@ namespace powerccl::emulator {
 namespace {
 
 constexpr Time kSpinNs = 100'000;  // timers here fire up to 70 us late
+constexpr uint64_t kLongestPatienceNs = 60'000'000'000;
 
 Time monotonic() {
   timespec ts;
@@ -258,6 +259,10 @@ void Server::handle(Connection& connection, std::vector<std::byte>& message, int
     free_allocation(connection, *read_as<Free>(message));
   } else if (type == Message::kSetLockedClocks && read_as<SetLockedClocks>(message) != nullptr) {
     lock_clocks(connection, *read_as<SetLockedClocks>(message));
+  } else if (type == Message::kStopTime && read_as<StopTime>(message) != nullptr) {
+    stop_time(connection, *read_as<StopTime>(message));
+  } else if (type == Message::kStartTime && read_as<StartTime>(message) != nullptr) {
+    start_time(connection, *read_as<StartTime>(message));
   } else if (type == Message::kStop) {
     status(connection, head.request, 0);
     stop_ = true;
@@ -364,6 +369,32 @@ void Server::lock_clocks(Connection& connection, const SetLockedClocks& message)
                              });
 }
 
+// At once, not in its place in model time: that would come only when time goes on.
+void Server::stop_time(Connection& connection, const StopTime& message) {
+  const auto client = clients_.find(connection.client);
+  const bool sound = client != clients_.end() && message.patience_ns <= kLongestPatienceNs &&
+                     !client->second.stops.contains(message.stop);
+  if (sound) client->second.stops[message.stop] = engine_->stop_time(static_cast<Time>(message.patience_ns));
+  status(connection, message.header.request, sound ? 0 : EINVAL);
+}
+
+void Server::start_time(Connection& connection, const StartTime& message) {
+  const auto client = clients_.find(connection.client);
+  int32_t error = EINVAL;
+  if (client != clients_.end()) {
+    if (const auto found = client->second.stops.find(message.stop); found != client->second.stops.end()) {
+      error = engine_->start_time(found->second) ? 0 : ETIME;
+      client->second.stops.erase(found);
+    }
+  }
+  status(connection, message.header.request, error);
+}
+
+void Server::start_all(Client& client) {
+  for (const auto& [id, stop] : client.stops) engine_->start_time(stop);
+  client.stops.clear();
+}
+
 void Server::status(Connection& connection, uint64_t request, int32_t error) {
   Status reply{};
   reply.header = {static_cast<uint32_t>(Message::kReply), sizeof reply, static_cast<uint64_t>(monotonic()), request};
@@ -466,6 +497,7 @@ void Server::close_connection(int fd) {
   if (owner->second.callbacks == fd) owner->second.callbacks = -1;
   if (owner->second.main != fd) return;
   owner->second.main = -1;
+  start_all(owner->second);
   // In its place in model time: what it submitted before it ended comes first.
   engine_->from_outside([this, client](Time) { forget_client(client); }, monotonic());
 }
@@ -474,6 +506,7 @@ void Server::forget_client(ClientId client) {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return;
   engine_->remove_client(client);
+  start_all(found->second);
   for (auto& [id, allocation] : found->second.allocations) {
     if (!allocation.on_host) used_bytes_[allocation.gpu] -= allocation.bytes;
     close(allocation.fd);

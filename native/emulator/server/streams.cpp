@@ -13,6 +13,8 @@
 namespace powerccl::emulator {
 namespace {
 
+constexpr Time kCallbackPatienceNs = 20'000'000;
+
 void futex_wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr,
           0);
@@ -163,7 +165,10 @@ bool Streams::begin_front(Key key, Stream& stream) {
     case Message::kEventRecord: {
       const EventRecord& record = as<EventRecord>(message);
       EventSlot& slot = clients_[stream.client]->events[record.event % kMaxEvents];
+      Gpu& gpu = clockwork_.gpu(stream.gpu);
+      gpu.settle(clockwork_.now());
       slot.time_ns.store(static_cast<uint64_t>(clockwork_.now()), std::memory_order_relaxed);
+      slot.energy_uj.store(gpu.energy_uj(), std::memory_order_relaxed);
       slot.generation.store(record.generation, std::memory_order_release);
       complete_front(key, stream);
       return true;
@@ -224,7 +229,7 @@ void Streams::begin_callback(Stream& stream) {
   stream.due = after_us(clockwork_.now(), us);
   // The client's thread may get a core only long after a real driver's would: that is this machine's lateness, not the
   // model's.
-  stream.hold = clockwork_.hold(stream.due);
+  stream.hold = clockwork_.hold(stream.due, kCallbackPatienceNs);
   outside_.run_callback(stream.client, call.callback, stream.slot, call.to.sequence);
 }
 

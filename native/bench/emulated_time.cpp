@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/emulated_time.h"
+
+namespace powerccl::bench {
+namespace {
+
+// Of real time. Enqueueing a million operations takes a few seconds on a quiet core; at half of this, a host with some
+// ten busy processes a core could not keep up.
+constexpr uint64_t kPatienceNs = 20'000'000'000;
+
+}  // namespace
+
+WithoutData::WithoutData(const CudaApi& cuda) : cuda_(cuda) {
+  if (cuda_.set_moves_data != nullptr) cuda_.set_moves_data(0);
+}
+
+WithoutData::~WithoutData() {
+  if (cuda_.set_moves_data != nullptr) cuda_.set_moves_data(1);
+}
+
+EmulatedTime::~EmulatedTime() {
+  go();
+}
+
+uint64_t EmulatedTime::stop() {
+  if (!emulated()) return monotonic_ns();
+  const CudaApi& cuda = rank_.cuda();
+  rank_.board().barrier();  // until all have come, somebody may still wait for time to go on
+  cuda.check(cuda.stop_time(kPatienceNs, &stop_), "pwe_stop_time");
+  // Only when time stands still for all ranks is there a moment that lies behind none of them. A double is exact to the
+  // nanosecond for 104 days of uptime, and the same for all ranks ever after.
+  const auto moment = static_cast<uint64_t>(rank_.board().max(rank_.rank(), static_cast<double>(monotonic_ns())));
+  cuda.submit_as_of(moment);
+  return moment;
+}
+
+void EmulatedTime::go() {
+  if (stop_ == 0) return;
+  const CudaApi& cuda = rank_.cuda();
+  cuda.submit_as_of(0);
+  kept_up_ = cuda.start_time(stop_) == CUDA_SUCCESS && kept_up_;
+  stop_ = 0;
+}
+
+}  // namespace powerccl::bench
