@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/emulated_time.h"
 
+#include <cstdlib>
+#include <string>
+
 namespace powerccl::bench {
 namespace {
 
-// Of real time. Enqueueing a million operations takes a few seconds on a quiet core; at half of this, a host with some
-// ten busy processes a core could not keep up.
-constexpr uint64_t kPatienceNs = 20'000'000'000;
+// Of real time. Enqueueing a million operations takes a few seconds on a quiet core; a tenth of this would be too short
+// on a host with some ten busy processes a core, and much more would keep a user waiting for an invalid result.
+constexpr uint64_t kPatienceMs = 20'000, kMostPatienceMs = 60'000;
+
+uint64_t patience_ns() {
+  const char* text = std::getenv("POWERCCL_EMULATOR_PATIENCE_MS");
+  if (text == nullptr || *text == '\0') return kPatienceMs * 1'000'000;
+  char* end = nullptr;
+  const unsigned long long ms = std::strtoull(text, &end, 10);
+  if (*end != '\0' || *text == '-' || ms > kMostPatienceMs) {
+    throw Failure(kExitUsage, std::string("POWERCCL_EMULATOR_PATIENCE_MS=") + text + ": not a whole number up to " +
+                                  std::to_string(kMostPatienceMs));
+  }
+  return ms * 1'000'000;
+}
 
 }  // namespace
 
@@ -26,7 +41,7 @@ uint64_t EmulatedTime::stop() {
   if (!emulated()) return monotonic_ns();
   const CudaApi& cuda = rank_.cuda();
   rank_.board().barrier();  // until all have come, somebody may still wait for time to go on
-  cuda.check(cuda.stop_time(kPatienceNs, &stop_), "pwe_stop_time");
+  cuda.check(cuda.stop_time(patience_ns(), &stop_), "pwe_stop_time");
   // Only when time stands still for all ranks is there a moment that lies behind none of them. A double is exact to the
   // nanosecond for 104 days of uptime, and the same for all ranks ever after.
   const auto moment = static_cast<uint64_t>(rank_.board().max(rank_.rank(), static_cast<double>(monotonic_ns())));

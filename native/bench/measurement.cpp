@@ -48,8 +48,7 @@ PointNews Measurement::measure() {
     const double seconds = board_.max(rank_.rank(), here_s);
     if (seconds >= kEnough * min_time_s) break;
     // The estimate still held what happens only at first (connections, a plugin's start): it is known better now.
-    news.iterations =
-        iterations_for(seconds / static_cast<double>(news.iterations), min_time_s, options_.iterations);
+    news.iterations = iterations_for(seconds / static_cast<double>(news.iterations), min_time_s, options_.iterations);
   }
   take_times(news);
   repeat(news);

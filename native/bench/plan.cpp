@@ -40,7 +40,7 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
   while (std::getline(file, line)) {
     if (file.eof() || !line.ends_with('}')) break;
     whole += line.size() + 1;
-    if (field(line, "type") != "point") continue;
+    if (field(line, "type") != "point" || field(line, "valid") == "false") continue;
     done.insert(
         join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
               field(line, "root"), field(line, "in_place"), field(line, "ranks"), field(line, "clock_requested_mhz")}));

@@ -179,8 +179,10 @@ int Report::conclude() {
     std::printf("#\n");
   }
   if (invalid_ > 0) {
-    std::printf("# Invalid              : %zu of %zu results: this machine was too slow for the emulator, times are not "
-                "the platform's\n", invalid_, points_);
+    std::printf(
+        "# Invalid              : %zu of %zu results: this machine was too slow for the emulator, times are not "
+        "the platform's\n",
+        invalid_, points_);
   }
   std::fflush(stdout);
   guard_.reset();  // clocks are default again from here on

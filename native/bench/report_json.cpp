@@ -78,8 +78,8 @@ json::Object header_object(const Options& options, const Setting& setting, const
   return object;
 }
 
-// The emulator knows what its GPUs used from the loop's first operation to its last. Its counters are read in real time,
-// which on a busy machine is not the loop's.
+// The emulator knows what its GPUs used from the loop's first operation to its last. Its counters are read in real
+// time, which on a busy machine is not the loop's.
 void take_emulated_energy(const PointNews& news, int ranks, Window& window) {
   if (news.emulated_joules < 0) return;
   window.source = "emulator";

@@ -14,7 +14,7 @@
 namespace powerccl::bench {
 namespace {
 
-constexpr double kKernelMs = 10;       // computation comes in kernels of about this length
+constexpr double kKernelMs = 10;         // computation comes in kernels of about this length
 constexpr double kMostHostShare = 0.02;  // of an emulated step that the host may take between its two halves
 
 enum EventIndex : size_t { kStart = 0, kForwardEnd, kBackwardEnd, kFirstBucket };

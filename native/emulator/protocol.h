@@ -4,9 +4,9 @@
 // One SOCK_SEQPACKET connection per process and library carries fixed structs, each led by `Header`. Submissions are
 // one-way and stamped with CLOCK_MONOTONIC by the sender, so that the server can place them in model time however late
 // it reads them. A client that stops model time may stamp what it sends meanwhile with one moment: a busy host then
-// costs no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
-// publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared with
-// everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
+// costs no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the
+// server publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared
+// with everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
 #ifndef POWERCCL_EMULATOR_PROTOCOL_H
 #define POWERCCL_EMULATOR_PROTOCOL_H
 #include <atomic>

@@ -87,7 +87,7 @@ bool CollectiveEngine::start_moving(Flow& flow, std::string& error) {
     return buffer;
   };
   const uint64_t id = flow.id;
-  const auto done = [this, id](Time) { part_done(id); };
+  const auto done = [this, id](Time) { data_done(id); };
 
   if (!flow.step) {
     const Transfer& transfer = flow.transfer;

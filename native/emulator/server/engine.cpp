@@ -27,6 +27,7 @@ struct Engine::Parts {
   Clockwork clockwork;
   Streams streams;
   Outside& outside;
+  Time data_late = 0;
   Time calls_until = 0;  // the driver carries out one clock call at a time
   std::vector<Time> gpu_calls_until;
   std::vector<TimerId> transitions;  // of each GPU, the one under way; 0: none
@@ -88,6 +89,14 @@ std::shared_ptr<Memory> Engine::memory(ClientId client, uint64_t allocation) {
 
 void Engine::run_in_worker(std::function<void()> job, std::function<void(Time)> done) {
   parts_->outside.run_in_worker(std::move(job), std::move(done));
+}
+
+void Engine::data_came_late(Time by) {
+  parts_->data_late += std::max<Time>(by, 0);
+}
+
+Time Engine::data_late() const {
+  return parts_->data_late;
 }
 
 void Engine::set_collective_handler(CollectiveHandler* handler) {

@@ -50,7 +50,11 @@ class Engine {
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done);
   Gpu& gpu(uint32_t index);
 
+  // A collective's end has waited so long for its data, which this machine moves slower than the platform would.
+  void data_came_late(Time by);
+
   // ---- For whoever drives it.
+  Time data_late() const;  // in all
   void set_collective_handler(CollectiveHandler* handler);
   void advance(Time to);         // carries out everything due up to and including `to`
   Time next_event() const;       // when something is due next; INT64_MAX if nothing is
@@ -67,9 +71,9 @@ class Engine {
   // Model time stands still until start_time(), or for `patience` of driven time.
   uint64_t stop_time(Time patience);
   bool start_time(uint64_t stop);  // false: it went on before
-  void publish(BoardPage& page);  // keep the board page up to date from now on
-  void keep_truth(Truth& truth);  // likewise what each state of each GPU takes
-  void settle();                  // all GPUs' sums up to now()
+  void publish(BoardPage& page);   // keep the board page up to date from now on
+  void keep_truth(Truth& truth);   // likewise what each state of each GPU takes
+  void settle();                   // all GPUs' sums up to now()
 
  private:
   struct Parts;

@@ -24,7 +24,8 @@
 namespace powerccl::emulator {
 namespace {
 
-constexpr Time kSpinNs = 100'000;  // timers here fire up to 70 us late
+constexpr Time kSpinNs = 100'000;             // timers here fire up to 70 us late
+constexpr Time kToleratedLateNs = 1'000'000;  // drivers of real GPUs are late by as much at times
 constexpr uint64_t kLongestPatienceNs = 60'000'000'000;
 
 Time monotonic() {
@@ -49,7 +50,8 @@ const T* read_as(const std::vector<std::byte>& message) {
 Server::Server(const Platform& platform, std::string socket_path, std::string& error)
     : platform_(platform), path_(std::move(socket_path)) {
   used_bytes_.assign(platform.gpus, 0);
-  engine_ = std::make_unique<Engine>(platform_, monotonic(), *this);
+  started_ = monotonic();
+  engine_ = std::make_unique<Engine>(platform_, started_, *this);
   if (!make_board(error) || !listen_on(path_, error)) return;
   engine_->publish(*board_);
 }
@@ -136,9 +138,18 @@ bool Server::listen_on(const std::string& path, std::string& error) {
 int Server::run() {
   while (!stop_) {
     if (!wait()) break;
-    engine_->advance(monotonic());
+    const Time now = monotonic();
+    // Less what was counted before, and less what a client had stopped time for.
+    const Time late_since = std::max(engine_->next_event(), counted_until_);
+    if (engine_->next_is_precise() && now - late_since > kToleratedLateNs) events_late_ += now - late_since;
+    counted_until_ = now;
+    engine_->advance(now);
   }
   return 0;
+}
+
+Lateness Server::lateness() const {
+  return {monotonic() - started_, events_late_, engine_->data_late()};
 }
 
 bool Server::wait() {
@@ -384,6 +395,7 @@ void Server::start_time(Connection& connection, const StartTime& message) {
   if (client != clients_.end()) {
     if (const auto found = client->second.stops.find(message.stop); found != client->second.stops.end()) {
       error = engine_->start_time(found->second) ? 0 : ETIME;
+      counted_until_ = monotonic();
       client->second.stops.erase(found);
     }
   }

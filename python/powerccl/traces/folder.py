@@ -13,6 +13,7 @@ import msgspec
 
 from powerccl import clean
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
+from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
+    if late := lateness_problem(folder / LATENESS_FILE):
+        run.problems.append(late)
     run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
 
