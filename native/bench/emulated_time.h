@@ -34,6 +34,10 @@ class EmulatedTime {
   // On real GPUs: now.
   uint64_t stop();
   void go();
+  // Waits for the event, which the rank has recorded in the stream, and enqueues nothing before it. Where time has been
+  // stopped by stop(), it goes on until the event and stops there again, so that what is enqueued next is enqueued at
+  // that very moment. On real GPUs: only waits.
+  void go_until(CUevent event, CUstream stream);
   // Whether model time has waited each time on this rank. If not, the host was too slow: times are not the platform's.
   bool kept_up() const { return kept_up_; }
 

@@ -14,8 +14,7 @@
 namespace powerccl::bench {
 namespace {
 
-constexpr double kKernelMs = 10;         // computation comes in kernels of about this length
-constexpr double kMostHostShare = 0.02;  // of an emulated step that the host may take between its two halves
+constexpr double kKernelMs = 10;  // computation comes in kernels of about this length
 
 enum EventIndex : size_t { kStart = 0, kForwardEnd, kBackwardEnd, kFirstBucket };
 
@@ -75,8 +74,7 @@ class Train {
   void synchronise_after_backward() {
     compute(model_.backward_ms);
     rank_.record(event(kBackwardEnd), rank_.stream());
-    emulated_.go();
-    rank_.wait(rank_.stream());
+    emulated_.go_until(event(kBackwardEnd), rank_.stream());
     CUdeviceptr data = rank_.recv_buffer();
     for (size_t i = 0; i < buckets(); ++i) {
       all_reduce(i, data);
@@ -143,20 +141,11 @@ class Train {
     news.sync_ms = ms(news.end_ns - news.backward_end_ns);
     news.communication_ms = ms(union_ns(communicating));
     news.step_ms = board_.max(rank_.rank(), ms(news.end_ns - news.start_ns));
-    news.valid = board_.max(rank_.rank(), kept_up(news) ? 0 : 1) == 0;
+    news.valid = board_.max(rank_.rank(), emulated_.kept_up() ? 0 : 1) == 0;
     if (rank_.rank() == 0) {
       board_.step = news;
       board_.tell(Tell::kStep);
     }
-  }
-
-  // Where the host synchronises after the backward pass, its own time lies between the two: on a quiet machine some
-  // 0.1 ms. On a busy one it would be this machine's time and not the platform's.
-  bool kept_up(const StepNews& news) const {
-    if (!emulated_.emulated()) return true;
-    const bool between = model_.overlap == Overlap::kNone && news.buckets > 0;
-    const double host_ms = between ? static_cast<double>(news.bucket_start_ns[0] - news.backward_end_ns) * 1e-6 : 0;
-    return emulated_.kept_up() && host_ms <= kMostHostShare * static_cast<double>(news.end_ns - news.start_ns) * 1e-6;
   }
 
   const Options& options_;

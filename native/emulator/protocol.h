@@ -23,6 +23,7 @@ inline constexpr uint32_t kMaxGpus = 16;
 inline constexpr uint32_t kMaxStreams = 4096;
 inline constexpr uint32_t kMaxEvents = 65536;
 inline constexpr uint32_t kMaxOps = 8192;
+inline constexpr uint64_t kLongestPatienceNs = 60'000'000'000;  // that model time may stand still
 
 enum class Message : uint32_t {
   kHello = 1,     // request; reply Welcome with the page descriptors attached
@@ -41,6 +42,7 @@ enum class Message : uint32_t {
   kCallback = 19,  // host function or copy: run by the client, awaited by the stream
   kWriteValue = 20,
   kCollective = 21,
+  kStopTimeBehind = 22,  // as kStopTime, once the stream has come so far
   // From the server, on the callback connection, and its answer.
   kRunCallback = 32,
   kCallbackDone = 33,
@@ -162,6 +164,12 @@ struct WriteValue {
   uint32_t reserved;
 };
 
+struct StopTimeBehind {
+  StreamHeader to;
+  uint64_t stop;
+  uint64_t patience_ns;
+};
+
 struct Collective {  // followed by `payload_bytes` of payload, opaque to the core
   StreamHeader to;
   uint32_t op;  // slot in the client page, or kMaxOps: not tracked
@@ -258,6 +266,9 @@ struct BoardPage {
   char gpu_name[64];
   char driver_version[80];
   uint64_t start_ns;
+  // How far the states of the GPUs reach: until the next event, or where time was stopped. Who reads them later than
+  // that, from a server that is behind, gets what was so then; going on along the line would have to be taken back.
+  std::atomic<uint64_t> known_until_ns;
   uint64_t memory_bytes;
   uint64_t refresh_period_ns;
   uint64_t energy_read_ns;  // how long reading the energy counter takes

@@ -29,6 +29,18 @@ int state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32
 }
 
 thread_local bool data_moves = true;
+std::atomic<uint64_t> last_stop{0};
+
+// The event's slot, once it has been recorded.
+CUresult recorded(CUevent handle, const EventSlot** slot) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  const std::lock_guard lock(state.mutex);
+  const EventState* event = state.event_of(handle);
+  if (event == nullptr || event->generation == 0) return CUDA_ERROR_INVALID_HANDLE;
+  *slot = &state.connection->page()->events[event->slot];
+  return (*slot)->generation.load(std::memory_order_acquire) < event->generation ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
 
 bool tracked(const pwe_op* op) {
   return op != nullptr && op->generation != 0 && op->slot < kMaxOps && State::get().ready() == CUDA_SUCCESS;
@@ -116,17 +128,29 @@ int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {
 }
 
 CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
-  static std::atomic<uint64_t> last{0};
   State& state = State::get();
   if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
   if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   StopTime message{};
   message.header.type = static_cast<uint32_t>(Message::kStopTime);
-  message.stop = *stop = ++last;
+  message.stop = *stop = ++last_stop;
   message.patience_ns = patience_ns;
   Reply reply;
   if (!state.connection->request(&message.header, sizeof message, reply)) return CUDA_ERROR_UNKNOWN;
   return reply.error == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pwe_stop_time_behind(CUstream handle, uint64_t patience_ns, uint64_t* stop) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  const std::lock_guard lock(state.mutex);
+  StreamState* stream = state.stream_of(handle);
+  if (stream == nullptr || stream->capture != nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  StopTimeBehind message{};
+  message.stop = *stop = ++last_stop;
+  message.patience_ns = patience_ns;
+  return state.submit(*stream, message.to, sizeof message, Message::kStopTimeBehind);
 }
 
 CUresult pwe_start_time(uint64_t stop) {
@@ -152,16 +176,18 @@ int pwe_moves_data(void) {
   return data_moves ? 1 : 0;
 }
 
-CUresult pwe_event_energy(CUevent handle, double* energy_uj) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
-  const std::lock_guard lock(state.mutex);
-  const EventState* event = state.event_of(handle);
-  if (event == nullptr || energy_uj == nullptr || event->generation == 0) return CUDA_ERROR_INVALID_HANDLE;
-  const EventSlot& slot = state.connection->page()->events[event->slot];
-  if (slot.generation.load(std::memory_order_acquire) < event->generation) return CUDA_ERROR_NOT_READY;
-  *energy_uj = slot.energy_uj.load(std::memory_order_relaxed);
-  return CUDA_SUCCESS;
+CUresult pwe_event_time(CUevent event, uint64_t* time_ns) {
+  const EventSlot* slot = nullptr;
+  const CUresult result = recorded(event, &slot);
+  if (result == CUDA_SUCCESS) *time_ns = slot->time_ns.load(std::memory_order_relaxed);
+  return result;
+}
+
+CUresult pwe_event_energy(CUevent event, double* energy_uj) {
+  const EventSlot* slot = nullptr;
+  const CUresult result = recorded(event, &slot);
+  if (result == CUDA_SUCCESS) *energy_uj = slot->energy_uj.load(std::memory_order_relaxed);
+  return result;
 }
 
 int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {

@@ -28,6 +28,7 @@ void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
   snprintf(page.gpu_name, sizeof page.gpu_name, "%s", platform.gpu_name.c_str());
   snprintf(page.driver_version, sizeof page.driver_version, "%s powerccl-emulator", platform.driver_version.c_str());
   page.start_ns = static_cast<uint64_t>(start);
+  page.known_until_ns = UINT64_MAX;
   page.memory_bytes = platform.memory_bytes;
   page.refresh_period_ns = static_cast<uint64_t>(std::llround(platform.refresh_ms * 1e6));
   page.energy_read_ns = static_cast<uint64_t>(std::llround(platform.energy_read_us * 1e3));

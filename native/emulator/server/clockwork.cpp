@@ -34,6 +34,10 @@ Time Clockwork::limit(Time to) const {
   return to;
 }
 
+Time Clockwork::known_until() const {
+  return limit(timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first);
+}
+
 Time Clockwork::next() const {
   const Time due = timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first;
   if (due <= limit(due)) return due;

@@ -107,6 +107,10 @@ void Engine::advance(Time to) {
   parts_->clockwork.advance(to);
 }
 
+Time Engine::known_until() const {
+  return parts_->clockwork.known_until();
+}
+
 Time Engine::next_event() const {
   return parts_->clockwork.next();
 }
@@ -161,12 +165,16 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
   clockwork.at(until, std::move(done));
 }
 
-uint64_t Engine::stop_time(Time patience) {
-  return parts_->clockwork.hold(parts_->clockwork.now(), patience);
+bool Engine::stop_time(ClientId client, uint64_t stop, Time patience) {
+  return parts_->streams.stop_time(client, stop, patience);
 }
 
-bool Engine::start_time(uint64_t stop) {
-  return parts_->clockwork.release(stop);
+bool Engine::start_time(ClientId client, uint64_t stop) {
+  return parts_->streams.start_time(client, stop);
+}
+
+void Engine::start_all(ClientId client) {
+  parts_->streams.start_all(client);
 }
 
 void Engine::publish(BoardPage& page) {

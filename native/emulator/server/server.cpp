@@ -26,7 +26,6 @@ namespace {
 
 constexpr Time kSpinNs = 100'000;             // timers here fire up to 70 us late
 constexpr Time kToleratedLateNs = 1'000'000;  // drivers of real GPUs are late by as much at times
-constexpr uint64_t kLongestPatienceNs = 60'000'000'000;
 
 Time monotonic() {
   timespec ts;
@@ -144,6 +143,7 @@ int Server::run() {
     if (engine_->next_is_precise() && now - late_since > kToleratedLateNs) events_late_ += now - late_since;
     counted_until_ = now;
     engine_->advance(now);
+    board_->known_until_ns.store(static_cast<uint64_t>(engine_->known_until()), std::memory_order_release);
   }
   return 0;
 }
@@ -382,29 +382,15 @@ void Server::lock_clocks(Connection& connection, const SetLockedClocks& message)
 
 // At once, not in its place in model time: that would come only when time goes on.
 void Server::stop_time(Connection& connection, const StopTime& message) {
-  const auto client = clients_.find(connection.client);
-  const bool sound = client != clients_.end() && message.patience_ns <= kLongestPatienceNs &&
-                     !client->second.stops.contains(message.stop);
-  if (sound) client->second.stops[message.stop] = engine_->stop_time(static_cast<Time>(message.patience_ns));
-  status(connection, message.header.request, sound ? 0 : EINVAL);
+  const auto patience = static_cast<Time>(std::min(message.patience_ns, kLongestPatienceNs));
+  const bool stopped = engine_->stop_time(connection.client, message.stop, patience);
+  status(connection, message.header.request, stopped ? 0 : EINVAL);
 }
 
 void Server::start_time(Connection& connection, const StartTime& message) {
-  const auto client = clients_.find(connection.client);
-  int32_t error = EINVAL;
-  if (client != clients_.end()) {
-    if (const auto found = client->second.stops.find(message.stop); found != client->second.stops.end()) {
-      error = engine_->start_time(found->second) ? 0 : ETIME;
-      counted_until_ = monotonic();
-      client->second.stops.erase(found);
-    }
-  }
-  status(connection, message.header.request, error);
-}
-
-void Server::start_all(Client& client) {
-  for (const auto& [id, stop] : client.stops) engine_->start_time(stop);
-  client.stops.clear();
+  const bool stood = engine_->start_time(connection.client, message.stop);
+  counted_until_ = monotonic();
+  status(connection, message.header.request, stood ? 0 : ETIME);
 }
 
 void Server::status(Connection& connection, uint64_t request, int32_t error) {
@@ -509,7 +495,7 @@ void Server::close_connection(int fd) {
   if (owner->second.callbacks == fd) owner->second.callbacks = -1;
   if (owner->second.main != fd) return;
   owner->second.main = -1;
-  start_all(owner->second);
+  engine_->start_all(client);
   // In its place in model time: what it submitted before it ended comes first.
   engine_->from_outside([this, client](Time) { forget_client(client); }, monotonic());
 }
@@ -518,7 +504,6 @@ void Server::forget_client(ClientId client) {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return;
   engine_->remove_client(client);
-  start_all(found->second);
   for (auto& [id, allocation] : found->second.allocations) {
     if (!allocation.on_host) used_bytes_[allocation.gpu] -= allocation.bytes;
     close(allocation.fd);

@@ -65,7 +65,6 @@ class Server final : public Outside {
     ClientPage* page = nullptr;
     std::deque<std::vector<std::byte>> waiting_callbacks;
     std::unordered_map<uint64_t, Allocation> allocations;
-    std::unordered_map<uint64_t, uint64_t> stops;  // of model time: the client's number, the engine's
   };
 
   bool listen_on(const std::string& path, std::string& error);
@@ -78,7 +77,6 @@ class Server final : public Outside {
   void free_allocation(Connection& connection, const Free& message);
   void stop_time(Connection& connection, const StopTime& message);
   void start_time(Connection& connection, const StartTime& message);
-  void start_all(Client& client);
   void lock_clocks(Connection& connection, const SetLockedClocks& message);
   void send(Connection& connection, std::vector<std::byte> message, std::vector<int> descriptors = {});
   void flush(Connection& connection);

@@ -39,6 +39,8 @@ size_t least_bytes(Message type) {
       return sizeof(WriteValue);
     case Message::kCollective:
       return sizeof(Collective);
+    case Message::kStopTimeBehind:
+      return sizeof(StopTimeBehind);
     case Message::kCallbackDone:
       return sizeof(CallbackDone);
     default:
@@ -186,6 +188,12 @@ bool Streams::begin_front(Key key, Stream& stream) {
     case Message::kCollective:
       begin_collective(key, stream);
       return false;
+    case Message::kStopTimeBehind: {
+      const StopTimeBehind& stop = as<StopTimeBehind>(message);
+      stop_time(stream.client, stop.stop, static_cast<Time>(std::min(stop.patience_ns, kLongestPatienceNs)));
+      complete_front(key, stream);
+      return true;
+    }
     default:
       complete_front(key, stream);
       return true;
@@ -219,6 +227,28 @@ bool Streams::begin_wait(Key key, Stream& stream) {
   }
   waiters_[key_of(stream.client, wait.on_stream)].push_back({wait.on_sequence, key});
   return false;
+}
+
+bool Streams::stop_time(ClientId client, uint64_t stop, Time patience) {
+  if (clients_.find(client) == clients_.end()) return false;
+  const auto [place, fresh] = stops_.try_emplace({client, stop}, 0);
+  if (fresh) place->second = clockwork_.hold(clockwork_.now(), patience);
+  return fresh;
+}
+
+bool Streams::start_time(ClientId client, uint64_t stop) {
+  const auto found = stops_.find({client, stop});
+  if (found == stops_.end()) return false;
+  const bool stood = clockwork_.release(found->second);
+  stops_.erase(found);
+  return stood;
+}
+
+void Streams::start_all(ClientId client) {
+  const auto first = stops_.lower_bound({client, 0});
+  const auto last = stops_.lower_bound({client + 1, 0});
+  for (auto stop = first; stop != last; ++stop) clockwork_.release(stop->second);
+  stops_.erase(first, last);
 }
 
 void Streams::begin_callback(Stream& stream) {
@@ -378,6 +408,7 @@ void Streams::remove_client(ClientId client) {
     }
     at = streams_.erase(at);
   }
+  start_all(client);
   clients_.erase(client);
   if (collective_handler_ == nullptr) return;
   for (const auto& [op, running] : withdrawn) collective_handler_->withdrawn(op, clockwork_.now());

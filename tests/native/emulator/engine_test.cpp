@@ -59,10 +59,10 @@ TEST(Engine, TimeStandsStillWhileAClientEnqueues) {
   model.kernel(2);
   const uint32_t ended = model.record();
   model.advance_ms(1);
-  const uint64_t stop = model.engine.stop_time(1000 * kMs);
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 1000 * kMs));
   model.advance_ms(500);
   EXPECT_FALSE(model.recorded(ended));
-  EXPECT_TRUE(model.engine.start_time(stop));
+  EXPECT_TRUE(model.engine.start_time(Model::kClient, 1));
   model.advance_ms(0);
   ASSERT_TRUE(model.recorded(ended));  // its time had come long before, but for the stop
   EXPECT_NEAR(model.event_ms(ended) - 1000, 2.010, 1e-6);
@@ -72,10 +72,10 @@ TEST(Engine, TimeGoesOnWhenAClientTakesTooLong) {
   Model model(steady());
   model.kernel(2);
   const uint32_t ended = model.record();
-  const uint64_t stop = model.engine.stop_time(10 * kMs);
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 10 * kMs));
   model.advance_ms(11);
   EXPECT_TRUE(model.recorded(ended));
-  EXPECT_FALSE(model.engine.start_time(stop));
+  EXPECT_FALSE(model.engine.start_time(Model::kClient, 1));
 }
 
 TEST(Engine, AnEventKnowsWhatItsGpuHadUsed) {
