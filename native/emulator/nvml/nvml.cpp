@@ -32,6 +32,7 @@ namespace {
 
 constexpr uint64_t kLivenessNs = 100'000'000;
 constexpr unsigned kIdleMemoryClockMhz = 405;
+constexpr double kForEverS = 1e9;  // 30 years
 
 struct Library {
   std::mutex mutex;
@@ -118,6 +119,55 @@ void dawdle(const char* call) {
   }
 }
 
+// ---- POWERCCL_EMULATOR_NVML_GPU="3:hang:from=2:for=5,5:lost:from=1"
+
+struct GpuFault {
+  uint32_t gpu = 0;
+  bool hangs = false;  // else it is lost
+  uint64_t from_ns = 0, until_ns = UINT64_MAX;
+};
+
+std::vector<GpuFault> parse_gpu_faults() {
+  std::vector<GpuFault> faults;
+  const char* setting = getenv("POWERCCL_EMULATOR_NVML_GPU");
+  std::string text = setting != nullptr ? setting : "";
+  const uint64_t now = monotonic_ns();
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const std::string item = text.substr(0, comma);
+    text.erase(0, comma + 1);
+    const auto seconds_ns = [&](const char* key, double otherwise) {
+      const size_t at = item.find(key);
+      return static_cast<uint64_t>(
+          1e9 * (at == std::string::npos ? otherwise : std::strtod(item.c_str() + at + strlen(key), nullptr)));
+    };
+    GpuFault fault;
+    fault.gpu = static_cast<uint32_t>(std::strtoul(item.c_str(), nullptr, 10));
+    fault.hangs = item.find(":hang") != std::string::npos;
+    fault.from_ns = now + seconds_ns(":from=", 0);
+    fault.until_ns = fault.from_ns + seconds_ns(":for=", kForEverS);
+    faults.push_back(fault);
+  }
+  return faults;
+}
+
+// What becomes of a call on this GPU now: it waits until the GPU hangs no longer, or fails because the GPU is lost.
+// Times count from this process's first nvmlInit.
+nvmlReturn_t gpu_fault(uint32_t gpu) {
+  static const auto* faults = new std::vector<GpuFault>(parse_gpu_faults());
+  for (const GpuFault& fault : *faults) {
+    uint64_t now = monotonic_ns();
+    if (fault.gpu != gpu || now < fault.from_ns || now >= fault.until_ns) continue;
+    if (!fault.hangs) return NVML_ERROR_GPU_IS_LOST;
+    for (; now < fault.until_ns; now = monotonic_ns()) {
+      const uint64_t left_ns = fault.until_ns - now;
+      const timespec rest{static_cast<time_t>(left_ns / 1'000'000'000), static_cast<long>(left_ns % 1'000'000'000)};
+      nanosleep(&rest, nullptr);
+    }
+  }
+  return NVML_SUCCESS;
+}
+
 // ---- Handles: the GPU's number, shifted away from NULL.
 
 nvmlDevice_t handle_of(uint32_t gpu) {
@@ -161,6 +211,7 @@ Access access(nvmlDevice_t device) {
   const auto number = reinterpret_cast<uintptr_t>(device);
   if (number == 0 || number > found.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
   found.gpu = static_cast<uint32_t>(number - 1);
+  found.result = gpu_fault(found.gpu);
   return found;
 }
 
@@ -184,6 +235,7 @@ nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
 
 nvmlReturn_t initialise() {
   if (const nvmlReturn_t failure = injected("init"); failure != NVML_SUCCESS) return failure;
+  gpu_fault(UINT32_MAX);  // their times begin here
   Library& lib = library();
   const std::lock_guard lock(lib.mutex);
   if (lib.connection == nullptr) lib.connection = Connection::open(Role::kNvml, "libnvidia-ml");
@@ -300,11 +352,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned* count) {
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
-  const Access found = access();
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (device == nullptr || index >= found.connection->board().gpus) return NVML_ERROR_INVALID_ARGUMENT;
-  *device = handle_of(index);
-  return NVML_SUCCESS;
+  if (device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const Access found = access(handle_of(index));
+  if (found.result == NVML_SUCCESS) *device = handle_of(index);
+  return found.result;
 }
 #undef nvmlDeviceGetHandleByIndex
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* device) {
@@ -453,6 +504,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsig
 }
 EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned* limit_mw) {
   return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
+}
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned* least_mw,
+                                                                 unsigned* most_mw) {
+  if (most_mw == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *most_mw = 0;
+  // Emulated boards run at the highest limit, and cannot be set below it.
+  const nvmlReturn_t result = nvmlDeviceGetPowerManagementLimit(device, least_mw);
+  if (result == NVML_SUCCESS) *most_mw = *least_mw;
+  return result;
 }
 EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned* limit_mw) {
   return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
