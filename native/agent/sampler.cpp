@@ -21,8 +21,14 @@ constexpr unsigned long kTimerSlackNs = 1000;
 
 // A call that takes longer hangs, and the other GPUs get a thread without it. With half an interval here, 20 ms between
 // two looks of watch() and one interval since the last row, the others miss less than three intervals, which no report
-// takes for a gap. At half, threads are started for calls that are merely slow; at double, the others have a gap.
+// takes for a gap. At half, threads are started for calls that are merely slow; at double, the others have a gap. With
+// long intervals it is 100 ms, so that a hang in the last visit is found before the end stops waiting
+// (kStopPatienceNs).
 constexpr int64_t kShortestHangNs = 10 * kMs;
+constexpr int64_t kLongestHangNs = 100 * kMs;
+// Looks that are further apart tell nothing: the machine was stopped or overloaded, and held the other threads back
+// too.
+constexpr int64_t kLooksApartNs = 500 * kMs;
 // The first visit describes the GPU and measures prices, in tens of calls of up to 4 ms.
 constexpr int64_t kFirstHangNs = 150 * kMs;
 // After that long without a hang a GPU returns to the common thread. At half, a GPU that hangs now and then delays the
@@ -93,10 +99,12 @@ bool Sampler::only_hangs_left(int64_t at_ns) const {
 
 void Sampler::find_hangs() {
   const int64_t at_ns = now_ns();
+  if (at_ns - std::exchange(looked_ns_, at_ns) > kLooksApartNs) return;
   for (size_t i = 0; i < workers_.size(); ++i) {  // split() adds to them
     Worker* worker = workers_[i].get();
     if (!worker->gpu) continue;
-    const int64_t hangs_ns = worker->gpu->answered ? std::max(interval_ns_ / 2, kShortestHangNs) : kFirstHangNs;
+    const int64_t hangs_ns =
+        worker->gpu->answered ? std::clamp(interval_ns_ / 2, kShortestHangNs, kLongestHangNs) : kFirstHangNs;
     if (at_ns - worker->since_ns < hangs_ns) continue;
     worker->gpu->last_hang_ns = at_ns;
     split(worker, at_ns);

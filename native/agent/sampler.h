@@ -5,7 +5,7 @@
 // for a fault that hardly ever happens. When an NVML call hangs, the thread that made it keeps this GPU alone, and a
 // new thread takes over the others within one interval. A GPU that has been quick for a minute goes back to the common
 // thread. Nobody waits for a thread that hangs, neither at the start nor at the end: threads are detached, and the
-// process ends under them. docs/decisions/0022-sampling-and-hanging-gpus.md
+// process ends under them. docs/decisions/0022-sampling-of-hanging-gpus.md
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -89,6 +89,7 @@ class Sampler {
   bool planned_ = false;  // periods_ holds, and does not change any more
   std::deque<Gpu> gpus_;  // complete once opened_ns_ is set
   int64_t started_ns_ = 0;
+  int64_t looked_ns_ = 0;  // for hangs
   int64_t opened_ns_ = 0;  // when NVML had started; 0: it has not
   std::vector<std::unique_ptr<Worker>> workers_;
   Worker* common_ = nullptr;  // has all GPUs but those that hung lately
