@@ -28,7 +28,7 @@ PARAMETERS = (
 def make_study(journal: Path, objective: str = "time", seed: int = 1, cases: list[Case] = CASES) -> Study:
     every = make_space(MACHINE, ["all_reduce"], {})
     space = every.narrowed(PARAMETERS, {})
-    return Study(journal, space, cases, parse_objective(objective), f"GPU: {MACHINE.gpu}; objective: {objective}", seed)
+    return Study(journal, space, cases, parse_objective(objective), {"GPUs": MACHINE.gpu, "objective": objective}, seed)
 
 
 def best_possible(bench: MadeUpBench) -> float:
@@ -94,8 +94,20 @@ def test_a_study_taken_up_again_goes_on_as_if_it_had_never_stopped(tmp_path: Pat
 
 def test_another_search_is_not_mixed_in(tmp_path: Path) -> None:
     make_study(tmp_path / "j")
-    with pytest.raises(PowercclError, match=r"another search .objective: time, not energy"):
+    with pytest.raises(PowercclError, match=r"of other settings .objective: time there, energy here"):
         make_study(tmp_path / "j", "energy")
+
+
+def test_a_search_goes_on_only_on_like_machines(tmp_path: Path) -> None:
+    make_study(tmp_path / "j")
+    space, objective = make_space(MACHINE, ["all_reduce"], {}), parse_objective("time")
+    with pytest.raises(PowercclError, match=r"another machine .GPUs: .* there, Tesla T4 here; driver: none there, 580"):
+        settings = {"GPUs": "Tesla T4", "objective": "time", "driver": "580"}
+        Study(tmp_path / "j", space, CASES, objective, settings)
+    old = make_study(tmp_path / "old")
+    old.study.set_user_attr("settings", "GPU: Tesla T4; objective: time")  # as an older version wrote it
+    with pytest.raises(PowercclError, match="does not say of which machine it is"):
+        make_study(tmp_path / "old")
 
 
 def test_races_until_decided_and_gives_up_on_the_hopeless(tmp_path: Path) -> None:

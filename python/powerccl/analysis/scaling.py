@@ -95,6 +95,7 @@ class ScalingFindings(msgspec.Struct, kw_only=True):
     started_at: str = ""
     host: str = ""
     worlds: list[World] = []
+    failed: dict[str, str] = {}  # worlds that ran and failed, `<links>-<gpus>`: why, and where their output is
     notes: list[str] = []
 
 

@@ -23,6 +23,7 @@ from powerccl.launch.gpus import nvlink_generation
 from powerccl.launch.native import find_native
 from powerccl.launch.trials import BenchServer
 from powerccl.launch.tuned import nccl_library
+from powerccl.machine import HOST, machine_of
 from powerccl.tuning.confirm import Candidate, confirm
 from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
@@ -172,20 +173,18 @@ class Tuning:
         result.communicator_s = (self.bench.opening_s + self.bench.closing_s) / max(self.bench.opened, 1)
         return result
 
-    def _settings(self) -> str:
-        """What workers on one journal must agree on."""
-        machine, space = self.machine, self.space
-        parts = {
-            "GPU": machine.gpu,
-            "ranks": str(machine.ranks),
-            "NCCL": machine.nccl,
-            "links": "+".join(machine.links),
+    def _settings(self) -> dict[str, str]:
+        """What workers on one journal must agree on: all but the host, since like hosts may share a search."""
+        space = self.space
+        kept = {name: value for name, value in machine_of(self.bench.about).items() if name != HOST}
+        return {
+            **kept,
+            "links": "+".join(self.machine.links),
             "objective": self.asked.objective.text,
             "cases": " ".join(case.key for case in self.asked.workload.cases),
             "parameters": " ".join(f"{p.name}={','.join(p.choices)}" for p in space.parameters),
             "fixed": " ".join(f"{name}={value}" for name, value in sorted(space.fixed.items())),
         }
-        return "; ".join(f"{name}: {value}" for name, value in parts.items())
 
     def _earlier(self) -> list[Configuration]:
         """Configurations of earlier studies of like machines, the likest first."""
