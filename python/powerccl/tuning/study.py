@@ -101,6 +101,7 @@ class Study:
         else:
             told = kept if isinstance(kept, dict) else None
             refuse_other(f"the search in {journal}", told, settings, "give this one another --out")
+        self.until = float("inf")  # time.monotonic() from which on no round is begun that is not the first of its trial
         self.defaults: dict[str, tuple[float, float | None]] = {}
         self.spread = Spread()
         self._measured: dict[str, Outcome] = {}
@@ -303,7 +304,7 @@ class Study:
                 shown = [case for case in self.cases if case.key in costs]
                 when, energy = relative(shown, costs, self.defaults)
                 entrant.rounds.append(self._value(when, energy))
-                if not whole or not goes_on(entrant, champion, self.spread.value):
+                if not whole or not goes_on(entrant, champion, self.spread.value) or time.monotonic() >= self.until:
                     break
                 if champion is not None and champion_outcome and len(champion.rounds) < len(entrant.rounds):
                     self._again(bench, champion_outcome, champion)
