@@ -18,7 +18,7 @@ EMULATED = ("--emulate", "h200x4-sockets")
 SEARCHED = ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS", "NCCL_BUFFSIZE")
 
 
-def tune(powerccl: Powerccl, *options: str, seconds: int = 6, **environment: str) -> Done:
+def tune(powerccl: Powerccl, *options: str, seconds: int = 25, **environment: str) -> Done:
     return powerccl("tune", *EMULATED, "--time", f"{seconds}s", *options, **environment)
 
 
@@ -95,7 +95,7 @@ def test_it_can_be_verified(tuned: Powerccl) -> None:
 @pytest.mark.slow
 def test_a_killed_search_goes_on(powerccl: Powerccl) -> None:
     options = ("all_reduce", "--sizes", "1M", "--name", "cut", "--trials", "10", "--no-narrow", "--no-rules")
-    running = powerccl.start("tune", *EMULATED, "--time", "25s", *options)
+    running = powerccl.start("tune", *EMULATED, "--time", "60s", *options)
     journal = powerccl.folder / "tune/cut/study.journal"
     until = time.monotonic() + 60
     while time.monotonic() < until and not (journal.exists() and journal.read_text().count('"status"') > 4):
@@ -103,7 +103,7 @@ def test_a_killed_search_goes_on(powerccl: Powerccl) -> None:
     running.process.send_signal(signal.SIGKILL)
     running.wait()
     before = journal.read_text()
-    done = tune(powerccl, *options, seconds=25)
+    done = tune(powerccl, *options, seconds=60)
     assert done.code == 0, done.err
     assert journal.read_text().startswith(before)
     assert len(result(powerccl, "cut")["outcomes"]) >= 11
@@ -141,7 +141,7 @@ def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
 @pytest.mark.slow
 def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
     options = ("all_reduce", "--sizes", "64M", "--name", "energy", "--no-narrow", "--no-rules")
-    done = tune(powerccl, *options, "--objective", "energy@slowdown=1%", seconds=6)
+    done = tune(powerccl, *options, "--objective", "energy@slowdown=1%", seconds=40)
     assert done.code == 0, done.err
     profile = result(powerccl, "energy")["profile"]
     assert profile["confirmed"][0]["energy_high"] < 0.9 and profile["confirmed"][0]["time"] < 1.01
