@@ -3,18 +3,12 @@
 
 #include <fstream>
 
+#include "bench/json.h"
+
 namespace powerccl::bench {
 namespace {
 
-// The value of `name` in one line written by our own writer: flat, and strings without escapes.
-std::string field(const std::string& line, const std::string& name) {
-  const size_t at = line.find("\"" + name + "\":");
-  if (at == std::string::npos) return "";
-  const size_t begin = line.find_first_not_of(' ', at + name.size() + 3);
-  if (begin == std::string::npos) return "";
-  if (line[begin] == '"') return line.substr(begin + 1, line.find('"', begin + 1) - begin - 1);
-  return line.substr(begin, line.find_first_of(",} ", begin) - begin);
-}
+using json::field;
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;

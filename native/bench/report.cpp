@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "bench/failure.h"
+#include "bench/machine.h"
 #include "bench/report_json.h"
 
 namespace powerccl::bench {
@@ -38,9 +39,7 @@ Report::Report(const Options& options, const Setting& setting, const std::vector
   }
   if (!options.json_lines.empty()) {
     lines_ = std::fopen(options.json_lines.c_str(), options.resume ? "ae" : "we");
-    const bool cut = lines_ != nullptr && options.resume &&
-                     ftruncate(fileno(lines_), static_cast<off_t>(setting.keep_json_lines_bytes)) != 0;
-    if (lines_ == nullptr || cut) {
+    if (lines_ == nullptr) {
       throw Failure(kExitUsage, "cannot write " + options.json_lines + ": " + std::strerror(errno));
     }
   }
@@ -88,15 +87,31 @@ void Report::run() {
 }
 
 void Report::on_start() {
-  started_ = true;
   start_ = board_.start;
   // Loaded only now: the guard was forked from a process without NVML.
   sampler_ = std::make_unique<Sampler>(board_, options_.sample_ms);
+  if (options_.resume && !resumes()) return;
+  started_ = true;
   if (options_.energy) sampler_->start();
   if (lines_ != nullptr && (!options_.resume || setting_.keep_json_lines_bytes == 0)) {
     write_line(json::Object().add("type", "header").merge(common()).text());
   }
   table_header();
+}
+
+bool Report::resumes() {
+  try {
+    check_same_machine(options_.json_lines, machine_object(board_, &start_, sampler_.get()));
+  } catch (const Failure& failure) {
+    board_.fail(failure.code(), failure.what(), failure.hint());
+    return false;
+  }
+  // A last line that was cut off goes, and only from a file that is ours to continue.
+  if (ftruncate(fileno(lines_), static_cast<off_t>(setting_.keep_json_lines_bytes)) != 0) {
+    board_.fail(kExitMissing, "cannot write " + options_.json_lines + ": " + std::strerror(errno));
+    return false;
+  }
+  return true;
 }
 
 int Report::on_clock() {
@@ -171,8 +186,12 @@ int Report::conclude() {
   if (started_ && options_.mode == Mode::kTrain) conclude_train();
   if (started_ && options_.mode == Mode::kScenario) conclude_scenario();
   if (started_ && options_.mode == Mode::kSweep) {
-    std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong_), wrong_ != 0 ? "FAILED" : "OK");
-    std::printf("# Avg bus bandwidth    : %g\n", points_ > 0 ? bandwidth_sum_ / static_cast<double>(points_) : 0);
+    if (points_ > 0) {
+      std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong_), wrong_ != 0 ? "FAILED" : "OK");
+      std::printf("# Avg bus bandwidth    : %g\n", bandwidth_sum_ / static_cast<double>(points_));
+    } else {
+      std::printf("# Out of bounds values : N/A\n# Avg bus bandwidth    : N/A (no point was measured in this run)\n");
+    }
     if (sampler_ != nullptr && !sampler_->trouble().empty()) {
       std::printf("# NVML failed at times  : %s\n", sampler_->trouble().c_str());
     }

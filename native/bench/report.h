@@ -41,6 +41,7 @@ class Report {
 
  private:
   void on_start();
+  bool resumes();  // else the run has failed: --resume, of another machine's file
   int on_clock();
   bool clock_holds();  // else the run has failed
   void on_point();

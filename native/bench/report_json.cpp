@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report_json.h"
 
-#include <unistd.h>
-
+#include "bench/machine.h"
 #include "bench/version.h"
 
 namespace powerccl::bench {
@@ -10,12 +9,6 @@ namespace {
 
 std::string version_of_cuda(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 const char* mode_name(Mode mode) {
@@ -62,13 +55,11 @@ json::Object header_object(const Options& options, const Setting& setting, const
       .add("version", kVersion)
       .add("command", options.command)
       .add("started_unix_s", json::Raw{std::to_string(started_unix_s)})
-      .add("host", host_name())
       .add("emulated", setting.emulated)
       .add("moves_data", setting.moves_data)
-      .add("nccl_version", if_started([&] { return nccl_version_text(start->nccl_version); }))
+      .merge(machine_object(board, start, sampler))
       .add("nccl_path", if_started([&] { return start->nccl_path; }))
       .add("cuda_version", if_started([&] { return version_of_cuda(start->cuda_version); }))
-      .add("driver", start != nullptr ? unless_empty(sampler->driver()) : std::nullopt)
       .add("gpu", if_started([&] { return board.about[0].name; }))
       .add("ranks", board.ranks())
       .add("launch", launch.kind)

@@ -15,7 +15,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 3;
+inline constexpr uint32_t kAbi = 4;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
@@ -262,7 +262,7 @@ struct BoardPage {
   uint32_t abi;
   uint32_t gpus;
   uint32_t server_pid;
-  char platform[32];
+  char platform[48];  // name and fingerprint: "t4x8 0b2e91c4"
   char gpu_name[64];
   char driver_version[80];
   uint64_t start_ns;

@@ -204,6 +204,12 @@ EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
                                       : copy_text(found.connection->board().driver_version, version, length);
 }
 
+// Which platform is served, with a fingerprint of its file and changes: powerccl-bench refuses to mix two in one file.
+EXPORT nvmlReturn_t powerccl_emulator_platform(char* name, unsigned length) {
+  const Access found = access();
+  return found.result != NVML_SUCCESS ? found.result : copy_text(found.connection->board().platform, name, length);
+}
+
 EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
   return copy_text("12.powerccl-emulator", version, length);
 }

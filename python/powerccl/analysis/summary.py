@@ -187,7 +187,7 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     gpu.communication_clock_mhz = _mean(clock[busy])
     gpu.other_clock_mhz = _mean(clock[~busy & inside])
-    gpu.throttle_reasons = _throttles(rows["throttle_reasons"].unique().to_list())
+    gpu.throttle_reasons = _throttles(rows["throttle_reasons"].unique(maintain_order=True).to_list())
     if curve is None:
         return _Sampled(gpu, whole, intervals, None, iv.EMPTY)
     attribution = split(curve, intervals)
@@ -302,7 +302,7 @@ def _attribute(
     for row in patterns:
         joules, operations = 0.0, 0
         chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
-        for (gpu,), rows in chosen.group_by(["gpu"]):
+        for (gpu,), rows in chosen.group_by(["gpu"], maintain_order=True):
             sampled = curves.get(str(gpu))
             if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
                 continue

@@ -179,7 +179,11 @@ def read_samples(
 def _shown(rows: pl.DataFrame, name: str) -> pl.Series:
     """A column of names, fit to be shown: mostly few that come again and again."""
     column = rows[name]
-    hostile = {text: clean.field(text) for text in column.unique().to_list() if text and clean.field(text) != text}
+    hostile = {
+        text: clean.field(text)
+        for text in column.unique(maintain_order=True).to_list()
+        if text and clean.field(text) != text
+    }
     return column.replace(hostile) if hostile else column
 
 

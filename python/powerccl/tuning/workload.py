@@ -122,14 +122,14 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
     covered = cover(calls, kernels).calls
     gpus = max(calls["rank"].n_unique(), 1)
     key = ["pattern", "size_class", "ranks"]
-    ran = kernels.group_by(key).agg(
+    ran = kernels.group_by(key, maintain_order=True).agg(
         kernel_ns=pl.col("duration_ns").sum(), kernel_bytes=pl.col("bytes").median(), ran=pl.len()
     )
-    called = covered.group_by(key).agg(
+    called = covered.group_by(key, maintain_order=True).agg(
         calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").sum()
     )
     found = []
-    for row in called.join(ran, on=key, how="full", coalesce=True).iter_rows(named=True):
+    for row in called.join(ran, on=key, how="full", coalesce=True).sort(key).iter_rows(named=True):
         if row["pattern"] not in PATTERNS or row["ranks"] < 2:
             continue
         size = int(row["call_bytes"] or row["kernel_bytes"] or 0)

@@ -236,6 +236,44 @@ TEST_F(Emulated, ResumeMeasuresTheRest) {
   EXPECT_EQ(count, 4);  // one header, three points
 }
 
+TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
+  const std::string path = file("l.jsonl");
+  const std::vector<std::string> words = {"all_reduce", "-e", "512K", "-f", "2",           "-c",           "0",
+                                          "-n",         "2",  "-g",   "2",  "--no-energy", "--json-lines", path};
+  ASSERT_EQ(bench(with(words, {"-b", "512K"})).code, 0);
+  const std::string kept = contents(path);
+  const std::pair<const char*, const char*> changes[] = {
+      {"\"gpu_models\": \"2 x Tesla T4\"", "\"gpu_models\": \"4 x Tesla T4\""},
+      {"\"driver\": \"", "\"driver\": \"9"},
+      {"\"nccl_version\": \"", "\"nccl_version\": \"9"},
+      {"\"nccl_variables\": \"\"", "\"nccl_variables\": \"NCCL_ALGO=\\\"Tree\\\"\""},
+      {"\"nvlinks\": null", "\"nvlinks\": \"18\""},
+      {"\"host\": \"", "\"host\": \"not-"},
+      {"\"emulated_platform\": \"t4x8 ", "\"emulated_platform\": \"t4x8 9"},
+      {"\"gpu_models\": ", "\"gpus_of_old\": "},
+      {"\"type\": \"header\"", "\"type\": \"head\""},
+  };
+  for (const auto& [from, to] : changes) {
+    std::string text = kept;
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), std::strlen(from), to);
+    text += "{\"type\": \"po";  // nothing is cut away from a file that is not ours
+    std::ofstream(path) << text;
+    const Ended ended = bench(with(words, {"-b", "256K", "--resume"}));
+    EXPECT_EQ(ended.code, 2) << to << ended.err;
+    const bool says = ended.err.find("is of another machine (") != std::string::npos ||
+                      ended.err.find("does not say of which machine it is") != std::string::npos;
+    EXPECT_TRUE(says) << to << ended.err;
+    EXPECT_NE(ended.err.find("hint: measure into a new file"), std::string::npos) << ended.err;
+    EXPECT_EQ(contents(path), text) << to;
+  }
+  std::ofstream(path) << kept;
+  const Ended ended = bench(with(words, {"-b", "512K", "--resume"}));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.out.find("# Avg bus bandwidth    : N/A (no point was measured"), std::string::npos) << ended.out;
+  EXPECT_EQ(contents(path), kept);
+}
+
 TEST_F(Emulated, UnwritableJsonIsSaidBeforeMeasuring) {
   const Ended ended = bench({"all_reduce", "--json", "/nowhere/a.json"});
   EXPECT_EQ(ended.code, 2);

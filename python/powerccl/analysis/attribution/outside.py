@@ -31,7 +31,9 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
     """Of these GPUs, as far as the run (or the window) and the samples go."""
     from powerccl.analysis.attribution.attribute import samples
 
-    spans = kernels.group_by(pl.col("gpu").cast(pl.String)).agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
+    spans = kernels.group_by(pl.col("gpu").cast(pl.String), maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("stop_ns").max()
+    )
     known = {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
     info = run.info
     run_span = (info.start_ns, info.end_ns) if info and info.end_ns > info.start_ns > 0 else (0, 1 << 62)
