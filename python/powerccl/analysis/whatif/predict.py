@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.whatif import policies, sections
 from powerccl.analysis.whatif.comparing import RARELY, left_alone, of_part
@@ -60,7 +60,7 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     kernels, waits = tables.kernels(run), tables.waits(run)
     if not len(kernels) and not len(waits):
         raise ValueError("no communication was timed")
-    curves = _curves(run)
+    curves = energy_curves(run)
     if not curves:
         raise ValueError("no power was sampled")
     curves, _ = aligned(waits, kernels, curves)
@@ -168,17 +168,6 @@ def _among(meeting: Meeting, kept: list[int]) -> Meeting | None:
     number = {place: index for index, place in enumerate(kept)}
     members = [(number[place], index) for place, index in meeting.members if place in number]
     return replace(meeting, members=members) if members else None
-
-
-def _curves(run: RunData) -> dict[str, EnergyCurve]:
-    found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"]):
-            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
-            if curve is not None:
-                found[str(uuid)] = curve
-    return found
 
 
 def _alone_watts(kernels: pl.DataFrame, platform: ClockPlatform) -> float | None:
