@@ -16,6 +16,7 @@ from powerccl.analysis.live.ranks import Kinds, RankState, count_kinds, replayed
 from powerccl.analysis.live.totals import Totals
 from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
+from powerccl.traces.plausible import MOST_CPU_WATTS
 
 MOST_ROUNDS = 16  # of reading in one look
 MOST_GPUS = 4096  # of one run folder, and packages of processors
@@ -243,16 +244,20 @@ class Watcher:
             )
         job.gpus.sort(key=lambda each: (each.host, each.index))
         add_up(job)
-        watts = [each for each in map(self._cpu_watts, self._domains.values()) if each is not None]
-        job.cpu_w = sum(watts) if watts else None
+        watts = [self._cpu_watts(each, nows.get(of_host, now_ns)) for (of_host, _), each in self._domains.items()]
+        told = [each for each in watts if each is not None]
+        job.cpu_w = sum(told) if told and len(told) == len(watts) else None
 
-    def _cpu_watts(self, readings: deque[tuple[int, int]]) -> float | None:
-        """Mean power of a package over the window; None while its counter has wrapped in it."""
-        if len(readings) < 2:
+    def _cpu_watts(self, readings: deque[tuple[int, int]], now_ns: int) -> float | None:
+        """Mean power of a package over the window; None while its counter has wrapped in it, and where it is old."""
+        if len(readings) < 2 or readings[-1][0] < now_ns - self.window_s * 1e9:
             return None
         last_ns, last_uj = readings[-1]
         first_ns, first_uj = next(each for each in readings if each[0] >= last_ns - self.window_s * 1e9)
-        return (last_uj - first_uj) / (last_ns - first_ns) * 1e3 if last_ns > first_ns and last_uj > first_uj else None
+        if last_ns <= first_ns or last_uj <= first_uj:
+            return None
+        watts = (last_uj - first_uj) / (last_ns - first_ns) * 1e3
+        return watts if watts <= MOST_CPU_WATTS else None
 
 
 def add_up(job: LiveJob) -> None:
