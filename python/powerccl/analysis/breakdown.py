@@ -178,10 +178,11 @@ def _iterations(
     inside.found = len(length)
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
-    joules = _joules(stretches, [curves[trace.gpu] for trace in mine if trace.gpu in curves])
+    sampled = all(trace.gpu in curves for trace in mine)  # else sums over the host's GPUs are not known
+    joules = _joules(stretches, [curves[trace.gpu] for trace in mine] if sampled else [])
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
-        inside.joules = float(known.mean())
+        inside.joules, inside.joules_of = float(known.mean()), len(known)
         inside.joules_error = float(known.std(ddof=1)) / len(known) ** 0.5
     names = [name for name in by_rank[0] if all(name in each for each in by_rank)] if by_rank else []
     means = {name: np.mean([each[name] for each in by_rank], axis=0) for name in names}
@@ -201,9 +202,9 @@ def _iterations(
 
 
 def _joules(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
-    """Energy of each iteration over all curves; NaN where one of them does not reach."""
+    """Energy of each iteration over all curves; NaN where one of them does not tell."""
     total = np.zeros(len(stretches)) if curves else np.full(len(stretches), np.nan)
     for curve in curves:
         total += curve.at(stretches[:, 1]) - curve.at(stretches[:, 0])
-        total[(stretches[:, 0] < curve.time_ns[0]) | (stretches[:, 1] > curve.time_ns[-1])] = np.nan
+        total[~curve.covers(stretches)] = np.nan
     return total

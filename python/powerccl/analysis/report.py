@@ -19,7 +19,7 @@ from powerccl.analysis.clock_effect import clock_effects
 from powerccl.analysis.communication import KEY, communication_intervals
 from powerccl.analysis.comparison.baseline import Comparison, compare
 from powerccl.analysis.comparison.significance import Change, Value, change
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.kineto import Profiled, read_kineto
@@ -179,20 +179,6 @@ def _exposure(
     found = exposure(waits, kernels, curves, watts)
     if found.source == ESTIMATED and found.uncertainty_pct >= 100:
         return Exposure({}, NONE, "not known: " + found.why.partition(": all communication")[0])
-    return found
-
-
-def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
-    """Each sampled GPU's energy."""
-    found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.select("uuid", "time_ns", "power_mw", "energy_uj").group_by(
-            ["uuid"], maintain_order=True
-        ):
-            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
-            if curve is not None:
-                found[str(uuid)] = curve
     return found
 
 

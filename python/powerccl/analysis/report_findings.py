@@ -60,6 +60,7 @@ class Iterations(msgspec.Struct, kw_only=True):
     mean_error_s: float | None = None  # standard error
     joules: float | None = None  # an iteration, mean, all GPUs of the host
     joules_error: float | None = None  # standard error
+    joules_of: int = 0  # iterations of which it is the mean: those without a gap in the samples
     rows: list[IterationParts] = []
 
 

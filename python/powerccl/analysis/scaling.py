@@ -19,7 +19,7 @@ import polars as pl
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, gpu_curve
 from powerccl.analysis.exposure import WAITS, exposure, intersection, period
 from powerccl.files import decode_json, read_bytes, read_json
 from powerccl.traces import tables
@@ -247,8 +247,7 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
             seen += 1
             if of_job and str(uuid) not in of_job:
                 continue
-            power_mw = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power_mw, rows["energy_uj"].to_numpy())
+            curve = gpu_curve(log, rows)
             if curve is not None:
                 curves.append(curve)
     if not curves:
@@ -258,7 +257,7 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
         told = f"{len(curves)} of {seen} sampled GPUs could be told to be the job's, which has {world.gpus}"
         world.notes.append(f"no energy: {told}")
         return
-    if any(curve.time_ns[0] > spans[0, 0] or curve.time_ns[-1] < spans[-1, 1] for curve in curves):
+    if not all(curve.covers(spans).all() for curve in curves):
         world.notes.append("no energy: samples do not cover the measured iterations")
         return
     total = sum(curve.within(spans) for curve in curves)

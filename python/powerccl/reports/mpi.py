@@ -9,7 +9,8 @@ from rich.text import Text
 from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
 from powerccl.patterns import format_bytes
-from powerccl.reports.text import joules, number, percent, seconds
+from powerccl.reports import partial
+from powerccl.reports.text import number, percent, seconds
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
 CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
@@ -132,10 +133,10 @@ def processors(energy: CpuEnergy) -> str:
     """What the hosts' processors used, or why that is not known, and how idle they were."""
     of_hosts = f"processors of {energy.hosts} hosts" if energy.hosts > 1 else "processors"
     idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {energy.idle_pct:.0f} % of the time; "
-    if energy.joules is None:
+    if energy.joules is None and energy.joules_at_least is None:
         return f"{idle}no joules: {energy.reason}"
     watts = f" ({number(energy.average_watts, 'W')})" if energy.average_watts is not None else ""
-    return f"{idle or of_hosts + ': '}{joules(energy.joules)}{watts}, packages and DRAM"
+    return f"{idle or of_hosts + ': '}{partial.energy(energy.joules, energy.joules_at_least)}{watts}, packages and DRAM"
 
 
 def _calls(mpi: MpiSummary, narrow: bool) -> Table:

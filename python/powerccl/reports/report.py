@@ -98,6 +98,8 @@ def iterations_line(found: Iterations) -> str:
         error = 1.96 * (found.joules_error or 0.0)
         spread = f" ±{100 * error / found.joules:.2g} %" if found.joules > 0 and error > 0 else ""
         text += f", {joules(found.joules)}{spread} on all GPUs"
+        # The first and the last may reach beyond the samples.
+        text += f" (of the {found.joules_of} that were sampled)" if found.joules_of < found.found - 2 else ""
     if found.reason:
         text += f"; {found.reason}"
     return text + ("" if found.by == "kernels" else "; as the host called, which may run ahead of the GPU")
@@ -249,6 +251,8 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
         table.add_row(f"… {len(energy.kinds) - len(shown)} more", style="dim")
     console.print()
     console.print(table)
+    if energy.reason:
+        console.print(Text(f"energy of operations: {energy.reason}", style="dim"))
     totals = [
         f"{word} {joules(value)}"
         for word, value in (

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from powerccl.analysis.comparison.baseline import energy_missing
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
 from powerccl.patterns import format_bytes
+from powerccl.reports import partial
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
 from powerccl.reports.report_tables import tables
@@ -75,7 +77,7 @@ def report_page(made: Report) -> str:
         tables=tables(found),
         clocks=clock_line(summary.clocks),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
-        problems=summary.problems,
+        problems=[*energy_missing(summary), *summary.problems],
         drawing=_timeline(drawing),
     )
 
@@ -102,7 +104,7 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
         {
             "label": "energy",
-            "value": joules(energy.joules),
+            "value": partial.energy(energy.joules, energy.joules_at_least),
             "beside": f"{len(summary.gpus)} GPUs, {number(energy.average_watts, 'W')} each",
         },
         {

@@ -7,6 +7,7 @@ from typing import Any
 
 from powerccl.analysis.report import ReportFindings
 from powerccl.patterns import format_bytes
+from powerccl.reports import partial
 from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
 
 MOST = 64
@@ -157,7 +158,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
                 gpu.gpu,
                 ", ".join(map(str, gpu.ranks)),
                 seconds(gpu.communication_s),
-                joules(gpu.joules),
+                partial.energy(gpu.joules, gpu.joules_at_least),
                 number(gpu.average_watts, "W"),
                 mhz(gpu.communication_clock_mhz),
                 mhz(gpu.other_clock_mhz),

@@ -13,6 +13,7 @@ from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.console import Console
 from powerccl.patterns import format_bytes
+from powerccl.reports import partial
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
 from powerccl.reports.text import change, joules, mhz, number, seconds
@@ -129,23 +130,24 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         table.add_column("", style="dim")
     elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
     other = None if energy.joules is None or communication.joules is None else energy.joules - communication.joules
+    spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
+    spread = spread if communication.joules is not None else ""
     rows: list[list[str | Text]] = [
         [
             whole,
             seconds(summary.wall_s),
-            joules(energy.joules),
+            partial.energy(energy.joules, energy.joules_at_least),
             number(energy.average_watts, "W"),
             "",
             _source(summary),
         ]
     ]
     if summary.ranks:
-        spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
         rows.append(
             [
                 Text("communication", style=COMMUNICATION),
                 seconds(communication.time_s),
-                joules(communication.joules) + spread,
+                partial.energy(communication.joules, communication.joules_at_least) + spread,
                 number(communication.average_watts, "W"),
                 mhz(communication.clock_mhz),
                 _coverage(summary),
@@ -168,7 +170,7 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
 
 def _source(summary: RunSummary) -> str:
     energy = summary.energy
-    if energy.joules is None:
+    if energy.joules is None and energy.joules_at_least is None:
         return energy.reason
     words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
     text = words.get(energy.source, f"{energy.source} samples")
@@ -242,7 +244,8 @@ def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
     nothing = not summary.ranks and not summary.mpi
     learnt = policy_lines(summary)
-    lines = [""] if learnt or clocks.requests or summary.problems or summary.notes or nothing else []
+    said = summary.problems or summary.notes or summary.energy.missing
+    lines = [""] if learnt or clocks.requests or said or nothing else []
     remarks = [Text(line) for line in [*lines, *learnt]]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
@@ -259,6 +262,7 @@ def _remarks(summary: RunSummary) -> list[Text]:
         warnings.append(
             "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
         )
+    warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
     warnings += summary.notes + summary.problems
     remarks += [warning(line) for line in warnings[:8]]
     if len(warnings) > 8:

@@ -14,8 +14,9 @@ from rich.text import Text
 from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
 from powerccl.console import Console
 from powerccl.patterns import format_bytes
+from powerccl.reports import partial
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
-from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
+from powerccl.reports.text import NOT_KNOWN, number, percent, seconds
 
 WIDE = 100
 SILENT_S = 10.0  # a rank that has called nothing for so long is shown as waiting
@@ -129,10 +130,11 @@ def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
     elif job.ranks:
         line.append("no communication was timed", style="dim")
     parts = []
-    if job.power_w is not None:
-        parts.append(number(job.power_w, "W"))
-    if job.joules is not None:
-        parts.append(joules(job.joules))
+    if job.power_w is not None or job.power_at_least_w is not None:
+        at_least = "at least " * (job.power_w is None)
+        parts.append(at_least + number(job.power_w if job.power_w is not None else job.power_at_least_w, "W"))
+    if job.joules is not None or job.joules_at_least is not None:
+        parts.append(partial.energy(job.joules, job.joules_at_least))
     if job.cpu_w is not None:
         parts.append(f"CPUs {number(job.cpu_w, 'W')}")
     if parts:

@@ -26,8 +26,12 @@ from powerccl.analysis.report_findings import Reference
 from powerccl.patterns import format_bytes
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import PowerLog
 
 MIN_STEPS = 20
+# Samples of all GPUs: 16 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; twice
+# as many would take a report of a day over 1 GiB.
+MOST_ROWS = 3 << 17
 AROUND_NS = 2_000_000_000  # of a window: readings that tell when its own were made
 BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
 UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
@@ -137,6 +141,10 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     if not len(kernels):
         return EnergyFindings(reason="no kernel of communication was timed")
+    whole = window
+    window = _part(run, kernels, window)
+    if window != whole and window:
+        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     waits = aligned(tables.waits(run), kernels)
     exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
     sampled, missing = [], 0
@@ -152,11 +160,42 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
         few = f"{steps} steps of energy over {len(gpus)} GPUs: too few to tell what they went into"
         return EnergyFindings(reason=few if gpus else why, steps=steps)
     fitted = _fit(gpus)
-    found = _findings(fitted, kernels, outside(run, [gpu.gpu for gpu in gpus], kernels, window))
+    beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
+    found = _findings(fitted, kernels, beyond)
     _describe_clocks(found, run, kernels)
     if missing:
         found.reason = f"of {len(gpus)} of {len(gpus) + missing} GPUs: the others were not sampled"
+        _without_sums(found)
+    elif beyond.missing_s > 0:
+        found.reason = f"samples are missing for {beyond.missing_s:.3g} s over all GPUs: energies in all are not known"
+        _without_sums(found)
+    elif window != whole and window:
+        seconds = (window[1] - window[0]) / 1e9
+        found.reason = f"of {seconds:.0f} s from the middle of the run: energies in all are not known"
+        _without_sums(found)
     return found
+
+
+def _part(run: RunData, kernels: pl.DataFrame, window: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The window, or the middle of it, where there are more samples than can be told apart at once."""
+    first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
+    if window:
+        first, last = max(first, window[0]), min(last, window[1])
+    inside = pl.col("time_ns").is_between(first, last)
+    rows = sum(int(log.samples.select(inside.sum()).item()) for log in run.power)
+    if rows <= MOST_ROWS:
+        return window
+    middle, half = (first + last) // 2, int((last - first) * (MOST_ROWS / rows) / 2)
+    return middle - half, middle + half
+
+
+def _without_sums(found: EnergyFindings) -> None:
+    """What an operation takes is known from what was sampled; what all of them took is not."""
+    for kind in found.kinds:
+        kind.joules = None
+    found.joules_total = found.joules_communication = found.joules_computation = None
+    found.joules_communication_low = found.joules_communication_high = None
+    found.joules_idle = found.joules_unexplained = None
 
 
 @dataclass(frozen=True)
@@ -173,14 +212,16 @@ class _Sampled:
 def _sampled(
     run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
 ) -> _Sampled | None:
-    rows = samples(run, name)
-    if rows is None:
+    found_log = samples(run, name)
+    if found_log is None:
         return None
+    log, rows = found_log
     if window:
         rows = rows.filter(pl.col("time_ns").is_between(window[0] - AROUND_NS, window[1] + AROUND_NS))
     time = rows["time_ns"].to_numpy()
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    found = observations(time, power, rows["energy_uj"].to_numpy())
+    known = log.of(rows)
+    found = observations(time, power, rows["energy_uj"].to_numpy(), known.gaps, known.breaks)
     line = timeline(kernels, exposed)
     line = late(line, kernels) if line is not None else None
     if line is not None and window:
@@ -208,9 +249,11 @@ def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
 def _limited(rows: pl.DataFrame, line: Timeline) -> float:
     """In which share of the samples a power limit held the clock down."""
     own = rows.filter(pl.col("time_ns").is_between(int(line.edges_ns[0]), int(line.edges_ns[-1])))
-    masks = own["throttle_reasons"].cast(pl.String).fill_null("").str.strip_chars().to_list()
-    held = [text.lower().startswith("0x") and int(text, 16) & POWER_LIMITED != 0 for text in masks if _hex(text)]
-    return sum(held) / len(held) if held else 0.0
+    # Few masks come again and again.
+    masks = own.group_by(pl.col("throttle_reasons").fill_null("").str.strip_chars(), maintain_order=True).len().rows()
+    known = [(text.lower(), count) for text, count in masks if _hex(text)]
+    held = sum(count for text, count in known if text.startswith("0x") and int(text, 16) & POWER_LIMITED)
+    return float(held / max(sum(count for _, count in known), 1))
 
 
 def _hex(text: str) -> bool:
@@ -231,8 +274,8 @@ def _later(gpus: list[_Gpu]) -> list[_Gpu]:
     return found
 
 
-def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
-    """A GPU's samples, by its UUID, else by its PCI address; None: there are none."""
+def samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
+    """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
     pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
     for log in run.power:
         rows = log.samples.filter(pl.col("uuid") == gpu)
@@ -240,7 +283,7 @@ def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
             index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
             rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
         if len(rows):
-            return rows
+            return log, rows
     return None
 
 
@@ -375,9 +418,10 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
         )
         seen: list[Array] = []
         for (gpu,), own in rows.group_by(["gpu"], maintain_order=True):
-            table = samples(run, str(gpu))
-            if table is None:
+            sampled = samples(run, str(gpu))
+            if sampled is None:
                 continue
+            table = sampled[1]
             inside = iv.contains(
                 iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), table["time_ns"].to_numpy()
             )

@@ -35,7 +35,7 @@ class GpuForecast(msgspec.Struct, kw_only=True):
     gpu: str
     rank: int
     host: str
-    joules: float
+    joules: float | None
     exposed_pct: float
     compute_clock_mhz: float
     policies: list[Forecast]
@@ -51,7 +51,7 @@ class WhatIf(msgspec.Struct, kw_only=True):
     platform: str = ""
     budget_pct: float = 1.0
     covered_s: float = 0.0
-    joules: float = 0.0
+    joules: float | None = None  # of what was replayed; None: samples are missing
     communication_pct: float = 0.0
     exposed_pct: float = 0.0
     exposure_source: str = ""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, energy_curves, missing_ns
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.whatif import policies, sections
 from powerccl.analysis.whatif.comparing import RARELY, left_alone, of_part
@@ -60,7 +60,7 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     kernels, waits = tables.kernels(run), tables.waits(run)
     if not len(kernels) and not len(waits):
         raise ValueError("no communication was timed")
-    curves = _curves(run)
+    curves = energy_curves(run)
     if not curves:
         raise ValueError("no power was sampled")
     curves, _ = aligned(waits, kernels, curves)
@@ -92,7 +92,7 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
         platform=platform.name,
         budget_pct=budget_pct,
         covered_s=(span[1] - span[0]) / 1e9,
-        joules=float(sum(gpu.curve.within(np.array([span], dtype=np.int64)) for gpu in gpus)),
+        joules=_sum([_joules(gpu.curve, span) for gpu in gpus]),
         communication_pct=_share([iv.clip(g.line.communicating, *span) for g in gpus], span),
         exposed_pct=_share([iv.clip(g.line.exposed, *span) for g in gpus], span),
         exposure_source=seen.source,
@@ -111,13 +111,23 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     if len(predicted) > 1:
         sections.merge(found, predicted)
     for index, gpu in enumerate(gpus):
-        found.gpus[index].joules = gpu.curve.within(np.array([span], dtype=np.int64))
+        found.gpus[index].joules = _joules(gpu.curve, span)
         found.gpus[index].exposed_pct = _share([iv.clip(gpu.line.exposed, *span)], span)
     remark(found, gpus, [w for each in known for w in each.scene.windows], platform)
     waited_ns = sum(m.unknown_ns * len(m.members) for m in meetings)
     unknown = waited_ns > UNKNOWN_SHARE * (span[1] - span[0]) * len(lines)
     say(found, gpus, lines, platform, seen, unknown)
     return found
+
+
+def _joules(curve: EnergyCurve, span: tuple[int, int]) -> float | None:
+    """What was measured; None where samples are missing."""
+    return None if missing_ns(curve, *span) else curve.within(np.array([span], dtype=np.int64))
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(sum(known)) if len(known) == len(values) else None
 
 
 def _part(
@@ -172,17 +182,6 @@ def _among(meeting: Meeting, kept: list[int]) -> Meeting | None:
     number = {place: index for index, place in enumerate(kept)}
     members = [(number[place], index) for place, index in meeting.members if place in number]
     return replace(meeting, members=members) if members else None
-
-
-def _curves(run: RunData) -> dict[str, EnergyCurve]:
-    found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
-            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
-            if curve is not None:
-                found[str(uuid)] = curve
-    return found
 
 
 def _alone_watts(kernels: pl.DataFrame, platform: ClockPlatform) -> float | None:

@@ -64,12 +64,12 @@ def changes(line: GpuTimeline, span: tuple[int, int]) -> list[int]:
 def merge(found: WhatIf, sections: list[Section]) -> None:
     """Put the sections' predictions together, by what each took; only `percall` learns nothing."""
     longest = max(sections, key=lambda s: s.stop_ns - s.start_ns)
-    joules = np.array([sum(gpu.joules for gpu in s.found.gpus) for s in sections])
+    joules = np.array([sum(gpu.joules or 0.0 for gpu in s.found.gpus) for s in sections])
     found.policies = [
         _merged([s.found.policies[k] for s in sections], longest.found.policies[k], sections, joules) for k in range(4)
     ]
     for index, gpu in enumerate(found.gpus):
-        mine = np.array([s.found.gpus[index].joules for s in sections])
+        mine = np.array([s.found.gpus[index].joules or 0.0 for s in sections])
         gpu.policies = [
             _merged(
                 [s.found.gpus[index].policies[k] for s in sections],
