@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import PIECE, times, write_run
 
-from powerccl.analysis.breakdown import measure
 from powerccl.analysis.iterations import rhythm
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.shares import Sets, measure
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -384,8 +384,6 @@ def test_clocks_align_though_most_kernels_were_not_timed() -> None:
 
 
 def test_parts_of_a_stretch_add_up() -> None:
-    from powerccl.analysis.breakdown import Sets
-
     random = np.random.default_rng(2)
 
     def some(count: int) -> np.ndarray:  # type: ignore[type-arg]

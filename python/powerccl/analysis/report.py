@@ -21,7 +21,7 @@ from powerccl.analysis.comparison.baseline import Comparison, compare
 from powerccl.analysis.comparison.significance import Change, Value, change
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
-from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.findings import RunSummary, Shares
 from powerccl.analysis.kineto import Profiled, read_kineto
 from powerccl.analysis.link import alone_watts, link_rows
 from powerccl.analysis.report_findings import (
@@ -33,6 +33,7 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
+from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
@@ -121,7 +122,7 @@ def report(
     if run.window:
         _keep_samples(run)
     energy = attribute(run, run.window, reference)
-    summary = summarise(run, run.window, energy)
+    summary = summarise(run, run.window, energy, shares=Shares())  # of the breakdown, below
     calls, kernels = tables.calls(run), tables.kernels(run)
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at
         trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
@@ -133,7 +134,9 @@ def report(
     matched = match(run, calls, kernels)
     curves = energy_curves(run)
     exposed = _exposure(run, kernels, curves, reference)
-    breakdown = break_down(run, calls, kernels, matched, exposed, curves, profiled)
+    work = working(run, calls, kernels)
+    breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
+    summary.shares = of_job(breakdown.ranks, work, summary.communication)
     found = ReportFindings(
         window_s=_seconds(run),
         summary=summary,
