@@ -33,7 +33,6 @@ class Shares(msgspec.Struct, kw_only=True):
     span_s: float | None = None  # working time, mean over the ranks
     communicating_pct: float | None = None
     exposed_pct: float | None = None
-    waiting_pct: float | None = None
     at_least: bool = False  # some calls were not timed
     reason: str = ""  # why communicating_pct is not known
 

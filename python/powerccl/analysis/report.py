@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from powerccl import clean
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
@@ -153,6 +154,7 @@ def report(
         counts=_counts(run, calls, kernels),
         notes=notes,
     )
+    found.notes += possible.check(found)
     if baseline is not None:
         found.savings = _savings(baseline, found, window_s)
     return Report(found, run, calls, kernels)

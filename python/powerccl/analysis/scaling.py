@@ -18,6 +18,7 @@ import polars as pl
 
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import WAITS, exposure, period
@@ -162,6 +163,7 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     inside = iv.union(spans[:, 0], spans[:, 1])
     _communication(world, run, kernels, inside, steps)
     _energy(world, run, inside)
+    world.notes += possible.check(world)
     return world
 
 

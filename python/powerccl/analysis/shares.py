@@ -184,7 +184,6 @@ def of_parts(rows: Iterable[Parts]) -> Shares:
         span_s=span_s / len(known),
         communicating_pct=share([row.communication_s for row in known]),
         exposed_pct=share([row.exposed_s for row in known]),
-        waiting_pct=share([row.waiting_s for row in known]),
     )
 
 
@@ -203,6 +202,6 @@ def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shar
     found.startup_s, found.startup_until = work.startup_s, work.startup_until
     found.at_least = counted.timed_calls < ALL_TIMED * counted.calls
     if counted.untimed_calls > MOST_UNTIMED * counted.calls:
-        found.communicating_pct = found.exposed_pct = found.waiting_pct = None
+        found.communicating_pct = found.exposed_pct = None
         found.reason = f"{counted.untimed_calls} of {counted.calls} calls were not timed"
     return found

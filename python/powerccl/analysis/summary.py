@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
@@ -117,6 +118,7 @@ def summarise(
     summary.communication.untimed_calls = coverage.untimed
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     summary.shares = shares if shares is not None else _shares(run, calls, kernels, summary.communication, window)
+    summary.notes += possible.check(summary)
     return summary
 
 

@@ -20,7 +20,7 @@ from powerccl.analysis.energy import EnergyCurve, energy_curve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.report_findings import Parts
 from powerccl.analysis.shares import Sets, Working, of_parts, whole, working
-from powerccl.analysis.whatif import policies, sections
+from powerccl.analysis.whatif import honest, policies, sections
 from powerccl.analysis.whatif.comparing import RARELY, left_alone, of_part
 from powerccl.analysis.whatif.findings import Forecast, GpuForecast, WhatIf
 from powerccl.analysis.whatif.joules import Doing
@@ -119,8 +119,20 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     remark(found, gpus, [w for each in known for w in each.scene.windows], platform)
     waited_ns = sum(m.unknown_ns * len(m.members) for m in meetings)
     unknown = waited_ns > UNKNOWN_SHARE * (span[1] - span[0]) * len(lines)
+    honest.unlearnt(found, _iterations(max(known, key=lambda each: each.span[1] - each.span[0])))
+    honest.check(found, honest.limits_of([gpu for each in known for gpu in each.scene.gpus], platform))
     say(found, gpus, lines, platform, seen, unknown)
     return found
+
+
+def _iterations(part: _Part) -> float:
+    """How many there are in the part; 0: none was found."""
+    counts = [
+        int(((gpu.line.starts >= part.span[0]) & (gpu.line.starts < part.span[1])).sum()) / gpu.calls
+        for gpu in part.scene.gpus
+        if gpu.calls
+    ]
+    return max(counts, default=0.0)
 
 
 def _part(
