@@ -103,12 +103,12 @@ def _checked(found: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
     optional = _optional(type(found))
     kept = True
     for name, value in _figures(found):
-        text = "" if can_be(name, value) else f"{_words(name)} came to {value:.4g}, which cannot be: not known"
+        text = "" if can_be(name, value) else f"{_words(name)} is not known: it came out {_how(name, value)}"
         kept &= _drop(found, name, text, optional, wrong)
     for part, whole in PARTS:
         mine, its = getattr(found, part, None), getattr(found, whole, None)
         if mine is not None and its is not None and mine > its * (1 + SLACK) + SLACK:
-            text = f"{_words(part)} came to {mine:.4g}, of {its:.4g} {_words(whole)}: not known"
+            text = f"{_words(part)} is not known: it came out above {_words(whole)}"
             kept &= _drop(found, part, text, optional, wrong)
     for name in found.__struct_fields__:
         value = getattr(found, name)
@@ -145,6 +145,14 @@ def _optional(kind: type[Any]) -> frozenset[str]:
     return frozenset(name for name, hint in hints.items() if type(None) in typing.get_args(hint))
 
 
+def _how(name: str, value: float) -> str:
+    """Without the figure: what cannot be is not printed."""
+    if not math.isfinite(value):
+        return "as no number"
+    within = bounds(name)
+    return "above all of it" if within and value > within[1] else "below zero" if value < 0 else "as nothing"
+
+
 def _words(name: str) -> str:
     return name.replace("_", " ")
 
@@ -153,15 +161,15 @@ def of_forecast(saved_pct: list[float], slowdown_pct: list[float], watts: float,
     """Why a prediction cannot be; empty: it can. The lists: a figure and its interval."""
     figures = [*saved_pct, *slowdown_pct, watts]
     if not all(math.isfinite(value) for value in figures):
-        return "a figure of it is no number"
+        return "it came out as no number"
     if max(saved_pct) > 100:
-        return f"it would save {max(saved_pct):.4g} % of the energy"
+        return "it came out to save more than all of the energy"
     if not 0 < watts <= limits.most_watts:
-        return f"a GPU would draw {watts:.4g} W"
+        return f"a GPU's power came out {'above what it can draw' if watts > 0 else 'below zero'}"
     least, most = (100 * (times - 1) for times in (limits.least_times, limits.most_times))
     value = slowdown_pct[0]
     if not least - 1 <= value <= most + 1:  # 1 %: rounding of a clock's steps
-        return f"it would take {value:+.4g} % of the time, where clocks allow {least:+.4g} to {most:+.4g} %"
+        return f"its time came out {'longer' if value > most else 'shorter'} than the GPU's clocks allow"
     if min(slowdown_pct) <= -100:  # an interval may reach beyond what clocks allow, but not beyond no time at all
-        return f"it would take {min(slowdown_pct):+.4g} % of the time"
+        return "its time came out below zero"
     return ""

@@ -86,5 +86,5 @@ def check(found: WhatIf, limits: possible.Limits) -> None:
         forecast.saved_pct = forecast.slowdown_pct = Range(nan, nan, nan)
         forecast.saved_watts = forecast.low_clock_pct = forecast.switches_per_s = nan
         forecast.within_budget = False
-        forecast.reason = f"not known: {why}, which cannot be"
+        forecast.reason = f"not known: {why}"
         forecast.remarks = [forecast.reason]
