@@ -135,3 +135,15 @@ def test_a_rank_without_communication_has_no_working_time(tmp_path: Path) -> Non
     assert working(run, tables.calls(run), tables.kernels(run)).spans == {}
     shares = report(folder).findings.summary.shares
     assert shares.communicating_pct is shares.exposed_pct is shares.startup_s is None
+
+
+def test_energy_by_cause_adds_up_to_the_runs(tmp_path: Path) -> None:
+    """The regression dates the samples anew; its total was another than the run's.
+
+    Start-up has more steps than the search for dates takes: it must not look for them there.
+    """
+    found = report(training(tmp_path / "run")).findings
+    energy = found.energy
+    assert energy.joules_total == found.summary.energy.joules
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle, energy.joules_unexplained)
+    assert sum(part or 0.0 for part in parts) == pytest.approx(energy.joules_total)

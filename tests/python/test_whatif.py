@@ -632,3 +632,63 @@ def test_waits_alone_are_enough(tmp_path: Path, recorded: Path) -> None:
     for name in ("percall", "phase"):
         assert policy(found, name).saved_pct.value == pytest.approx(policy(usual, name).saved_pct.value, abs=0.3)
         assert policy(found, name).slowdown_pct.value == pytest.approx(policy(usual, name).slowdown_pct.value, abs=0.1)
+
+
+def once_run(folder: Path, seconds: int = 12) -> Path:
+    """Computation and exposed communication of random lengths: nothing comes again in the same order."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(3)
+    spans: list[tuple[int, int, int, str]] = []
+    now = 0
+    while now < seconds * 1000:
+        now += int(random.integers(20, 200))
+        length = int(random.integers(30, 400))
+        pattern = str(random.choice(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]))
+        spans.append((now, now + length, int(random.integers(1, 64)) * 1_000_000, pattern))
+        now += length
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for call, (start, stop, size, pattern) in enumerate(spans, 1):
+            trace.call(call, (start - 10) * MS, size, pattern, flags=0x40)
+            trace.kernel(call, start * MS, stop * MS, size, pattern, delay_ns=0)
+            trace.wait(call, start * MS, stop * MS)
+        trace.write(folder)
+    starts = np.array([start for start, *_ in spans])
+    stops = np.array([stop for _, stop, *_ in spans])
+
+    def watts(_: int, at: int) -> float:
+        place = int(np.searchsorted(starts, at // MS, side="right")) - 1
+        return COMM_W if place >= 0 and at // MS < stops[place] else COMPUTE_W
+
+    synthetic.write_power(folder, 2, now * MS, watts)
+    synthetic.write_info(folder, now * MS, platform="hand")
+    return folder
+
+
+def promised(found: WhatIf, name: str) -> list[float]:
+    """What a policy is told to change, on all GPUs and on each."""
+    rows = [policy(found, name), *(policy_of(gpu.policies, name) for gpu in found.gpus)]
+    return [value for f in rows for value in (f.saved_pct.value, f.saved_pct.high, f.slowdown_pct.value, f.saved_watts)]
+
+
+def test_policies_that_learn_promise_nothing_without_an_iteration(tmp_path: Path) -> None:
+    found = what_if(read_run(once_run(tmp_path / "once")), platform())
+    for name in ("phase", "job", "auto"):
+        assert set(promised(found, name)) == {0.0}
+        assert policy(found, name).reason == "manages nothing: no iteration found"
+        assert policy(found, name).clock_mhz is None
+    assert policy(found, "percall").saved_pct.value != 0  # it learns nothing and needs none
+
+
+def test_a_run_that_is_over_before_a_clock_is_tried_is_promised_windows_only(tmp_path: Path) -> None:
+    found = what_if(read_run(exposed_run(tmp_path / "short", iterations=10)), platform())
+    assert set(promised(found, "job")) == {0.0}
+    over = "the run is over in 5.8 s, before a clock for all of it is tried (8.6 s)"
+    assert policy(found, "job").reason == f"manages nothing: {over}"
+    assert promised(found, "auto") == promised(found, "phase")
+    assert policy(found, "auto").chosen == "phase"
+    few = what_if(read_run(exposed_run(tmp_path / "few", iterations=5)), platform())
+    for name in ("phase", "job", "auto"):
+        assert set(promised(few, name)) == {0.0}
+        assert policy(few, name).reason == "manages nothing: an iteration is learnt in 6, and there are 5"

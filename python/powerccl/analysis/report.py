@@ -154,10 +154,21 @@ def report(
         counts=_counts(run, calls, kernels),
         notes=notes,
     )
+    _reconcile(found)
     found.notes += possible.check(found)
     if baseline is not None:
         found.savings = _savings(baseline, found, window_s)
     return Report(found, run, calls, kernels)
+
+
+def _reconcile(found: ReportFindings) -> None:
+    """One total of the energy: the run's own. The regression's steps are dated anew, so that theirs is another."""
+    energy, total = found.energy, found.summary.energy.joules
+    if total is None or energy.joules_total is None or energy.reason or found.summary.energy.reason:
+        return
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle)
+    energy.joules_total = total
+    energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
 
 
 def _missing(run: RunData) -> list[str]:

@@ -203,14 +203,16 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
     for column in ("size from", "kernels", "GB/s", "no waiting", *((whose, "") if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     for row in shown:
-        share = percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim")
+        against = (
+            change(row.change_pct) if row.change_pct is not None else Text("" if narrow else row.reason, style="dim")
+        )
         table.add_row(
             row.pattern.replace("_", "-"),
             format_bytes(row.size_class_bytes),
             str(row.operations),
             number(row.busbw_gbs),
             number(row.transfer_gbs),
-            *((number(row.profile_gbs), share) if beside else ()),
+            *((number(row.profile_gbs), against) if beside else ()),
         )
     if len(rows) > len(shown):
         table.add_row(f"… {len(rows) - len(shown)} more", style="dim")
