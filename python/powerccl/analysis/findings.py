@@ -31,6 +31,18 @@ class Energy(msgspec.Struct, kw_only=True):
     reason: str = ""
 
 
+class Shares(msgspec.Struct, kw_only=True):
+    """Of the working time (see analysis/shares.py), over all ranks. None: not known."""
+
+    startup_s: float | None = None  # from the run's start to the first rank's working time
+    startup_until: str = ""  # the first regular iteration, or the first communication
+    span_s: float | None = None  # working time, mean over the ranks
+    communicating_pct: float | None = None
+    exposed_pct: float | None = None
+    at_least: bool = False  # some calls were not timed
+    reason: str = ""  # why communicating_pct is not known
+
+
 class Communication(msgspec.Struct, kw_only=True):
     """Communication on the job's GPUs: times are means per GPU, energies sums over GPUs, watts means per GPU."""
 
@@ -40,7 +52,6 @@ class Communication(msgspec.Struct, kw_only=True):
     untimed_calls: int = 0  # neither timed nor to be estimated from others of their kind
     time_s: float = 0.0
     estimated_s: float = 0.0  # of calls not timed, from the median of their kind; not part of time_s
-    share_pct: float = 0.0  # time_s of wall_s
     joules: float | None = None
     joules_at_least: float | None = None  # where samples are missing, as Energy's
     uncertainty_joules: float | None = None
@@ -279,6 +290,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     finished: bool = False
     energy: Energy
     communication: Communication
+    shares: Shares = msgspec.field(default_factory=Shares)
     clocks: Clocks
     policy_outcome: PolicyOutcome | None = None  # None: no rank told of a policy that learns
     patterns: list[PatternRow] = []

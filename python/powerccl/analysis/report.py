@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from powerccl import clean
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
@@ -21,7 +22,7 @@ from powerccl.analysis.comparison.baseline import Comparison, compare
 from powerccl.analysis.comparison.significance import Change, Value, change
 from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
-from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.findings import RunSummary, Shares
 from powerccl.analysis.kineto import Profiled, read_kineto
 from powerccl.analysis.link import alone_watts, link_rows
 from powerccl.analysis.report_findings import (
@@ -33,6 +34,7 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
+from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
@@ -121,7 +123,7 @@ def report(
     if run.window:
         _keep_samples(run)
     energy = attribute(run, run.window, reference)
-    summary = summarise(run, run.window, energy)
+    summary = summarise(run, run.window, energy, shares=Shares())  # of the breakdown, below
     calls, kernels = tables.calls(run), tables.kernels(run)
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at
         trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
@@ -133,7 +135,9 @@ def report(
     matched = match(run, calls, kernels)
     curves = energy_curves(run)
     exposed = _exposure(run, kernels, curves, reference)
-    breakdown = break_down(run, calls, kernels, matched, exposed, curves, profiled)
+    work = working(run, calls, kernels)
+    breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
+    summary.shares = of_job(breakdown.ranks, work, summary.communication)
     found = ReportFindings(
         window_s=_seconds(run),
         summary=summary,
@@ -150,9 +154,21 @@ def report(
         counts=_counts(run, calls, kernels),
         notes=notes,
     )
+    _reconcile(found)
+    found.notes += possible.check(found)
     if baseline is not None:
         found.savings = _savings(baseline, found, window_s)
     return Report(found, run, calls, kernels)
+
+
+def _reconcile(found: ReportFindings) -> None:
+    """One total of the energy: the run's own. The regression's steps are dated anew, so that theirs is another."""
+    energy, total = found.energy, found.summary.energy.joules
+    if total is None or energy.joules_total is None or energy.reason or found.summary.energy.reason:
+        return
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle)
+    energy.joules_total = total
+    energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
 
 
 def _missing(run: RunData) -> list[str]:

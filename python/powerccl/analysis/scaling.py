@@ -18,9 +18,11 @@ import polars as pl
 
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import EnergyCurve, gpu_curve
-from powerccl.analysis.exposure import WAITS, exposure, intersection, period
+from powerccl.analysis.exposure import WAITS, exposure, period
+from powerccl.analysis.shares import of_stretches
 from powerccl.files import decode_json, read_bytes, read_json
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
@@ -162,6 +164,7 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     inside = iv.union(spans[:, 0], spans[:, 1])
     _communication(world, run, kernels, inside, steps)
     _energy(world, run, inside)
+    world.notes += possible.check(world)
     return world
 
 
@@ -181,21 +184,22 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
             world.communication_s = world.communication_pct = world.exposed_s = world.exposed_pct = 0.0
         return
     busy = communication_intervals(ran)
-    seconds = sum(iv.length_ns(intersection(each, spans)) for _, each in sorted(busy.items())) / 1e9 / len(busy)
-    world.communication_s, world.communication_pct = seconds / count, 100 * seconds / length_s
     world.collectives = _collectives(ran, made, count, len(busy))
     told = exposure(tables.waits(run), kernels, {}, None)
-    if told.source == WAITS:
-        # A stream goes on some microseconds after the kernel that it waited for: those are no communication.
-        waited = [intersection(told.exposed.get(gpu, iv.EMPTY), each) for gpu, each in sorted(busy.items())]
-        exposed = sum(iv.length_ns(intersection(each, spans)) for each in waited) / 1e9 / len(busy)
-        world.exposed_s, world.exposed_from = exposed / count, MARKED
-    elif steps.exposed_ms:
-        world.exposed_s, world.exposed_from = float(np.mean(steps.exposed_ms)) / 1e3, BY_JOB
-    else:
+    marked = told.source == WAITS
+    found = of_stretches(
+        [(each, told.exposed.get(gpu, iv.EMPTY) if marked else None) for gpu, each in sorted(busy.items())], spans
+    )
+    world.communication_pct, world.exposed_pct = found.communicating_pct, found.exposed_pct
+    world.exposed_from = MARKED if marked else ""
+    if not marked and steps.exposed_ms:
+        world.exposed_pct = 100 * float(np.mean(steps.exposed_ms)) / 1e3 * count / length_s
+        world.exposed_from = BY_JOB
+    elif not marked:
         world.notes.append("exposed communication is not known: no marks of waiting streams; at most all of it")
-    if world.exposed_s is not None:
-        world.exposed_pct = 100 * world.exposed_s * count / length_s
+    iteration_s = length_s / count
+    world.communication_s = None if world.communication_pct is None else world.communication_pct / 100 * iteration_s
+    world.exposed_s = None if world.exposed_pct is None else world.exposed_pct / 100 * iteration_s
 
 
 def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gpus: int) -> list[Collective]:

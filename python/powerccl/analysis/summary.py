@@ -10,14 +10,17 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, missing_ns, split, window_of
-from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
+from powerccl.analysis.exposure import exposure
+from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
-from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.report_findings import Parts, Reference
+from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, restarts
@@ -60,8 +63,11 @@ def summarise(
     window: tuple[int, int] | None = None,
     energy: EnergyFindings | None = None,
     reference: Reference | None = None,
+    shares: Shares | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
+
+    `shares`: where they are known already; else exposed communication is as marks in the job's streams tell it.
 
     `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it, and a run of
     more than four minutes is told by two from its middle.
@@ -100,7 +106,7 @@ def summarise(
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         energy=_energy(gpus),
-        communication=_with_regression(_communication(gpus, wall_s), communicating, energy, part),
+        communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
@@ -114,7 +120,27 @@ def summarise(
     summary.communication.timed_calls = coverage.timed
     summary.communication.untimed_calls = coverage.untimed
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
+    summary.shares = shares if shares is not None else _shares(run, calls, kernels, summary.communication, window)
+    summary.notes += possible.check(summary)
     return summary
+
+
+def _shares(
+    run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, counted: Communication, window: tuple[int, int] | None
+) -> Shares:
+    waits = tables.waits(run)
+    told = exposure(waits, kernels, {}, None).exposed if len(waits) and len(kernels) else None
+    work = working(run, calls, kernels, window)
+    rows: list[Parts] = []
+    for trace in run.ranks:
+        mine = kernels.filter(pl.col("rank") == trace.rank)
+        if trace.rank not in work.spans or not len(mine):
+            continue
+        span = work.spans.pop(trace.rank)
+        busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
+        exposed = None if told is None else told.get(trace.gpu, iv.EMPTY)
+        rows.append(whole(Sets(busy, None, exposed, None, span)))
+    return of_job(rows, work, counted)
 
 
 def _rescaled(run: RunData) -> str:
@@ -286,7 +312,7 @@ def _energy(gpus: list[_Sampled]) -> Energy:
     )
 
 
-def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
+def _communication(gpus: list[_Sampled]) -> Communication:
     findings = [gpu.finding for gpu in gpus]
     with_energy = [gpu for gpu in gpus if len(gpu.communication) and gpu.attribution is not None]
     joules = sum(f.communication_joules or f.communication_joules_at_least or 0.0 for f in findings)
@@ -295,7 +321,6 @@ def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
     time_s = _mean(finding.communication_s for finding in findings) or 0.0
     return Communication(
         time_s=time_s,
-        share_pct=time_s / wall_s * 100 if wall_s else 0.0,
         joules=joules if with_energy and not part_of else None,
         joules_at_least=joules if with_energy and part_of else None,
         uncertainty_joules=(

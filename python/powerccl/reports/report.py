@@ -136,33 +136,31 @@ def _print_parts(console: Console, found: ReportFindings) -> None:
     for iterations in found.iterations:
         words = iterations_line(iterations)
         console.print(words if len(found.iterations) == 1 else f"{iterations.host}: {words}")
-    each = all(row.per_iteration is not None for row in found.ranks)
-    console.print(_parts_table(found.ranks, each, console.width))
+    console.print(_parts_table(found.ranks, found.summary.shares.reason == "", console.width))
     if found.exposure_why:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
 
 
-def _parts_table(rows: list[RankParts], each: bool, width: int) -> Table:
+def _parts_table(rows: list[RankParts], told: bool, width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
-    columns = ["an iteration" if each else "in all", "communicating", "exposed", "waiting"]
-    for column in columns:
+    for column in ("working time", "communicating", "exposed", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
     cells = max(10, min(width, 120) - (58 if not narrow else 54))
     table.add_column("", no_wrap=True)
     used: set[str] = set()
-    for row in rows[:MOST_RANKS]:
-        parts: Parts = row.per_iteration if each and row.per_iteration else row
-        shares = bar_parts(parts)
+    for parts in rows[:MOST_RANKS]:
+        shares = bar_parts(parts) if told else {}
         used.update(name for name, value in shares.items() if value > 0.002 * parts.span_s)
         waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
         table.add_row(
-            str(row.rank) + ("*" if row.by_profiler else ""),
+            str(parts.rank) + ("*" if parts.by_profiler else ""),
             seconds(parts.span_s),
-            _of(parts.communication_s, parts.span_s),
-            _of(parts.exposed_s, parts.span_s),
-            _of(waiting, parts.span_s),
+            *(
+                _of(value if told else None, parts.span_s)
+                for value in (parts.communication_s, parts.exposed_s, waiting)
+            ),
             _bar(shares, parts.span_s, cells),
         )
     if len(rows) > MOST_RANKS:
@@ -207,14 +205,16 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
     for column in ("size from", "kernels", "GB/s", "no waiting", *((whose, "") if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     for row in shown:
-        share = percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim")
+        against = (
+            change(row.change_pct) if row.change_pct is not None else Text("" if narrow else row.reason, style="dim")
+        )
         table.add_row(
             row.pattern.replace("_", "-"),
             format_bytes(row.size_class_bytes),
             str(row.operations),
             number(row.busbw_gbs),
             number(row.transfer_gbs),
-            *((number(row.profile_gbs), share) if beside else ()),
+            *((number(row.profile_gbs), against) if beside else ()),
         )
     if len(rows) > len(shown):
         table.add_row(f"… {len(rows) - len(shown)} more", style="dim")

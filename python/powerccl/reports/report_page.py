@@ -18,8 +18,8 @@ from powerccl.reports import partial
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
 from powerccl.reports.report_tables import tables
-from powerccl.reports.terminal import clock_line, ranks_text
-from powerccl.reports.text import joules, number, percent, seconds
+from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, ranks_text
+from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
 
 COLOURS = {
     "computing": "var:computing",
@@ -68,7 +68,6 @@ def report_page(made: Report) -> str:
         tiles=_tiles(found),
         window=None if not found.window_s else f"seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g}",
         legend=_legend(found),
-        per_iteration=bool(found.ranks) and all(row.per_iteration for row in found.ranks),
         iterations=[
             {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
             for each in found.iterations
@@ -99,7 +98,7 @@ def _facts(found: ReportFindings) -> str:
 
 def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     summary = found.summary
-    energy, communication = summary.energy, summary.communication
+    energy, communication, shares = summary.energy, summary.communication, summary.shares
     tiles = [
         {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
         {
@@ -109,20 +108,22 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         },
         {
             "label": "communicating",
-            "value": percent(communication.share_pct),
-            "beside": f"{communication.calls + communication.captured_calls:,} calls"
+            "value": NOT_KNOWN if shares.communicating_pct is None else percent(shares.communicating_pct),
+            "beside": f"of {seconds(shares.span_s)}, {communication.calls + communication.captured_calls:,} calls"
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
-    shares = [100 * row.exposed_s / row.span_s for row in found.ranks if row.exposed_s is not None and row.span_s]
-    if shares:
+    if shares.exposed_pct is not None:
         tiles.append(
             {
                 "label": "exposed communication",
-                "value": percent(sum(shares) / len(shares)),
-                "beside": "of the time from first to last communication",
+                "value": percent(shares.exposed_pct),
+                "beside": f"of {seconds(shares.span_s)}, the working time",
             }
         )
+    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
+        beside = f"before {shares.startup_until}, in no share"
+        tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
         beside = "" if one.joules is None else f"{joules(one.joules)} each"
@@ -141,8 +142,7 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
 
 
 def _shown(found: ReportFindings) -> list[tuple[int, Parts]]:
-    each = all(row.per_iteration is not None for row in found.ranks)
-    return [(row.rank, row.per_iteration if each and row.per_iteration else row) for row in found.ranks[:MOST_RANKS]]
+    return [] if found.summary.shares.reason else [(row.rank, row) for row in found.ranks[:MOST_RANKS]]
 
 
 def _used(rows: list[Parts]) -> list[str]:

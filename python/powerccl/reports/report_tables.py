@@ -39,7 +39,7 @@ def _us(value: float | None) -> str:
 def _link(found: ReportFindings) -> dict[str, Any]:
     profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
     return _table(
-        ["", "size from", "kernels", "GB/s", "without waiting", profile.strip(), "of the profile"],
+        ["", "size from", "kernels", "GB/s", "without waiting", profile.strip(), "against the profile"],
         [
             [
                 row.pattern.replace("_", "-"),
@@ -48,7 +48,7 @@ def _link(found: ReportFindings) -> dict[str, Any]:
                 number(row.busbw_gbs),
                 number(row.transfer_gbs),
                 number(row.profile_gbs),
-                row.reason or percent(row.share_pct),
+                row.reason or change(row.change_pct),
             ]
             for row in found.link
         ],

@@ -10,17 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
-from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
+from powerccl.analysis.findings import Clocks, PatternRow, RunSummary, Shares
 from powerccl.console import Console
 from powerccl.patterns import format_bytes
 from powerccl.reports import partial
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
-from powerccl.reports.text import change, joules, mhz, number, seconds
+from powerccl.reports.text import change, joules, mhz, number, percent, seconds
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
 MAX_ROWS = 12
+LEAST_STARTUP_S = 1.0  # shorter start-ups change no share of a run that anybody reads; half of it would be noise
 LOWER_IS_BETTER = (
     "wall time",
     "energy",
@@ -71,9 +72,11 @@ def _of_gpus(summary: RunSummary) -> bool:
 
 
 def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
-    if summary.communication.time_s > 0:
+    if summary.shares.communicating_pct is not None:
         console.print()
-        console.print(_share_bar(summary, min(console.width, 100)))
+        console.print(_share_bar(summary.shares, min(console.width, 100)))
+    for line in share_lines(summary.shares):
+        console.print(Text(line, style="dim"))
     console.print()
     console.print(_totals(summary, console.width < NARROW, whole))
     if summary.patterns:
@@ -111,13 +114,35 @@ def _facts(summary: RunSummary) -> Text:
     return line.append(" · ".join(parts))
 
 
-def _share_bar(summary: RunSummary, width: int) -> Text:
-    share = min(max(summary.communication.share_pct / 100, 0.0), 1.0)
-    label = f" {summary.communication.share_pct:.0f} % communication"
+def _share_bar(shares: Shares, width: int) -> Text:
+    exposed, busy = shares.exposed_pct or 0.0, shares.communicating_pct or 0.0
+    label = f" {shares_text(shares)}"
     cells = max(width - len(label), 10)
-    filled = round(cells * share)
-    bar = Text("█" * filled, style=COMMUNICATION).append("░" * (cells - filled), style=ELSEWHERE)
-    return bar.append(label)
+    first, both = round(cells * exposed / 100), round(cells * busy / 100)
+    bar = Text("█" * first, style=COMMUNICATION)
+    bar.append(("█" if shares.exposed_pct is None else "▒") * (both - first), style=COMMUNICATION)
+    return bar.append("░" * (cells - both), style=ELSEWHERE).append(label)
+
+
+def shares_text(shares: Shares) -> str:
+    """`communicating 27 %, exposed 6.5 %`, each of the working time."""
+    if shares.communicating_pct is None:
+        return f"communicating: not known, {shares.reason}"
+    text = f"communicating {'at least ' * shares.at_least}{percent(shares.communicating_pct)}"
+    return text if shares.exposed_pct is None else f"{text}, exposed {percent(shares.exposed_pct)}"
+
+
+def share_lines(shares: Shares) -> list[str]:
+    """What the shares are of, and what is in none of them."""
+    lines = []
+    if shares.communicating_pct is None and shares.span_s:
+        lines.append(shares_text(shares))
+    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
+        until = f"start-up {seconds(shares.startup_s)}: before {shares.startup_until}, in no share"
+        lines.append(until)
+    if shares.span_s:
+        lines.append(f"shares are of the working time, {seconds(shares.span_s)} a rank")
+    return lines
 
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
@@ -199,7 +224,8 @@ def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
     for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("J / op", "timed")):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
-        time = seconds(row.time_s + row.estimated_s)
+        told = row.timed or row.estimated_s  # what was not timed is not known, never zero
+        time = seconds(row.time_s + row.estimated_s if told else None)
         cells = [
             row.pattern.replace("_", "-"),
             format_bytes(row.median_bytes),

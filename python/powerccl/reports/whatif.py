@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.console import Console
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, NARROW, heading, warning
-from powerccl.reports.text import change, joules, mhz, number, percent, seconds
+from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
 
 HIDDEN = "cyan"
 WIDE = 110  # room for a word on what was chosen in each row; below, it follows the table
@@ -88,6 +90,8 @@ def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
             percent(_tidy(forecast.low_clock_pct)),
             number(forecast.switches_per_s, digits=2),
         ]
+        if math.isnan(saved.value):
+            cells[1:] = [NOT_KNOWN] * 5
         if not narrow:
             cells[2:2] = [_interval(saved)]
             cells[4:4] = [_interval(slower)]
@@ -99,6 +103,8 @@ def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
 
 def _what(forecast: Forecast) -> str:
     """The clock or the choice behind a forecast."""
+    if forecast.reason:
+        return ""
     if forecast.policy == "job":
         return mhz(forecast.clock_mhz) if forecast.clock_mhz else "no clock below the highest"
     if forecast.policy == "auto":
@@ -144,7 +150,7 @@ def _gpus(found: WhatIf, narrow: bool) -> Table:
 
 def _plain(value: float) -> str:
     """A share in percent that may be negative."""
-    return f"{_tidy(value):.1f} %"
+    return NOT_KNOWN if math.isnan(value) else f"{_tidy(value):.1f} %"
 
 
 def _watts(value: float) -> str:
@@ -153,7 +159,7 @@ def _watts(value: float) -> str:
 
 
 def _interval(figure: Range) -> str:
-    return f"{_tidy(figure.low):.1f} … {_tidy(figure.high):.1f}"
+    return NOT_KNOWN if math.isnan(figure.value) else f"{_tidy(figure.low):.1f} … {_tidy(figure.high):.1f}"
 
 
 def _tidy(value: float) -> float:

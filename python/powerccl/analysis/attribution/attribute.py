@@ -140,31 +140,37 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     if window:
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     if not len(kernels):
-        return EnergyFindings(reason="no kernel of communication was timed")
+        return EnergyFindings(reason="no kernel of communication was timed" + " in the window" * (window is not None))
     whole = window
     window = _part(run, kernels, window)
     if window != whole and window:
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     waits = aligned(tables.waits(run), kernels)
     exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
-    sampled, missing = [], 0
+    sampled: list[_Sampled] = []
+    missing: list[str] = []
     for (name,), rows in kernels.group_by(["gpu"], maintain_order=True):
         one = _sampled(run, str(name), rows, exposed.get(str(name)), window)
-        missing += one is None
-        sampled += [one] if one else []
+        if isinstance(one, str):
+            missing.append(one)
+        else:
+            sampled.append(one)
     gpus = _later(_dated(sampled, None if _managed(run) else reference))
-    missing += len(sampled) - len(gpus)
+    known = {gpu.gpu for gpu in gpus}
+    missing += [_too_seldom(one) for one in sampled if one.gpu not in known]
     steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
-    if not gpus or steps < MIN_STEPS * len(gpus):
-        why = "no energy or power of the job's GPUs was sampled while they communicated"
+    if not gpus:
+        return EnergyFindings(reason="; ".join(dict.fromkeys(missing)))
+    if steps < MIN_STEPS * len(gpus):
         few = f"{steps} steps of energy over {len(gpus)} GPUs: too few to tell what they went into"
-        return EnergyFindings(reason=few if gpus else why, steps=steps)
+        return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
     beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
     found = _findings(fitted, kernels, beyond)
     _describe_clocks(found, run, kernels)
     if missing:
-        found.reason = f"of {len(gpus)} of {len(gpus) + missing} GPUs: the others were not sampled"
+        why = "; ".join(dict.fromkeys(missing))
+        found.reason = f"of {len(gpus)} of {len(gpus) + len(missing)} GPUs; of the others: {why}"
         _without_sums(found)
     elif beyond.missing_s > 0:
         found.reason = f"samples are missing for {beyond.missing_s:.3g} s over all GPUs: energies in all are not known"
@@ -211,25 +217,41 @@ class _Sampled:
 
 def _sampled(
     run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
-) -> _Sampled | None:
+) -> _Sampled | str:
+    """Or why there is nothing to go by."""
     found_log = samples(run, name)
     if found_log is None:
-        return None
+        return "no energy or power was sampled"
     log, rows = found_log
     if window:
         rows = rows.filter(pl.col("time_ns").is_between(window[0] - AROUND_NS, window[1] + AROUND_NS))
     time = rows["time_ns"].to_numpy()
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    energy = rows["energy_uj"].to_numpy()
+    first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
+    if not len(time) or time[-1] < first or time[0] > last:
+        return "nothing was sampled while the GPU communicated"
+    if not np.isfinite(power).any() and not (energy >= 0).any():
+        return "samples hold neither power nor energy"
     known = log.of(rows)
-    found = observations(time, power, rows["energy_uj"].to_numpy(), known.gaps, known.breaks)
+    found = observations(time, power, energy, known.gaps, known.breaks)
     line = timeline(kernels, exposed)
     line = late(line, kernels) if line is not None else None
     if line is not None and window:
         line = line.within(*window)
-    if found is None or line is None:
-        return None
+    if line is None:
+        return "communication took no time that can be told" + " in the window" * (window is not None)
+    if found is None:
+        return f"{len(time)} samples hold fewer than three changes of power or energy"
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
+
+
+def _too_seldom(one: _Sampled) -> str:
+    """Why readings that change do not tell: none, or too few, of their steps lie between the first kernel and last."""
+    length_s = float(one.seen.line.lengths_s().sum())
+    every = f"readings are new every {one.found.beat_ns / 1e6:.3g} ms"
+    return f"{every}: too seldom for the {length_s:.3g} s from first to last communication"
 
 
 def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
@@ -364,7 +386,8 @@ def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: l
     whole = part(None)
     total, alone, beside = fitted.total(whole), fitted.total(part(ALONE)), fitted.total(part(BESIDE))
     if total.seconds <= 0:
-        found.reason = "too rare to be told from others"
+        seen = any(kind in phase.kinds for phase in phases)
+        found.reason = "no step of energy covers it" if seen else "too rare to be told from others"
         return found
     if alone.seconds + beside.seconds > 0.5 * total.seconds:
         found.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))

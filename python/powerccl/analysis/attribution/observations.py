@@ -47,9 +47,10 @@ class Observations:
         """Whether these are power readings, means over a time that is not known."""
         return self.source != "counter"
 
-    def first(self, count: int) -> Observations:
-        """The first so many."""
-        cut = slice(0, count)
+    def first(self, count: int, begin_ns: int) -> Observations:
+        """The first so many from `begin_ns` on, and one before."""
+        begin = max(0, int(np.searchsorted(self.end_ns, begin_ns)) - 1)
+        cut = slice(begin, begin + count)
         return replace(self, begin_ns=self.begin_ns[cut], end_ns=self.end_ns[cut], joules=self.joules[cut])
 
     def over(self, late_ns: float, mean_ns: float) -> Observations:
