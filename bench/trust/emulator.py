@@ -55,7 +55,7 @@ def sweep(native: NativeFiles, platform: str, words: tuple[str, ...], check: int
     """One sweep: exit code and results."""
     file = folder / "sweep.json"
     file.unlink(missing_ok=True)
-    options = ["-n", "3", "-w", "1", "-c", str(check), "--json", file]
+    options: list[str | Path] = ["-n", "3", "-w", "1", "-c", str(check), "--json", file]
     said = powerccl(native, ["bench", "--emulate", platform, *words, *options], folder, limit_s=180)
     if not file.exists():
         raise RuntimeError(f"{platform} {' '.join(words)}: {said.code} {said.err[-300:]}")

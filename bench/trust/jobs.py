@@ -103,7 +103,17 @@ def record(native: NativeFiles, job: Job, folder: Path, name: str) -> Path:
     for file, text in job.files.items():
         (folder / file).write_text(text)
     runs = folder / f"{name}-runs"
-    options = ["--emulate", job.platform, "--policy", job.policy, "-q", "--runs-dir", runs, "--name", name]
+    options: list[str | Path] = [
+        "--emulate",
+        job.platform,
+        "--policy",
+        job.policy,
+        "-q",
+        "--runs-dir",
+        runs,
+        "--name",
+        name,
+    ]
     said = powerccl(native, ["run", *options, *job.options, "--", *job.command], folder)
     found = sorted(runs.iterdir()) if runs.is_dir() else []
     if not found:

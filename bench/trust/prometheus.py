@@ -25,6 +25,7 @@ from powerccl.launch.native import NativeFiles
 
 RUNS = 12
 LOOKS = 8
+Series = tuple[str, tuple[tuple[str, str], ...]]
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -42,7 +43,7 @@ def promtool(text: str) -> list[str]:
     return lines or ([f"promtool: exit code {done.returncode}"] if done.returncode else [])
 
 
-def series(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+def series(text: str) -> list[Series]:
     """Name and labels of each sample."""
     found = []
     for line in text.splitlines():
@@ -55,7 +56,7 @@ def series(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
 
 def together(files: Iterable[tuple[str, str]]) -> list[str]:
     """What node_exporter's collector has against files in one folder: a series twice, or two texts of help for one."""
-    seen: dict[object, str] = {}
+    seen: dict[Series, str] = {}
     helps: dict[str, str] = {}
     found = []
     for name, text in files:
@@ -74,7 +75,7 @@ def together(files: Iterable[tuple[str, str]]) -> list[str]:
 def life(looks: list[str]) -> list[str]:
     """Series of a job's looks in turn: the labels of one metric may grow in number, and never change."""
     found = []
-    before: set[object] = set()
+    before: set[Series] = set()
     for at, text in enumerate(looks):
         now = {each for each in series(text) if dict(each[1]).get("run") is not None}
         if before and now and before - now:

@@ -36,7 +36,7 @@ class Verb:
     on: tuple[str, ...] = ()  # what the second call has besides
 
 
-SWEEP = ("-b", "1M", "-e", "1M", "-n", "2", "-w", "0", "-c", "0", "--min-time", "0.05", "-g", "2")
+SWEEP = ("-b", "1M", "-e", "1M", "-n", "2", "-w", "0", "-c", "0", "--min-time", "0.05")
 VERBS = (
     Verb(
         "profile",
@@ -48,11 +48,11 @@ VERBS = (
     Verb(
         "study",
         ("study", "scaling", "--gpus", "2", "--emulate", "{platform}", "--no-sweep", "--runs-dir", "{file}", "--",
-         "powerccl-bench", "all_reduce", "-g", "{gpus}", *SWEEP[:-2]),
+         "powerccl-bench", "all_reduce", "-g", "{gpus}", *SWEEP),
     ),
     Verb(
         "tune",
-        ("tune", "all_reduce", "--sizes", "1M", "--emulate", "{platform}", "--gpus", "2", "--time", "6s", "--trials",
+        ("tune", "all_reduce", "--sizes", "1M", "--emulate", "{platform}", "--time", "6s", "--trials",
          "2", "--no-rules", "--no-narrow", "--out", "{file}"),
     ),
 )  # fmt: skip

@@ -104,7 +104,7 @@ def prepared(native: NativeFiles, folder: Path) -> tuple[Path, Path]:
     command = ("powerccl-bench", "all_reduce", "all_gather", "-b", "1M", "-e", "4M", "-g", "2", "-c", "0")
     run = record(native, Job("t4x8", command), folder, NAME)
     study = folder / "study"
-    words = ["study", "scaling", "--gpus", "1,2", "--emulate", "t4x8", "--no-sweep", "--runs-dir", study, "--"]
+    words = ["study", "scaling", "--gpus", "1,2", "--emulate", "t4x8", "--no-sweep", "--runs-dir", str(study), "--"]
     said = powerccl(native, [*words, "powerccl-bench", *command[1:-4], "-g", "{gpus}", "-c", "0"], folder)
     if not (study / "study.json").exists():
         raise RuntimeError(f"no study: {said.err[-300:]}")
