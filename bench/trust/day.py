@@ -39,7 +39,7 @@ def write_samples(file: Path, seconds: int) -> None:
         for first in range(0, seconds, HOUR_S):
             at = np.arange(first * 10**9, min(seconds, first + HOUR_S) * 10**9, PERIOD_NS, dtype=np.int64)
             power = 250_000 + (50_000 * np.sin(at / 3e9)).astype(np.int64)
-            energy = total_uj + np.cumsum(power * (PERIOD_NS // 1000) // 1000 // 1000)
+            energy = total_uj + np.cumsum(power * (PERIOD_NS // 1000) // 1000)  # mW x us = nJ
             total_uj = int(energy[-1])
             rows = pl.DataFrame(
                 {

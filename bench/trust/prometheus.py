@@ -18,13 +18,13 @@ from pathlib import Path
 from bench.topics import Figures, count
 from bench.trust import fault
 from bench.trust.checks import strict_json
-from bench.trust.jobs import Job, environment, powerccl, random_job, record_all, recorded
+from bench.trust.jobs import Job, environment, random_job, record_all, recorded
 from bench.trust.spoken import speak, spread
 
 from powerccl.launch.native import NativeFiles
 
 RUNS = 12
-LOOKS = 8
+LOOK_S = 0.5
 Series = tuple[str, tuple[tuple[str, str], ...]]
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -72,15 +72,15 @@ def together(files: Iterable[tuple[str, str]]) -> list[str]:
     return found
 
 
-def life(looks: list[str]) -> list[str]:
-    """Series of a job's looks in turn: the labels of one metric may grow in number, and never change."""
+def life(looks: list[str], prefix: str = "") -> list[str]:
+    """What changes over looks in turn at series of runs whose folders begin so: new ones may come, none may go."""
     found = []
     before: set[Series] = set()
     for at, text in enumerate(looks):
-        now = {each for each in series(text) if dict(each[1]).get("run") is not None}
-        if before and now and before - now:
+        now = {each for each in series(text) if dict(each[1]).get("run", "\0").startswith(prefix)}
+        if before - now:
             found.append(f"look {at}: {len(before - now)} series are gone, {min(map(str, before - now))[:200]}")
-        before = now or before
+        before = now
     return found
 
 
@@ -116,34 +116,29 @@ def _pages(run: Path) -> tuple[str, str, list[str]]:
 
 
 def living(native: NativeFiles, folder: Path) -> tuple[list[str], str]:
-    """Looks of `export` at two runs of one command beside each other, from before they start until after the end."""
+    """Looks at what `export` writes of two runs of one command, from before they start until after their end.
+
+    Second: how the folders of these runs begin.
+    """
     command = ["powerccl-bench", "all_reduce", "-b", "1M", "-e", "1M", "-g", "2", "-c", "0", "--min-time", "4"]
     runs = folder / "living"
-    words = [
-        sys.executable,
-        "-m",
-        "powerccl",
-        "run",
-        "--emulate",
-        "t4x8",
-        "-q",
-        "--runs-dir",
-        str(runs),
-        "--name",
-        "same",
-    ]
-    jobs = [
-        subprocess.Popen([*words, "--", *command], cwd=folder, env=environment(native), stdout=subprocess.DEVNULL)
-        for _ in range(2)
-    ]
+    runs.mkdir()
+    begin = [sys.executable, "-m", "powerccl"]
+    words = ["run", "--emulate", "t4x8", "-q", "--runs-dir", str(runs), "--name", "same", "--", *command]
+    file = folder / "living.prom"
+    look = ["export", "--runs-dir", str(runs), "--textfile", str(file), "--interval", "1"]
     looks = []
-    for _ in range(LOOKS):
-        looks.append(powerccl(native, ["export", "--once", "--runs-dir", runs], folder).out)
-        time.sleep(0.4)
-    for job in jobs:
-        job.wait()
-    looks.append(powerccl(native, ["export", "--once", "--runs-dir", runs], folder).out)
-    return looks, looks[-1]
+    with subprocess.Popen([*begin, *look], env=environment(native), stderr=subprocess.DEVNULL) as exporter:
+        jobs = [
+            subprocess.Popen([*begin, *words], env=environment(native), stdout=subprocess.DEVNULL) for _ in range(2)
+        ]
+        while any(each.poll() is None for each in jobs):
+            time.sleep(LOOK_S)
+            looks.append(file.read_text() if file.exists() else "")
+        time.sleep(3)  # for what is told of the jobs that have ended
+        looks.append(file.read_text())
+        exporter.terminate()
+    return looks, str(runs)
 
 
 def measure(native: NativeFiles, folder: Path) -> Figures:
@@ -162,14 +157,15 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
         checked += 1
         errors += [f"{name}: {line}" for line in promtool(text)]
     errors += together(reported)
-    looks, last = living(native, folder)
-    errors += [f"export of living jobs: {each}" for each in life(looks)]
+    looks, prefix = living(native, folder)
+    errors += [f"export of living jobs: {each}" for each in life(looks, prefix)]
     for text in looks:
         checked += 1
         errors += [f"export of living jobs: {line}" for line in promtool(text)]
-    names = {dict(labels).get("run") for _, labels in series(last)} - {None}
+    all_names = {dict(labels).get("run", "") for _, labels in series(looks[-1])}
+    names = {name for name in all_names if name.startswith(prefix)}
     if len(names) != 2:
-        errors.append(f"two runs of one command are {sorted(map(str, names))} in an export")
+        errors.append(f"two runs of one command are {sorted(names)} in an export")
     for text in sorted(set(errors)):
         fault(text)
     print(f"promtool and json, {checked} documents", file=sys.stderr)
