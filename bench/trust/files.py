@@ -23,9 +23,10 @@ from bench.trust.streams import prepared
 
 from powerccl.launch.native import NativeFiles
 
-SHARES = (0.0, 0.3, 0.9)  # of the whole file that the disk has room for
+SHARES = (0.0, 0.5)  # of the whole file that the disk has room for
 OLD = b"what was there before\n"
 PAGE = 4096
+WAYS = (("disk", True), ("limit", False))  # how room is short, and whether an old file is there
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Writer:
     name: str
     words: tuple[str, ...]
     folder: bool = False
+    suffix: str = ".json"
 
 
 def writers(run: Path, study: Path) -> list[Writer]:
@@ -51,7 +53,7 @@ def writers(run: Path, study: Path) -> list[Writer]:
         Writer("compare --csv", ("compare", *two, "--csv", "{target}")),
         Writer("compare --markdown", ("compare", *two, "--markdown", "{target}")),
         Writer("whatif --json", ("whatif", of, "--platform", "t4x8", "--json", "{target}")),
-        Writer("export --textfile", ("export", of, "--once", "--textfile", "{target}")),
+        Writer("export --textfile", ("export", of, "--once", "--textfile", "{target}"), suffix=".prom"),
         Writer("study --json", ("study", "scaling", "--from", str(study), "--json", "{target}")),
         Writer("study --markdown", ("study", "scaling", "--from", str(study), "--markdown", "{target}")),
         Writer("study --html", ("study", "scaling", "--from", str(study), "--html", "{target}")),
@@ -137,28 +139,28 @@ def one_writer(native: NativeFiles, writer: Writer, folder: Path) -> tuple[int, 
         RuntimeError: it does not write with enough room either.
     """
     folder.mkdir(parents=True)
-    code, err = write(native, writer, folder / "whole", None, folder)
-    whole = content(folder / "whole")
+    target = folder / f"whole{writer.suffix}"
+    code, err = write(native, writer, target, None, folder)
+    whole = content(target)
     if code or not whole:
         raise RuntimeError(f"{writer.name}: {code} {err[-300:]}")
     size = max(map(len, whole.values()))
     cases, found = 0, []
     for share in SHARES:
-        for old in (False, True):
-            for way in ("limit", "disk"):
-                place = folder / f"{way}-{share}-{old}"
-                place.mkdir()
-                target = place / "target"
-                room = int(size * share)
-                with contextlib.ExitStack() as stack:
-                    if way == "disk" and not stack.enter_context(small_disk(place, room)):
-                        continue
-                    if old and not writer.folder:
-                        target.write_bytes(OLD)
-                    code, err = write(native, writer, target, room if way == "limit" else None, folder)
-                    cases += 1
-                    name = f"{writer.name}, room for {share:.0%} ({way}{', over an old file' if old else ''})"
-                    found += faults(name, place, target, whole, code, err)
+        for way, old in WAYS:
+            place = folder / f"{way}-{share}"
+            place.mkdir()
+            target = place / f"target{writer.suffix}"
+            room = int(size * share)
+            with contextlib.ExitStack() as stack:
+                if way == "disk" and not stack.enter_context(small_disk(place, room)):
+                    continue
+                if old and not writer.folder:
+                    target.write_bytes(OLD)
+                code, err = write(native, writer, target, room if way == "limit" else None, folder)
+                cases += 1
+                name = f"{writer.name}, room for {share:.0%} ({way}{', over an old file' if old else ''})"
+                found += faults(name, place, target, whole, code, err)
     shutil.rmtree(folder, ignore_errors=True)
     return cases, found
 

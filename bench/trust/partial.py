@@ -130,19 +130,20 @@ def judge(name: str, true: Surface, shown: Surface, surface: str) -> tuple[list[
     return whole, above
 
 
-Task = tuple[int, Path, Path, Path]  # the damage's place in KINDS
+Task = tuple[int | None, Path, Path]  # the damage's place in KINDS, None: undamaged; the run; a folder of its own
 
 
-def _case(task: Task) -> tuple[str, dict[str, Surface], dict[str, Surface]]:
-    """One damage: the undamaged run's pages and the damaged one's."""
-    number, source, clean, folder = task
-    damage = KINDS[number]
+def _case(task: Task) -> dict[str, Surface]:
+    """One damaged run's pages, or the undamaged one's."""
+    number, clean, folder = task
     folder.mkdir(parents=True)
-    broken = folder / source.name
+    broken = folder / clean.name
     shutil.copytree(clean, broken)
-    damage.apply(broken, random.Random(damage.name))
-    name = f"{damage.name} ({source.name})"
-    return name, surfaces(clean, clean, folder), surfaces(broken, clean, folder)
+    if number is not None:
+        KINDS[number].apply(broken, random.Random(KINDS[number].name))
+    found = surfaces(broken, clean, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def _mpi_run(native: NativeFiles, folder: Path) -> Path:
@@ -185,26 +186,32 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
         without_counter(bare[source])
         if len(traces(source)) < 2 or not samples(source):
             raise RuntimeError(f"{source.name} has too few ranks to lose one")
-    tasks: list[Task] = []
+    clean_runs = [*sources, *bare.values(), mpi]
+    tasks: list[Task] = [(None, clean, folder / f"clean-{at}") for at, clean in enumerate(clean_runs)]
     for number, damage in enumerate(KINDS):
         for source in [mpi] if damage.mpi else sources:
-            clean = bare[source] if damage.bare else source
-            tasks.append((number, source, clean, folder / f"case-{len(tasks)}"))
+            tasks.append((number, bare[source] if damage.bare else source, folder / f"case-{len(tasks)}"))
+    true: dict[Path, dict[str, Surface]] = {}
     whole, above = set(), set()
     pages = 0
-    for name, true, shown in spread(_case, tasks, native.root):
+    for (place, clean, _), shown in zip(tasks, spread(_case, tasks, native.root), strict=True):
+        if place is None:
+            true[clean] = shown
+            continue
+        name = f"{KINDS[place].name} ({clean.name})"
         for surface, page in shown.items():
             pages += 1
-            as_whole, too_much = judge(name, true[surface], page, surface)
+            as_whole, too_much = judge(name, true[clean][surface], page, surface)
             for text in as_whole + too_much:
                 fault(text)
             if as_whole:
                 whole.add(name)
             if too_much:
                 above.add(name)
-    print(f"{len(tasks)} cases, {pages} pages", file=sys.stderr)
+    cases = len(tasks) - len(clean_runs)
+    print(f"{cases} cases, {pages} pages", file=sys.stderr)
     return {
-        "trust.partial.shown_as_whole": count(len(whole), len(tasks)),
-        "trust.partial.above_true": count(len(above), len(tasks)),
+        "trust.partial.shown_as_whole": count(len(whole), cases),
+        "trust.partial.above_true": count(len(above), cases),
         "trust.partial.kinds": count(len(KINDS), len(KINDS)),
     }
