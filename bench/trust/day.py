@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A day of eight GPUs at 20 ms: how long a report takes, and how much memory.
 
-The samples are 35 million rows, 2 GB; traces hold a collective every four seconds. TRUST_DAY_HOURS: how many hours (24).
+The samples are 35 million rows, 3 GB; traces hold a collective every four seconds.
+TRUST_DAY_HOURS: how many hours (24).
 """
 
 from __future__ import annotations
