@@ -26,7 +26,7 @@ AMOUNT = re.compile(
 )
 SHARE = re.compile(r"(^|_)(share|exposed|communication|idle|matched|last|low_clock)_pct$")
 RATIO = re.compile(r"(_share|_ratio|^share)$")
-POWER_LIMIT_W = 1200.0  # of one GPU: a GB300 may draw 1,400; those emulated and recorded here at most 700
+POWER_LIMIT_W = 1500.0  # of one GPU: a GB300 may draw 1,400, those emulated and recorded here at most 700
 
 UNIT = r"(?:[kMGTP]?J|[mµu]J|[kM]?W|mW|s|ms|µs|us|ns|min|h|[GMT]B/s|MHz|GHz|[KMGT]iB|B|calls|ranks|GPUs)"
 TEXT = {
