@@ -477,14 +477,6 @@ def test_short_names_tell_devices_apart() -> None:
     assert report.short_names(["GPU-1", "GPU-1"]) == {"GPU-1": "GPU-1"}
 
 
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [(0, "0 ms"), (999, "999 ms"), (59_999, "60 s"), (60_000, "1 min"), (11_520_000, "3.2 h"), (10**9, "11.6 d")],
-)
-def test_since(ms: int, text: str) -> None:
-    assert report.since(ms) == text
-
-
 def test_json(busy: FakeDaemon) -> None:
     result = clocks("--json")
     document = json.loads(result.stdout)

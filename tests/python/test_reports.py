@@ -18,7 +18,6 @@ from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise
 from powerccl.analysis.training import Iteration, Training, TrainResult, read_training
 from powerccl.platforms.schema import ClockSwitch, OverheadSample
-from powerccl.reports import text
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.demo import DemoResult, print_demo
 from powerccl.reports.demo_page import demo_page
@@ -35,27 +34,6 @@ def console(width: int = 120, **more: object) -> Console:
 def printed(target: Console) -> str:
     assert isinstance(target.file, io.StringIO)
     return target.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"),
-    [(None, "W", "–"), (45.04, "W", "45.0 W"), (0, "", "0"), (1590, "MHz", "1590 MHz"), (0.00123, "", "0.00123")],
-)
-def test_numbers(value: float | None, unit: str, shown: str) -> None:
-    assert text.number(value, unit) == shown
-
-
-def test_energies_times_and_changes() -> None:
-    assert [text.joules(v) for v in (6.9, 1240, 3.1e6, 0.02, None)] == ["6.90 J", "1.24 kJ", "3.10 MJ", "20.0 mJ", "–"]
-    assert [text.seconds(v) for v in (125, 12.34, 0.431, 4e-5, 0, None)] == [
-        "2 min 05 s",
-        "12.3 s",
-        "431 ms",
-        "40.0 µs",
-        "0 s",
-        "–",
-    ]
-    assert [text.change(v) for v in (-17.84, 0.01, -0.01, None)] == ["-17.8 %", "0.0 %", "0.0 %", "–"]
 
 
 def test_summary_in_the_terminal(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, R
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Reference
+from powerccl.quantities import plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, restarts
@@ -79,7 +80,7 @@ def summarise(
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
     if part and energy.kinds:
-        said[f"energy of collectives: by {(part[1] - part[0]) / 1e9:.0f} s from the middle of the run"] = None
+        said[f"energy of collectives: by {seconds((part[1] - part[0]) / 1e9)} from the middle of the run"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -224,7 +225,7 @@ def _energy(gpus: list[_Sampled]) -> Energy:
     if not known:
         return Energy(reason="no power samples of the job's GPUs")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
-    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {len(gpus)} GPUs only"
+    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {plural(len(gpus), 'GPU')} only"
     return Energy(
         joules=sum(gpu.finding.joules or 0.0 for gpu in known),
         average_watts=_mean(gpu.finding.average_watts for gpu in known),

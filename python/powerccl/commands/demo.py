@@ -14,6 +14,7 @@ from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import Request, choose, record
+from powerccl.quantities import plural
 
 if TYPE_CHECKING:
     from powerccl.analysis.stencil import StencilRun
@@ -62,7 +63,7 @@ def command(
         figures: dict[str, object] = {}
         shown = []
         for model in models:
-            with console.status(f"{model}: {iterations} iterations under observe, then under {POLICY} …"):
+            with console.status(f"{model}: {plural(iterations, 'iteration')} under observe, then under {POLICY} …"):
                 observed = _train(model, "observe", iterations, runs)
                 managed = _train(model, POLICY, iterations, runs)
             from powerccl.analysis.savings import savings

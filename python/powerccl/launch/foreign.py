@@ -24,6 +24,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.live.findings import LiveJob
 from powerccl.analysis.live.totals import JobCounts
+from powerccl.quantities import seconds
 
 ANSWER_S = 2.0  # for one look at all folders of a user; half is too short for a busy node, twice holds up a scrape
 START_S = 15.0  # Python with numpy and polars takes half a second, on a busy node several
@@ -317,7 +318,7 @@ class ForeignRuns:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
             how = "ended its helper" if helper.broken else f"did not answer within {ANSWER_S:g} s"
             text = f"{_shown(culprit)} of user {user[0]} {how}"
-            self._say(f"{text}; trying again in {waited_s:.0f} s")
+            self._say(f"{text}; trying again in {seconds(waited_s)}")
         else:
             text = f"no helper for user {user[0]}: it did not start"
             self._once(text, found)
@@ -325,7 +326,7 @@ class ForeignRuns:
         self._killed[user] = self._killed.get(user, 0) + 1
         if self._killed[user] >= KILLED_IN_A_ROW:
             waited_s = self._benched.setdefault(user, _Backoff()).failed(now_s)
-            self._say(f"run folders of user {user[0]} did not answer; looking at none of them for {waited_s:.0f} s")
+            self._say(f"run folders of user {user[0]} did not answer; looking at none of them for {seconds(waited_s)}")
 
     def _once(self, text: str, found: Found) -> None:
         found.problems.append(text)

@@ -25,6 +25,7 @@ from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
 from powerccl.launch.record import Request, record
+from powerccl.quantities import plural
 
 STUDY_FILE = "study.json"
 STUDY_SCHEMA = 1
@@ -121,7 +122,7 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 if not sizes:  # what the job communicated by is not NCCL: there is nothing to set beside it
                     continue
                 sizes += [("all_reduce", size) for size in PUBLISHED_SIZES if asked.all_reduce]
-                say(f"{_words(gpus, links, platform, asked)}: sweep of {len(sizes)} sizes")
+                say(f"{_words(gpus, links, platform, asked)}: sweep of {plural(len(sizes), 'size')}")
                 try:
                     _sweep(native, folder / f"{name}.sweep.jsonl", gpus, links, platform, sizes, nccl)
                 except PowercclError as error:  # worlds are dearer than sweeps: go on, and print what there is
@@ -198,7 +199,7 @@ def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]
     most = max((gpus for gpus, _, _ in platforms), default=asked.gpus[-1])
     if most < asked.gpus[-1]:
         raise PowercclError(
-            f"{asked.gpus[-1]} GPUs: the emulated platforms have at most {most}",
+            f"{plural(asked.gpus[-1], 'GPU')}: the emulated platforms have at most {most}",
             "name another platform behind a comma: --emulate a100x4,a100x8-two-nodes",
         )
     if len(asked.links) > 1 and platforms:
@@ -352,7 +353,7 @@ def _sweep(
     if done.returncode or points < len(requests):
         last = "\n".join((done.stderr or done.stdout).splitlines()[-LAST_WORDS:])
         raise PowercclError(
-            f"the sweep with {gpus} GPUs ended after {points} of {len(requests)} sizes:\n{last}",
+            f"the sweep with {plural(gpus, 'GPU')} ended after {points} of {plural(len(requests), 'size')}:\n{last}",
             "the same command tries it again; --no-sweep leaves it out",
         )
     write_whole(out, done.stdout)

@@ -12,12 +12,11 @@ import numpy as np
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
-from powerccl.patterns import format_bytes
+from powerccl.quantities import byte_size, change, hover, joules, microseconds, percent, plural, seconds, watts, window
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
 from powerccl.reports.report_tables import tables
 from powerccl.reports.terminal import clock_line, ranks_text
-from powerccl.reports.text import joules, number, percent, seconds
 
 COLOURS = {
     "computing": "var:computing",
@@ -64,7 +63,7 @@ def report_page(made: Report) -> str:
         command=shlex.join(summary.command)[:400],
         facts=_facts(found),
         tiles=_tiles(found),
-        window=None if not found.window_s else f"seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g}",
+        window=None if not found.window_s else window(found.window_s),
         legend=_legend(found),
         per_iteration=bool(found.ranks) and all(row.per_iteration for row in found.ranks),
         iterations=[
@@ -103,12 +102,12 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         {
             "label": "energy",
             "value": joules(energy.joules),
-            "beside": f"{len(summary.gpus)} GPUs, {number(energy.average_watts, 'W')} each",
+            "beside": f"{plural(len(summary.gpus), 'GPU')}, {watts(energy.average_watts)} each",
         },
         {
             "label": "communicating",
             "value": percent(communication.share_pct),
-            "beside": f"{communication.calls + communication.captured_calls:,} calls"
+            "beside": plural(communication.calls + communication.captured_calls, "call")
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
@@ -124,12 +123,12 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
         beside = "" if one.joules is None else f"{joules(one.joules)} each"
-        tiles.append({"label": f"{one.found} iterations", "value": seconds(one.median_s), "beside": beside})
+        tiles.append({"label": plural(one.found, "iteration"), "value": seconds(one.median_s), "beside": beside})
     if found.savings:
         tiles += [
             {
                 "label": f"{saving.what}, against the baseline",
-                "value": f"{saving.change.pct:+.1f} %",
+                "value": change(saving.change.pct),
                 "beside": saving.change.verdict,
             }
             for saving in found.savings.per_iteration
@@ -170,7 +169,7 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
             "y": [f"rank {rank}" for rank, _ in rows],
             "x": [round(1e3 * bar_parts(parts).get(name, 0.0), 4) for _, parts in rows],
             "marker": {"color": COLOURS[name]},
-            "hovertemplate": "%{x:.3~f} ms",
+            "hovertemplate": hover("ms", "x"),
         }
         for name in _used([parts for _, parts in rows])
     ]
@@ -199,7 +198,7 @@ def _iterations(rows: list[tuple[int, Any]]) -> dict[str, Any]:
             "width": [row.count for _, row in rows],
             "y": [round(1e3 * bar_parts(row).get(name, 0.0), 4) for _, row in rows],
             "marker": {"color": COLOURS[name], "line": {"width": 0}},
-            "hovertemplate": "%{y:.3~f} ms",
+            "hovertemplate": hover("ms"),
         }
         for name in _used([row for _, row in rows])
     ]
@@ -226,7 +225,7 @@ def _iteration_energy(found: ReportFindings, index: int) -> dict[str, Any]:
                 "x": [row.first + row.count / 2 - 0.5 for row in rows],
                 "y": [round(row.joules or 0.0, 4) for row in rows],
                 "line": {"color": "var:elsewhere", "width": 1.5},
-                "hovertemplate": "%{y:.4~g} J<extra></extra>",
+                "hovertemplate": hover("J") + "<extra></extra>",
             }
         ],
         "layout": layout(
@@ -254,10 +253,10 @@ def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
             {
                 "type": "bar",
                 "name": pattern.replace("_", "-"),
-                "x": [format_bytes(size) for size in sizes],
+                "x": [byte_size(size) for size in sizes],
                 "y": [mine.get(size) for size in sizes],
                 "marker": {"color": PATTERN_COLOURS[index % len(PATTERN_COLOURS)]},
-                "hovertemplate": "%{y:,} calls" if what == "calls" else "%{y:.4~g} s",
+                "hovertemplate": "%{y:,} calls" if what == "calls" else hover("s"),
             }
         )
     return {
@@ -287,7 +286,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
                 "type": "scatter",
                 "mode": "markers",
                 "x": value,
-                "y": [f"{kind.pattern.replace('_', '-')} {format_bytes(kind.size_class_bytes)}" for kind in kinds],
+                "y": [f"{kind.pattern.replace('_', '-')} {byte_size(kind.size_class_bytes)}" for kind in kinds],
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
@@ -298,7 +297,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
                     "width": 5,
                 },
                 "marker": {"color": "var:communication", "size": 9},
-                "hovertemplate": "%{x:.4~g} J<extra></extra>",
+                "hovertemplate": hover("J", "x") + "<extra></extra>",
             }
         ],
         "layout": layout(
@@ -340,11 +339,11 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
         return None
     notes = []
     if drawing.closed_us:
-        notes.append(f"gaps in communication under {seconds(drawing.closed_us / 1e6)} are not drawn")
+        notes.append(f"gaps in communication under {microseconds(drawing.closed_us)} are not drawn")
     if drawing.thinned:
         notes.append("of power and clock the extremes are drawn")
     if drawing.left_out:
-        notes.append(f"{drawing.left_out} more GPUs are not drawn")
+        notes.append(f"not drawn: {plural(drawing.left_out, 'more GPU')}")
     if drawing.closed_us or drawing.thinned:
         notes.append("powerccl report --window FROM:TO draws a part in full")
     return {

@@ -14,7 +14,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.report import ReportFindings, plain
 from powerccl.files import write_whole
-from powerccl.reports.text import run_label
+from powerccl.reports.labels import run_label
 
 
 def write_csv(found: ReportFindings, folder: Path) -> list[Path]:

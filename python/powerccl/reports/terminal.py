@@ -6,16 +6,27 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
+from powerccl.quantities import (
+    byte_size,
+    change,
+    joules,
+    mhz,
+    microseconds,
+    number,
+    percent,
+    plural,
+    quantity,
+    seconds,
+    watts,
+)
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
-from powerccl.reports.text import change, joules, mhz, number, seconds
+from powerccl.reports.table import Table
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
@@ -82,8 +93,8 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
 
 def ranks_text(summary: RunSummary) -> str:
     """How many ranks, and how often they were started again."""
-    text = f"{summary.ranks} rank{'s' * (summary.ranks != 1)}"
-    return f"{text}, {summary.restarts} restart{'s' * (summary.restarts != 1)}" if summary.restarts else text
+    text = plural(summary.ranks, "rank")
+    return f"{text}, {plural(summary.restarts, 'restart')}" if summary.restarts else text
 
 
 def _facts(summary: RunSummary) -> Text:
@@ -97,9 +108,9 @@ def _facts(summary: RunSummary) -> Text:
         parts.append(summary.library)
     if summary.mpi:
         mpi = summary.mpi
-        parts.append(f"{mpi.ranks} MPI rank{'s' * (mpi.ranks != 1)}")
+        parts.append(plural(mpi.ranks, "MPI rank"))
         if mpi.processes > mpi.ranks:
-            parts[-1] += f" ({mpi.processes} processes)"
+            parts[-1] += f" ({plural(mpi.processes, 'process', 'processes')})"
         parts += [mpi.library] if mpi.library else []
         parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
     elif not _of_gpus(summary):
@@ -112,7 +123,7 @@ def _facts(summary: RunSummary) -> Text:
 
 def _share_bar(summary: RunSummary, width: int) -> Text:
     share = min(max(summary.communication.share_pct / 100, 0.0), 1.0)
-    label = f" {summary.communication.share_pct:.0f} % communication"
+    label = f" {percent(summary.communication.share_pct)} communication"
     cells = max(width - len(label), 10)
     filled = round(cells * share)
     bar = Text("█" * filled, style=COMMUNICATION).append("░" * (cells - filled), style=ELSEWHERE)
@@ -121,8 +132,8 @@ def _share_bar(summary: RunSummary, width: int) -> Text:
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
     energy, communication = summary.energy, summary.communication
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    of_gpus = f"energy, {len(summary.gpus)} GPUs" if len(summary.gpus) > 1 else "energy"
+    table = Table()
+    of_gpus = f"energy, {plural(len(summary.gpus), 'GPU')}" if len(summary.gpus) > 1 else "energy"
     for column in ("", "time", of_gpus, "power / GPU", "clock"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     if not narrow:
@@ -134,19 +145,18 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
             whole,
             seconds(summary.wall_s),
             joules(energy.joules),
-            number(energy.average_watts, "W"),
+            watts(energy.average_watts),
             "",
             _source(summary),
         ]
     ]
     if summary.ranks:
-        spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
         rows.append(
             [
                 Text("communication", style=COMMUNICATION),
                 seconds(communication.time_s),
-                joules(communication.joules) + spread,
-                number(communication.average_watts, "W"),
+                joules(communication.joules, communication.uncertainty_joules),
+                watts(communication.average_watts),
                 mhz(communication.clock_mhz),
                 _coverage(summary),
             ]
@@ -156,7 +166,7 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
                 Text("elsewhere", style=ELSEWHERE),
                 seconds(elsewhere_s),
                 joules(other),
-                number(communication.other_average_watts, "W"),
+                watts(communication.other_average_watts),
                 mhz(communication.other_clock_mhz),
                 "",
             ]
@@ -173,9 +183,9 @@ def _source(summary: RunSummary) -> str:
     words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
     text = words.get(energy.source, f"{energy.source} samples")
     if energy.sample_ms is not None and energy.update_ms is not None:
-        text += f" read every {energy.sample_ms:.0f} ms"
+        text += f" read every {seconds(energy.sample_ms / 1e3)}"
         if energy.update_ms > energy.sample_ms * 1.5:
-            text += f", new every {energy.update_ms:.0f} ms"
+            text += f", new every {seconds(energy.update_ms / 1e3)}"
     return f"{text}; {energy.reason}" if energy.reason else text
 
 
@@ -183,7 +193,7 @@ def _coverage(summary: RunSummary) -> str:
     found = summary.communication
     parts = []
     if found.timed_calls < found.calls:
-        parts.append(f"{found.timed_calls} of {found.calls} calls timed")
+        parts.append(f"{found.timed_calls:,} of {plural(found.calls, 'call')} timed")
     if found.estimated_s:
         parts.append(f"{seconds(found.estimated_s)} more estimated")
     if found.joules is not None and not found.resolved:
@@ -192,45 +202,42 @@ def _coverage(summary: RunSummary) -> str:
 
 
 def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("pattern", no_wrap=True)
-    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("J / op", "timed")):
+    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("energy / op", "timed")):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
         time = seconds(row.time_s + row.estimated_s)
         cells = [
             row.pattern.replace("_", "-"),
-            format_bytes(row.median_bytes),
-            f"{row.calls}" + (f" +{row.captured_calls} captured" if row.captured_calls else ""),
+            byte_size(row.median_bytes),
+            f"{row.calls:,}" + (f" +{row.captured_calls:,} captured" if row.captured_calls else ""),
             f"~{time}" if row.estimated_s > 0.01 * row.time_s else time,
-            seconds(None if row.median_us is None else row.median_us / 1e6),
+            microseconds(row.median_us),
             number(row.busbw_gbs),
         ]
-        table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), str(row.timed)]))
-    if len(rows) > MAX_ROWS:
-        table.add_row(f"… {len(rows) - MAX_ROWS} more in summary.json", style="dim")
+        table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), f"{row.timed:,}"]))
+    table.add_more(len(rows) - MAX_ROWS, " in summary.json")
     return table
 
 
 def _joules_per_operation(row: PatternRow) -> str:
     """With half of its interval, where that is known."""
-    text = number(row.joules_per_operation)
-    if row.joules_per_operation is None or row.joules_low is None or row.joules_high is None:
-        return text
-    return f"{text} ±{number((row.joules_high - row.joules_low) / 2, digits=2)}"
+    known = row.joules_low is not None and row.joules_high is not None
+    return joules(row.joules_per_operation, ((row.joules_high or 0.0) - (row.joules_low or 0.0)) / 2 if known else None)
 
 
 def clock_line(clocks: Clocks) -> str:
     """What clock switching came to, in a sentence."""
     if not clocks.requests:
         return ""
-    text = f"{clocks.requests} clock requests ({clocks.sets} set, {clocks.resets} reset)"
+    text = f"{plural(clocks.requests, 'clock request')} ({clocks.sets:,} set, {clocks.resets:,} reset)"
     if clocks.dry:
         text += ": dry run, decided but not set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
     if clocks.mean_call_us is not None:
-        text += f", {clocks.mean_call_us / 1e3:.2g} ms a call"
+        text += f", {microseconds(clocks.mean_call_us)} a call"
     if clocks.mean_latency_us is not None:
-        text += f", {clocks.mean_latency_us / 1e3:.2g} ms from asking to done"
+        text += f", {microseconds(clocks.mean_latency_us)} from asking to done"
     if clocks.without_lease:
         text += f", {clocks.without_lease} while no lease was had"
     if clocks.coalesced:
@@ -248,11 +255,11 @@ def _remarks(summary: RunSummary) -> list[Text]:
         remarks.append(Text(clock_line(clocks)))
     warnings = []
     if clocks.failed:
-        warnings.append(f"{clocks.failed} clock requests failed; the trace has the driver's error codes")
+        warnings.append(f"{plural(clocks.failed, 'clock request')} failed; the trace has the driver's error codes")
     if clocks.restored_by_agent:
-        warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
+        warnings.append(f"the agent restored clocks {plural(clocks.restored_by_agent, 'time')} after a rank had died")
     if clocks.left_locked:
-        warnings.append(f"{clocks.left_locked} GPUs are marked as still locked: `nvidia-smi -rgc` resets them")
+        warnings.append(f"still marked as locked: {plural(clocks.left_locked, 'GPU')}; `nvidia-smi -rgc` resets them")
     if summary.mpi_unseen:
         warnings.append(summary.mpi_unseen)
     elif nothing:
@@ -268,7 +275,7 @@ def _remarks(summary: RunSummary) -> list[Text]:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """A run against its baseline."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("against the baseline", no_wrap=True)
     for column in ("baseline", "this run", "change"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -278,8 +285,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         style = ""
         if row.what in LOWER_IS_BETTER and row.change_pct is not None and abs(row.change_pct) >= 1:
             style = "green" if row.change_pct < 0 else "red"
-        show = {"J": joules, "s": seconds, "MHz": mhz}.get(row.unit)
-        cells = [show(v) if show else number(v, row.unit) for v in (row.baseline, row.value)]
+        cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
         table.add_row(row.what, *cells, Text(change(row.change_pct), style=style))
     console.print()
     console.print(table)

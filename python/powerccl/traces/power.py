@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from powerccl import clean
 from powerccl.files import MIB, MOST_SAMPLES, opened, read_into
+from powerccl.quantities import plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -172,7 +173,7 @@ def read_samples(
         bad += len(lines) - len(rows)
         found.append(rows.with_columns(_shown(rows, name) for name in names))
     if bad:
-        problems.append(f"{path.name}: {bad} lines do not parse, skipped")
+        problems.append(f"{path.name}: {plural(bad, 'line')} skipped that cannot be parsed")
     return about, pl.concat(found) if found else pl.DataFrame(), problems
 
 

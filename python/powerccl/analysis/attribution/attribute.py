@@ -23,7 +23,7 @@ from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_rati
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.report_findings import Reference
-from powerccl.patterns import format_bytes
+from powerccl.quantities import byte_size, mhz, percent, plural
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
@@ -149,13 +149,13 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
     if not gpus or steps < MIN_STEPS * len(gpus):
         why = "no energy or power of the job's GPUs was sampled while they communicated"
-        few = f"{steps} steps of energy over {len(gpus)} GPUs: too few to tell what they went into"
+        few = f"{plural(steps, 'step')} of energy over {plural(len(gpus), 'GPU')}: too few to tell what they went into"
         return EnergyFindings(reason=few if gpus else why, steps=steps)
     fitted = _fit(gpus)
     found = _findings(fitted, kernels, outside(run, [gpu.gpu for gpu in gpus], kernels, window))
     _describe_clocks(found, run, kernels)
     if missing:
-        found.reason = f"of {len(gpus)} of {len(gpus) + missing} GPUs: the others were not sampled"
+        found.reason = f"of {len(gpus)} of {plural(len(gpus) + missing, 'GPU')}: the others were not sampled"
     return found
 
 
@@ -351,12 +351,12 @@ def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: lis
         rest = fitted.share(lambda phase, other=other: 1.0 if other in phase.kinds else 0.0)  # type: ignore[misc]
         correlation = fitted.correlation(own, rest)
         if correlation < worst:
-            worst, partner = correlation, f"{other[0].replace('_', '-')} of {format_bytes(other[1])}"
+            worst, partner = correlation, f"{other[0].replace('_', '-')} of {byte_size(other[1])}"
     rest = fitted.share(lambda phase: 0.0 if phase.kinds else 1.0)
     if fitted.correlation(own, rest) < worst:
         partner = "computation without communication"
     wide = 100 * total.half / max(abs(total.joules), 1e-9)
-    text = f"known to ±{wide:.0f} % only" if wide < 1000 else "the samples say nothing of it"
+    text = f"known to ±{percent(wide)} only" if wide < 1000 else "the samples say nothing of it"
     return f"{text}; not to be told from {partner}, always near it" if partner else text
 
 
@@ -388,5 +388,5 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
             continue
         low, high = np.quantile(clocks, [0.05, 0.95])
         if low < (1 - SAME_CLOCK) * high:
-            text = f"a mean over clocks from {low:.0f} to {high:.0f} MHz"
+            text = f"a mean over clocks from {low:.0f} to {mhz(high)}"
             kind.reason = f"{kind.reason}; {text}" if kind.reason else text

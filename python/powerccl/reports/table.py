@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in the terminal. Where a table has no room, each row becomes a paragraph: nothing is cut."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import rich.table
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.text import Text
+
+from powerccl.quantities import NOT_KNOWN
+
+DASH = "–"  # in a cell, where `not known` would widen the column
+_BARS = re.compile(r"[\s█░▒▓▚▞▁]*")
+
+
+class Table(rich.table.Table):
+    """Columns without lines. A column with `no_wrap` is shown whole or the table turns into paragraphs."""
+
+    def __init__(self, apart: int = 2, **more: Any) -> None:
+        super().__init__(box=None, pad_edge=False, header_style="dim", padding=(0, apart, 0, 0), **more)
+        self.below: list[Text] = []
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        """A row; a figure that is not known is a dash."""
+        super().add_row(*(DASH if cell == NOT_KNOWN else cell for cell in cells), **more)
+
+    def add_more(self, count: int, where: str = "") -> None:
+        """Rows that are left out, said below the table, if there are any."""
+        if count > 0:
+            self.below.append(Text(f"… {count:,} more{where}", style="dim"))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from super().__rich_console__(console, options) if self._fits(console, options) else self._paragraphs()
+        yield from self.below
+
+    def _fits(self, console: Console, options: ConsoleOptions) -> bool:
+        whole = options.update(max_width=10_000)
+        needed = 0
+        for index, column in enumerate(self.columns):
+            cells = [column.header, *column.cells] if self.show_header else list(column.cells)
+            found = [Measurement.get(console, whole, cell or "") for cell in cells]
+            widths = [each.maximum if column.no_wrap else each.minimum for each in found]
+            needed += max(widths, default=0) + (int(self.padding[1]) if index + 1 < len(self.columns) else 0)
+        return needed <= options.max_width
+
+    def _paragraphs(self) -> RenderResult:
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            for index, (column, cell) in enumerate(zip(self.columns, cells, strict=True)):
+                value = cell if isinstance(cell, Text) else Text(str(cell or ""))
+                if index and _BARS.fullmatch(value.plain):  # a bar was made for a place in a line
+                    continue
+                head = Text(str(column.header or ""), style="dim")
+                line = Text("  ").join(part for part in (head, Text.assemble(value)) if part.plain)
+                yield Padding(line, (0, 0, 0, 2 * (index > 0)), expand=False)
