@@ -99,6 +99,8 @@ class Quantity:
         scaled = widest / unit.factor
         if abs(scaled) < 10**-MOST_PLACES or abs(scaled) > MOST:
             return self(widest)
+        if low and high and min(abs(low), abs(high)) < abs(widest) / 10:  # would be left with a digit or none
+            return f"{self(low)} to {self(high)}"
         places = max(_places(scaled, self.digits), 0)
         ends = [_fixed(end / unit.factor, places) for end in (low, high)]
         return f"{ends[0]} to {ends[1]} {unit.name}" if ends[0] != ends[1] else f"{ends[0]} {unit.name}"
@@ -179,10 +181,16 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
+def exact(value: float | None, unit: str = "") -> str:
+    """What somebody set, such as `1 %` or `0.25 s`: every digit of it, to the thousandth."""
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    return f"{value:.3f}".rstrip("0").rstrip(".") + f" {unit}".rstrip()
+
+
 def window(ends_s: tuple[float, float]) -> str:
     """A stretch of a run, to the millisecond however late in the run: `seconds 86400.25 to 86401`."""
-    low, high = (f"{end:.3f}".rstrip("0").rstrip(".") for end in ends_s)
-    return f"seconds {low} to {high}"
+    return f"seconds {exact(ends_s[0])} to {exact(ends_s[1])}"
 
 
 def plural(value: int, noun: str, many: str = "") -> str:

@@ -427,7 +427,7 @@ def test_a_long_name_leaves_the_table_in_shape(busy: FakeDaemon) -> None:
     lines = clocks().output.splitlines()
     assert max(map(len, lines)) <= 80
     (line,) = (line for line in lines if line.startswith("GPU-11112222"))
-    assert "4000000000 4194303" in line and "…" in line and line.endswith("365.0 d  10000000")
+    assert "4000000000 4194303" in line and "…" in line and line.endswith("365 d  10000000")
 
 
 @pytest.mark.parametrize(

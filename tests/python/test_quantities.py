@@ -174,8 +174,10 @@ def test_value_and_interval_have_one_unit_and_one_place() -> None:
 
 def test_intervals_by_their_ends() -> None:
     assert q.joules.between(3.05e6, 3.1e6) == "3.05 to 3.10 MJ"
-    assert q.joules.between(999e-6, 1.5) == "0.00 to 1.50 J"
+    assert q.joules.between(999e-6, 1.5) == "999 µJ to 1.50 J"
     assert q.seconds.between(0.0021, 0.0199) == "2.1 to 19.9 ms"
+    assert q.seconds.between(0.0152, 1.05) == "15.2 ms to 1.05 s"
+    assert q.seconds.between(0, 1.05) == "0.00 to 1.05 s"
     assert q.joules.between(0, 0) == "0 J"
     assert q.joules.between(5.0, 5.0001) == "5.00 J"
     assert q.joules.between(None, 5.0) == q.joules.between(1.0, math.nan) == "not known"
@@ -203,6 +205,11 @@ def test_shares_changes_and_ratios() -> None:
 def test_ages_are_short() -> None:
     ages = [q.age(v) for v in (0, 0.09, 0.999, 12, 59.999, 740, 11_520, 1e6, None)]
     assert ages == ["0 s", "90 ms", "1 s", "12 s", "60 s", "12 min", "3.2 h", "12 d", "not known"]
+
+
+def test_what_was_set_is_shown_as_it_was_set() -> None:
+    assert [q.exact(v, "%") for v in (1, 0.25, 50, 2.125, None)] == ["1 %", "0.25 %", "50 %", "2.125 %", "not known"]
+    assert q.window((86_400.25, 86_401)) == "seconds 86400.25 to 86401"
 
 
 def test_counts_have_their_number() -> None:

@@ -18,11 +18,13 @@ from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise
 from powerccl.analysis.training import Iteration, Training, TrainResult, read_training
 from powerccl.platforms.schema import ClockSwitch, OverheadSample
+from powerccl.quantities import NOT_KNOWN
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.demo import DemoResult, print_demo
 from powerccl.reports.demo_page import demo_page
 from powerccl.reports.profile import print_profile
 from powerccl.reports.profile_page import profile_page
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import print_comparison, print_summary
 from powerccl.traces.folder import read_run
 
@@ -46,7 +48,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "energy counter read every 20 ms" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))
-    assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "6"]
+    assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "J", "6"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -181,3 +183,24 @@ def test_profile_page() -> None:
     assert 'id="bandwidth-all_reduce"' in page
     assert 'id="power-all_reduce"' not in page  # no power was measured
     assert "<td>all-reduce</td>" in page
+
+
+def test_no_cell_is_cut_whatever_the_width() -> None:
+    table = Table()
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("communicating", justify="right", no_wrap=True)
+    table.add_column("chosen")
+    table.add_row("1023", NOT_KNOWN, "GPUs that wait for others alone")
+    table.add_row("7", "12.3 ms", "job at 1080 MHz")
+    table.add_more(3)
+    for width in (24, 40, 60, 400):
+        target = console(width)
+        target.print(table)
+        shown = " ".join(printed(target).split())
+        for word in ("rank", "1023", "7", "communicating", "12.3 ms", "others", "1080", "–", "… 3 more"):
+            assert word in shown, (width, word)
+        assert "…" not in shown.replace("… 3", ""), width
+        assert max(map(len, printed(target).splitlines())) <= width
+    narrow = console(24)
+    narrow.print(table)
+    assert "rank  1023" in printed(narrow)

@@ -41,7 +41,7 @@ def communication_intervals(kernels: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When each GPU was communicating: the union of its kernels, host time."""
     return {
         str(gpu): iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
-        for (gpu,), rows in kernels.select("gpu", "start_ns", "stop_ns").group_by(["gpu"])
+        for (gpu,), rows in kernels.select("gpu", "start_ns", "stop_ns").group_by(["gpu"], maintain_order=True)
     }
 
 
@@ -57,7 +57,7 @@ def cover(calls: pl.DataFrame, kernels: pl.DataFrame) -> CallCoverage:
         joined = joined.with_columns(
             timed=pl.when(in_group).then(pl.col("timed").any().over("rank", "comm", "group")).otherwise("timed")
         )
-    medians = kernels.group_by(KEY).agg(median_ns=pl.col("duration_ns").median())
+    medians = kernels.group_by(KEY, maintain_order=True).agg(median_ns=pl.col("duration_ns").median())
     joined = joined.join(medians, on=KEY, how="left")
     estimate = pl.when(~pl.col("timed") & ~pl.col("captured")).then(pl.col("median_ns"))
     return CallCoverage(joined.with_columns(estimate_ns=estimate).drop("median_ns"))
@@ -85,7 +85,7 @@ def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
     """One row a pattern and size class, the longest first. `gpus` divides times into means per GPU."""
-    called = coverage.calls.group_by(KEY).agg(
+    called = coverage.calls.group_by(KEY, maintain_order=True).agg(
         calls=(~pl.col("captured")).sum(),
         captured_calls=pl.col("captured").sum(),
         call_bytes=pl.col("bytes").sum(),
@@ -95,7 +95,7 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
     ran = (
         kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
         .with_columns(busbw=pl.col("bytes") * pl.col("factor") / pl.col("duration_ns").clip(lower_bound=1))
-        .group_by(KEY)
+        .group_by(KEY, maintain_order=True)
         .agg(
             timed=pl.len(),
             time_ns=pl.col("duration_ns").sum(),

@@ -62,8 +62,10 @@ def exposure(
 def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When all computing streams of a GPU stalled: the union of a stream's waits, intersected over its streams."""
     found: dict[str, iv.Intervals] = {}
-    for (gpu,), rows in waits.group_by(["gpu"]):
-        streams = rows.group_by("rank", "stream").agg(pl.len(), pl.col("stall_ns"), pl.col("resume_ns"))
+    for (gpu,), rows in waits.group_by(["gpu"], maintain_order=True):
+        streams = rows.group_by("rank", "stream", maintain_order=True).agg(
+            pl.len(), pl.col("stall_ns"), pl.col("resume_ns")
+        )
         busiest = streams["len"].to_numpy().max()
         common: iv.Intervals | None = None
         for count, stalls, resumes in streams.select("len", "stall_ns", "resume_ns").iter_rows():
@@ -84,7 +86,7 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
     found: dict[str, iv.Intervals] = {}
     if not {"burst", "pauses"} <= set(waits.columns):
         return found
-    for (gpu, _), rows in waits.filter(pl.col("burst") > 0).group_by("gpu", "rank"):
+    for (gpu, _), rows in waits.filter(pl.col("burst") > 0).group_by("gpu", "rank", maintain_order=True):
         bursts = (
             rows.group_by("burst")
             .agg(pl.col("stall_ns").min(), pl.col("resume_ns").max(), pl.col("pauses").any())
@@ -214,7 +216,7 @@ def _states(waits: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, list[iv.Int
             hidden = intersection(busy, without(stalled, int(busy[0, 0]), int(busy[-1, 1]))) if len(busy) else busy
             found[gpu] = [stalled, hidden]
         return found
-    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"])}
+    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"], maintain_order=True)}
     kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
     count = 1 + max((int(k.max()) for k in kinds.values() if len(k)), default=-1)
     for gpu, rows in per_gpu.items():
@@ -244,7 +246,11 @@ def _earlier(curve: EnergyCurve, by_ns: int) -> EnergyCurve:
 
 def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None) -> Exposure:
     """One kind an operation of the iteration; GPUs share the kinds, and all their energy steps make one regression."""
-    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"]) if str(gpu) in curves}
+    per_gpu = {
+        str(gpu): rows.sort("start_ns")
+        for (gpu,), rows in kernels.group_by(["gpu"], maintain_order=True)
+        if str(gpu) in curves
+    }
     kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
     states = {gpu: parts for gpu, parts in _states(kernels.clear(), kernels).items() if gpu in per_gpu}
     seconds, energy = _steps(states, curves)

@@ -27,7 +27,7 @@ def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | No
         .with_columns(waiting_ns=pl.Series(waiting_ns))
         .join(bus_factors(kernels), on=["pattern", "ranks"])
         .with_columns(moved=pl.col("bytes") * pl.col("factor"))
-        .group_by(KEY)
+        .group_by(KEY, maintain_order=True)
         .agg(
             count=pl.len(),
             time_ns=pl.col("duration_ns").sum(),
@@ -87,7 +87,7 @@ def alone_watts(kernels: pl.DataFrame, reference: Reference | None) -> float | N
     if reference is None or not len(kernels):
         return None
     total = weight = 0.0
-    rows = kernels.group_by("pattern", "bytes").agg(pl.col("duration_ns").sum())
+    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
     for pattern, size, time_ns in rows.iter_rows():
         watts = watts_alone(reference, pattern, size)
         if watts is not None:

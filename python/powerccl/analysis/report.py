@@ -187,7 +187,9 @@ def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
     """Each sampled GPU's energy."""
     found: dict[str, EnergyCurve] = {}
     for log in run.power:
-        for (uuid,), rows in log.samples.select("uuid", "time_ns", "power_mw", "energy_uj").group_by(["uuid"]):
+        for (uuid,), rows in log.samples.select("uuid", "time_ns", "power_mw", "energy_uj").group_by(
+            ["uuid"], maintain_order=True
+        ):
             power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
             curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
             if curve is not None:
@@ -246,8 +248,8 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
             )
             for row, bits in cells.tolist()
         ]
-    called = calls.group_by(KEY).agg(calls=pl.len(), call_bytes=pl.col("bytes").sum())
-    ran = kernels.group_by(KEY).agg(
+    called = calls.group_by(KEY, maintain_order=True).agg(calls=pl.len(), call_bytes=pl.col("bytes").sum())
+    ran = kernels.group_by(KEY, maintain_order=True).agg(
         kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("duration_ns").sum()
     )
     joined = called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY)

@@ -199,7 +199,7 @@ def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gp
     """One row a pattern and size. Times of the n-th operation of a kind are put side by side over the ranks."""
     made = {
         (str(pattern), int(size)): int(number)
-        for pattern, size, number in calls.group_by("pattern", "bytes").len().iter_rows()
+        for pattern, size, number in calls.group_by("pattern", "bytes", maintain_order=True).len().iter_rows()
     }
     found = []
     for (pattern, size), rows in kernels.group_by("pattern", "bytes", maintain_order=True):

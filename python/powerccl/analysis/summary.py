@@ -303,7 +303,7 @@ def _attribute(
     for row in patterns:
         joules, operations = 0.0, 0
         chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
-        for (gpu,), rows in chosen.group_by(["gpu"]):
+        for (gpu,), rows in chosen.group_by(["gpu"], maintain_order=True):
             sampled = curves.get(str(gpu))
             if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
                 continue

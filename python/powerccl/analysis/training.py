@@ -94,7 +94,7 @@ def read_training(folder: Path, result: TrainResult) -> Training:
     communication = np.zeros(len(spans))
     curves = 0
     for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"]):
+        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
             intervals = communicating.get(str(uuid))
             curve = energy_curve(
                 rows["time_ns"].to_numpy(),

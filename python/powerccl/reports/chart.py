@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rich.text import Text
 
 from powerccl.analysis.series import GpuSeries
-from powerccl.quantities import quantity, seconds
+from powerccl.quantities import exact, seconds
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -36,7 +36,7 @@ def area(
     filled = np.nan_to_num(_columns(series, values, width)) / top * rows * 8
     lines = []
     for row in range(rows):
-        label = quantity(top, unit) if row == 0 else "0" if row == rows - 1 else ""
+        label = exact(top, unit) if row == 0 else "0" if row == rows - 1 else ""
         line = Text.assemble((f"{label:>{LABEL}} ", "dim"))
         for column in range(width):
             level = int(np.clip(round(filled[column] - (rows - 1 - row) * 8), 0, 8))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerccl.analysis.findings import PolicyOutcome, RunSummary
-from powerccl.quantities import change, change_between, mhz, percent, plural, seconds
+from powerccl.quantities import change, change_between, exact, mhz, plural, seconds
 
 LONGEST_CALLS = 2048  # of an iteration that is found (Rhythm::kLongest of native/runtime/rhythm.h)
 
@@ -20,7 +20,7 @@ def policy_lines(summary: RunSummary) -> list[str]:
     told = _slowdown(found)
     lines = [f"{name}: {_managed(found) or _why_nothing(found)}{f' · {told}' if told else ''}"]
     if found.paused:
-        budget = f" of {percent(found.budget_pct)}" if found.budget_pct else ""
+        budget = f" of {exact(found.budget_pct, '%')}" if found.budget_pct else ""
         lines.append(f"the budget{budget} was exceeded: paused, nothing was managed when the job ended")
     if found.too_short_s > found.covered_s:
         if found.windows_most:
@@ -89,4 +89,5 @@ def _slowdown(found: PolicyOutcome) -> str:
 
 def _of_iteration(part_s: float, whole_s: float) -> str:
     """`85.0 of 112 ms`."""
-    return f"{seconds(part_s)} of {seconds(whole_s)}"
+    (part, unit), (whole, of_unit) = (seconds(each).rsplit(" ", 1) for each in (part_s, whole_s))
+    return f"{part}{'' if unit == of_unit else f' {unit}'} of {whole} {of_unit}"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Group
 from rich.text import Text
 
@@ -64,7 +66,7 @@ def print_report(console: Console, found: ReportFindings) -> None:
     print_summary(console, found.summary, "these seconds" if found.window_s else "whole run")
     if found.ranks:
         _print_parts(console, found)
-    if found.peers.ranks or found.peers.reason:
+    if found.summary.ranks and (found.peers.ranks or found.peers.reason):
         console.print(straggler_line(found.peers))
     if found.link:
         console.print()
@@ -202,15 +204,22 @@ def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
     return line
 
 
+def size_texts(found: ReportFindings) -> Callable[[str, int], str]:
+    """What a class of sizes is called in every table of a report: its median call's size, as in the summary's."""
+    medians = {(row.pattern, row.size_class_bytes): row.median_bytes for row in found.summary.patterns}
+    return lambda pattern, size_class: byte_size(medians.get((pattern, size_class)) or size_class)
+
+
 def _link(found: ReportFindings, narrow: bool) -> Table:
     rows: list[LinkRow] = found.link
     least = LEAST_SHARE * sum(row.time_s for row in rows)
     shown = [row for row in rows if row.time_s >= least][:MOST_ROWS]
+    size_text = size_texts(found)
     beside = any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in shown)
     table = Table()
     table.add_column("bus bandwidth", no_wrap=True)
     whose = f"profile {found.platform}" if found.platform else "profile"
-    for column in ("size from", "kernels", "GB/s", "no waiting", *((whose,) if beside else ())):
+    for column in ("size", "kernels", "GB/s", "no waiting", *((whose,) if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     if beside:
         table.add_column("of it", justify="right")
@@ -218,7 +227,7 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
         share = percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim")
         table.add_row(
             row.pattern.replace("_", "-"),
-            byte_size(row.size_class_bytes),
+            size_text(row.pattern, row.size_class_bytes),
             f"{row.operations:,}",
             number(row.busbw_gbs),
             number(row.transfer_gbs),
@@ -238,21 +247,22 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     table = Table()
     table.add_column("energy, a GPU", no_wrap=True)
     narrow = console.width < NARROW
-    for column in ("size from", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
+    for column in ("size", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
         table.add_column(column, justify="right", no_wrap=True)
     least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
     ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     shown = [kind for kind in ranked if kind.resolved or kind.time_s >= least][:MOST_ROWS]
-    said = [f"{_kind(kind)}: {kind.reason}" for kind in shown if kind.reason]
+    size_text = size_texts(found)
+    said = [f"{kind_text(kind, size_text)}: {kind.reason}" for kind in shown if kind.reason]
     for kind in shown:
         between = joules.between(kind.low, kind.high)
-        name, size = kind.pattern.replace("_", "-"), byte_size(kind.size_class_bytes)
+        name, size = kind.pattern.replace("_", "-"), size_text(kind.pattern, kind.size_class_bytes)
         cells = [name, size, f"{kind.operations:,}"]
         if kind.resolved:
             cells += [joules(kind.joules_per_operation), between, watts(kind.watts)]
             cells += [] if narrow else [joules(kind.joules)]
         else:
-            cells += ["not told", between, NOT_KNOWN] + ([] if narrow else [""])
+            cells += [NOT_KNOWN, between, NOT_KNOWN] + ([] if narrow else [""])
         table.add_row(*cells)
     table.add_more(len(energy.kinds) - len(shown))
     console.print()
@@ -273,8 +283,9 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
         console.print(Text(line, style="dim"))
 
 
-def _kind(kind: KindEnergy) -> str:
-    return f"{kind.pattern.replace('_', '-')} from {byte_size(kind.size_class_bytes)}"
+def kind_text(kind: KindEnergy, size_text: Callable[[str, int], str]) -> str:
+    """Its pattern and size."""
+    return f"{kind.pattern.replace('_', '-')} {size_text(kind.pattern, kind.size_class_bytes)}"
 
 
 def _clock_effects(effects: list[ClockEffect]) -> Table:

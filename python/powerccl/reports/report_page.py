@@ -14,7 +14,7 @@ from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
 from powerccl.quantities import byte_size, change, hover, joules, microseconds, percent, plural, seconds, watts, window
 from powerccl.reports.page import axis, layout, render
-from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
+from powerccl.reports.report import BAR, bar_parts, iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import tables
 from powerccl.reports.terminal import clock_line, ranks_text
 
@@ -70,7 +70,7 @@ def report_page(made: Report) -> str:
             {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
             for each in found.iterations
         ],
-        straggler=straggler_line(found.peers) if found.ranks or found.peers.ranks else "",
+        straggler=straggler_line(found.peers) if summary.ranks else "",
         tables=tables(found),
         clocks=clock_line(summary.clocks),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
@@ -276,6 +276,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
     kinds = [kind for kind in found.energy.kinds if kind.resolved and kind.joules_per_operation is not None]
     if not kinds:
         return None
+    size_text = size_texts(found)
     kinds.sort(key=lambda kind: kind.joules_per_operation or 0.0)
     value = [kind.joules_per_operation or 0.0 for kind in kinds]
     over = [max(0.0, (kind.high or mid) - mid) for kind, mid in zip(kinds, value, strict=True)]
@@ -286,7 +287,10 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
                 "type": "scatter",
                 "mode": "markers",
                 "x": value,
-                "y": [f"{kind.pattern.replace('_', '-')} {byte_size(kind.size_class_bytes)}" for kind in kinds],
+                "y": [
+                    f"{kind.pattern.replace('_', '-')} {size_text(kind.pattern, kind.size_class_bytes)}"
+                    for kind in kinds
+                ],
                 "error_x": {
                     "type": "data",
                     "symmetric": False,

@@ -7,7 +7,6 @@ from typing import Any
 
 from powerccl.analysis.report import ReportFindings
 from powerccl.quantities import (
-    byte_size,
     change,
     change_between,
     joules,
@@ -20,6 +19,7 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.report import size_texts
 
 MOST = 64
 
@@ -49,12 +49,13 @@ def _seconds(us: float | None) -> float | None:
 
 def _link(found: ReportFindings) -> dict[str, Any]:
     profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
+    size_text = size_texts(found)
     return _table(
-        ["", "size from", "kernels", "GB/s", "without waiting", profile.strip(), "of the profile"],
+        ["", "size", "kernels", "GB/s", "without waiting", profile.strip(), "of the profile"],
         [
             [
                 row.pattern.replace("_", "-"),
-                byte_size(row.size_class_bytes),
+                size_text(row.pattern, row.size_class_bytes),
                 f"{row.operations:,}",
                 number(row.busbw_gbs),
                 number(row.transfer_gbs),
@@ -67,10 +68,11 @@ def _link(found: ReportFindings) -> dict[str, Any]:
 
 
 def _energy(found: ReportFindings) -> dict[str, Any]:
+    size_text = size_texts(found)
     rows = [
         [
             kind.pattern.replace("_", "-"),
-            byte_size(kind.size_class_bytes),
+            size_text(kind.pattern, kind.size_class_bytes),
             f"{kind.operations:,}",
             joules(kind.joules_per_operation if kind.resolved else None),
             joules.between(kind.low, kind.high),
@@ -81,7 +83,7 @@ def _energy(found: ReportFindings) -> dict[str, Any]:
         ]
         for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     ]
-    header = ["", "size from", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
+    header = ["", "size", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
     return _table(header, rows)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from powerccl.quantities import NOT_KNOWN
 
 DASH = "–"  # in a cell, where `not known` would widen the column
+LEAST_WORD = 16  # columns that a name is folded into, where it is longer
 _BARS = re.compile(r"[\s█░▒▓▚▞▁]*")
 
 
@@ -24,6 +25,10 @@ class Table(rich.table.Table):
     def __init__(self, apart: int = 2, **more: Any) -> None:
         super().__init__(box=None, pad_edge=False, header_style="dim", padding=(0, apart, 0, 0), **more)
         self.below: list[Text] = []
+
+    def add_column(self, header: RenderableType = "", *, overflow: Any = "fold", **more: Any) -> None:  # type: ignore[override]
+        """A column; words that are longer than it are folded, not cut."""
+        super().add_column(header, overflow=overflow, **more)
 
     def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
         """A row; a figure that is not known is a dash."""
@@ -44,7 +49,7 @@ class Table(rich.table.Table):
         for index, column in enumerate(self.columns):
             cells = [column.header, *column.cells] if self.show_header else list(column.cells)
             found = [Measurement.get(console, whole, cell or "") for cell in cells]
-            widths = [each.maximum if column.no_wrap else each.minimum for each in found]
+            widths = [each.maximum if column.no_wrap else min(each.minimum, LEAST_WORD) for each in found]
             needed += max(widths, default=0) + (int(self.padding[1]) if index + 1 < len(self.columns) else 0)
         return needed <= options.max_width
 

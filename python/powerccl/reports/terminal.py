@@ -12,6 +12,7 @@ from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
 from powerccl.console import Console
 from powerccl.quantities import (
+    age,
     byte_size,
     change,
     joules,
@@ -173,6 +174,8 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         )
     for row in rows:
         table.add_row(*row[: 5 if narrow else 6])
+        if narrow and row[5]:
+            table.below.append(Text(f"{row[0]}: {row[5]}", style="dim"))
     return table
 
 
@@ -183,9 +186,9 @@ def _source(summary: RunSummary) -> str:
     words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
     text = words.get(energy.source, f"{energy.source} samples")
     if energy.sample_ms is not None and energy.update_ms is not None:
-        text += f" read every {seconds(energy.sample_ms / 1e3)}"
+        text += f" read every {age(energy.sample_ms / 1e3)}"
         if energy.update_ms > energy.sample_ms * 1.5:
-            text += f", new every {seconds(energy.update_ms / 1e3)}"
+            text += f", new every {age(energy.update_ms / 1e3)}"
     return f"{text}; {energy.reason}" if energy.reason else text
 
 

@@ -18,6 +18,7 @@ from powerccl.quantities import (
     byte_size,
     change,
     change_between,
+    exact,
     joules,
     mhz,
     microseconds,
@@ -68,7 +69,7 @@ def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(view.unix_s))
     line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {plural(running, 'job')}")
     if interval_s is not None and view.jobs:
-        right = f"every {seconds(interval_s)}, over {seconds(view.jobs[0].window_s)}"
+        right = f"every {exact(interval_s, 's')}, over {exact(view.jobs[0].window_s, 's')}"
         if line.cell_len + len(right) + 2 <= width:
             line.append(" " * (width - line.cell_len - len(right)) + right, style="dim")
     return line
@@ -164,7 +165,7 @@ def _budget(job: LiveJob) -> list[str]:
     budget = job.budget
     if budget is None:
         return []
-    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {percent(budget.allowed_pct)}")
+    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {exact(budget.allowed_pct, '%')}")
     if budget.slowdown_pct is not None:
         between = change_between(budget.low_pct, budget.high_pct)
         text += f", of managed iterations {change(budget.slowdown_pct)} ({between})"

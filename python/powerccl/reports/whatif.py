@@ -7,7 +7,7 @@ from rich.text import Text
 
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.console import Console
-from powerccl.quantities import change, change_between, joules, mhz, number, percent, plural, seconds, watts
+from powerccl.quantities import change, change_between, exact, joules, mhz, number, percent, plural, seconds, watts
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, NARROW, heading, warning
 
@@ -116,7 +116,7 @@ def _advice(found: WhatIf) -> Text:
     """The sentence to read if only one is read."""
     best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
     if best is None or best.saved_pct.value < 0.5 or best.saved_pct.low <= 0:
-        return Text(f"no policy would save energy within {percent(found.budget_pct)} of time", style="bold")
+        return Text(f"no policy would save energy within {exact(found.budget_pct, '%')} of time", style="bold")
     text = f"{best.policy} would save {_unsigned(best.saved_pct.value)} of the energy"
     if best.slowdown_pct.value > 0.05:
         text += f" for {_unsigned(best.slowdown_pct.value)} more time"

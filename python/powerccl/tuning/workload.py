@@ -123,10 +123,10 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
     covered = cover(calls, kernels).calls
     gpus = max(calls["rank"].n_unique(), 1)
     key = ["pattern", "size_class", "ranks"]
-    ran = kernels.group_by(key).agg(
+    ran = kernels.group_by(key, maintain_order=True).agg(
         kernel_ns=pl.col("duration_ns").sum(), kernel_bytes=pl.col("bytes").median(), ran=pl.len()
     )
-    called = covered.group_by(key).agg(
+    called = covered.group_by(key, maintain_order=True).agg(
         calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").sum()
     )
     found = []

@@ -299,7 +299,7 @@ def _kinds(fitted: _Fitted, kernels: pl.DataFrame, phases: list[Phase]) -> list[
     names = {gpu.gpu for gpu in fitted.gpus}
     rows = (
         kernels.filter(pl.col("gpu").cast(pl.String).is_in(list(names)))
-        .group_by(pl.col("pattern").cast(pl.String), "size_class")
+        .group_by(pl.col("pattern").cast(pl.String), "size_class", maintain_order=True)
         .agg(operations=pl.len(), time_ns=pl.col("duration_ns").sum())
         .sort("time_ns", descending=True)
     )
@@ -374,7 +374,7 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
             (pl.col("pattern").cast(pl.String) == kind.pattern) & (pl.col("size_class") == kind.size_class_bytes)
         )
         seen: list[Array] = []
-        for (gpu,), own in rows.group_by(["gpu"]):
+        for (gpu,), own in rows.group_by(["gpu"], maintain_order=True):
             table = samples(run, str(gpu))
             if table is None:
                 continue

@@ -88,7 +88,9 @@ def _patterns(member: Member, run: RunData, summary: RunSummary) -> None:
     kernels = tables.kernels(run)
     spread = {
         (str(pattern), int(size)): (float(low), float(middle), float(high), int(count), int(ranks), float(of_bytes))
-        for pattern, size, low, middle, high, count, ranks, of_bytes in kernels.group_by("pattern", "size_class")
+        for pattern, size, low, middle, high, count, ranks, of_bytes in kernels.group_by(
+            "pattern", "size_class", maintain_order=True
+        )
         .agg(
             pl.col("duration_ns").quantile(0.25, "linear").alias("low"),
             pl.col("duration_ns").median().alias("middle"),

@@ -132,7 +132,11 @@ def _part(
     seen: Exposure,
 ) -> _Part | None:
     """A part with what its GPUs draw; None: too short to tell."""
-    samples = {str(uuid): rows.sort("time_ns") for log in run.power for (uuid,), rows in log.samples.group_by(["uuid"])}
+    samples = {
+        str(uuid): rows.sort("time_ns")
+        for log in run.power
+        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True)
+    }
     places = [i for i, line in enumerate(lines) if line.gpu in curves and line.operations]
     gpus, kept = [], []
     for place in places:
@@ -174,7 +178,7 @@ def _among(meeting: Meeting, kept: list[int]) -> Meeting | None:
 def _curves(run: RunData) -> dict[str, EnergyCurve]:
     found: dict[str, EnergyCurve] = {}
     for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"]):
+        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
             power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
             curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
             if curve is not None:
@@ -185,7 +189,7 @@ def _curves(run: RunData) -> dict[str, EnergyCurve]:
 def _alone_watts(kernels: pl.DataFrame, platform: ClockPlatform) -> float | None:
     """What communication alone draws at the highest clock, over the run's operations by their time."""
     total = weight = 0.0
-    rows = kernels.group_by("pattern", "bytes").agg(pl.col("duration_ns").sum())
+    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
     for pattern, size, time_ns in rows.iter_rows():
         curve = platform.curve(pattern, size)
         if curve is not None and np.isfinite(curve.watts[-1]):

@@ -176,7 +176,7 @@ def _add_unseen(
 
 def _shortest(kernels: pl.DataFrame) -> dict[tuple[str, int], int]:
     """How long an operation of each pattern and size takes when nobody is late, ns."""
-    rows = kernels.group_by("pattern", "bytes").agg(
+    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(
         least=pl.col("duration_ns").quantile(QUANTILE_PCT / 100), count=pl.len()
     )
     return {
