@@ -211,13 +211,13 @@ def percent(value: float | None, error: float | None = None) -> str:
     return f"{_fixed(value, 1 if 0 < abs(value) < 9.95 else 0)} %"
 
 
-def change(value: float | None, error: float | None = None) -> str:
-    """A change in percent, with its sign: `-17.8 %`, `+0.3 ±0.2 %`."""
+def change(value: float | None, error: float | None = None, wide: float = 0) -> str:
+    """A change in percent, with its sign: `-17.8 %`, `+0.3 ±0.2 %`; `wide`: its interval's, from end to end."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     if "±" in (text := _percent(value, error)):
         return f"+{text}" if value > 0 else text
-    return f"{_signed(value, 1)} %" if abs(value) <= MOST else _beyond(value, "%")
+    return f"{_signed(value, int(wide < WIDE_PCT))} %" if abs(value) <= MOST else _beyond(value, "%")
 
 
 def change_between(low: float | None, high: float | None) -> str:
@@ -226,7 +226,7 @@ def change_between(low: float | None, high: float | None) -> str:
         return NOT_KNOWN
     if max(abs(low), abs(high)) > MOST:
         return f"{change(low)} to {change(high)}"
-    places = 0 if high - low >= WIDE_PCT else 1
+    places = int(high - low < WIDE_PCT)
     return f"{_signed(low, places)} to {_signed(high, places)} %"
 
 

@@ -193,6 +193,7 @@ def test_shares_changes_and_ratios() -> None:
     ]
     assert q.percent(7.0, 2.4e-11) == "7.0 %"
     assert [q.change(v) for v in (-17.84, 0.01, -0.01, 1491.5)] == ["-17.8 %", "0.0 %", "0.0 %", "+1492 %"]
+    assert [q.change(v, wide=w) for v, w in ((25.8, 52), (-3.21, 19), (0.4, 30))] == ["+26 %", "-3.2 %", "0 %"]
     assert q.change(12.34, 0.42) == "+12.3 ±0.4 %"
     assert [q.factor(v) for v in (5250, 5.02, 0.1, None, -1.0)] == [
         *("× 5250", "× 5.02", "÷ 10.0", "not known", "not known")

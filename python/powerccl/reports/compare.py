@@ -41,7 +41,7 @@ def change_text(found: Change, brief: bool = False) -> str:
     if found.pct is None:
         return NOT_KNOWN
     far = 1 + found.pct / 100 >= MANY_TIMES
-    text = factor(1 + found.pct / 100) if far else change(found.pct)
+    text = factor(1 + found.pct / 100) if far else change(found.pct, wide=(found.high_pct or 0) - (found.low_pct or 0))
     if found.verdict == SAME:
         return f"≈ {text}" if brief else f"{text}, not told apart"
     if found.verdict not in (LOWER, HIGHER):
@@ -176,8 +176,9 @@ def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
         table = Table()
         longest = max((len(row[0][0]) for row in grid.rows), default=0)
         table.add_column(Text(grid.columns[0]), overflow="fold", min_width=min(longest, console.width // 3))
-        for column in grid.columns[1:]:
-            table.add_column(Text(column), justify="right", overflow="fold")
+        for place, column in enumerate(grid.columns[1:], 1):  # a long name of a side is folded, a figure is not
+            widest = max((len(row[place][0]) for row in grid.rows), default=0)
+            table.add_column(Text(column), justify="right", min_width=widest)
         for row in grid.rows:
             table.add_row(*(Text(text, style=style) for text, style in row))
         console.print(table)

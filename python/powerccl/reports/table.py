@@ -40,18 +40,32 @@ class Table(rich.table.Table):
             self.below.append(Text(f"… {count:,} more{where}", style="dim"))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from super().__rich_console__(console, options) if self._fits(console, options) else self._paragraphs()
+        widths = self._widths(console, options)
+        if widths is None:
+            yield from self._paragraphs()
+        else:
+            for column, width in zip(self.columns, widths, strict=True):
+                column.width = width
+            yield from super().__rich_console__(console, options)
         yield from self.below
 
-    def _fits(self, console: Console, options: ConsoleOptions) -> bool:
+    def _widths(self, console: Console, options: ConsoleOptions) -> list[int] | None:
+        """A width for each column, in which no figure is cut; None: there is no room for that."""
         whole = options.update(max_width=10_000)
-        needed = 0
-        for index, column in enumerate(self.columns):
+        least, most = [], []
+        for column in self.columns:
             cells = [column.header, *column.cells] if self.show_header else list(column.cells)
             found = [Measurement.get(console, whole, cell or "") for cell in cells]
-            widths = [each.maximum if column.no_wrap else min(each.minimum, LEAST_WORD) for each in found]
-            needed += max(widths, default=0) + (int(self.padding[1]) if index + 1 < len(self.columns) else 0)
-        return needed <= options.max_width
+            most.append(max((each.maximum for each in found), default=0))
+            folded = max((min(each.minimum, LEAST_WORD) for each in found), default=0)
+            least.append(most[-1] if column.no_wrap else max(folded, column.min_width or 0))
+        room = options.max_width - int(self.padding[1]) * max(len(self.columns) - 1, 0) - sum(least)
+        if room < 0:
+            return None
+        for index in sorted(range(len(least)), key=lambda index: most[index] - least[index]):
+            more = min(most[index] - least[index], room)
+            least[index], room = least[index] + more, room - more
+        return least
 
     def _paragraphs(self) -> RenderResult:
         for cells in zip(*(column.cells for column in self.columns), strict=True):

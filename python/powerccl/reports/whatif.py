@@ -81,8 +81,8 @@ def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
         over = not forecast.within_budget
         cells: list[str | Text] = [
             forecast.policy,
-            Text(_unsigned(saved.value), style="green" if saved.value >= 1 and not over else ""),
-            Text(change(slower.value), style="red" if over else ""),
+            Text(_unsigned(saved.value, saved), style="green" if saved.value >= 1 and not over else ""),
+            Text(change(slower.value, wide=slower.high - slower.low), style="red" if over else ""),
             watts.signed(-forecast.saved_watts),
             percent(forecast.low_clock_pct),
             number(forecast.switches_per_s),
@@ -117,7 +117,7 @@ def _advice(found: WhatIf) -> Text:
     best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
     if best is None or best.saved_pct.value < 0.5 or best.saved_pct.low <= 0:
         return Text(f"no policy would save energy within {exact(found.budget_pct, '%')} of time", style="bold")
-    text = f"{best.policy} would save {_unsigned(best.saved_pct.value)} of the energy"
+    text = f"{best.policy} would save {_unsigned(best.saved_pct.value, best.saved_pct)} of the energy"
     if best.slowdown_pct.value > 0.05:
         text += f" for {_unsigned(best.slowdown_pct.value)} more time"
     elif best.slowdown_pct.value < -0.05:
@@ -141,9 +141,9 @@ def _gpus(found: WhatIf, narrow: bool) -> Table:
     return table
 
 
-def _unsigned(value: float) -> str:
+def _unsigned(value: float, within: Range | None = None) -> str:
     """A saving in percent, whose sign its column's head says."""
-    return change(value).removeprefix("+")
+    return change(value, wide=within.high - within.low if within else 0).removeprefix("+")
 
 
 def _interval(figure: Range, plus: bool = True) -> str:
