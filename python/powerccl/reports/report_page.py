@@ -122,7 +122,7 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         )
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
-        beside = "" if one.joules is None else f"{joules(one.joules)} each"
+        beside = "" if one.joules is None else f"{joules(one.joules, 1.96 * (one.joules_error or 0.0))} each"
         tiles.append({"label": plural(one.found, "iteration"), "value": seconds(one.median_s), "beside": beside})
     if found.savings:
         tiles += [
