@@ -7,6 +7,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,9 @@ BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**4
 def _si(unit: str) -> dict[str, float]:
     return {prefix + unit: factor for prefix, factor in SI.items()}
 
+
+# A power of ten, the left end of a span of clocks, an exact count of work, and the name of an objective.
+ALLOWED = ("log10", "clocks from", "{value:,.0f} ({side.name})", "energy@slowdown=")
 
 KINDS: dict[str, tuple[Callable[[float | None], str], dict[str, float]]] = {
     "joules": (q.joules, _si("J")),
@@ -218,3 +222,15 @@ def test_counts_have_their_number() -> None:
         *("0 operations", "1 operation", "2 operations", "12,345 operations")
     ]
     assert q.plural(2, "process", "processes") == "2 processes"
+
+
+def test_no_other_module_rounds_a_figure() -> None:
+    """Digits of its own are what a figure gets from an f-string; hover texts are Plotly's."""
+    found = []
+    for room in ("reports", "analysis", "tuning"):
+        for file in (Path(q.__file__).parent / room).rglob("*.py"):
+            for line in file.read_text().splitlines():
+                rounded = re.search(r"\{[^{}]*:[+,]*\.?\d*[feg%]\}", line)
+                if rounded and "hovertemplate" not in line and not any(word in line for word in ALLOWED):
+                    found.append(f"{file.name}: {line.strip()}")
+    assert not found

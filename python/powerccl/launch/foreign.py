@@ -316,7 +316,7 @@ class ForeignRuns:
         culprit = next((name for number, name in enumerate(names) if number not in answered), "")
         if helper.ready and culprit:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
-            how = "ended its helper" if helper.broken else f"did not answer within {ANSWER_S:g} s"
+            how = "ended its helper" if helper.broken else f"did not answer within {seconds(ANSWER_S)}"
             text = f"{_shown(culprit)} of user {user[0]} {how}"
             self._say(f"{text}; trying again in {seconds(waited_s)}")
         else:

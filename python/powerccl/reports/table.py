@@ -70,7 +70,9 @@ class Table(rich.table.Table):
     def _paragraphs(self) -> RenderResult:
         for cells in zip(*(column.cells for column in self.columns), strict=True):
             for index, (column, cell) in enumerate(zip(self.columns, cells, strict=True)):
-                value = cell if isinstance(cell, Text) else Text(str(cell or ""))
+                value = cell.copy() if isinstance(cell, Text) else Text(str(cell or ""))
+                if not index:  # parts of a whole stand in; here that is what figures do
+                    value = value[len(value.plain) - len(value.plain.lstrip()) :]
                 if index and _BARS.fullmatch(value.plain):  # a bar was made for a place in a line
                     continue
                 head = Text(str(column.header or ""), style="dim")

@@ -98,9 +98,14 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
         facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")
     elif job.pids:
         facts.append(f"{job.user}, {plural(len(job.pids), 'process', 'processes')}")
-    name.append("  " + " · ".join(facts), style="default not bold")
-    name.truncate(width, overflow="ellipsis")
+    about = Text(" · ".join(facts))
     lines: list[RenderableType] = [name]
+    if name.cell_len + 2 + about.cell_len <= width:
+        name.append("  ").append_text(about)
+        name.stylize("not bold", len(name) - len(about))
+    else:
+        name.truncate(width, overflow="ellipsis")
+        lines.append(about)
     words = [Path(word).name if index == 0 else word for index, word in enumerate(job.command)]
     command = Text(" ".join(words).replace("\n", " "), style="dim")
     command.truncate(width, overflow="ellipsis")

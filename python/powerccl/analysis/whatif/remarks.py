@@ -10,7 +10,7 @@ from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE
 from powerccl.analysis.whatif.scene import Gpu
 from powerccl.analysis.whatif.timeline import GpuTimeline
-from powerccl.quantities import microseconds, plural, seconds, watts
+from powerccl.quantities import exact, microseconds, plural, seconds, watts
 
 MEMORY_SHARES = (0.05, 0.30)  # what computation's share that does not follow the clock may be
 CLOCK_DOUBT = 0.02  # of a clock: how far one may be off that makes the same progress as a power governor
@@ -51,13 +51,13 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     elif used < count:
         by_phase.remarks.append(f"{used} of {count} exposed windows outlast a switch ({seconds(needed_ms / 1e3)})")
     if by_job.clock_mhz is None and by_job.low_clock_pct == 0:
-        by_job.remarks.append(f"does nothing: every lower clock costs more than {found.budget_pct:g} % of time")
+        by_job.remarks.append(f"does nothing: every lower clock costs more than {exact(found.budget_pct, '%')} of time")
     elif by_job.clock_mhz is None:
         by_job.remarks.append("lower clocks on GPUs that wait for others alone")
     for forecast in (by_call, by_phase):
         if not forecast.within_budget:
             gives_way = " and would give way" if forecast.policy == "phase" else ", which it does not keep"
-            forecast.remarks.append(f"exceeds the budget of {found.budget_pct:g} %{gives_way}")
+            forecast.remarks.append(f"exceeds the budget of {exact(found.budget_pct, '%')}{gives_way}")
 
 
 def say(
@@ -71,13 +71,13 @@ def say(
     """What was taken for granted, and what was not seen; `unknown`: peers were waited for of which nothing was."""
     low, high = MEMORY_SHARES
     found.assumptions += [
-        f"{MEMORY_BOUND_SHARE * 100:g} % of computation's time does not follow the clock"
-        f" ({low * 100:g} to {high * 100:g} % in the intervals)",
+        f"{exact(MEMORY_BOUND_SHARE * 100, '%')} of computation's time does not follow the clock"
+        f" ({exact(low * 100)} to {exact(high * 100, '%')} in the intervals)",
     ]
     if unknown:
         found.assumptions.append("peers that were not timed, or are of another host, are late because they compute")
     if any(forecast.clock_mhz for forecast in found.policies):
-        found.assumptions.append(f"one clock is found as exactly as {CLOCK_DOUBT * 100:g} % (in the intervals)")
+        found.assumptions.append(f"one clock is found as exactly as {exact(CLOCK_DOUBT * 100, '%')} (in the intervals)")
     if seen.source == ESTIMATED or seen.told_pct < 100:
         found.assumptions.append(f"exposed communication: {seen.why}")
     if all(gpu.drawn.idle_w is None for gpu in gpus):
