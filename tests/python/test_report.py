@@ -358,6 +358,9 @@ def test_an_mpi_run_has_a_report_too(tmp_path: Path) -> None:
     assert "where the time went" not in text
     page = report_page(made)
     assert "waiting for peers" not in text + page  # of NCCL's collectives, of which the run has none
+    body = page[page.index("<h1>") :]
+    assert "2 MPI ranks" in body and "MPI_Allreduce" in body
+    assert "0 ranks" not in body and "0 GPUs" not in body
 
 
 def test_without_run_it_is_the_last_one_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from powerccl.analysis.drawing import Drawing, draw
+from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
 from powerccl.quantities import byte_size, change, hover, joules, microseconds, percent, plural, seconds, watts, window
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import tables
-from powerccl.reports.terminal import clock_line, ranks_text
+from powerccl.reports.terminal import clock_line, facts, of_gpus
 
 COLOURS = {
     "computing": "var:computing",
@@ -70,6 +71,7 @@ def report_page(made: Report) -> str:
             {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
             for each in found.iterations
         ],
+        closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
         straggler=straggler_line(found.peers) if summary.ranks else "",
         tables=tables(found),
         clocks=clock_line(summary.clocks),
@@ -86,16 +88,26 @@ def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> N
 
 def _facts(found: ReportFindings) -> str:
     summary = found.summary
-    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
-    parts = [ranks_text(summary), f"policy {summary.policy or '?'}", summary.library, ended]
+    parts = facts(summary)
     names = sorted({gpu.name for gpu in summary.gpus if gpu.name})
     if names:
         parts.insert(1, f"{len(summary.gpus)} × {', '.join(names)}")
-    return " · ".join(part for part in parts if part)
+    return " · ".join(parts)
+
+
+def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
+    """Of ranks that communicate through MPI."""
+    each = {"in MPI": mpi.time_per_rank_s, "waiting": mpi.wait_per_rank_s, "of it asleep": mpi.sleep_per_rank_s}
+    tiles = [{"label": label, "value": seconds(value), "beside": "a rank"} for label, value in each.items()]
+    tiles[0]["beside"] = f"a rank, {percent(mpi.share_pct)}"
+    return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
 def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     summary = found.summary
+    if not of_gpus(summary):
+        whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "in all"}
+        return [whole, *(_mpi_tiles(summary.mpi) if summary.mpi else [])]
     energy, communication = summary.energy, summary.communication
     tiles = [
         {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings
 from powerccl.quantities import (
+    byte_size,
     change,
     change_between,
     joules,
@@ -35,6 +37,8 @@ def tables(found: ReportFindings) -> dict[str, Any]:
         "savings": _savings(found),
         "comparison": _comparison(found),
         "gpus": _gpus(found),
+        "mpi": _mpi(found.summary.mpi),
+        "mpi_ranks": _mpi_ranks(found.summary.mpi),
     }
     return {name: table for name, table in made.items() if table["rows"]}
 
@@ -173,5 +177,33 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
                 ", ".join(gpu.throttle_reasons) or "no",
             ]
             for gpu in found.summary.gpus
+        ],
+    )
+
+
+def _mpi(mpi: MpiSummary | None) -> dict[str, Any]:
+    return _table(
+        ["call", "size", "calls", "time / rank", "waiting", "asleep", "transferring"],
+        [
+            [
+                row.function,
+                byte_size(row.bytes / row.calls) if row.bytes and row.calls else "",
+                f"{row.calls:,}",
+                seconds(row.time_per_rank_s),
+                seconds(row.wait_per_rank_s),
+                seconds(row.sleep_per_rank_s),
+                seconds(row.transfer_per_rank_s),
+            ]
+            for row in (mpi.rows if mpi else [])
+        ],
+    )
+
+
+def _mpi_ranks(mpi: MpiSummary | None) -> dict[str, Any]:
+    return _table(
+        ["rank", "executing", "waiting", "asleep", "transferring"],
+        [
+            [str(row.rank), *map(seconds, (row.execution_s, row.wait_s, row.sleep_s, row.transfer_s))]
+            for row in (mpi.by_rank if mpi else [])
         ],
     )

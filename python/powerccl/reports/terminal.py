@@ -66,7 +66,7 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     console.print(_facts(summary))
-    if _of_gpus(summary):
+    if of_gpus(summary):
         _print_gpu_part(console, summary, whole)
     if summary.mpi:
         print_mpi(console, summary.mpi)
@@ -76,7 +76,7 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
     console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
 
 
-def _of_gpus(summary: RunSummary) -> bool:
+def of_gpus(summary: RunSummary) -> bool:
     """Whether there is anything to tell of GPUs, or nothing else to tell."""
     return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
 
@@ -98,10 +98,11 @@ def ranks_text(summary: RunSummary) -> str:
     return f"{text}, {plural(summary.restarts, 'restart')}" if summary.restarts else text
 
 
-def _facts(summary: RunSummary) -> Text:
+def facts(summary: RunSummary) -> list[str]:
+    """What ran and how it ended, in few words each."""
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
     parts = []
-    if _of_gpus(summary):
+    if of_gpus(summary):
         parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
@@ -114,12 +115,15 @@ def _facts(summary: RunSummary) -> Text:
             parts[-1] += f" ({plural(mpi.processes, 'process', 'processes')})"
         parts += [mpi.library] if mpi.library else []
         parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
-    elif not _of_gpus(summary):
+    elif not of_gpus(summary):
         parts.append(seconds(summary.wall_s))
-    parts.append(ended)
+    return [*parts, ended]
+
+
+def _facts(summary: RunSummary) -> Text:
     words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
     line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
-    return line.append(" · ".join(parts))
+    return line.append(" · ".join(facts(summary)))
 
 
 def _share_bar(summary: RunSummary, width: int) -> Text:
@@ -134,8 +138,8 @@ def _share_bar(summary: RunSummary, width: int) -> Text:
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
     energy, communication = summary.energy, summary.communication
     table = Table()
-    of_gpus = f"energy, {plural(len(summary.gpus), 'GPU')}" if len(summary.gpus) > 1 else "energy"
-    for column in ("", "time", of_gpus, "power / GPU", "clock"):
+    energy_head = f"energy, {plural(len(summary.gpus), 'GPU')}" if len(summary.gpus) > 1 else "energy"
+    for column in ("", "time", energy_head, "power / GPU", "clock"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     if not narrow:
         table.add_column("", style="dim")
