@@ -18,7 +18,7 @@ from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, R
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Reference
-from powerccl.quantities import plural, seconds
+from powerccl.quantities import exact, plural
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, restarts
@@ -80,7 +80,7 @@ def summarise(
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
     if part and energy.kinds:
-        said[f"energy of collectives: by {seconds((part[1] - part[0]) / 1e9)} from the middle of the run"] = None
+        said[f"energy of collectives: by {exact((part[1] - part[0]) / 1e9, 's')} from the middle of the run"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import rich.console
 import rich.table
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
@@ -39,7 +40,7 @@ class Table(rich.table.Table):
         if count > 0:
             self.below.append(Text(f"… {count:,} more{where}", style="dim"))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> RenderResult:
         widths = self._widths(console, options)
         if widths is None:
             yield from self._paragraphs()
@@ -49,7 +50,7 @@ class Table(rich.table.Table):
             yield from super().__rich_console__(console, options)
         yield from self.below
 
-    def _widths(self, console: Console, options: ConsoleOptions) -> list[int] | None:
+    def _widths(self, console: rich.console.Console, options: ConsoleOptions) -> list[int] | None:
         """A width for each column, in which no figure is cut; None: there is no room for that."""
         whole = options.update(max_width=10_000)
         least, most = [], []
