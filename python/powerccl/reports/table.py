@@ -8,7 +8,6 @@ from typing import Any
 
 import rich.console
 import rich.table
-from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
@@ -27,11 +26,11 @@ class Table(rich.table.Table):
         super().__init__(box=None, pad_edge=False, header_style="dim", padding=(0, apart, 0, 0), **more)
         self.below: list[Text] = []
 
-    def add_column(self, header: RenderableType = "", *, overflow: Any = "fold", **more: Any) -> None:  # type: ignore[override]
+    def add_column(self, header: rich.console.RenderableType = "", *, overflow: Any = "fold", **more: Any) -> None:  # type: ignore[override]
         """A column; words that are longer than it are folded, not cut."""
         super().add_column(header, overflow=overflow, **more)
 
-    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+    def add_row(self, *cells: rich.console.RenderableType | None, **more: Any) -> None:
         """A row; a figure that is not known is a dash."""
         super().add_row(*(DASH if cell == NOT_KNOWN else cell for cell in cells), **more)
 
@@ -40,7 +39,9 @@ class Table(rich.table.Table):
         if count > 0:
             self.below.append(Text(f"… {count:,} more{where}", style="dim"))
 
-    def __rich_console__(self, console: rich.console.Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: rich.console.Console, options: rich.console.ConsoleOptions
+    ) -> rich.console.RenderResult:
         widths = self._widths(console, options)
         if widths is None:
             yield from self._paragraphs()
@@ -50,7 +51,7 @@ class Table(rich.table.Table):
             yield from super().__rich_console__(console, options)
         yield from self.below
 
-    def _widths(self, console: rich.console.Console, options: ConsoleOptions) -> list[int] | None:
+    def _widths(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> list[int] | None:
         """A width for each column, in which no figure is cut; None: there is no room for that."""
         whole = options.update(max_width=10_000)
         least, most = [], []
@@ -68,7 +69,7 @@ class Table(rich.table.Table):
             least[index], room = least[index] + more, room - more
         return least
 
-    def _paragraphs(self) -> RenderResult:
+    def _paragraphs(self) -> rich.console.RenderResult:
         for cells in zip(*(column.cells for column in self.columns), strict=True):
             for index, (column, cell) in enumerate(zip(self.columns, cells, strict=True)):
                 value = cell.copy() if isinstance(cell, Text) else Text(str(cell or ""))
