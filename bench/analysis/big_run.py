@@ -3,9 +3,10 @@
 
 python -m bench.analysis.big_run FOLDER --collectives 1000000 --ranks 8
 python -m bench.analysis.big_run FOLDER --records 100000000        # 6.4 GB of trace, sparse on the disk
+python -m bench.analysis.big_run FOLDER --collectives 20000 --seconds 86400   # a day: 3.4 GB of samples, in a minute
 
 Iterations of ten collectives of one millisecond each with half a millisecond of computation between; one rank in turn
-comes late. Samples of power every 20 ms.
+comes late. Samples of power every 20 ms. A run may pause between iterations, to be as long as a real one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from powerccl.traces import records
 
@@ -27,6 +29,7 @@ PATTERNS = np.array([0, 0, 0, 3, 3, 4, 4, 0, 0, 1], dtype=np.uint8)  # powerccl_
 LENGTHS_NS = np.array([100, 100, 600, 500, 500, 300, 300, 200, 200, 80], dtype=np.int64) * 1000
 COMMUNICATING_W, COMPUTING_W = 45.0, 70.0
 PIECE = 1 << 17  # collectives written at a time
+TICKS = 1 << 15  # of samples written at a time
 
 Ints = npt.NDArray[np.int64]
 
@@ -61,24 +64,24 @@ def _header(rank: int, ranks: int, committed: int) -> npt.NDArray[np.void]:
     return header
 
 
-def times(number: Ints, rank: int, ranks: int) -> tuple[Ints, Ints]:
+def times(number: Ints, rank: int, ranks: int, pause_ns: int = 0) -> tuple[Ints, Ints]:
     """When collectives of these numbers start and stop on a rank, ns: all stop together, one in turn starts late."""
-    slot = (number + 2) * SLOT_NS
+    slot = (number + 2) * SLOT_NS + number // 10 * pause_ns
     late = np.where(number // 10 % ranks == rank, 60_000, (rank * 977 + number * 131) % 9_000)
     return slot + late, slot + 70_000 + LENGTHS_NS[number % 10]
 
 
-def _piece(first: int, count: int, rank: int, ranks: int) -> npt.NDArray[np.void]:
+def _piece(first: int, count: int, rank: int, ranks: int, pause_ns: int) -> npt.NDArray[np.void]:
     """CALL and KERNEL records of collectives first to first + count, in turn."""
     number = np.arange(first, first + count)
-    start, stop = times(number, rank, ranks)
+    start, stop = times(number, rank, ranks, pause_ns)
     rows = np.zeros(2 * count, records.RECORD)
     calls, kernels = np.zeros(count, records.LAYOUTS[records.CALL]), np.zeros(count, records.LAYOUTS[records.KERNEL])
     for part, kind in ((calls, records.CALL), (kernels, records.KERNEL)):
         part["kind"], part["call_id"] = kind, number + 1
         part["bytes"], part["pattern"] = BYTES[number % 10], PATTERNS[number % 10]
     calls["flags"] = records.FLAG_KERNEL_ASKED
-    calls["start_ns"] = (number + 2) * SLOT_NS - 200_000
+    calls["start_ns"] = (number + 2) * SLOT_NS + number // 10 * pause_ns - 200_000
     calls["stop_ns"] = calls["start_ns"] + np.uint64(5000)
     kernels["gpu_start_ns"], kernels["gpu_stop_ns"] = start + AHEAD_NS, stop + AHEAD_NS
     delay = 5_000 + number * 7919 % 40_000
@@ -95,7 +98,7 @@ def _comm(rank: int, ranks: int) -> npt.NDArray[np.void]:
     return row
 
 
-def write_traces(folder: Path, collectives: int, ranks: int, hole_records: int = 0) -> None:
+def write_traces(folder: Path, collectives: int, ranks: int, hole_records: int = 0, pause_ns: int = 0) -> None:
     """Traces of all ranks; `hole_records` of nothing (kind 0) lie in the middle of each, sparse on the disk."""
     for rank in range(ranks):
         with (folder / f"rank-{rank}.trace").open("wb") as file:
@@ -106,32 +109,50 @@ def write_traces(folder: Path, collectives: int, ranks: int, hole_records: int =
             for first in range(0, collectives, PIECE):
                 if first == middle:
                     file.seek(hole_records * records.RECORD_BYTES, 1)
-                file.write(_piece(first, min(PIECE, collectives - first), rank, ranks).tobytes())
+                file.write(_piece(first, min(PIECE, collectives - first), rank, ranks, pause_ns).tobytes())
 
 
-def write_samples(folder: Path, end_ns: int, ranks: int, interval_ns: int = 20_000_000) -> None:
-    """Samples whose counter is the integral of the two powers over iterations of ten slots."""
-    busy = float(LENGTHS_NS.sum() + 10 * 65_000) / (10 * SLOT_NS)
+def write_samples(folder: Path, end_ns: int, ranks: int, interval_ns: int = 20_000_000, pause_ns: int = 0) -> None:
+    """Samples whose counter is the integral of the two powers over iterations of ten slots and a pause."""
+    busy = float(LENGTHS_NS.sum() + 10 * 65_000) / (10 * SLOT_NS + pause_ns)
     watts = busy * COMMUNICATING_W + (1 - busy) * COMPUTING_W
     lines = [f"# host: {HOST}", "# emulated: 1", f"# interval_ns: {interval_ns}", f"# gpu_count: {ranks}"]
     lines += [f"# gpu{rank}_{key}: {value}" for rank in range(ranks) for key, value in (("name", "none, synthetic"),)]
     lines.append(
         "time_ns,gpu,uuid,power_mw,energy_uj,sm_clock_mhz,mem_clock_mhz,temperature_c,throttle_reasons,utilization_pct"
     )
-    names = [uuid(rank) for rank in range(ranks)]
-    for at in range(0, end_ns, interval_ns):
-        power, energy = int(watts * 1000) + at // interval_ns % 7 * 300, int(watts * at / 1000)
-        lines += [f"{at},{rank},{names[rank]},{power},{energy},1590,5000,40,0x0,100" for rank in range(ranks)]
-    (folder / f"power-{HOST}.csv").write_text("\n".join(lines) + "\n")
+    names = pl.Series([uuid(rank) for rank in range(ranks)])
+    with (folder / f"power-{HOST}.csv").open("wb") as file:
+        file.write(("\n".join(lines) + "\n").encode())
+        for first in range(0, end_ns, TICKS * interval_ns):
+            at = np.arange(first, min(first + TICKS * interval_ns, end_ns), interval_ns)
+            rank = np.tile(np.arange(ranks), len(at))
+            at = np.repeat(at, ranks)
+            pl.DataFrame(
+                {
+                    "time_ns": at,
+                    "gpu": rank,
+                    "uuid": names.gather(rank),
+                    "power_mw": int(watts * 1000) + at // interval_ns % 7 * 300,
+                    "energy_uj": (watts * at / 1000).astype(np.int64),
+                }
+            ).with_columns(pl.lit("1590,5000,40,0x0,100").alias("rest")).write_csv(
+                file, include_header=False, quote_style="never"
+            )
 
 
-def write_run(folder: Path, collectives: int, ranks: int = 8, records_in_all: int = 0) -> Path:
-    """A whole run folder; with `records_in_all` its traces are that long, mostly of nothing."""
+def write_run(folder: Path, collectives: int, ranks: int = 8, records_in_all: int = 0, seconds: float = 0.0) -> Path:
+    """A whole run folder; with `records_in_all` its traces are that long, mostly of nothing.
+
+    With `seconds` the run is that long: it pauses after each iteration.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     hole = max(0, records_in_all // ranks - 2 * collectives - 1)
-    write_traces(folder, collectives, ranks, hole)
     end_ns = (collectives + 4) * SLOT_NS
-    write_samples(folder, end_ns, ranks)
+    pause_ns = max(0, int(seconds * 1e9) - end_ns) // max(collectives // 10, 1)
+    end_ns += collectives // 10 * pause_ns
+    write_traces(folder, collectives, ranks, hole, pause_ns)
+    write_samples(folder, end_ns, ranks, pause_ns=pause_ns)
     info = {
         "command": ["python", "train.py"],
         "name": folder.name,
@@ -153,8 +174,9 @@ def main() -> None:
     parser.add_argument("--collectives", type=int, default=1_000_000, help="in which all ranks take part")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--records", type=int, default=0, help="make the traces this long in all, sparse")
+    parser.add_argument("--seconds", type=float, default=0, help="make the run this long: it pauses between iterations")
     arguments = parser.parse_args()
-    write_run(arguments.folder, arguments.collectives, arguments.ranks, arguments.records)
+    write_run(arguments.folder, arguments.collectives, arguments.ranks, arguments.records, arguments.seconds)
 
 
 if __name__ == "__main__":

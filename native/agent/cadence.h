@@ -13,6 +13,13 @@
 
 namespace powerccl::agent {
 
+// A gap is what is longer than three sampling periods (docs/reference/run-folder.md). A read that takes longer than
+// that is a gap as well: its value may be of any moment in it.
+inline constexpr int64_t kLongestReadIntervals = 3;
+// How long the end waits for a thread that hangs in a read. The job has ended by then and its user waits. At half, a
+// loaded node may lose its last rows; at double, the user waits longer for nothing.
+inline constexpr int64_t kStopPatienceNs = 1'000'000'000;
+
 struct ReadPrice {
   int64_t cpu_ns = 0;  // of this thread, one read
   int64_t wall_ns = 0;

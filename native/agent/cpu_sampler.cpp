@@ -37,7 +37,7 @@ CpuSampler::CpuSampler(const std::string& sysfs, int64_t interval_ns)
 }
 
 CpuSampler::~CpuSampler() {
-  stop();
+  ticker_.end();
   device::rapl_close(&rapl_);
   if (proc_stat_ >= 0) close(proc_stat_);
 }
@@ -89,14 +89,14 @@ void CpuSampler::ask_to_stop() {
   ticker_.ask_to_stop();
 }
 
-void CpuSampler::stop() {
-  ticker_.stop();
+bool CpuSampler::stop() {
+  return ticker_.stop(kStopPatienceNs);
 }
 
 bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   const auto is_due = [&](Reading* reading) {
     if (!last_one && deadline_ns < reading->due_ns) return false;
-    while (reading->due_ns <= deadline_ns) reading->due_ns += reading->period_ns;
+    reading->due_ns = next_due_ns(reading->due_ns, reading->period_ns, deadline_ns);
     return true;
   };
   int number = 0;
@@ -107,11 +107,16 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   return number == 0;
 }
 
-int CpuSampler::append(const char* domain, int64_t energy_uj, int64_t busy_ns, int64_t idle_ns) {
+// The row's time is the middle of the read, as for a GPU (gpu_reader.h). Where the read took longer than three
+// intervals, as on a machine that held this thread back, nobody knows which moment the figures are of, and there is no
+// row.
+int CpuSampler::append(int64_t before_ns, const Row& row) {
+  const int64_t took_ns = now_ns() - before_ns;
+  if (took_ns > kLongestReadIntervals * interval_ns_) return 0;
   char line[160];
-  const int64_t time_ns = now_ns();
+  const int64_t time_ns = before_ns + took_ns / 2;
   const int length = std::snprintf(line, sizeof line, "%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%" PRId64 "\n", time_ns,
-                                   domain, energy_uj, busy_ns, idle_ns);
+                                   row.domain, row.energy_uj, row.busy_ns, row.idle_ns);
   return file_.append(time_ns, line, static_cast<size_t>(length));
 }
 
@@ -119,16 +124,18 @@ int CpuSampler::append(const char* domain, int64_t energy_uj, int64_t busy_ns, i
 int CpuSampler::append_energy() {
   int number = 0;
   for (int i = 0; i < rapl_.domains && number == 0; ++i) {
+    const int64_t before_ns = now_ns();
     const int64_t energy_uj = device::rapl_read_uj(&rapl_.domain[i]);
-    if (energy_uj >= 0) number = append(rapl_.domain[i].name, energy_uj, -1, -1);
+    if (energy_uj >= 0) number = append(before_ns, {rapl_.domain[i].name, energy_uj, -1, -1});
   }
   return number;
 }
 
 int CpuSampler::append_time() {
+  const int64_t before_ns = now_ns();
   device::CpuTime time;
   if (!device::cpu_time_read(proc_stat_, &time)) return 0;
-  return append(kTimeDomain, -1, time.busy_ns, time.idle_ns);
+  return append(before_ns, {kTimeDomain, -1, time.busy_ns, time.idle_ns});
 }
 
 }  // namespace powerccl::agent

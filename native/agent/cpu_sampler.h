@@ -27,7 +27,8 @@ class CpuSampler {
   // written (already said on stderr). Counters that cannot be read are no error: the header tells why.
   int start(const std::string& path);
   void ask_to_stop();
-  void stop();
+  // The same, and waits for the last rows. False: the thread hangs in a read or write and uses this object still.
+  bool stop();
 
  private:
   // /proc/stat is made anew at each read, for all processors and interrupts: dear on large hosts, so read less often
@@ -40,7 +41,13 @@ class CpuSampler {
   std::string head() const;
   void plan(int64_t start_ns);
   bool tick(int64_t deadline_ns, bool last_one);
-  int append(const char* domain, int64_t energy_uj, int64_t busy_ns, int64_t idle_ns);
+  struct Row {
+    const char* domain;
+    int64_t energy_uj = -1;
+    int64_t busy_ns = -1;
+    int64_t idle_ns = -1;
+  };
+  int append(int64_t before_ns, const Row& row);
   int append_energy();
   int append_time();
 

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -84,9 +84,7 @@ class Node {
     std::puts("ready");
     std::fflush(stdout);
     while (!done()) wait();
-    if (sampler_) sampler_->stop();
-    if (cpu_sampler_) cpu_sampler_->stop();
-    device::sampling_close(&sampling_);
+    stop_sampling();
     if (unsigned left = guard_.left_locked()) {
       say("%u clock%s may still be locked", left, left == 1 ? "" : "s");
       return 1;
@@ -94,22 +92,23 @@ class Node {
     return 0;
   }
 
+  // Whether a thread is left that never ends.
+  bool hangs() const { return hangs_ != nullptr; }
+
  private:
   // The processors come first: they are read in no time, and NVML may take long to start.
   void start_sampling() {
-    cpu_sampler_.emplace(sysfs_root(), options_.interval_ns);
+    cpu_sampler_ = std::make_unique<CpuSampler>(sysfs_root(), options_.interval_ns);
     if (cpu_sampler_->start(sample_path(options_.run_folder, "cpu-")) != 0) cpu_sampler_.reset();
-    device::Error error;
-    std::string reason;
-    if (device::sampling_open(&sampling_, &error) != device::kOk) {
-      reason = error.text;
-      say("no power samples: %s%s", error.text, hint_line(error.code));
-    } else if (sampling_.gpu_count == 0) {
-      reason = "no GPU";
-      say("no power samples: NVML finds no GPU here that this process may open");
-    }
-    sampler_.emplace(sampling_, reason, options_.interval_ns);
-    if (sampler_->start(sample_path(options_.run_folder, "power-")) != 0) sampler_.reset();
+    sampler_ = std::make_unique<Sampler>(sample_path(options_.run_folder, "power-"), options_.interval_ns);
+    sampler_->start();
+  }
+
+  // A thread that hangs uses its sampler until the process ends. NVML is not shut down: that would wait for such a
+  // call.
+  void stop_sampling() {
+    if (sampler_ && !sampler_->stop()) hangs_ = sampler_.release();
+    if (cpu_sampler_ && !cpu_sampler_->stop()) hangs_ = cpu_sampler_.release();
   }
 
   bool done() {
@@ -128,6 +127,7 @@ class Node {
   }
 
   void wait() {
+    if (sampler_) sampler_->watch();
     entries_.clear();
     entries_.push_back({signals_, POLLIN, 0});
     entries_.push_back({launcher_gone_ ? -1 : STDIN_FILENO, POLLIN, 0});
@@ -143,9 +143,9 @@ class Node {
   const Options& options_;
   Guard guard_;
   int signals_;
-  device::Sampling sampling_;
-  std::optional<CpuSampler> cpu_sampler_;
-  std::optional<Sampler> sampler_;  // holds a reference to sampling_
+  std::unique_ptr<CpuSampler> cpu_sampler_;
+  std::unique_ptr<Sampler> sampler_;
+  const void* hangs_ = nullptr;
   std::vector<pollfd> entries_;
   bool launcher_gone_ = false;
   bool told_to_end_ = false;
@@ -168,8 +168,11 @@ int attend_node(const Options& options) {
     say("%s%s", error.text, hint_line(code));
     return 1;
   }
-  int code = Node(options, &journal, signals).attend();
+  Node agent(options, &journal, signals);
+  int code = agent.attend();
   device::journal_close(&journal);
+  // Destructors of this process and of NVML must not run beside a thread that is still in there.
+  if (agent.hangs()) _exit(code);
   return code;
 }
 

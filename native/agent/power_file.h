@@ -11,7 +11,7 @@ namespace powerccl::agent {
 
 // What a node's GPUs said at one moment. A metric that could not be read is -1.
 struct PowerRow {
-  int64_t time_ns = 0;  // CLOCK_MONOTONIC, just before the power reading
+  int64_t time_ns = 0;  // CLOCK_MONOTONIC, the middle of the power reading
   uint32_t gpu = 0;
   const char* uuid = "";
   std::array<int64_t, device::kMetrics> value{};

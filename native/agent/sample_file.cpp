@@ -69,7 +69,7 @@ int SampleFile::open(const std::string& path, const std::string& head) {
   struct stat status{};
   if (fstat(fd_, &status) != 0) return error_ = errno;
   if (status.st_size > 0) return resume();
-  buffer_ = head;
+  buffer_.insert(0, head);
   return flush();
 }
 

@@ -23,7 +23,8 @@ class SampleFile {
   SampleFile& operator=(const SampleFile&) = delete;
 
   // Creates the file with `head` (comments and header line), or goes on behind the last whole row of one that an
-  // earlier agent of this run left. All functions return 0 or an errno; after one they write nothing more.
+  // earlier agent of this run left. Rows may be appended before; they wait for it. All functions return 0 or an errno;
+  // after one they write nothing more.
   int open(const std::string& path, const std::string& head);
   // One row, with its newline.
   int append(int64_t time_ns, const char* line, size_t length);

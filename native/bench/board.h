@@ -40,11 +40,14 @@ struct PointNews {
   uint64_t iterations, start_ns, end_ns;
   double time_us, low_us, high_us, device_us, event_us;  // negative: not measured
   int64_t wrong;                                         // -1: not checked
+  double emulated_joules;  // of an operation, all GPUs together, as the emulator knows it; negative: not emulated
+  bool valid;              // false: emulated, and this machine was too slow for the times to be the platform's
   int32_t repeats;
   double times_us[kMaxRepeats];  // of each repeat; time_us is their median
 };
 struct StepNews {
   int32_t iteration, warmup, buckets;
+  bool valid;  // as a point's
   double step_ms, forward_ms, backward_ms, sync_ms, communication_ms;
   uint64_t start_ns, forward_end_ns, backward_end_ns, end_ns;
   uint64_t bucket_start_ns[kMaxBuckets], bucket_end_ns[kMaxBuckets];

@@ -51,6 +51,13 @@ CudaApi load() {
   library.optional(api.graph_launch, "cuGraphLaunch");
   library.optional(api.graph_exec_destroy, "cuGraphExecDestroy");
   library.optional(api.graph_destroy, "cuGraphDestroy");
+  library.optional(api.stop_time, "pwe_stop_time");
+  library.optional(api.stop_time_behind, "pwe_stop_time_behind");
+  library.optional(api.event_time, "pwe_event_time");
+  library.optional(api.start_time, "pwe_start_time");
+  library.optional(api.submit_as_of, "pwe_submit_as_of");
+  library.optional(api.set_moves_data, "pwe_set_moves_data");
+  library.optional(api.event_energy, "pwe_event_energy");
   const CUresult result = api.init(0);
   if (result != CUDA_SUCCESS) {
     const char* text = nullptr;

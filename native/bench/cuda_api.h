@@ -7,6 +7,7 @@
 #define POWERCCL_BENCH_CUDA_API_H
 #include <cuda.h>
 
+#include <cstdint>
 #include <string>
 
 namespace powerccl::bench {
@@ -48,6 +49,14 @@ struct CudaApi {
   decltype(::cuGraphLaunch)* graph_launch;
   decltype(::cuGraphExecDestroy)* graph_exec_destroy;
   decltype(::cuGraphDestroy)* graph_destroy;
+  // Of the emulator's libcuda alone (native/emulator/client/emulator_client.h); null on real GPUs.
+  CUresult (*stop_time)(uint64_t patience_ns, uint64_t* stop);
+  CUresult (*stop_time_behind)(CUstream, uint64_t patience_ns, uint64_t* stop);
+  CUresult (*start_time)(uint64_t stop);
+  void (*submit_as_of)(uint64_t stamp_ns);
+  void (*set_moves_data)(int moves);
+  CUresult (*event_time)(CUevent, uint64_t* time_ns);
+  CUresult (*event_energy)(CUevent, double* energy_uj);
 
   // Loads libcuda.so.1 and calls cuInit. Failure(kExitMissing) where there is no driver or no GPU.
   static const CudaApi& instance();

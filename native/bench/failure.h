@@ -12,7 +12,7 @@ enum ExitCode : int {
   kExitOk = 0,
   kExitWrongElements = 1,
   kExitUsage = 2,
-  kExitMissing = 3,
+  kExitMissing = 3,  // or what there is could not measure validly
   kExitRankFailed = 4,
   kExitTimeout = 5,
 };

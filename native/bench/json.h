@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Just enough JSON to write: flat calls, insertion order kept, what cannot be told becomes null.
+// Just enough JSON to write, and to read a field of what was written: flat calls, insertion order kept, what cannot be
+// told becomes null.
 #ifndef POWERCCL_BENCH_JSON_H
 #define POWERCCL_BENCH_JSON_H
 #include <cmath>
@@ -90,6 +91,19 @@ class Object {
  private:
   std::string fields_;
 };
+
+// The text of `name`'s value in one line that Object wrote, "" where it has none. Strings lose their quotes and keep
+// their escapes. A name inside of a string is never found: the quotes around it are escaped there.
+inline std::string field(const std::string& line, const std::string& name) {
+  const size_t at = line.find("\"" + name + "\":");
+  if (at == std::string::npos) return "";
+  const size_t begin = line.find_first_not_of(' ', at + name.size() + 3);
+  if (begin == std::string::npos) return "";
+  if (line[begin] != '"') return line.substr(begin, line.find_first_of(",} ", begin) - begin);
+  size_t end = begin + 1;
+  while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+  return line.substr(begin + 1, end - begin - 1);
+}
 
 }  // namespace powerccl::bench::json
 #endif

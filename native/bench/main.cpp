@@ -99,6 +99,7 @@ void rank_work(const Options& options, const std::vector<Point>& plan, const Mod
     std::strncpy(board.start.nccl_path, rank.nccl().path.c_str(), sizeof board.start.nccl_path - 1);
     if (options.mode == Mode::kSweep) board.tell(Tell::kStart);
   }
+  if (options.resume) board.barrier();  // so that no collective is under way where rank 0 is refused the file
   if (options.mode == Mode::kTrain) {
     run_train(options, model, rank);
   } else if (options.mode == Mode::kScenario) {
@@ -144,12 +145,12 @@ int run(int argc, char** argv) {
                          [&](Rank& rank) { rank_work(options, plan, model, scenario, rank); });
       },
       [&] { report->run(); });
-  const bool wrong = report != nullptr && report->conclude();
+  const int code = report != nullptr ? report->conclude() : kExitOk;
   if (board.failed()) {
     if (launch.leads()) throw Failure(board.exit_code(), board.reason(), board.hint());
     return board.exit_code();
   }
-  return wrong ? kExitWrongElements : kExitOk;
+  return code;
 }
 
 }  // namespace

@@ -26,38 +26,47 @@ Measurement::Measurement(const Options& options, const Point& point, Rank& rank)
       board_(rank.board()),
       call_{point.pattern, point.type,  point.op,       point.root,     rank.ranks(),
             rank.rank(),   point.shape, point.in_place, options.grouped},
-      buffers_(place(call_, rank.send_buffer(), rank.recv_buffer())) {}
+      buffers_(place(call_, rank.send_buffer(), rank.recv_buffer())),
+      emulated_(rank) {}
 
 PointNews Measurement::measure() {
   PointNews news{};
   news.low_us = news.high_us = news.event_us = -1;
+  news.emulated_joules = emulated_.emulated() ? 0 : -1;
   news.wrong = options_.check > 0 ? check() : -1;
+  const WithoutData without_data(rank_.cuda());
   many(static_cast<uint64_t>(options_.warmup));
   rank_.wait(rank_.stream());
   news.iterations = static_cast<uint64_t>(options_.iterations);
-  if (options_.min_time_s > 0) {
-    news.iterations = iterations_for(estimate(), options_.min_time_s, options_.iterations);
-  }
+  // Emulated operations that are made one by one are told one by one: a longer loop would teach nothing more.
+  const double min_time_s = options_.blocking && emulated_.emulated() ? 0 : options_.min_time_s;
+  if (min_time_s > 0) news.iterations = iterations_for(estimate(), min_time_s, options_.iterations);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     time_loop(news);
-    const double seconds = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-9);
-    if (seconds >= kEnough * options_.min_time_s) break;
+    const double here_s =
+        emulated_.emulated() ? elapsed_us() * 1e-6 : static_cast<double>(news.end_ns - news.start_ns) * 1e-9;
+    const double seconds = board_.max(rank_.rank(), here_s);
+    if (seconds >= kEnough * min_time_s) break;
     // The estimate still held what happens only at first (connections, a plugin's start): it is known better now.
-    news.iterations =
-        iterations_for(seconds / static_cast<double>(news.iterations), options_.min_time_s, options_.iterations);
+    news.iterations = iterations_for(seconds / static_cast<double>(news.iterations), min_time_s, options_.iterations);
   }
   take_times(news);
   repeat(news);
   if (options_.events) news.event_us = board_.max(rank_.rank(), time_single());
+  news.valid = board_.max(rank_.rank(), emulated_.kept_up() ? 0 : 1) == 0;
   return news;
 }
 
-// The greatest times of all ranks, of the loop just made.
+// The greatest times of all ranks, of the loop just made. Emulated GPUs' time is model time, which events tell; the
+// host's is how soon this machine carried it out. The same holds of their energy.
 void Measurement::take_times(PointNews& news) {
   const auto each = static_cast<double>(news.iterations);
-  news.time_us = board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-3 / each);
-  news.device_us = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(last_event_)) * 1e3 / each);
+  news.device_us = board_.max(rank_.rank(), elapsed_us() / each);
+  news.time_us = emulated_.emulated()
+                     ? news.device_us
+                     : board_.max(rank_.rank(), static_cast<double>(news.end_ns - news.start_ns) * 1e-3 / each);
   news.times_us[news.repeats++] = news.time_us;
+  if (emulated_.emulated()) news.emulated_joules += board_.sum(rank_.rank(), loop_joules() / each);
 }
 
 // The loop again, as often as asked for. Times become medians; the stretch from `start_ns` on holds all loops.
@@ -75,8 +84,26 @@ void Measurement::repeat(PointNews& news) {
   }
   again.start_ns = news.start_ns;
   news = again;
+  news.emulated_joules /= news.repeats;
   news.time_us = median({again.times_us, again.times_us + again.repeats});
   news.device_us = median(device_us);
+}
+
+double Measurement::elapsed_us() const {
+  if (options_.blocking && emulated_.emulated()) return blocked_us_;
+  return rank_.elapsed_ms(rank_.event(0), rank_.event(last_event_)) * 1e3;
+}
+
+// Of this rank's GPU, in the loop just made.
+double Measurement::loop_joules() {
+  return options_.blocking ? blocked_joules_ : joules_between(rank_.event(0), rank_.event(last_event_));
+}
+
+double Measurement::joules_between(CUevent from, CUevent to) const {
+  double from_uj = 0, to_uj = 0;
+  rank_.cuda().check(rank_.cuda().event_energy(from, &from_uj), "pwe_event_energy");
+  rank_.cuda().check(rank_.cuda().event_energy(to, &to_uj), "pwe_event_energy");
+  return (to_uj - from_uj) * 1e-6;
 }
 
 void Measurement::one() {
@@ -93,9 +120,11 @@ double Measurement::estimate() {
   int operations = std::clamp(options_.iterations, 1, 5);
   double slowest_ms = 0;
   for (;;) {
+    emulated_.stop();
     rank_.record(rank_.event(0), rank_.stream());
     many(static_cast<uint64_t>(operations));
     rank_.record(rank_.event(1), rank_.stream());
+    emulated_.go();
     rank_.wait(rank_.stream());
     slowest_ms = board_.max(rank_.rank(), rank_.elapsed_ms(rank_.event(0), rank_.event(1)));
     if (slowest_ms >= kTrustedEstimateMs || operations >= 50) break;
@@ -145,13 +174,14 @@ void Measurement::time_loop(PointNews& news) {
 
 void Measurement::begin(PointNews& news) {
   board_.barrier();
-  news.start_ns = monotonic_ns();
+  news.start_ns = emulated_.stop();
   rank_.record(rank_.event(0), rank_.stream());
 }
 
 void Measurement::end(PointNews& news, size_t last) {
   last_event_ = last;
   rank_.record(rank_.event(last), rank_.stream());
+  emulated_.go();
   rank_.wait(rank_.stream());
   news.end_ns = monotonic_ns();
 }
@@ -179,6 +209,7 @@ void Measurement::time_queued(PointNews& news) {
 
 void Measurement::time_blocking(PointNews& news) {
   rank_.event(1);
+  if (emulated_.emulated()) return time_each(news);
   begin(news);
   for (uint64_t i = 0; i < news.iterations; ++i) {
     one();
@@ -186,6 +217,22 @@ void Measurement::time_blocking(PointNews& news) {
     board_.barrier();
   }
   end(news, 1);
+}
+
+// Emulated: each operation by itself from its launch to its end. What the host takes in between is not the platform's.
+void Measurement::time_each(PointNews& news) {
+  board_.barrier();
+  news.start_ns = monotonic_ns();
+  blocked_us_ = blocked_joules_ = 0;
+  for (uint64_t i = 0; i < news.iterations; ++i) {
+    PointNews alone{};
+    begin(alone);
+    one();
+    end(alone, 1);
+    blocked_us_ += rank_.elapsed_ms(rank_.event(0), rank_.event(1)) * 1e3;
+    blocked_joules_ += joules_between(rank_.event(0), rank_.event(1));
+  }
+  news.end_ns = monotonic_ns();
 }
 
 void Measurement::time_graph(PointNews& news) {
@@ -212,11 +259,13 @@ double Measurement::time_single() {
   const size_t operations = std::min<size_t>(static_cast<size_t>(options_.iterations), kMostTimedEvents);
   rank_.event(2 * operations);
   board_.barrier();
+  emulated_.stop();
   for (size_t i = 0; i < operations; ++i) {
     rank_.record(rank_.event(2 * i), rank_.stream());
     one();
     rank_.record(rank_.event(2 * i + 1), rank_.stream());
   }
+  emulated_.go();
   rank_.wait(rank_.stream());
   std::vector<double> times;
   times.reserve(operations);

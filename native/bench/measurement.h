@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/board.h"
+#include "bench/emulated_time.h"
 #include "bench/options.h"
 #include "bench/plan.h"
 #include "bench/rank.h"
@@ -30,8 +31,12 @@ class Measurement {
   void time_loop(PointNews& news);
   void begin(PointNews& news);
   void end(PointNews& news, size_t last);
+  double elapsed_us() const;
+  double loop_joules();
+  double joules_between(CUevent from, CUevent to) const;
   void time_queued(PointNews& news);
   void time_blocking(PointNews& news);
+  void time_each(PointNews& news);
   void time_graph(PointNews& news);
   double time_single();
 
@@ -40,7 +45,9 @@ class Measurement {
   Board& board_;
   Call call_;
   Buffers buffers_;
+  EmulatedTime emulated_;
   size_t last_event_ = 1;
+  double blocked_us_ = 0, blocked_joules_ = 0;  // time_each's
 };
 
 void reserve_for(const std::vector<Point>& points, Rank& rank);

@@ -28,6 +28,8 @@ std::unique_ptr<NvmlApi> NvmlApi::load(std::string& reason) {
     library.optional(api->set_locked_clocks, "nvmlDeviceSetGpuLockedClocks");
     library.optional(api->reset_locked_clocks, "nvmlDeviceResetGpuLockedClocks");
     library.optional(api->driver_version, "nvmlSystemGetDriverVersion");
+    library.optional(api->nvlink_state, "nvmlDeviceGetNvLinkState");
+    library.optional(api->emulated_platform, "powerccl_emulator_platform");
     void* marker = nullptr;
     api->emulated = library.optional(marker, "powerccl_emulator_version");
     if (const nvmlReturn_t result = init(); result != NVML_SUCCESS) {

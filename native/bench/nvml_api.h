@@ -24,6 +24,8 @@ struct NvmlApi {
   decltype(::nvmlDeviceSetGpuLockedClocks)* set_locked_clocks;
   decltype(::nvmlDeviceResetGpuLockedClocks)* reset_locked_clocks;
   decltype(::nvmlSystemGetDriverVersion)* driver_version;
+  decltype(::nvmlDeviceGetNvLinkState)* nvlink_state;
+  nvmlReturn_t (*emulated_platform)(char*, unsigned int);
   bool emulated;  // the library exports powerccl_emulator_version
 
   // Null when the library or the driver is missing; `reason` then says why. Call once per process, after forking.

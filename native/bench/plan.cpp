@@ -3,18 +3,12 @@
 
 #include <fstream>
 
+#include "bench/json.h"
+
 namespace powerccl::bench {
 namespace {
 
-// The value of `name` in one line written by our own writer: flat, and strings without escapes.
-std::string field(const std::string& line, const std::string& name) {
-  const size_t at = line.find("\"" + name + "\":");
-  if (at == std::string::npos) return "";
-  const size_t begin = line.find_first_not_of(' ', at + name.size() + 3);
-  if (begin == std::string::npos) return "";
-  if (line[begin] == '"') return line.substr(begin + 1, line.find('"', begin + 1) - begin - 1);
-  return line.substr(begin, line.find_first_of(",} ", begin) - begin);
-}
+using json::field;
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
@@ -40,7 +34,7 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
   while (std::getline(file, line)) {
     if (file.eof() || !line.ends_with('}')) break;
     whole += line.size() + 1;
-    if (field(line, "type") != "point") continue;
+    if (field(line, "type") != "point" || field(line, "valid") == "false") continue;
     done.insert(
         join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
               field(line, "root"), field(line, "in_place"), field(line, "ranks"), field(line, "clock_requested_mhz")}));

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "bench/failure.h"
+#include "bench/machine.h"
 #include "bench/report_json.h"
 
 namespace powerccl::bench {
@@ -38,9 +39,7 @@ Report::Report(const Options& options, const Setting& setting, const std::vector
   }
   if (!options.json_lines.empty()) {
     lines_ = std::fopen(options.json_lines.c_str(), options.resume ? "ae" : "we");
-    const bool cut = lines_ != nullptr && options.resume &&
-                     ftruncate(fileno(lines_), static_cast<off_t>(setting.keep_json_lines_bytes)) != 0;
-    if (lines_ == nullptr || cut) {
+    if (lines_ == nullptr) {
       throw Failure(kExitUsage, "cannot write " + options.json_lines + ": " + std::strerror(errno));
     }
   }
@@ -88,15 +87,31 @@ void Report::run() {
 }
 
 void Report::on_start() {
-  started_ = true;
   start_ = board_.start;
   // Loaded only now: the guard was forked from a process without NVML.
   sampler_ = std::make_unique<Sampler>(board_, options_.sample_ms);
+  if (options_.resume && !resumes()) return;
+  started_ = true;
   if (options_.energy) sampler_->start();
   if (lines_ != nullptr && (!options_.resume || setting_.keep_json_lines_bytes == 0)) {
     write_line(json::Object().add("type", "header").merge(common()).text());
   }
   table_header();
+}
+
+bool Report::resumes() {
+  try {
+    check_same_machine(options_.json_lines, machine_object(board_, &start_, sampler_.get()));
+  } catch (const Failure& failure) {
+    board_.fail(failure.code(), failure.what(), failure.hint());
+    return false;
+  }
+  // A last line that was cut off goes, and only from a file that is ours to continue.
+  if (ftruncate(fileno(lines_), static_cast<off_t>(setting_.keep_json_lines_bytes)) != 0) {
+    board_.fail(kExitMissing, "cannot write " + options_.json_lines + ": " + std::strerror(errno));
+    return false;
+  }
+  return true;
 }
 
 int Report::on_clock() {
@@ -128,10 +143,11 @@ void Report::on_point() {
   Window window;
   window.reason = "--no-energy";
   if (sampler_->running() || options_.energy) window = sampler_->window(news.start_ns, news.end_ns);
+  if (options_.energy) take_emulated_energy(news, board_.ranks(), window);
   sampler_->forget_before(news.end_ns > kRememberNs ? news.end_ns - kRememberNs : 0);
   wrong_ += std::max<int64_t>(news.wrong, 0);
-  bandwidth_sum_ +=
-      static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3 * bus_factor(point.pattern, board_.ranks());
+  if (!news.valid) ++invalid_;
+  bandwidth_sum_ += algbw_gbs(point, news) * bus_factor(point.pattern, board_.ranks());
   ++points_;
   const json::Object object = point_object(point, news, window, board_.ranks(), setting_.clock_control == "set");
   results_.push_back(object.raw());
@@ -164,23 +180,33 @@ json::Object Report::common() const {
   return object;
 }
 
-bool Report::conclude() {
+int Report::conclude() {
   if (line_open_) std::printf("\n");
   line_open_ = false;
   if (started_ && options_.mode == Mode::kTrain) conclude_train();
   if (started_ && options_.mode == Mode::kScenario) conclude_scenario();
   if (started_ && options_.mode == Mode::kSweep) {
-    std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong_), wrong_ != 0 ? "FAILED" : "OK");
-    std::printf("# Avg bus bandwidth    : %g\n", points_ > 0 ? bandwidth_sum_ / static_cast<double>(points_) : 0);
+    if (points_ > 0) {
+      std::printf("# Out of bounds values : %lld %s\n", static_cast<long long>(wrong_), wrong_ != 0 ? "FAILED" : "OK");
+      std::printf("# Avg bus bandwidth    : %g\n", bandwidth_sum_ / static_cast<double>(points_));
+    } else {
+      std::printf("# Out of bounds values : N/A\n# Avg bus bandwidth    : N/A (no point was measured in this run)\n");
+    }
     if (sampler_ != nullptr && !sampler_->trouble().empty()) {
       std::printf("# NVML failed at times  : %s\n", sampler_->trouble().c_str());
     }
     std::printf("#\n");
   }
+  if (invalid_ > 0) {
+    std::printf(
+        "# Invalid              : %zu of %zu results: this machine was too slow for the emulator, times are not "
+        "the platform's\n",
+        invalid_, points_);
+  }
   std::fflush(stdout);
   guard_.reset();  // clocks are default again from here on
   if (!options_.json.empty()) write_json(finished_ && !board_.failed());
-  return wrong_ != 0;
+  return wrong_ != 0 ? kExitWrongElements : invalid_ != 0 ? kExitMissing : kExitOk;
 }
 
 void Report::write_json(bool finished) {

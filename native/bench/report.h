@@ -36,11 +36,12 @@ class Report {
 
   // Runs until rank 0 has finished or somebody failed.
   void run();
-  // Writes the summary and --json once all ranks are gone. True if elements were wrong.
-  bool conclude();
+  // Writes the summary and --json once all ranks are gone. The exit code that the results ask for.
+  int conclude();
 
  private:
   void on_start();
+  bool resumes();  // else the run has failed: --resume, of another machine's file
   int on_clock();
   bool clock_holds();  // else the run has failed
   void on_point();
@@ -87,6 +88,7 @@ class Report {
   std::vector<IterationNews> iterations_;
   json::Object summary_;  // of train and scenario
   int64_t wrong_ = 0;
+  size_t invalid_ = 0;  // results
   double bandwidth_sum_ = 0;
   size_t points_ = 0;
   bool line_open_ = false;  // an out-of-place block waits for its in-place one

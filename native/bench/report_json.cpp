@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report_json.h"
 
-#include <unistd.h>
-
+#include "bench/machine.h"
 #include "bench/version.h"
 
 namespace powerccl::bench {
@@ -10,12 +9,6 @@ namespace {
 
 std::string version_of_cuda(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 const char* mode_name(Mode mode) {
@@ -62,13 +55,11 @@ json::Object header_object(const Options& options, const Setting& setting, const
       .add("version", kVersion)
       .add("command", options.command)
       .add("started_unix_s", json::Raw{std::to_string(started_unix_s)})
-      .add("host", host_name())
       .add("emulated", setting.emulated)
       .add("moves_data", setting.moves_data)
-      .add("nccl_version", if_started([&] { return nccl_version_text(start->nccl_version); }))
+      .merge(machine_object(board, start, sampler))
       .add("nccl_path", if_started([&] { return start->nccl_path; }))
       .add("cuda_version", if_started([&] { return version_of_cuda(start->cuda_version); }))
-      .add("driver", start != nullptr ? unless_empty(sampler->driver()) : std::nullopt)
       .add("gpu", if_started([&] { return board.about[0].name; }))
       .add("ranks", board.ranks())
       .add("launch", launch.kind)
@@ -78,9 +69,25 @@ json::Object header_object(const Options& options, const Setting& setting, const
   return object;
 }
 
+// The emulator knows what its GPUs used from the loop's first operation to its last. Its counters are read in real
+// time, which on a busy machine is not the loop's.
+void take_emulated_energy(const PointNews& news, int ranks, Window& window) {
+  if (news.emulated_joules < 0) return;
+  window.source = "emulator";
+  window.reason.clear();
+  window.watts_all_gpus = news.time_us > 0 ? news.emulated_joules / (news.time_us * 1e-6) : 0;
+  window.watts_per_gpu = window.watts_all_gpus / ranks;
+  window.window_s = news.time_us * 1e-6 * static_cast<double>(news.iterations) * news.repeats;
+  window.updates = window.uncertainty_pct = 0;
+}
+
+double algbw_gbs(const Point& point, const PointNews& news) {
+  return news.time_us > 0 ? static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3 : 0;
+}
+
 json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set) {
   const PatternInfo& about = info(point.pattern);
-  const double algbw = static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3;
+  const double algbw = algbw_gbs(point, news);
   const bool told = !window.source.empty();
   const auto if_told = [&](double value) { return told ? std::optional<double>(value) : std::nullopt; };
   const bool as_found = point.clock_mhz == kClockAsFound || !clock_set;
@@ -108,6 +115,7 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("algbw_gbs", algbw)
       .add("busbw_gbs", algbw * bus_factor(point.pattern, ranks))
       .add("event_us", measured(news.event_us))
+      .add("valid", news.valid)
       .add("wrong", news.wrong < 0 ? std::nullopt : std::optional<int64_t>(news.wrong))
       .add("sm_clock_mhz", window.clock_mean_mhz)
       .add("sm_clock_min_mhz", window.clock_min_mhz)

@@ -16,6 +16,10 @@ namespace powerccl::bench {
 // What is common to every mode. `start` and `sampler` are null while no rank stands.
 json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
                            const StartNews* start, Sampler* sampler);
+// GB/s by NCCL tests' size; 0 where nothing took time.
+double algbw_gbs(const Point& point, const PointNews& news);
+// Puts what the emulator told of the loop's energy in place of what was sampled; on real GPUs nothing.
+void take_emulated_energy(const PointNews& news, int ranks, Window& window);
 json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set);
 
 inline std::optional<std::string> unless_empty(const std::string& text) {

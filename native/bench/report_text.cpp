@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bench/report.h"
+#include "bench/report_json.h"
 #include "bench/version.h"
 
 namespace powerccl::bench {
@@ -81,7 +82,7 @@ void Report::table_line(const Point& point, const PointNews& news, const Window&
   } else {
     std::printf("%9s", "");
   }
-  const double algbw = static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3;
+  const double algbw = algbw_gbs(point, news);
   const bool told = !window.source.empty();
   std::string line =
       short_cell(news.time_us, 7) + cell(algbw, 2, 6) + cell(algbw * bus_factor(point.pattern, board_.ranks()), 2, 6);
@@ -89,6 +90,7 @@ void Report::table_line(const Point& point, const PointNews& news, const Window&
   line += cell(window.clock_mean_mhz, 0, 6);
   line += cell(told ? std::optional<double>(window.watts_per_gpu) : std::nullopt, 2, 7);
   line += cell(told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt, 5, 8);
+  if (!news.valid) line += "  invalid";
   std::printf("%s", line.c_str());
   line_open_ = !point.in_place && options_.in_place && about.in_place;
   if (!line_open_) std::printf("\n");

@@ -18,9 +18,12 @@ std::optional<double> median_of(const std::vector<double>& values) {
 void Report::on_step() {
   const StepNews& step = board_.step;
   steps_.push_back(step);
-  std::printf("  %9s  %9.2f  %9.2f  %9.2f  %9.2f  %9.2f  %5.1f%%\n",
+  if (!step.valid) ++invalid_;
+  ++points_;
+  std::printf("  %9s  %9.2f  %9.2f  %9.2f  %9.2f  %9.2f  %5.1f%%%s\n",
               step.warmup != 0 ? "warm-up" : std::to_string(step.iteration).c_str(), step.step_ms, step.forward_ms,
-              step.backward_ms, step.sync_ms, step.communication_ms, 100 * step.sync_ms / step.step_ms);
+              step.backward_ms, step.sync_ms, step.communication_ms, 100 * step.sync_ms / step.step_ms,
+              step.valid ? "" : "  invalid");
   std::fflush(stdout);
 }
 
@@ -74,6 +77,7 @@ json::Object Report::step_object(const StepNews& step, const StepEnergy& energy)
   json::Object object;
   object.add("iteration", step.iteration)
       .add("warmup", step.warmup != 0)
+      .add("valid", step.valid)
       .add("step_ms", step.step_ms)
       .add("forward_ms", step.forward_ms)
       .add("backward_ms", step.backward_ms)

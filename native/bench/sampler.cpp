@@ -242,6 +242,34 @@ std::string Sampler::driver() const {
   return text;
 }
 
+std::optional<std::string> Sampler::nvlinks() const {
+  if (nvml_ == nullptr || nvml_->nvlink_state == nullptr) return std::nullopt;
+  std::string all, first;
+  bool alike = true;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.device == nullptr) return std::nullopt;
+    int active = 0;
+    for (unsigned int link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
+      nvmlEnableState_t state = NVML_FEATURE_DISABLED;
+      const nvmlReturn_t result = nvml_->nvlink_state(gpu.device, link, &state);
+      if (result == NVML_ERROR_NOT_SUPPORTED || result == NVML_ERROR_INVALID_ARGUMENT) break;  // no more of them
+      if (result != NVML_SUCCESS) return std::nullopt;
+      if (state == NVML_FEATURE_ENABLED) ++active;
+    }
+    const std::string count = std::to_string(active);
+    if (all.empty()) first = count;
+    alike = alike && count == first;
+    all += (all.empty() ? "" : " ") + count;
+  }
+  return alike ? first : all;
+}
+
+std::string Sampler::emulated_platform() const {
+  char text[128] = "";
+  if (nvml_ != nullptr && nvml_->emulated_platform != nullptr) nvml_->emulated_platform(text, sizeof text);
+  return text;
+}
+
 std::optional<int> Sampler::nvml_index(int rank) const {
   unsigned int index = 0;
   const nvmlDevice_t device = gpus_[static_cast<size_t>(rank)].device;

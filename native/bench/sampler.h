@@ -68,6 +68,9 @@ class Sampler {
   void forget_before(uint64_t ns);
 
   std::string driver() const;
+  // Active NVLinks of each GPU: "18", or "12 12 4 4" where they differ. Nothing if NVML does not say.
+  std::optional<std::string> nvlinks() const;
+  std::string emulated_platform() const;  // "" for real GPUs
   std::optional<int> nvml_index(int rank) const;
   bool emulated() const { return nvml_ != nullptr && nvml_->emulated; }
   // Failures that NVML answered while it was sampled, once it had worked: "" or the first one's text.

@@ -234,6 +234,7 @@ class Server {
     const PointNews news = board_.point;
     if (command.energy) {
       window = sampler_->window(news.start_ns, news.end_ns);
+      take_emulated_energy(news, board_.ranks(), window);
       sampler_->stop();
       sampler_->forget_before(UINT64_MAX);
     }

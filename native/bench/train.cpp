@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "bench/compute_kernel.h"
+#include "bench/emulated_time.h"
 
 namespace powerccl::bench {
 namespace {
@@ -20,7 +21,7 @@ enum EventIndex : size_t { kStart = 0, kForwardEnd, kBackwardEnd, kFirstBucket }
 class Train {
  public:
   Train(const Options& options, const Model& model, Rank& rank)
-      : options_(options), model_(model), rank_(rank), board_(rank.board()) {
+      : options_(options), model_(model), rank_(rank), board_(rank.board()), emulated_(rank) {
     rank_.set_deadline();
     const size_t total = std::accumulate(model.buckets_bytes.begin(), model.buckets_bytes.end(), size_t{0});
     rank_.reserve(256, total);
@@ -73,7 +74,7 @@ class Train {
   void synchronise_after_backward() {
     compute(model_.backward_ms);
     rank_.record(event(kBackwardEnd), rank_.stream());
-    rank_.wait(rank_.stream());
+    emulated_.go_until(event(kBackwardEnd), rank_.stream());
     CUdeviceptr data = rank_.recv_buffer();
     for (size_t i = 0; i < buckets(); ++i) {
       all_reduce(i, data);
@@ -101,7 +102,7 @@ class Train {
   void step(int number) {
     event(kFirstBucket + 3 * buckets());
     board_.barrier();
-    const uint64_t start_ns = monotonic_ns();
+    const uint64_t start_ns = emulated_.stop();
     rank_.record(event(kStart), rank_.stream());
     compute(model_.forward_ms);
     rank_.record(event(kForwardEnd), rank_.stream());
@@ -110,6 +111,7 @@ class Train {
     } else {
       synchronise_beside_backward();
     }
+    emulated_.go();
     rank_.wait(communication_);
     rank_.wait(rank_.stream());
     tell(number, start_ns);
@@ -139,6 +141,7 @@ class Train {
     news.sync_ms = ms(news.end_ns - news.backward_end_ns);
     news.communication_ms = ms(union_ns(communicating));
     news.step_ms = board_.max(rank_.rank(), ms(news.end_ns - news.start_ns));
+    news.valid = board_.max(rank_.rank(), emulated_.kept_up() ? 0 : 1) == 0;
     if (rank_.rank() == 0) {
       board_.step = news;
       board_.tell(Tell::kStep);
@@ -149,6 +152,7 @@ class Train {
   const Model& model_;
   Rank& rank_;
   Board& board_;
+  EmulatedTime emulated_;
   CUstream communication_ = nullptr;
   std::unique_ptr<ComputeKernel> compute_;
 };

@@ -59,7 +59,7 @@ all
   -T, --timeout SECONDS   give up on a point that takes longer (300); 0: never
       --nccl FILE         the libnccl to load (else NCCL_LIBRARY, libnccl.so.2, POWERCCL_NCCL_LIBRARY)
 
-exit codes: 0 fine, 1 wrong elements, 2 wrong use, 3 something is missing, 4 a rank failed, 5 timeout, 128+n signal n
+exit codes: 0 fine, 1 wrong elements, 2 wrong use, 3 something is missing or results are invalid, 4 a rank failed, 5 timeout, 128+n signal n
 )";
 }
 

@@ -27,6 +27,8 @@ const char* hint(int code) {
       return "start one rank per GPU; ranks that share one leave its clock to the first";
     case kSystem:
       return "check that the run folder is writable and its disk not full";
+    case kTooSlow:
+      return "sample less often: powerccl run --interval-ms 100";
     case 3:  // NVML_ERROR_NOT_SUPPORTED
       return "this GPU does not offer it; locked clocks need Volta or newer";
     case 4:  // NVML_ERROR_NO_PERMISSION

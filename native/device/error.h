@@ -15,6 +15,8 @@ enum Code : int {
   kJournalFull = -5,     // all slots of the journal are taken
   kJournalBad = -6,      // not a journal, or of another version
   kSystem = -7,          // a system call failed; the text carries strerror
+  kNoReading = -8,       // NVML answered with a number that cannot be a reading
+  kTooSlow = -9,         // a reading took so long that nobody knows which moment it is of
 };
 
 struct Error {

@@ -44,6 +44,8 @@ void look_up_all() {
   look_up(functions.throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons",
           "nvmlDeviceGetCurrentClocksThrottleReasons");
   look_up(functions.power, "nvmlDeviceGetPowerUsage");
+  look_up(functions.power_limit, "nvmlDeviceGetEnforcedPowerLimit");
+  look_up(functions.power_limit_range, "nvmlDeviceGetPowerManagementLimitConstraints");
   look_up(functions.fields, "nvmlDeviceGetFieldValues");
   look_up(functions.energy, "nvmlDeviceGetTotalEnergyConsumption");
   look_up(functions.temperature, "nvmlDeviceGetTemperature");

@@ -33,6 +33,8 @@ struct NvmlFunctions {
   nvmlReturn_t (*max_clock)(nvmlDevice_t, nvmlClockType_t, unsigned*);
   nvmlReturn_t (*throttle_reasons)(nvmlDevice_t, unsigned long long*);
   nvmlReturn_t (*power)(nvmlDevice_t, unsigned*);
+  nvmlReturn_t (*power_limit)(nvmlDevice_t, unsigned*);
+  nvmlReturn_t (*power_limit_range)(nvmlDevice_t, unsigned*, unsigned*);
   nvmlReturn_t (*fields)(nvmlDevice_t, int, nvmlFieldValue_t*);
   nvmlReturn_t (*energy)(nvmlDevice_t, unsigned long long*);
   nvmlReturn_t (*temperature)(nvmlDevice_t, nvmlTemperatureSensors_t, unsigned*);

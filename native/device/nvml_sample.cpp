@@ -13,7 +13,7 @@ nvmlDevice_t handle_of(const SampledGpu* gpu) {
   return static_cast<nvmlDevice_t>(gpu->handle);
 }
 
-nvmlReturn_t read_field(const NvmlFunctions* nvml, nvmlDevice_t handle, unsigned field, int64_t* value) {
+nvmlReturn_t read_field(const NvmlFunctions* nvml, nvmlDevice_t handle, unsigned field, uint64_t* value) {
   if (!nvml->fields) return NVML_ERROR_FUNCTION_NOT_FOUND;
   nvmlFieldValue_t read;
   memset(&read, 0, sizeof read);
@@ -26,63 +26,89 @@ nvmlReturn_t read_field(const NvmlFunctions* nvml, nvmlDevice_t handle, unsigned
       *value = read.value.uiVal;
       return NVML_SUCCESS;
     case NVML_VALUE_TYPE_UNSIGNED_LONG:
-      *value = static_cast<int64_t>(read.value.ulVal);
+      *value = read.value.ulVal;
       return NVML_SUCCESS;
     case NVML_VALUE_TYPE_UNSIGNED_LONG_LONG:
-      *value = static_cast<int64_t>(read.value.ullVal);
+      *value = read.value.ullVal;
       return NVML_SUCCESS;
     default:
       return NVML_ERROR_NOT_SUPPORTED;
   }
 }
 
-// `read` is a reference because the call that fills it stands in the same argument list.
-int read_unsigned(nvmlReturn_t result, const unsigned& read, const char* what, int64_t* value, Error* error) {
-  if (result == NVML_SUCCESS) *value = read;
-  return nvml_check(result, what, error);
+// The highest number that each metric can have. NVML marks "not available" with all bits set: 2^32 - 1 or 2^64 - 1.
+// No part draws 4 MW, counts clocks in THz or works at 256 degrees.
+constexpr uint64_t kHighest[kMetrics] = {
+    UINT32_MAX - 1,    // power, mW
+    INT64_MAX / 1000,  // energy, mJ: becomes microjoules
+    UINT32_MAX - 1,    // SM clock, MHz
+    UINT32_MAX - 1,    // memory clock, MHz
+    255,               // temperature, degrees Celsius
+    INT64_MAX,         // throttle reasons
+    100,               // utilization, %
+};
+
+int take(Metric metric, nvmlReturn_t result, uint64_t read, const char* what, int64_t* value, Error* error) {
+  const int code = nvml_check(result, what, error);
+  if (code != kOk) return code;
+  if (read > kHighest[metric])
+    return fail(error, kNoReading, "%s: NVML answers %llu, which is no reading", what,
+                static_cast<unsigned long long>(read));
+  *value = static_cast<int64_t>(read);
+  return kOk;
 }
 
 int sample_power(const NvmlFunctions* nvml, const SampledGpu* gpu, int64_t* value, Error* error) {
-  if (gpu->power_is_instant)
-    return nvml_check(read_field(nvml, handle_of(gpu), NVML_FI_DEV_POWER_INSTANT, value), "reading power", error);
-  if (!nvml->power) return nvml_lacks("nvmlDeviceGetPowerUsage", error);
-  unsigned read = 0;
-  return read_unsigned(nvml->power(handle_of(gpu), &read), read, "reading power", value, error);
+  if (!gpu->power_is_instant && !nvml->power) return nvml_lacks("nvmlDeviceGetPowerUsage", error);
+  uint64_t field = 0;
+  unsigned usage = 0;
+  const nvmlReturn_t result = gpu->power_is_instant
+                                  ? read_field(nvml, handle_of(gpu), NVML_FI_DEV_POWER_INSTANT, &field)
+                                  : nvml->power(handle_of(gpu), &usage);
+  return take(kPowerMw, result, gpu->power_is_instant ? field : usage, "reading power", value, error);
 }
 
 int sample_energy(const NvmlFunctions* nvml, const SampledGpu* gpu, int64_t* value, Error* error) {
   if (!nvml->energy) return nvml_lacks("nvmlDeviceGetTotalEnergyConsumption", error);
   unsigned long long millijoules = 0;
-  int code = nvml_check(nvml->energy(handle_of(gpu), &millijoules), "reading the energy counter", error);
-  if (code == kOk) *value = static_cast<int64_t>(millijoules) * 1000;
+  const nvmlReturn_t result = nvml->energy(handle_of(gpu), &millijoules);
+  const int code = take(kEnergyUj, result, millijoules, "reading the energy counter", value, error);
+  if (code == kOk) *value *= 1000;
   return code;
 }
 
-int sample_clock(const NvmlFunctions* nvml, const SampledGpu* gpu, nvmlClockType_t type, int64_t* value, Error* error) {
+int sample_clock(const NvmlFunctions* nvml, const SampledGpu* gpu, Metric metric, int64_t* value, Error* error) {
   if (!nvml->clock) return nvml_lacks("nvmlDeviceGetClockInfo", error);
   unsigned read = 0;
-  return read_unsigned(nvml->clock(handle_of(gpu), type, &read), read, "reading a clock", value, error);
+  const nvmlReturn_t result =
+      nvml->clock(handle_of(gpu), metric == kSmClockMhz ? NVML_CLOCK_SM : NVML_CLOCK_MEM, &read);
+  return take(metric, result, read, "reading a clock", value, error);
 }
 
 int sample_temperature(const NvmlFunctions* nvml, const SampledGpu* gpu, int64_t* value, Error* error) {
   if (!nvml->temperature) return nvml_lacks("nvmlDeviceGetTemperature", error);
   unsigned read = 0;
-  return read_unsigned(nvml->temperature(handle_of(gpu), NVML_TEMPERATURE_GPU, &read), read, "reading the temperature",
-                       value, error);
+  const nvmlReturn_t result = nvml->temperature(handle_of(gpu), NVML_TEMPERATURE_GPU, &read);
+  return take(kTemperatureC, result, read, "reading the temperature", value, error);
 }
 
 int sample_throttle(const NvmlFunctions* nvml, const SampledGpu* gpu, int64_t* value, Error* error) {
   if (!nvml->throttle_reasons) return nvml_lacks("nvmlDeviceGetCurrentClocksEventReasons", error);
   unsigned long long bits = 0;
-  int code = nvml_check(nvml->throttle_reasons(handle_of(gpu), &bits), "reading the throttle reasons", error);
-  if (code == kOk) *value = static_cast<int64_t>(bits);
-  return code;
+  const nvmlReturn_t result = nvml->throttle_reasons(handle_of(gpu), &bits);
+  return take(kThrottleReasons, result, bits, "reading the throttle reasons", value, error);
 }
 
 int sample_utilization(const NvmlFunctions* nvml, const SampledGpu* gpu, int64_t* value, Error* error) {
   if (!nvml->utilization) return nvml_lacks("nvmlDeviceGetUtilizationRates", error);
   nvmlUtilization_t rates = {};
-  return read_unsigned(nvml->utilization(handle_of(gpu), &rates), rates.gpu, "reading the utilisation", value, error);
+  const nvmlReturn_t result = nvml->utilization(handle_of(gpu), &rates);
+  return take(kUtilizationPct, result, rates.gpu, "reading the utilisation", value, error);
+}
+
+// A power limit, or -1 for what is none: 0 or NVML's mark for "not available".
+int64_t limit(unsigned read_mw) {
+  return read_mw == 0 || read_mw == UINT32_MAX ? -1 : int64_t{read_mw};
 }
 
 void describe(const NvmlFunctions* nvml, nvmlDevice_t handle, uint32_t index, SampledGpu* gpu) {
@@ -95,13 +121,18 @@ void describe(const NvmlFunctions* nvml, nvmlDevice_t handle, uint32_t index, Sa
   if (nvml->pci_info && nvml->pci_info(handle, &pci) == NVML_SUCCESS)
     snprintf(gpu->pci, sizeof gpu->pci, "%.19s", pci.busId);
   if (!nvml->name || nvml->name(handle, gpu->name, sizeof gpu->name) != NVML_SUCCESS) gpu->name[0] = '\0';
-  int64_t power = 0;
+  uint64_t power = 0;
   gpu->power_is_instant = read_field(nvml, handle, NVML_FI_DEV_POWER_INSTANT, &power) == NVML_SUCCESS;
+  unsigned read_mw = 0;
+  unsigned lowest_mw = 0;
+  if (nvml->power_limit && nvml->power_limit(handle, &read_mw) == NVML_SUCCESS) gpu->power_limit_mw = limit(read_mw);
+  if (nvml->power_limit_range && nvml->power_limit_range(handle, &lowest_mw, &read_mw) == NVML_SUCCESS)
+    gpu->power_limit_max_mw = limit(read_mw);
 }
 
 }  // namespace
 
-int sampling_open(Sampling* sampling, Error* error) {
+int sampling_start(Sampling* sampling, Error* error) {
   *sampling = Sampling{};
   Error own;
   const NvmlFunctions* nvml = nvml_acquire(&own);
@@ -114,18 +145,31 @@ int sampling_open(Sampling* sampling, Error* error) {
     return code;
   }
   sampling->nvml = nvml;
+  sampling->gpus_listed = count < kMaxGpus ? count : kMaxGpus;
   sampling->emulated = nvml->emulator_version;
   if (!nvml->driver_version || nvml->driver_version(sampling->driver, sizeof sampling->driver) != NVML_SUCCESS)
     sampling->driver[0] = '\0';
   if (!nvml->nvml_version || nvml->nvml_version(sampling->nvml_version, sizeof sampling->nvml_version) != NVML_SUCCESS)
     sampling->nvml_version[0] = '\0';
-  for (unsigned index = 0; index < count && sampling->gpu_count < kMaxGpus; ++index) {
-    nvmlDevice_t handle = nullptr;
+  return kOk;
+}
+
+int sampling_describe(const Sampling* sampling, uint32_t index, SampledGpu* gpu, Error* error) {
+  if (!sampling->nvml) return fail(error, kBadArgument, "NVML is not open");
+  nvmlDevice_t handle = nullptr;
+  const int code = nvml_check(sampling->nvml->by_index(index, &handle), "opening the GPU", error);
+  if (code == kOk) describe(sampling->nvml, handle, index, gpu);
+  return code;
+}
+
+int sampling_open(Sampling* sampling, Error* error) {
+  if (int code = sampling_start(sampling, error); code != kOk) return code;
+  for (uint32_t index = 0; index < sampling->gpus_listed; ++index) {
     // A container that was given two GPUs of eight may still be told of eight.
-    if (nvml->by_index(index, &handle) != NVML_SUCCESS)
+    if (sampling_describe(sampling, index, &sampling->gpu[sampling->gpu_count], nullptr) != kOk)
       ++sampling->gpus_refused;
     else
-      describe(nvml, handle, index, &sampling->gpu[sampling->gpu_count++]);
+      ++sampling->gpu_count;
   }
   return kOk;
 }
@@ -144,9 +188,9 @@ int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64
     case kEnergyUj:
       return sample_energy(nvml, gpu, value, error);
     case kSmClockMhz:
-      return sample_clock(nvml, gpu, NVML_CLOCK_SM, value, error);
+      return sample_clock(nvml, gpu, kSmClockMhz, value, error);
     case kMemClockMhz:
-      return sample_clock(nvml, gpu, NVML_CLOCK_MEM, value, error);
+      return sample_clock(nvml, gpu, kMemClockMhz, value, error);
     case kTemperatureC:
       return sample_temperature(nvml, gpu, value, error);
     case kThrottleReasons:

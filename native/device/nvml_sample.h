@@ -29,6 +29,8 @@ struct SampledGpu {
   void* handle = nullptr;  // nvmlDevice_t
   uint32_t index = 0;      // NVML's
   bool power_is_instant = false;
+  int64_t power_limit_mw = -1;      // enforced when the GPU was described; -1: NVML does not say
+  int64_t power_limit_max_mw = -1;  // the highest that can be set on this GPU
   char uuid[48] = "";
   char pci[20] = "";
   char name[64] = "";
@@ -39,16 +41,25 @@ struct Sampling {
   bool emulated = false;
   char driver[80] = "";
   char nvml_version[80] = "";
-  uint32_t gpu_count = 0;  // GPUs that this process may open; NVML may know of more
+  uint32_t gpus_listed = 0;  // GPUs that NVML knows of, kMaxGpus at most
+  uint32_t gpu_count = 0;    // those of them that this process may open
   uint32_t gpus_refused = 0;
   SampledGpu gpu[kMaxGpus];
 };
 
-// Loads NVML and lists the GPUs. A machine with NVML and no GPU is a success with gpu_count 0.
+// Loads NVML and counts the GPUs, without a call to any of them: `gpu` stays empty.
+int sampling_start(Sampling* sampling, Error* error);
+// Opens and describes the GPU that NVML lists as `index`. It is the first call to this GPU, and may hang if it is
+// broken.
+int sampling_describe(const Sampling* sampling, uint32_t index, SampledGpu* gpu, Error* error);
+
+// Loads NVML and describes all GPUs. A machine with NVML and no GPU is a success with gpu_count 0.
 int sampling_open(Sampling* sampling, Error* error);
 void sampling_close(Sampling* sampling);
 
-// One reading in the metric's own unit (see Metric). Errors: NVML's code, or kSymbolMissing.
+// One reading in the metric's own unit (see Metric). Errors: NVML's code, kSymbolMissing, or kNoReading where NVML
+// answers with a number that cannot be: it marks what is not available with a number of ones in all bits. A number that
+// merely looks wrong is a reading.
 int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64_t* value, Error* error);
 
 }  // namespace powerccl::device

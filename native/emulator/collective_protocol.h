@@ -140,7 +140,7 @@ struct CollectivePlan {
   uint32_t tasks;
   uint64_t plan;
   uint32_t want_events;
-  uint32_t reserved;
+  uint32_t moves_data;  // 0: nobody looks at the result; where all ranks say so, only time passes
 };
 
 constexpr uint8_t method_byte(uint8_t algorithm, uint8_t protocol) {

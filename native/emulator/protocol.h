@@ -3,9 +3,10 @@
 //
 // One SOCK_SEQPACKET connection per process and library carries fixed structs, each led by `Header`. Submissions are
 // one-way and stamped with CLOCK_MONOTONIC by the sender, so that the server can place them in model time however late
-// it reads them. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
-// publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared with
-// everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
+// it reads them. A client that stops model time may stamp what it sends meanwhile with one moment: a busy host then
+// costs no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the
+// server publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared
+// with everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
 #ifndef POWERCCL_EMULATOR_PROTOCOL_H
 #define POWERCCL_EMULATOR_PROTOCOL_H
 #include <atomic>
@@ -14,7 +15,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 2;
+inline constexpr uint32_t kAbi = 4;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
@@ -22,6 +23,7 @@ inline constexpr uint32_t kMaxGpus = 16;
 inline constexpr uint32_t kMaxStreams = 4096;
 inline constexpr uint32_t kMaxEvents = 65536;
 inline constexpr uint32_t kMaxOps = 8192;
+inline constexpr uint64_t kLongestPatienceNs = 60'000'000'000;  // that model time may stand still
 
 enum class Message : uint32_t {
   kHello = 1,     // request; reply Welcome with the page descriptors attached
@@ -31,6 +33,8 @@ enum class Message : uint32_t {
   kStreamDestroy = 5,
   kSetLockedClocks = 6,  // request; reply Status when the call would return
   kStop = 7,             // request; the server replies and ends
+  kStopTime = 8,         // request; reply Status once model time stands still
+  kStartTime = 9,        // request; reply Status: 0, or ETIME if time went on before
   // Submissions to a stream, one-way, in order.
   kKernel = 16,
   kEventRecord = 17,
@@ -38,6 +42,7 @@ enum class Message : uint32_t {
   kCallback = 19,  // host function or copy: run by the client, awaited by the stream
   kWriteValue = 20,
   kCollective = 21,
+  kStopTimeBehind = 22,  // as kStopTime, once the stream has come so far
   // From the server, on the callback connection, and its answer.
   kRunCallback = 32,
   kCallbackDone = 33,
@@ -106,6 +111,17 @@ struct SetLockedClocks {
   int32_t inject;  // nonzero: take the call's time, change nothing, answer this code
 };
 
+struct StopTime {
+  Header header;
+  uint64_t stop;         // chosen by the client, never reused; StartTime repeats it
+  uint64_t patience_ns;  // of real time, after which model time goes on by itself
+};
+
+struct StartTime {
+  Header header;
+  uint64_t stop;
+};
+
 struct StreamHeader {
   Header header;
   uint32_t gpu;
@@ -148,6 +164,12 @@ struct WriteValue {
   uint32_t reserved;
 };
 
+struct StopTimeBehind {
+  StreamHeader to;
+  uint64_t stop;
+  uint64_t patience_ns;
+};
+
 struct Collective {  // followed by `payload_bytes` of payload, opaque to the core
   StreamHeader to;
   uint32_t op;  // slot in the client page, or kMaxOps: not tracked
@@ -182,6 +204,7 @@ struct StreamSlot {
 struct EventSlot {
   std::atomic<uint64_t> generation;  // last one recorded
   std::atomic<uint64_t> time_ns;     // CLOCK_MONOTONIC in model time
+  std::atomic<double> energy_uj;     // what the stream's GPU had used by then
 };
 
 enum class OpState : uint32_t { kPending = 0, kStarted = 1, kStopped = 2 };
@@ -239,10 +262,13 @@ struct BoardPage {
   uint32_t abi;
   uint32_t gpus;
   uint32_t server_pid;
-  char platform[32];
+  char platform[48];  // name and fingerprint: "t4x8 0b2e91c4"
   char gpu_name[64];
   char driver_version[80];
   uint64_t start_ns;
+  // How far the states of the GPUs reach: until the next event, or where time was stopped. Who reads them later than
+  // that, from a server that is behind, gets what was so then; going on along the line would have to be taken back.
+  std::atomic<uint64_t> known_until_ns;
   uint64_t memory_bytes;
   uint64_t refresh_period_ns;
   uint64_t energy_read_ns;  // how long reading the energy counter takes

@@ -155,6 +155,14 @@ byte_size = Quantity(_BINARY, "B", digits=4, zeros=False)
 _percent = Quantity([Unit("%", 1.0, math.inf)], "%")
 
 
+def at_least(
+    whole: float | None, part: float | None, error: float | None = None, show: Callable[..., str] = joules
+) -> str:
+    """A sum, or `at least 3.05 kJ` where only a part of it was measured; `error`: of the sum."""
+    text = show(part)
+    return show(whole, error) if whole is not None or text == NOT_KNOWN else f"at least {text}"
+
+
 def microseconds(value: float | None, error: float | None = None) -> str:
     """A duration that is kept in microseconds."""
     return seconds(None if value is None else value / 1e6, None if error is None else error / 1e6)

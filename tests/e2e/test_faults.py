@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from harness import (
     IDLE_MHZ,
@@ -291,6 +292,41 @@ def test_failing_nvml_leaves_no_clock_locked(on_machine: Powerccl, machine: Emul
     run, _ = last_run(on_machine)
     assert is_whole(run)
     assert sum(slot.restored_by_agent for slot in run.journal) > 0
+
+
+@pytest.mark.parametrize("since_s", [0, 1])
+def test_gpu_whose_nvml_hangs_costs_no_other_its_samples(powerccl: Powerccl, since_s: int) -> None:
+    """From the start or in the middle; and the job waits for it neither at its start nor at its end."""
+    hang = f"3:hang:from={since_s}:in=powerccl-agent"
+    started = time.monotonic()
+    done = powerccl(
+        *("run", *OBSERVED, "--", powerccl.bench, "all_reduce", "-b", "16M", "-e", "16M", "-c", "0", "--min-time", "2"),
+        POWERCCL_EMULATOR_NVML_GPU=hang,
+    )
+    took_s = time.monotonic() - started
+    assert done.code == 0, done.err
+    run, _ = last_run(powerccl)
+    assert not run.problems
+    (log,) = run.power
+    interval_ns = int(log.about["interval_ns"])
+    rows = log.samples.group_by("gpu").agg(
+        first_ns=pl.col("time_ns").min(),
+        last_ns=pl.col("time_ns").max(),
+        counted_uj=pl.col("energy_uj").filter(pl.col("energy_uj") >= 0).max()
+        - pl.col("energy_uj").filter(pl.col("energy_uj") >= 0).min(),
+    )
+    of = {row["gpu"]: row for row in rows.iter_rows(named=True)}
+    assert sorted(of) == [gpu for gpu in range(8) if gpu != 3 or since_s > 0]
+    end_ns = max(row["last_ns"] for row in of.values())
+    for gpu in set(of) - {3}:
+        assert of[gpu]["counted_uj"] > 40e6, "two seconds at more than 20 W"
+        assert end_ns - of[gpu]["last_ns"] < 50 * interval_ns, "sampled to the end"
+        assert log.about[f"gpu{gpu}_power_limit_mw"] == log.about[f"gpu{gpu}_power_limit_max_mw"] == "70000"
+    if since_s:
+        assert end_ns - of[3]["last_ns"] > 1e9, "what a GPU that hangs uses is not known"
+    words = (run.folder / f"agent-{log.host}.log").read_text()
+    assert words.count("GPU 3: an NVML call has not returned for ") == 1
+    assert took_s < 30, "two seconds of the job, one of waiting, the rest for a loaded machine"
 
 
 # ---- Run folders that cannot be written.

@@ -145,3 +145,36 @@ def test_an_interrupted_profile_goes_on(powerccl: Powerccl, tmp_path: Path) -> N
     times = {(point["size_bytes"], point["clock_mhz"]): point["time_us"] for point in points}
     for point in kept:
         assert times[point["size_bytes"], point["clock_requested_mhz"]] == pytest.approx(point["time_us"], rel=1e-3)
+
+
+def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Path) -> None:
+    """Another emulated platform, the same with a change, fewer GPUs, other variables: refused, files untouched."""
+    sweep = ("all_reduce", "-c", "0", "-n", "2", "--no-energy", "-b", "1M", "--json-lines", "kept.jsonl")
+    assert powerccl("bench", "--emulate", "h200x4", *sweep, "-e", "2M").code == 0
+    kept = (tmp_path / "kept.jsonl").read_bytes()
+    more = (*sweep, "-e", "4M", "--resume")
+    for emulate, options, variables, differs in (
+        ("h200x4-sockets", (), {}, "emulated platform: h200x4 "),
+        ("h200x4:link_scale=2", (), {}, "emulated platform: h200x4 "),
+        ("t4x8", (), {}, "GPUs: 4 x NVIDIA H200 there, 8 x Tesla T4 here"),
+        ("h200x4", ("-g", "2"), {}, "GPUs: 4 x NVIDIA H200 there, 2 x NVIDIA H200 here"),
+        ("h200x4", (), {"NCCL_P2P_DISABLE": "1"}, "NCCL's variables: none there, NCCL_P2P_DISABLE=1 here"),
+    ):
+        done = powerccl("bench", "--emulate", emulate, *more, *options, **variables)
+        assert done.code == 2, (emulate, done.err)
+        assert "--resume: kept.jsonl is of another machine (" in done.err and differs in done.err
+        assert "hint: measure into a new file" in done.err
+        assert (tmp_path / "kept.jsonl").read_bytes() == kept
+    assert powerccl("bench", "--emulate", "h200x4", *more).code == 0
+    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 1 + 3
+
+    options = ("--patterns", "all_reduce", "--sizes", "1M", "--clocks", "1980", "--no-computing", "--out", "p.json")
+    work = tmp_path / "p.profiling"
+    work.mkdir()
+    (work / "points.jsonl").write_bytes(kept)
+    done = powerccl("profile", "--emulate", "h200x4-sockets", *options, "--resume")
+    assert done.code == 1
+    assert "the interrupted profile cannot go on here" in done.err and "is of another machine" in done.err
+    assert "leave out --resume to start it anew" in done.err
+    assert (work / "points.jsonl").read_bytes() == kept
+    assert not (tmp_path / "p.json").exists()

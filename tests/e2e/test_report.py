@@ -32,7 +32,7 @@ def test_a_straggler_is_found_and_everything_written(powerccl: Powerccl) -> None
         # Nothing computes beside this scenario's communication.
         assert row["exposed_s"] > 0.9 * row["communication_s"]
     (link,) = found["link"]
-    assert link["share_pct"] == pytest.approx(100, abs=8)  # without waiting: what the profile was measured at
+    assert link["change_pct"] == pytest.approx(0, abs=8)  # without waiting: what the profile was measured at
     assert link["busbw_gbs"] < 0.8 * link["transfer_gbs"]
     for name in ("r.html", "r.pftrace", "tables/ranks.csv", "r.prom"):
         assert (powerccl.folder / name).stat().st_size > 200

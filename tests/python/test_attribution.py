@@ -337,7 +337,53 @@ def test_nothing_sampled_and_nothing_timed(tmp_path: Path) -> None:
 
 def test_neither_counter_nor_power(tmp_path: Path) -> None:
     folder, _ = make_run(tmp_path / "run", MIXED, seconds=5, counter=False, power=False)
-    assert "sampled" in attribute(read_run(folder)).reason
+    assert attribute(read_run(folder)).reason == "samples hold neither power nor energy"
+
+
+def test_each_reason_is_the_true_one(tmp_path: Path) -> None:
+    folder, _ = make_run(tmp_path / "run", MIXED, seconds=5)
+    path = folder / "power-node1.csv"
+    lines = path.read_text().splitlines()
+    head, rows = lines[:3], [line.split(",") for line in lines[3:]]
+
+    def reason(window: tuple[int, int] | None = None) -> str:
+        return attribute(read_run(folder), window).reason
+
+    def sampled(kept: list[list[str]]) -> str:
+        path.write_text("\n".join([*head, *(",".join(row) for row in kept)]) + "\n")
+        return reason()
+
+    assert reason((50_000 * MS, 60_000 * MS)) == "no kernel of communication was timed in the window"
+    later = [[str(int(row[0]) + 60_000 * MS), *row[1:]] for row in rows]
+    assert sampled(later) == "nothing was sampled while the GPU communicated"
+    steady = [[*row[:3], "70000", "-1", *row[5:]] for row in rows]
+    count = len(rows) // 2
+    assert sampled(steady) == f"{count} samples with fewer than three changes of power or energy"
+    seldom = [row for row in rows if int(row[0]) // MS % 1900 == 0]  # every 1.9 s of the five
+    assert "fewer than three changes" in sampled(seldom) or "too seldom" in sampled(seldom)
+    # One GPU's samples are lost: the other is told, and why the first is not.
+    told = sampled([row for row in rows if row[1] == "0"])
+    assert told == "of 1 of 2 GPUs; of the others: no energy or power was sampled"
+    assert sampled([[*row[:3], "", "-1", *row[5:]] if row[1] == "1" else row for row in rows]) == (
+        "of 1 of 2 GPUs; of the others: samples hold neither power nor energy"
+    )
+    path.write_text("\n".join(lines) + "\n")
+    assert reason() == ""
+
+
+def test_readings_slower_than_the_job_are_no_missing_samples(tmp_path: Path) -> None:
+    """Two kernels between two updates: samples there are, and they say when their readings change."""
+    folder, _ = make_run(tmp_path / "run", MIXED, seconds=5)
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1)
+        for call in (1, 2):
+            trace.call(call, (1000 + 20 * call) * MS, 16 * MIB)
+            trace.kernel(call, (1000 + 20 * call) * MS, (1010 + 20 * call) * MS, 16 * MIB)
+        trace.write(folder)
+    assert attribute(read_run(folder)).reason == (
+        "readings are new every 100 ms: too seldom for the 30.0 ms from first to last communication"
+    )
 
 
 def test_damaged_samples(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import PIECE, times, write_run
 
-from powerccl.analysis.breakdown import measure
 from powerccl.analysis.iterations import rhythm
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.shares import Sets, measure
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -246,11 +246,11 @@ def test_bandwidth_is_set_against_the_profile(tmp_path: Path) -> None:
     assert reduced.busbw_gbs == pytest.approx(1.5 * 64 * MIB / 0.020 / 1e9)
     assert reduced.transfer_gbs == pytest.approx(1.5 * 64 * MIB / 0.014 / 1e9)
     assert reduced.profile_gbs == pytest.approx(4.0)
-    assert reduced.share_pct == pytest.approx(100 * 1.5 * 64 * MIB / 0.014 / 4e9)
+    assert reduced.change_pct == pytest.approx(100 * (1.5 * 64 * MIB / 0.014 / 4e9 - 1))
     assert rows["all_gather"].profile_gbs is None
     assert rows["all_gather"].reason == "not in the profile"
     others = report(folder, reference(gpus=8)).findings.link
-    assert all(row.share_pct is None and "8 GPUs" in row.reason for row in others)
+    assert all(row.change_pct is None and "8 GPUs" in row.reason for row in others)
 
 
 def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
@@ -384,8 +384,6 @@ def test_clocks_align_though_most_kernels_were_not_timed() -> None:
 
 
 def test_parts_of_a_stretch_add_up() -> None:
-    from powerccl.analysis.breakdown import Sets
-
     random = np.random.default_rng(2)
 
     def some(count: int) -> np.ndarray:  # type: ignore[type-arg]

@@ -106,6 +106,24 @@ def test_a_real_difference_and_chance_are_told_apart_by_several_runs() -> None:
     assert "3 against 3 runs" in chance.basis
 
 
+def test_a_run_that_cannot_be_read_costs_no_other(tmp_path: Path) -> None:
+    """The rest is compared, the damaged one named, and the exit code says that it was not all."""
+    slow, fast = (sweep(tmp_path / f"{name}.json", 20, gbs) for name, gbs in (("slow", 10), ("fast", 20)))
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(slow.read_text()[:-40])
+    words = ["compare", f"a={slow},{damaged}", f"b={fast}", "--json", str(tmp_path / "found.json")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 1
+    assert "error: 1 of 3 could not be read; the comparison is of the others" in done.stderr
+    assert "a: left out: " in done.stdout and "damaged.json" in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [side["members"] for side in found["sides"]] == [[str(slow)], [str(fast)]]
+    assert found["rows"]
+    for lost in (str(damaged), f"{damaged},{damaged}"):  # a whole side: there is nothing to compare
+        done = CliRunner().invoke(cli, ["compare", lost, str(fast)])
+        assert done.exit_code == 1 and "damaged.json" in done.stderr and not done.stdout
+
+
 def test_welchs_interval_is_that_of_the_textbook() -> None:
     """Of logarithms 0, 0.02 and 0.10, 0.14: difference 0.11, errors 0.01 and 0.02, 1.47 degrees of freedom."""
     from math import exp, expm1, log

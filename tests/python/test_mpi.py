@@ -323,7 +323,7 @@ def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
     for path in mpi_run(tmp_path / "other").glob("mpi-*.trace"):
         path.rename(folder / path.name)
     shown = printed(summarise(read_run(folder)))
-    assert "75 % communication" in shown
+    assert "communicating 82 %" in shown
     assert "MPI_Allreduce" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · 2 MPI ranks · mpich 5.0.2" in shown
 

@@ -396,6 +396,25 @@ def test_a_demo_whose_mpi_fails_goes_on(
     assert "no slots" in said
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+@pytest.mark.usefixtures("small_mpi")
+def test_a_demo_shows_the_turns_that_were_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stencil = mpi_demo.run_stencil
+
+    def failing(*given: object) -> Path:
+        if "stencil-auto-3" in given:
+            raise PowercclError("the MPI job ended with 1: no slots", "")
+        return run_stencil(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(mpi_demo, "run_stencil", failing)
+    found, shown = demo(tmp_path)
+    assert found is not None and shown
+    assert {figure.n for figure in found.figures.values() if figure.unit == "%"} == {2}
+    assert "MPI figures of 2 of 3 turns: the MPI job ended with 1: no slots" in capsys.readouterr().err
+
+
 def test_a_demo_without_mpi_says_so_in_a_line(
     small_mpi: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

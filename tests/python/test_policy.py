@@ -100,7 +100,8 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
             "phase",
             SHORT,
             [
-                "phase: nothing is managed: 34.0 of 112 ms are exposed in stretches too short to switch clocks · "
+                "phase: nothing is managed: as the policy estimated, "
+                "34.0 of 112 ms are exposed in stretches too short to switch clocks · "
                 "40 iterations seen",
                 "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching",
             ],
@@ -109,7 +110,8 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
             "auto",
             {**SHORT, "searched": True},
             [
-                "auto: nothing is managed: 34.0 of 112 ms are exposed in stretches too short to switch clocks, "
+                "auto: nothing is managed: as the policy estimated, "
+                "34.0 of 112 ms are exposed in stretches too short to switch clocks, "
                 "no lower clock for the whole job was found yet · 40 iterations seen"
             ],
         ),
@@ -118,7 +120,7 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
             SOME_SHORT,
             [
                 "phase: 1 window of 10.0 of 112 ms · slowdown +0.2 % (-0.1 to +0.5 %), 120 of 155 iterations managed",
-                "34.0 of 112 ms are exposed in stretches too short to switch clocks",
+                "as the policy estimated, 34.0 of 112 ms are exposed in stretches too short to switch clocks",
                 "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching",
             ],
         ),

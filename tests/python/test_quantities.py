@@ -234,3 +234,11 @@ def test_no_other_module_rounds_a_figure() -> None:
                 if rounded and "hovertemplate" not in line and not any(word in line for word in ALLOWED):
                     found.append(f"{file.name}: {line.strip()}")
     assert not found
+
+
+def test_a_part_is_not_shown_as_the_whole() -> None:
+    assert q.at_least(3050.0, None, 120.0) == "3.05 ±0.12 kJ"
+    assert q.at_least(None, 3050.0, 120.0) == "at least 3.05 kJ"
+    assert q.at_least(None, 140.0, show=q.watts) == "at least 140 W"
+    assert q.at_least(None, 53.2, show=q.percent) == "at least 53 %"
+    assert q.at_least(None, None) == q.at_least(None, math.nan) == "not known"

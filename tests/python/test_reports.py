@@ -44,7 +44,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     shown = printed(target)
     assert "powerccl · run  emulated" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · exit 0" in shown
-    assert "75 % communication" in shown
+    assert "communicating 82 %" in shown
     assert "energy counter read every 20 ms" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))

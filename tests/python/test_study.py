@@ -19,6 +19,7 @@ from powerccl.analysis.scaling import ScalingFindings, World
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.launch import scaling as launch
+from powerccl.machine import machine_of
 from powerccl.reports.scaling import grids, markdown, print_scaling, remarks
 from powerccl.reports.scaling_page import scaling_page
 
@@ -331,7 +332,6 @@ def test_the_command_prints_a_study(study: Path) -> None:
         (lambda folder: launch.read_study(folder), "no study in"),
         (lambda folder: run(folder, ["true"], [1, 2]), "{gpus} is not in it"),
         (lambda folder: run(folder, [], [1]), "no command to run"),
-        (lambda folder: run(folder, ["false", "{gpus}"], [1]), "on 1 GPU the job ended with exit code 1"),
         (lambda folder: run(folder, ["no-such-program", "{gpus}"], [1]), "no-such-program"),
     ],
 )
@@ -356,6 +356,63 @@ def test_worlds_that_have_run_are_not_run_again(tmp_path: Path) -> None:
     assert sorted(study.runs) == ["default-1", "default-2"]
     with pytest.raises(PowercclError, match="holds another study"):
         run(tmp_path, ["sh", "-c", "echo {gpus}"], [1])
+
+
+def test_a_world_that_fails_costs_no_other(tmp_path: Path) -> None:
+    """The others run and are shown; the failed one is named with its reason, what was not started is not failed."""
+    folder, mended = tmp_path / "study", tmp_path / "mended"
+    job = ("sh", "-c", f"test {{gpus}} -ne 2 -o -e {mended} || {{ echo out of memory; exit 3; }}")
+    words = ["study", "scaling", "--no-sweep", "--runs-dir", str(folder), "--gpus", "1,2,4", "--", *job]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 1
+    assert "error: 1 of 3 worlds failed: default-2" in done.stderr
+    assert "on 2 GPUs the job ended with exit code 3\nout of memory" in done.stderr
+    (log,) = folder.glob("*default-2*/output.log")
+    shown = CliRunner().invoke(cli, ["study", "scaling", "--from", str(folder), "--json", "-"])
+    assert shown.exit_code == 0
+    for text in (done.stdout, shown.stdout):
+        assert "not run yet" not in text
+    found = msgspec.json.decode(shown.stdout.encode(), type=ScalingFindings)
+    assert [world.gpus for world in found.worlds] == [1, 4]
+    assert found.failed == {"default-2": f"exit code 3, see {log}"}
+    assert f"default-2 failed: exit code 3, see {log}" in remarks(found)
+    assert "default-2 failed: exit code 3, see" in " ".join(done.stdout.split())
+    study = launch.read_study(folder)
+    study.asked.gpus.append(8)
+    assert launch.findings(study, folder).notes[1:] == ["not run yet: default-8"]
+    mended.touch()
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("running") == 1
+    assert not launch.read_study(folder).failed
+
+
+def test_where_every_world_fails(tmp_path: Path) -> None:
+    words = ["study", "scaling", "--runs-dir", str(tmp_path / "study"), "--gpus", "1", "--", "false", "{gpus}"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 1
+    assert "no world of the study" in done.stderr
+    assert "default-1 failed: exit code 1, see " in done.stderr
+
+
+def test_a_study_goes_on_only_on_its_own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = {"host": "node1", "gpu_models": "4 x NVIDIA H200", "driver": "580", "emulated_platform": ""}
+    here = {"": machine_of(machine)}
+    monkeypatch.setattr(launch, "_machine", lambda *_: here)
+    command = ["sh", "-c", "true {gpus}"]
+    run(tmp_path, command, [1])
+    run(tmp_path, command, [1, 2])
+    here[""] = machine_of({**machine, "gpu_models": "8 x NVIDIA H200", "driver": "590"})
+    with pytest.raises(PowercclError) as error:
+        run(tmp_path, command, [1, 4])
+    assert "GPUs: 4 x NVIDIA H200 there, 8 x NVIDIA H200 here; driver: 580 there, 590 here" in error.value.message
+    assert "--runs-dir" in error.value.hint
+    kept = launch.read_study(tmp_path / "study")
+    assert sorted(kept.runs) == ["default-1", "default-2"]
+    kept.machine = None
+    (tmp_path / "study" / launch.STUDY_FILE).write_bytes(msgspec.json.encode(kept))
+    with pytest.raises(PowercclError, match="does not say of which machine it is"):
+        run(tmp_path, command, [1, 4])
 
 
 def test_an_interruption_is_no_failure(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_golden_training_run(tmp_path: Path) -> None:
     communication = found.communication
     assert communication.calls == communication.timed_calls == 18
     assert communication.time_s == pytest.approx(1.35, rel=1e-3)
-    assert communication.share_pct == pytest.approx(75, rel=1e-3)
+    assert found.shares.communicating_pct == pytest.approx(1350 / 1650 * 100, rel=1e-3)  # of 1.65 s: first to last
     assert communication.joules == pytest.approx(2 * 1.35 * 45, rel=2e-3)
     assert communication.average_watts == pytest.approx(45, rel=2e-3)
     assert communication.other_average_watts == pytest.approx(70, rel=2e-3)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is measured, compared, and proved: workloads, objectives, racing, confirming, and the profile that results."""
 
+import time
 from itertools import pairwise
 from math import exp
 from pathlib import Path
@@ -10,7 +11,8 @@ from synthetic import MS, TraceWriter
 from tuning_bench import MACHINE, MadeUpBench
 
 from powerccl.errors import PowercclError
-from powerccl.tuning.confirm import LEAST_ROUNDS, MOST_ROUNDS, Candidate, confirm
+from powerccl.tuning import budget
+from powerccl.tuning.confirm import FEWEST_ROUNDS, MOST_ROUNDS, Candidate, confirm
 from powerccl.tuning.objective import parse_objective, relative
 from powerccl.tuning.racing import Entrant, Spread, compare, hopeless
 from powerccl.tuning.rule_search import CaseSearch, algorithms, rules_for, search_rules
@@ -129,7 +131,28 @@ def test_all_sides_take_turns_and_one_that_fails_is_left_out() -> None:
 def test_confirming_ends_in_time_but_not_too_soon() -> None:
     bench = MadeUpBench()
     confirm(bench, {}, [Candidate({"NCCL_NTHREADS": "256"})], given("all_reduce", "1M").cases, False, seconds=0)
-    assert len(bench.opened) == 2 * LEAST_ROUNDS
+    assert len(bench.opened) == 2 * FEWEST_ROUNDS  # an interval takes two; another round would not fit
+    slow = MadeUpBench()
+    slow.open = lambda *given: (time.sleep(0.02), MadeUpBench.open(slow, *given))[1]  # type: ignore[method-assign]
+    began = time.monotonic()
+    confirm(slow, {}, [Candidate({"NCCL_NTHREADS": "256"})], given("all_reduce", "1M").cases, False, seconds=0.25)
+    assert time.monotonic() - began < 0.3
+    assert 2 * FEWEST_ROUNDS < len(slow.opened) < 2 * MOST_ROUNDS
+
+
+def test_stages_share_the_time_and_leave_enough_for_the_proof() -> None:
+    began = time.monotonic()
+    found = budget.Budget(began, 100.0, proof_s=5.0)
+    assert found.proof() == pytest.approx(100 - budget.END_S, abs=0.1)
+    whole = found.stage()
+    assert whole == pytest.approx(100 * (1 - budget.PROOF) - budget.END_S, abs=0.1)
+    later = (budget.NARROWED, budget.REFINE, budget.SIMPLIFY, budget.RULES)
+    assert budget.SEARCH + sum(later) == pytest.approx(1)
+    assert found.stage(*later) == pytest.approx(budget.SEARCH * whole, abs=0.1)
+    dear = budget.Budget(began, 100.0, proof_s=40.0)
+    assert dear.stage() == pytest.approx(60 - budget.END_S, abs=0.1)
+    assert budget.Budget(began, 100.0, proof_s=400.0).stage() == pytest.approx(50, abs=0.5)
+    assert budget.Budget(began - 200, 100.0, proof_s=1.0).stage() == 0.0
 
 
 class RulesBench(MadeUpBench):

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parameters are searched where, and which configurations are mended."""
 
+from pathlib import Path
+
 import pytest
 
 from powerccl.errors import PowercclError
-from powerccl.tuning.space import LINKS, UNSET, Machine, make_space, read_data
+from powerccl.tuning.space import LINKS, UNSET, Machine, make_space, names_in, read_data
 
 
 def machine(*links: str, nccl: str = "2.28.9") -> Machine:
@@ -51,6 +53,23 @@ def test_what_a_user_adds_fixes_and_forbids() -> None:
     assert "NCCL_BUFFSIZE" not in found and "NCCL_NTHREADS" not in found
     assert space.left_out["NCCL_NTHREADS"] == "forbidden" and "fixed" in space.left_out["NCCL_BUFFSIZE"]
     assert space.mend({})["NCCL_BUFFSIZE"] == "8388608"  # defaults and candidates alike
+
+
+def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
+    """NCCL_FOO would be searched for minutes, and come out best by chance."""
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"\x7fELF\0NCCL_NEW_THING\0NCCL_%s of NCCL_TEXT here\0NCCL_OTHER\0")
+    assert names_in(library) == {"NCCL_NEW_THING", "NCCL_OTHER"}
+    assert names("sockets", add=("NCCL_NEW_THING=1,2",), read_by_nccl=lambda: names_in(library)) >= {"NCCL_NEW_THING"}
+    for options, hint in (
+        ({"add": ("NCCL_NEW_THINGS=1,2",)}, "did you mean NCCL_NEW_THING?"),
+        ({"fix": ("NCCL_FOO=1",)}, "can be set in the environment"),
+    ):
+        with pytest.raises(PowercclError, match="this NCCL reads no such variable") as error:
+            names("sockets", read_by_nccl=lambda: names_in(library), **options)
+        assert hint in error.value.hint
+    assert names_in(tmp_path / "none") == frozenset()  # what cannot be read refuses nothing
+    assert "NCCL_FOO" in names("sockets", add=("NCCL_FOO=1,2",), read_by_nccl=lambda: names_in(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search over a made-up machine: what it finds, what it avoids, and that it can be taken up again."""
 
+import io
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tuning_bench import MACHINE, MadeUpBench
 
+from powerccl.console import Console
 from powerccl.errors import PowercclError
+from powerccl.reports.tuning import print_found
+from powerccl.tuning.found import Found
 from powerccl.tuning.importance import importances, what_matters
 from powerccl.tuning.objective import parse_objective
 from powerccl.tuning.refine import refine, simplify
@@ -28,7 +32,7 @@ PARAMETERS = (
 def make_study(journal: Path, objective: str = "time", seed: int = 1, cases: list[Case] = CASES) -> Study:
     every = make_space(MACHINE, ["all_reduce"], {})
     space = every.narrowed(PARAMETERS, {})
-    return Study(journal, space, cases, parse_objective(objective), f"GPU: {MACHINE.gpu}; objective: {objective}", seed)
+    return Study(journal, space, cases, parse_objective(objective), {"GPUs": MACHINE.gpu, "objective": objective}, seed)
 
 
 def best_possible(bench: MadeUpBench) -> float:
@@ -94,8 +98,20 @@ def test_a_study_taken_up_again_goes_on_as_if_it_had_never_stopped(tmp_path: Pat
 
 def test_another_search_is_not_mixed_in(tmp_path: Path) -> None:
     make_study(tmp_path / "j")
-    with pytest.raises(PowercclError, match=r"another search .objective: time, not energy"):
+    with pytest.raises(PowercclError, match=r"of other settings .objective: time there, energy here"):
         make_study(tmp_path / "j", "energy")
+
+
+def test_a_search_goes_on_only_on_like_machines(tmp_path: Path) -> None:
+    make_study(tmp_path / "j")
+    space, objective = make_space(MACHINE, ["all_reduce"], {}), parse_objective("time")
+    with pytest.raises(PowercclError, match=r"another machine .GPUs: .* there, Tesla T4 here; driver: none there, 580"):
+        settings = {"GPUs": "Tesla T4", "objective": "time", "driver": "580"}
+        Study(tmp_path / "j", space, CASES, objective, settings)
+    old = make_study(tmp_path / "old")
+    old.study.set_user_attr("settings", "GPU: Tesla T4; objective: time")  # as an older version wrote it
+    with pytest.raises(PowercclError, match="does not say of which machine it is"):
+        make_study(tmp_path / "old")
 
 
 def test_races_until_decided_and_gives_up_on_the_hopeless(tmp_path: Path) -> None:
@@ -127,13 +143,33 @@ def test_energy_within_a_slowdown_bound(tmp_path: Path) -> None:
 def test_importance_finds_what_matters_and_what_acts_together(tmp_path: Path) -> None:
     study = make_study(tmp_path / "j")
     search(study, MadeUpBench(), 70)
-    found = importances(study.space, study.outcomes())
+    found = importances(study.space, study.outcomes(), study.spread)
     kept = what_matters(found)
+    first = found[0]
+    assert first.sure and first.share > 0.2
+    assert any(each.better and each.gain < -0.1 for each in found if each.names == ("NCCL_NSOCKS_PERTHREAD",))
     assert {"NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"} <= set(kept) or "NCCL_PROTO" in kept
     assert "NCCL_IGNORE_CPU_AFFINITY" not in kept  # does nothing on this machine
     pairs = {frozenset(each.names): each.share for each in found if len(each.names) == 2}
     assert pairs[frozenset(("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"))] > 0.02
-    assert importances(study.space, study.outcomes()[:5]) == []
+    assert importances(study.space, study.outcomes()[:5], study.spread) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_matters_where_trials_differ_by_chance(tmp_path: Path, seed: int) -> None:
+    """Parameters that do nothing on this machine: 58 % of nothing is nothing, and no value of it is best."""
+    space = make_space(MACHINE, ["all_reduce"], {}).narrowed(["NCCL_MIN_CTAS", "NCCL_NTHREADS", "NCCL_LL_BUFFSIZE"], {})
+    study = Study(tmp_path / "j", space, CASES, parse_objective("time"), {}, seed)
+    study.search(MadeUpBench(noise=0.02, seed=seed), Limits(trials=40), lambda _: None)
+    found = importances(study.space, study.outcomes(), study.spread)
+    assert found and max(each.share for each in found) > 0.1
+    assert not [each for each in found if each.sure or each.better]
+    machine = Found(MACHINE, False, space, study.outcomes(), found, study.best(), study.front())
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_found(console, machine, "none", "time")
+    text = console.export_text()
+    assert "what matters: nothing beyond chance" in text
+    assert "is best" not in text and "NCCL_MIN_CTAS" not in text
 
 
 def test_a_narrowed_search_keeps_the_rest_as_the_best_had_it(tmp_path: Path) -> None:

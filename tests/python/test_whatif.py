@@ -83,7 +83,10 @@ def platform(**more: object) -> ClockPlatform:
     return clock_platform(profile(**more))
 
 
-def exposed_run(folder: Path, iterations: int = 10, ranks: int = 2, waits: bool = True, **more: int) -> Path:
+N = 16  # iterations: 9.6 s, for no clock is tried before 8.6
+
+
+def exposed_run(folder: Path, iterations: int = N, ranks: int = 2, waits: bool = True, **more: int) -> Path:
     """150 ms of computation at 70 W, then 450 ms of exposed communication at 45 W, the clock at 1590 MHz throughout."""
     folder.mkdir(parents=True)
     sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
@@ -123,9 +126,9 @@ def policy(found: WhatIf, name: str) -> Forecast:
 
 
 # What is replayed begins with the first iteration's communication.
-COVERED_MS = 10 * COMM_MS + 9 * COMPUTE_MS
-JOULES = (10 * COMM_MS * COMM_W + 9 * COMPUTE_MS * COMPUTE_W) / 1e3
-EXPOSED = 10 * COMM_MS / COVERED_MS
+COVERED_MS = N * COMM_MS + (N - 1) * COMPUTE_MS
+JOULES = (N * COMM_MS * COMM_W + (N - 1) * COMPUTE_MS * COMPUTE_W) / 1e3
+EXPOSED = N * COMM_MS / COVERED_MS
 
 
 def test_phase_saves_what_communication_draws_less_and_takes_no_time(recorded: Path) -> None:
@@ -136,12 +139,12 @@ def test_phase_saves_what_communication_draws_less_and_takes_no_time(recorded: P
     assert found.exposed_pct == pytest.approx(EXPOSED * 100, abs=0.1)
     phase = policy(found, "phase")
     # Both ask at once, and half a call is what a GPU waits for the other's on average.
-    low_ms = 10 * (COMM_MS - 0.5) * (1 - RARELY)
+    low_ms = N * (COMM_MS - 0.5) * (1 - RARELY)
     assert phase.saved_pct.value == pytest.approx(low_ms * (COMM_W - comm_w(LOW)) / 1e3 / JOULES * 100, abs=0.2)
     assert phase.saved_pct.low <= phase.saved_pct.value <= phase.saved_pct.high
     assert phase.slowdown_pct.value == pytest.approx(0, abs=0.01)
     assert phase.low_clock_pct == pytest.approx(low_ms / COVERED_MS * 100, abs=0.05)
-    assert phase.switches_per_s == pytest.approx((1 - RARELY) * 20 / (COVERED_MS / 1e3), rel=0.01)
+    assert phase.switches_per_s == pytest.approx((1 - RARELY) * 2 * N / (COVERED_MS / 1e3), rel=0.01)
     assert len(found.gpus) == 2
     assert found.gpus[1].joules == pytest.approx(JOULES, rel=0.01)
 
@@ -149,7 +152,7 @@ def test_phase_saves_what_communication_draws_less_and_takes_no_time(recorded: P
 def test_percall_slows_what_still_computes_when_the_call_is_made(recorded: Path) -> None:
     """Calls are made 10 ms ahead; clocks follow 2 and 3 ms behind asking, since two GPUs' calls wait for each other."""
     found = what_if(read_run(recorded), platform())
-    extra = [9 * (10 - late) * (SLOW - 1) + 9 * late * (1 - 1 / SLOW) + 10 * 3 * 0.04 for late in (2, 3)]
+    extra = [(N - 1) * (10 - late) * (SLOW - 1) + (N - 1) * late * (1 - 1 / SLOW) + N * 3 * 0.04 for late in (2, 3)]
     percall = policy(found, "percall")
     # The one whose clock falls first is the one that the other waits for.
     assert percall.slowdown_pct.value == pytest.approx(max(extra) / COVERED_MS * 100, abs=0.03)
@@ -191,7 +194,7 @@ def test_job_takes_the_lowest_clock_that_keeps_its_part_of_the_budget(recorded: 
     slower = job.slowdown_pct.value / (1 - EXPOSED) / 100
     # The floor is half of communication's constant 30 W, where no idle GPU was sampled.
     computing_w = 15 + (COMPUTE_W - 15) * clock / 1590
-    after = (10 * COMM_MS * comm_w(clock) + 9 * COMPUTE_MS * (1 + slower) * computing_w) / 1e3
+    after = (N * COMM_MS * comm_w(clock) + (N - 1) * COMPUTE_MS * (1 + slower) * computing_w) / 1e3
     assert job.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.6)
     assert any("no idle GPU" in text for text in wide.assumptions)
 
@@ -217,11 +220,11 @@ def test_computation_behind_percalls_resets_draws_what_its_limit_allows(tmp_path
     low_ms = 2.5
     stretch_ms = low_ms + (COMPUTE_MS - low_ms / SLOW) * times
     percall = policy(found, "percall")
-    expected = (9 * (stretch_ms - COMPUTE_MS) + 10 * 3 * 0.04) / COVERED_MS * 100
+    expected = ((N - 1) * (stretch_ms - COMPUTE_MS) + N * 3 * 0.04) / COVERED_MS * 100
     assert percall.slowdown_pct.value == pytest.approx(expected, abs=0.05)
-    computing = 9 * ((stretch_ms - low_ms) * 60 + low_ms * (15 + 55 * LOW / 1590))
+    computing = (N - 1) * ((stretch_ms - low_ms) * 60 + low_ms * (15 + 55 * LOW / 1590))
     # The set comes 2 and 3 ms behind the call, in what is communication by then.
-    communicating = 10 * ((COMM_MS - 2.5) * comm_w(LOW) + 2.5 * COMM_W)
+    communicating = N * ((COMM_MS - 2.5) * comm_w(LOW) + 2.5 * COMM_W)
     after = (computing + communicating) / 1e3
     assert percall.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.3)
     assert policy(found, "phase").slowdown_pct.value == pytest.approx(0, abs=0.01)
@@ -293,7 +296,7 @@ def test_voltage_is_read_off_what_communication_draws() -> None:
 def test_a_steady_clock_is_worth_more_than_one_that_a_power_limit_moves(tmp_path: Path) -> None:
     """Computation half of the time at 900, half at 1200 MHz, at 15 W and 80 W that follow the clock."""
     folder = exposed_run(tmp_path / "limited")
-    end_ns = 10 * STEP_MS * MS
+    end_ns = N * STEP_MS * MS
 
     def clock(_: int, now: int) -> int:
         at_ms = now // MS % STEP_MS
@@ -310,10 +313,10 @@ def test_a_steady_clock_is_worth_more_than_one_that_a_power_limit_moves(tmp_path
     assert job.clock_mhz is not None
     assert job.clock_mhz == pytest.approx(same_mhz, rel=0.04)
     assert job.slowdown_pct.value == pytest.approx(0.65, abs=0.35)
-    before_j = 10 * COMM_MS * COMM_W + 9 * COMPUTE_MS * (15 + 80 * (follows(900) + follows(1200)) / 2)
+    before_j = N * COMM_MS * COMM_W + (N - 1) * COMPUTE_MS * (15 + 80 * (follows(900) + follows(1200)) / 2)
     held = follows(job.clock_mhz)
     longer = job.slowdown_pct.value / 100 * COVERED_MS
-    after_j = 10 * COMM_MS * (30 + 15 * held) + (9 * COMPUTE_MS + longer) * (15 + 80 * held)
+    after_j = N * COMM_MS * (30 + 15 * held) + ((N - 1) * COMPUTE_MS + longer) * (15 + 80 * held)
     assert job.saved_pct.value == pytest.approx((1 - after_j / before_j) * 100, abs=0.6)
     assert job.saved_pct.low < job.saved_pct.value - 0.5
 
@@ -365,14 +368,14 @@ def uneven_run(folder: Path) -> Path:
     for rank in range(2):
         trace = TraceWriter(rank, 2)
         trace.comm(1 * MS)
-        for iteration in range(10):
+        for iteration in range(N):
             start = (iteration * STEP_MS + COMPUTE_MS - rank * EARLY_MS) * MS
             stop = (iteration + 1) * STEP_MS * MS
             trace.call(iteration + 1, start - 10 * MS, 609_222_656, flags=0x40)
             trace.kernel(iteration + 1, start, stop, 609_222_656, delay_ns=0)
             trace.wait(iteration + 1, start, stop)
         trace.write(folder)
-    end_ns = 10 * STEP_MS * MS
+    end_ns = N * STEP_MS * MS
 
     def watts(gpu: int, now: int) -> float:
         return COMPUTE_W if now // MS % STEP_MS < COMPUTE_MS - gpu * EARLY_MS else COMM_W
@@ -386,11 +389,11 @@ def test_a_rank_that_waits_in_every_collective_computes_as_much_longer(tmp_path:
     run = read_run(uneven_run(tmp_path / "uneven"))
     lines = timelines(run, from_waits(tables.waits(run)))
     met = meet(run, lines)
-    assert len(met) == 10
+    assert len(met) == N
     assert {operation.waiting_ns for operation in lines[0].operations} == {0}
     assert all(operation.waiting_ns == pytest.approx(EARLY_MS * MS, rel=0.01) for operation in lines[1].operations)
     # Only the first rank's computation is what all wait for.
-    assert [last.tolist() for last in latest(lines, met)] == [[1.0] * 10, [0.0] * 10]
+    assert [last.tolist() for last in latest(lines, met)] == [[1.0] * N, [0.0] * N]
     # Ahead of it the job takes no longer than for the first rank's clock.
     found = what_if(run, platform())
     assert policy(found, "job").slowdown_pct.value < 1
@@ -629,3 +632,63 @@ def test_waits_alone_are_enough(tmp_path: Path, recorded: Path) -> None:
     for name in ("percall", "phase"):
         assert policy(found, name).saved_pct.value == pytest.approx(policy(usual, name).saved_pct.value, abs=0.3)
         assert policy(found, name).slowdown_pct.value == pytest.approx(policy(usual, name).slowdown_pct.value, abs=0.1)
+
+
+def once_run(folder: Path, seconds: int = 12) -> Path:
+    """Computation and exposed communication of random lengths: nothing comes again in the same order."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(3)
+    spans: list[tuple[int, int, int, str]] = []
+    now = 0
+    while now < seconds * 1000:
+        now += int(random.integers(20, 200))
+        length = int(random.integers(30, 400))
+        pattern = str(random.choice(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]))
+        spans.append((now, now + length, int(random.integers(1, 64)) * 1_000_000, pattern))
+        now += length
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for call, (start, stop, size, pattern) in enumerate(spans, 1):
+            trace.call(call, (start - 10) * MS, size, pattern, flags=0x40)
+            trace.kernel(call, start * MS, stop * MS, size, pattern, delay_ns=0)
+            trace.wait(call, start * MS, stop * MS)
+        trace.write(folder)
+    starts = np.array([start for start, *_ in spans])
+    stops = np.array([stop for _, stop, *_ in spans])
+
+    def watts(_: int, at: int) -> float:
+        place = int(np.searchsorted(starts, at // MS, side="right")) - 1
+        return COMM_W if place >= 0 and at // MS < stops[place] else COMPUTE_W
+
+    synthetic.write_power(folder, 2, now * MS, watts)
+    synthetic.write_info(folder, now * MS, platform="hand")
+    return folder
+
+
+def promised(found: WhatIf, name: str) -> list[float]:
+    """What a policy is told to change, on all GPUs and on each."""
+    rows = [policy(found, name), *(policy_of(gpu.policies, name) for gpu in found.gpus)]
+    return [value for f in rows for value in (f.saved_pct.value, f.saved_pct.high, f.slowdown_pct.value, f.saved_watts)]
+
+
+def test_policies_that_learn_promise_nothing_without_an_iteration(tmp_path: Path) -> None:
+    found = what_if(read_run(once_run(tmp_path / "once")), platform())
+    for name in ("phase", "job", "auto"):
+        assert set(promised(found, name)) == {0.0}
+        assert policy(found, name).reason == "manages nothing: no iteration found"
+        assert policy(found, name).clock_mhz is None
+    assert policy(found, "percall").saved_pct.value != 0  # it learns nothing and needs none
+
+
+def test_a_run_that_is_over_before_a_clock_is_tried_is_promised_windows_only(tmp_path: Path) -> None:
+    found = what_if(read_run(exposed_run(tmp_path / "short", iterations=10)), platform())
+    assert set(promised(found, "job")) == {0.0}
+    over = "the run is over in 5.85 s, before a clock for all of it is tried (8.6 s)"
+    assert policy(found, "job").reason == f"manages nothing: {over}"
+    assert promised(found, "auto") == promised(found, "phase")
+    assert policy(found, "auto").chosen == "phase"
+    few = what_if(read_run(exposed_run(tmp_path / "few", iterations=5)), platform())
+    for name in ("phase", "job", "auto"):
+        assert set(promised(few, name)) == {0.0}
+        assert policy(few, name).reason == "manages nothing: an iteration is learnt in 6, and there are 5"

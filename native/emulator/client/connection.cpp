@@ -41,6 +41,16 @@ uint64_t monotonic_ns() {
   return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
+namespace {
+
+thread_local uint64_t stamped_as_of = 0;
+
+}  // namespace
+
+void stamp_as_of(uint64_t stamp_ns) {
+  stamped_as_of = stamp_ns;
+}
+
 std::unique_ptr<Connection> Connection::open(Role role, const char* library, uint32_t client) {
   const char* path = getenv("POWERCCL_EMULATOR_SOCKET");
   if (path == nullptr || *path == '\0') {
@@ -154,7 +164,8 @@ bool Connection::send(Header* header, size_t bytes, const void* payload, size_t 
     memcpy(CMSG_DATA(item), &descriptor, sizeof(int));
   }
   const std::lock_guard lock(send_mutex_);
-  header->stamp_ns = monotonic_ns();  // within the lock: stamps ascend in the order of the messages
+  // Within the lock: stamps ascend in the order of the messages, except those of a stopped time.
+  header->stamp_ns = stamped_as_of != 0 ? stamped_as_of : monotonic_ns();
   ssize_t sent;
   do {
     sent = sendmsg(fd_, &message, MSG_NOSIGNAL);

@@ -17,6 +17,9 @@ namespace powerccl::emulator {
 
 uint64_t monotonic_ns();
 
+// What this thread sends bears `stamp_ns` instead of the time; 0: the time again.
+void stamp_as_of(uint64_t stamp_ns);
+
 struct Reply {
   int32_t error = 0;
   std::vector<std::byte> payload;

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define PWE_ABI 1
+#define PWE_ABI 2
 
 typedef struct {
   uint32_t slot;
@@ -65,6 +65,26 @@ void pwe_op_release(const pwe_op* op);
 // Which allocation a device pointer lies in. CUDA_ERROR_INVALID_VALUE: in none of cuMemAlloc's (or fewer than `bytes`
 // left).
 CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory);
+
+// For what is timed: emulated time must not depend on how busy the host is.
+// Model time stands still for all clients until pwe_start_time, or for `patience_ns` of real time, at most a minute.
+CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop);
+// The same, once the stream has come so far: what waits for the stream then has no hurry.
+CUresult pwe_stop_time_behind(CUstream stream, uint64_t patience_ns, uint64_t* stop);
+// CUDA_ERROR_NOT_READY: it went on before.
+CUresult pwe_start_time(uint64_t stop);
+// What this thread submits counts as submitted at that moment (CLOCK_MONOTONIC); 0: when it is submitted.
+void pwe_submit_as_of(uint64_t stamp_ns);
+// Whether collectives that this thread submits move their data (1, the default) or only take their time (0). Where one
+// rank's do, all do.
+void pwe_set_moves_data(int moves);
+int pwe_moves_data(void);
+
+// When the event was recorded, CLOCK_MONOTONIC in model time. CUDA_ERROR_NOT_READY: it has not been yet.
+CUresult pwe_event_time(CUevent event, uint64_t* time_ns);
+// What the event's GPU had used when it was recorded, in uJ since the server started. CUDA_ERROR_NOT_READY: it has not
+// been yet.
+CUresult pwe_event_energy(CUevent event, double* energy_uj);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of emulator_client.h: what emulated NCCL needs beside the driver API.
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 
 #include "emulator/cuda/state.h"
@@ -24,6 +26,20 @@ int state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32
   if (stopped_ns != nullptr) *stopped_ns = at >= PWE_STOPPED ? slot.stopped_ns.load() : 0;
   if (result != nullptr) *result = at >= PWE_STOPPED ? slot.result.load() : 0;
   return static_cast<int>(at);
+}
+
+thread_local bool data_moves = true;
+std::atomic<uint64_t> last_stop{0};
+
+// The event's slot, once it has been recorded.
+CUresult recorded(CUevent handle, const EventSlot** slot) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  const std::lock_guard lock(state.mutex);
+  const EventState* event = state.event_of(handle);
+  if (event == nullptr || event->generation == 0) return CUDA_ERROR_INVALID_HANDLE;
+  *slot = &state.connection->page()->events[event->slot];
+  return (*slot)->generation.load(std::memory_order_acquire) < event->generation ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 bool tracked(const pwe_op* op) {
@@ -109,6 +125,69 @@ int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {
   if (stream->capture == nullptr) return 0;
   if (graph_id != nullptr) *graph_id = stream->capture->id;
   return 1;
+}
+
+CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  StopTime message{};
+  message.header.type = static_cast<uint32_t>(Message::kStopTime);
+  message.stop = *stop = ++last_stop;
+  message.patience_ns = patience_ns;
+  Reply reply;
+  if (!state.connection->request(&message.header, sizeof message, reply)) return CUDA_ERROR_UNKNOWN;
+  return reply.error == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pwe_stop_time_behind(CUstream handle, uint64_t patience_ns, uint64_t* stop) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  const std::lock_guard lock(state.mutex);
+  StreamState* stream = state.stream_of(handle);
+  if (stream == nullptr || stream->capture != nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  StopTimeBehind message{};
+  message.stop = *stop = ++last_stop;
+  message.patience_ns = patience_ns;
+  return state.submit(*stream, message.to, sizeof message, Message::kStopTimeBehind);
+}
+
+CUresult pwe_start_time(uint64_t stop) {
+  State& state = State::get();
+  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  StartTime message{};
+  message.header.type = static_cast<uint32_t>(Message::kStartTime);
+  message.stop = stop;
+  Reply reply;
+  if (!state.connection->request(&message.header, sizeof message, reply)) return CUDA_ERROR_UNKNOWN;
+  return reply.error == 0 ? CUDA_SUCCESS : reply.error == ETIME ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_VALUE;
+}
+
+void pwe_submit_as_of(uint64_t stamp_ns) {
+  stamp_as_of(stamp_ns);
+}
+
+void pwe_set_moves_data(int moves) {
+  data_moves = moves != 0;
+}
+
+int pwe_moves_data(void) {
+  return data_moves ? 1 : 0;
+}
+
+CUresult pwe_event_time(CUevent event, uint64_t* time_ns) {
+  const EventSlot* slot = nullptr;
+  const CUresult result = recorded(event, &slot);
+  if (result == CUDA_SUCCESS) *time_ns = slot->time_ns.load(std::memory_order_relaxed);
+  return result;
+}
+
+CUresult pwe_event_energy(CUevent event, double* energy_uj) {
+  const EventSlot* slot = nullptr;
+  const CUresult result = recorded(event, &slot);
+  if (result == CUDA_SUCCESS) *energy_uj = slot->energy_uj.load(std::memory_order_relaxed);
+  return result;
 }
 
 int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {

@@ -119,6 +119,8 @@ class State {
   // In the stream's order, or into the graph that it is captured into. With the mutex held.
   CUresult enqueue(StreamState& stream, Node node);
   CUresult send(StreamState& stream, Node& node, uint32_t op = kMaxOps, uint64_t op_generation = 0);
+  CUresult submit(StreamState& stream, StreamHeader& message, size_t bytes, Message type, const void* payload = nullptr,
+                  size_t payload_bytes = 0);
   CUresult record(StreamState& stream, EventState& event);
   CUresult wait_for(StreamState& stream, uint32_t on_slot, uint64_t on_sequence);
   uint64_t submitted(uint32_t slot) const { return submitted_[slot]; }
@@ -140,8 +142,6 @@ class State {
 
  private:
   State() = default;
-  CUresult submit(StreamState& stream, StreamHeader& message, size_t bytes, Message type, const void* payload = nullptr,
-                  size_t payload_bytes = 0);
   CUresult order_after_legacy(StreamState& stream);
   bool start_callbacks();
   void serve_callbacks();

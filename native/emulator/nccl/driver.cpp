@@ -58,6 +58,7 @@ bool load(Driver& d) {
   POWERCCL_FIND(pwe_post);
   POWERCCL_FIND(pwe_submit);
   POWERCCL_FIND(pwe_is_capturing);
+  POWERCCL_FIND(pwe_moves_data);
   POWERCCL_FIND(pwe_op_wait);
   POWERCCL_FIND(pwe_op_release);
   POWERCCL_FIND(pwe_resolve);

@@ -32,6 +32,7 @@ struct Driver {
   decltype(&::pwe_post) pwe_post;
   decltype(&::pwe_submit) pwe_submit;
   decltype(&::pwe_is_capturing) pwe_is_capturing;
+  decltype(&::pwe_moves_data) pwe_moves_data;
   decltype(&::pwe_op_wait) pwe_op_wait;
   decltype(&::pwe_op_release) pwe_op_release;
   decltype(&::pwe_resolve) pwe_resolve;

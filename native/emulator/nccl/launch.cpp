@@ -45,6 +45,7 @@ std::vector<std::byte> payload_of(const Plan& plan) {
   head.tasks = static_cast<uint32_t>(tasks);
   head.plan = plan.id;
   head.want_events = wants_kernel_events(plan);
+  head.moves_data = plan.comm->driver->pwe_moves_data() != 0;
   memcpy(payload.data(), &head, sizeof head);
   std::byte* at = payload.data() + sizeof head;
   for (const auto* part : {&plan.colls, &plan.transfers}) {

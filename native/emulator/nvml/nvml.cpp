@@ -18,6 +18,7 @@
 #include "emulator/client/bus_id.h"
 #include "emulator/client/connection.h"
 #include "emulator/client/mig.h"
+#include "emulator/nvml/injection.h"
 #include "emulator/nvml/readings.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -43,79 +44,6 @@ struct Library {
 Library& library() {
   static Library* instance = new Library;  // outlives other threads' last calls
   return *instance;
-}
-
-// ---- POWERCCL_EMULATOR_NVML_FAIL="set_locked_clocks:after=3:code=15,power:after=0:code=3"
-
-struct Failure {
-  std::string call;
-  long after = 0;
-  int code = NVML_ERROR_UNKNOWN;
-  std::atomic<long> calls{0};
-};
-
-std::vector<std::unique_ptr<Failure>> parse_failures() {
-  std::vector<std::unique_ptr<Failure>> failures;
-  const char* setting = getenv("POWERCCL_EMULATOR_NVML_FAIL");
-  std::string text = setting != nullptr ? setting : "";
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    std::string item = text.substr(0, comma);
-    text.erase(0, comma + 1);
-    auto failure = std::make_unique<Failure>();
-    failure->call = item.substr(0, item.find(':'));
-    const size_t after = item.find(":after="), code = item.find(":code=");
-    if (after != std::string::npos) failure->after = std::strtol(item.c_str() + after + 7, nullptr, 10);
-    if (code != std::string::npos) failure->code = static_cast<int>(std::strtol(item.c_str() + code + 6, nullptr, 10));
-    failures.push_back(std::move(failure));
-  }
-  return failures;
-}
-
-// The code that this call is to fail with, or 0.
-nvmlReturn_t injected(const char* call) {
-  static const auto* failures = new std::vector<std::unique_ptr<Failure>>(parse_failures());
-  for (const auto& failure : *failures)
-    if (failure->call == call && failure->calls.fetch_add(1) >= failure->after)
-      return static_cast<nvmlReturn_t>(failure->code);
-  return NVML_SUCCESS;
-}
-
-// ---- POWERCCL_EMULATOR_NVML_SLOW="set_locked_clocks:ms=20:every=7"
-
-struct Slowness {
-  std::string call;
-  long ms = 0, every = 1;
-  std::atomic<long> calls{0};
-};
-
-std::vector<std::unique_ptr<Slowness>> parse_slowness() {
-  std::vector<std::unique_ptr<Slowness>> slow;
-  const char* setting = getenv("POWERCCL_EMULATOR_NVML_SLOW");
-  std::string text = setting != nullptr ? setting : "";
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const std::string item = text.substr(0, comma);
-    text.erase(0, comma + 1);
-    auto slowness = std::make_unique<Slowness>();
-    slowness->call = item.substr(0, item.find(':'));
-    const size_t ms = item.find(":ms="), every = item.find(":every=");
-    if (ms != std::string::npos) slowness->ms = std::strtol(item.c_str() + ms + 4, nullptr, 10);
-    if (every != std::string::npos) slowness->every = std::strtol(item.c_str() + every + 7, nullptr, 10);
-    slowness->every = std::max(slowness->every, 1L);
-    slow.push_back(std::move(slowness));
-  }
-  return slow;
-}
-
-// Real time on the calling thread, as a driver that is busy elsewhere costs: the call itself is made only then.
-void dawdle(const char* call) {
-  static const auto* slow = new std::vector<std::unique_ptr<Slowness>>(parse_slowness());
-  for (const auto& slowness : *slow) {
-    if (slowness->call != call || (slowness->calls.fetch_add(1) + 1) % slowness->every != 0) continue;
-    const timespec takes{slowness->ms / 1000, slowness->ms % 1000 * 1'000'000};
-    nanosleep(&takes, nullptr);
-  }
 }
 
 // ---- Handles: the GPU's number, shifted away from NULL.
@@ -161,6 +89,7 @@ Access access(nvmlDevice_t device) {
   const auto number = reinterpret_cast<uintptr_t>(device);
   if (number == 0 || number > found.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
   found.gpu = static_cast<uint32_t>(number - 1);
+  found.result = gpu_fault(found.gpu);
   return found;
 }
 
@@ -184,6 +113,7 @@ nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
 
 nvmlReturn_t initialise() {
   if (const nvmlReturn_t failure = injected("init"); failure != NVML_SUCCESS) return failure;
+  gpu_fault(UINT32_MAX);  // their times begin here
   Library& lib = library();
   const std::lock_guard lock(lib.mutex);
   if (lib.connection == nullptr) lib.connection = Connection::open(Role::kNvml, "libnvidia-ml");
@@ -274,6 +204,12 @@ EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
                                       : copy_text(found.connection->board().driver_version, version, length);
 }
 
+// Which platform is served, with a fingerprint of its file and changes: powerccl-bench refuses to mix two in one file.
+EXPORT nvmlReturn_t powerccl_emulator_platform(char* name, unsigned length) {
+  const Access found = access();
+  return found.result != NVML_SUCCESS ? found.result : copy_text(found.connection->board().platform, name, length);
+}
+
 EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
   return copy_text("12.powerccl-emulator", version, length);
 }
@@ -300,11 +236,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned* count) {
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
-  const Access found = access();
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (device == nullptr || index >= found.connection->board().gpus) return NVML_ERROR_INVALID_ARGUMENT;
-  *device = handle_of(index);
-  return NVML_SUCCESS;
+  if (device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const Access found = access(handle_of(index));
+  if (found.result == NVML_SUCCESS) *device = handle_of(index);
+  return found.result;
 }
 #undef nvmlDeviceGetHandleByIndex
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* device) {
@@ -453,6 +388,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsig
 }
 EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned* limit_mw) {
   return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
+}
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned* least_mw,
+                                                                 unsigned* most_mw) {
+  if (most_mw == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *most_mw = 0;
+  // Emulated boards run at the highest limit, and cannot be set below it.
+  const nvmlReturn_t result = nvmlDeviceGetPowerManagementLimit(device, least_mw);
+  if (result == NVML_SUCCESS) *most_mw = *least_mw;
+  return result;
 }
 EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned* limit_mw) {
   return nvmlDeviceGetPowerManagementLimit(device, limit_mw);

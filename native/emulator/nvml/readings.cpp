@@ -44,7 +44,9 @@ Refreshed refreshed(const Integral& integral, const Snapshot& snapshot, uint64_t
 }  // namespace
 
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns) {
+  now_ns = std::min(now_ns, board.known_until_ns.load(std::memory_order_acquire));
   const Snapshot snapshot = take(board.gpu[gpu].state);
+  now_ns = std::max(now_ns, snapshot.since_ns);
   const uint64_t period = std::max<uint64_t>(1, board.refresh_period_ns);
   const Refreshed energy = refreshed(snapshot.energy_uj, snapshot, now_ns, period);
   const Refreshed busy = refreshed(snapshot.busy_ns, snapshot, now_ns, period);

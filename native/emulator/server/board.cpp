@@ -24,10 +24,11 @@ void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
   page.abi = kAbi;
   page.gpus = platform.gpus;
   page.server_pid = static_cast<uint32_t>(getpid());
-  snprintf(page.platform, sizeof page.platform, "%s", platform.name.c_str());
+  snprintf(page.platform, sizeof page.platform, "%s %08x", platform.name.c_str(), platform.fingerprint);
   snprintf(page.gpu_name, sizeof page.gpu_name, "%s", platform.gpu_name.c_str());
   snprintf(page.driver_version, sizeof page.driver_version, "%s powerccl-emulator", platform.driver_version.c_str());
   page.start_ns = static_cast<uint64_t>(start);
+  page.known_until_ns = UINT64_MAX;
   page.memory_bytes = platform.memory_bytes;
   page.refresh_period_ns = static_cast<uint64_t>(std::llround(platform.refresh_ms * 1e6));
   page.energy_read_ns = static_cast<uint64_t>(std::llround(platform.energy_read_us * 1e3));

@@ -7,12 +7,6 @@
 
 namespace powerccl::emulator {
 
-namespace {
-
-constexpr Time kPatienceNs = 20'000'000;
-
-}  // namespace
-
 Time after_us(Time from, double us) {
   return from + static_cast<Time>(std::llround(us * 1e3));
 }
@@ -40,6 +34,10 @@ Time Clockwork::limit(Time to) const {
   return to;
 }
 
+Time Clockwork::known_until() const {
+  return limit(timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first);
+}
+
 Time Clockwork::next() const {
   const Time due = timers_.empty() ? std::numeric_limits<Time>::max() : timers_.begin()->first.first;
   if (due <= limit(due)) return due;
@@ -48,9 +46,9 @@ Time Clockwork::next() const {
   return given_up_at;
 }
 
-Clockwork::HoldId Clockwork::hold(Time when) {
+Clockwork::HoldId Clockwork::hold(Time when, Time patience) {
   const HoldId id = new_id();
-  holds_[id] = {when, std::max(when, driven_to_) + kPatienceNs};
+  holds_[id] = {when, std::max(when, driven_to_) + patience};
   return id;
 }
 

@@ -30,7 +30,8 @@ class Clockwork {
   const Platform& platform() const { return platform_; }
   Time now() const { return now_; }
   void advance(Time to);
-  Time next() const;  // INT64_MAX: nothing is due
+  Time known_until() const;  // when something changes next, or model time stands still; INT64_MAX: never
+  Time next() const;         // INT64_MAX: nothing is due
   bool next_is_precise() const;
 
   // `precise`: somebody outside sees when it happens.
@@ -38,8 +39,8 @@ class Clockwork {
   void cancel_timer(TimerId timer);
 
   // Model time stops at `when` until release(): what comes behind depends on somebody outside, who is late only because
-  // this machine is busy. Given up after kPatienceNs of driven time, so that nobody can stop the model for good.
-  HoldId hold(Time when);
+  // this machine is busy. Given up after `patience` of driven time, so that nobody can stop the model for good.
+  HoldId hold(Time when, Time patience);
   bool release(HoldId hold);  // false: it was given up
 
   uint32_t gpus() const { return static_cast<uint32_t>(gpus_.size()); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes: the data of a flow, moved by a worker while the flow takes its time. All ranks are at the operation then, so
 // their inputs are complete and nobody uses their outputs; the operation's end waits for the worker.
+#include <algorithm>
 #include <cstring>
 
 #include "emulator/server/collective_engine.h"
@@ -70,6 +71,10 @@ void move_collective(const CollectiveTask& task, std::vector<RankData>& ranks) {
 bool CollectiveEngine::start_moving(Flow& flow, std::string& error) {
   const Comm& comm = *flow.comm;
   if (!comm.move_data) return false;
+  const auto wants = [](const RankKernel* kernel) { return kernel->plan.moves_data != 0; };
+  const Transfer& ends = flow.transfer;
+  if (flow.step ? std::ranges::none_of(flow.step->kernels, wants) : !wants(ends.sender) && !wants(ends.receiver))
+    return false;
   const auto find_buffer = [&](uint32_t rank, const BufferRef& ref, double bytes, const char* what) -> Buffer {
     if (ref.allocation == kNoAllocation) return {};
     Buffer buffer{engine_.memory(comm.ranks[rank].client, ref.allocation), nullptr};
@@ -82,7 +87,7 @@ bool CollectiveEngine::start_moving(Flow& flow, std::string& error) {
     return buffer;
   };
   const uint64_t id = flow.id;
-  const auto done = [this, id](Time) { part_done(id); };
+  const auto done = [this, id](Time) { data_done(id); };
 
   if (!flow.step) {
     const Transfer& transfer = flow.transfer;

@@ -69,6 +69,7 @@ struct Flow {
   WorkId work = 0;
   TimerId timer = 0;
   uint32_t open_parts = 0;  // of work, timer, data
+  Time part_done_at = 0;    // the last one that is done
 };
 
 struct RankState {
@@ -182,13 +183,14 @@ class CollectiveEngine : public CollectiveHandler {
   void start_transfer_flow(Comm& comm, const Transfer& transfer);
   void work_done(uint64_t flow);
   void part_done(uint64_t flow);
+  void data_done(uint64_t flow);
   void cancel_flow(Flow& flow);
   double share(const Flow& flow) const;
   double noise(Comm& comm) const;  // a factor of time for the next flow
   void load_changed(const Flow& flow, int by);
 
   // collective_data.cpp: bytes
-  // Starts moving; part_done(flow) is called behind it. False: there is nothing to move, or `error` says why it cannot.
+  // Starts moving; data_done(flow) is called behind it. False: there is nothing to move, or `error` says why it cannot.
   bool start_moving(Flow& flow, std::string& error);
 
   struct GpuLoad {

@@ -179,9 +179,19 @@ void CollectiveEngine::work_done(uint64_t id) {
   part_done(id);
 }
 
+// Data that are there only after their transfer make everything behind them late: this machine's doing.
+void CollectiveEngine::data_done(uint64_t id) {
+  const auto found = flows_.find(id);
+  if (found == flows_.end()) return;
+  if (found->second->open_parts == 1) engine_.data_came_late(engine_.now() - found->second->part_done_at);
+  part_done(id);
+}
+
 void CollectiveEngine::part_done(uint64_t id) {
   const auto found = flows_.find(id);
-  if (found == flows_.end() || --found->second->open_parts > 0) return;
+  if (found == flows_.end()) return;
+  found->second->part_done_at = engine_.now();
+  if (--found->second->open_parts > 0) return;
   const std::unique_ptr<Flow> flow = std::move(found->second);
   flows_.erase(found);
   if (flow->step) {

@@ -27,6 +27,7 @@ struct Engine::Parts {
   Clockwork clockwork;
   Streams streams;
   Outside& outside;
+  Time data_late = 0;
   Time calls_until = 0;  // the driver carries out one clock call at a time
   std::vector<Time> gpu_calls_until;
   std::vector<TimerId> transitions;  // of each GPU, the one under way; 0: none
@@ -90,12 +91,24 @@ void Engine::run_in_worker(std::function<void()> job, std::function<void(Time)> 
   parts_->outside.run_in_worker(std::move(job), std::move(done));
 }
 
+void Engine::data_came_late(Time by) {
+  parts_->data_late += std::max<Time>(by, 0);
+}
+
+Time Engine::data_late() const {
+  return parts_->data_late;
+}
+
 void Engine::set_collective_handler(CollectiveHandler* handler) {
   parts_->streams.set_collective_handler(handler);
 }
 
 void Engine::advance(Time to) {
   parts_->clockwork.advance(to);
+}
+
+Time Engine::known_until() const {
+  return parts_->clockwork.known_until();
 }
 
 Time Engine::next_event() const {
@@ -150,6 +163,18 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
     });
   }
   clockwork.at(until, std::move(done));
+}
+
+bool Engine::stop_time(ClientId client, uint64_t stop, Time patience) {
+  return parts_->streams.stop_time(client, stop, patience);
+}
+
+bool Engine::start_time(ClientId client, uint64_t stop) {
+  return parts_->streams.start_time(client, stop);
+}
+
+void Engine::start_all(ClientId client) {
+  parts_->streams.start_all(client);
 }
 
 void Engine::publish(BoardPage& page) {

@@ -50,9 +50,14 @@ class Engine {
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done);
   Gpu& gpu(uint32_t index);
 
+  // A collective's end has waited so long for its data, which this machine moves slower than the platform would.
+  void data_came_late(Time by);
+
   // ---- For whoever drives it.
+  Time data_late() const;  // in all
   void set_collective_handler(CollectiveHandler* handler);
   void advance(Time to);         // carries out everything due up to and including `to`
+  Time known_until() const;      // as of which the GPUs' published states hold
   Time next_event() const;       // when something is due next; INT64_MAX if nothing is
   bool next_is_precise() const;  // that moment is visible outside: worth spinning for
   void add_client(ClientId client, ClientPage* page);
@@ -64,6 +69,10 @@ class Engine {
   // delay later.
   void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                          std::function<void(Time)> done);
+  // Streams' functions of these names.
+  bool stop_time(ClientId client, uint64_t stop, Time patience);
+  bool start_time(ClientId client, uint64_t stop);
+  void start_all(ClientId client);
   void publish(BoardPage& page);  // keep the board page up to date from now on
   void keep_truth(Truth& truth);  // likewise what each state of each GPU takes
   void settle();                  // all GPUs' sums up to now()

@@ -2,6 +2,7 @@
 // powerccl-emulator: the GPU server that the emulated libcuda, libnvidia-ml and libnccl of one emulation share.
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,23 +16,39 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH\n"
+    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH [--lateness FILE]\n"
     "  Serves the emulated GPUs of a platform file, with KEY=VALUE in place of what it says, to processes that have\n"
     "  POWERCCL_EMULATOR_SOCKET=PATH and the emulator's libraries on LD_LIBRARY_PATH. Prints `ready` when it listens.\n"
-    "  Ends with its standard input, or on SIGTERM.\n"
+    "  Ends with its standard input, or on SIGTERM. FILE then says how well this machine kept up with the platform.\n"
     "exit status: 0 ended as told, 1 could not start, 2 wrong usage\n";
+
+// A reader tolerates a file that is not there: nothing depends on it but a warning.
+void write_lateness(const std::string& path, const powerccl::emulator::Lateness& lateness) {
+  FILE* file = fopen(path.c_str(), "we");
+  if (file == nullptr) {
+    fprintf(stderr, "powerccl-emulator: cannot write %s: %s\n", path.c_str(), strerror(errno));
+    return;
+  }
+  fprintf(file, "{\"up_s\": %.6f, \"events_late_s\": %.6f, \"data_late_s\": %.6f}\n",
+          static_cast<double>(lateness.up) * 1e-9, static_cast<double>(lateness.events_late) * 1e-9,
+          static_cast<double>(lateness.data_late) * 1e-9);
+  fclose(file);
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string platform_path, socket_path;
+  std::string platform_path, socket_path, lateness_path;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--help" || option == "-h") {
       fputs(kUsage, stdout);
       return 0;
     }
-    std::string* target = option == "--platform" ? &platform_path : option == "--socket" ? &socket_path : nullptr;
+    std::string* target = option == "--platform"   ? &platform_path
+                          : option == "--socket"   ? &socket_path
+                          : option == "--lateness" ? &lateness_path
+                                                   : nullptr;
     if (target == nullptr || i + 1 == argc) {
       fprintf(stderr, "powerccl-emulator: %s: unknown option, or its value is missing\n%s", argv[i], kUsage);
       return 2;
@@ -68,6 +85,7 @@ int main(int argc, char** argv) {
   puts("ready");
   fflush(stdout);
   const int status = server.run();
+  if (!lateness_path.empty()) write_lateness(lateness_path, server.lateness());
   server.engine().set_collective_handler(nullptr);
   if (truth_path == nullptr || *truth_path == '\0') return status;
   server.engine().settle();

@@ -252,7 +252,8 @@ void add_texts(std::map<std::string, Setter>& keys, Platform& p) {
 }
 
 // "key = value", and the key is spent. False: `error` says what is wrong with it, and where.
-bool apply(const std::string& text, const std::string& where, std::map<std::string, Setter>& keys, std::string& error) {
+bool apply(const std::string& text, const std::string& where, std::map<std::string, Setter>& keys,
+           std::map<std::string, std::string>& in_force, std::string& error) {
   const size_t equals = text.find('=');
   const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
   const auto found = keys.find(key);
@@ -262,11 +263,21 @@ bool apply(const std::string& text, const std::string& where, std::map<std::stri
                                                                       : nullptr;
   if (wrong == nullptr) {
     keys.erase(found);
+    in_force[key] = trim(text.substr(equals + 1));
     return true;
   }
   error = where;
   error.append(": ").append(shown(key)).append(": ").append(wrong);
   return false;
+}
+
+// FNV-1a, 32 bits: it tells platforms apart by accident, not against intent.
+uint32_t fingerprint_of(const std::map<std::string, std::string>& in_force) {
+  uint32_t hash = 0x811c9dc5u;
+  for (const auto& [key, value] : in_force) {
+    for (const char c : key + "=" + value + "\n") hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  }
+  return hash;
 }
 
 // The text of a plain file; anything else may keep its reader waiting, or never end. Returns what is wrong.
@@ -428,19 +439,23 @@ std::optional<Platform> parse_platform(const std::string& content, const std::st
   add_tuning(keys, p.tune);
   // Each key once: the file's lines and the changes take from lists of their own.
   std::map<std::string, Setter> unchanged = keys;
+  std::map<std::string, std::string> in_force;
   std::istringstream lines(content);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     const std::string text = trim(line.substr(0, line.find('#')));
-    if (!text.empty() && !apply(text, file_path + ":" + std::to_string(number), keys, error)) return std::nullopt;
+    if (!text.empty() && !apply(text, file_path + ":" + std::to_string(number), keys, in_force, error)) {
+      return std::nullopt;
+    }
   }
   for (const std::string& change : changes) {
-    if (!apply(trim(change), file_path + ": change", unchanged, error)) return std::nullopt;
+    if (!apply(trim(change), file_path + ": change", unchanged, in_force, error)) return std::nullopt;
   }
   if (const char* what = missing(p)) {
     error = file_path + ": " + what;
     return std::nullopt;
   }
+  p.fingerprint = fingerprint_of(in_force);
   return p;
 }
 

@@ -67,8 +67,9 @@ struct TuningModel {
 };
 
 struct Platform {
-  std::string name;      // "t4x8"
-  std::string gpu_name;  // as NVML prints it
+  std::string name;          // "t4x8"
+  uint32_t fingerprint = 0;  // of all keys and values in force: other changes or another file, another number
+  std::string gpu_name;      // as NVML prints it
   std::string driver_version;
   uint32_t gpus = 1;
   uint64_t memory_bytes = 0;

@@ -24,7 +24,8 @@
 namespace powerccl::emulator {
 namespace {
 
-constexpr Time kSpinNs = 100'000;  // timers here fire up to 70 us late
+constexpr Time kSpinNs = 100'000;             // timers here fire up to 70 us late
+constexpr Time kToleratedLateNs = 1'000'000;  // drivers of real GPUs are late by as much at times
 
 Time monotonic() {
   timespec ts;
@@ -48,7 +49,8 @@ const T* read_as(const std::vector<std::byte>& message) {
 Server::Server(const Platform& platform, std::string socket_path, std::string& error)
     : platform_(platform), path_(std::move(socket_path)) {
   used_bytes_.assign(platform.gpus, 0);
-  engine_ = std::make_unique<Engine>(platform_, monotonic(), *this);
+  started_ = monotonic();
+  engine_ = std::make_unique<Engine>(platform_, started_, *this);
   if (!make_board(error) || !listen_on(path_, error)) return;
   engine_->publish(*board_);
 }
@@ -135,9 +137,19 @@ bool Server::listen_on(const std::string& path, std::string& error) {
 int Server::run() {
   while (!stop_) {
     if (!wait()) break;
-    engine_->advance(monotonic());
+    const Time now = monotonic();
+    // Less what was counted before, and less what a client had stopped time for.
+    const Time late_since = std::max(engine_->next_event(), counted_until_);
+    if (engine_->next_is_precise() && now - late_since > kToleratedLateNs) events_late_ += now - late_since;
+    counted_until_ = now;
+    engine_->advance(now);
+    board_->known_until_ns.store(static_cast<uint64_t>(engine_->known_until()), std::memory_order_release);
   }
   return 0;
+}
+
+Lateness Server::lateness() const {
+  return {monotonic() - started_, events_late_, engine_->data_late()};
 }
 
 bool Server::wait() {
@@ -258,6 +270,10 @@ void Server::handle(Connection& connection, std::vector<std::byte>& message, int
     free_allocation(connection, *read_as<Free>(message));
   } else if (type == Message::kSetLockedClocks && read_as<SetLockedClocks>(message) != nullptr) {
     lock_clocks(connection, *read_as<SetLockedClocks>(message));
+  } else if (type == Message::kStopTime && read_as<StopTime>(message) != nullptr) {
+    stop_time(connection, *read_as<StopTime>(message));
+  } else if (type == Message::kStartTime && read_as<StartTime>(message) != nullptr) {
+    start_time(connection, *read_as<StartTime>(message));
   } else if (type == Message::kStop) {
     status(connection, head.request, 0);
     stop_ = true;
@@ -364,6 +380,19 @@ void Server::lock_clocks(Connection& connection, const SetLockedClocks& message)
                              });
 }
 
+// At once, not in its place in model time: that would come only when time goes on.
+void Server::stop_time(Connection& connection, const StopTime& message) {
+  const auto patience = static_cast<Time>(std::min(message.patience_ns, kLongestPatienceNs));
+  const bool stopped = engine_->stop_time(connection.client, message.stop, patience);
+  status(connection, message.header.request, stopped ? 0 : EINVAL);
+}
+
+void Server::start_time(Connection& connection, const StartTime& message) {
+  const bool stood = engine_->start_time(connection.client, message.stop);
+  counted_until_ = monotonic();
+  status(connection, message.header.request, stood ? 0 : ETIME);
+}
+
 void Server::status(Connection& connection, uint64_t request, int32_t error) {
   Status reply{};
   reply.header = {static_cast<uint32_t>(Message::kReply), sizeof reply, static_cast<uint64_t>(monotonic()), request};
@@ -466,6 +495,7 @@ void Server::close_connection(int fd) {
   if (owner->second.callbacks == fd) owner->second.callbacks = -1;
   if (owner->second.main != fd) return;
   owner->second.main = -1;
+  engine_->start_all(client);
   // In its place in model time: what it submitted before it ended comes first.
   engine_->from_outside([this, client](Time) { forget_client(client); }, monotonic());
 }

@@ -19,6 +19,12 @@
 
 namespace powerccl::emulator {
 
+struct Lateness {
+  Time up;           // since the server started
+  Time events_late;  // in which something was overdue by more than a millisecond
+  Time data_late;    // in which collectives waited for their data alone
+};
+
 class Server final : public Outside {
  public:
   // Listens on `socket_path`. On failure `error` says why and run() must not be called.
@@ -28,6 +34,8 @@ class Server final : public Outside {
   Server& operator=(const Server&) = delete;
 
   Engine& engine() { return *engine_; }
+  // How well this machine kept up with the platform so far.
+  Lateness lateness() const;
   // Until SIGTERM, SIGINT, a kStop request, or the end of stdin (the launcher's death). Returns the exit code.
   int run();
 
@@ -67,6 +75,8 @@ class Server final : public Outside {
   void hello(Connection& connection, const Hello& message);
   void allocate(Connection& connection, const Allocate& message, int attached);
   void free_allocation(Connection& connection, const Free& message);
+  void stop_time(Connection& connection, const StopTime& message);
+  void start_time(Connection& connection, const StartTime& message);
   void lock_clocks(Connection& connection, const SetLockedClocks& message);
   void send(Connection& connection, std::vector<std::byte> message, std::vector<int> descriptors = {});
   void flush(Connection& connection);
@@ -83,6 +93,7 @@ class Server final : public Outside {
   BoardPage* board_ = nullptr;
   int board_fd_ = -1, listener_ = -1, epoll_ = -1, timer_ = -1, signals_ = -1, wake_ = -1;
   bool stop_ = false;
+  Time started_ = 0, counted_until_ = 0, events_late_ = 0;
   ClientId next_client_ = 1;
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
   std::unordered_map<ClientId, Client> clients_;

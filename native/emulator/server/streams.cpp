@@ -13,6 +13,8 @@
 namespace powerccl::emulator {
 namespace {
 
+constexpr Time kCallbackPatienceNs = 20'000'000;
+
 void futex_wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr,
           0);
@@ -37,6 +39,8 @@ size_t least_bytes(Message type) {
       return sizeof(WriteValue);
     case Message::kCollective:
       return sizeof(Collective);
+    case Message::kStopTimeBehind:
+      return sizeof(StopTimeBehind);
     case Message::kCallbackDone:
       return sizeof(CallbackDone);
     default:
@@ -163,7 +167,10 @@ bool Streams::begin_front(Key key, Stream& stream) {
     case Message::kEventRecord: {
       const EventRecord& record = as<EventRecord>(message);
       EventSlot& slot = clients_[stream.client]->events[record.event % kMaxEvents];
+      Gpu& gpu = clockwork_.gpu(stream.gpu);
+      gpu.settle(clockwork_.now());
       slot.time_ns.store(static_cast<uint64_t>(clockwork_.now()), std::memory_order_relaxed);
+      slot.energy_uj.store(gpu.energy_uj(), std::memory_order_relaxed);
       slot.generation.store(record.generation, std::memory_order_release);
       complete_front(key, stream);
       return true;
@@ -181,6 +188,12 @@ bool Streams::begin_front(Key key, Stream& stream) {
     case Message::kCollective:
       begin_collective(key, stream);
       return false;
+    case Message::kStopTimeBehind: {
+      const StopTimeBehind& stop = as<StopTimeBehind>(message);
+      stop_time(stream.client, stop.stop, static_cast<Time>(std::min(stop.patience_ns, kLongestPatienceNs)));
+      complete_front(key, stream);
+      return true;
+    }
     default:
       complete_front(key, stream);
       return true;
@@ -216,6 +229,28 @@ bool Streams::begin_wait(Key key, Stream& stream) {
   return false;
 }
 
+bool Streams::stop_time(ClientId client, uint64_t stop, Time patience) {
+  if (clients_.find(client) == clients_.end()) return false;
+  const auto [place, fresh] = stops_.try_emplace({client, stop}, 0);
+  if (fresh) place->second = clockwork_.hold(clockwork_.now(), patience);
+  return fresh;
+}
+
+bool Streams::start_time(ClientId client, uint64_t stop) {
+  const auto found = stops_.find({client, stop});
+  if (found == stops_.end()) return false;
+  const bool stood = clockwork_.release(found->second);
+  stops_.erase(found);
+  return stood;
+}
+
+void Streams::start_all(ClientId client) {
+  const auto first = stops_.lower_bound({client, 0});
+  const auto last = stops_.lower_bound({client + 1, 0});
+  for (auto stop = first; stop != last; ++stop) clockwork_.release(stop->second);
+  stops_.erase(first, last);
+}
+
 void Streams::begin_callback(Stream& stream) {
   const Callback& call = as<Callback>(stream.queue.front());
   const Platform& platform = clockwork_.platform();
@@ -224,7 +259,7 @@ void Streams::begin_callback(Stream& stream) {
   stream.due = after_us(clockwork_.now(), us);
   // The client's thread may get a core only long after a real driver's would: that is this machine's lateness, not the
   // model's.
-  stream.hold = clockwork_.hold(stream.due);
+  stream.hold = clockwork_.hold(stream.due, kCallbackPatienceNs);
   outside_.run_callback(stream.client, call.callback, stream.slot, call.to.sequence);
 }
 
@@ -373,6 +408,7 @@ void Streams::remove_client(ClientId client) {
     }
     at = streams_.erase(at);
   }
+  start_all(client);
   clients_.erase(client);
   if (collective_handler_ == nullptr) return;
   for (const auto& [op, running] : withdrawn) collective_handler_->withdrawn(op, clockwork_.now());

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "emulator/protocol.h"
@@ -25,6 +26,12 @@ class Streams {
   void remove_client(ClientId client);
   // A message at its place in model time. Unsound ones are dropped.
   void process(ClientId client, std::vector<std::byte> message);
+
+  // Model time stands still until start_time with the same numbers, or for `patience` of driven time. False: the client
+  // has used the number before, or there is no such client.
+  bool stop_time(ClientId client, uint64_t stop, Time patience);
+  bool start_time(ClientId client, uint64_t stop);  // false: it went on before
+  void start_all(ClientId client);
 
   void start_collective(OpId op, double bytes, double power = 1, Truth::Operation as = {});
   void finish_collective(OpId op, int32_t result);
@@ -86,6 +93,7 @@ class Streams {
   std::unordered_map<Key, Stream> streams_;
   std::unordered_map<Key, std::vector<Waiter>> waiters_;  // by the stream waited for
   std::map<OpId, RunningCollective> collectives_;
+  std::map<std::pair<ClientId, uint64_t>, Clockwork::HoldId> stops_;  // of model time, by the client and its number
 };
 
 }  // namespace powerccl::emulator

@@ -5,35 +5,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
-from powerccl.analysis.exposure import NONE, Exposure, intersection
-from powerccl.analysis.iterations import Cut, cut
+from powerccl.analysis.exposure import NONE, Exposure
+from powerccl.analysis.iterations import Cut
 from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
+from powerccl.analysis.shares import Floats, Sets, Working, measure, whole
 from powerccl.analysis.stragglers import Matched
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
 
 MOST_ROWS = 400  # of iterations; more are put together by neighbours
 TOLD = 0.5  # of a rank's communication that must have been matched to say how long it waited
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass
-class Sets:
-    """One rank's times as interval sets (host ns); None: not known."""
-
-    communication: iv.Intervals
-    waiting: iv.Intervals | None
-    exposed: iv.Intervals | None
-    computation: iv.Intervals | None
-    span: tuple[int, int]
 
 
 @dataclass
@@ -47,12 +35,12 @@ class Breakdown:
 
 def break_down(
     run: RunData,
-    calls: pl.DataFrame,
     kernels: pl.DataFrame,
     matched: Matched,
     exposed: Exposure,
     curves: dict[str, EnergyCurve],
     profiled: dict[int, Profiled],
+    work: Working,
 ) -> Breakdown:
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
     found = Breakdown()
@@ -62,8 +50,9 @@ def break_down(
     )
     for trace in run.ranks:
         rows = waited.filter(pl.col("rank") == trace.rank)
-        if len(rows) and trace.rank not in found.sets:
-            sets = _sets(trace, rows, exposed if told else None, profiled.get(trace.rank), run.window)
+        span = work.spans.get(trace.rank)
+        if len(rows) and span and trace.rank not in found.sets:
+            sets = _sets(trace, rows, exposed if told else None, profiled.get(trace.rank), span, run.window)
             if sets is not None:
                 found.sets[trace.rank] = sets
     origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
@@ -71,16 +60,7 @@ def break_down(
         mine = [trace for trace in run.ranks if trace.host == host and trace.rank in found.sets]
         if not mine:
             continue
-        first = mine[0].rank
-        chosen = pl.col("rank") == first
-        edges = cut(calls.filter(chosen), kernels.filter(chosen))
-        if run.window:
-            inside = (edges.edges[:, 0] >= run.window[0]) & (edges.edges[:, 1] <= run.window[1])
-            edges.edges = edges.edges[inside]
-        for begin, end in mine[0].gaps:  # a restart is no iteration
-            kept = edges.edges[(edges.edges[:, 0] > end) | (edges.edges[:, 1] < begin)]
-            edges.edges = kept if len(kept) > 1 else kept[:0]
-        found.iterations.append(_iterations(host, edges, mine, found, curves, origin))
+        found.iterations.append(_iterations(host, work.cuts[host], mine, found, curves, origin))
     return found
 
 
@@ -89,15 +69,15 @@ def _sets(
     rows: pl.DataFrame,
     exposed: Exposure | None,
     profile: Profiled | None,
+    span: tuple[int, int],
     window: tuple[int, int] | None,
 ) -> Sets | None:
     start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
     waiting_ns = rows["waiting_ns"].to_numpy()
-    span = (int(start.min()), int(stop.max()))
     if profile is not None:
         span = (profile.start_ns, profile.stop_ns)
-    if window:
-        span = (max(span[0], window[0]), min(span[1], window[1]))
+        if window:
+            span = (max(span[0], window[0]), min(span[1], window[1]))
     if span[1] <= span[0]:
         return None
     known = waiting_ns >= 0
@@ -114,39 +94,6 @@ def _sets(
     )
 
 
-def measure(sets: Sets, edges: iv.Intervals) -> dict[str, Floats]:
-    """Seconds of each part in each stretch of `edges`, by the names of Parts; parts that are not known are left out."""
-
-    def inside(intervals: iv.Intervals) -> Floats:
-        return (iv.covered_before(intervals, edges[:, 1]) - iv.covered_before(intervals, edges[:, 0])) / 1e9
-
-    span = (edges[:, 1] - edges[:, 0]) / 1e9
-    communication = inside(sets.communication)
-    found = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
-    if sets.waiting is not None:
-        found["waiting_s"] = inside(sets.waiting)
-        found["transfer_s"] = np.maximum(communication - found["waiting_s"], 0.0)
-    if sets.computation is not None:
-        beside = intersection(sets.communication, sets.computation)
-        found["overlapped_s"] = inside(beside)
-        found["exposed_s"] = np.maximum(communication - found["overlapped_s"], 0.0)
-        found["computation_s"] = np.maximum(inside(sets.computation) - found["overlapped_s"], 0.0)
-        if sets.waiting is not None:
-            found["exposed_waiting_s"] = np.maximum(
-                found["waiting_s"] - inside(intersection(sets.waiting, sets.computation)), 0.0
-            )
-    elif sets.exposed is not None:
-        found["exposed_s"] = inside(intersection(sets.communication, sets.exposed))
-        found["overlapped_s"] = np.maximum(communication - found["exposed_s"], 0.0)
-        found["stalled_s"] = np.maximum(inside(sets.exposed) - found["exposed_s"], 0.0)
-        if sets.waiting is not None:
-            found["exposed_waiting_s"] = inside(intersection(sets.waiting, sets.exposed))
-    found["rest_s"] = np.maximum(span - communication - found["stalled_s"], 0.0)
-    if sets.computation is not None:
-        found["idle_s"] = np.maximum(found["rest_s"] - found["computation_s"], 0.0)
-    return found
-
-
 def _mean(parts: dict[str, Floats]) -> dict[str, float]:
     return {name: float(values.mean()) for name, values in parts.items()}
 
@@ -160,10 +107,13 @@ def _iterations(
     by_rank: list[dict[str, Floats]] = []
     for trace in mine:
         sets = found.sets[trace.rank]
-        whole = measure(sets, np.array([sets.span], dtype=np.int64))
-        row = RankParts(rank=trace.rank, gpu=trace.gpu, host=host, by_profiler=sets.computation is not None)
-        for name, seconds in _mean(whole).items():
-            setattr(row, name, seconds)
+        row = RankParts(
+            rank=trace.rank,
+            gpu=trace.gpu,
+            host=host,
+            by_profiler=sets.computation is not None,
+            **msgspec.structs.asdict(whole(sets)),
+        )
         if len(stretches):
             fits = (stretches[:, 0] >= sets.span[0]) & (stretches[:, 1] <= sets.span[1])
             each = measure(sets, stretches)
@@ -178,10 +128,11 @@ def _iterations(
     inside.found = len(length)
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
-    joules = _joules(stretches, [curves[trace.gpu] for trace in mine if trace.gpu in curves])
+    sampled = all(trace.gpu in curves for trace in mine)  # else sums over the host's GPUs are not known
+    joules = _joules(stretches, [curves[trace.gpu] for trace in mine] if sampled else [])
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
-        inside.joules = float(known.mean())
+        inside.joules, inside.joules_of = float(known.mean()), len(known)
         inside.joules_error = float(known.std(ddof=1)) / len(known) ** 0.5
     names = [name for name in by_rank[0] if all(name in each for each in by_rank)] if by_rank else []
     means = {name: np.mean([each[name] for each in by_rank], axis=0) for name in names}
@@ -201,9 +152,9 @@ def _iterations(
 
 
 def _joules(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
-    """Energy of each iteration over all curves; NaN where one of them does not reach."""
+    """Energy of each iteration over all curves; NaN where one of them does not tell."""
     total = np.zeros(len(stretches)) if curves else np.full(len(stretches), np.nan)
     for curve in curves:
         total += curve.at(stretches[:, 1]) - curve.at(stretches[:, 0])
-        total[(stretches[:, 0] < curve.time_ns[0]) | (stretches[:, 1] > curve.time_ns[-1])] = np.nan
+        total[~curve.covers(stretches)] = np.nan
     return total

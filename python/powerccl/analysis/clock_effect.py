@@ -87,7 +87,7 @@ def _without(busy: iv.Intervals, low: iv.Intervals) -> iv.Intervals:
 
 def _watts(curve: EnergyCurve, intervals: iv.Intervals) -> float | None:
     """Mean power inside; None where single stretches are too short against the counter's steps to be told apart."""
-    inside = clip_to(curve, intervals)
+    inside = clip_to(curve, intervals, sharp=True)
     length = inside[:, 1] - inside[:, 0]
     long = inside[length >= curve.update_ns]
     if length.sum() < FEW_UPDATES * curve.update_ns or iv.length_ns(long) < 0.5 * length.sum():

@@ -78,7 +78,7 @@ def _ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
 
 def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
     """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
-    found = kernels.select("pattern", "ranks").unique()
+    found = kernels.select("pattern", "ranks").unique(maintain_order=True)
     factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in found.iter_rows()]
     return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64))
 
@@ -106,7 +106,7 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
         )
     )
     rows: list[PatternRow] = []
-    for row in called.join(ran, on=KEY, how="full", coalesce=True).iter_rows(named=True):
+    for row in called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY).iter_rows(named=True):
         replayed = bool(row["captured_calls"]) or not row["calls"]
         rows.append(
             PatternRow(

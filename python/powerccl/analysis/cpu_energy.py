@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from powerccl import quantities
+from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import CpuEnergy
 from powerccl.traces.cpu import CPU_DOMAIN, CpuLog
 from powerccl.traces.folder import RunData
+from powerccl.traces.plausible import GAP_PERIODS
 
 # Domains that add up. The others (core, uncore) are parts of a package, or contain all of it (psys).
 COUNTED = re.compile(r"(^|[/_-])(package|pkg|dram|ram)([-_]?\d+)?(-die-\d+)?$")
@@ -30,20 +32,27 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         window = _window(run, log.host)
         busy, idle = _idle(log, window)
         busy_ns, idle_ns = busy_ns + busy, idle_ns + idle
-        counted, seconds = _counted(log, window)
+        counted, seconds, missing = _counted(log, window)
+        of_host = f"{log.host}: " if len(run.cpu) > 1 else ""
+        found.missing += [of_host + text for text in missing]
         if counted and not any(counted.values()):
             reasons.append(NOT_MOVING)
+            found.missing.append(f"{log.host}: no energy of the processors")
         elif counted:
             found.domains.update({f"{log.host} {domain}": joules for domain, joules in counted.items()})
             covered_s.append(seconds)
         else:
             reasons.append(_reason(log))
+            found.missing.append(f"{log.host}: no energy of the processors")
     if busy_ns + idle_ns > 0:
         found.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
     if covered_s:
-        found.joules = sum(found.domains.values())
+        joules = sum(found.domains.values())
+        found.joules, found.joules_at_least = (None, joules) if found.missing else (joules, None)
         found.covered_s = float(np.mean(covered_s))
-        found.average_watts = found.joules / found.covered_s if found.covered_s else None
+        found.average_watts = joules / found.covered_s if found.covered_s else None
+    else:
+        found.missing = []
     found.reason = "; ".join(dict.fromkeys(reasons))
     return found
 
@@ -72,30 +81,27 @@ def _inside(rows: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
     return rows.slice(first, max(last - first + 1, 0))
 
 
-def _counted(log: CpuLog, window: tuple[int, int]) -> tuple[dict[str, float], float]:
+def _counted(log: CpuLog, window: tuple[int, int]) -> tuple[dict[str, float], float, list[str]]:
+    """Joules of each domain as far as sampled, how long that is, and which domains were not sampled how long."""
     joules: dict[str, float] = {}
+    missing: list[str] = []
     seconds = 0.0
     for (name,), rows in log.samples.filter(pl.col("energy_uj") >= 0).group_by(["domain"], maintain_order=True):
         domain = str(name)
         inside = _inside(rows, window)
         if not COUNTED.search(domain) or len(inside) < 2:
             continue
-        energy = _rise(inside["energy_uj"].to_numpy(), log.about.get(f"{domain}_max_energy_range_uj", ""))
-        if energy is None:
-            continue
-        joules[domain] = energy / 1e6
-        seconds = max(seconds, float(inside["time_ns"][-1] - inside["time_ns"][0]) / 1e9)
-    return joules, seconds
-
-
-def _rise(energy_uj: npt.NDArray[np.int64], wraps_at: str) -> float | None:
-    """What a counter rose by. One that falls has wrapped, if it is known where; else nothing is known."""
-    steps = np.diff(energy_uj).astype(np.float64)
-    if np.any(steps < 0):
-        if not wraps_at.isdigit():
-            return None
-        steps[steps < 0] += float(wraps_at)
-    return float(steps.sum()) if np.all(steps >= 0) else None
+        time = inside["time_ns"].to_numpy()
+        joules[domain] = float(inside["energy_uj"][-1] - inside["energy_uj"][0]) / 1e6
+        covered = iv.minus(np.array([[time[0], time[-1]]]), log.breaks.get(domain, iv.EMPTY))
+        seconds = max(seconds, iv.length_ns(covered) / 1e9)
+        period_ns = max(log.period_ns, int(np.median(np.diff(time))))
+        ends = (int(time[0]) - window[0], window[1] - int(time[-1])) if window[1] < 1 << 62 else ()
+        lost_ns = int(time[-1] - time[0]) - iv.length_ns(covered)
+        lost_ns += sum(end for end in ends if end > GAP_PERIODS * period_ns)
+        if lost_ns and joules[domain]:
+            missing.append(f"{domain}: no sound energy samples for {quantities.seconds(lost_ns / 1e9)}")
+    return joules, seconds, missing
 
 
 def _idle(log: CpuLog, window: tuple[int, int]) -> tuple[int, int]:

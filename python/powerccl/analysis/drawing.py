@@ -116,6 +116,11 @@ def _lane(
             time = (rows["time_ns"].to_numpy() - window[0]) // unit_ns
             power = np.clip(rows["power_mw"].fill_null(0).to_numpy() // 100, 0, 65535)
             clock = np.clip(rows["sm_clock_mhz"].fill_null(0).to_numpy(), 0, 65535)
+            # Where samples are missing no line is drawn: a sample of nothing behind the last one breaks it.
+            holes = (iv.clip(log.of(rows).gaps, *window)[:, 0] - window[0]) // unit_ns + 1
+            places = np.searchsorted(time, holes)
+            time = np.insert(time, places, holes)
+            power, clock = np.insert(power, places, 0), np.insert(clock, places, 0)
     spans = iv.clip(communicating.get(gpu, iv.EMPTY), *window)
     if not len(time) and not len(spans):
         return None

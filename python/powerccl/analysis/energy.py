@@ -8,16 +8,23 @@ of processor time on an H200), they are scaled to what it counted in all. Betwee
 smears short communication over its surroundings. `split` mends that: in a step that holds both communication and other
 work, power is taken in the ratio found in steps that hold only one of them. How much that moved is the uncertainty
 given; nothing is extrapolated beyond the first and last point.
+
+Where samples are missing, nothing is put in their place. Between two sound readings of a counter the sum is known, and
+its course is not (`blurred`). Where power alone was sampled not even the sum is (`unknown`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.traces.folder import RunData
+from powerccl.traces.plausible import GAP_PERIODS
+from powerccl.traces.power import PowerLog
 
 MIN_PURE_STEPS = 3
 CORRECTION = 0.05  # of a usual gain
@@ -25,21 +32,28 @@ SELDOM = 1.5  # samples per counter read from which on the counter only scales p
 SCALING_NS = 2_000_000_000  # over less, a counter's 100 ms steps say less than power samples do
 SOUND_SCALE = (0.5, 2.0)  # beyond, one of the two is wrong, and which is not known
 
+Times = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class EnergyCurve:
-    """Cumulative energy: `joules[i]` at `time_ns[i]`, rising; source is `counter`, `power` or `power+counter`.
+    """Cumulative energy: `joules[i]` at `time_ns[i]`, rising.
 
-    `update_ns` is the median distance of points, `read_ns` that of the samples they came from.
+    source: `counter`, `power`, `power+counter`, or `counter+power` where the counter does not reach so far as power.
+    `update_ns` is the median distance of points, `read_ns` that of the samples they came from. Over `unknown` the curve
+    is flat: sums over it are "at least". Over `blurred` it is right from end to end alone.
     """
 
-    time_ns: npt.NDArray[np.int64]
-    joules: npt.NDArray[np.float64]
+    time_ns: Times
+    joules: Floats
     source: str
     read_ns: float
     update_ns: float
+    unknown: iv.Intervals = field(default_factory=lambda: iv.EMPTY)
+    blurred: iv.Intervals = field(default_factory=lambda: iv.EMPTY)
 
-    def at(self, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def at(self, time_ns: Times) -> Floats:
         """Joules up to each time; times outside the curve take its ends."""
         origin = self.time_ns[0]
         # Differences first: nanoseconds since boot do not fit a float's 53 bits after 104 days.
@@ -47,10 +61,30 @@ class EnergyCurve:
         return np.asarray(np.interp(x, known, self.joules), dtype=np.float64)
 
     def within(self, intervals: iv.Intervals) -> float:
-        """Joules inside the intervals."""
+        """Joules inside the intervals; of what is not covered, none."""
         if not len(intervals):
             return 0.0
         return float((self.at(intervals[:, 1]) - self.at(intervals[:, 0])).sum())
+
+    def covers(self, intervals: iv.Intervals) -> npt.NDArray[np.bool_]:
+        """Of which intervals (in any order) the energy is known."""
+        reached = (intervals[:, 0] >= self.time_ns[0]) & (intervals[:, 1] <= self.time_ns[-1])
+        known = reached & ~iv.touches(intervals, self.unknown)
+        if len(self.blurred):
+            cut = iv.contains(self.blurred, intervals.ravel()) & ~np.isin(intervals.ravel(), self.blurred[:, 0])
+            known &= ~cut.reshape(-1, 2).any(axis=1)
+        return np.asarray(known)
+
+    @property
+    def sharp(self) -> npt.NDArray[np.bool_]:
+        """Which steps between points tell of their own time: neither unknown nor blurred."""
+        steps = np.stack([self.time_ns[:-1], self.time_ns[1:]], axis=1)
+        return ~(iv.touches(steps, self.unknown) | iv.touches(steps, self.blurred))
+
+    @property
+    def slack_ns(self) -> int:
+        """By how much a curve may miss the ends of what it is of: less is no gap."""
+        return int(GAP_PERIODS * max(self.read_ns, self.update_ns))
 
 
 @dataclass(frozen=True)
@@ -66,12 +100,38 @@ class Attribution:
     uncertainty_joules: float
 
 
+def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
+    """Each sampled GPU's energy, by its UUID."""
+    found: dict[str, EnergyCurve] = {}
+    for log in run.power:
+        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
+            curve = gpu_curve(log, rows)
+            if curve is not None:
+                found[str(uuid)] = curve
+    return found
+
+
+def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:
+    """The curve of the one GPU whose samples `rows` of the log are."""
+    known = log.of(rows)
+    power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return energy_curve(
+        rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy(), known.gaps, known.breaks, known.period_ns
+    )
+
+
 def energy_curve(
-    time_ns: npt.NDArray[np.int64], power_mw: npt.NDArray[np.float64], energy_uj: npt.NDArray[np.int64]
+    time_ns: Times,
+    power_mw: Floats,
+    energy_uj: Times,
+    gaps: iv.Intervals = iv.EMPTY,
+    breaks: iv.Intervals = iv.EMPTY,
+    period_ns: int = 0,
 ) -> EnergyCurve | None:
     """The curve of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
-    None when fewer than two samples say anything.
+    `gaps`: without power samples. `breaks`: over which the counter tells nothing. `period_ns`: how often it was to be
+    read. None when fewer than two samples say anything.
     """
     unique = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[unique], power_mw[unique], energy_uj[unique]
@@ -80,15 +140,34 @@ def energy_curve(
     read_ns = float(np.median(np.diff(time_ns)))
     counted = energy_uj >= 0
     counter = _from_counter(time_ns[counted], energy_uj[counted], read_ns)
+    if counter is not None:
+        long = np.diff(counter.time_ns) > max(counter.slack_ns, GAP_PERIODS * period_ns)
+        counter = _without(replace(counter, blurred=_steps(counter)[long]), breaks)
     power = _from_power(time_ns, power_mw, read_ns)
+    power = None if power is None else _without(power, gaps)
     if counter and power and len(time_ns) > SELDOM * counted.sum():
-        return _scaled(power, time_ns[counted], energy_uj[counted])
-    return counter or power
+        return _scaled(power, time_ns[counted], energy_uj[counted], breaks)
+    return _beyond(counter, power) if counter and power else counter or power
 
 
-def _from_counter(
-    time_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64], read_ns: float
-) -> EnergyCurve | None:
+def _steps(curve: EnergyCurve) -> iv.Intervals:
+    return np.stack([curve.time_ns[:-1], curve.time_ns[1:]], axis=1)
+
+
+def _without(curve: EnergyCurve, holes: iv.Intervals) -> EnergyCurve:
+    """The curve flat in all of its steps that reach into the holes."""
+    if not len(holes):
+        return curve
+    steps = _steps(curve)
+    gone = iv.touches(steps, iv.union(holes[:, 0], holes[:, 1]))
+    if not gone.any():
+        return curve
+    joules = np.concatenate([[0.0], np.cumsum(np.where(gone, 0.0, np.diff(curve.joules)))])
+    unknown = iv.union(steps[gone, 0], steps[gone, 1])
+    return replace(curve, joules=joules, unknown=unknown, blurred=iv.minus(curve.blurred, unknown))
+
+
+def _from_counter(time_ns: Times, energy_uj: Times, read_ns: float) -> EnergyCurve | None:
     gained = np.diff(energy_uj)
     usual = float(np.median(gained[gained > 0])) if np.any(gained > 0) else 0.0
     if len(time_ns) < 3 or np.any(gained < -CORRECTION * usual):
@@ -105,9 +184,7 @@ def _from_counter(
     return EnergyCurve(points, joules, "counter", read_ns, update_ns)
 
 
-def _from_power(
-    time_ns: npt.NDArray[np.int64], power_mw: npt.NDArray[np.float64], read_ns: float
-) -> EnergyCurve | None:
+def _from_power(time_ns: Times, power_mw: Floats, read_ns: float) -> EnergyCurve | None:
     known = np.isfinite(power_mw) & (power_mw >= 0)
     time_ns, power_mw = time_ns[known], power_mw[known]
     if len(time_ns) < 2 or not power_mw.any():
@@ -118,14 +195,67 @@ def _from_power(
     return EnergyCurve(time_ns, joules, "power", read_ns, read_ns)
 
 
-def _scaled(power: EnergyCurve, read_at_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64]) -> EnergyCurve:
-    """The power curve, made to agree with the counter from its first to its last read."""
-    ends = power.at(read_at_ns[[0, -1]])
-    integrated = float(ends[1] - ends[0])
-    scale = float(energy_uj[-1] - energy_uj[0]) / 1e6 / integrated if integrated > 0 else 0.0
-    if read_at_ns[-1] - read_at_ns[0] < SCALING_NS or not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
+def _scaled(power: EnergyCurve, read_at_ns: Times, energy_uj: Times, breaks: iv.Intervals) -> EnergyCurve:
+    """The power curve, made to agree with the counter where both tell; gaps in it have what the counter says."""
+    between = np.stack([read_at_ns[:-1], read_at_ns[1:]], axis=1)
+    broken = iv.touches(between, iv.union(breaks[:, 0], breaks[:, 1]))
+    whole = ~(broken | iv.touches(between, power.unknown))
+    if whole.all():
+        ends, told, length_ns = read_at_ns[[0, -1]], energy_uj[-1] - energy_uj[0], read_at_ns[-1] - read_at_ns[0]
+        integrated = float(np.diff(power.at(ends))[0])
+    else:
+        told, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
+        integrated = float(np.diff(power.at(read_at_ns))[whole].sum())
+    scale = float(told) / 1e6 / integrated if integrated > 0 else 0.0
+    if length_ns < SCALING_NS or not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
         return power
-    return EnergyCurve(power.time_ns, power.joules * scale, "power+counter", power.read_ns, power.update_ns)
+    scaled = replace(power, joules=power.joules * scale, source="power+counter")
+    return _gaps_counted(scaled, read_at_ns, energy_uj, between[broken]) if len(power.unknown) else scaled
+
+
+def _gaps_counted(curve: EnergyCurve, read_at_ns: Times, energy_uj: Times, broken: iv.Intervals) -> EnergyCurve:
+    """Gaps with what a counter gained from before them to behind them, less what is known of that time."""
+    first = np.searchsorted(read_at_ns, curve.unknown[:, 0], side="right") - 1
+    last = np.searchsorted(read_at_ns, curve.unknown[:, 1])
+    inside = (first >= 0) & (last < len(read_at_ns))
+    # Gaps between the same two readings have one sum.
+    spans = iv.union(read_at_ns[first[inside]], read_at_ns[last[inside]])
+    told = spans[~iv.touches(spans, broken)]
+    steps, gained = _steps(curve), np.diff(curve.joules)
+    counted = iv.EMPTY
+    for begin, end in told.tolist():
+        reads = np.searchsorted(read_at_ns, [begin, end])
+        rest = float(energy_uj[reads[1]] - energy_uj[reads[0]]) / 1e6 - curve.within(np.array([[begin, end]]))
+        if rest <= 0:
+            continue
+        gone = iv.touches(steps, curve.unknown) & (steps[:, 0] >= begin) & (steps[:, 1] <= end)
+        length = np.where(gone, steps[:, 1] - steps[:, 0], 0)
+        gained = gained + rest * length / max(int(length.sum()), 1)
+        counted = np.concatenate([counted, steps[gone]])
+    blurred = iv.union(counted[:, 0], counted[:, 1])
+    joules = np.concatenate([[0.0], np.cumsum(gained)])
+    return replace(curve, joules=joules, unknown=iv.minus(curve.unknown, blurred), blurred=blurred)
+
+
+def _beyond(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
+    """A counter's curve, and power's where the counter was not read yet or no more."""
+    slack_ns = counter.slack_ns
+    before = power.time_ns < counter.time_ns[0] if counter.time_ns[0] - power.time_ns[0] > slack_ns else None
+    behind = power.time_ns > counter.time_ns[-1] if power.time_ns[-1] - counter.time_ns[-1] > slack_ns else None
+    if before is None and behind is None:
+        return counter
+    time, joules, unknown = counter.time_ns, counter.joules, counter.unknown
+    if before is not None:
+        base = power.at(time[:1])
+        time = np.concatenate([power.time_ns[before], time])
+        joules = np.concatenate([power.joules[before] - base, joules])
+    if behind is not None:
+        base = power.at(counter.time_ns[-1:])
+        time = np.concatenate([time, power.time_ns[behind]])
+        joules = np.concatenate([joules, joules[-1] + power.joules[behind] - base])
+    outside = iv.minus(power.unknown, np.array([[counter.time_ns[0], counter.time_ns[-1]]]))
+    unknown = iv.union(*np.concatenate([unknown, outside]).T)
+    return replace(counter, time_ns=time, joules=joules - joules[0], source="counter+power", unknown=unknown)
 
 
 def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:
@@ -138,10 +268,11 @@ def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:
     in_communication = np.diff(iv.covered_before(inside, time)).astype(np.float64)
     energy = np.diff(joules)
     share = in_communication / step_ns
-    pure, other = share >= 0.999, share <= 0.001
+    sharp = curve.sharp
+    pure, other = sharp & (share >= 0.999), sharp & (share <= 0.001)
     if pure.sum() < MIN_PURE_STEPS or other.sum() < MIN_PURE_STEPS:
         resolved = bool(pure.sum() >= MIN_PURE_STEPS)
-        mixed = ~pure & ~other
+        mixed = (share > 0.001) & (share < 0.999)
         # All that mixed steps hold could be on either side.
         return Attribution(curve, resolved, float((energy * np.minimum(share, 1 - share))[mixed].sum()))
     ratio = float(np.median((energy / step_ns)[pure])) / max(float(np.median((energy / step_ns)[other])), 1e-12)
@@ -156,9 +287,32 @@ def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:
     refined = joules[0] + np.concatenate([[0.0], np.cumsum(rate * np.diff(knots))])
     mixed_energy = communication_watts * in_communication
     uncertainty = float(np.abs(mixed_energy - energy * share).sum())
-    return Attribution(EnergyCurve(knots, refined, curve.source, curve.read_ns, curve.update_ns), True, uncertainty)
+    if not sharp.all():  # where the course is not known, all of a step could be on either side
+        uncertainty += float((energy * np.minimum(share, 1 - share))[~sharp].sum())
+    return Attribution(replace(curve, time_ns=knots, joules=refined), True, uncertainty)
 
 
-def clip_to(curve: EnergyCurve, intervals: iv.Intervals) -> iv.Intervals:
-    """The part of the intervals that the curve covers."""
-    return iv.clip(intervals, int(curve.time_ns[0]), int(curve.time_ns[-1]))
+def clip_to(curve: EnergyCurve, intervals: iv.Intervals, sharp: bool = False) -> iv.Intervals:
+    """The part of the intervals that the curve covers; with `sharp` only where it tells of each moment."""
+    inside = iv.clip(intervals, int(curve.time_ns[0]), int(curve.time_ns[-1]))
+    inside = iv.minus(inside, curve.unknown)
+    return iv.minus(inside, curve.blurred) if sharp else inside
+
+
+def window_of(curve: EnergyCurve, start_ns: int, stop_ns: int) -> iv.Intervals:
+    """The part of [start_ns, stop_ns) whose energy the curve tells: no blurred stretch is cut."""
+    first, last = max(start_ns, int(curve.time_ns[0])), min(stop_ns, int(curve.time_ns[-1]))
+    for begin, end in curve.blurred.tolist():
+        first = end if begin < first < end else first
+        last = begin if begin < last < end else last
+    return iv.minus(iv.union([first], [last]), curve.unknown)
+
+
+def missing_ns(curve: EnergyCurve, start_ns: int, stop_ns: int) -> int:
+    """For how much of [start_ns, stop_ns) energy is not known; less than a few periods at the ends do not count."""
+    covered = window_of(curve, start_ns, stop_ns)
+    if not len(covered):
+        return stop_ns - start_ns
+    ends = (int(covered[0, 0]) - start_ns, stop_ns - int(covered[-1, 1]))
+    inside = int(covered[-1, 1] - covered[0, 0]) - iv.length_ns(covered)
+    return inside + sum(end for end in ends if end > curve.slack_ns)

@@ -88,7 +88,7 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
         return found
     for (gpu, _), rows in waits.filter(pl.col("burst") > 0).group_by("gpu", "rank", maintain_order=True):
         bursts = (
-            rows.group_by("burst")
+            rows.group_by("burst", maintain_order=True)
             .agg(pl.col("stall_ns").min(), pl.col("resume_ns").max(), pl.col("pauses").any())
             .sort("burst")
         )
@@ -241,7 +241,7 @@ def without(intervals: iv.Intervals, start_ns: int, stop_ns: int) -> iv.Interval
 
 
 def _earlier(curve: EnergyCurve, by_ns: int) -> EnergyCurve:
-    return replace(curve, time_ns=curve.time_ns - by_ns)
+    return replace(curve, time_ns=curve.time_ns - by_ns, unknown=curve.unknown - by_ns, blurred=curve.blurred - by_ns)
 
 
 def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None) -> Exposure:
@@ -319,11 +319,12 @@ def _steps(
             continue
         inside = (curve.time_ns >= busy[0, 0]) & (curve.time_ns <= busy[-1, 1])
         time, joules = curve.time_ns[inside], curve.joules[inside]
-        if len(time) < 3:
+        sharp = replace(curve, time_ns=time, joules=joules).sharp if len(time) > 1 else np.zeros(0, np.bool_)
+        if sharp.sum() < 2:
             continue
         everything = [*parts, *by_age(without(busy, int(busy[0, 0]), int(busy[-1, 1])))]
-        tables.append(np.column_stack([np.diff(iv.covered_before(part, time)) / 1e9 for part in everything]))
-        energies.append(np.diff(joules))
+        tables.append(np.column_stack([np.diff(iv.covered_before(part, time))[sharp] / 1e9 for part in everything]))
+        energies.append(np.diff(joules)[sharp])
     width = max((len(parts) for parts in states.values()), default=0) + 1 + len(AGES_NS)
     if not tables:
         return np.zeros((0, width)), np.zeros(0)

@@ -14,15 +14,33 @@ SUMMARY_FILE = "summary.json"
 
 
 class Energy(msgspec.Struct, kw_only=True):
-    """Energy of the job's GPUs from its start to its end, as far as samples cover it (`covered_s` of `wall_s`)."""
+    """Energy of the job's GPUs from its start to its end.
+
+    Where samples are missing, `joules` is None: `joules_at_least` is of what was sampled, and `missing` says in words
+    of which GPU and how long. `average_watts` is of the time that was sampled, mean per GPU.
+    """
 
     joules: float | None = None
+    joules_at_least: float | None = None  # None: as `joules`, or nothing was sampled
+    missing: list[str] = []
     average_watts: float | None = None
-    covered_s: float | None = None
+    covered_s: float | None = None  # mean per GPU
     source: str = "none"  # counter, power, power+counter (power samples scaled to the counter), none
     sample_ms: float | None = None
     update_ms: float | None = None
     reason: str = ""
+
+
+class Shares(msgspec.Struct, kw_only=True):
+    """Of the working time (see analysis/shares.py), over all ranks. None: not known."""
+
+    startup_s: float | None = None  # from the run's start to the first rank's working time
+    startup_until: str = ""  # the first regular iteration, or the first communication
+    span_s: float | None = None  # working time, mean over the ranks
+    communicating_pct: float | None = None
+    exposed_pct: float | None = None
+    at_least: bool = False  # some calls were not timed
+    reason: str = ""  # why communicating_pct is not known
 
 
 class Communication(msgspec.Struct, kw_only=True):
@@ -34,8 +52,8 @@ class Communication(msgspec.Struct, kw_only=True):
     untimed_calls: int = 0  # neither timed nor to be estimated from others of their kind
     time_s: float = 0.0
     estimated_s: float = 0.0  # of calls not timed, from the median of their kind; not part of time_s
-    share_pct: float = 0.0  # time_s of wall_s
     joules: float | None = None
+    joules_at_least: float | None = None  # where samples are missing, as Energy's
     uncertainty_joules: float | None = None
     resolved: bool = False  # communication lasted long enough against the samples to know its power
     average_watts: float | None = None
@@ -138,7 +156,10 @@ class Gpu(msgspec.Struct, kw_only=True):
     name: str = ""
     communication_s: float = 0.0
     joules: float | None = None
+    joules_at_least: float | None = None  # where samples are missing, as Energy's
+    missing_s: float | None = None  # of the run, for which energy is not known; None: that cannot be told
     communication_joules: float | None = None
+    communication_joules_at_least: float | None = None
     average_watts: float | None = None
     communication_watts: float | None = None
     other_watts: float | None = None
@@ -209,11 +230,16 @@ class MpiImbalance(msgspec.Struct, kw_only=True):
 
 
 class CpuEnergy(msgspec.Struct, kw_only=True):
-    """Energy of the hosts' processors (RAPL) over the job, and how idle they were. Everything on the host counts."""
+    """Energy of the hosts' processors (RAPL) over the job, and how idle they were. Everything on the host counts.
+
+    Where samples are missing, as in Energy.
+    """
 
     joules: float | None = None
+    joules_at_least: float | None = None
+    missing: list[str] = []
     average_watts: float | None = None
-    domains: dict[str, float] = {}  # joules of each RAPL domain, host by host: "node1 package-0"
+    domains: dict[str, float] = {}  # joules of each RAPL domain as far as sampled, host by host: "node1 package-0"
     covered_s: float | None = None
     idle_pct: float | None = None  # of all processors' time
     hosts: int = 0
@@ -264,6 +290,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     finished: bool = False
     energy: Energy
     communication: Communication
+    shares: Shares = msgspec.field(default_factory=Shares)
     clocks: Clocks
     policy_outcome: PolicyOutcome | None = None  # None: no rank told of a policy that learns
     patterns: list[PatternRow] = []

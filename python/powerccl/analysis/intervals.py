@@ -58,3 +58,18 @@ def contains(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArra
     index = np.searchsorted(intervals[:, 0], time_ns, side="right") - 1
     result: npt.NDArray[np.bool_] = (index >= 0) & (time_ns < intervals[index, 1])
     return result
+
+
+def minus(intervals: Intervals, holes: Intervals) -> Intervals:
+    """The part of the set that lies in none of the holes, another set."""
+    if not len(holes) or not len(intervals):
+        return intervals
+    edges = np.unique(np.concatenate([intervals.ravel(), holes.ravel()]))
+    middle = edges[:-1] + np.diff(edges) // 2
+    kept = contains(intervals, middle) & ~contains(holes, middle)
+    return union(edges[:-1][kept], edges[1:][kept])
+
+
+def touches(intervals: Intervals, other: Intervals) -> npt.NDArray[np.bool_]:
+    """Which intervals (in any order) share time with a set."""
+    return np.asarray(covered_before(other, intervals[:, 1]) > covered_before(other, intervals[:, 0]))

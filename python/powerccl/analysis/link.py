@@ -63,7 +63,7 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
     else:
         found.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
         if found.profile_gbs:
-            found.share_pct = 100 * (busbw if transfer is None else transfer) / found.profile_gbs
+            found.change_pct = 100 * ((busbw if transfer is None else transfer) / found.profile_gbs - 1)
         else:
             found.reason = "not in the profile"
     return found

@@ -93,8 +93,12 @@ def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> int:
     """How many threads called MPI at a time, all ranks together; of a rank's processes, the one with most counts."""
     said = processes.select("rank", "threads")
     # A process that was killed may have told of its calls only.
-    seen = totals.group_by("trace", "rank").agg((pl.col("thread").max() + 1).alias("threads")).select("rank", "threads")
-    most = pl.concat([said, seen]).group_by("rank").agg(pl.col("threads").max())
+    seen = (
+        totals.group_by("trace", "rank", maintain_order=True)
+        .agg((pl.col("thread").max() + 1).alias("threads"))
+        .select("rank", "threads")
+    )
+    most = pl.concat([said, seen]).group_by("rank", maintain_order=True).agg(pl.col("threads").max())
     ranks = max(processes["rank"].n_unique(), totals["rank"].n_unique(), 1)
     return max(int(most["threads"].clip(1).sum()), ranks)
 
@@ -130,7 +134,7 @@ def _comms(totals: pl.DataFrame) -> list[MpiComm]:
                 comm_id=row["comm_id"],
                 name=named[0] if len(named) else "",
                 nranks=of_it["nranks"][0],
-                ranks=sorted(of_it["rank"].unique().to_list()),
+                ranks=sorted(of_it["rank"].unique(maintain_order=True).to_list()),
                 **_times(row),
             )
         )

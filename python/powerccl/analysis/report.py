@@ -13,15 +13,16 @@ import numpy as np
 import polars as pl
 
 from powerccl import clean
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
 from powerccl.analysis.communication import KEY, communication_intervals
 from powerccl.analysis.comparison.baseline import Comparison, compare
 from powerccl.analysis.comparison.significance import Change, Value, change
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
-from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.findings import RunSummary, Shares
 from powerccl.analysis.kineto import Profiled, read_kineto
 from powerccl.analysis.link import alone_watts, link_rows
 from powerccl.analysis.report_findings import (
@@ -33,6 +34,7 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
+from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
@@ -122,7 +124,7 @@ def report(
     if run.window:
         _keep_samples(run)
     energy = attribute(run, run.window, reference)
-    summary = summarise(run, run.window, energy)
+    summary = summarise(run, run.window, energy, shares=Shares())  # of the breakdown, below
     calls, kernels = tables.calls(run), tables.kernels(run)
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at
         trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
@@ -134,7 +136,9 @@ def report(
     matched = match(run, calls, kernels)
     curves = energy_curves(run)
     exposed = _exposure(run, kernels, curves, reference)
-    breakdown = break_down(run, calls, kernels, matched, exposed, curves, profiled)
+    work = working(run, calls, kernels)
+    breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
+    summary.shares = of_job(breakdown.ranks, work, summary.communication)
     found = ReportFindings(
         window_s=_seconds(run),
         summary=summary,
@@ -151,9 +155,21 @@ def report(
         counts=_counts(run, calls, kernels),
         notes=notes,
     )
+    _reconcile(found)
+    found.notes += possible.check(found)
     if baseline is not None:
         found.savings = _savings(baseline, found, window_s)
     return Report(found, run, calls, kernels)
+
+
+def _reconcile(found: ReportFindings) -> None:
+    """One total of the energy: the run's own. The regression's steps are dated anew, so that theirs is another."""
+    energy, total = found.energy, found.summary.energy.joules
+    if total is None or energy.joules_total is None or energy.reason or found.summary.energy.reason:
+        return
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle)
+    energy.joules_total = total
+    energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
 
 
 def _missing(run: RunData) -> list[str]:
@@ -180,20 +196,6 @@ def _exposure(
     found = exposure(waits, kernels, curves, watts)
     if found.source == ESTIMATED and found.uncertainty_pct >= 100:
         return Exposure({}, NONE, "not known: " + found.why.partition(": all communication")[0])
-    return found
-
-
-def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
-    """Each sampled GPU's energy."""
-    found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.select("uuid", "time_ns", "power_mw", "energy_uj").group_by(
-            ["uuid"], maintain_order=True
-        ):
-            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
-            if curve is not None:
-                found[str(uuid)] = curve
     return found
 
 

@@ -60,6 +60,7 @@ class Iterations(msgspec.Struct, kw_only=True):
     mean_error_s: float | None = None  # standard error
     joules: float | None = None  # an iteration, mean, all GPUs of the host
     joules_error: float | None = None  # standard error
+    joules_of: int = 0  # iterations of which it is the mean: those without a gap in the samples
     rows: list[IterationParts] = []
 
 
@@ -98,7 +99,7 @@ class LinkRow(msgspec.Struct, kw_only=True):
     time_s: float = 0.0  # of its kernels, all ranks
     transfer_gbs: float | None = None  # over what is left when all peers have come; None: too little is
     profile_gbs: float | None = None
-    share_pct: float | None = None  # transfer_gbs (else busbw_gbs) of profile_gbs
+    change_pct: float | None = None  # from profile_gbs to transfer_gbs (else busbw_gbs): above 0 it did better
     reason: str = ""
 
 

@@ -18,9 +18,11 @@ import polars as pl
 
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.communication import communication_intervals
-from powerccl.analysis.energy import EnergyCurve, energy_curve
-from powerccl.analysis.exposure import WAITS, exposure, intersection, period
+from powerccl.analysis.energy import EnergyCurve, gpu_curve
+from powerccl.analysis.exposure import WAITS, exposure, period
+from powerccl.analysis.shares import of_stretches
 from powerccl.files import decode_json, read_bytes, read_json
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
@@ -95,6 +97,7 @@ class ScalingFindings(msgspec.Struct, kw_only=True):
     started_at: str = ""
     host: str = ""
     worlds: list[World] = []
+    failed: dict[str, str] = {}  # worlds that ran and failed, `<links>-<gpus>`: why, and where their output is
     notes: list[str] = []
 
 
@@ -161,6 +164,7 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     inside = iv.union(spans[:, 0], spans[:, 1])
     _communication(world, run, kernels, inside, steps)
     _energy(world, run, inside)
+    world.notes += possible.check(world)
     return world
 
 
@@ -178,21 +182,22 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
             world.communication_s = world.communication_pct = world.exposed_s = world.exposed_pct = 0.0
         return
     busy = communication_intervals(ran)
-    seconds = sum(iv.length_ns(intersection(each, spans)) for _, each in sorted(busy.items())) / 1e9 / len(busy)
-    world.communication_s, world.communication_pct = seconds / count, 100 * seconds / length_s
     world.collectives = _collectives(ran, made, count, len(busy))
     told = exposure(tables.waits(run), kernels, {}, None)
-    if told.source == WAITS:
-        # A stream goes on some microseconds after the kernel that it waited for: those are no communication.
-        waited = [intersection(told.exposed.get(gpu, iv.EMPTY), each) for gpu, each in sorted(busy.items())]
-        exposed = sum(iv.length_ns(intersection(each, spans)) for each in waited) / 1e9 / len(busy)
-        world.exposed_s, world.exposed_from = exposed / count, MARKED
-    elif steps.exposed_ms:
-        world.exposed_s, world.exposed_from = float(np.mean(steps.exposed_ms)) / 1e3, BY_JOB
-    else:
+    marked = told.source == WAITS
+    found = of_stretches(
+        [(each, told.exposed.get(gpu, iv.EMPTY) if marked else None) for gpu, each in sorted(busy.items())], spans
+    )
+    world.communication_pct, world.exposed_pct = found.communicating_pct, found.exposed_pct
+    world.exposed_from = MARKED if marked else ""
+    if not marked and steps.exposed_ms:
+        world.exposed_pct = 100 * float(np.mean(steps.exposed_ms)) / 1e3 * count / length_s
+        world.exposed_from = BY_JOB
+    elif not marked:
         world.notes.append("exposed communication is not known: no marks of waiting streams; at most all of it")
-    if world.exposed_s is not None:
-        world.exposed_pct = 100 * world.exposed_s * count / length_s
+    iteration_s = length_s / count
+    world.communication_s = None if world.communication_pct is None else world.communication_pct / 100 * iteration_s
+    world.exposed_s = None if world.exposed_pct is None else world.exposed_pct / 100 * iteration_s
 
 
 def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gpus: int) -> list[Collective]:
@@ -244,8 +249,7 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
             seen += 1
             if of_job and str(uuid) not in of_job:
                 continue
-            power_mw = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power_mw, rows["energy_uj"].to_numpy())
+            curve = gpu_curve(log, rows)
             if curve is not None:
                 curves.append(curve)
     if not curves:
@@ -255,7 +259,7 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
         told = f"{len(curves)} of {seen} sampled GPUs could be told to be the job's, which has {world.gpus}"
         world.notes.append(f"no energy: {told}")
         return
-    if any(curve.time_ns[0] > spans[0, 0] or curve.time_ns[-1] < spans[-1, 1] for curve in curves):
+    if not all(curve.covers(spans).all() for curve in curves):
         world.notes.append("no energy: samples do not cover the measured iterations")
         return
     total = sum(curve.within(spans) for curve in curves)

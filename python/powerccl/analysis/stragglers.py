@@ -131,7 +131,7 @@ def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Int
             number = names.setdefault(int(row["comm_id"]), len(names))
             of[trace.rank, int(row["comm"])] = (hosts[trace.host], number)
             members[hosts[trace.host], number] = members.get((hosts[trace.host], number), 0) + 1
-    pairs = kernels.select("rank", "comm").unique()
+    pairs = kernels.select("rank", "comm").unique(maintain_order=True)
     rows = []
     for rank, comm in pairs.iter_rows():
         host, number = of.get((rank, comm), (0, -1))

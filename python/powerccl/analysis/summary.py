@@ -10,15 +10,18 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
-from powerccl.analysis.energy import Attribution, clip_to, energy_curve, split
-from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary
+from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, missing_ns, split, window_of
+from powerccl.analysis.exposure import exposure
+from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
-from powerccl.analysis.report_findings import Reference
-from powerccl.quantities import exact, plural
+from powerccl.analysis.report_findings import Parts, Reference
+from powerccl.analysis.shares import Sets, of_job, whole, working
+from powerccl.quantities import exact, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, restarts
@@ -51,6 +54,9 @@ class _Sampled:
     communication: iv.Intervals
     attribution: Attribution | None
     covered: iv.Intervals
+    span_ns: tuple[int, int] | None = None  # what samples should cover
+    index: int | None = None  # on its host
+    last_ns: int | None = None  # of its samples
 
 
 def summarise(
@@ -58,8 +64,11 @@ def summarise(
     window: tuple[int, int] | None = None,
     energy: EnergyFindings | None = None,
     reference: Reference | None = None,
+    shares: Shares | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
+
+    `shares`: where they are known already; else exposed communication is as marks in the job's streams tell it.
 
     `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it, and a run of
     more than four minutes is told by two from its middle.
@@ -98,7 +107,7 @@ def summarise(
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         energy=_energy(gpus),
-        communication=_with_regression(_communication(gpus, wall_s), communicating, energy, part),
+        communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
@@ -112,7 +121,27 @@ def summarise(
     summary.communication.timed_calls = coverage.timed
     summary.communication.untimed_calls = coverage.untimed
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
+    summary.shares = shares if shares is not None else _shares(run, calls, kernels, summary.communication, window)
+    summary.notes += possible.check(summary)
     return summary
+
+
+def _shares(
+    run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, counted: Communication, window: tuple[int, int] | None
+) -> Shares:
+    waits = tables.waits(run)
+    told = exposure(waits, kernels, {}, None).exposed if len(waits) and len(kernels) else None
+    work = working(run, calls, kernels, window)
+    rows: list[Parts] = []
+    for trace in run.ranks:
+        mine = kernels.filter(pl.col("rank") == trace.rank)
+        if trace.rank not in work.spans or not len(mine):
+            continue
+        span = work.spans.pop(trace.rank)
+        busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
+        exposed = None if told is None else told.get(trace.gpu, iv.EMPTY)
+        rows.append(whole(Sets(busy, None, exposed, None, span)))
+    return of_job(rows, work, counted)
 
 
 def _rescaled(run: RunData) -> str:
@@ -176,34 +205,57 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
     whole = np.array([window], dtype=np.int64)
+    span = window if window[1] < 1 << 62 else _span(run, gpu.host)
+    if span:
+        gpu.missing_s = (span[1] - span[0]) / 1e9
     if found is None:
-        return _Sampled(gpu, whole, intervals, None, iv.EMPTY)
-    _, rows, gpu.name = found
+        return _Sampled(gpu, whole, intervals, None, iv.EMPTY, span)
+    log, rows, gpu.name = found
     time = rows["time_ns"].to_numpy()
-    curve = energy_curve(
-        time, rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy(), rows["energy_uj"].to_numpy()
-    )
+    sampled = (span, int(rows["gpu"][0]), int(time[-1]))
+    curve = gpu_curve(log, rows)
     busy = iv.contains(intervals, time)
     inside = iv.contains(whole, time)
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     gpu.communication_clock_mhz = _mean(clock[busy])
     gpu.other_clock_mhz = _mean(clock[~busy & inside])
-    gpu.throttle_reasons = _throttles(rows["throttle_reasons"].unique().to_list())
+    gpu.throttle_reasons = _throttles(log.of(rows).reasons)
     if curve is None:
-        return _Sampled(gpu, whole, intervals, None, iv.EMPTY)
+        return _Sampled(gpu, whole, intervals, None, iv.EMPTY, *sampled)
     attribution = split(curve, intervals)
-    covered = clip_to(curve, whole)
+    covered = window_of(curve, *window)
     communication = clip_to(curve, intervals)
-    gpu.joules = attribution.curve.within(covered)
+    joules, busy_joules = attribution.curve.within(covered), attribution.curve.within(communication)
     covered_s, busy_s = iv.length_ns(covered) / 1e9, iv.length_ns(communication) / 1e9
-    gpu.average_watts = gpu.joules / covered_s if covered_s else None
+    gpu.missing_s = missing_ns(curve, *span) / 1e9 if span else None
+    part_of = False  # whether it communicated while it was not sampled
+    if gpu.missing_s:
+        gpu.joules_at_least = joules if covered_s else None
+        unsampled = iv.minus(intervals, covered)
+        part_of = iv.length_ns(unsampled) > curve.slack_ns or bool(iv.touches(unsampled, curve.unknown).any())
+    else:
+        gpu.joules = joules
+    gpu.average_watts = joules / covered_s if covered_s else None
     if busy_s:
-        gpu.communication_joules = attribution.curve.within(communication)
+        gpu.communication_joules = None if part_of else busy_joules
+        gpu.communication_joules_at_least = busy_joules if part_of else None
         if attribution.resolved:
-            gpu.communication_watts = gpu.communication_joules / busy_s
+            gpu.communication_watts = busy_joules / busy_s
             if covered_s > busy_s:
-                gpu.other_watts = (gpu.joules - gpu.communication_joules) / (covered_s - busy_s)
-    return _Sampled(gpu, whole, communication, attribution, covered)
+                gpu.other_watts = (joules - busy_joules) / (covered_s - busy_s)
+    return _Sampled(gpu, whole, communication, attribution, covered, *sampled)
+
+
+def _span(run: RunData, host: str) -> tuple[int, int] | None:
+    """From when until when something was recorded on a host, where run.json does not say how long the run was."""
+    here = [trace for trace in [*run.ranks, *run.mpi] if trace.host == host]
+    starts, ends = [trace.start_ns for trace in here], [trace.last_ns() for trace in here]
+    for log in run.power:
+        if log.host == host and len(log.samples):
+            time = log.samples["time_ns"].to_numpy()
+            starts.append(int(time.min()))
+            ends.append(int(time.max()))
+    return (min(starts), max(ends)) if starts and max(ends) > min(starts) else None
 
 
 def _throttles(masks: Iterable[str | None]) -> list[str]:
@@ -220,14 +272,33 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def _missing(gpu: _Sampled, hosts: int) -> str:
+    """Of which GPU samples are missing and how long, in words; empty: of none."""
+    name = f"GPU {gpu.finding.gpu}" if gpu.index is None else f"GPU {gpu.index}"
+    name = f"{gpu.finding.host} {name}" if hosts > 1 else name
+    if gpu.attribution is None:
+        return f"{name}: no power samples"
+    if not gpu.finding.missing_s or gpu.span_ns is None:
+        return ""
+    of_s = (gpu.span_ns[1] - gpu.span_ns[0]) / 1e9
+    text = f"{name}: no power samples for {seconds(gpu.finding.missing_s)} of {seconds(of_s)}"
+    tail_s = (gpu.span_ns[1] - (gpu.last_ns or 0)) / 1e9
+    return f"{text}: none after {seconds(of_s - tail_s)}" if tail_s > 0.9 * gpu.finding.missing_s else text
+
+
 def _energy(gpus: list[_Sampled]) -> Energy:
-    known = [gpu for gpu in gpus if gpu.attribution is not None and gpu.finding.joules is not None]
+    known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
         return Energy(reason="no power samples of the job's GPUs")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {plural(len(gpus), 'GPU')} only"
+    hosts = len({gpu.finding.host for gpu in gpus})
+    missing = [text for text in (_missing(gpu, hosts) for gpu in gpus) if text]
+    total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
     return Energy(
-        joules=sum(gpu.finding.joules or 0.0 for gpu in known),
+        joules=None if missing else total,
+        joules_at_least=total if missing else None,
+        missing=missing,
         average_watts=_mean(gpu.finding.average_watts for gpu in known),
         covered_s=_mean(iv.length_ns(gpu.covered) / 1e9 for gpu in known),
         source="+".join(sorted(sources)),
@@ -237,14 +308,17 @@ def _energy(gpus: list[_Sampled]) -> Energy:
     )
 
 
-def _communication(gpus: list[_Sampled], wall_s: float | None) -> Communication:
+def _communication(gpus: list[_Sampled]) -> Communication:
     findings = [gpu.finding for gpu in gpus]
-    with_energy = [gpu for gpu in gpus if gpu.finding.communication_joules is not None]
+    with_energy = [gpu for gpu in gpus if len(gpu.communication) and gpu.attribution is not None]
+    joules = sum(f.communication_joules or f.communication_joules_at_least or 0.0 for f in findings)
+    # A GPU that communicated and was not sampled, or not all the time.
+    part_of = any(f.communication_s > 0 and f.communication_joules is None for f in findings)
     time_s = _mean(finding.communication_s for finding in findings) or 0.0
     return Communication(
         time_s=time_s,
-        share_pct=time_s / wall_s * 100 if wall_s else 0.0,
-        joules=sum(gpu.finding.communication_joules or 0.0 for gpu in with_energy) if with_energy else None,
+        joules=joules if with_energy and not part_of else None,
+        joules_at_least=joules if with_energy and part_of else None,
         uncertainty_joules=(
             sum(gpu.attribution.uncertainty_joules for gpu in with_energy if gpu.attribution) if with_energy else None
         ),
@@ -269,15 +343,16 @@ def _with_regression(
     low, high = findings.joules_communication_low, findings.joules_communication_high
     lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
     short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
-    if low is None or high is None or findings.reason or lengths[short].sum() < 0.5 * lengths.sum():
+    partial = bool(findings.reason) or found.joules_at_least is not None
+    if low is None or high is None or partial or lengths[short].sum() < 0.5 * lengths.sum():
         return found
     seen_ns = sum(iv.length_ns(iv.clip(spans, *part)) for spans in communicating.values()) if part else lengths.sum()
     times = float(lengths.sum()) / max(float(seen_ns), 1.0)
     found.joules = None if findings.joules_communication is None else times * findings.joules_communication
     found.uncertainty_joules = times * (high - low) / 2
     found.resolved = True
-    seconds = float(lengths.sum()) / 1e9
-    found.average_watts = found.joules / seconds if found.joules is not None and seconds > 0 else None
+    time_s = float(lengths.sum()) / 1e9
+    found.average_watts = found.joules / time_s if found.joules is not None and time_s > 0 else None
     found.other_average_watts = findings.computation_watts
     return found
 
@@ -310,7 +385,7 @@ def _attribute(
             curve = sampled.attribution.curve
             update_ns = max(curve.update_ns, 1e6 * (findings.update_ms or 0.0))
             start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
-            stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)))
+            stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)), sharp=True)
             long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
             inside = iv.contains(long, start) & iv.contains(long, stop - 1)
             joules += curve.within(iv.union(start[inside], stop[inside]))

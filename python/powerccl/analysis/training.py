@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
-from powerccl.analysis.energy import energy_curve, split
+from powerccl.analysis.energy import energy_curves, split
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.summary import summarise
 from powerccl.files import read_json
@@ -52,7 +51,7 @@ class TrainResult(msgspec.Struct):
 
 @dataclass
 class Training:
-    """A training run's measured iterations (warm-up left out).
+    """A training run's measured iterations, less the warm-up and those in which samples are missing.
 
     step_s, joules (all GPUs), communication_joules: one value an iteration. window_ns: first start to last end.
     """
@@ -92,23 +91,19 @@ def read_training(folder: Path, result: TrainResult) -> Training:
     spans = np.array([[i.start_ns, i.end_ns] for i in iterations], dtype=np.int64)
     total = np.zeros(len(spans))
     communication = np.zeros(len(spans))
-    curves = 0
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
-            intervals = communicating.get(str(uuid))
-            curve = energy_curve(
-                rows["time_ns"].to_numpy(),
-                rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
-                rows["energy_uj"].to_numpy(),
-            )
-            if intervals is None or curve is None:
-                continue
-            curves += 1
-            fine = split(curve, intervals).curve
-            total += fine.at(spans[:, 1]) - fine.at(spans[:, 0])
-            communication += [fine.within(iv.clip(intervals, int(a), int(b))) for a, b in spans]
+    curves = {uuid: curve for uuid, curve in energy_curves(run).items() if uuid in communicating}
     if not curves:
         raise ValueError("no power samples of GPUs that communicated")
+    sampled = np.ones(len(spans), np.bool_)
+    for uuid, curve in curves.items():
+        fine = split(curve, communicating[uuid]).curve
+        total += fine.at(spans[:, 1]) - fine.at(spans[:, 0])
+        communication += [fine.within(iv.clip(communicating[uuid], int(a), int(b))) for a, b in spans]
+        sampled &= fine.covers(spans)
+    # Of an iteration in which samples are missing the energy is not known.
+    iterations = [iteration for iteration, known in zip(iterations, sampled, strict=True) if known]
+    if not iterations:
+        raise ValueError("samples are missing in every iteration")
     return Training(
         folder=folder,
         run=run,
@@ -116,6 +111,6 @@ def read_training(folder: Path, result: TrainResult) -> Training:
         summary=summarise(run, window),
         window_ns=window,
         step_s=np.array([i.step_ms / 1e3 for i in iterations]),
-        joules=total,
-        communication_joules=communication,
+        joules=total[sampled],
+        communication_joules=communication[sampled],
     )

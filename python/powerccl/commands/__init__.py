@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file a verb; a verb's module is imported when it is used.
 
-Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours.
+Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours. A verb
+of several runs shows what is whole where some of them failed, names those, and ends with 1.
 `powerccl run` and `powerccl bench` end with the exit code of what they started, 128 + n if signal n ended it, and
 like a shell with 127 or 126 if it could not be found or executed.
 """

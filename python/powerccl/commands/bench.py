@@ -18,6 +18,7 @@ from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.native import BENCH, BENCH_MPI, find_native
 
 # An MPI launcher has started this process when one of them is set.
+INVALID = 3  # exit code, as powerccl-bench's own
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
@@ -59,11 +60,16 @@ def command(
     if not emulate:
         os.execv(program, [program, *rest])
     platform = emulated_platform(native, emulate)
-    with Emulation(native, platform, None) as emulation:
+    emulation = Emulation(native, platform, None)
+    with emulation:
         try:
-            return run_child([program, *rest], emulation.environment(os.environ)).code
+            code = run_child([program, *rest], emulation.environment(os.environ)).code
         except ChildNotStartedError as error:
             fail(str(error), f"reinstall powerccl: {Path(program)} does not run here", error.code)
+    # A scenario runs as a job does, in real time; powerccl-bench itself sees to its other modes.
+    if code == 0 and rest[:1] == ["scenario"] and emulation.problem:
+        fail(emulation.problem, "run it on an idle machine, or with fewer ranks (-g)", INVALID)
+    return code
 
 
 def _run_mpi(program: list[str], ranks: int | None, mpiexec: str) -> NoReturn:

@@ -77,4 +77,11 @@ def command(
 
         write_out(html_file, compare_page(found).encode())
     report.print_compare(Console(stderr=bool(to_stdout)), found)
+    left_out = sum(len(side.left_out) for side in found.sides)
+    if left_out:
+        count = left_out + sum(len(side.members) for side in found.sides)
+        raise PowercclError(
+            f"{left_out} of {count} could not be read; the comparison is of the others",
+            "repeat them, or leave them out",
+        )
     return 0

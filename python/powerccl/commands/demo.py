@@ -62,10 +62,16 @@ def command(
         runs = runs_dir or Path(temporary)
         figures: dict[str, object] = {}
         shown = []
+        failed: list[PowercclError] = []
         for model in models:
-            with console.status(f"{model}: {plural(iterations, 'iteration')} under observe, then under {POLICY} …"):
-                observed = _train(model, "observe", iterations, runs)
-                managed = _train(model, POLICY, iterations, runs)
+            try:
+                with console.status(f"{model}: {plural(iterations, 'iteration')} under observe, then under {POLICY} …"):
+                    observed = _train(model, "observe", iterations, runs)
+                    managed = _train(model, POLICY, iterations, runs)
+            except PowercclError as error:  # what others came to is still written
+                say(f"{model}: {error.message}")
+                failed.append(error)
+                continue
             from powerccl.analysis.savings import savings
             from powerccl.reports.demo import DemoResult, print_demo
 
@@ -85,6 +91,8 @@ def command(
             console.print(f"records  {runs_dir}")
         if json_file:
             _write_json(figures, json_file)
+    if failed:
+        raise failed[0]
     return 0
 
 
@@ -159,8 +167,11 @@ def _mpi(console: Console, runs: Path) -> MpiDemo | None:
                     folder = run_stencil(native, stencil, mode, MPI_ITERATIONS, runs, name, say)
                     found.append(read_stencil(folder, RESULT_FILE))
     except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
-        say(f"no MPI figures: {error}")
-        return None
+        whole = min(map(len, ways.values()))
+        say(f"MPI figures of {whole} of {MPI_RUNS} turns: {error}" if whole else f"no MPI figures: {error}")
+        if not whole:
+            return None
+        ways = {mode: found[:whole] for mode, found in ways.items()}
     pictured = ways["auto"][-1].mpi
     if pictured is None:
         say("no MPI figures: the library saw nothing; see `powerccl doctor`")

@@ -36,7 +36,7 @@ def own_profile(run: RunData) -> PlatformProfile | None:
 
 def gpu_names(run: RunData) -> dict[str, list[str]]:
     """The GPUs of each node that was sampled, as NVML prints them."""
-    from powerccl.traces.power import about
+    from powerccl.traces.sample_file import about
 
     heads = [about(path) for path in sorted(run.folder.glob("power-*.csv"))]
     return {

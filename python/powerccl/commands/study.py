@@ -80,7 +80,8 @@ def scaling(
     collectives on the same GPUs over the same links. Printed are, for each: time and bandwidth of each collective in an
     iteration, beside the sweep's; communication's share; throughput; energy. In COMMAND, {gpus} becomes the world
     size and {json} a file in which the job may tell its iterations, as examples/train_gpt.py and powerccl-bench do.
-    Without it they are found from the sequence of collectives.
+    Without it they are found from the sequence of collectives. Where the job fails at one world size, the others run
+    and are printed; the exit code is then 1.
 
     \b
     powerccl study scaling --gpus 1,2,4 --links nvlink,sockets -- \\
@@ -110,13 +111,20 @@ def scaling(
         folder, study = runs_dir, run_study(asked, runs_dir, say, sweep=not no_sweep, nccl=nccl)
     found = findings(study, folder)
     if not found.worlds:
-        raise PowercclError(f"no world of the study in {folder} has run", "run its command again: it goes on")
+        raise PowercclError(
+            "\n".join([f"no world of the study in {folder} has run", *found.notes]), "run its command again: it goes on"
+        )
     alone = _write(found, json_file, markdown_file, html_file)
     if not alone:
         from powerccl.console import Console
         from powerccl.reports.scaling import print_scaling
 
         print_scaling(Console(), found)
+    if found.failed and not source:
+        raise PowercclError(
+            f"{len(found.failed)} of {len(found.worlds) + len(found.failed)} worlds failed: {', '.join(found.failed)}",
+            "the same command tries them again; the tables are of the others",
+        )
     return 0
 
 

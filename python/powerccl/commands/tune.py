@@ -145,16 +145,18 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     print_space(console, tuning.space)
     found = _search(tuning, asked)
     profile = tuning.profile(name, found)
-    print_found(console, found, name, asked.objective.text)
-    try:
+    path = tuned_folder() / f"{name}.json"
+    tuned = bool(profile.variables or profile.rules)
+    try:  # all of it before anything is printed: a terminal that fails costs no search
         result = write_result(asked.folder, found, profile)
         if csv_file and profile.table:
             write_whole(csv_file, profile.table)
     except OSError as error:
         raise PowercclError(f"cannot write {error.filename}: {error.strerror}", "name another place") from error
-    if profile.variables or profile.rules:
-        path = tuned_folder() / f"{name}.json"
+    if tuned:
         save_tuned(profile, path)
+    print_found(console, found, name, asked.objective.text)
+    if tuned:
         console.print(f"profile  {path}\nuse      powerccl run --tuned {name} -- COMMAND", soft_wrap=True)
     console.print(f"search   {result}", soft_wrap=True)
     return 0

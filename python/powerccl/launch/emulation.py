@@ -17,6 +17,7 @@ from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import Service, start_emulator, wait_for_socket
+from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 
 _T = TypeVar("_T")
 OTHERS_WAIT_S = 20.0
@@ -68,11 +69,15 @@ class Emulation:
         self.serve = serve
         self.listening = socket_path(self.folder)
         self.service: Service | None = None
+        self.problem = ""  # once it has ended: why its times are not the platform's
+        self._lateness: Path | None = None
 
     def __enter__(self) -> Emulation:
         if self.serve:
-            log = self.folder / "emulator.log" if self.folder.is_dir() else self.listening.with_suffix(".log")
-            self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ)
+            recorded = self.folder.is_dir()
+            log = self.folder / "emulator.log" if recorded else self.listening.with_suffix(".log")
+            self._lateness = self.folder / LATENESS_FILE if recorded else self.listening.with_suffix(".json")
+            self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ, self._lateness)
         elif not wait_for_socket(self.listening, OTHERS_WAIT_S):
             raise PowercclError(
                 "this node's emulated GPU server did not come up", "see local rank 0's messages; is it running?"
@@ -85,6 +90,10 @@ class Emulation:
         if self.service:
             self.service.stop(5.0)
             self.listening.unlink(missing_ok=True)
+            if self._lateness is not None:
+                self.problem = lateness_problem(self._lateness)
+                if self._lateness.parent != self.folder:
+                    self._lateness.unlink(missing_ok=True)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of processes that are to see the emulated GPUs."""

@@ -46,6 +46,7 @@ POLL_S = 0.2
 EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers change every 100 ms, as those of real GPUs
 
 SECONDS_FILE = "seconds"
+RESUMES_NOT = "error: --resume:"  # how powerccl-bench begins when it refuses to continue a file
 GOES_ON = "what was measured before is kept; `powerccl profile --resume` goes on from here"
 
 
@@ -304,6 +305,11 @@ class Profiling:
         if code in (-signal.SIGINT, 128 + signal.SIGINT):
             raise KeyboardInterrupt
         words = [line for line in _tail(log) if line.strip() and not line.startswith("hint:")]
+        if words and RESUMES_NOT in words[-1]:  # the files in our folder are of another machine, or of no known one
+            raise PowercclError(
+                f"the interrupted profile cannot go on here: {words[-1].partition(RESUMES_NOT)[2].strip()}",
+                "leave out --resume to start it anew, or name another file with --out",
+            )
         raise PowercclError(
             f"powerccl-bench ended with {code}: {words[-1] if words else 'no message'}",
             f"its output is in {log}; `powerccl profile --resume` goes on from here",

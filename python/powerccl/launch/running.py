@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from powerccl.analysis.live.findings import HeldDevice, LiveGpu, NodeView
-from powerccl.analysis.live.node import Watcher
+from powerccl.analysis.live.node import Watcher, add_up
 from powerccl.analysis.live.totals import JobCounts
 from powerccl.errors import PowercclError
 from powerccl.launch.foreign import ForeignRuns, User, folder_of
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Device, connect, user_name
+from powerccl.traces.plausible import MOST_WATTS
 from powerccl.traces.run_info import RUN_FILE
 
 FOLDER_VARIABLE = b"POWERCCL_RUN_FOLDER="
@@ -212,7 +213,7 @@ class NvmlReadings:
             index=index,
             host=socket.gethostname(),
             name=str(asked(pynvml.nvmlDeviceGetName) or ""),
-            power_w=None if power_mw is None else power_mw / 1e3,
+            power_w=None if power_mw is None or power_mw > MOST_WATTS * 1e3 else power_mw / 1e3,
             clock_mhz=asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             temperature_c=asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             utilization_pct=None if used is None else int(used.gpu),
@@ -382,4 +383,4 @@ class LiveNode:
                 if gpu:
                     gpu.ranks = [each.rank for each in job.ranks if each.gpu == rank.gpu]
                     job.gpus.append(gpu)
-                    job.power_w = (job.power_w or 0.0) + (gpu.power_w or 0.0) if gpu.power_w else job.power_w
+                    add_up(job)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`powerccl study scaling`: a command recorded with each world size and kind of link, and the sweep beside it.
 
-Everything is kept in one folder: `study.json` (what was asked, which run folder is whose), a run folder, the job's own
-file and the sweep's replies for each world. What is there is not run again.
+Everything is kept in one folder: `study.json` (what was asked, of which machine, which run folder is whose), a run
+folder, the job's own file and the sweep's replies for each world. What is there is not run again; what failed is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -25,6 +26,8 @@ from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
 from powerccl.launch.record import Request, record
+from powerccl.launch.trials import BenchServer
+from powerccl.machine import machine_of, refuse_other
 from powerccl.quantities import plural
 
 STUDY_FILE = "study.json"
@@ -40,6 +43,7 @@ MIB = 1 << 20
 PUBLISHED_SIZES = tuple(size * MIB for size in range(16, 193, 16))  # of study E's table of all-reduces
 SWEEP_ITERATIONS, SWEEP_WARMUP, SWEEP_LEAST_S = 5, 2, 0.2
 SWEEP_LIMIT_S = 300
+MACHINE_LIMIT_S = 20.0  # for powerccl-bench to name the machine
 LAST_WORDS = 12  # lines of a failed job's output
 
 
@@ -54,14 +58,23 @@ class Asked(msgspec.Struct, kw_only=True):
     all_reduce: bool = True  # sweep study E's sizes, too
 
 
+class WorldFailedError(Exception):
+    """The job failed at one world size; says why, and where its output is."""
+
+
 class Study(msgspec.Struct, kw_only=True):
-    """`study.json`. `runs` names the run folder of each finished world, `<links>-<gpus>`."""
+    """`study.json`. `runs` names the run folder of each finished world, `<links>-<gpus>`; `failed`, why one has none.
+
+    `machine`: of each emulated platform by its name, of real GPUs by "". None: an older version made the study.
+    """
 
     schema: int = STUDY_SCHEMA
     asked: Asked
     host: str = ""
     started_at: str = ""
     runs: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    machine: dict[str, dict[str, str]] | None = None
 
 
 def parse_links(text: str) -> list[str]:
@@ -95,13 +108,15 @@ def parse_gpus(text: str) -> list[int]:
 def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: bool = True, nccl: str = "") -> Study:
     """Run what is not there yet, one world after another. `nccl`: the libnccl.so.2 to sweep.
 
+    A world that fails is noted in `failed`, and the others run.
+
     Raises:
-        PowercclError: something to mend; what has run is kept, and the same command goes on.
+        PowercclError: something to mend before any world can run; what has run is kept, and the same command goes on.
     """
     _check(asked)
     native = find_native()
     platforms = _platforms(native, asked)
-    study = _open(asked, folder)
+    study = _open(native, asked, platforms, folder, nccl)
     for links in asked.links:
         for gpus in asked.gpus:
             name = f"{links}-{gpus}"
@@ -114,8 +129,15 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 _save(study, folder)
             if name not in study.runs:
                 say(f"{_words(gpus, links, platform, asked)}: running")
-                study.runs[name] = _run(native, asked, folder, gpus, links, platform, say)
+                study.failed.pop(name, None)
+                try:
+                    study.runs[name] = _run(native, asked, folder, gpus, links, platform, say)
+                except WorldFailedError as error:  # the other worlds may do well: it is said, and shown with them
+                    study.failed[name] = str(error)
+                    say(f"{_words(gpus, links, platform, asked)}: {error}")
                 _save(study, folder)
+            if name not in study.runs:
+                continue
             if sweep and gpus > 1 and not (folder / f"{name}.sweep.jsonl").exists():
                 world = _world(study, folder, gpus, links, platform)
                 sizes = found.to_sweep(world)
@@ -155,16 +177,24 @@ def findings(study: Study, folder: Path) -> found.ScalingFindings:
         for gpus in study.asked.gpus:
             name = f"{links}-{gpus}"
             if name not in study.runs:
-                missing.append(name)
+                if name not in study.failed:
+                    missing.append(name)
                 continue
             world = _world(study, folder, gpus, links, None)
             world.sweep = found.read_sweep(folder / f"{name}.sweep.jsonl")
             found.beside_sweep(world)
             worlds.append(world)
     found.scale(worlds)
-    notes = [f"not run yet: {', '.join(missing)}"] if missing else []
+    failed = {name: why for name, why in study.failed.items() if name not in study.runs}
+    notes = [f"{name} failed: {why}" for name, why in failed.items()]
+    notes += [f"not run yet: {', '.join(missing)}"] if missing else []
     return found.ScalingFindings(
-        command=words_of(study.asked.command), started_at=study.started_at, host=study.host, worlds=worlds, notes=notes
+        command=words_of(study.asked.command),
+        started_at=study.started_at,
+        host=study.host,
+        worlds=worlds,
+        failed=failed,
+        notes=notes,
     )
 
 
@@ -225,14 +255,31 @@ def _platform_for(platforms: list[tuple[int, str, Path]], gpus: int) -> tuple[st
 
 def _words(gpus: int, links: str, platform: tuple[str, Path] | None, asked: Asked) -> str:
     where = f"emulated {platform_name(platform[0])}" if platform else "" if len(asked.links) == 1 else links
-    return f"{gpus} GPU{'s' * (gpus > 1)}" + (f", {where}" if where else "")
+    return plural(gpus, "GPU") + (f", {where}" if where else "")
 
 
-def _open(asked: Asked, folder: Path) -> Study:
+def _machine(native: NativeFiles, platforms: list[tuple[int, str, Path]], nccl: str) -> dict[str, dict[str, str]]:
+    """The machine of each platform, as powerccl-bench names it; the host alone where no GPU can be used."""
+    found = {}
+    served: list[tuple[str, Path | None]] = [(name, path) for _, name, path in platforms]
+    for name, path in served or [("", None)]:
+        with contextlib.ExitStack() as stack:
+            environment: Mapping[str, str] = os.environ
+            if path:
+                environment = stack.enter_context(Emulation(native, path, None)).environment(environment)
+            server = BenchServer(native, environment, 0, MACHINE_LIMIT_S, Path(os.devnull), nccl)
+            try:
+                found[name] = machine_of(stack.enter_context(server).about)
+            except PowercclError:
+                found[name] = machine_of({"host": os.uname().nodename})
+    return found
+
+
+def _open(native: NativeFiles, asked: Asked, platforms: list[tuple[int, str, Path]], folder: Path, nccl: str) -> Study:
     """The study that goes on, or a new one.
 
     Raises:
-        PowercclError: another study is there, or the folder cannot be written.
+        PowercclError: another study is there, or one of another machine, or the folder cannot be written.
     """
     if (folder / STUDY_FILE).exists():
         study = read_study(folder)
@@ -243,12 +290,18 @@ def _open(asked: Asked, folder: Path) -> Study:
                 f"{folder} holds another study: {words_of(before.command)}",
                 f"name another folder with --runs-dir, or print that one: powerccl study scaling --from {folder}",
             )
+        hint = f"name another folder with --runs-dir, or print that one: powerccl study scaling --from {folder}"
+        here = _machine(native, platforms, nccl)
+        for platform, machine in here.items():
+            refuse_other(f"the study in {folder}", (study.machine or {}).get(platform), machine, hint)
         # More worlds may be asked for than before; those that are there stay.
         asked.gpus = sorted({*before.gpus, *asked.gpus})
         asked.links = list(dict.fromkeys([*before.links, *asked.links]))
         study.asked = asked
     else:
         study = Study(asked=asked, host=os.uname().nodename, started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        _save(study, folder)
+        study.machine = _machine(native, platforms, nccl)
     _save(study, folder)
     return study
 
@@ -273,7 +326,8 @@ def _run(
     """The run folder's name of this world.
 
     Raises:
-        PowercclError: the job could not be started, or failed.
+        PowercclError: the job could not be started.
+        WorldFailedError: it failed.
         SystemExit: it was interrupted, and so are we.
     """
     job_file = folder / f"{links}-{gpus}.job.json"
@@ -296,17 +350,15 @@ def _run(
     except ChildNotStartedError as error:
         raise PowercclError(str(error), "check the command's name and PATH") from error
     if done.folder is None:
-        raise PowercclError("nothing was recorded", "; ".join(words) or "see `powerccl doctor`")
+        raise WorldFailedError("; ".join(["nothing was recorded", *words]))
     if done.ended.code - 128 in (signal.SIGINT, signal.SIGTERM):
         say(f"interrupted; the same command goes on with what is in {folder}")
         raise SystemExit(done.ended.code)
     if done.ended.code:
         output = done.folder / "output.log"
         last = output.read_text(errors="replace").splitlines()[-LAST_WORDS:] if output.exists() else []
-        raise PowercclError(
-            "\n".join([f"on {gpus} GPU{'s' * (gpus > 1)} the job ended with exit code {done.ended.code}", *last]),
-            f"all of its output: {output}; the same command goes on here",
-        )
+        say("\n".join([f"on {plural(gpus, 'GPU')} the job ended with exit code {done.ended.code}", *last]))
+        raise WorldFailedError(f"exit code {done.ended.code}, see {output}")
     return done.folder.name
 
 

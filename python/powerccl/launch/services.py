@@ -118,15 +118,24 @@ def start_agent(
 
 
 def start_emulator(
-    native: NativeFiles, platform: Path, listening: Path, log: Path, environment: Mapping[str, str]
+    native: NativeFiles,
+    platform: Path,
+    listening: Path,
+    log: Path,
+    environment: Mapping[str, str],
+    lateness: Path | None,
 ) -> Service:
     """Start the emulated GPU server and wait until it listens.
+
+    `lateness`: where it is to write, when it ends, how well this machine kept up with the platform.
 
     Raises:
         PowercclError: it is not installed, or did not come up; its last words are in the message.
     """
     listening.unlink(missing_ok=True)
     command = [str(native.path(EMULATOR)), "--platform", str(platform), "--socket", str(listening)]
+    if lateness is not None:
+        command += ["--lateness", str(lateness)]
     service = Service(command, environment, log)
     if not wait_for_socket(listening, 10.0, service):
         words = service.last_words()

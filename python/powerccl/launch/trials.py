@@ -104,6 +104,8 @@ class BenchServer:
             seconds, stretches = THOROUGH_ENERGY_S if thorough else ENERGY_S, 1
         words = f"iterations={LEAST_OPERATIONS} min_time_s={seconds:.4f} repeat={stretches} warmup=1 check=0"
         point = self._ask([f"measure {case.pattern} {case.size_bytes} {words} energy={int(energy)}"], "point")
+        if not point.get("valid", True):
+            raise TrialFailedError("this machine was too slow for the emulator, so the trial's times are not valid")
         times = tuple(float(each) for each in point.get("times_us") or [point["device_time_us"]])
         joules = point.get("joules_all_gpus") if energy else None
         return Sample(times, None if joules is None else float(joules))

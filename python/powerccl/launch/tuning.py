@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 
@@ -21,26 +22,27 @@ from powerccl.files import write_whole
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import nvlink_generation
 from powerccl.launch.native import find_native
-from powerccl.launch.trials import BenchServer
+from powerccl.launch.trials import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
 from powerccl.launch.tuned import nccl_library
-from powerccl.tuning.confirm import Candidate, confirm
+from powerccl.machine import HOST, machine_of
+from powerccl.tuning import budget
+from powerccl.tuning.budget import Budget
+from powerccl.tuning.confirm import FEWEST_ROUNDS, LEAST_ROUNDS, Candidate, confirm
 from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
 from powerccl.tuning.refine import refine, simplify
 from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
-from powerccl.tuning.space import LINKS, Configuration, Machine, make_space
-from powerccl.tuning.study import Limits, Outcome, Study
+from powerccl.tuning.space import LINKS, Configuration, Machine, make_space, names_in
+from powerccl.tuning.study import DEFAULT_ROUNDS, Limits, Outcome, Study
 from powerccl.tuning.trials import TrialFailedError
 from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tuned
 from powerccl.tuning.workload import Workload
 
-# Shares of the time: the rest is for confirming.
-SEARCH_SHARE, NARROWED_SHARE, REFINE_SHARE, SIMPLIFY_SHARE, RULES_SHARE = 0.3, 0.1, 0.2, 0.1, 0.15
 WIDE_SHARE_OF_TRIALS, NARROWED_TO_TRIALS = 0.6, 0.75
 LOCAL = ("narrowed", "refined", "simplified")  # stages that say little of parameters they leave alone
-ENERGY_FROM_S = 30.0  # in a shorter search, energy is only measured where it is the objective
+ENERGY_FROM_S = 30.0  # of --verify: with less time, energy is confirmed only where it was the objective
 FINALISTS = 2
 LEAST_GAIN = 0.01  # of an interval's better end; what gains less is not worth a variable
 
@@ -116,7 +118,13 @@ class Tuning:
         links = asked.links or find_links(self.environment, str(about.get("gpu", "")), asked.emulate)
         self.machine = Machine(str(about.get("gpu", "")), ranks, 1, str(about.get("nccl_version") or ""), links)
         self.space = make_space(
-            self.machine, asked.workload.patterns, self.environment, asked.add, asked.fix, asked.forbid
+            self.machine,
+            asked.workload.patterns,
+            self.environment,
+            asked.add,
+            asked.fix,
+            asked.forbid,
+            lambda: names_in(Path(str(about.get("nccl_path")))),
         )
         self.kept = {name: value for name, value in sorted(self.environment.items()) if name.startswith("NCCL_")}
 
@@ -133,27 +141,42 @@ class Tuning:
             self._settings(),
             asked.seed,
         )
-        began = self._searching = time.monotonic()
+        import scipy.stats  # noqa: F401 - seconds on a busy machine, which no round of the proof should take
+        import sklearn.ensemble  # noqa: F401
+
+        def share() -> float:
+            return (time.monotonic() - self._began) / asked.seconds
 
         def over(stage: str) -> Callable[[Outcome], None]:
-            return lambda outcome: told(stage, outcome, (time.monotonic() - began) / asked.seconds)
+            return lambda outcome: told(stage, outcome, share())
 
         told("defaults", None, 0.0)
+        trials_began = time.monotonic()
         study.measure_defaults(self.bench)
+        self.round_s = (time.monotonic() - trials_began) / DEFAULT_ROUNDS
         study.warm_start(self._earlier())
         trials_began, servers = time.monotonic(), len(study.outcomes())
-        wide = Limits(asked.trials, asked.seconds * (SEARCH_SHARE + (0 if asked.narrow else NARROWED_SHARE)))
+        self.budget = Budget(
+            self._began, asked.seconds, 2 * LEAST_ROUNDS * self._thorough_s(asked.objective.needs_energy)
+        )
+        narrowed, rules = budget.NARROWED if asked.narrow else 0.0, budget.RULES if asked.rules else 0.0
+
+        def limits(trials: int | None, *later: float) -> Limits:
+            found = Limits(trials, self.budget.stage(*later, rules))
+            study.until = time.monotonic() + (found.seconds or 0.0)
+            return found
+
+        wide = limits(asked.trials, narrowed, budget.REFINE, budget.SIMPLIFY)
         if asked.narrow and asked.trials is not None:
             wide.trials = max(1, round(asked.trials * WIDE_SHARE_OF_TRIALS))
         study.search(self.bench, wide, over("search"))
-        found = importances(self.space, study.outcomes())
+        found = importances(self.space, study.outcomes(), study.spread)
         if asked.narrow:
-            self._narrow(study, found, over("narrowed search"))
+            trials = None if asked.trials is None else max(1, round(asked.trials * NARROWED_TO_TRIALS))
+            self._narrow(study, found, limits(trials, budget.REFINE, budget.SIMPLIFY), over("narrowed search"))
         order = [each.names[0] for each in found if len(each.names) == 1]
-        closely = Limits(asked.trials, asked.seconds * REFINE_SHARE)
-        refine(study, self.bench, order, closely, over("refining"))
-        shortly = Limits(seconds=asked.seconds * SIMPLIFY_SHARE)
-        simplest = simplify(study, self.bench, order[::-1], shortly, over("simplifying"))
+        refine(study, self.bench, order, limits(asked.trials, budget.SIMPLIFY), over("refining"))
+        simplest = simplify(study, self.bench, order[::-1], limits(None), over("simplifying"))
         outcomes = study.outcomes()
         spent = time.monotonic() - trials_began
         best = study.best()
@@ -161,31 +184,30 @@ class Tuning:
         result.search_s = spent
         result.trials_per_minute = (len(outcomes) - servers) / spent * 60 if spent > 0 else 0.0
         if asked.narrow:
-            result.importances = importances(self.space, [o for o in outcomes if o.stage not in LOCAL]) or found
+            widely = [outcome for outcome in outcomes if outcome.stage not in LOCAL]
+            result.importances = importances(self.space, widely, study.spread) or found
         self._prove(
             result,
             _finalists(study, simplest),
-            lambda stage: told(stage, None, (time.monotonic() - began) / asked.seconds),
+            lambda stage: told(stage, None, share()),
         )
         result.seconds = time.monotonic() - self._began
         result.communicators, result.servers = self.bench.opened, self.bench.servers
         result.communicator_s = (self.bench.opening_s + self.bench.closing_s) / max(self.bench.opened, 1)
         return result
 
-    def _settings(self) -> str:
-        """What workers on one journal must agree on."""
-        machine, space = self.machine, self.space
-        parts = {
-            "GPU": machine.gpu,
-            "ranks": str(machine.ranks),
-            "NCCL": machine.nccl,
-            "links": "+".join(machine.links),
+    def _settings(self) -> dict[str, str]:
+        """What workers on one journal must agree on: all but the host, since like hosts may share a search."""
+        space = self.space
+        kept = {name: value for name, value in machine_of(self.bench.about).items() if name != HOST}
+        return {
+            **kept,
+            "links": "+".join(self.machine.links),
             "objective": self.asked.objective.text,
             "cases": " ".join(case.key for case in self.asked.workload.cases),
             "parameters": " ".join(f"{p.name}={','.join(p.choices)}" for p in space.parameters),
             "fixed": " ".join(f"{name}={value}" for name, value in sorted(space.fixed.items())),
         }
-        return "; ".join(f"{name}: {value}" for name, value in parts.items())
 
     def _earlier(self) -> list[Configuration]:
         """Configurations of earlier studies of like machines, the likest first."""
@@ -198,15 +220,19 @@ class Tuning:
                     found.append((likeness, profile.variables))
         return [variables for _, variables in sorted(found, key=lambda each: -each[0])]
 
-    def _narrow(self, study: Study, found: list[Importance], told: Callable[[Outcome], None]) -> None:
-        asked, best = self.asked, study.best()
+    def _thorough_s(self, energy: bool) -> float:
+        """What a round of the proof takes, from what one of the search took."""
+        searched = ENERGY_S if self.asked.objective.needs_energy else QUICK_S
+        measured = THOROUGH_ENERGY_S if energy else THOROUGH_S
+        return self.round_s + len(self.asked.workload.cases) * (measured - searched)
+
+    def _narrow(self, study: Study, found: list[Importance], limits: Limits, told: Callable[[Outcome], None]) -> None:
+        best = study.best()
         names = what_matters(found)
         if best is None or not names:
             return
         study.space = self.space.narrowed(names, best.configuration)
-        share = NARROWED_SHARE + (0 if asked.rules else RULES_SHARE)
-        trials = None if asked.trials is None else max(1, round(asked.trials * NARROWED_TO_TRIALS))
-        study.search(self.bench, Limits(trials, asked.seconds * share), told, "narrowed")
+        study.search(self.bench, limits, told, "narrowed")
         study.space = self.space
 
     # ---- proof
@@ -221,19 +247,27 @@ class Tuning:
         if asked.rules:
             # Rules say these two per size; as variables they would hold for all.
             free = {name: value for name, value in variables.items() if name not in ("NCCL_ALGO", "NCCL_PROTO")}
-            seconds = asked.seconds * RULES_SHARE
+            seconds = self.budget.stage()
             result.rule_searches = search_rules(
                 self.bench, free, cases, self.machine, asked.objective, seconds, lambda *_: told("rules")
             )
             chosen = [(each.case, each.best(asked.objective)) for each in result.rule_searches]
             rules = rules_for(chosen, self.machine)
             if rules:
-                candidates.append(Candidate(free, rules))
+                candidates.insert(1, Candidate(free, rules))
         if not candidates:
             return
+        left = self.budget.proof()
+        # Energy takes seconds a round: where it is not the objective, it is measured if the time is there.
+        wanted = 2 * LEAST_ROUNDS * self._thorough_s(energy=True) <= budget.PROOF * asked.seconds
+        energy = asked.objective.needs_energy or wanted
+        round_s = self._thorough_s(energy)
+        if left < 2 * FEWEST_ROUNDS * round_s:
+            more = asked.seconds + 2 * LEAST_ROUNDS * round_s - left
+            result.notes.append(f"nothing was confirmed: the time was over; --time {ceil(more)}s or more would do")
+            return
+        del candidates[max(1, int(left / LEAST_ROUNDS / round_s) - 1) :]
         try:
-            left = asked.seconds - (time.monotonic() - self._searching)
-            energy = asked.objective.needs_energy or asked.seconds >= ENERGY_FROM_S
             confirm(self.bench, defaults, candidates, cases, energy, left, lambda _: told("confirming"))
         except TrialFailedError as error:
             result.notes.append(f"nothing was confirmed: NCCL failed with its defaults ({error.reason})")
@@ -280,7 +314,8 @@ class Tuning:
         candidate = Candidate(profile.variables, profile.rules)
         try:
             energy = self.asked.objective.needs_energy or self.asked.seconds >= ENERGY_FROM_S
-            confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, self.asked.seconds, told)
+            left = self.asked.seconds - (time.monotonic() - self._began)
+            confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, left, told)
         except TrialFailedError as error:
             raise PowercclError(f"NCCL fails with its defaults: {error.reason}", "see `powerccl bench`") from error
         if candidate.failed:

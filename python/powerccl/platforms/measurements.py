@@ -43,10 +43,11 @@ class BenchPoint(msgspec.Struct):
     energy_uncertainty_pct: float | None = None
     sm_clock_mhz: float | None = None
     iterations: int | None = None
+    valid: bool = True  # false: emulated, and this machine was too slow for it
 
 
 def read_bench_lines(path: Path) -> tuple[BenchHeader | None, list[BenchPoint]]:
-    """Header and points of a `--json-lines` file, less a last line cut off; (None, []) when there is none yet."""
+    """Header and valid points of a `--json-lines` file, less a last line cut off; (None, []) when there is none yet."""
     try:
         lines = read_bytes(path).split(b"\n")[:-1]
     except FileNotFoundError:
@@ -59,7 +60,9 @@ def read_bench_lines(path: Path) -> tuple[BenchHeader | None, list[BenchPoint]]:
             if kind == "header":
                 header = decode_json(line, BenchHeader)
             elif kind == "point":
-                points.append(decode_json(line, BenchPoint))
+                point = decode_json(line, BenchPoint)
+                if point.valid:
+                    points.append(point)
         except msgspec.MsgspecError:  # noqa: PERF203 - an interruption's torn line costs that line alone
             continue
     return header, points

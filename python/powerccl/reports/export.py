@@ -69,7 +69,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_trace_dropped_records", "counter", RANK, "Records that found no room in the rank's trace."),
     ("powerccl_trace_unread_records", "gauge", RANK, "Records of the rank's trace still to be read by this exporter."),
     ("powerccl_gpu_power_watts", "gauge", GPU, "Power of the GPU, mean of the last seconds."),
-    ("powerccl_gpu_energy_joules", "counter", GPU, "Energy of the GPU since the job began to be sampled."),
+    ("powerccl_gpu_energy_joules", "counter", GPU, "Energy of the GPU since the job began, as far as it was sampled."),
+    ("powerccl_gpu_sample_age_seconds", "gauge", GPU, "Since the GPU's last sample: one that is lost grows old."),
     ("powerccl_gpu_sm_clock_hertz", "gauge", GPU, "SM clock."),
     ("powerccl_gpu_temperature_celsius", "gauge", GPU, "Temperature."),
     ("powerccl_gpu_utilization_ratio", "gauge", GPU, "Share of time in which a kernel ran, as NVML tells."),
@@ -192,7 +193,8 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
     for gpu in job.gpus:
         labels = (run, gpu.host, gpu.index, gpu.gpu)
         found.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
-        found.add("powerccl_gpu_energy_joules", gpu.joules, *labels)
+        found.add("powerccl_gpu_energy_joules", gpu.joules if gpu.joules is not None else gpu.joules_at_least, *labels)
+        found.add("powerccl_gpu_sample_age_seconds", gpu.age_s, *labels)
         found.add("powerccl_gpu_sm_clock_hertz", None if gpu.clock_mhz is None else gpu.clock_mhz * 1e6, *labels)
         found.add("powerccl_gpu_temperature_celsius", gpu.temperature_c, *labels)
         used = gpu.utilization_pct

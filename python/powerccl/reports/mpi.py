@@ -7,7 +7,7 @@ from rich.text import Text
 
 from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
-from powerccl.quantities import byte_size, joules, microseconds, number, percent, plural, seconds, watts
+from powerccl.quantities import at_least, byte_size, microseconds, number, percent, plural, seconds, watts
 from powerccl.reports.table import Table
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
@@ -131,10 +131,10 @@ def processors(energy: CpuEnergy) -> str:
     """What the hosts' processors used, or why that is not known, and how idle they were."""
     of_hosts = f"processors of {plural(energy.hosts, 'host')}" if energy.hosts > 1 else "processors"
     idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {percent(energy.idle_pct)} of the time; "
-    if energy.joules is None:
+    if energy.joules is None and energy.joules_at_least is None:
         return f"{idle}no joules: {energy.reason}"
     power = f" ({watts(energy.average_watts)})" if energy.average_watts is not None else ""
-    return f"{idle or of_hosts + ': '}{joules(energy.joules)}{power}, packages and DRAM"
+    return f"{idle or of_hosts + ': '}{at_least(energy.joules, energy.joules_at_least)}{power}, packages and DRAM"
 
 
 def _calls(mpi: MpiSummary, narrow: bool) -> Table:

@@ -55,8 +55,9 @@ def _managed(found: PolicyOutcome) -> str:
 
 
 def _why_nothing(found: PolicyOutcome) -> str:
+    nothing = "nothing was managed when the job ended" if found.managed else "nothing is managed"
     if found.paused:
-        return "nothing is managed"
+        return nothing
     reasons = []
     if found.policy != "job":
         reasons.append(
@@ -65,11 +66,13 @@ def _why_nothing(found: PolicyOutcome) -> str:
     if found.policy != "phase" and not found.dry:
         tried = "no lower clock for the whole job was found yet" if "clock" in found.parts else "no clock was tried yet"
         reasons.append(tried)
-    return "nothing is managed: " + ", ".join(reasons or ["a dry run tries no clocks"])
+    return f"{nothing}: " + ", ".join(reasons or ["a dry run tries no clocks"])
 
 
 def _too_short(found: PolicyOutcome) -> str:
-    return f"{_of_iteration(found.too_short_s, found.iteration_s)} are exposed in stretches too short to switch clocks"
+    """The policy's own estimate: less than the report's, for it counts what every iteration has in the same place."""
+    part = _of_iteration(found.too_short_s, found.iteration_s)
+    return f"as the policy estimated, {part} are exposed in stretches too short to switch clocks"
 
 
 def _slowdown(found: PolicyOutcome) -> str:
@@ -80,7 +83,8 @@ def _slowdown(found: PolicyOutcome) -> str:
     counted = (
         plural(found.managed, "iteration") if whole else f"{found.managed} of {plural(found.iterations, 'iteration')}"
     )
-    counted = f"{counted} {'would have been ' * found.dry}managed"
+    before = " before" * (not found.windows_most and not found.clock_mhz)
+    counted = f"{counted} {'would have been ' * found.dry}managed{before}"
     low, high = found.slowdown_low_pct, found.slowdown_high_pct
     if found.slowdown_pct is None or low is None or high is None:
         return counted if found.dry or found.paused else f"{counted}, slowdown not judged yet"

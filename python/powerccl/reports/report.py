@@ -111,6 +111,8 @@ def iterations_line(found: Iterations) -> str:
     )
     if found.joules is not None:
         text += f", {joules(found.joules, 1.96 * (found.joules_error or 0.0))} on all GPUs"
+        # The first and the last may reach beyond the samples.
+        text += f" (of the {found.joules_of:,} that were sampled)" if found.joules_of < found.found - 2 else ""
     if found.reason:
         text += f"; {found.reason}"
     return text + ("" if found.by == "kernels" else "; as the host called, which may run ahead of the GPU")
@@ -148,33 +150,31 @@ def _print_parts(console: Console, found: ReportFindings) -> None:
     for iterations in found.iterations:
         words = iterations_line(iterations)
         console.print(words if len(found.iterations) == 1 else f"{iterations.host}: {words}")
-    each = all(row.per_iteration is not None for row in found.ranks)
-    console.print(_parts_table(found.ranks, each, console.width))
+    console.print(_parts_table(found.ranks, found.summary.shares.reason == "", console.width))
     if found.exposure_why:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
 
 
-def _parts_table(rows: list[RankParts], each: bool, width: int) -> Group:
+def _parts_table(rows: list[RankParts], told: bool, width: int) -> Group:
     table = Table()
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
-    columns = ["an iteration" if each else "in all", "communicating", "exposed", "waiting"]
-    for column in columns:
+    for column in ("working time", "communicating", "exposed", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
     cells = max(10, min(width, 120) - (58 if not narrow else 54))
     table.add_column("", no_wrap=True)
     used: set[str] = set()
-    for row in rows[:MOST_RANKS]:
-        parts: Parts = row.per_iteration if each and row.per_iteration else row
-        shares = bar_parts(parts)
+    for parts in rows[:MOST_RANKS]:
+        shares = bar_parts(parts) if told else {}
         used.update(name for name, value in shares.items() if value > 0.002 * parts.span_s)
         waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
         table.add_row(
-            str(row.rank) + ("*" if row.by_profiler else ""),
+            str(parts.rank) + ("*" if parts.by_profiler else ""),
             seconds(parts.span_s),
-            _of(parts.communication_s, parts.span_s),
-            _of(parts.exposed_s, parts.span_s),
-            _of(waiting, parts.span_s),
+            *(
+                _of(value if told else None, parts.span_s)
+                for value in (parts.communication_s, parts.exposed_s, waiting)
+            ),
             _bar(shares, parts.span_s, cells),
         )
     table.add_more(len(rows) - MOST_RANKS)
@@ -222,16 +222,18 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
     for column in ("size", "kernels", "GB/s", "no waiting", *((whose,) if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     if beside:
-        table.add_column("of it", justify="right")
+        table.add_column("against it", justify="right")
     for row in shown:
-        share = percent(row.share_pct) if row.share_pct is not None else Text("" if narrow else row.reason, style="dim")
+        against = (
+            change(row.change_pct) if row.change_pct is not None else Text("" if narrow else row.reason, style="dim")
+        )
         table.add_row(
             row.pattern.replace("_", "-"),
             size_text(row.pattern, row.size_class_bytes),
             f"{row.operations:,}",
             number(row.busbw_gbs),
             number(row.transfer_gbs),
-            *((number(row.profile_gbs), share) if beside else ()),
+            *((number(row.profile_gbs), against) if beside else ()),
         )
     table.add_more(len(rows) - len(shown))
     return table
@@ -267,6 +269,8 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     table.add_more(len(energy.kinds) - len(shown))
     console.print()
     console.print(table)
+    if energy.reason:
+        console.print(Text(f"energy of operations: {energy.reason}", style="dim"))
     totals = [
         f"{word} {joules(value)}"
         for word, value in (
@@ -279,7 +283,7 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     ]
     if totals:
         console.print(Text(", ".join(totals), style="dim"))
-    for line in [*filter(None, [energy.reason]), *said][:6]:
+    for line in said[:6]:
         console.print(Text(line, style="dim"))
 
 

@@ -9,15 +9,28 @@ from typing import Any
 
 import numpy as np
 
+from powerccl.analysis.comparison.baseline import energy_missing
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
-from powerccl.quantities import byte_size, change, hover, joules, microseconds, percent, plural, seconds, watts, window
+from powerccl.quantities import (
+    at_least,
+    byte_size,
+    change,
+    hover,
+    joules,
+    microseconds,
+    percent,
+    plural,
+    seconds,
+    watts,
+    window,
+)
 from powerccl.reports.page import axis, layout, render
 from powerccl.reports.report import BAR, bar_parts, iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import tables
-from powerccl.reports.terminal import clock_line, facts, of_gpus
+from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 
 COLOURS = {
     "computing": "var:computing",
@@ -66,7 +79,6 @@ def report_page(made: Report) -> str:
         tiles=_tiles(found),
         window=None if not found.window_s else window(found.window_s),
         legend=_legend(found),
-        per_iteration=bool(found.ranks) and all(row.per_iteration for row in found.ranks),
         iterations=[
             {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
             for each in found.iterations
@@ -76,7 +88,7 @@ def report_page(made: Report) -> str:
         tables=tables(found),
         clocks=clock_line(summary.clocks),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
-        problems=summary.problems,
+        problems=[*energy_missing(summary), *summary.problems],
         drawing=_timeline(drawing),
     )
 
@@ -108,30 +120,33 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     if not of_gpus(summary):
         whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "in all"}
         return [whole, *(_mpi_tiles(summary.mpi) if summary.mpi else [])]
-    energy, communication = summary.energy, summary.communication
+    energy, communication, shares = summary.energy, summary.communication, summary.shares
+    calls = communication.calls + communication.captured_calls
     tiles = [
         {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
         {
             "label": "energy",
-            "value": joules(energy.joules),
+            "value": at_least(energy.joules, energy.joules_at_least),
             "beside": f"{plural(len(summary.gpus), 'GPU')}, {watts(energy.average_watts)} each",
         },
         {
             "label": "communicating",
-            "value": percent(communication.share_pct),
-            "beside": plural(communication.calls + communication.captured_calls, "call")
+            "value": communicating_text(shares),
+            "beside": f"of {seconds(shares.span_s)}, {plural(calls, 'call')}"
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
-    shares = [100 * row.exposed_s / row.span_s for row in found.ranks if row.exposed_s is not None and row.span_s]
-    if shares:
+    if shares.exposed_pct is not None:
         tiles.append(
             {
                 "label": "exposed communication",
-                "value": percent(sum(shares) / len(shares)),
-                "beside": "of the time from first to last communication",
+                "value": percent(shares.exposed_pct),
+                "beside": f"of {seconds(shares.span_s)}, the working time",
             }
         )
+    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
+        beside = f"before {shares.startup_until}, in no share"
+        tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
         beside = "" if one.joules is None else f"{joules(one.joules, 1.96 * (one.joules_error or 0.0))} each"
@@ -150,8 +165,7 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
 
 
 def _shown(found: ReportFindings) -> list[tuple[int, Parts]]:
-    each = all(row.per_iteration is not None for row in found.ranks)
-    return [(row.rank, row.per_iteration if each and row.per_iteration else row) for row in found.ranks[:MOST_RANKS]]
+    return [] if found.summary.shares.reason else [(row.rank, row) for row in found.ranks[:MOST_RANKS]]
 
 
 def _used(rows: list[Parts]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings
 from powerccl.quantities import (
+    at_least,
     byte_size,
     change,
     change_between,
@@ -55,7 +56,7 @@ def _link(found: ReportFindings) -> dict[str, Any]:
     profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
     size_text = size_texts(found)
     return _table(
-        ["", "size", "kernels", "GB/s", "without waiting", profile.strip(), "of the profile"],
+        ["", "size", "kernels", "GB/s", "without waiting", profile.strip(), "against the profile"],
         [
             [
                 row.pattern.replace("_", "-"),
@@ -64,7 +65,7 @@ def _link(found: ReportFindings) -> dict[str, Any]:
                 number(row.busbw_gbs),
                 number(row.transfer_gbs),
                 number(row.profile_gbs),
-                row.reason or percent(row.share_pct),
+                row.reason or change(row.change_pct),
             ]
             for row in found.link
         ],
@@ -170,7 +171,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
                 gpu.gpu,
                 ", ".join(map(str, gpu.ranks)),
                 seconds(gpu.communication_s),
-                joules(gpu.joules),
+                at_least(gpu.joules, gpu.joules_at_least),
                 watts(gpu.average_watts),
                 mhz(gpu.communication_clock_mhz),
                 mhz(gpu.other_clock_mhz),

@@ -94,8 +94,15 @@ def prometheus_text(found: ReportFindings) -> bytes:
     gauge("run_ranks", "Ranks that left a trace.", ({}, float(summary.ranks)))
     gauge("run_restarts", "Times that all ranks were started again.", ({}, float(summary.restarts)))
     gauge("run_energy_joules", "Energy of the job's GPUs.", ({}, summary.energy.joules))
-    share = summary.communication.share_pct / 100 if summary.ranks and summary.wall_s else None
-    gauge("run_communication_ratio", "Communication's share of the run, mean of the GPUs.", ({}, share))
+    shares = summary.shares
+    gauge(
+        "run_startup_seconds", "From the run's start to its first iteration or communication.", ({}, shares.startup_s)
+    )
+    for name, pct, what in (
+        ("communication", shares.communicating_pct, "Communication's share of the working time, over all ranks."),
+        ("exposed", shares.exposed_pct, "Exposed communication's share of the working time, over all ranks."),
+    ):
+        gauge(f"run_{name}_ratio", what, ({}, None if pct is None else pct / 100))
     gauge(
         "gpu_energy_joules", "Energy of one GPU.", *(({"gpu": g.gpu, "host": g.host}, g.joules) for g in summary.gpus)
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
-from powerccl.analysis.findings import Clocks, PatternRow, RunSummary
+from powerccl.analysis.findings import Clocks, PatternRow, RunSummary, Shares
 from powerccl.console import Console
 from powerccl.quantities import (
     age,
+    at_least,
     byte_size,
     change,
     joules,
@@ -32,6 +33,7 @@ from powerccl.reports.table import Table
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
 MAX_ROWS = 12
+LEAST_STARTUP_S = 1.0  # shorter start-ups change no share of a run that anybody reads; half of it would be noise
 LOWER_IS_BETTER = (
     "wall time",
     "energy",
@@ -82,9 +84,11 @@ def of_gpus(summary: RunSummary) -> bool:
 
 
 def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
-    if summary.communication.time_s > 0:
+    if summary.shares.communicating_pct is not None:
         console.print()
-        console.print(_share_bar(summary, min(console.width, 100)))
+        console.print(_share_bar(summary.shares, min(console.width, 100)))
+    for line in share_lines(summary.shares):
+        console.print(Text(line, style="dim"))
     console.print()
     console.print(_totals(summary, console.width < NARROW, whole))
     if summary.patterns:
@@ -126,13 +130,41 @@ def _facts(summary: RunSummary) -> Text:
     return line.append(" · ".join(facts(summary)))
 
 
-def _share_bar(summary: RunSummary, width: int) -> Text:
-    share = min(max(summary.communication.share_pct / 100, 0.0), 1.0)
-    label = f" {percent(summary.communication.share_pct)} communication"
+def _share_bar(shares: Shares, width: int) -> Text:
+    exposed, busy = shares.exposed_pct or 0.0, shares.communicating_pct or 0.0
+    label = f" {shares_text(shares)}"
     cells = max(width - len(label), 10)
-    filled = round(cells * share)
-    bar = Text("█" * filled, style=COMMUNICATION).append("░" * (cells - filled), style=ELSEWHERE)
-    return bar.append(label)
+    first, both = round(cells * exposed / 100), round(cells * busy / 100)
+    bar = Text("█" * first, style=COMMUNICATION)
+    bar.append(("█" if shares.exposed_pct is None else "▒") * (both - first), style=COMMUNICATION)
+    return bar.append("░" * (cells - both), style=ELSEWHERE).append(label)
+
+
+def shares_text(shares: Shares) -> str:
+    """`communicating 27 %, exposed 6.5 %`, each of the working time."""
+    if shares.communicating_pct is None:
+        return f"communicating: not known, {shares.reason}"
+    text = f"communicating {communicating_text(shares)}"
+    return text if shares.exposed_pct is None else f"{text}, exposed {percent(shares.exposed_pct)}"
+
+
+def communicating_text(shares: Shares) -> str:
+    """`27 %`, or `at least 27 %` where some calls were not timed."""
+    share = shares.communicating_pct
+    return at_least(None if shares.at_least else share, share, show=percent)
+
+
+def share_lines(shares: Shares) -> list[str]:
+    """What the shares are of, and what is in none of them."""
+    lines = []
+    if shares.communicating_pct is None and shares.span_s:
+        lines.append(shares_text(shares))
+    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
+        until = f"start-up {seconds(shares.startup_s)}: before {shares.startup_until}, in no share"
+        lines.append(until)
+    if shares.span_s:
+        lines.append(f"shares are of the working time, {seconds(shares.span_s)} a rank")
+    return lines
 
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
@@ -145,11 +177,13 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         table.add_column("", style="dim")
     elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
     other = None if energy.joules is None or communication.joules is None else energy.joules - communication.joules
+    spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
+    spread = spread if communication.joules is not None else ""
     rows: list[list[str | Text]] = [
         [
             whole,
             seconds(summary.wall_s),
-            joules(energy.joules),
+            at_least(energy.joules, energy.joules_at_least),
             watts(energy.average_watts),
             "",
             _source(summary),
@@ -160,7 +194,7 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
             [
                 Text("communication", style=COMMUNICATION),
                 seconds(communication.time_s),
-                joules(communication.joules, communication.uncertainty_joules),
+                at_least(communication.joules, communication.joules_at_least, communication.uncertainty_joules),
                 watts(communication.average_watts),
                 mhz(communication.clock_mhz),
                 _coverage(summary),
@@ -185,7 +219,7 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
 
 def _source(summary: RunSummary) -> str:
     energy = summary.energy
-    if energy.joules is None:
+    if energy.joules is None and energy.joules_at_least is None:
         return energy.reason
     words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
     text = words.get(energy.source, f"{energy.source} samples")
@@ -214,7 +248,8 @@ def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
     for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("energy / op", "timed")):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
-        time = seconds(row.time_s + row.estimated_s)
+        told = row.timed or row.estimated_s  # what was not timed is not known, never zero
+        time = seconds(row.time_s + row.estimated_s if told else None)
         cells = [
             row.pattern.replace("_", "-"),
             byte_size(row.median_bytes),
@@ -256,7 +291,8 @@ def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
     nothing = not summary.ranks and not summary.mpi
     learnt = policy_lines(summary)
-    lines = [""] if learnt or clocks.requests or summary.problems or summary.notes or nothing else []
+    said = summary.problems or summary.notes or summary.energy.missing
+    lines = [""] if learnt or clocks.requests or said or nothing else []
     remarks = [Text(line) for line in [*lines, *learnt]]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
@@ -273,6 +309,7 @@ def _remarks(summary: RunSummary) -> list[Text]:
         warnings.append(
             "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
         )
+    warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
     warnings += summary.notes + summary.problems
     remarks += [warning(line) for line in warnings[:8]]
     if len(warnings) > 8:

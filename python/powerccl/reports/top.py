@@ -15,11 +15,11 @@ from powerccl.console import Console
 from powerccl.quantities import (
     NOT_KNOWN,
     age,
+    at_least,
     byte_size,
     change,
     change_between,
     exact,
-    joules,
     mhz,
     microseconds,
     number,
@@ -149,10 +149,10 @@ def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
     elif job.ranks:
         line.append("no communication was timed", style="dim")
     parts = []
-    if job.power_w is not None:
-        parts.append(watts(job.power_w))
-    if job.joules is not None:
-        parts.append(joules(job.joules))
+    if job.power_w is not None or job.power_at_least_w is not None:
+        parts.append(at_least(job.power_w, job.power_at_least_w, show=watts))
+    if job.joules is not None or job.joules_at_least is not None:
+        parts.append(at_least(job.joules, job.joules_at_least))
     if job.cpu_w is not None:
         parts.append(f"CPUs {watts(job.cpu_w)}")
     if parts:

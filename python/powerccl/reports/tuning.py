@@ -150,10 +150,13 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 
 
 def _print_importances(console: Console, found: Sequence[Importance]) -> None:
-    shown = [each for each in found if each.share >= 0.01][:MOST_IMPORTANCES]
-    if not shown:
+    shown = [each for each in found if each.sure and each.share >= 0.01][:MOST_IMPORTANCES]
+    if not found:
         return
     console.print()
+    if not shown:
+        console.print(Text("what matters: nothing beyond chance; trials differ as repeated ones do", style="dim"))
+        return
     console.print(Text("what matters: share of the variation of the objective", style="dim"))
     table = Table(1, show_header=False)
     table.add_column(overflow="fold", max_width=32)
@@ -164,7 +167,7 @@ def _print_importances(console: Console, found: Sequence[Importance]) -> None:
         bar = "█" * max(1, round((BAR if console.width >= WIDE else NARROW_BAR) * each.share / most))
         best = ""
         if len(each.names) == 1:
-            best = f"{each.best or 'default'} is best, {change(100 * each.gain)}"
+            best = f"{each.best} is best, {change(100 * each.gain)}" if each.better else "no value beats the default"
         table.add_row(" x ".join(each.names), percent(each.share * 100), Text(bar, style=COMMUNICATION), best)
     console.print(table)
 

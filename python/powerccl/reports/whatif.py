@@ -98,6 +98,8 @@ def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
 
 def _what(forecast: Forecast) -> str:
     """The clock or the choice behind a forecast."""
+    if forecast.reason:
+        return ""
     if forecast.policy == "job":
         return mhz(forecast.clock_mhz) if forecast.clock_mhz else "no clock below the highest"
     if forecast.policy == "auto":

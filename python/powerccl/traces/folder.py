@@ -14,6 +14,7 @@ import msgspec
 from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
 from powerccl.quantities import plural
+from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
         FileNotFoundError: there is no such folder.
     """
     from powerccl.traces.cpu import read_cpu
-    from powerccl.traces.power import read_power
+    from powerccl.traces.power import MOST_ROWS, read_power
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -85,7 +86,9 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
     run.mpi = _read_each(run, "mpi-*.trace", read_rank)
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
-    run.power = _read_each(run, "power-*.csv", read_power)
+    clock = (run.info.host, run.info.start_ns, run.info.end_ns) if run.info else None
+    most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
+    run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
     _tell_apart(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
@@ -93,6 +96,8 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
+    if late := lateness_problem(folder / LATENESS_FILE):
+        run.problems.append(late)
     run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
 

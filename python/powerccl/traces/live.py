@@ -28,9 +28,9 @@ from powerccl.files import (
 )
 from powerccl.quantities import plural
 from powerccl.traces import records
-from powerccl.traces.power import LONGEST, MOST_COLUMNS, take_about
 from powerccl.traces.records import id_text
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
+from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, take_about
 
 MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters

@@ -1,51 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power, energy and clock samples of one host's GPUs, as powerccl-agent writes them (`power-<host>.csv`)."""
+"""Power, energy and clock samples of one host's GPUs, as powerccl-agent writes them (`power-<host>.csv`).
+
+The file is read in parts. What a sample cannot say is taken out at once, and where samples are missing is noted before
+anything is put together: of runs of many hours, neighbouring samples are kept as one.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from powerccl import clean
-from powerccl.files import MIB, MOST_SAMPLES, opened, read_into
-from powerccl.quantities import plural
+from powerccl.quantities import plural, watts
+from powerccl.traces.plausible import (
+    EMPTY,
+    GAP_PERIODS,
+    LONGEST_PERIOD_NS,
+    Counter,
+    Floats,
+    Ints,
+    Mask,
+    forward,
+    most_watts,
+)
+from powerccl.traces.sample_file import SampleFile, number_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-COLUMNS = (
-    "time_ns",
-    "gpu",
-    "uuid",
-    "power_mw",
-    "energy_uj",
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "temperature_c",
-    "throttle_reasons",
-    "utilization_pct",
-)
-PIECE = 4 * MIB  # read at a time: taken apart, text takes some ten times its size
-MOST_ABOUT = 1024  # lines of `# key: value` that are kept; agents write five a GPU
-MOST_COLUMNS = 64
-LONGEST = MIB  # a line
+NUMBERS = ("time_ns", "gpu", "power_mw", "energy_uj", "sm_clock_mhz", "utilization_pct")
+TEXTS = ("uuid", "throttle_reasons")
+COLUMNS = (*NUMBERS, *TEXTS)
+# Rows that are kept of all files of a run: eight GPUs at 20 ms for 87 minutes, in 150 MB. Twice as many would take
+# a day's report over 1 GiB with what is computed from them.
+MOST_ROWS = 1 << 21
+MOST_GPUS = 1024  # of one file
+HELD = 64  # rows that wait for the next part: whether a time runs ahead is seen from what follows
+# Times further outside the run are no times of it. Half or double of it makes no difference: clocks that are wrong are
+# wrong by days.
+FAR_NS = 3600 * 1_000_000_000
+LATEST_NS = 1 << 62
+MOST_ENERGY_UJ = 1 << 60
+MOST_CLOCK_MHZ = 10_000
+MOST_REASONS = 64
+
+
+@dataclass
+class GpuLog:
+    """What is known of one GPU's samples beside them.
+
+    `gaps`: times between two usable power samples more than three periods apart, [start, stop) rows. `breaks`: times
+    over which the energy counter tells nothing, and power neither. `merged`: so many samples make one row.
+    """
+
+    period_ns: int = 0
+    gaps: Ints = field(default_factory=lambda: EMPTY)
+    breaks: Ints = field(default_factory=lambda: EMPTY)
+    reasons: frozenset[str] = frozenset()  # all values of throttle_reasons
+    merged: int = 1
 
 
 @dataclass
 class PowerLog:
     """Samples of one host.
 
-    `samples` has COLUMNS, sorted by gpu and time; time_ns is CLOCK_MONOTONIC, energy_uj is -1 where the counter is not
-    supported. `about` is the file's `# key: value` lines.
+    `samples` has COLUMNS, sorted by gpu and time; time_ns is CLOCK_MONOTONIC, energy_uj is -1 where the counter was not
+    read, other numbers are null where they are not known. `about` is the file's `# key: value` lines; `gpus` has a
+    GpuLog by gpu and uuid.
     """
 
     path: Path
     about: dict[str, str]
     samples: pl.DataFrame
     problems: list[str] = field(default_factory=list)
+    gpus: dict[tuple[int, str], GpuLog] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -62,145 +93,252 @@ class PowerLog:
         """Whether the GPUs are emulated."""
         return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
-
-def take_about(line: str, about: dict[str, str]) -> None:
-    """Remember a `# key: value` line; beyond MOST_ABOUT keys no new ones."""
-    key, _, value = line[1:].partition(":")
-    name = clean.field(key.strip())
-    if name in about or len(about) < MOST_ABOUT:
-        about[name] = clean.field(value.strip())
+    def of(self, rows: pl.DataFrame) -> GpuLog:
+        """What is known of the GPU that these samples are of."""
+        key = (int(rows["gpu"][0]), str(rows["uuid"][0])) if len(rows) else (-1, "")
+        return self.gpus.get(key, GpuLog())
 
 
-def about(path: Path) -> dict[str, str]:
-    """The `# key: value` lines at a sample file's head, without reading the rest; none if it cannot be read."""
-    found: dict[str, str] = {}
-    head = bytearray(LONGEST)
-    try:
-        with opened(path, MOST_SAMPLES) as file:
-            got = read_into(file, head, 0)
-    except OSError:
-        return found
-    for line in head[:got].decode("utf-8", "replace").split("\n"):
-        if not line.startswith("#"):
-            break
-        take_about(line, found)
-    return found
-
-
-def _pieces(path: Path, problems: list[str]) -> Iterator[str]:
-    """Whole lines of a file, some MiB at a time, less the last line end of each.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    with opened(path, MOST_SAMPLES) as file:
-        end, offset = os.fstat(file).st_size, 0
-        rest = b""
-        buffer = bytearray(min(PIECE, end))
-        while offset < end:
-            got = read_into(file, memoryview(buffer)[: min(PIECE, end - offset)], offset)
-            if not got:
-                break
-            offset += got
-            whole, mark, last = bytes(memoryview(buffer)[:got]).rpartition(b"\n")
-            if not mark:
-                rest += last
-                if len(rest) > LONGEST:
-                    problems.append(f"{path.name}: a line of more than {LONGEST:,} bytes: what follows is not read")
-                    return
-                continue
-            yield (rest + whole).decode("utf-8", "replace")
-            rest = last
-    if rest:
-        problems.append(f"{path.name}: last line cut off, skipped")
-
-
-def whole(name: str) -> pl.Expr:
-    """A column of text as whole numbers; null where it is none."""
-    import polars as pl
-
-    return pl.col(name).str.strip_chars().cast(pl.Int64, strict=False)
-
-
-def read_samples(
-    path: Path,
-    required: Sequence[str],
-    lost: str,
-    names: Sequence[str],
-    sound: Callable[[pl.DataFrame], pl.DataFrame],
-) -> tuple[dict[str, str], pl.DataFrame, list[str]]:
-    """A sample file: its `# key: value` lines, its rows as `sound` makes them of columns of text, and problems.
-
-    `required` columns must be there, else `lost` is what is not known; `names` are columns whose text is shown.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    import polars as pl
-
-    problems: list[str] = []
-    about: dict[str, str] = {}
-    header: list[str] = []
-    found: list[pl.DataFrame] = []
-    bad = 0
-    for text in _pieces(path, problems):
-        # Polars does the splitting: hours of eight GPUs make millions of lines.
-        lines = pl.Series("lines", text.split("\n"), dtype=pl.String)
-        said = lines.str.starts_with("#")
-        for line in lines.filter(said).to_list():
-            take_about(line, about)
-        lines = lines.filter(~said & (lines != ""))
-        if not len(lines):
-            continue
-        if not header:
-            header = [name.strip() for name in lines[0].split(",", MOST_COLUMNS)]
-            lines = lines[1:]
-            missing = [name for name in required if name not in header]
-            wrong = ""
-            if len(header) > MOST_COLUMNS:
-                wrong = f"more than {MOST_COLUMNS} columns: nothing"
-            elif len(set(header)) < len(header):
-                wrong = "columns of the same name: nothing"
-            elif missing:
-                wrong = f"no column {', '.join(missing)}: {lost}"
-            if wrong:
-                problems.append(f"{path.name}: {wrong} is known from it")
-                return about, pl.DataFrame(), problems
-        good = lines.str.count_matches(",", literal=True) == len(header) - 1
-        rows = lines.filter(good).to_frame().select(pl.col("lines").str.split_exact(",", len(header) - 1))
-        rows = rows.unnest("lines")
-        rows = sound(rows.rename(dict(zip(rows.columns, header, strict=True))))
-        bad += len(lines) - len(rows)
-        found.append(rows.with_columns(_shown(rows, name) for name in names))
-    if bad:
-        problems.append(f"{path.name}: {plural(bad, 'line')} skipped that cannot be parsed")
-    return about, pl.concat(found) if found else pl.DataFrame(), problems
-
-
-def _shown(rows: pl.DataFrame, name: str) -> pl.Series:
-    """A column of names, fit to be shown: mostly few that come again and again."""
-    column = rows[name]
-    hostile = {text: clean.field(text) for text in column.unique().to_list() if text and clean.field(text) != text}
-    return column.replace(hostile) if hostile else column
-
-
-def read_power(path: Path) -> PowerLog:
+def read_power(path: Path, run: tuple[str, int, int] | None = None, most_rows: int = MOST_ROWS) -> PowerLog:
     """Read a sample file up to its last whole line; lines that do not parse are counted and left out.
 
+    `run`: the host whose clock a run's start and end are of, and these, ns. `most_rows`: about so many are kept.
+
     Raises:
         OSError: the file cannot be read.
     """
     import polars as pl
 
-    numbers = [name for name in COLUMNS if name not in ("uuid", "throttle_reasons")]
+    file = SampleFile(path, COLUMNS, "no power")
+    gpus: dict[object, _Gpu] = {}
+    merged, others, far = 0, 0, 0
+    for rows in file.parts(NUMBERS, TEXTS, ("time_ns", "gpu")):
+        # By the first part: how many rows there are in all.
+        merged = merged or max(1, -(-len(rows) * file.bytes // max(file.part_bytes, 1) // most_rows))
+        first, last = 0, LATEST_NS
+        if run and run[0] == (file.about.get("host") or path.stem.removeprefix("power-")) and run[2] > run[1] > 0:
+            first, last = max(run[1] - FAR_NS, 0), run[2] + FAR_NS
+        near = rows.filter(pl.col("time_ns").is_between(first, last) & pl.col("gpu").is_between(0, 1 << 20))
+        far += len(rows) - len(near)
+        # A GPU without a UUID is told by its number.
+        for (uuid, index), mine in _by_gpu(near):
+            key = uuid or index
+            if key not in gpus:
+                if len(gpus) >= MOST_GPUS:
+                    others += len(mine)
+                    continue
+                gpus[key] = _Gpu(index, clean.field(uuid), file.about, merged)
+            gpus[key].take(mine)
+    if far:
+        file.problems.append(f"{path.name}: {far:,} samples with times far outside the run left out")
+    if others:
+        file.problems.append(f"{path.name}: {others:,} samples of more than {MOST_GPUS} GPUs left out")
+    if merged > 1:
+        file.problems.append(f"{path.name}: more samples than are kept: {merged} in a row are taken as one")
+    tables, known = [], {}
+    for gpu in sorted(gpus.values(), key=lambda each: (each.index, each.uuid)):
+        tables.append(gpu.finish())
+        known[gpu.index, gpu.uuid] = gpu.known
+        file.problems += [f"GPU {gpu.index}: {text}" for text in gpu.told()]
+    gpus.clear()
+    samples = pl.concat(tables) if tables else pl.DataFrame(schema=_SCHEMA())
+    return PowerLog(path, file.about, samples, file.problems, known)
 
-    def sound(rows: pl.DataFrame) -> pl.DataFrame:
-        rows = rows.select(COLUMNS).with_columns(whole(name) for name in numbers)
-        return rows.filter(pl.col("time_ns").is_not_null() & pl.col("gpu").is_not_null())
 
-    about, samples, problems = read_samples(path, COLUMNS, "no power", ("uuid",), sound)
-    if not samples.columns:
-        schema = {name: pl.Int64 if name in numbers else pl.String for name in COLUMNS}
-        return PowerLog(path, about, pl.DataFrame(schema=schema), problems)
-    samples = samples.with_columns(pl.col("energy_uj").fill_null(-1)).sort("gpu", "time_ns")
-    return PowerLog(path, about, samples, problems)
+def _by_gpu(rows: pl.DataFrame) -> list[tuple[tuple[str, int], pl.DataFrame]]:
+    parts = rows.partition_by("uuid", "gpu", as_dict=True, maintain_order=True)
+    return [((str(uuid or ""), int(index)), part) for (uuid, index), part in parts.items()]
+
+
+def _SCHEMA() -> dict[str, type[pl.DataType]]:  # noqa: N802 - polars is imported when it is needed
+    import polars as pl
+
+    return {
+        "time_ns": pl.Int64,
+        "gpu": pl.Int32,
+        "uuid": pl.String,
+        "power_mw": pl.Int32,
+        "energy_uj": pl.Int64,
+        "sm_clock_mhz": pl.Int32,
+        "utilization_pct": pl.Int16,
+        "throttle_reasons": pl.String,
+    }
+
+
+class _Gpu:
+    """One GPU's samples on their way in."""
+
+    def __init__(self, index: int, uuid: str, about: dict[str, str], merged: int) -> None:
+        self.index, self.uuid = index, uuid
+        self.known = GpuLog(merged=merged)
+        self._most_mw = most_watts(about, index) * 1e3
+        self._counter = Counter(self._most_mw / 1e3)
+        interval_ns = number_of(about, "read_every_ns_power_mw") or number_of(about, "interval_ns")
+        self.known.period_ns = min(interval_ns, LONGEST_PERIOD_NS)
+        self._measured = False
+        self._waiting: pl.DataFrame | None = None
+        self._usable: tuple[int, float] | None = None  # the last power sample: ns, mW
+        self._last_ns = -1
+        self._gaps: list[Ints] = []
+        self._reasons: set[str] = set()
+        self._parts: list[pl.DataFrame] = []
+        self._backward, self._beyond = 0, 0
+
+    def take(self, rows: pl.DataFrame, last: bool = False) -> None:
+        """Rows that follow; the last ones wait, unless these are the last."""
+        import polars as pl
+
+        waiting = self._waiting
+        rows = rows if waiting is None or not len(waiting) else pl.concat([waiting, rows])
+        time = rows["time_ns"].to_numpy()
+        kept = forward(time) & (time > self._last_ns)
+        if not kept.all():
+            self._backward += int((~kept).sum())
+            rows = rows.filter(pl.Series(kept))
+            time = time[kept]
+        if not self._measured and len(time) > 1:
+            self._measured = True
+            self.known.period_ns = max(self.known.period_ns, int(np.median(np.diff(time))))
+        ready = len(rows) if last else max(len(rows) - HELD, 0)
+        self._waiting = rows[ready:]
+        if ready:
+            self._add(rows[:ready])
+            self._last_ns = int(time[ready - 1])
+
+    def _add(self, rows: pl.DataFrame) -> None:
+        import polars as pl
+
+        time = rows["time_ns"].to_numpy()
+        power, beyond = _known(rows, "power_mw", self._most_mw)
+        energy = rows["energy_uj"].fill_null(-1).to_numpy().copy()
+        wrong = (energy < -1) | (energy > MOST_ENERGY_UJ)
+        energy[wrong] = -1
+        self._beyond += int(beyond.sum())
+        self._counter.left_out += int(wrong.sum())
+        after_gap = self._find_gaps(time, power)
+        counted = np.flatnonzero(energy >= 0)
+        energy[counted] = self._counter.take(time[counted], energy[counted], _Used(self, time, power))
+        self._usable = _last_usable(time, power) or self._usable
+        if len(self._reasons) < MOST_REASONS:
+            self._reasons.update(
+                text for text in rows["throttle_reasons"].unique(maintain_order=True).to_list() if text
+            )
+        clock, _ = _known(rows, "sm_clock_mhz", MOST_CLOCK_MHZ)
+        used, _ = _known(rows, "utilization_pct", 100)
+        reasons = rows["throttle_reasons"]
+        if self.known.merged > 1:
+            alone = after_gap if self._parts else np.append(0, after_gap)
+            starts = _starts(len(time), self.known.merged, alone)
+            ends = np.append(starts[1:], len(time)) - 1
+            # A counter's value is of the moment at which it was read.
+            read = np.maximum.accumulate(np.where(energy >= 0, np.arange(len(time)), -1))[ends]
+            ends = np.where(read >= starts, read, ends)
+            power, clock = _means(power, starts), _means(clock, starts)
+            used = np.fmax.reduceat(used, starts)
+            time, energy, reasons = time[ends], energy[ends], reasons.gather(ends)
+        schema = _SCHEMA()
+        numbers = {"power_mw": power, "sm_clock_mhz": clock, "utilization_pct": used}
+        columns = {name: pl.Series(name, each).fill_nan(None).round() for name, each in numbers.items()}
+        self._parts.append(
+            pl.DataFrame({"time_ns": time, "energy_uj": energy, "throttle_reasons": reasons, **columns})
+            .with_columns(pl.lit(self.index).alias("gpu"), pl.lit(self.uuid).alias("uuid"))
+            .select(pl.col(name).cast(kind) for name, kind in schema.items())
+        )
+
+    def _find_gaps(self, time: Ints, power: Floats) -> Ints:
+        """Note gaps; returns the rows that come behind one."""
+        usable = np.flatnonzero(np.isfinite(power))
+        if not len(usable):
+            return usable
+        before = self._usable[0] if self._usable else int(time[usable[0]])
+        at = np.append(before, time[usable])
+        long = np.flatnonzero(np.diff(at) > GAP_PERIODS * max(self.known.period_ns, 1))
+        if len(long):
+            self._gaps.append(np.stack([at[long], at[long + 1]], axis=1))
+        return usable[long]
+
+    def finish(self) -> pl.DataFrame:
+        """All samples; nothing is taken after this."""
+        import polars as pl
+
+        if self._waiting is not None and len(self._waiting):
+            self.take(self._waiting[:0], last=True)
+        self.known.gaps = np.concatenate(self._gaps) if self._gaps else EMPTY
+        if self._counter.unknown:
+            self.known.breaks = np.array(self._counter.unknown, np.int64)
+        self.known.reasons = frozenset(self._reasons)
+        found = pl.concat(self._parts) if self._parts else pl.DataFrame(schema=_SCHEMA())
+        self._parts.clear()
+        return found
+
+    def told(self) -> list[str]:
+        """What was left out, in words."""
+        found = []
+        if self._beyond:
+            found.append(
+                f"{plural(self._beyond, 'power sample')} left out: below 0 or above {watts(self._most_mw / 1e3)}"
+            )
+        if self._counter.left_out or self._counter.breaks:
+            parts = []
+            if self._counter.breaks:
+                parts.append(f"its energy counter jumped or went back {plural(self._counter.breaks, 'time')}")
+            if self._counter.left_out:
+                parts.append(
+                    f"{plural(self._counter.left_out, 'reading')} of its energy counter left out: not plausible"
+                )
+            found.append("; ".join(parts))
+        if self._backward:
+            found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
+        return found
+
+
+class _Used:
+    """Energy between two moments by power samples; NaN where samples are missing there."""
+
+    def __init__(self, gpu: _Gpu, time: Ints, power: Floats) -> None:
+        self._gpu, self._time, self._power = gpu, time, power
+
+    def __call__(self, start_ns: int, stop_ns: int) -> float:
+        usable = np.isfinite(self._power)
+        time, power = self._time[usable], self._power[usable]
+        before = self._gpu._usable
+        if before:
+            time, power = np.append(before[0], time), np.append(before[1], power)
+        first = int(np.searchsorted(time, start_ns, side="right")) - 1
+        last = int(np.searchsorted(time, stop_ns))
+        if first < 0 or last >= len(time) or last <= first:
+            return float("nan")
+        steps = np.diff(time[first : last + 1])
+        if steps.max() > GAP_PERIODS * max(self._gpu.known.period_ns, 1):
+            return float("nan")
+        watts = (power[first:last] + power[first + 1 : last + 1]) / 2e3
+        return float((watts * steps).sum() / steps.sum() * (stop_ns - start_ns) / 1e9)
+
+
+def _last_usable(time: Ints, power: Floats) -> tuple[int, float] | None:
+    usable = np.flatnonzero(np.isfinite(power))
+    return (int(time[usable[-1]]), float(power[usable[-1]])) if len(usable) else None
+
+
+def _known(rows: pl.DataFrame, name: str, most: float) -> tuple[Floats, Mask]:
+    """A column with NaN where it is not known, and which values cannot be. -1 says that it was not read."""
+    import polars as pl
+
+    values = rows[name].cast(pl.Float64).fill_null(-1.0).to_numpy().copy()
+    beyond = ((values < 0) & (values != -1)) | (values > most)
+    values[beyond | (values < 0)] = np.nan
+    return values, beyond
+
+
+def _starts(count: int, merged: int, alone: Ints) -> Ints:
+    """Where rows that become one begin. Energy is told from the very first row, and from those behind a gap."""
+    firsts = np.unique(np.concatenate([[0], alone, np.minimum(alone + 1, count - 1)]).astype(np.int64))
+    ends = np.append(firsts[1:], count)
+    return np.concatenate([np.arange(a, b, merged) for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)])
+
+
+def _means(values: Floats, starts: Ints) -> Floats:
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    counts = np.add.reduceat(known.astype(np.float64), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

@@ -20,7 +20,7 @@ from powerccl.tuning.trials import Bench, Sample, TrialFailedError
 from powerccl.tuning.tuned import Confirmed
 from powerccl.tuning.workload import Case
 
-LEAST_ROUNDS, MOST_ROUNDS = 4, 12
+FEWEST_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 4, 12
 CONFIDENCE = 0.95  # of the intervals that are told
 SURE = 0.99  # of those that end it early: looking after every round finds more by chance
 
@@ -45,13 +45,13 @@ def confirm(
     told: Callable[[int], None] = lambda _: None,
     seed: int = 1,
 ) -> None:
-    """Fill in the candidates' proof: rounds until every interval is decided (all on one side of 1), MOST_ROUNDS, or
-    `seconds` are over, but no fewer than LEAST_ROUNDS.
+    """Fill in the candidates' proof: rounds until every interval is decided (all on one side of 1, after LEAST_ROUNDS),
+    MOST_ROUNDS, or another round would take more than `seconds`. Two rounds, which an interval takes, are always made.
 
     Raises:
         TrialFailedError: NCCL failed under the defaults; nothing is confirmed then.
     """
-    until = time.monotonic() + seconds
+    began = time.monotonic()
     order = random.Random(seed)
     before: dict[str, list[Sample]] = {case.key: [] for case in cases}
     after: list[dict[str, list[Sample]]] = [{case.key: [] for case in cases} for _ in candidates]
@@ -69,7 +69,9 @@ def confirm(
         told(number + 1)
         left = [samples for each, samples in zip(candidates, after, strict=True) if not each.failed]
         decided = all(_decided(before[key], samples[key]) for samples in left for key in before)
-        if number + 1 >= LEAST_ROUNDS and (decided or time.monotonic() >= until):
+        spent = time.monotonic() - began
+        over = number + 1 >= FEWEST_ROUNDS and spent * (number + 2) / (number + 1) > seconds
+        if over or (number + 1 >= LEAST_ROUNDS and decided):
             break
     for each, samples in zip(candidates, after, strict=True):
         if not each.failed:

@@ -19,6 +19,7 @@ from powerccl.tuning.space import UNSET, Configuration, Space
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from powerccl.tuning.racing import Spread
     from powerccl.tuning.study import Outcome
 
 LEAST_TRIALS = 12
@@ -27,6 +28,7 @@ BACKGROUND = 256  # random configurations that a marginal is averaged over
 MOST_PAIRS_OF = 6  # interactions are looked for among so many of the strongest
 KEPT_SHARE = 0.9  # of the variance: what a narrowed search keeps
 MOST_KEPT = 8
+CONFIDENCE = 0.95  # that a difference is none of chance
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,16 @@ class Importance:
     """A parameter, or two together, and its share of the variance of the objective's logarithm.
 
     `best`: the value, of the first parameter, with the least expected objective; `gain` what that expects against
-    NCCL's default, as a fraction (negative: better).
+    NCCL's default, as a fraction (negative: better). `sure`: it changes the objective by more than chance does;
+    `better`: so does `best`, against the default.
     """
 
     names: tuple[str, ...]
     share: float
     best: str = UNSET
     gain: float = 0.0
+    sure: bool = False
+    better: bool = False
 
 
 def _encoded(space: Space, configurations: Sequence[Configuration]) -> Any:
@@ -50,10 +55,11 @@ def _encoded(space: Space, configurations: Sequence[Configuration]) -> Any:
     return np.array(rows, dtype=np.float64)
 
 
-def importances(space: Space, outcomes: Sequence[Outcome], seed: int = 0) -> list[Importance]:
+def importances(space: Space, outcomes: Sequence[Outcome], spread: Spread, seed: int = 0) -> list[Importance]:
     """Main effects and interactions, the greatest first; empty with too few trials to tell.
 
-    Failed trials count with the value that the search was told.
+    Failed trials count with the value that the search was told. `spread`: of rounds of one configuration. Where all
+    trials together vary no more than that, nothing is `sure`.
     """
     told = [outcome for outcome in outcomes if outcome.value > 0]
     if len(told) < LEAST_TRIALS or len(space.parameters) < 1:
@@ -79,18 +85,37 @@ def importances(space: Space, outcomes: Sequence[Outcome], seed: int = 0) -> lis
         flat = forest.predict(block.reshape(-1, background.shape[1]))
         return flat.reshape(len(grid), -1).mean(axis=1).reshape([counts[c] for c in columns])
 
+    from scipy.stats import f, t
+
+    rounds = np.array([max(outcome.rounds, 1) for outcome in told])
+    known = spread.freedom + 2  # degrees of freedom of the spread, with what was taken before anything was measured
+    between = float(((y - y.mean()) ** 2 * rounds).sum()) / (len(y) - 1)
+    beyond_chance = between > spread.value**2 * float(f.ppf(CONFIDENCE, len(y) - 1, known))
+
+    def differ(column: int, one: int, other: int) -> bool:
+        """Whether two choices' expected objectives are further apart than chance sets them, Bonferroni's way."""
+        informed = [float(rounds[x[:, column] == choice].sum()) for choice in (one, other)]
+        if min(informed) == 0:
+            return False
+        level = float(t.ppf(1 - (1 - CONFIDENCE) / 2 / max(counts[column] - 1, 1), known))
+        apart = abs(float(alone[column][one] - alone[column][other]))
+        return apart > level * spread.value * float(np.sqrt(1 / informed[0] + 1 / informed[1]))
+
     alone = [marginal([c]) for c in range(len(counts))]
     found = []
     for c, parameter in enumerate(space.parameters):
         best = int(alone[c].argmin())
         gain = float(np.exp(alone[c][best] - alone[c][0]) - 1)
-        found.append(Importance((parameter.name,), float(alone[c].var()) / variance, parameter.choices[best], gain))
+        sure = beyond_chance and differ(c, best, int(alone[c].argmax()))
+        better = beyond_chance and differ(c, best, 0)
+        share = float(alone[c].var()) / variance
+        found.append(Importance((parameter.name,), share, parameter.choices[best], gain, sure, better))
     strongest = sorted(range(len(counts)), key=lambda c: -float(alone[c].var()))[:MOST_PAIRS_OF]
     for a, b in combinations(sorted(strongest), 2):
         together = marginal([a, b])
         beyond = together - alone[a][:, None] - alone[b][None, :] + together.mean()
         names = (space.parameters[a].name, space.parameters[b].name)
-        found.append(Importance(names, float(beyond.var()) / variance))
+        found.append(Importance(names, float(beyond.var()) / variance, sure=beyond_chance))
     return sorted(found, key=lambda each: -each.share)
 
 

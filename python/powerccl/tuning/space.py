@@ -7,7 +7,9 @@ A configuration is the variables that it sets, name -> value; a parameter left a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import mmap
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -175,14 +177,16 @@ def make_space(
     add: Iterable[str] = (),
     fix: Iterable[str] = (),
     forbid: Iterable[str] = (),
+    read_by_nccl: Callable[[], Collection[str]] = frozenset,
 ) -> Space:
     """The search space of a machine and a workload.
 
     `environment`: variables that the user has set there are kept and not searched. `add`: NAME=V1,V2,... (or NAME of a
-    risky one); `fix`: NAME=VALUE; `forbid`: NAME.
+    risky one); `fix`: NAME=VALUE; `forbid`: NAME. `read_by_nccl`: names that the library reads, asked for only where
+    one is not among the known parameters; empty if that cannot be told.
 
     Raises:
-        PowercclError: one of the three is not understood, or nothing is left to search.
+        PowercclError: one of the three is not understood or names no variable of NCCL, or nothing is left to search.
     """
     known, conflicts = read_data()
     by_name = {parameter.name: parameter for parameter in known}
@@ -193,6 +197,7 @@ def make_space(
             choices = tuple(value for value in values.split(",") if value)
             if not choices or not name.startswith("NCCL_"):
                 raise PowercclError(f"--parameter {text}: not understood", "NCCL_NAME=VALUE,VALUE,...")
+            _refuse_unread("--parameter", name, by_name, read_by_nccl)
             by_name[name] = Parameter(name, choices, what="added")
         elif name not in by_name:
             raise _unknown("--parameter", name, by_name)
@@ -202,6 +207,7 @@ def make_space(
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("NCCL_"):
             raise PowercclError(f"--fix {text}: not understood", "NCCL_NAME=VALUE")
+        _refuse_unread("--fix", name, by_name, read_by_nccl)
         fixed[name] = value
     forbidden = set(forbid)
     for name in forbidden - set(by_name):
@@ -225,6 +231,29 @@ def make_space(
     if not space.parameters:
         raise PowercclError("no parameter is left to search", "forbid or fix fewer, or add some with --parameter")
     return space
+
+
+def names_in(library: Path) -> frozenset[str]:
+    """Names of NCCL's variables that stand in a libnccl as strings; none if it cannot be read."""
+    try:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return frozenset(name.decode() for name in re.findall(rb"NCCL_[A-Z0-9_]+(?=\0)", content))
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return frozenset()
+
+
+def _refuse_unread(option: str, name: str, known: Collection[str], read_by_nccl: Callable[[], Collection[str]]) -> None:
+    """Refuse a variable that NCCL does not read: all trials of it would be alike, and differ by chance."""
+    if name in known:
+        return
+    names = read_by_nccl()
+    if names and name not in names:
+        close = difflib.get_close_matches(name, [*known, *names], 1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise PowercclError(
+            f"{option} {name}: this NCCL reads no such variable",
+            f"{meant}what a network plugin reads can be set in the environment",
+        )
 
 
 def _unknown(option: str, name: str, known: Iterable[str]) -> PowercclError:

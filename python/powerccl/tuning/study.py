@@ -11,12 +11,13 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from powerccl.errors import PowercclError
+from powerccl.machine import refuse_other
 from powerccl.quantities import plural, seconds
 from powerccl.tuning.objective import Costs, Objective, relative
 from powerccl.tuning.racing import Entrant, Spread, goes_on, hopeless
@@ -64,9 +65,15 @@ class Study:
     """One search; several processes, on several hosts, may each have one on the same journal."""
 
     def __init__(
-        self, journal: Path, space: Space, cases: Sequence[Case], objective: Objective, settings: str, seed: int = 1
+        self,
+        journal: Path,
+        space: Space,
+        cases: Sequence[Case],
+        objective: Objective,
+        settings: Mapping[str, str],
+        seed: int = 1,
     ) -> None:
-        """`settings`: what must be alike in all who work on the journal, in words.
+        """`settings`: what must be alike in all who work on the journal, by name.
 
         Raises:
             PowercclError: the journal is of another search, or cannot be written.
@@ -91,11 +98,11 @@ class Study:
         )
         kept = self.study.user_attrs.get("settings")
         if kept is None:
-            self.study.set_user_attr("settings", settings)
-        elif kept != settings:
-            raise PowercclError(
-                f"{journal} is of another search ({_difference(kept, settings)})", "give this one another --out"
-            )
+            self.study.set_user_attr("settings", dict(settings))
+        else:
+            told = kept if isinstance(kept, dict) else None
+            refuse_other(f"the search in {journal}", told, settings, "give this one another --out")
+        self.until = float("inf")  # time.monotonic() from which on no round is begun that is not the first of its trial
         self.defaults: dict[str, tuple[float, float | None]] = {}
         self.spread = Spread()
         self._measured: dict[str, Outcome] = {}
@@ -298,7 +305,7 @@ class Study:
                 shown = [case for case in self.cases if case.key in costs]
                 when, energy = relative(shown, costs, self.defaults)
                 entrant.rounds.append(self._value(when, energy))
-                if not whole or not goes_on(entrant, champion, self.spread.value):
+                if not whole or not goes_on(entrant, champion, self.spread.value) or time.monotonic() >= self.until:
                     break
                 if champion is not None and champion_outcome and len(champion.rounds) < len(entrant.rounds):
                     self._again(bench, champion_outcome, champion)
@@ -399,9 +406,3 @@ def _outcome(trial: optuna.trial.FrozenTrial) -> Outcome:
         kept["seconds"],
         kept["stage"],
     )
-
-
-def _difference(one: str, other: str) -> str:
-    """The first setting that differs, of two texts of `name: value; ...`."""
-    pairs = zip(one.split("; "), other.split("; "), strict=False)
-    return next((f"{a}, not {b.partition(': ')[2]}" for a, b in pairs if a != b), "with other settings")

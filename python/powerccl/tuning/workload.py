@@ -130,7 +130,7 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
         calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").sum()
     )
     found = []
-    for row in called.join(ran, on=key, how="full", coalesce=True).iter_rows(named=True):
+    for row in called.join(ran, on=key, how="full", coalesce=True).sort(key).iter_rows(named=True):
         if row["pattern"] not in PATTERNS or row["ranks"] < 2:
             continue
         size = int(row["call_bytes"] or row["kernel_bytes"] or 0)

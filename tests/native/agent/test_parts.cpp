@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent's pieces that need no process, and its one-shot modes.
 #include "agent/cadence.h"
+#include "agent/clock.h"
 #include "agent/options.h"
+#include "agent/ticker.h"
 #include "agent_fixture.h"
 
 using namespace powerccl::agent;
@@ -41,6 +43,50 @@ TEST(Cadence, WhatCanBeAffordedAtEveryTickIsReadAtEveryTick) {  // a T4's counte
 TEST(Cadence, WaitingCountsLessThanWorking) {
   EXPECT_EQ(read_period_ns(kEnergyUj, {0, 3 * kMs}, 1, 20 * kMs), 100 * kMs);
   EXPECT_EQ(read_period_ns(kEnergyUj, {0, 3 * kMs}, 8, 20 * kMs), 240 * kMs);
+}
+
+TEST(Ticks, ALateThreadIsFollowedByNoBurst) {
+  StopEvent stop;
+  ASSERT_EQ(stop.open(), 0);
+  std::vector<int64_t> deadlines;
+  std::vector<int64_t> times;
+  const int64_t start = now_ns();
+  run_ticks(stop, start, 10 * kMs, 1000, [&](int64_t deadline, bool) {
+    deadlines.push_back(deadline);
+    times.push_back(now_ns());
+    if (times.size() == 2) usleep(255'000);  // held back for 25 intervals
+    return times.size() < 6;
+  });
+  for (size_t i = 0; i < times.size(); ++i) {
+    EXPECT_EQ((deadlines[i] - start) % (10 * kMs), 0) << "on the same grid as before";
+    if (i > 0) {
+      EXPECT_GT(deadlines[i], deadlines[i - 1]);
+    }
+    EXPECT_LE(deadlines[i], times[i]);
+  }
+  EXPECT_GE(deadlines[2] - deadlines[1], 250 * kMs) << "what was missed is skipped";
+}
+
+TEST(Ticks, DueMomentsThatHavePassedAreSkippedAtOnce) {
+  EXPECT_EQ(next_due_ns(100, 10, 99), 100);
+  EXPECT_EQ(next_due_ns(100, 10, 100), 110);
+  EXPECT_EQ(next_due_ns(100, 10, 125), 130);
+  EXPECT_EQ(next_due_ns(0, 20 * kMs, int64_t{1} << 62) % (20 * kMs), 0);
+}
+
+TEST(Ticks, TheEndDoesNotWaitForATickThatHangs) {
+  auto hangs = std::make_shared<std::atomic<bool>>(true);
+  Ticker ticker;
+  ASSERT_EQ(ticker.start(now_ns(), kMs, 1000,
+                         [=](int64_t, bool) {
+                           while (*hangs) usleep(1000);
+                           return true;
+                         }),
+            0);
+  usleep(20'000);
+  EXPECT_FALSE(ticker.stop(30 * kMs));
+  *hangs = false;
+  EXPECT_TRUE(ticker.stop(5'000 * kMs));
 }
 
 bool parse(std::vector<const char*> words, Options* options, std::string* message) {

@@ -26,6 +26,8 @@ TEST_F(AgentTest, SamplesEveryGpuUntilItsInputEnds) {
   EXPECT_EQ(samples.about["gpu1_uuid"], fake_uuid(1));
   EXPECT_EQ(samples.about["gpu1_pci"], "00000001:01:00.0");
   EXPECT_EQ(samples.about["driver"], "999.1");
+  EXPECT_EQ(samples.about["gpu1_power_limit_mw"], "60000");
+  EXPECT_EQ(samples.about["gpu1_power_limit_max_mw"], "70000");
   EXPECT_GT(samples.rows.size(), 20u);
   long last_ns[2] = {0, 0};
   for (auto& row : samples.rows) {
@@ -107,18 +109,6 @@ TEST_F(AgentTest, WithoutNvmlItSaysSoOnceAndIsFine) {
   EXPECT_TRUE(samples.rows.empty());
 }
 
-TEST_F(AgentTest, LostGpuIsDroppedAndTheOthersGoOn) {
-  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  fake->gpu[0].lost = 1;
-  ASSERT_TRUE(eventually([&] { return agent.messages().find("GPU 0 is not sampled any more") != std::string::npos; }));
-  size_t rows = lines_of(power_file()).size();
-  ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > rows + 10; })) << "GPU 1 goes on";
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
-  EXPECT_EQ(read_power_file(power_file()).rows.back()["gpu"], "1");
-}
-
 TEST_F(AgentTest, MetricThatFailsIsMinusOne) {
   fake->result[kFakeEnergy] = 3;
   fake->result[kFakePowerField] = 3;
@@ -131,6 +121,26 @@ TEST_F(AgentTest, MetricThatFailsIsMinusOne) {
     EXPECT_EQ(row["energy_uj"], "-1");
     EXPECT_EQ(row["power_mw"], "-1");
     EXPECT_EQ(row["sm_clock_mhz"], "1590");
+  }
+}
+
+TEST_F(AgentTest, NumbersThatCannotBeAreMinusOne) {
+  fake->gpu[1].power_mw = fake->gpu[1].clock_mhz = UINT32_MAX;
+  fake->power_limit_mw = fake->power_limit_max_mw = UINT32_MAX;
+  fake->temperature_c = 4000;
+  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+  PowerSamples samples = read_power_file(power_file());
+  EXPECT_FALSE(samples.about.contains("gpu0_power_limit_mw"));
+  EXPECT_FALSE(samples.about.contains("gpu0_power_limit_max_mw"));
+  for (auto& row : samples.rows) {
+    const bool odd = row["gpu"] == "1";
+    EXPECT_EQ(row["power_mw"], odd ? "-1" : "30000");
+    EXPECT_EQ(row["sm_clock_mhz"], odd ? "-1" : "1590");
+    EXPECT_EQ(row["temperature_c"], "-1");
+    EXPECT_EQ(row["utilization_pct"], "77");
   }
 }
 

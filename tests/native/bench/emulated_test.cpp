@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -66,6 +67,44 @@ TEST_F(Emulated, GroupedGraphBlockingAndEventsMeasure) {
   }
 }
 
+// 16 MiB take some 10 ms on eight T4s, and this machine several times as long to add them up.
+TEST_F(Emulated, TimesAreThePlatformsHoweverBusyTheMachineIs) {
+  const std::vector<std::string> sweep{
+      "all_reduce,all_gather", "-b", "64K", "-e", "16M", "-f", "16", "-n", "5", "--min-time", "0", "--json"};
+  ASSERT_EQ(bench(with(sweep, {file("still.json"), "-c", "0"})).code, 0);
+  std::vector<pid_t> busy;
+  for (int i = 0; i < 8; ++i) {
+    busy.push_back(fork());
+    if (busy.back() == 0) {
+      alarm(60);
+      for (std::atomic<unsigned> spin = 0;; ++spin) continue;
+    }
+  }
+  const Ended ended = bench(with(sweep, {file("moved.json"), "-c", "1"}));
+  for (const pid_t pid : busy) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  ASSERT_EQ(ended.code, 0) << ended.err << ended.out;
+  const char* times = "[round(r[\"time_us\"]) for r in d[\"results\"]], {r[\"valid\"] for r in d[\"results\"]}";
+  EXPECT_EQ(json("moved.json", times), json("still.json", times));
+}
+
+TEST_F(Emulated, AResultThatTheMachineWasTooSlowForIsInvalid) {
+  environment_["POWERCCL_EMULATOR_PATIENCE_MS"] = "0";
+  const Ended ended = bench({"all_reduce", "-b", "1M", "-e", "1M", "-n", "2", "-g", "2", "--min-time", "0", "--json",
+                             file("a.json"), "--json-lines", file("a.jsonl")});
+  EXPECT_EQ(ended.code, 3) << ended.err;
+  EXPECT_NE(ended.out.find("  invalid\n"), std::string::npos) << ended.out;
+  EXPECT_NE(ended.out.find("1 of 1 results"), std::string::npos) << ended.out;
+  EXPECT_EQ(json("a.json", "d[\"results\"][0][\"valid\"]"), "False");
+  environment_.erase("POWERCCL_EMULATOR_PATIENCE_MS");
+  const Ended again = bench({"all_reduce", "-b", "1M", "-e", "1M", "-n", "2", "-g", "2", "--min-time", "0",
+                             "--json-lines", file("a.jsonl"), "--resume"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("all_reduce"), std::string::npos) << "an invalid point counts as done";
+}
+
 TEST_F(Emulated, EmptyCollectivesAreMeasured) {
   const Ended ended =
       bench({"all", "-b", "0", "-e", "0", "-n", "2", "-g", "4", "--no-energy", "--json", file("a.json")});
@@ -76,7 +115,7 @@ TEST_F(Emulated, EmptyCollectivesAreMeasured) {
 TEST_F(Emulated, EnergyIsTold) {
   const Ended ended = bench({"all_reduce", "-b", "16M", "-e", "16M", "-c", "0", "--json", file("a.json")});
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"results\"][0][\"energy_source\"], d[\"moves_data\"]"), "counter False");
+  EXPECT_EQ(json("a.json", "d[\"results\"][0][\"energy_source\"], d[\"moves_data\"]"), "emulator False");
   const double watts = std::stod(json("a.json", "d[\"results\"][0][\"watts_per_gpu\"]"));
   EXPECT_GT(watts, 35);
   EXPECT_LT(watts, 55);
@@ -195,6 +234,44 @@ TEST_F(Emulated, ResumeMeasuresTheRest) {
   for (std::string line; std::getline(lines, line); ++count)
     EXPECT_TRUE(line.starts_with("{") && line.ends_with("}")) << line;
   EXPECT_EQ(count, 4);  // one header, three points
+}
+
+TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
+  const std::string path = file("l.jsonl");
+  const std::vector<std::string> words = {"all_reduce", "-e", "512K", "-f", "2",           "-c",           "0",
+                                          "-n",         "2",  "-g",   "2",  "--no-energy", "--json-lines", path};
+  ASSERT_EQ(bench(with(words, {"-b", "512K"})).code, 0);
+  const std::string kept = contents(path);
+  const std::pair<const char*, const char*> changes[] = {
+      {"\"gpu_models\": \"2 x Tesla T4\"", "\"gpu_models\": \"4 x Tesla T4\""},
+      {"\"driver\": \"", "\"driver\": \"9"},
+      {"\"nccl_version\": \"", "\"nccl_version\": \"9"},
+      {"\"nccl_variables\": \"\"", "\"nccl_variables\": \"NCCL_ALGO=\\\"Tree\\\"\""},
+      {"\"nvlinks\": null", "\"nvlinks\": \"18\""},
+      {"\"host\": \"", "\"host\": \"not-"},
+      {"\"emulated_platform\": \"t4x8 ", "\"emulated_platform\": \"t4x8 9"},
+      {"\"gpu_models\": ", "\"gpus_of_old\": "},
+      {"\"type\": \"header\"", "\"type\": \"head\""},
+  };
+  for (const auto& [from, to] : changes) {
+    std::string text = kept;
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), std::strlen(from), to);
+    text += "{\"type\": \"po";  // nothing is cut away from a file that is not ours
+    std::ofstream(path) << text;
+    const Ended ended = bench(with(words, {"-b", "256K", "--resume"}));
+    EXPECT_EQ(ended.code, 2) << to << ended.err;
+    const bool says = ended.err.find("is of another machine (") != std::string::npos ||
+                      ended.err.find("does not say of which machine it is") != std::string::npos;
+    EXPECT_TRUE(says) << to << ended.err;
+    EXPECT_NE(ended.err.find("hint: measure into a new file"), std::string::npos) << ended.err;
+    EXPECT_EQ(contents(path), text) << to;
+  }
+  std::ofstream(path) << kept;
+  const Ended ended = bench(with(words, {"-b", "512K", "--resume"}));
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.out.find("# Avg bus bandwidth    : N/A (no point was measured"), std::string::npos) << ended.out;
+  EXPECT_EQ(contents(path), kept);
 }
 
 TEST_F(Emulated, UnwritableJsonIsSaidBeforeMeasuring) {

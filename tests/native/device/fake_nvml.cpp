@@ -30,7 +30,12 @@ FakeState* state() {
   return mapped;
 }
 
+void hang(const FakeGpu* gpu) {
+  while (gpu && __atomic_load_n(&gpu->hangs, __ATOMIC_ACQUIRE)) usleep(1000);
+}
+
 nvmlReturn_t answer(FakeFunction function, const FakeGpu* gpu = nullptr) {
+  hang(gpu);
   uint32_t call = __atomic_fetch_add(&state()->calls[function], 1, __ATOMIC_ACQ_REL);
   if (gpu && gpu->lost) return NVML_ERROR_GPU_IS_LOST;
   uint32_t first = state()->succeed_first[function];
@@ -97,6 +102,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
 }
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* handle) {
   if (index >= state()->gpus) return NVML_ERROR_INVALID_ARGUMENT;
+  hang(&state()->gpu[index]);
   return give(answer(kFakeByIndex), reinterpret_cast<nvmlDevice_t>(&state()->gpu[index]), handle);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* handle) {
@@ -135,10 +141,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned* milli
   return give(answer(kFakePower, gpu_of(handle)), gpu_of(handle)->power_mw + 1, milliwatts);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, nvmlTemperatureSensors_t, unsigned* celsius) {
-  return give(answer(kFakeOther, gpu_of(handle)), 41u, celsius);
+  return give(answer(kFakeOther, gpu_of(handle)), state()->temperature_c, celsius);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t* rates) {
-  return give(answer(kFakeOther, gpu_of(handle)), nvmlUtilization_t{77, 5}, rates);
+  return give(answer(kFakeOther, gpu_of(handle)), nvmlUtilization_t{state()->utilization_pct, 5}, rates);
 }
 
 #ifdef FAKE_NVML_OLD
@@ -148,6 +154,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t handl
 #else
 EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, unsigned long long* reasons) {
   return give(answer(kFakeOther, gpu_of(handle)), 0x20ull, reasons);
+}
+EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned* milliwatts) {
+  return give(answer(kFakePowerLimit, gpu_of(handle)), state()->power_limit_mw, milliwatts);
+}
+EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t handle, unsigned* least, unsigned* most) {
+  *least = 30000;
+  return give(answer(kFakePowerLimit, gpu_of(handle)), state()->power_limit_max_mw, most);
 }
 EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned* index) {
   return give(answer(kFakeOther, gpu_of(handle)), index_of(handle), index);

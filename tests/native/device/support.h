@@ -44,6 +44,10 @@ class FakeNvml {
     *state_ = FakeState{};
     state_->gpus = 2;
     state_->architecture = 6;  // Turing
+    state_->temperature_c = 41;
+    state_->utilization_pct = 77;
+    state_->power_limit_mw = 60000;
+    state_->power_limit_max_mw = 70000;
     for (unsigned i = 0; i < kFakeGpus; ++i) {
       state_->gpu[i].power_mw = 30000 + i;
       state_->gpu[i].clock_mhz = 1590;

@@ -38,6 +38,30 @@ TEST_F(NvmlSample, ListsGpusAndReadsEachMetricInItsUnit) {
   EXPECT_EQ(read(0, kTemperatureC), 41);
   EXPECT_EQ(read(0, kThrottleReasons), 0x20);
   EXPECT_EQ(read(0, kUtilizationPct), 77);
+  EXPECT_EQ(sampling.gpu[0].power_limit_mw, 60000);
+  EXPECT_EQ(sampling.gpu[0].power_limit_max_mw, 70000);
+}
+
+TEST_F(NvmlSample, MarksOfNvmlForNotAvailableAreNoReadings) {
+  fake->power_limit_max_mw = UINT32_MAX;
+  fake->power_limit_mw = 0;
+  ASSERT_EQ(sampling_open(&sampling, &error), kOk);
+  EXPECT_EQ(sampling.gpu[0].power_limit_mw, -1);
+  EXPECT_EQ(sampling.gpu[0].power_limit_max_mw, -1);
+  fake->gpu[0].power_mw = fake->gpu[0].clock_mhz = UINT32_MAX;
+  fake->gpu[0].energy_mj = UINT64_MAX - 1;  // the fake counts one up
+  fake->temperature_c = 256;
+  fake->utilization_pct = UINT32_MAX;
+  for (Metric metric : {kPowerMw, kEnergyUj, kSmClockMhz, kTemperatureC, kUtilizationPct}) {
+    int64_t value = -1;
+    EXPECT_EQ(sample(&sampling, &sampling.gpu[0], metric, &value, &error), kNoReading) << metric;
+    EXPECT_EQ(value, -1) << metric;
+  }
+  // What merely looks wrong is kept: judging it is the reader's work.
+  fake->gpu[0].power_mw = UINT32_MAX - 1;
+  fake->temperature_c = 255;
+  EXPECT_EQ(read(0, kPowerMw), int64_t{UINT32_MAX} - 1);
+  EXPECT_EQ(read(0, kTemperatureC), 255);
 }
 
 TEST_F(NvmlSample, FallsBackToAveragePower) {

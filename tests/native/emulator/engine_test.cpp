@@ -54,6 +54,42 @@ TEST(Engine, AChangeOfClockChangesWhatIsLeft) {
   EXPECT_NEAR(model.event_ms(ended) - 1000, change_ms + (100 - done_ms) * 2, 1e-4);
 }
 
+TEST(Engine, TimeStandsStillWhileAClientEnqueues) {
+  Model model(steady());
+  model.kernel(2);
+  const uint32_t ended = model.record();
+  model.advance_ms(1);
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 1000 * kMs));
+  model.advance_ms(500);
+  EXPECT_FALSE(model.recorded(ended));
+  EXPECT_TRUE(model.engine.start_time(Model::kClient, 1));
+  model.advance_ms(0);
+  ASSERT_TRUE(model.recorded(ended));  // its time had come long before, but for the stop
+  EXPECT_NEAR(model.event_ms(ended) - 1000, 2.010, 1e-6);
+}
+
+TEST(Engine, TimeGoesOnWhenAClientTakesTooLong) {
+  Model model(steady());
+  model.kernel(2);
+  const uint32_t ended = model.record();
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 10 * kMs));
+  model.advance_ms(11);
+  EXPECT_TRUE(model.recorded(ended));
+  EXPECT_FALSE(model.engine.start_time(Model::kClient, 1));
+}
+
+TEST(Engine, AnEventKnowsWhatItsGpuHadUsed) {
+  Model model(steady());
+  const uint32_t begun = model.record();
+  model.kernel(20);
+  const uint32_t ended = model.record();
+  model.finish();
+  const double joules =
+      (model.page->events[ended].energy_uj.load() - model.page->events[begun].energy_uj.load()) * 1e-6;
+  EXPECT_NEAR(joules, model.joules(), 1e-9);
+  EXPECT_GT(joules, 0);
+}
+
 TEST(Engine, AWaitHoldsOneStreamUntilAnotherHasComeFarEnough) {
   Model model(steady());
   model.kernel(5, 0);

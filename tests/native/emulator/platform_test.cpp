@@ -134,6 +134,16 @@ TEST(PlatformFile, ChangesBehindThePathReplaceWhatItSays) {
   }
 }
 
+TEST(PlatformFile, FingerprintIsOfWhatIsInForce) {
+  std::string error;
+  const std::string path = std::string(POWERCCL_PLATFORMS) + "/t4x8.conf";
+  const auto plain = read_platform(path, error), same = read_platform(path + ":gpus=8", error);
+  const auto fewer = read_platform(path + ":gpus=4", error);
+  ASSERT_TRUE(plain && same && fewer) << error;
+  EXPECT_EQ(plain->fingerprint, same->fingerprint);
+  EXPECT_NE(plain->fingerprint, fewer->fingerprint);
+}
+
 TEST(Bandwidth, BusFactorsAreNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllReduce, 8), 1.75);
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllGather, 8), 0.875);

@@ -122,6 +122,7 @@ class Model : public Outside {
     plan.tasks = static_cast<uint32_t>(tasks.size());
     plan.plan = ++plans;
     plan.want_events = events;
+    plan.moves_data = 1;
     const size_t payload = sizeof plan + tasks.size() * sizeof(CollectiveTask);
     std::vector<std::byte> message(sizeof(Collective) + payload);
     Collective head{};

@@ -23,11 +23,15 @@ from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_rati
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.report_findings import Reference
-from powerccl.quantities import byte_size, mhz, percent, plural
+from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import PowerLog
 
 MIN_STEPS = 20
+# Samples of all GPUs: 16 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; twice
+# as many would take a report of a day over 1 GiB.
+MOST_ROWS = 3 << 17
 AROUND_NS = 2_000_000_000  # of a window: readings that tell when its own were made
 BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
 UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
@@ -136,27 +140,71 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     if window:
         kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     if not len(kernels):
-        return EnergyFindings(reason="no kernel of communication was timed")
+        return EnergyFindings(reason="no kernel of communication was timed" + " in the window" * (window is not None))
+    whole = window
+    window = _part(run, kernels, window)
+    if window != whole and window:
+        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
     waits = aligned(tables.waits(run), kernels)
     exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
-    sampled, missing = [], 0
+    sampled: list[_Sampled] = []
+    missing: list[str] = []
     for (name,), rows in kernels.group_by(["gpu"], maintain_order=True):
         one = _sampled(run, str(name), rows, exposed.get(str(name)), window)
-        missing += one is None
-        sampled += [one] if one else []
+        if isinstance(one, str):
+            missing.append(one)
+        else:
+            sampled.append(one)
     gpus = _later(_dated(sampled, None if _managed(run) else reference))
-    missing += len(sampled) - len(gpus)
+    known = {gpu.gpu for gpu in gpus}
+    missing += [_too_seldom(one) for one in sampled if one.gpu not in known]
     steps = sum(len(gpu.dated.steps.joules) for gpu in gpus)
-    if not gpus or steps < MIN_STEPS * len(gpus):
-        why = "no energy or power of the job's GPUs was sampled while they communicated"
+    if not gpus:
+        return EnergyFindings(reason="; ".join(dict.fromkeys(missing)))
+    if steps < MIN_STEPS * len(gpus):
         few = f"{plural(steps, 'step')} of energy over {plural(len(gpus), 'GPU')}: too few to tell what they went into"
-        return EnergyFindings(reason=few if gpus else why, steps=steps)
+        return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
-    found = _findings(fitted, kernels, outside(run, [gpu.gpu for gpu in gpus], kernels, window))
+    beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
+    found = _findings(fitted, kernels, beyond)
     _describe_clocks(found, run, kernels)
     if missing:
-        found.reason = f"of {len(gpus)} of {plural(len(gpus) + missing, 'GPU')}: the others were not sampled"
+        why = "; ".join(dict.fromkeys(missing))
+        found.reason = f"of {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; of the others: {why}"
+        _without_sums(found)
+    elif beyond.missing_s > 0:
+        found.reason = (
+            f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: energies in all are not known"
+        )
+        _without_sums(found)
+    elif window != whole and window:
+        found.reason = (
+            f"of {seconds((window[1] - window[0]) / 1e9)} from the middle of the run: energies in all are not known"
+        )
+        _without_sums(found)
     return found
+
+
+def _part(run: RunData, kernels: pl.DataFrame, window: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The window, or the middle of it, where there are more samples than can be told apart at once."""
+    first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
+    if window:
+        first, last = max(first, window[0]), min(last, window[1])
+    inside = pl.col("time_ns").is_between(first, last)
+    rows = sum(int(log.samples.select(inside.sum()).item()) for log in run.power)
+    if rows <= MOST_ROWS:
+        return window
+    middle, half = (first + last) // 2, int((last - first) * (MOST_ROWS / rows) / 2)
+    return middle - half, middle + half
+
+
+def _without_sums(found: EnergyFindings) -> None:
+    """What an operation takes is known from what was sampled; what all of them took is not."""
+    for kind in found.kinds:
+        kind.joules = None
+    found.joules_total = found.joules_communication = found.joules_computation = None
+    found.joules_communication_low = found.joules_communication_high = None
+    found.joules_idle = found.joules_unexplained = None
 
 
 @dataclass(frozen=True)
@@ -172,23 +220,41 @@ class _Sampled:
 
 def _sampled(
     run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
-) -> _Sampled | None:
-    rows = samples(run, name)
-    if rows is None:
-        return None
+) -> _Sampled | str:
+    """Or why there is nothing to go by."""
+    found_log = samples(run, name)
+    if found_log is None:
+        return "no energy or power was sampled"
+    log, rows = found_log
     if window:
         rows = rows.filter(pl.col("time_ns").is_between(window[0] - AROUND_NS, window[1] + AROUND_NS))
     time = rows["time_ns"].to_numpy()
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    found = observations(time, power, rows["energy_uj"].to_numpy())
+    energy = rows["energy_uj"].to_numpy()
+    first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
+    if not len(time) or time[-1] < first or time[0] > last:
+        return "nothing was sampled while the GPU communicated"
+    if not np.isfinite(power).any() and not (energy >= 0).any():
+        return "samples hold neither power nor energy"
+    known = log.of(rows)
+    found = observations(time, power, energy, known.gaps, known.breaks)
     line = timeline(kernels, exposed)
     line = late(line, kernels) if line is not None else None
     if line is not None and window:
         line = line.within(*window)
-    if found is None or line is None:
-        return None
+    if line is None:
+        return "communication took no time that can be told" + " in the window" * (window is not None)
+    if found is None:
+        return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
+
+
+def _too_seldom(one: _Sampled) -> str:
+    """Why readings that change do not tell: none, or too few, of their steps lie between the first kernel and last."""
+    length_s = float(one.seen.line.lengths_s().sum())
+    every = f"readings are new every {microseconds(one.found.beat_ns / 1e3)}"
+    return f"{every}: too seldom for the {seconds(length_s)} from first to last communication"
 
 
 def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
@@ -208,9 +274,11 @@ def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
 def _limited(rows: pl.DataFrame, line: Timeline) -> float:
     """In which share of the samples a power limit held the clock down."""
     own = rows.filter(pl.col("time_ns").is_between(int(line.edges_ns[0]), int(line.edges_ns[-1])))
-    masks = own["throttle_reasons"].cast(pl.String).fill_null("").str.strip_chars().to_list()
-    held = [text.lower().startswith("0x") and int(text, 16) & POWER_LIMITED != 0 for text in masks if _hex(text)]
-    return sum(held) / len(held) if held else 0.0
+    # Few masks come again and again.
+    masks = own.group_by(pl.col("throttle_reasons").fill_null("").str.strip_chars(), maintain_order=True).len().rows()
+    known = [(text.lower(), count) for text, count in masks if _hex(text)]
+    held = sum(count for text, count in known if text.startswith("0x") and int(text, 16) & POWER_LIMITED)
+    return float(held / max(sum(count for _, count in known), 1))
 
 
 def _hex(text: str) -> bool:
@@ -231,8 +299,8 @@ def _later(gpus: list[_Gpu]) -> list[_Gpu]:
     return found
 
 
-def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
-    """A GPU's samples, by its UUID, else by its PCI address; None: there are none."""
+def samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
+    """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
     pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
     for log in run.power:
         rows = log.samples.filter(pl.col("uuid") == gpu)
@@ -240,7 +308,7 @@ def samples(run: RunData, gpu: str) -> pl.DataFrame | None:
             index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
             rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
         if len(rows):
-            return rows
+            return log, rows
     return None
 
 
@@ -321,7 +389,8 @@ def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: l
     whole = part(None)
     total, alone, beside = fitted.total(whole), fitted.total(part(ALONE)), fitted.total(part(BESIDE))
     if total.seconds <= 0:
-        found.reason = "too rare to be told from others"
+        seen = any(kind in phase.kinds for phase in phases)
+        found.reason = "no step of energy covers it" if seen else "too rare to be told from others"
         return found
     if alone.seconds + beside.seconds > 0.5 * total.seconds:
         found.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))
@@ -375,9 +444,10 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
         )
         seen: list[Array] = []
         for (gpu,), own in rows.group_by(["gpu"], maintain_order=True):
-            table = samples(run, str(gpu))
-            if table is None:
+            sampled = samples(run, str(gpu))
+            if sampled is None:
                 continue
+            table = sampled[1]
             inside = iv.contains(
                 iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), table["time_ns"].to_numpy()
             )

@@ -25,7 +25,7 @@ LATER = 0.3  # of a beat that readings may be late by beyond what their dates le
 SOME = 4  # GPUs tell enough of that
 OPEN_NS = 200_000  # below, there is nothing to search for
 SURE, SURE_A_STEP = 8.0, 0.3  # by how much likelier that has to be: the latter takes nearly half of the variance
-ENOUGH = 600  # steps to search in
+ENOUGH = 600  # steps to search in, from the first kernel on: start-up alone may have more
 MEANS_NS = (25_000_000, 1_000_000_000)  # known windows of power readings that are not the beat itself (NVIDIA's)
 CLEARLY = 0.8
 DOUBT = 1.5  # the likelihood takes steps for independent, which they are not quite
@@ -60,7 +60,7 @@ def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) 
 
     `quiet` of each phase: that nothing computes.
     """
-    few = found.first(ENOUGH)
+    few = found.first(ENOUGH, int(own.edges_ns[0]))
     mean_ns = _mean(few, own, quiet) if found.averages else found.beat_ns
     back, ahead = -found.slack_ns[1], found.slack_ns[0]
     late, sd = (back + ahead) / 2, (ahead - back) / 12**0.5
@@ -89,7 +89,7 @@ def at(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: f
 
 def lateness(gpus: list[tuple[Observations, Parts, Array, Dated]]) -> float:
     """By how much, ns, the readings of all GPUs are later than when they changed: sensors of a kind are alike."""
-    some = [(found.first(ENOUGH), own, quiet, dated) for found, own, quiet, dated in gpus[:SOME]]
+    some = [(found.first(ENOUGH, int(own.edges_ns[0])), own, quiet, dated) for found, own, quiet, dated in gpus[:SOME]]
     noise = [_noise(few, own, quiet, dated.late_ns, dated.mean_ns) for few, own, quiet, dated in some]
     spacing = LATER * min(found.beat_ns for found, *_ in some) / LATER_TRIES
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from powerccl.analysis import intervals as iv
+
 SLOW = 1.5  # reads a change, from which on changes are slower than reads
 CORRECTION = 0.02  # of a usual step: a counter may go back by so much without having started anew
 BEAT_TRIES, BEAT_ZOOMS = 21, 3
@@ -45,9 +47,10 @@ class Observations:
         """Whether these are power readings, means over a time that is not known."""
         return self.source != "counter"
 
-    def first(self, count: int) -> Observations:
-        """The first so many."""
-        cut = slice(0, count)
+    def first(self, count: int, begin_ns: int) -> Observations:
+        """The first so many from `begin_ns` on, and one before."""
+        begin = max(0, int(np.searchsorted(self.end_ns, begin_ns)) - 1)
+        cut = slice(begin, begin + count)
         return replace(self, begin_ns=self.begin_ns[cut], end_ns=self.end_ns[cut], joules=self.joules[cut])
 
     def over(self, late_ns: float, mean_ns: float) -> Observations:
@@ -62,22 +65,33 @@ class Observations:
 
 
 def observations(
-    time_ns: npt.NDArray[np.int64], power_mw: npt.NDArray[np.float64], energy_uj: npt.NDArray[np.int64]
+    time_ns: npt.NDArray[np.int64],
+    power_mw: npt.NDArray[np.float64],
+    energy_uj: npt.NDArray[np.int64],
+    gaps: iv.Intervals = iv.EMPTY,
+    breaks: iv.Intervals = iv.EMPTY,
 ) -> Observations | None:
     """Of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
-    None when fewer than three changes can be told.
+    `gaps`: without power samples; `breaks`: over which the counter tells nothing. None when fewer than three changes
+    can be told.
     """
     keep = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[keep], power_mw[keep], energy_uj[keep]
     counted = energy_uj >= 0
     counter = _counter(time_ns[counted], energy_uj[counted])
     power = _power(time_ns, power_mw)
+    if counter is not None and len(breaks):
+        steps = np.stack([counter.begin_ns, counter.end_ns], axis=1)
+        sound = ~iv.touches(steps, iv.union(breaks[:, 0], breaks[:, 1]))
+        parts = {name: getattr(counter, name)[sound] for name in ("begin_ns", "end_ns", "joules")}
+        counter = replace(counter, **parts) if sound.sum() > 1 else None
     if counter is None or power is None:
         return counter or power
     if counter.beat_ns < SELDOM_UPDATES * power.beat_ns:
         return counter
-    return _scaled(power, time_ns[counted], energy_uj[counted])
+    holes = np.concatenate([gaps, breaks])
+    return _scaled(power, time_ns[counted], energy_uj[counted], iv.union(holes[:, 0], holes[:, 1]))
 
 
 def _counter(time_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64]) -> Observations | None:
@@ -204,13 +218,24 @@ def _most_agree(after: npt.NDArray[np.float64], until: npt.NDArray[np.float64]) 
     return int(inside.max()), float(edges[start[longest]]), float(edges[stop[longest]])
 
 
-def _scaled(power: Observations, read_at_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64]) -> Observations:
-    """Power readings made to agree with what a seldom read counter gained over all of them."""
+def _scaled(
+    power: Observations, read_at_ns: npt.NDArray[np.int64], energy_uj: npt.NDArray[np.int64], holes: iv.Intervals
+) -> Observations:
+    """Power readings made to agree with what a seldom read counter gained over all of them, but for the holes."""
     inside = (power.end_ns >= read_at_ns[0]) & (power.end_ns <= read_at_ns[-1])
     if inside.sum() < 2 or read_at_ns[-1] - read_at_ns[0] < SCALING_NS:
         return power
-    mean_w = float(np.average(power.joules[inside][1:], weights=np.diff(power.end_ns[inside])))
-    counted_w = float(energy_uj[-1] - energy_uj[0]) / 1e6 / (float(read_at_ns[-1] - read_at_ns[0]) / 1e9)
+    weights, gained_uj, length_ns = np.diff(power.end_ns[inside]), energy_uj[-1] - energy_uj[0], np.ptp(read_at_ns)
+    between = np.stack([read_at_ns[:-1], read_at_ns[1:]], axis=1)
+    whole = ~iv.touches(between, holes)
+    if not whole.all():  # over a hole the counter goes on, and power readings do not
+        gained_uj, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
+        told = iv.union(between[whole, 0], between[whole, 1])
+        weights = np.where(iv.contains(told, power.end_ns[inside][1:]), weights, 0)
+        if length_ns < SCALING_NS or not weights.any():
+            return power
+    mean_w = float(np.average(power.joules[inside][1:], weights=weights))
+    counted_w = float(gained_uj) / 1e6 / (float(length_ns) / 1e9)
     scale = counted_w / mean_w if mean_w > 0 else 0.0
     if not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
         return power

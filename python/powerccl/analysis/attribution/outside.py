@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import energy_curve
+from powerccl.analysis.energy import clip_to, gpu_curve, missing_ns
 from powerccl.traces.folder import RunData
 
 IDLE_UTILIZATION_PCT = 5
@@ -18,36 +18,45 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Outside:
-    """Over all GPUs: `joules` of the time outside, `idle_*` of its stretches without work (None: there were none)."""
+    """Over all GPUs: `joules` of the time outside, `idle_*` of its stretches without work (None: there were none).
+
+    `missing_s`: of all the time, for which energy is not known.
+    """
 
     joules: float = 0.0
     idle_joules: float | None = None
     idle_watts: float | None = None
     idle_low: float | None = None
     idle_high: float | None = None
+    missing_s: float = 0.0
 
 
 def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[int, int] | None) -> Outside:
     """Of these GPUs, as far as the run (or the window) and the samples go."""
     from powerccl.analysis.attribution.attribute import samples
 
-    spans = kernels.group_by(pl.col("gpu").cast(pl.String)).agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
+    spans = kernels.group_by(pl.col("gpu").cast(pl.String), maintain_order=True).agg(
+        pl.col("start_ns").min(), pl.col("stop_ns").max()
+    )
     known = {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
     info = run.info
     run_span = (info.start_ns, info.end_ns) if info and info.end_ns > info.start_ns > 0 else (0, 1 << 62)
     whole = window or run_span
-    joules, idle_joules, idle_s = 0.0, 0.0, 0.0
+    joules, idle_joules, idle_s, missing = 0.0, 0.0, 0.0, 0
     watts: list[float] = []
     for gpu in gpus:
-        rows = samples(run, gpu)
-        if rows is None or gpu not in known:
+        sampled = samples(run, gpu)
+        if sampled is None or gpu not in known:
             continue
+        log, rows = sampled
         time = rows["time_ns"].to_numpy()
-        power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        curve = energy_curve(time, power, rows["energy_uj"].to_numpy())
+        curve = gpu_curve(log, rows)
         if curve is None:
             continue
         first, last = known[gpu]
+        # Without an end in run.json, or on another host's clock, a run is as long as it communicated.
+        ours = window or (run_span if info and info.host == log.host else (0, 1 << 62))
+        missing += missing_ns(curve, *(ours if ours[1] < 1 << 62 else known[gpu]))
         begin, end = max(whole[0], int(curve.time_ns[0])), min(whole[1], int(curve.time_ns[-1]))
         ends = iv.union([begin, max(last, begin)], [max(min(first, end), begin), end])
         joules += curve.within(ends)
@@ -55,7 +64,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
         calm = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
         # A reading tells of the time before it: what is idle by this one and the next was idle between.
         idle = iv.union(time[:-1][calm], time[1:][calm])
-        inside = iv.union(*_both(ends, idle))
+        inside = clip_to(curve, iv.union(*_both(ends, idle)), sharp=True)
         if len(inside):
             each = curve.within(inside)
             idle_joules += each
@@ -64,12 +73,12 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
                 curve.within(part[None, :]) / ((part[1] - part[0]) / 1e9) for part in inside if part[1] - part[0] > 5e7
             ]
     if idle_s <= 0:
-        return Outside(joules)
+        return Outside(joules, missing_s=missing / 1e9)
     mean = idle_joules / idle_s
     if len(watts) < FEWEST:
-        return Outside(joules, idle_joules, mean)
+        return Outside(joules, idle_joules, mean, missing_s=missing / 1e9)
     half = 1.96 * float(np.std(watts)) / np.sqrt(len(watts))
-    return Outside(joules, idle_joules, mean, mean - half, mean + half)
+    return Outside(joules, idle_joules, mean, mean - half, mean + half, missing / 1e9)
 
 
 def _both(one: iv.Intervals, other: iv.Intervals) -> tuple[iv.Intervals, iv.Intervals]:

@@ -64,7 +64,10 @@ def timeline(kernels: pl.DataFrame, exposed: iv.Intervals | None) -> Timeline | 
     # By name: an Enum's order would depend on the reader's version.
     named = kernels.select(pl.col("pattern").cast(pl.String), "size_class", "start_ns", "stop_ns")
     counts = (
-        named.group_by("pattern", "size_class", maintain_order=True).len().sort("len", descending=True).head(MOST_KINDS)
+        named.group_by("pattern", "size_class", maintain_order=True)
+        .len()
+        .sort("len", "pattern", "size_class", descending=[True, False, False])
+        .head(MOST_KINDS)
     )
     keys = sorted((str(pattern), int(size)) for pattern, size in counts.select("pattern", "size_class").iter_rows())
     start, stop = named["start_ns"].to_numpy(), named["stop_ns"].to_numpy()

@@ -21,7 +21,7 @@ def aligned(waits: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     if not len(waits) or not len(kernels):
         return waits
     keys = ["rank", "comm", "call_id"]
-    ends = kernels.select(*keys, "stop_ns").unique(keys, keep="none")
+    ends = kernels.select(*keys, "stop_ns").unique(keys, keep="none", maintain_order=True)
     joined = waits.with_row_index("_row").join(ends, on=keys, how="left").sort("rank", "stall_ns")
     off = pl.col("stop_ns") - pl.col("resume_ns")
     real = (pl.col("resume_ns") - pl.col("stall_ns") > REAL_NS) & (off.abs() < MOST_NS)

@@ -34,7 +34,8 @@ def run_figures(summary: RunSummary) -> list[tuple[str, str, float | None]]:
     return [
         ("wall time", "s", summary.wall_s),
         ("energy", "J", energy.joules),
-        ("average power", "W", energy.average_watts),
+        # Of a part of the time, or of the GPUs, it is no mean of the run.
+        ("average power", "W", energy.average_watts if energy.joules is not None else None),
         ("communication time", "s", communication.time_s if summary.ranks else None),
         ("communication energy", "J", communication.joules),
         ("communication power", "W", communication.average_watts),
@@ -46,6 +47,11 @@ def run_figures(summary: RunSummary) -> list[tuple[str, str, float | None]]:
         ("CPU time of the ranks", "s", mpi.cpu_s if mpi else None),
         ("energy of the CPUs", "J", mpi.energy.joules if mpi else None),
     ]
+
+
+def energy_missing(summary: RunSummary) -> list[str]:
+    """Where samples of energy are missing, in words: energies in all are not known then, and not compared."""
+    return [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
 
 
 def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
@@ -64,6 +70,7 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
     if len(baseline.gpus) != len(run.gpus):
         caveats.append(f"{plural(len(baseline.gpus), 'GPU')} against {len(run.gpus)}")
     for summary, word in ((baseline, "baseline"), (run, "run")):
+        caveats += [f"{word}: {text}" for text in energy_missing(summary)]
         if summary.exit_code != 0:
             caveats.append(f"the {word} did not end with exit code 0")
     return Comparison(

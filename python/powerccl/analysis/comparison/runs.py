@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.comparison.baseline import run_figures
+from powerccl.analysis.comparison.baseline import energy_missing, run_figures
 from powerccl.analysis.comparison.significance import Value, median_of
 from powerccl.analysis.comparison.sources import (
     BANDWIDTH,
@@ -177,6 +177,7 @@ def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
     throttled = sorted({reason for gpu in summary.gpus for reason in gpu.throttle_reasons})
     if throttled:
         member.warnings.append(f"was throttled: {', '.join(throttled)}")
+    member.warnings += energy_missing(summary)[:MOST_WARNINGS]
     member.warnings += run.problems[:MOST_WARNINGS]
     if len(run.problems) > MOST_WARNINGS:
         member.warnings.append(f"{len(run.problems) - MOST_WARNINGS} more problems: `powerccl report` lists them")

@@ -76,6 +76,7 @@ class Side(msgspec.Struct, kw_only=True):
     kind: str
     emulated: str = ""
     facts: dict[str, str] = {}
+    left_out: list[str] = []  # why members of it could not be read
 
 
 class SideBySide(msgspec.Struct, kw_only=True):
@@ -96,6 +97,7 @@ class SideBySide(msgspec.Struct, kw_only=True):
 class _Side:
     name: str
     members: list[Member] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def values(self, key: Key) -> list[Value]:
         return [member.values[key] for member in self.members if key in member.values]
@@ -132,6 +134,7 @@ def compare_sides(
                 kind=kind,
                 emulated=", ".join(sorted({member.emulated for member in side.members if member.emulated})),
                 facts=side.members[0].facts,
+                left_out=side.left_out,
             )
             for side in sides
         ],
@@ -156,12 +159,25 @@ def _read(
         paths = [find(part) for part in parts]
         if not paths:
             raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
-        sides.append(_Side(name or _short(paths), [read_member(path, energy, reference_of) for path in paths]))
+        sides.append(_side(name or _short(paths), paths, energy, reference_of))
     names = [side.name for side in sides]
     for index, side in enumerate(sides):
         if names.count(side.name) > 1:
             side.name = f"{chr(ord('A') + index % 26)}: {side.name}"
     return sides
+
+
+def _side(name: str, paths: Sequence[Path], energy: bool, reference_of: ReferenceOf) -> _Side:
+    """A side of those members that can be read; one that cannot costs no other."""
+    side = _Side(name)
+    for path in paths:
+        try:
+            side.members.append(read_member(path, energy, reference_of))
+        except PowercclError as error:  # noqa: PERF203 - reading takes longer by far
+            if len(paths) == 1 or (path == paths[-1] and not side.members):
+                raise
+            side.left_out.append(error.message)
+    return side
 
 
 def _short(paths: Sequence[Path]) -> str:
@@ -328,6 +344,7 @@ def _warnings(sides: Sequence[_Side]) -> list[str]:
     """What members have to say of themselves, each sentence once a side."""
     found = []
     for side in sides:
+        found += [f"{side.name}: left out: {why}" for why in side.left_out]
         several = len(side.members) > 1
         told: dict[str, list[str]] = {}
         for member in side.members:

@@ -177,7 +177,12 @@ def _about(member: Member, document: Json) -> None:
 
 def _sweep(member: Member, document: Json) -> None:
     _about(member, document)
-    points = [point for point in document["results"] if _real(point.get("time_us")) and point.get("size_bytes")]
+    told = [point for point in document["results"] if _real(point.get("time_us")) and point.get("size_bytes")]
+    points = [point for point in told if point.get("valid", True)]
+    if len(points) < len(told):
+        member.warnings.append(
+            f"has {len(told) - len(points)} invalid results, left out: its machine was too slow for the emulator"
+        )
     several = {
         name: len({str(point.get(name)) for point in points if point.get(name) is not None}) > 1
         for name in ("dtype", "op", "root", "in_place")

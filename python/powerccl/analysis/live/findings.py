@@ -85,7 +85,7 @@ class LiveBudget(msgspec.Struct, kw_only=True):
 
 
 class LiveGpu(msgspec.Struct, kw_only=True):
-    """One GPU as sampled last; None where it is not to be had."""
+    """One GPU as sampled last; None where it is not to be had, or not any more."""
 
     gpu: str
     index: int
@@ -96,6 +96,7 @@ class LiveGpu(msgspec.Struct, kw_only=True):
     temperature_c: int | None = None
     utilization_pct: int | None = None
     joules: float | None = None  # since sampling began
+    joules_at_least: float | None = None  # where samples are missing: then `joules` is None
     throttle_reasons: list[str] = []
     age_s: float | None = None  # of the sample
     source: str = "agent"  # agent, nvml
@@ -123,7 +124,9 @@ class LiveJob(msgspec.Struct, kw_only=True):
     share_pct: float | None = None  # communication, mean over the ranks of this node
     estimated: bool = False
     power_w: float | None = None  # all GPUs of the job
+    power_at_least_w: float | None = None  # of those that are sampled, where some are not: then `power_w` is None
     joules: float | None = None
+    joules_at_least: float | None = None  # as power_at_least_w
     cpu_w: float | None = None  # processors of the host, everything on it
     restarts: int = 0  # times that all ranks were started again
     ranks: list[LiveRank] = []

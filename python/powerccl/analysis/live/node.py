@@ -10,58 +10,16 @@ from pathlib import Path
 
 from powerccl import patterns
 from powerccl.analysis.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
+from powerccl.analysis.live.gpus import GpuState, whole
 from powerccl.analysis.live.mpi import MpiState
 from powerccl.analysis.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
 from powerccl.analysis.live.totals import Totals
 from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
+from powerccl.traces.plausible import MOST_CPU_WATTS
 
 MOST_ROUNDS = 16  # of reading in one look
 MOST_GPUS = 4096  # of one run folder, and packages of processors
-
-
-class _Gpu:
-    """A GPU's samples in the window: time_ns, energy_uj or -1, power_mw or -1."""
-
-    def __init__(self) -> None:
-        self.rows: deque[tuple[int, int, int]] = deque()
-        self.first_uj: int | None = None
-        self.last_uj: int | None = None
-        self.latest: dict[str, str] = {}
-        self.before: tuple[int, int] | None = None  # last counter reading that has left the window
-
-    def take(self, row: dict[str, str]) -> None:
-        time_ns, energy_uj, power_mw = (_whole(row, name) for name in ("time_ns", "energy_uj", "power_mw"))
-        if time_ns < 0:
-            return
-        self.latest = row
-        if energy_uj >= 0:
-            self.first_uj = energy_uj if self.first_uj is None else self.first_uj
-            self.last_uj = energy_uj
-        self.rows.append((time_ns, energy_uj, power_mw))
-
-    def trim(self, from_ns: int) -> None:
-        while self.rows and self.rows[0][0] < from_ns:
-            time_ns, energy_uj, _ = self.rows.popleft()
-            if energy_uj >= 0:
-                self.before = (time_ns, energy_uj)
-
-    def watts(self) -> float | None:
-        """Mean power over the window: from the counter where it has moved, else of the power readings."""
-        counted = [(time_ns, uj) for time_ns, uj, _ in self.rows if uj >= 0]
-        if counted and self.before and counted[0][0] - self.before[0] < 2_000_000_000:
-            counted.insert(0, self.before)
-        if len(counted) > 1 and counted[-1][1] > counted[0][1]:
-            return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0]) * 1e3
-        powers = [mw for _, _, mw in self.rows if mw >= 0]
-        return sum(powers) / len(powers) / 1e3 if powers else None
-
-
-def _whole(row: dict[str, str], name: str) -> int:
-    try:
-        return int(row.get(name, "-1"))
-    except ValueError:
-        return -1
 
 
 class Watcher:
@@ -74,7 +32,7 @@ class Watcher:
         self.window_s = window_s
         self._ranks: dict[Path, RankState] = {}
         self._about: dict[Path, LiveTrace] = {}
-        self._gpus: dict[tuple[str, str], _Gpu] = {}
+        self._gpus: dict[tuple[str, str], GpuState] = {}
         self._logs: dict[str, LiveSamples] = {}
         self._domains: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._mpi = MpiState()
@@ -111,13 +69,14 @@ class Watcher:
             for row in samples:
                 key = (log.host, row.get("uuid", ""))
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
-                    self._gpus.setdefault(key, _Gpu()).take(row)
+                    gpu = self._gpus.get(key) or GpuState(log.about, whole(row, "gpu"))
+                    self._gpus.setdefault(key, gpu).take(row)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
 
     def _take_cpu(self, log: LiveSamples, row: dict[str, str]) -> None:
-        domain, energy_uj, time_ns = row.get("domain", ""), _whole(row, "energy_uj"), _whole(row, "time_ns")
+        domain, energy_uj, time_ns = row.get("domain", ""), whole(row, "energy_uj"), whole(row, "time_ns")
         package = domain.startswith("package") and domain.count("/") == 0 and energy_uj >= 0 and time_ns >= 0
         if package and ((log.host, domain) in self._domains or len(self._domains) < MOST_GPUS):
             self._domains.setdefault((log.host, domain), deque(maxlen=4096)).append((time_ns, energy_uj))
@@ -262,43 +221,62 @@ class Watcher:
             now = nows.get(host, now_ns)
             gpu.trim(now - round(self.window_s * 1e9))
             row, about = gpu.latest, self._logs[host].about
-            index = _whole(row, "gpu")
-            counted = gpu.last_uj is not None and gpu.first_uj is not None
+            index = whole(row, "gpu")
+            present, joules = gpu.is_present(now), None if gpu.gained_uj is None else gpu.gained_uj / 1e6
+            known = row if present else {}
+            at_least = not gpu.is_whole(now)
             job.gpus.append(
                 LiveGpu(
                     gpu=uuid,
                     index=index,
                     host=host,
                     name=about.get(f"gpu{index}_name", ""),
-                    power_w=gpu.watts(),
-                    clock_mhz=_known(row, "sm_clock_mhz"),
-                    temperature_c=_known(row, "temperature_c"),
-                    utilization_pct=_known(row, "utilization_pct"),
-                    joules=max((gpu.last_uj or 0) - (gpu.first_uj or 0), 0) / 1e6 if counted else None,
-                    throttle_reasons=_throttles(row.get("throttle_reasons", "")),
-                    age_s=max((now - _whole(row, "time_ns")) / 1e9, 0.0),
+                    power_w=gpu.watts(now),
+                    clock_mhz=_known(known, "sm_clock_mhz"),
+                    temperature_c=_known(known, "temperature_c"),
+                    utilization_pct=_known(known, "utilization_pct"),
+                    joules=None if at_least else joules,
+                    joules_at_least=joules if at_least else None,
+                    throttle_reasons=_throttles(known.get("throttle_reasons", "")),
+                    age_s=max((now - whole(row, "time_ns")) / 1e9, 0.0),
                     ranks=used.get(uuid, []),
                 )
             )
         job.gpus.sort(key=lambda each: (each.host, each.index))
-        powers = [each.power_w for each in job.gpus if each.power_w is not None]
-        energies = [each.joules for each in job.gpus if each.joules is not None]
-        job.power_w = sum(powers) if powers else None
-        job.joules = sum(energies) if energies else None
-        watts = [each for each in map(self._cpu_watts, self._domains.values()) if each is not None]
-        job.cpu_w = sum(watts) if watts else None
+        add_up(job)
+        watts = [self._cpu_watts(each, nows.get(of_host, now_ns)) for (of_host, _), each in self._domains.items()]
+        told = [each for each in watts if each is not None]
+        job.cpu_w = sum(told) if told and len(told) == len(watts) else None
 
-    def _cpu_watts(self, readings: deque[tuple[int, int]]) -> float | None:
-        """Mean power of a package over the window; None while its counter has wrapped in it."""
-        if len(readings) < 2:
+    def _cpu_watts(self, readings: deque[tuple[int, int]], now_ns: int) -> float | None:
+        """Mean power of a package over the window; None while its counter has wrapped in it, and where it is old."""
+        if len(readings) < 2 or readings[-1][0] < now_ns - self.window_s * 1e9:
             return None
         last_ns, last_uj = readings[-1]
         first_ns, first_uj = next(each for each in readings if each[0] >= last_ns - self.window_s * 1e9)
-        return (last_uj - first_uj) / (last_ns - first_ns) * 1e3 if last_ns > first_ns and last_uj > first_uj else None
+        if last_ns <= first_ns or last_uj <= first_uj:
+            return None
+        watts = (last_uj - first_uj) / (last_ns - first_ns) * 1e3
+        return watts if watts <= MOST_CPU_WATTS else None
+
+
+def add_up(job: LiveJob) -> None:
+    """Power and energy of the job by its GPUs; "at least", where one of them does not tell."""
+    seen = {each.gpu for each in job.gpus}
+    all_seen = all(rank.gpu in seen for rank in job.ranks)
+    powers = [each.power_w for each in job.gpus if each.power_w is not None]
+    total = sum(powers) if powers else None
+    whole_power = all_seen and len(powers) == len(job.gpus)
+    job.power_w, job.power_at_least_w = (total, None) if whole_power else (None, total)
+    energies = [each.joules for each in job.gpus if each.joules is not None]
+    whole_energy = all_seen and len(energies) == len(job.gpus)
+    energies += [each.joules_at_least for each in job.gpus if each.joules_at_least is not None]
+    total = sum(energies) if energies else None
+    job.joules, job.joules_at_least = (total, None) if whole_energy else (None, total)
 
 
 def _known(row: dict[str, str], name: str) -> int | None:
-    value = _whole(row, name)
+    value = whole(row, name)
     return value if value >= 0 else None
 
 

@@ -15,7 +15,10 @@ class Range(msgspec.Struct):
 
 
 class Forecast(msgspec.Struct, kw_only=True):
-    """One policy, on one GPU or all of them; percentages of the run as it was measured."""
+    """One policy, on one GPU or all of them; percentages of the run as it was measured.
+
+    NaN, which JSON has as null: not known, since what the model came to cannot be; `reason` says it.
+    """
 
     policy: str
     saved_pct: Range
@@ -26,6 +29,7 @@ class Forecast(msgspec.Struct, kw_only=True):
     clock_mhz: int | None = None  # `job`: the one; `auto`: outside of windows
     chosen: str = ""  # `auto`: what it comes to
     within_budget: bool = True
+    reason: str = ""  # why nothing is known, or why nothing would be managed
     remarks: list[str] = []
 
 
@@ -35,7 +39,7 @@ class GpuForecast(msgspec.Struct, kw_only=True):
     gpu: str
     rank: int
     host: str
-    joules: float
+    joules: float | None
     exposed_pct: float
     compute_clock_mhz: float
     policies: list[Forecast]
@@ -51,7 +55,7 @@ class WhatIf(msgspec.Struct, kw_only=True):
     platform: str = ""
     budget_pct: float = 1.0
     covered_s: float = 0.0
-    joules: float = 0.0
+    joules: float | None = None  # of what was replayed; None: samples are missing
     communication_pct: float = 0.0
     exposed_pct: float = 0.0
     exposure_source: str = ""

@@ -160,14 +160,17 @@ def fit(
     time, joules = curve.time_ns[inside], curve.joules[inside]
     if len(time) < 4:
         return None
-    total_s = np.diff(time) / 1e9
+    sharp = replace(curve, time_ns=time, joules=joules).sharp  # steps in which nothing is missing
+    if sharp.sum() < 3:
+        return None
+    total_s = np.diff(time)[sharp] / 1e9
 
     def within(intervals: iv.Intervals) -> npt.NDArray[np.float64]:
-        return np.asarray(np.diff(iv.covered_before(intervals, time)) / 1e9, dtype=np.float64)
+        return np.asarray(np.diff(iv.covered_before(intervals, time))[sharp] / 1e9, dtype=np.float64)
 
     ages = [within(part) for part in by_age(without(exposed, int(time[0]), int(time[-1])))]
     seconds = np.column_stack([within(exposed), *ages])
-    energy = np.diff(joules)
+    energy = np.diff(joules)[sharp]
     # A state that hardly occurs is told by what is likely: communication draws what the profile says.
     mean, shares = float(energy.sum() / total_s.sum()), seconds.sum(axis=0) / total_s.sum()
     warm_w = 0.0

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import EnergyCurve, energy_curve
+from powerccl.analysis.energy import EnergyCurve, energy_curves, missing_ns
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
-from powerccl.analysis.whatif import policies, sections
+from powerccl.analysis.report_findings import Parts
+from powerccl.analysis.shares import Sets, Working, of_parts, whole, working
+from powerccl.analysis.whatif import honest, policies, sections
 from powerccl.analysis.whatif.comparing import RARELY, left_alone, of_part
 from powerccl.analysis.whatif.findings import Forecast, GpuForecast, WhatIf
 from powerccl.analysis.whatif.joules import Doing
@@ -61,7 +62,7 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     kernels, waits = tables.kernels(run), tables.waits(run)
     if not len(kernels) and not len(waits):
         raise ValueError("no communication was timed")
-    curves = _curves(run)
+    curves = energy_curves(run)
     if not curves:
         raise ValueError("no power was sampled")
     curves, _ = aligned(waits, kernels, curves)
@@ -86,6 +87,8 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
         raise ValueError("no power was sampled while the job communicated")
     known = [each for each in parts if each is not None]
     gpus = known[0].scene.gpus
+    work = working(run, tables.calls(run), kernels)
+    shares = of_parts(_worked(gpu.line, work, span) for gpu in gpus)
     found = WhatIf(
         emulated=(run.info.emulated if run.info else "") or ("yes" if run.emulated else ""),
         folder=str(run.folder),
@@ -93,9 +96,9 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
         platform=platform.name,
         budget_pct=budget_pct,
         covered_s=(span[1] - span[0]) / 1e9,
-        joules=float(sum(gpu.curve.within(np.array([span], dtype=np.int64)) for gpu in gpus)),
-        communication_pct=_share([iv.clip(g.line.communicating, *span) for g in gpus], span),
-        exposed_pct=_share([iv.clip(g.line.exposed, *span) for g in gpus], span),
+        joules=_sum([_joules(gpu.curve, span) for gpu in gpus]),
+        communication_pct=shares.communicating_pct or 0.0,
+        exposed_pct=shares.exposed_pct or 0.0,
         exposure_source=seen.source,
         exposure_why=seen.why,
         operations=sum(len(gpu.line.operations) for gpu in gpus),
@@ -112,13 +115,35 @@ def what_if(run: RunData, platform: ClockPlatform, budget_pct: float = 1.0) -> W
     if len(predicted) > 1:
         sections.merge(found, predicted)
     for index, gpu in enumerate(gpus):
-        found.gpus[index].joules = gpu.curve.within(np.array([span], dtype=np.int64))
-        found.gpus[index].exposed_pct = _share([iv.clip(gpu.line.exposed, *span)], span)
+        found.gpus[index].joules = _joules(gpu.curve, span)
+        found.gpus[index].exposed_pct = of_parts([_worked(gpu.line, work, span)]).exposed_pct or 0.0
     remark(found, gpus, [w for each in known for w in each.scene.windows], platform)
     waited_ns = sum(m.unknown_ns * len(m.members) for m in meetings)
     unknown = waited_ns > UNKNOWN_SHARE * (span[1] - span[0]) * len(lines)
+    honest.unlearnt(found, _iterations(max(known, key=lambda each: each.span[1] - each.span[0])))
+    honest.check(found, honest.limits_of([gpu for each in known for gpu in each.scene.gpus], platform))
     say(found, gpus, lines, platform, seen, unknown)
     return found
+
+
+def _joules(curve: EnergyCurve, span: tuple[int, int]) -> float | None:
+    """What was measured; None where samples are missing."""
+    return None if missing_ns(curve, *span) else curve.within(np.array([span], dtype=np.int64))
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(sum(known)) if len(known) == len(values) else None
+
+
+def _iterations(part: _Part) -> float:
+    """How many there are in the part; 0: none was found."""
+    counts = [
+        int(((gpu.line.starts >= part.span[0]) & (gpu.line.starts < part.span[1])).sum()) / gpu.calls
+        for gpu in part.scene.gpus
+        if gpu.calls
+    ]
+    return max(counts, default=0.0)
 
 
 def _part(
@@ -175,17 +200,6 @@ def _among(meeting: Meeting, kept: list[int]) -> Meeting | None:
     return replace(meeting, members=members) if members else None
 
 
-def _curves(run: RunData) -> dict[str, EnergyCurve]:
-    found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
-            power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-            curve = energy_curve(rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy())
-            if curve is not None:
-                found[str(uuid)] = curve
-    return found
-
-
 def _alone_watts(kernels: pl.DataFrame, platform: ClockPlatform) -> float | None:
     """What communication alone draws at the highest clock, over the run's operations by their time."""
     total = weight = 0.0
@@ -213,8 +227,9 @@ def _begins(gpu: Gpu, span: tuple[int, int]) -> npt.NDArray[np.int64]:
     return np.asarray(begins[(begins >= span[0]) & (begins < span[1])], dtype=np.int64)
 
 
-def _share(sets: list[iv.Intervals], span: tuple[int, int]) -> float:
-    return float(np.mean([iv.length_ns(intervals) for intervals in sets])) / (span[1] - span[0]) * 100
+def _worked(line: GpuTimeline, work: Working, span: tuple[int, int]) -> Parts:
+    """What a GPU's working time consists of."""
+    return whole(Sets(line.communicating, None, line.exposed, None, work.spans.get(line.rank, span)))
 
 
 Made = Callable[[list[PowerModel]], list[Doing]]
@@ -298,7 +313,7 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
             rank=gpu.line.rank,
             host=gpu.line.host,
             joules=gpu.curve.within(np.array([part.span], dtype=np.int64)),
-            exposed_pct=_share([iv.clip(gpu.line.exposed, *part.span)], part.span),
+            exposed_pct=0.0,  # of the whole job: filled in there
             compute_clock_mhz=gpu.drawn.compute_mhz,
             policies=[of_policy[index] for of_policy in each],
         )

@@ -26,7 +26,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     elif not managed:
         by_call.remarks.append("does nothing: no call is above its overhead point")
     elif managed < len(live):
-        by_call.remarks.append(f"{managed} of {plural(len(live), 'call')} are above their overhead point")
+        by_call.remarks.append(f"{managed:,} of {plural(len(live), 'call')} are above their overhead point")
     seen = {(id(gpu), operation.call_id) for gpu in gpus for operation in gpu.line.operations}
     unseen = sum(
         platform.percall_mhz(pattern, size) > 0 and (id(gpu), call_id) not in seen
@@ -34,7 +34,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
         for _, pattern, size, call_id, _ in gpu.line.calls
     )
     if unseen:
-        by_call.remarks.append(f"{unseen} of the calls it would manage were not seen to run and are left out")
+        by_call.remarks.append(f"{unseen:,} of the calls it would manage were not seen to run and are left out")
     count = sum(len(w.spans) for w in windows)
     short, used = sum(w.short for w in windows), sum(int((w.mhz > 0).sum()) for w in windows)
     needed_ms = platform.switch.window_us(max(1, len(gpus))) / 1e3
@@ -49,7 +49,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     elif not used:
         by_phase.remarks.append("does nothing: the profile has no lower clock for what is exposed")
     elif used < count:
-        by_phase.remarks.append(f"{used} of {count} exposed windows outlast a switch ({seconds(needed_ms / 1e3)})")
+        by_phase.remarks.append(f"{used:,} of {count:,} exposed windows outlast a switch ({seconds(needed_ms / 1e3)})")
     if by_job.clock_mhz is None and by_job.low_clock_pct == 0:
         by_job.remarks.append(f"does nothing: every lower clock costs more than {exact(found.budget_pct, '%')} of time")
     elif by_job.clock_mhz is None:
@@ -106,6 +106,6 @@ def say(
         found.notes.append(f"power is known of {len(gpus)} of {plural(len(lines), 'GPU')}; the others are left out")
     if found.calls and found.operations < 0.95 * found.calls:
         found.notes.append(
-            f"{found.operations} of {plural(found.calls, 'call')} were timed or waited for; the rest counts as hidden"
+            f"{found.operations:,} of {plural(found.calls, 'call')} were timed or waited for; the rest counts as hidden"
             " (POWERCCL_KERNEL_EVENTS=all times every call)"
         )

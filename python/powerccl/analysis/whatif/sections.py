@@ -11,7 +11,7 @@ import numpy.typing as npt
 from powerccl.analysis.exposure import period
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.analysis.whatif.timeline import GpuTimeline
-from powerccl.quantities import seconds
+from powerccl.quantities import plural, seconds
 
 LEARNING_NS = 10_000_000_000  # of an iteration and a clock: native/runtime/conductor.h, kWarmNs, kReferenceNs, kTryNs
 MOST_CALLS = 2048
@@ -65,12 +65,12 @@ def changes(line: GpuTimeline, span: tuple[int, int]) -> list[int]:
 def merge(found: WhatIf, sections: list[Section]) -> None:
     """Put the sections' predictions together, by what each took; only `percall` learns nothing."""
     longest = max(sections, key=lambda s: s.stop_ns - s.start_ns)
-    joules = np.array([sum(gpu.joules for gpu in s.found.gpus) for s in sections])
+    joules = np.array([sum(gpu.joules or 0.0 for gpu in s.found.gpus) for s in sections])
     found.policies = [
         _merged([s.found.policies[k] for s in sections], longest.found.policies[k], sections, joules) for k in range(4)
     ]
     for index, gpu in enumerate(found.gpus):
-        mine = np.array([s.found.gpus[index].joules for s in sections])
+        mine = np.array([s.found.gpus[index].joules or 0.0 for s in sections])
         gpu.policies = [
             _merged(
                 [s.found.gpus[index].policies[k] for s in sections],
@@ -82,7 +82,7 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
         ]
     lost_s = sum((1 - s.learnt) * (s.stop_ns - s.start_ns) for s in sections) / 1e9
     found.notes.append(
-        f"the job changes {len(sections) - 1} time{'s' * (len(sections) != 2)}: phase, job and auto learn anew for"
+        f"the job changes {plural(len(sections) - 1, 'time')}: phase, job and auto learn anew for"
         f" {seconds(lost_s)} of this recording, and save nothing in them"
     )
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/emulated_time.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+namespace powerccl::bench {
+namespace {
+
+// Of real time. Enqueueing a million operations takes a few seconds on a quiet core; a tenth of this would be too short
+// on a host with some ten busy processes a core, and much more would keep a user waiting for an invalid result.
+// Time waits for us: how soon we see the event changes nothing but how long a user waits.
+constexpr auto kPollEvery = std::chrono::microseconds(200);
+constexpr uint64_t kPatienceMs = 20'000, kMostPatienceMs = 60'000;
+
+uint64_t patience_ns() {
+  const char* text = std::getenv("POWERCCL_EMULATOR_PATIENCE_MS");
+  if (text == nullptr || *text == '\0') return kPatienceMs * 1'000'000;
+  char* end = nullptr;
+  const unsigned long long ms = std::strtoull(text, &end, 10);
+  if (*end != '\0' || *text == '-' || ms > kMostPatienceMs) {
+    throw Failure(kExitUsage, std::string("POWERCCL_EMULATOR_PATIENCE_MS=") + text + ": not a whole number up to " +
+                                  std::to_string(kMostPatienceMs));
+  }
+  return ms * 1'000'000;
+}
+
+}  // namespace
+
+WithoutData::WithoutData(const CudaApi& cuda) : cuda_(cuda) {
+  if (cuda_.set_moves_data != nullptr) cuda_.set_moves_data(0);
+}
+
+WithoutData::~WithoutData() {
+  if (cuda_.set_moves_data != nullptr) cuda_.set_moves_data(1);
+}
+
+EmulatedTime::~EmulatedTime() {
+  go();
+}
+
+uint64_t EmulatedTime::stop() {
+  if (!emulated()) return monotonic_ns();
+  const CudaApi& cuda = rank_.cuda();
+  rank_.board().barrier();  // until all have come, somebody may still wait for time to go on
+  cuda.check(cuda.stop_time(patience_ns(), &stop_), "pwe_stop_time");
+  // Only when time stands still for all ranks is there a moment that lies behind none of them. A double is exact to the
+  // nanosecond for 104 days of uptime, and the same for all ranks ever after.
+  const auto moment = static_cast<uint64_t>(rank_.board().max(rank_.rank(), static_cast<double>(monotonic_ns())));
+  cuda.submit_as_of(moment);
+  return moment;
+}
+
+void EmulatedTime::go_until(CUevent event, CUstream stream) {
+  const CudaApi& cuda = rank_.cuda();
+  if (!emulated()) return rank_.wait(stream);
+  uint64_t next = 0, moment = 0;
+  cuda.check(cuda.stop_time_behind(stream, patience_ns(), &next), "pwe_stop_time_behind");
+  go();
+  stop_ = next;
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while ((result = cuda.event_time(event, &moment)) == CUDA_ERROR_NOT_READY) {
+    rank_.throw_if_failed();
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  cuda.check(result, "pwe_event_time");
+  cuda.submit_as_of(moment);
+}
+
+void EmulatedTime::go() {
+  if (stop_ == 0) return;
+  const CudaApi& cuda = rank_.cuda();
+  cuda.submit_as_of(0);
+  kept_up_ = cuda.start_time(stop_) == CUDA_SUCCESS && kept_up_;
+  stop_ = 0;
+}
+
+}  // namespace powerccl::bench

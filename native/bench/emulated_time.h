@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is timed on emulated GPUs must not depend on the host: model time waits while ranks enqueue, all they enqueue
+// counts as enqueued at one moment, and collectives whose results nobody looks at move no data. Real GPUs are left
+// alone: there these classes do nothing.
+#ifndef POWERCCL_BENCH_EMULATED_TIME_H
+#define POWERCCL_BENCH_EMULATED_TIME_H
+#include <cstdint>
+
+#include "bench/rank.h"
+
+namespace powerccl::bench {
+
+// While it lives, collectives of the calling thread take their time and move nothing.
+class WithoutData {
+ public:
+  explicit WithoutData(const CudaApi& cuda);
+  ~WithoutData();
+  WithoutData(const WithoutData&) = delete;
+  WithoutData& operator=(const WithoutData&) = delete;
+
+ private:
+  const CudaApi& cuda_;
+};
+
+class EmulatedTime {
+ public:
+  explicit EmulatedTime(Rank& rank) : rank_(rank) {}
+  ~EmulatedTime();
+  EmulatedTime(const EmulatedTime&) = delete;
+  EmulatedTime& operator=(const EmulatedTime&) = delete;
+
+  bool emulated() const { return rank_.cuda().stop_time != nullptr; }
+  // All ranks must call it; returns the moment (CLOCK_MONOTONIC ns) at which everything counts as enqueued until go().
+  // On real GPUs: now.
+  uint64_t stop();
+  void go();
+  // Waits for the event, which the rank has recorded in the stream, and enqueues nothing before it. Where time has been
+  // stopped by stop(), it goes on until the event and stops there again, so that what is enqueued next is enqueued at
+  // that very moment. On real GPUs: only waits.
+  void go_until(CUevent event, CUstream stream);
+  // Whether model time has waited each time on this rank. If not, the host was too slow: times are not the platform's.
+  bool kept_up() const { return kept_up_; }
+
+ private:
+  Rank& rank_;
+  uint64_t stop_ = 0;  // the emulator's number; 0: time goes on
+  bool kept_up_ = true;
+};
+
+}  // namespace powerccl::bench
+#endif

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a figure can be. A figure outside of that is not known, and a note says what it came to.
+
+Nothing is clipped: a figure that cannot be shows that a model or a record is wrong, and its clipped value would be
+wrong too. Findings name their units in their fields, so that one walk over them knows the bounds of each figure.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a prediction: the most that a GPU draws, and how many times as long anything may take as it took.
+
+    Least: all of it limited by the clock, and that at its highest. For links that is below what they allow.
+    """
+
+    most_watts: float
+    least_times: float
+    most_times: float
+
+
+SLACK = 1e-6  # of a bound: rounding. Half of it would do for sums of doubles, double would hide nothing either.
+# Shares of a whole. Changes, slowdowns and ratios to a profile are not among them.
+SHARES_PCT = frozenset(
+    (
+        *("communicating_pct", "communication_pct", "exposed_pct", "wait_pct", "sleep_pct", "idle_pct", "last_pct"),
+        *("matched_pct", "lowered_pct", "low_clock_pct", "imbalance_pct"),
+    )
+)
+SHARES = frozenset(["exposed_share"])
+SAVED = frozenset(["saved_pct"])  # more than all of the energy cannot be saved
+AMOUNTS = ("_s", "_ms", "_us", "_ns", "_mhz", "watts", "_low", "_high", "power_w", "cpu_w", "joules")
+SIGNED = frozenset(["saved_watts", "start_s", "window_s", "last_s"])
+RATES = ("_gbs",)  # nothing moves at a rate of zero: it was not measured
+
+# Parts of a struct, and the whole that none of them exceeds.
+PARTS = (
+    ("communication_s", "span_s"),
+    ("waiting_s", "communication_s"),
+    ("transfer_s", "communication_s"),
+    ("exposed_s", "communication_s"),
+    ("overlapped_s", "communication_s"),
+    ("exposed_waiting_s", "exposed_s"),
+    ("communication_joules", "joules"),
+    ("joules_communication", "joules_total"),
+    ("joules_computation", "joules_total"),
+    ("exposed_pct", "communicating_pct"),
+    ("exposed_pct", "communication_pct"),
+)
+
+
+def bounds(name: str) -> tuple[float, float] | None:
+    """Least and most that the figure of a field of this name can be; None: any finite number."""
+    if name in SIGNED:
+        return None
+    if name in SHARES_PCT:
+        return 0.0, 100.0
+    if name in SHARES:
+        return 0.0, 1.0
+    if name in SAVED:
+        return -math.inf, 100.0
+    if name.startswith("joules") or name.endswith(AMOUNTS):
+        return 0.0, math.inf
+    return None
+
+
+def can_be(name: str, value: float) -> bool:
+    """Whether a field of this name may hold the value."""
+    if not math.isfinite(value):
+        return False
+    if name.endswith(RATES):
+        return value > 0
+    within = bounds(name)
+    return within is None or within[0] - SLACK <= value <= within[1] * (1 + SLACK) + SLACK
+
+
+def check(found: msgspec.Struct) -> list[str]:
+    """Set what cannot be to None, everywhere in `found`; a row of which a figure must be known is left out.
+
+    Returns what was wrong, a line a field.
+
+    Raises:
+        ValueError: a figure cannot be that must be known, and is of no row.
+    """
+    wrong: dict[str, list[str]] = {}
+    if not _checked(found, wrong):
+        raise ValueError(next(iter(wrong.values()))[0])
+    return [lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "") for lines in wrong.values()]
+
+
+def _checked(found: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
+    """False: one of its figures cannot be, and its type does not allow for that."""
+    optional = _optional(type(found))
+    kept = True
+    for name, value in _figures(found):
+        text = "" if can_be(name, value) else f"{_words(name)} is not known: it came out {_how(name, value)}"
+        kept &= _drop(found, name, text, optional, wrong)
+    for part, whole in PARTS:
+        mine, its = getattr(found, part, None), getattr(found, whole, None)
+        if mine is not None and its is not None and mine > its * (1 + SLACK) + SLACK:
+            text = f"{_words(part)} is not known: it came out above {_words(whole)}"
+            kept &= _drop(found, part, text, optional, wrong)
+    for name in found.__struct_fields__:
+        value = getattr(found, name)
+        if isinstance(value, msgspec.Struct):
+            if not _checked(value, wrong):
+                if name not in optional:
+                    return False
+                setattr(found, name, None)
+        elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+            setattr(found, name, [each for each in value if _checked(each, wrong)])
+    return kept
+
+
+def _drop(found: msgspec.Struct, name: str, text: str, optional: frozenset[str], wrong: dict[str, list[str]]) -> bool:
+    if not text:
+        return True
+    wrong.setdefault(f"{type(found).__name__}.{name}", []).append(text)
+    if name in optional:
+        setattr(found, name, None)
+    return name in optional
+
+
+def _figures(found: msgspec.Struct) -> Iterator[tuple[str, float]]:
+    for name in found.__struct_fields__:
+        value = getattr(found, name)
+        if isinstance(value, float):
+            yield name, value
+
+
+@cache
+def _optional(kind: type[Any]) -> frozenset[str]:
+    """The fields that may be None."""
+    hints = typing.get_type_hints(kind)
+    return frozenset(name for name, hint in hints.items() if type(None) in typing.get_args(hint))
+
+
+def _how(name: str, value: float) -> str:
+    """Without the figure: what cannot be is not printed."""
+    if not math.isfinite(value):
+        return "as no number"
+    within = bounds(name)
+    return "above all of it" if within and value > within[1] else "below zero" if value < 0 else "as nothing"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def of_forecast(saved_pct: list[float], slowdown_pct: list[float], watts: float | None, limits: Limits) -> str:
+    """Why a prediction cannot be; empty: it can. The lists: a figure and its interval; `watts` None: not known."""
+    figures = [*saved_pct, *slowdown_pct, *([] if watts is None else [watts])]
+    if not all(math.isfinite(value) for value in figures):
+        return "it came out as no number"
+    if max(saved_pct) > 100:
+        return "it came out to save more than all of the energy"
+    if watts is not None and not 0 < watts <= limits.most_watts:
+        return f"a GPU's power came out {'above what it can draw' if watts > 0 else 'below zero'}"
+    least, most = (100 * (times - 1) for times in (limits.least_times, limits.most_times))
+    value = slowdown_pct[0]
+    if not least - 1 <= value <= most + 1:  # 1 %: rounding of a clock's steps
+        return f"its time came out {'longer' if value > most else 'shorter'} than the GPU's clocks allow"
+    if min(slowdown_pct) <= -100:  # an interval may reach beyond what clocks allow, but not beyond no time at all
+        return "its time came out below zero"
+    return ""

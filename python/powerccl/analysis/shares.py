@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a job's time is communication, how much of that is exposed: one definition for every output.
+
+Working time: of each rank from its first communication to its last. Where the first iteration is far longer than the
+others, since it compiles or loads, from the second; unless much was communicated before it. Start-up is what lies
+before: imports, data, compilation. It is named, and in no share.
+
+Communicating: a kernel of communication runs on the GPU. Exposed: the part of that in which nothing computes beside it.
+Waiting: the part of communicating until the last peer has come. Each is an intersection with the one before, so that no
+part exceeds its whole. A share is the sum over the ranks divided by the sum of their working time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.exposure import intersection
+from powerccl.analysis.findings import Communication, Shares
+from powerccl.analysis.iterations import Cut, cut
+from powerccl.analysis.report_findings import Parts
+from powerccl.quantities import plural
+from powerccl.traces.folder import RunData
+
+# Times the median iteration: what takes longer before the first regular one compiles or loads. Half of it would drop
+# a slow first iteration, double keep a compilation in short runs.
+SLOW_START = 3.0
+# Of a rank's operations: if more come before the first iteration, they are work. Half of it would count the ten
+# broadcasts before a short job as work; double would hide a fifth of a job.
+MOST_BEFORE = 0.1
+ALL_TIMED = 0.99  # of a rank's calls: as `iterations.cut`
+MOST_UNTIMED = 0.5  # of the calls: if nothing tells how long more of them took, the share is not known
+
+Floats = npt.NDArray[np.float64]
+FIRST_ITERATION, FIRST_COMMUNICATION = "the first regular iteration", "the first communication"
+
+
+@dataclass
+class Sets:
+    """One rank's times as interval sets (host ns); None: not known. `span`: its working time."""
+
+    communication: iv.Intervals
+    waiting: iv.Intervals | None
+    exposed: iv.Intervals | None
+    computation: iv.Intervals | None
+    span: tuple[int, int]
+
+
+@dataclass
+class Working:
+    """Each rank's working time, each host's iterations, and until when the job started up."""
+
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    cuts: dict[str, Cut] = field(default_factory=dict)
+    startup_s: float | None = None
+    startup_until: str = FIRST_COMMUNICATION
+
+
+def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Working:
+    """The working time of each rank that communicated; of a window (host ns), what of it lies inside."""
+    window = window or run.window
+    found = Working()
+    ends = _ends(calls, kernels)
+    by_iteration = False
+    for trace in run.ranks:
+        if trace.rank not in ends or trace.rank in found.spans:
+            continue
+        first, last = ends[trace.rank]
+        if trace.host not in found.cuts:
+            mine = pl.col("rank") == trace.rank
+            found.cuts[trace.host] = _cut(window, trace.gaps, calls.filter(mine), kernels.filter(mine))
+        begin = _first_iteration(
+            found.cuts[trace.host], kernels.filter(pl.col("rank") == trace.rank)["start_ns"], first
+        )
+        if begin is not None and begin < last:
+            first, by_iteration = begin, True
+        if window:
+            first, last = max(first, window[0]), min(last, window[1])
+        if first < last:
+            found.spans[trace.rank] = (first, last)
+    info = run.info
+    here = [found.spans[t.rank][0] for t in run.ranks if t.rank in found.spans and (not info or t.host == info.host)]
+    if here and info and info.start_ns > 0 and not window:
+        found.startup_s = max(0.0, (min(here) - info.start_ns) / 1e9)
+        found.startup_until = FIRST_ITERATION if by_iteration else FIRST_COMMUNICATION
+    return found
+
+
+def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, int]]:
+    """Of each rank, its first communication's start and its last one's end; by its calls where many were not timed."""
+    ran = kernels.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("start_ns").min(), pl.col("stop_ns").max())
+    found = {rank: (count, first, last) for rank, count, first, last in ran.iter_rows()}
+    made = (
+        calls.filter(~pl.col("captured"))
+        .group_by("rank", maintain_order=True)
+        .agg(pl.len(), first=pl.col("start_ns").min(), last=pl.col("start_ns").max())
+    )
+    for rank, count, first, last in made.iter_rows():
+        timed, begin, end = found.get(rank, (0, first, last))
+        if timed < ALL_TIMED * count:
+            found[rank] = (timed, min(begin, first), max(end, last))
+    return {rank: (first, last) for rank, (_, first, last) in found.items()}
+
+
+def _cut(
+    window: tuple[int, int] | None, gaps: list[tuple[int, int]], calls: pl.DataFrame, kernels: pl.DataFrame
+) -> Cut:
+    found = cut(calls, kernels)
+    if window:
+        inside = (found.edges[:, 0] >= window[0]) & (found.edges[:, 1] <= window[1])
+        found.edges = found.edges[inside]
+    for begin, end in gaps:  # a restart is no iteration
+        kept = found.edges[(found.edges[:, 0] > end) | (found.edges[:, 1] < begin)]
+        found.edges = kept if len(kept) > 1 else kept[:0]
+    return found
+
+
+def _first_iteration(found: Cut, starts: pl.Series, first_ns: int) -> int | None:
+    """When the first regular iteration begins; None: no sooner or later than `first_ns`, or much came before it."""
+    if len(found.edges) < 2:
+        return None
+    lengths = found.edges[:, 1] - found.edges[:, 0]
+    long = SLOW_START * np.median(lengths)
+    begin = int(found.edges[np.argmax(lengths <= long), 0])
+    few = (starts < begin).sum() <= MOST_BEFORE * len(starts)
+    return begin if few and begin - first_ns > long else None
+
+
+def measure(sets: Sets, edges: iv.Intervals) -> dict[str, Floats]:
+    """Seconds of each part in each stretch of `edges`, by the names of Parts; parts that are not known are left out."""
+
+    def inside(intervals: iv.Intervals) -> Floats:
+        return (iv.covered_before(intervals, edges[:, 1]) - iv.covered_before(intervals, edges[:, 0])) / 1e9
+
+    span = (edges[:, 1] - edges[:, 0]) / 1e9
+    communication = inside(sets.communication)
+    found = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
+    waiting = None if sets.waiting is None else intersection(sets.communication, sets.waiting)
+    if waiting is not None:
+        found["waiting_s"] = inside(waiting)
+        found["transfer_s"] = communication - found["waiting_s"]
+    if sets.computation is not None:
+        beside = intersection(sets.communication, sets.computation)
+        found["overlapped_s"] = inside(beside)
+        found["exposed_s"] = communication - found["overlapped_s"]
+        found["computation_s"] = inside(sets.computation) - found["overlapped_s"]
+        if waiting is not None:
+            found["exposed_waiting_s"] = found["waiting_s"] - inside(intersection(waiting, sets.computation))
+    elif sets.exposed is not None:
+        found["exposed_s"] = inside(intersection(sets.communication, sets.exposed))
+        found["overlapped_s"] = communication - found["exposed_s"]
+        found["stalled_s"] = inside(sets.exposed) - found["exposed_s"]
+        if waiting is not None:
+            found["exposed_waiting_s"] = inside(intersection(waiting, sets.exposed))
+    found["rest_s"] = span - communication - found["stalled_s"]
+    if sets.computation is not None:
+        found["idle_s"] = found["rest_s"] - found["computation_s"]
+    # Differences of sums of nanoseconds: what is below zero is rounding.
+    return {name: np.maximum(values, 0.0) for name, values in found.items()}
+
+
+def whole(sets: Sets) -> Parts:
+    """The parts of a rank's working time."""
+    each = measure(sets, np.array([sets.span], dtype=np.int64))
+    return Parts(**{name: float(values[0]) for name, values in each.items()})
+
+
+def of_parts(rows: Iterable[Parts]) -> Shares:
+    """The shares of ranks, or of any stretches of time, together."""
+    known = [row for row in rows if row.span_s > 0]
+    span_s = sum(row.span_s for row in known)
+    if not span_s:
+        return Shares(reason="nothing was communicated")
+
+    def share(values: list[float | None]) -> float | None:
+        told = [value for value in values if value is not None]
+        return 100 * sum(told) / span_s if len(told) == len(values) else None
+
+    return Shares(
+        span_s=span_s / len(known),
+        communicating_pct=share([row.communication_s for row in known]),
+        exposed_pct=share([row.exposed_s for row in known]),
+    )
+
+
+def of_stretches(gpus: Iterable[tuple[iv.Intervals, iv.Intervals | None]], stretches: iv.Intervals) -> Shares:
+    """The shares of some stretches of time: of each GPU, when it communicates and when nothing computes (or None)."""
+    rows = []
+    for communication, exposed in gpus:
+        each = measure(Sets(communication, None, exposed, None, (0, 0)), stretches)
+        rows.append(Parts(**{name: float(values.sum()) for name, values in each.items()}))
+    return of_parts(rows)
+
+
+def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shares:
+    """The shares of a job, from its ranks' rows and the count of its calls."""
+    found = of_parts(rows)
+    found.startup_s, found.startup_until = work.startup_s, work.startup_until
+    found.at_least = counted.timed_calls < ALL_TIMED * counted.calls
+    if counted.untimed_calls > MOST_UNTIMED * counted.calls:
+        found.communicating_pct = found.exposed_pct = None
+        found.reason = f"{counted.untimed_calls:,} of {plural(counted.calls, 'call')} were not timed"
+    return found

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well the machine kept up with the GPUs that it emulated (`emulator.json`, written when the emulator ends)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerccl.files import MIB, opened, read_into
+from powerccl.quantities import seconds
+
+LATENESS_FILE = "emulator.json"
+MOST_LATE = 0.02  # of the time: as much as results of one platform may differ from machine to machine
+# In seconds. Starting many processes keeps a machine busy for a moment, before anything is timed.
+LEAST_DATA_LATE_S = 0.1
+LEAST_EVENTS_LATE_S = 0.25
+
+
+def lateness_problem(path: Path) -> str:
+    """Why the times of an emulated run are this machine's and not the platform's; empty if they are the platform's.
+
+    A run without the file, one that was killed for instance, has nothing said about it.
+    """
+    import msgspec
+
+    buffer = bytearray(4096)
+    try:
+        with opened(path, MIB) as file:
+            got = read_into(file, buffer, 0)
+        told = msgspec.json.decode(bytes(buffer[:got]), type=dict[str, float])
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return ""
+    up_s, data_s, events_s = (told.get(name, 0.0) for name in ("up_s", "data_late_s", "events_late_s"))
+    if not up_s > 0:
+        return ""
+    if data_s > max(MOST_LATE * up_s, LEAST_DATA_LATE_S):
+        return (
+            f"emulated times are not the platform's: collectives waited {seconds(data_s)} of {seconds(up_s)} for this "
+            "machine to move their data; POWERCCL_EMULATOR_MOVE_DATA=0 moves none"
+        )
+    if events_s > max(MOST_LATE * up_s, LEAST_EVENTS_LATE_S):
+        return (
+            f"emulated times are not the platform's: this machine was late in {seconds(events_s)} of {seconds(up_s)}; "
+            "it is too busy for this job"
+        )
+    return ""

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sample can say and what it cannot: bounds of power, counters that jump, times that do not go forward.
+
+A value that cannot be is taken for one that was not read. Nothing here guesses what it should have been.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+# Readings peak above a board's limit while the governor catches up, by up to a third on the GPUs we measured. At half
+# of this real peaks would go; at double of it a counter that jumped has to be read within 0.5 s, not 1 s, to be found.
+PEAKS = 2.0
+# W, where the file does not tell a GPU's limit: the largest boards on sale take 1.4 kW. A sample of 2^32 - 1 mW is a
+# thousand times as much. At half of it a board to come might be left out.
+MOST_WATTS = 4000.0
+# W of one socket with its memory; the largest take 0.6 kW.
+MOST_CPU_WATTS = 2000.0
+# A period is missed now and then by a busy host, and its neighbours then tell of it; three in turn are a hole.
+GAP_PERIODS = 3
+LONGEST_PERIOD_NS = 60_000_000_000  # the agent's longest interval
+# A counter moves every 20 to 100 ms, and what it gained may belong to the update before. Of bounds, nothing else.
+UPDATE_NS = 200_000_000
+# Of a usual gain: a reading just behind an update may be put right by so much at the next one.
+CORRECTION = 0.05
+LOOK_AHEAD = 8  # readings after which a counter that jumped may be back where it was
+MOST_BREAKS = 1000  # of a counter in one part of a file; one that breaks more often counts nothing
+
+EMPTY: Ints = np.empty((0, 2), np.int64)
+
+
+def most_watts(about: dict[str, str], gpu: int) -> float:
+    """The most that a sample of this GPU can say, by the limits in its file's head."""
+    limits_w = [_number(about.get(f"gpu{gpu}_{key}", "")) / 1e3 for key in ("power_limit_max_mw", "power_limit_mw")]
+    limit_w = max(limits_w)
+    return min(PEAKS * limit_w, MOST_WATTS) if limit_w > 0 else MOST_WATTS
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 19 else 0
+
+
+def forward(time_ns: Ints) -> Mask:
+    """The most samples whose times rise all the way: all but those that go back, come twice or run ahead."""
+    if np.all(np.diff(time_ns) > 0):
+        return np.ones(len(time_ns), np.bool_)
+    tails: list[int] = []  # the least time that ends a rising sequence of each length, and which sample that is
+    ends: list[int] = []
+    before = np.full(len(time_ns), -1, np.int64)
+    for index, time in enumerate(time_ns.tolist()):
+        place = bisect_left(tails, time)
+        before[index] = ends[place - 1] if place else -1
+        if place == len(tails):
+            tails.append(time)
+            ends.append(index)
+        elif time < tails[place]:
+            tails[place], ends[place] = time, index
+    kept = np.zeros(len(time_ns), np.bool_)
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        kept[at] = True
+        at = int(before[at])
+    return kept
+
+
+@dataclass
+class Counter:
+    """An energy counter followed reading by reading, in parts. It comes out rising, without its jumps.
+
+    A reading from which the next ones come back is left out. Behind one that stays, the counter goes on with another
+    origin: what it should have gained meanwhile is taken from `watts` where power was sampled, else it is not known.
+    """
+
+    most_watts: float
+    left_out: int = 0  # readings
+    breaks: int = 0  # times that it went on from elsewhere
+    unknown: list[tuple[int, int]] = field(default_factory=list)  # ns; what was used meanwhile is not known
+    _offset: int = 0
+    # The reading before the last change, the change and the last reading: time and value as they came.
+    _before: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, time_ns: Ints, energy_uj: Ints, used_j: Callable[[int, int], float]) -> Ints:
+        """Readings that follow; `used_j`: energy between two times (ns) by power samples, NaN: not known.
+
+        Returns them on one origin, -1 where a reading is left out.
+        """
+        if not len(time_ns):
+            return energy_uj
+        carried = len(self._before)
+        time = np.concatenate([np.array([t for t, _ in self._before], np.int64), time_ns])
+        value = np.concatenate([np.array([e for _, e in self._before], np.int64), energy_uj])
+        gained = np.diff(value)
+        usual = float(np.median(gained[gained > 0])) if np.any(gained > 0) else 0.0
+        low = -CORRECTION * min(usual, self.most_watts * UPDATE_NS / 1e3)
+        # How long a value has stood: what it gains at last it may have gained in all that time.
+        places = np.arange(len(value))
+        changed = np.maximum.accumulate(np.where(np.append(True, gained != 0), places, 0))
+        since = time[np.maximum(changed - 1, 0)]
+        bad = np.flatnonzero((gained < low) | (gained > self._most(time[1:] - since[:-1]))) + 1
+        bad = bad[bad >= carried]
+        found = value + self._offset
+        if len(bad) > MOST_BREAKS:
+            self.left_out += len(time_ns)
+            return np.full(len(time_ns), -1, np.int64)
+        kept = np.ones(len(value), np.bool_)
+        until = 0
+        for at in bad.tolist():
+            if at < until:
+                continue
+            last = int(np.flatnonzero(kept[:at])[-1])
+            # Readings before it that were too high, but not too high to be, then those behind it that come back.
+            before = np.arange(last - 1, max(last - LOOK_AHEAD, carried - 2, -1), -1)  # what went out already stays
+            fits = before[self._follows(value[at] - value[before], time[at] - since[before], low) & kept[before]]
+            if gained[at - 1] < low and len(fits):
+                kept[int(fits[0]) + 1 : at] = False
+                continue
+            after = np.arange(at + 1, min(at + LOOK_AHEAD, len(value)))
+            back = after[self._follows(value[after] - value[last], time[after] - since[last], low)]
+            if len(back):
+                until = int(back[0]) + 1
+                kept[at : back[0]] = False
+                continue
+            self.breaks += 1
+            used = used_j(int(time[last]), int(time[at]))
+            if not np.isfinite(used):
+                self.unknown.append((int(time[last]), int(time[at])))
+            found[at:] = value[at:] + (found[last] + (round(used * 1e6) if np.isfinite(used) else 0) - value[at])
+        self.left_out += int((~kept).sum())
+        good = np.flatnonzero(kept)
+        self._offset = int(found[good[-1]] - value[good[-1]])
+        steps = np.flatnonzero(np.diff(value[good]) != 0)
+        ends = [*([good[steps[-1]], good[steps[-1] + 1]] if len(steps) else [good[0]]), good[-1]]
+        self._before = [(int(time[i]), int(value[i])) for i in dict.fromkeys(int(i) for i in ends)]
+        found[~kept] = -1
+        return found[carried:]
+
+    def _follows(self, gained_uj: Ints, length_ns: Ints, low: float) -> Mask:
+        """Whether a counter may gain so much in so long."""
+        return (gained_uj >= low) & (gained_uj <= self._most(length_ns))
+
+    def _most(self, length_ns: Ints) -> Floats:
+        return self.most_watts * (length_ns.astype(np.float64) + UPDATE_NS) / 1e3

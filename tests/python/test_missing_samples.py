@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that are missing or cannot be: no sum passes for whole, and nothing impossible is believed.
+
+Truth is a run of two GPUs of which both counters and powers are known; each test spoils the samples of one of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import HOST, MS, mpi_run, training_run, uuid, write_info, write_power
+
+from powerccl.analysis.comparison.baseline import compare
+from powerccl.analysis.drawing import draw
+from powerccl.analysis.energy import energy_curves
+from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.live.node import Watcher
+from powerccl.analysis.report import report
+from powerccl.analysis.summary import summarise
+from powerccl.console import Console
+from powerccl.reports.report import print_report
+from powerccl.reports.tabular import prometheus_text
+from powerccl.traces import plausible
+from powerccl.traces.folder import read_run
+from powerccl.traces.power import read_power
+
+S = 1000 * MS
+WATTS = (50.0, 60.0)
+END_S = 60
+EMPTY_ROW = "-1,-1,-1,-1,-1,-1,-1"
+
+Row = list[str]  # time_ns, gpu, uuid, power_mw, energy_uj, then the rest
+Spoil = Callable[[Row], Row | None]
+
+
+def node(folder: Path, spoil: Spoil | None = None, counter: bool = True, seldom_ns: int = 0, limit_w: int = 0) -> Path:
+    """A run of a minute; `spoil` changes each row of GPU 1, or takes it out. Counters are read every seldom_ns."""
+    folder.mkdir()
+    path = write_power(folder, 2, END_S * S, lambda gpu, _: WATTS[gpu], counter=counter)
+    head, rows = [], []
+    for line in path.read_text().splitlines():
+        fields = line.split(",")
+        if len(fields) < 10 or not fields[0].isdigit():
+            head.append(line)
+            continue
+        if seldom_ns and int(fields[0]) % seldom_ns:
+            fields[4] = "-1"
+        spoilt = spoil(fields) if spoil and fields[1] == "1" else fields
+        if spoilt is not None:
+            rows.append(",".join(spoilt))
+    if limit_w:
+        head[-1:-1] = [f"# gpu{gpu}_power_limit_max_mw: {limit_w * 1000}" for gpu in range(2)]
+    path.write_text("\n".join([*head, *rows]) + "\n")
+    write_info(folder, END_S * S)
+    return folder
+
+
+def between(begin_s: float, end_s: float, change: Callable[[Row], Row | None]) -> Spoil:
+    """`change` for samples of that time alone."""
+    return lambda row: change(row) if begin_s * S <= int(row[0]) < end_s * S else row
+
+
+def with_(place: int, value: object) -> Callable[[Row], Row]:
+    """A row with another value in one place; a callable takes the old one."""
+    return lambda row: [
+        str(value(int(field)) if callable(value) else value) if n == place else field for n, field in enumerate(row)
+    ]
+
+
+def gone(_: Row) -> None:
+    """No sample."""
+
+
+def shown(folder: Path) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    print_report(console, report(folder).findings)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def energy_of(folder: Path) -> RunSummary:
+    return summarise(read_run(folder))
+
+
+@pytest.mark.parametrize("limit_w", [0, 70])
+@pytest.mark.parametrize("counter", [True, False])
+@pytest.mark.parametrize("mw", [(1 << 32) - 1, -7, 9_999_000])
+def test_power_that_cannot_be_is_left_out(tmp_path: Path, mw: int, counter: bool, limit_w: int) -> None:
+    seen = node(tmp_path / "run", between(30, 30.03, with_(3, mw)), counter, limit_w=limit_w)
+    found = energy_of(seen)
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    said = [problem for problem in found.problems if problem.startswith("GPU 1: ")]
+    assert said == [f"GPU 1: 2 power samples left out: below 0 or above {'140 W' if limit_w else '4.00 kW'}"]
+    assert not any(problem.startswith("GPU 0") for problem in found.problems)
+
+
+@pytest.mark.parametrize("limit_w", [0, 70])
+@pytest.mark.parametrize("jump", [1 << 32, (1 << 32) * 1000])
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_counter_that_jumps_is_not_believed(tmp_path: Path, stays: bool, jump: int, limit_w: int) -> None:
+    end_s = 99.0 if stays else 30.02
+    seen = node(tmp_path / "run", between(30, end_s, with_(4, lambda uj: uj + jump)), limit_w=limit_w)
+    found = energy_of(seen)
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    assert [problem for problem in found.problems if "energy counter" in problem]
+
+
+@pytest.mark.parametrize("counter_from", [0, 5_000_000])
+def test_a_counter_that_starts_anew(tmp_path: Path, counter_from: int) -> None:
+    begin = int(30 * WATTS[1] * 1e6)
+    spoil = between(30, 99, with_(4, lambda uj: uj - begin + counter_from))
+    found = energy_of(node(tmp_path / "run", spoil))
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    assert "GPU 1: its energy counter jumped or went back 1 time" in found.problems
+
+
+def test_one_reading_of_nothing_changes_nothing(tmp_path: Path) -> None:
+    found = energy_of(node(tmp_path / "run", between(30, 30.02, with_(4, 0))))
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.002)
+    assert found.energy.source == "counter"
+
+
+def test_a_gap_that_power_alone_could_tell_is_not_known(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(20, 32.4, gone), counter=False)
+    found = energy_of(folder)
+    assert found.energy.joules is None
+    assert found.energy.joules_at_least == pytest.approx(WATTS[0] * 60 + WATTS[1] * 47.6, rel=0.005)
+    assert found.energy.missing == ["GPU 1: no power samples for 12.4 s of 60.0 s"]
+    first, second = found.gpus
+    assert first.joules == pytest.approx(3000, rel=0.005)
+    assert (second.joules, second.joules_at_least) == (None, pytest.approx(60 * 47.6, rel=0.005))
+    assert second.missing_s == pytest.approx(12.4, abs=0.05)
+    assert second.average_watts == pytest.approx(60, rel=0.001)  # of what was sampled
+    words = shown(folder)
+    assert "at least 5.85 kJ" in words
+    assert "GPU 1: no power samples for 12.4 s of 60.0 s" in words
+
+
+def test_a_short_gap_is_none(tmp_path: Path) -> None:
+    found = energy_of(node(tmp_path / "run", between(20, 20.03, gone), counter=False))  # samples 60 ms apart
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    found = energy_of(node(tmp_path / "other", between(20, 20.05, gone), counter=False))
+    assert found.energy.joules is None
+
+
+def test_a_gap_between_two_counter_readings_has_their_difference(tmp_path: Path) -> None:
+    """The sum is known, its course is not."""
+    folder = node(tmp_path / "run", between(20, 32.4, gone))
+    found = energy_of(folder)
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    assert found.energy.missing == []
+    curve = energy_curves(read_run(folder))[uuid(1)]
+    assert curve.blurred.tolist() == [[pytest.approx(20 * S, abs=40 * MS), pytest.approx(32.4 * S, abs=40 * MS)]]
+    asked = np.array([[10 * S, 19 * S], [25 * S, 28 * S], [10 * S, 40 * S], [19 * S, 21 * S]])
+    assert curve.covers(asked).tolist() == [True, False, True, False]
+    part = summarise(read_run(folder), (10 * S, 25 * S))
+    assert part.energy.missing == ["GPU 1: no power samples for 5.02 s of 15.0 s"]
+    assert part.energy.joules_at_least == pytest.approx(15 * 50 + 10 * 60, rel=0.01)
+
+
+def test_a_seldom_counter_tells_what_power_missed(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(20, 32.4, with_(3, -1)), seldom_ns=2400 * MS)
+    found = energy_of(folder)
+    assert found.energy.source == "power+counter"
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    # Where the counter is dead behind the gap, nothing tells.
+    dead = node(
+        tmp_path / "dead",
+        lambda row: with_(4, -1)(row) if int(row[0]) > 20 * S else row,
+        seldom_ns=2400 * MS,
+    )
+    text = (dead / f"power-{HOST}.csv").read_text().splitlines()
+    kept = [line for line in text if not re.match(r"(2\d|30)\d{9},1,", line)]
+    (dead / f"power-{HOST}.csv").write_text("\n".join(kept) + "\n")
+    found = energy_of(dead)
+    assert found.energy.joules is None
+    assert found.energy.missing == ["GPU 1: no power samples for 11.0 s of 60.0 s"]
+
+
+@pytest.mark.parametrize("counter", [True, False])
+@pytest.mark.parametrize("rows", ["none", "empty"])
+def test_a_gpu_lost_in_the_middle(tmp_path: Path, rows: str, counter: bool) -> None:
+    lost = gone if rows == "none" else lambda row: [*row[:3], *EMPTY_ROW.split(",")]
+    folder = node(tmp_path / "run", between(40, 99, lost), counter)
+    found = energy_of(folder)
+    assert found.energy.joules is None
+    assert found.energy.joules_at_least == pytest.approx(WATTS[0] * 60 + WATTS[1] * 40, rel=0.005)
+    assert found.energy.missing[0].startswith("GPU 1: no power samples for 20.0 s of 60.0 s")
+    assert len(found.energy.missing) == 1
+    (folder / "run.json").unlink()  # nor where the job was killed: the other GPU tells how long it was
+    found = energy_of(folder)
+    assert found.energy.joules is None
+    assert found.energy.missing[0].startswith("GPU 1: no power samples for 20.0 s of 60.0 s")
+
+
+def test_a_gpu_that_was_never_sampled(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run", ranks=2)
+    whole = energy_of(folder)
+    path = folder / f"power-{HOST}.csv"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if f",1,{uuid(1)}" not in line) + "\n")
+    found = energy_of(folder)
+    assert whole.energy.joules is not None
+    assert whole.communication.joules is not None
+    assert found.energy.joules is None
+    assert found.energy.joules_at_least == pytest.approx(whole.energy.joules / 2, rel=0.01)
+    assert found.energy.missing == [f"GPU {uuid(1)}: no power samples"]
+    assert found.communication.joules is None
+    assert found.communication.joules_at_least == pytest.approx(whole.communication.joules / 2, rel=0.02)
+    made = report(folder).findings
+    assert made.energy.joules_total is None
+    assert all(each.joules is None for each in made.iterations)
+    assert not re.search("(run|iteration)_energy_joules", prometheus_text(made).decode())
+
+
+def test_communication_in_a_gap_is_not_known(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run", ranks=2, iterations=12)
+    write_power(folder, 2, 7200 * MS, 50.0, counter=False)
+    path = folder / f"power-{HOST}.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not re.match(r"[23]\d{9},1,", line)) + "\n")  # 2 to 4 s
+    made = report(folder).findings
+    found = made.summary
+    assert found.communication.joules is None
+    assert 0 < (found.communication.joules_at_least or 0) < 2 * 50 * 12 * 0.45
+    # Iterations that a gap touches have no energy; the others do.
+    assert made.iterations[0].found > made.iterations[0].joules_of > 0
+    assert made.iterations[0].joules == pytest.approx(2 * 0.6 * 50, rel=0.02)
+
+
+@pytest.mark.parametrize("how", ["back", "twice", "far", "ahead"])
+def test_time_that_steps(tmp_path: Path, how: str) -> None:
+    times = {"back": lambda t: t - 10 * S, "twice": lambda _: 30 * S, "far": lambda t: t + (1 << 60)}
+    change = times.get(how, lambda t: t + 25 * S)
+    folder = node(tmp_path / "run", between(30.02, 30.3, with_(0, change)))
+    found = energy_of(folder)
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.005)
+    words = "far outside the run" if how == "far" else "GPU 1: 14 samples left out: time does not go forward"
+    assert any(words in problem for problem in found.problems)
+    time = read_power(folder / f"power-{HOST}.csv").samples.filter(gpu=1)["time_ns"].to_numpy()
+    assert np.all(np.diff(time) > 0)
+
+
+def test_the_longest_run_of_rising_times_stays() -> None:
+    time = np.array([1, 2, 9, 3, 4, 4, 5])
+    assert time[plausible.forward(time)].tolist() == [1, 2, 3, 4, 5]
+    assert plausible.forward(np.array([], np.int64)).tolist() == []
+
+
+def test_a_comparison_says_why_there_is_no_energy(tmp_path: Path) -> None:
+    whole, part = node(tmp_path / "a", counter=False), node(tmp_path / "b", between(20, 32, gone), counter=False)
+    found = compare(energy_of(whole), energy_of(part))
+    rows = {row.what: row for row in found.differences}
+    assert rows["energy"].baseline == pytest.approx(6600, rel=0.005)
+    assert rows["energy"].value is None
+    assert rows["energy"].change_pct is None
+    assert rows["average power"].value is None
+    assert "run: GPU 1: no power samples for 12.0 s of 60.0 s" in found.caveats
+
+
+def test_json_has_no_partial_sum_under_the_name_of_a_whole(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(20, 32, gone), counter=False)
+    from powerccl.analysis.report import encode
+
+    found = json.loads(encode(report(folder).findings))["summary"]
+    assert found["energy"]["joules"] is None
+    assert found["energy"]["joules_at_least"] > 0
+    assert [gpu["joules"] is None for gpu in found["gpus"]] == [False, True]
+
+
+def test_no_line_is_drawn_through_a_gap(tmp_path: Path) -> None:
+    lanes = draw(report(node(tmp_path / "run", between(20, 32, gone), counter=False))).lanes
+    whole, part = ((lane.time * 1e-6, lane.power) for lane in lanes)
+    assert (whole[1][1:] > 0).all()
+    inside = (part[0] > 19.97) & (part[0] < 31.99)
+    assert part[1][inside].tolist() == [600, 0]
+    assert np.all(np.diff(part[0]) > 0)
+
+
+def test_a_gap_of_the_processors(tmp_path: Path) -> None:
+    def cpu(skip: range, jump: int = 0) -> str:
+        head = "# host: node1\n# interval_ns: 100000000\n# package-0_max_energy_range_uj: 262143000000\n"
+        rows = [
+            f"{n * 100 * MS},package-0,{n * 5_000_000 + (jump if n >= 10 else 0)},-1,-1"
+            for n in range(22)
+            if n not in skip
+        ]
+        return head + "time_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n" + "\n".join(rows) + "\n"
+
+    whole = energy_of(mpi_run(tmp_path / "whole", cpu=cpu(range(0)))).mpi
+    hole = energy_of(mpi_run(tmp_path / "hole", cpu=cpu(range(5, 15)))).mpi
+    tail = energy_of(mpi_run(tmp_path / "tail", cpu=cpu(range(11, 22)))).mpi
+    jumps = energy_of(mpi_run(tmp_path / "jumps", cpu=cpu(range(0), 1 << 40))).mpi
+    back = energy_of(mpi_run(tmp_path / "back", cpu=cpu(range(0), -40_000_000))).mpi
+    assert whole and hole and tail and jumps and back
+    assert whole.energy.joules == pytest.approx(105)
+    assert hole.energy.joules == pytest.approx(105)  # the counter stands on both sides
+    assert tail.energy.joules is None
+    assert tail.energy.joules_at_least == pytest.approx(50)
+    assert tail.energy.missing == ["package-0: no sound energy samples for 1.01 s"]
+    for each in (jumps, back):
+        assert each.energy.joules is None
+        assert each.energy.joules_at_least == pytest.approx(100)
+
+
+# While the job runs.
+
+
+def test_a_gpu_without_recent_samples_shows_no_power(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(57, 99, gone))
+    write_info(folder, 0)
+    watcher = Watcher(folder)
+    job = watcher.look(END_S * S, HOST)
+    first, second = job.gpus
+    assert first.power_w == pytest.approx(50, rel=0.01)
+    assert (second.power_w, second.clock_mhz, second.utilization_pct) == (None, None, None)
+    assert second.age_s == pytest.approx(3, abs=0.1)
+    assert job.power_w is None
+    assert job.power_at_least_w == pytest.approx(50, rel=0.01)
+    assert job.joules is None
+    assert job.joules_at_least == pytest.approx(50 * 60 + 60 * 57, rel=0.01)
+
+
+def test_live_counters_that_jump_are_not_believed(tmp_path: Path) -> None:
+    for n, end_s in enumerate((59.02, 99.0)):
+        folder = node(tmp_path / str(n), between(59, end_s, with_(4, lambda uj: uj + (1 << 32))))
+        write_info(folder, 0)
+        job = Watcher(folder).look(END_S * S, HOST)
+        assert job.gpus[1].power_w == pytest.approx(60, rel=0.01)
+        told = job.gpus[1].joules if n == 0 else job.gpus[1].joules_at_least
+        assert told == pytest.approx(60 * 60, rel=0.01)
+        assert (job.gpus[1].joules is None) == (n == 1)
+
+
+def test_live_power_that_cannot_be(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(58, 58.1, with_(3, (1 << 32) - 1)), counter=False)
+    write_info(folder, 0)
+    assert Watcher(folder).look(END_S * S, HOST).gpus[1].power_w == pytest.approx(60, rel=0.01)

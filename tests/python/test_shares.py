@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of a job's time: one definition in every output, parts never above their whole, start-up in none of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import synthetic
+from click.testing import CliRunner
+from synthetic import MS, TraceWriter
+
+from powerccl.analysis.report import report
+from powerccl.analysis.report_findings import Parts
+from powerccl.analysis.shares import Sets, of_parts, whole, working
+from powerccl.analysis.summary import summarise
+from powerccl.commands.report import command
+from powerccl.traces import tables
+from powerccl.traces.folder import read_run
+
+MIB = 1 << 20
+START_UP_MS, STEP_MS, BUSY_MS, STALL_MS, STEPS = 24_000, 100, 30, 7, 60
+
+
+def training(folder: Path, first_ms: int = STEP_MS, untimed: bool = False) -> Path:
+    """Two H100s' traits: 24 s of start-up, a first iteration of `first_ms`, 30 ms in 100 communicating, 7 exposed."""
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        call_id = 0
+        for step in range(STEPS):
+            now = (START_UP_MS + (step * STEP_MS + first_ms - STEP_MS if step else 0)) * MS
+            for part in range(3):
+                call_id += 1
+                begin = now + part * 20 * MS
+                trace.call(call_id, begin, 64 * MIB, flags=0x40)
+                if not untimed or step == 0:
+                    trace.kernel(call_id, begin, begin + BUSY_MS // 3 * MS, 64 * MIB, delay_ns=0)
+                    if part == 2:
+                        end = begin + BUSY_MS // 3 * MS
+                        trace.wait(call_id, end - STALL_MS * MS, end + MS)  # a stream goes on behind the kernel
+        trace.write(folder)
+    end_ns = (START_UP_MS + first_ms + STEPS * STEP_MS) * MS
+    synthetic.write_power(folder, 2, end_ns, lambda *_: 200.0)
+    synthetic.write_info(folder, end_ns)
+    return folder
+
+
+@pytest.mark.parametrize(("first_ms", "until"), [(STEP_MS, "the first communication"), (9000, "the first regular")])
+def test_start_up_is_named_and_in_no_share(tmp_path: Path, first_ms: int, until: str) -> None:
+    folder = training(tmp_path / "run", first_ms)
+    found = report(folder).findings.summary.shares
+    assert found.startup_until.startswith(until)
+    # A first iteration that is as the others is work; one of nine seconds compiles.
+    assert found.startup_s == pytest.approx(24 if first_ms == STEP_MS else 33, abs=0.1)
+    assert found.communicating_pct == pytest.approx(30, abs=0.5)
+    assert found.exposed_pct == pytest.approx(7, abs=0.2)
+
+
+def test_every_output_has_the_same_shares(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run", 9000)
+    at_the_end = summarise(read_run(folder)).shares
+    found = report(folder).findings
+    reported = found.summary.shares
+    assert at_the_end.communicating_pct == pytest.approx(reported.communicating_pct)
+    assert at_the_end.exposed_pct == pytest.approx(reported.exposed_pct)
+    assert of_parts(found.ranks).exposed_pct == reported.exposed_pct
+    files = [str(tmp_path / name) for name in ("found.json", "found.html", "found.prom")]
+    options = [part for pair in zip(("--json", "--html", "--prometheus"), files, strict=True) for part in pair]
+    shown = CliRunner().invoke(command, [str(folder), *options], env={"COLUMNS": "120"}).output
+    assert "communicating 30 %, exposed 7.0 %" in shown
+    assert "start-up 33.0 s: before the first regular iteration, in no share" in shown
+    assert json.loads(Path(files[0]).read_text())["summary"]["shares"]["exposed_pct"] == reported.exposed_pct
+    page = Path(files[1]).read_text()
+    assert "start-up" in page
+    assert "7.0 %" in page
+    lines = [line for line in Path(files[2]).read_text().splitlines() if not line.startswith("#")]
+    ratios = {line.split("{")[0]: float(line.split()[-1]) for line in lines}
+    assert ratios["powerccl_run_exposed_ratio"] == pytest.approx((reported.exposed_pct or 0) / 100)
+    assert ratios["powerccl_run_communication_ratio"] == pytest.approx((reported.communicating_pct or 0) / 100)
+
+
+def test_what_was_not_timed_has_no_share(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run", untimed=True)
+    # Three calls of 180 are timed: others of their kind are estimated by them.
+    assert report(folder).findings.summary.shares.at_least
+    for path in folder.glob("rank-*.trace"):
+        path.unlink()
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for call in range(1, 101):
+            trace.call(call, (START_UP_MS + call) * MS, 64 * MIB if call > 1 else 4, flags=0x40)
+        trace.kernel(1, (START_UP_MS + 1) * MS, (START_UP_MS + 2) * MS, 4, delay_ns=0)
+        trace.write(folder)
+    shares = report(folder).findings.summary.shares
+    assert shares.communicating_pct is None
+    assert shares.reason == "198 of 200 calls were not timed"
+    assert "not known, 198 of 200 calls" in CliRunner().invoke(command, [str(folder)]).output
+
+
+def test_parts_never_exceed_their_whole() -> None:
+    """Of random sets, also where waits and waiting reach beyond the kernels, as recorded ones do."""
+    random = np.random.default_rng(7)
+
+    def some(count: int) -> np.ndarray:  # type: ignore[type-arg]
+        return np.sort(random.choice(1_000_000, 2 * count, replace=False)).reshape(-1, 2).astype(np.int64)
+
+    def optional(count: int) -> np.ndarray | None:  # type: ignore[type-arg]
+        return some(count) if random.random() < 0.7 else None
+
+    for _ in range(200):
+        begin = int(random.integers(0, 500_000))
+        span = (begin, begin + int(random.integers(1, 500_000)))
+        parts = whole(Sets(some(20), optional(20), optional(30), optional(15), span))
+        assert 0 <= (parts.exposed_waiting_s or 0) <= (parts.exposed_s or 0) + 1e-12 or parts.exposed_s is None
+        for part in (parts.exposed_s, parts.overlapped_s, parts.waiting_s, parts.transfer_s):
+            assert part is None or 0 <= part <= parts.communication_s
+        assert parts.communication_s + parts.stalled_s + parts.rest_s == pytest.approx(parts.span_s)
+        shares = of_parts([parts, Parts(span_s=1.0)])
+        assert 0 <= (shares.exposed_pct or 0) <= (shares.communicating_pct or 0) <= 100
+
+
+def test_a_rank_without_communication_has_no_working_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    trace = TraceWriter(0, 1)
+    trace.comm(1 * MS)
+    trace.write(folder)
+    synthetic.write_info(folder, 1000 * MS)
+    run = read_run(folder)
+    assert working(run, tables.calls(run), tables.kernels(run)).spans == {}
+    shares = report(folder).findings.summary.shares
+    assert shares.communicating_pct is shares.exposed_pct is shares.startup_s is None
+
+
+def test_energy_by_cause_adds_up_to_the_runs(tmp_path: Path) -> None:
+    """The regression dates the samples anew; its total was another than the run's.
+
+    Start-up has more steps than the search for dates takes: it must not look for them there.
+    """
+    found = report(training(tmp_path / "run")).findings
+    energy = found.energy
+    assert energy.joules_total == found.summary.energy.joules
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle, energy.joules_unexplained)
+    assert sum(part or 0.0 for part in parts) == pytest.approx(energy.joules_total)
