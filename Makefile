@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz fuzz-python wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust bench clean help
 
 all: native
 
@@ -130,6 +130,11 @@ fuzz-python: setup
 figures-harm: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-harm --out build/figures/harm.json
+
+# make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
+figures-trust: build/test/.configured
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-trust --out build/figures/trust.json
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured

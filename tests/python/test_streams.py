@@ -138,6 +138,24 @@ commands.main()
     assert (tmp_path / "ran").read_text() == "x\n"
 
 
+def test_no_room_for_temporary_files_is_an_error_that_says_so(tmp_path: Path) -> None:
+    program = f"""
+import sys, tempfile
+from powerccl import commands
+from powerccl.commands import top
+tempfile.tempdir, tempfile._candidate_tempdir_list = None, lambda: [{str(tmp_path / "none")!r}]
+top.command.callback = lambda **_: tempfile.gettempdir()
+sys.argv = ["powerccl", "top", "--once"]
+commands.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "error: no folder takes temporary files",
+        "hint: make room in /tmp, or name another folder in TMPDIR",
+    ]
+
+
 def test_a_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("before")

@@ -415,10 +415,12 @@ def test_a_job_whose_processes_are_gone_has_ended_and_is_forgotten(
     monkeypatch.setattr(running, "SCAN_EVERY_S", 0.0)
     monkeypatch.setattr(running, "Processes", lambda: Processes(proc))
     node = LiveNode(keep_s=0.3)
-    assert [job.ended for job in node.look().jobs] == [False]
+    (before,) = node.look().jobs
+    assert not before.ended and before.user
     (proc / "10" / "environ").unlink()
     (proc / "10").rmdir()
-    assert [job.ended for job in node.look().jobs] == [True]
+    (after,) = node.look().jobs
+    assert after.ended and after.user == before.user  # a label of its series
     time.sleep(0.4)
     assert node.look().jobs == [] and node.watchers == {}
 

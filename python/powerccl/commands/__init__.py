@@ -85,6 +85,9 @@ class Verbs(click.Group):
         except OSError as error:
             if error.filename is None and error.errno in _UNWRITABLE:
                 _cannot_print(error, 1)
+            if error.errno == errno.ENOENT and "temporary directory" in str(error.strerror):  # as tempfile says it
+                _think_of_the_job(error)
+                fail("no folder takes temporary files", "make room in /tmp, or name another folder in TMPDIR")
             _unexpected(error)
         except Exception as error:
             _unexpected(error)

@@ -61,6 +61,14 @@ def _owner(process: Path) -> User:
     return ids["Uid"], ids["Gid"]
 
 
+def _owner_name(folder: Path) -> str:
+    """Whose a folder is; empty: it cannot be told."""
+    try:
+        return user_name(folder.stat().st_uid)
+    except OSError:
+        return ""
+
+
 class Processes:
     """Looks through /proc, at each process once."""
 
@@ -248,6 +256,7 @@ class LiveNode:
         self._processes, self._leases, self._nvml = Processes(), LeaseTable(), NvmlReadings()
         self._last_s: dict[Path, float] = {}
         self._known: set[Path] = set()  # their processes were seen
+        self._users: dict[Path, str] = {}
         self._listed_s = float("-inf")
         self._listed: list[Path] = []
         self._foreign = ForeignRuns(window_s, totals, self.host, keep_s, say)
@@ -281,8 +290,10 @@ class LiveNode:
                 watcher = self.watchers[folder] = Watcher(folder, self._window_s, self._totals)
             job = watcher.look(time.monotonic_ns(), self.host)
             known = running.get(folder)
+            # A series' labels are fixed for its life: the user stays the one of the first look, processes or not.
+            job.user = self._users.setdefault(folder, known.user if known else _owner_name(folder))
             if known:
-                job.pids, job.user = known.pids, known.user
+                job.pids = known.pids
                 self._known.add(folder)
             elif folder in self._known:  # whatever run.json says: its launcher may have been killed too
                 job.ended = True
@@ -335,6 +346,7 @@ class LiveNode:
         for folder in [each for each, last_s in self._last_s.items() if now_s - last_s > self._keep_s]:
             del self._last_s[folder]
             self._known.discard(folder)
+            self._users.pop(folder, None)
             watcher = self.watchers.pop(folder, None)
             if watcher:
                 watcher.close()
