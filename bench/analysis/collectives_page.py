@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from powerccl.reports.text import number
+from powerccl.quantities import number
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/collectives-measured.md"

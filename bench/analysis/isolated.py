@@ -14,7 +14,8 @@ from pathlib import Path
 
 from powerccl.analysis.attribution import attribute
 from powerccl.analysis.scaling import read_sweep
-from powerccl.patterns import format_bytes, size_class
+from powerccl.patterns import size_class
+from powerccl.quantities import byte_size
 from powerccl.traces.folder import read_run
 
 Figure = dict[str, object]
@@ -46,13 +47,11 @@ def figures(folder: Path, sweeps: list[Path], stem: str) -> tuple[dict[str, Figu
     errors: list[float | None] = []
     for (pattern, size), alone in sorted(swept.items()):
         kind = kinds.get((pattern, size))
-        name = f"{stem}.{pattern}.{format_bytes(size).replace(' ', '')}"
+        name = f"{stem}.{pattern}.{byte_size(size).replace(' ', '')}"
         middle = statistics.mean(alone)
         found[f"{name}.alone_joules"] = figure(middle, "J", min(alone), max(alone), len(alone))
         if kind is None or kind.joules_per_operation is None:
-            lines.append(
-                f"{format_bytes(size):>8} not told: {kind.reason if kind else energy.reason or 'not in the run'}"
-            )
+            lines.append(f"{byte_size(size):>8} not told: {kind.reason if kind else energy.reason or 'not in the run'}")
             errors.append(None)
             continue
         error = 100 * (kind.joules_per_operation / middle - 1)
@@ -63,7 +62,7 @@ def figures(folder: Path, sweeps: list[Path], stem: str) -> tuple[dict[str, Figu
         found[f"{name}.error_pct"] = figure(error, "%")
         spread = f"({kind.low:.4g} to {kind.high:.4g})" if kind.low is not None and kind.high is not None else ""
         told = f"{kind.joules_per_operation:.4g} J {spread}"
-        lines.append(f"{format_bytes(size):>8} {told:>30} {f'{middle:.4g} J':>10} {f'{error:+.1f} %':>8}")
+        lines.append(f"{byte_size(size):>8} {told:>30} {f'{middle:.4g} J':>10} {f'{error:+.1f} %':>8}")
     known = [error for error in errors if error is not None]
     if known and len(known) == len(errors):
         found[f"{stem}.error_pct"] = figure(max(known), "%", n=len(known))

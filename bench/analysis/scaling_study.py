@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from powerccl.analysis.scaling import ScalingFindings
+from powerccl.quantities import number
 from powerccl.reports.scaling import markdown
-from powerccl.reports.text import number
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/scaling-emulated.json"

@@ -47,7 +47,7 @@ std::string cell(std::optional<double> value) {
 }  // namespace
 
 void Report::scenario_header() const {
-  std::printf("# Scenario %s (%s): %d iterations, seed %llu\n#\n", scenario_.name.c_str(), scenario_.file.c_str(),
+  std::printf("# Scenario %s (%s), iterations: %d, seed %llu\n#\n", scenario_.name.c_str(), scenario_.file.c_str(),
               iterations_of(options_, scenario_), static_cast<unsigned long long>(scenario_.seed));
   std::printf("# %9s  %9s  %9s  %9s  %9s\n", "iteration", "step(ms)", "compute", "comm", "exposed");
   std::fflush(stdout);

@@ -62,7 +62,7 @@ void Report::table_header() {
   std::printf(" warmup iters: %d iters: %d validation: %d graph: %d\n", options_.warmup, options_.iterations,
               options_.check, options_.graph_launches);
   if (setting_.skipped_points > 0)
-    std::printf("# %zu points were done before and are left out\n", setting_.skipped_points);
+    std::printf("# left out, since done before: %zu of the points\n", setting_.skipped_points);
   std::printf("#\n# time: per operation; watts: mean per GPU; joules: per operation and GPU\n#\n");
   const char* block = "     time   algbw   busbw  #wrong   clock    watts    joules";
   std::printf("# %14s  %12s  %12s  %8s  %6s  %4s%s%s\n", "pattern", "size", "count", "type", "redop", "root", block,

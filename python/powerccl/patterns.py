@@ -53,14 +53,6 @@ def size_class(size_bytes: int) -> int:
     return 1 << (size_bytes.bit_length() - 1) if size_bytes > 0 else 0
 
 
-def format_bytes(size_bytes: float) -> str:
-    """A size as a person writes it: `512 KiB`, `62.5 MiB`."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:.4g} {name}"
-    return f"{size_bytes:.0f} B"
-
-
 def parse_bytes(text: str) -> int:
     """Bytes of `64M`, `512 KiB`, `1048576`. Units are binary, as NCCL tests read them.
 

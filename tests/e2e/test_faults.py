@@ -196,6 +196,8 @@ def test_no_gpu(powerccl: Powerccl) -> None:
     done = powerccl("run", "--", "sh", "-c", "echo result; exit 7")
     assert (done.code, done.out) == (7, "result\n")
     assert "no power samples" in done.err or "not sampled" in done.err
+    assert "hint: install the NVIDIA driver" not in done.err  # it is no matter of a job without a GPU part
+    assert powerccl("run", "-q", "--", "true").err == ""
     run, _ = last_run(powerccl)
     assert not run.problems
     bench = powerccl("bench", "all_reduce")

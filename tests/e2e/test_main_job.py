@@ -111,6 +111,8 @@ def test_profile_is_resumable_and_finds_low_clocks(powerccl: Powerccl, tmp_path:
     options = ["--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "8M", "--clocks", "1590,900,480,300"]
     done = powerccl("profile", *options, "--no-computing", "--out", "small.json")
     assert done.code == 0, done.err
+    steps = [line for line in done.err.splitlines() if line.startswith("powerccl: plain NCCL, every clock: ")]
+    assert 1 <= len(steps) <= 11, done.err  # no terminal: a line a step, and no more of them however long it takes
     profile = json.loads((tmp_path / "small.json").read_text())
     bandwidth = {point["clock_mhz"]: point["busbw_gbs"] for point in profile["points"]}
     assert bandwidth[480] > 0.95 * bandwidth[1590]

@@ -358,7 +358,7 @@ def test_each_reason_is_the_true_one(tmp_path: Path) -> None:
     assert sampled(later) == "nothing was sampled while the GPU communicated"
     steady = [[*row[:3], "70000", "-1", *row[5:]] for row in rows]
     count = len(rows) // 2
-    assert sampled(steady) == f"{count} samples hold fewer than three changes of power or energy"
+    assert sampled(steady) == f"{count} samples with fewer than three changes of power or energy"
     seldom = [row for row in rows if int(row[0]) // MS % 1900 == 0]  # every 1.9 s of the five
     assert "fewer than three changes" in sampled(seldom) or "too seldom" in sampled(seldom)
     # One GPU's samples are lost: the other is told, and why the first is not.
@@ -382,7 +382,7 @@ def test_readings_slower_than_the_job_are_no_missing_samples(tmp_path: Path) -> 
             trace.kernel(call, (1000 + 20 * call) * MS, (1010 + 20 * call) * MS, 16 * MIB)
         trace.write(folder)
     assert attribute(read_run(folder)).reason == (
-        "readings are new every 100 ms: too seldom for the 0.03 s from first to last communication"
+        "readings are new every 100 ms: too seldom for the 30.0 ms from first to last communication"
     )
 
 

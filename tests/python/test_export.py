@@ -23,8 +23,8 @@ from powerccl.commands.export import parse_listen, write_textfile
 from powerccl.errors import PowercclError
 from powerccl.launch.running import LiveNode
 from powerccl.reports.export import METRICS, JobCollector, as_text, exported_names
+from powerccl.reports.labels import LONGEST_LABEL, run_label
 from powerccl.reports.tabular import prometheus_text
-from powerccl.reports.text import LONGEST_LABEL, run_label
 
 DASHBOARD = Path(__file__).parents[2] / "packaging/prometheus/grafana-powerccl.json"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -195,7 +195,7 @@ def evil_run(tmp_path: Path, name: bytes) -> Path:
 
 def takes_a_run(command: click.Command) -> bool:
     return any(
-        isinstance(each, click.Argument) and each.metavar in ("RUN", "[RUN]...", "A B [C]...")
+        isinstance(each, click.Argument) and each.metavar in ("[RUN]", "[RUN]...", "A B [C]...")
         for each in command.params
     )
 

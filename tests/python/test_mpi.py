@@ -234,7 +234,7 @@ def test_cpu_samples_damaged(tmp_path: Path) -> None:
     log = read_cpu(path)
     assert len(log.samples) == 9
     assert any("last line cut off" in problem for problem in log.problems)
-    assert any("1 lines do not parse" in problem for problem in log.problems)
+    assert any("1 line skipped that cannot be parsed" in problem for problem in log.problems)
     path.write_text("domain,joules\npackage-0,4\n")
     assert "no column time_ns" in read_cpu(path).problems[0]
     path.write_bytes(b"")
@@ -297,7 +297,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "2 MPI ranks · mpich 5.0.2 · waits auto · exit 0" in shown
     assert "22 % MPI" in shown
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
-    assert " ".join(lines["MPI_Allreduce"][1:]) == "8 B 2000 400 ms 300 ms 270 ms 100 ms 400 µs"
+    assert " ".join(lines["MPI_Allreduce"][1:]) == "8 B 2,000 400 ms 300 ms 270 ms 100 ms 400 µs"
     assert "MPI_Allreduce on world: 86 %; rank 1 comes last (it waited 0 s, others up to 600 ms)" in shown
     assert "energy, " not in shown  # nothing of GPUs where there are none
     assert "NCCL" not in shown
@@ -371,5 +371,5 @@ def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> No
     run.mpi_unseen = "MPI was not seen: app is statically linked"
     assert "! MPI was not seen: app is statically linked" in printed(run)
     assert "no rank left a trace" not in printed(run)
-    assert "100.0 ms · exit 0" in printed(run)
+    assert "100 ms · exit 0" in printed(run)
     assert "policy" not in printed(run)

@@ -53,7 +53,7 @@ def test_the_rank_that_leads_tells_clock_and_slowdown(tmp_path: Path) -> None:
     assert [rank.rank for rank in outcome.ranks] == [0, 1]
     assert outcome.ranks[0].slowdown_pct is None
     assert policy_lines(found) == [
-        "auto: 1 window of 84.0 of 111 ms, 1080 MHz outside · slowdown 0.2 % (-0.1 to 0.5), "
+        "auto: 1 window of 84.0 of 111 ms, 1080 MHz outside · slowdown +0.2 % (-0.1 to +0.5 %), "
         "120 of 155 iterations managed"
     ]
     write_summary(found, tmp_path / "summary.json")
@@ -64,7 +64,7 @@ def test_of_several_hosts_the_worst_slowdown_counts(tmp_path: Path) -> None:
     found = run_of(tmp_path, {"slowdown_ppm": JUDGED}, {"slowdown_ppm": (9000, 8000, 11000)}, {})
     assert found.policy_outcome is not None
     assert found.policy_outcome.slowdown_pct == 0.9
-    assert "slowdown 0.9 % (0.8 to 1.1)" in policy_lines(found)[0]
+    assert "slowdown +0.9 % (+0.8 to +1.1 %)" in policy_lines(found)[0]
 
 
 def test_ranks_without_an_iteration_count_for_nothing(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
             "phase",
             SOME_SHORT,
             [
-                "phase: 1 window of 10.0 of 112 ms · slowdown 0.2 % (-0.1 to 0.5), 120 of 155 iterations managed",
+                "phase: 1 window of 10.0 of 112 ms · slowdown +0.2 % (-0.1 to +0.5 %), 120 of 155 iterations managed",
                 "as the policy estimated, 34.0 of 112 ms are exposed in stretches too short to switch clocks",
                 "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching",
             ],
@@ -150,7 +150,7 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
         (
             "auto",
             {"slowdown_ppm": (-300, -12_000, 400), "times_us": (2_500_000, 1_000_000, 0)},
-            ["auto: 1 window of 1.00 of 2.50 s · slowdown 0.0 % (-1.2 to 0.0), 120 of 155 iterations managed"],
+            ["auto: 1 window of 1.00 of 2.50 s · slowdown 0.0 % (-1.2 to 0.0 %), 120 of 155 iterations managed"],
         ),
     ],
 )

@@ -6,8 +6,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -19,6 +22,7 @@ from rich.console import Console
 from synthetic import MS, TraceWriter, profile_of, training_run, write_info, write_power
 from test_breakdown import STEP, chrome_trace, late_run
 
+import powerccl
 from powerccl.analysis.drawing import draw
 from powerccl.analysis.report import ReportFindings, encode, report
 from powerccl.analysis.report_findings import LinkRow
@@ -26,6 +30,8 @@ from powerccl.commands import cli
 from powerccl.commands.references import reference_of
 from powerccl.commands.report import command
 from powerccl.platforms.store import load_profile
+from powerccl.quantities import byte_size
+from powerccl.reports import report_tables
 from powerccl.reports.perfetto import write_perfetto
 from powerccl.reports.report import print_report
 from powerccl.reports.report_page import report_page
@@ -350,7 +356,59 @@ def test_an_mpi_run_has_a_report_too(tmp_path: Path) -> None:
     text = text_of(made.findings)
     assert "MPI" in text
     assert "where the time went" not in text
-    assert report_page(made)
+    page = report_page(made)
+    assert "waiting for peers" not in text + page  # of NCCL's collectives, of which the run has none
+    body = page[page.index("<h1>") :]
+    assert "2 MPI ranks" in body and "MPI_Allreduce" in body
+    assert "0 ranks" not in body and "0 GPUs" not in body
+
+
+def test_without_run_it_is_the_last_one_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def said(*arguments: str) -> list[str]:
+        return CliRunner().invoke(cli, arguments).stderr.splitlines()
+
+    assert said("report")[0] == "error: no run is named, and runs/ has none"
+    for seconds, name in enumerate(("b-first", "a-last", "c-nothing")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        if name != "c-nothing":
+            training_run(folder)
+            os.utime(folder / "run.json", (1e9 + seconds, 1e9 + seconds))
+    for verb in (["report"], ["whatif", "--platform", "t4x8"]):
+        assert said(*verb)[0] == "powerccl: the last run of runs/: a-last"
+    assert not said("report", "-q")
+    error, hint = said("compare")
+    assert error == "error: compare needs two sides, none is named"
+    assert "powerccl compare runs/b-first runs/a-last" in hint
+
+
+def test_every_table_calls_a_size_the_same(tmp_path: Path) -> None:
+    found = report(training_run(tmp_path / "run")).findings
+    sizes = {byte_size(row.median_bytes) for row in found.summary.patterns}
+    classes = {byte_size(row.size_class_bytes) for row in found.summary.patterns}
+    assert sizes.isdisjoint(classes)
+    shown = text_of(found)
+    assert not [name for name in classes if name in shown]
+    tables = report_tables.tables(found)
+    assert {line[1] for line in tables["link"]["rows"]} == sizes
+
+
+def test_two_reports_of_a_run_are_equal(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys; from powerccl.analysis.report import encode, report;"
+        "sys.stdout.buffer.write(encode(report(pathlib.Path(sys.argv[1])).findings))"
+    )
+    call = [sys.executable, "-c", script, str(late_run(tmp_path / "run"))]
+    assert len({subprocess.run(call, capture_output=True, check=True).stdout for _ in range(3)}) == 1
+
+
+def test_groups_that_sums_are_made_of_come_in_one_order() -> None:
+    """Polars deals groups out to threads: without `maintain_order`, sums differ in their last digit from run to run."""
+    for file in (Path(powerccl.__file__).parent / "analysis").rglob("*.py"):
+        for call in re.findall(r"for [^\n]* in [^\n]*group_by\((?:[^()]|\([^()]*\))*\)", file.read_text()):
+            assert "maintain_order=True" in call, f"{file}: {call}"
 
 
 def test_a_large_sparse_trace_does_not_fail(tmp_path: Path) -> None:

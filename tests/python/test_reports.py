@@ -18,12 +18,13 @@ from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise
 from powerccl.analysis.training import Iteration, Training, TrainResult, read_training
 from powerccl.platforms.schema import ClockSwitch, OverheadSample
-from powerccl.reports import text
+from powerccl.quantities import NOT_KNOWN
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.demo import DemoResult, print_demo
 from powerccl.reports.demo_page import demo_page
 from powerccl.reports.profile import print_profile
 from powerccl.reports.profile_page import profile_page
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import print_comparison, print_summary
 from powerccl.traces.folder import read_run
 
@@ -37,27 +38,6 @@ def printed(target: Console) -> str:
     return target.file.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"),
-    [(None, "W", "–"), (45.04, "W", "45.0 W"), (0, "", "0"), (1590, "MHz", "1590 MHz"), (0.00123, "", "0.00123")],
-)
-def test_numbers(value: float | None, unit: str, shown: str) -> None:
-    assert text.number(value, unit) == shown
-
-
-def test_energies_times_and_changes() -> None:
-    assert [text.joules(v) for v in (6.9, 1240, 3.1e6, 0.02, None)] == ["6.90 J", "1.24 kJ", "3.10 MJ", "20.0 mJ", "–"]
-    assert [text.seconds(v) for v in (125, 12.34, 0.431, 4e-5, 0, None)] == [
-        "2 min 05 s",
-        "12.3 s",
-        "431 ms",
-        "40.0 µs",
-        "0 s",
-        "–",
-    ]
-    assert [text.change(v) for v in (-17.84, 0.01, -0.01, None)] == ["-17.8 %", "0.0 %", "0.0 %", "–"]
-
-
 def test_summary_in_the_terminal(tmp_path: Path) -> None:
     target = console()
     print_summary(target, summarise(read_run(training_run(tmp_path / "run"))))
@@ -68,7 +48,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "energy counter read every 20 ms" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))
-    assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "6"]
+    assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "J", "6"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -203,3 +183,24 @@ def test_profile_page() -> None:
     assert 'id="bandwidth-all_reduce"' in page
     assert 'id="power-all_reduce"' not in page  # no power was measured
     assert "<td>all-reduce</td>" in page
+
+
+def test_no_cell_is_cut_whatever_the_width() -> None:
+    table = Table()
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("communicating", justify="right", no_wrap=True)
+    table.add_column("chosen")
+    table.add_row("1023", NOT_KNOWN, "GPUs that wait for others alone")
+    table.add_row("7", "12.3 ms", "job at 1080 MHz")
+    table.add_more(3)
+    for width in (24, 40, 60, 400):
+        target = console(width)
+        target.print(table)
+        shown = " ".join(printed(target).split())
+        for word in ("rank", "1023", "7", "communicating", "12.3 ms", "others", "1080", "–", "… 3 more"):
+            assert word in shown, (width, word)
+        assert "…" not in shown.replace("… 3", ""), width
+        assert max(map(len, printed(target).splitlines())) <= width
+    narrow = console(24)
+    narrow.print(table)
+    assert "rank  1023" in printed(narrow)

@@ -265,7 +265,7 @@ def test_what_is_printed(study: Path) -> None:
     reduced = tables["All-reduce"]
     assert reduced.rows[0][0] == "16 MiB"
     assert reduced.rows[0][1:] == ["67.1", "101", "123", "9.82"]
-    assert reduced.rows[1][1] == "–"
+    assert reduced.rows[1][1] == "not known"
     assert "not run yet: default-8" in remarks(found)
     assert any(note.startswith("2, 4 GPUs: exposed communication is not known") for note in remarks(found))
 

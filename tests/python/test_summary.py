@@ -234,7 +234,7 @@ def test_comparison_names_what_makes_it_hard(tmp_path: Path) -> None:
     before.command, before.emulated, after.exit_code = ["other"], "", 1
     caveats = compare(before, after).caveats
     assert len(caveats) == 4
-    assert "1 GPUs against 2" in caveats
+    assert "1 GPU against 2" in caveats
 
 
 @pytest.mark.parametrize(("before", "after", "change"), [(2, 3, 50), (0, 3, None), (None, 3, None), (3, None, None)])

@@ -290,7 +290,7 @@ def test_damaged_power_lines_are_counted(tmp_path: Path) -> None:
     log = read_power(path)
     assert len(log.samples) == 4
     assert any("last line cut off" in problem for problem in log.problems)
-    assert any("2 lines do not parse" in problem for problem in log.problems)
+    assert any("2 lines skipped that cannot be parsed" in problem for problem in log.problems)
 
 
 def test_power_without_a_column_says_so(tmp_path: Path) -> None:

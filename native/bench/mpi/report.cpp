@@ -68,8 +68,8 @@ Report::Report(const Options& options, const Mpi& mpi)
       mpi_(mpi),
       started_unix_s_(1e-9 * static_cast<double>(read_clock_ns(CLOCK_REALTIME))),
       started_ns_(now_ns()) {
-  say("# powerccl-bench-mpi %s: %s, %d ranks\n# %s (%s ABI), %s\n", kVersion, info_of(options.test).name, mpi.size(),
-      mpi.version().c_str(), mpi.abi().name, mpi.path().c_str());
+  say("# powerccl-bench-mpi %s: %s, %d rank%s\n# %s (%s ABI), %s\n", kVersion, info_of(options.test).name, mpi.size(),
+      mpi.size() == 1 ? "" : "s", mpi.version().c_str(), mpi.abi().name, mpi.path().c_str());
 }
 
 void Report::say(const char* format, ...) const {

@@ -149,7 +149,7 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
   const std::vector<double> cpus = mpi.gather(cpu_s);
   const std::vector<double> computes = mpi.gather(compute_s);
   if (!mpi.leads()) return;
-  report.say("# %d iterations, %d sweeps over %d x %d cells in each, the last rank %g %% more\n", stencil.iterations,
+  report.say("# iterations: %d, sweeps in each: %d over %d x %d cells, the last rank %g %% more\n", stencil.iterations,
              sweeps, stencil.rows, stencil.columns, options.imbalance_pct);
   report.say("%6s %10s %10s %10s\n", "rank", "cpu_s", "compute_s", "mpi_s");
   double total_s = 0;

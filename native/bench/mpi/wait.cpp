@@ -59,7 +59,7 @@ void run_wait(const Options& options, const Mpi& mpi, Report& report) {
                   "mpiexec -n 2; with --collective there may be more");
   }
   for (int i = 0; i < kWarmup; ++i) one_wait(mpi, kWarmupUs, wait.collective);
-  report.say("# %s of %g us, %d times\n%10s %14s %12s %12s %12s\n", wait.collective ? "MPI_Barrier" : "MPI_Recv",
+  report.say("# %s of %g us, repeated: %d\n%10s %14s %12s %12s %12s\n", wait.collective ? "MPI_Barrier" : "MPI_Recv",
              wait.wait_us, wait.repeat, "repeat", "waited_us", "cpu_us", "cpu_pct", "late_us");
   std::vector<double> waited_us;
   std::vector<double> cpu_us;

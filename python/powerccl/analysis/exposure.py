@@ -20,6 +20,7 @@ import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
+from powerccl.quantities import percent, plural
 
 WAITS, ESTIMATED, NONE = "waits", "estimated", "none"
 BUSY_STREAM = 0.2  # a stream that waits less than this often, against the one that waits most, is not what computes
@@ -120,7 +121,7 @@ def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
             exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, told)
     if told_ns < lasts_ns:
         found.told_pct = 100 * told_ns / lasts_ns
-        found.why += f" in {found.told_pct:.0f} % of communication's time; in the pauses of marking as much"
+        found.why += f" in {percent(found.told_pct)} of communication's time; in the pauses of marking as much"
     return found
 
 
@@ -284,7 +285,7 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
     weight = seconds[:, :count].sum(axis=0)
     total = float((weight * share).sum())
     doubt = float(np.sqrt(((weight * error[:count] / (elsewhere - alone)) ** 2).sum()))
-    why = f"{said}: estimated from the power sampled while each of {count} operations of an iteration ran"
+    why = f"{said}: estimated from the power sampled while operations ran, {plural(count, 'operation')} an iteration"
     return Exposure(exposed, ESTIMATED, why, min(100.0, 100 * doubt / total) if total > 0 else 0.0)
 
 

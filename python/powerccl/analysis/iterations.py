@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from powerccl.quantities import plural
+
 SAMPLE = 1 << 14  # operations from the middle of the run that tell the rhythm
 MOST_OPERATIONS = 2048  # of an iteration
 ALIKE = 0.97
@@ -62,7 +64,7 @@ def cut(calls: pl.DataFrame, kernels: pl.DataFrame) -> Cut:
         if len(edges) < 2 or _length(edges) <= _length(best.edges):
             continue
         lengths = [len(template) for template in templates]
-        changed = f"the job changes: {lengths[0]} operations at first, {lengths[-1]} later"
+        changed = f"the job changes: {plural(lengths[0], 'operation')} at first, {lengths[-1]} later"
         best = Cut(edges, lengths[-1], by, changed if len(lengths) > 1 else "")
         if _length(edges) > MOSTLY * (stop[-1] - start[0]):
             break

@@ -21,6 +21,7 @@ import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.files import MOST_PROFILE, read_bytes
+from powerccl.quantities import percent
 
 COMPUTING = {"kernel", "gpu_memset", "gpu_memcpy"}
 _NCCL = re.compile(r"nccl", re.IGNORECASE)
@@ -109,8 +110,8 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
     )
     if matched < AGREE:
         raise ValueError(
-            f"{path.name}: only {matched:.0%} of its NCCL kernels are in the run's trace of rank {rank}: another run or"
-            " rank, or too few kernels were timed (POWERCCL_KERNEL_EVENTS=all times them all)"
+            f"{path.name}: only {percent(100 * matched)} of its NCCL kernels are in the run's trace of rank {rank}:"
+            " another run or rank, or too few kernels were timed (POWERCCL_KERNEL_EVENTS=all times them all)"
         )
     computing = iv.union(begin[~nccl] + offset, end[~nccl] + offset)
     return Profiled(rank, computing, int(begin.min()) + offset, int(end.max()) + offset, 100 * matched, off / 1e3)

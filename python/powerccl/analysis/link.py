@@ -9,6 +9,7 @@ import polars as pl
 from powerccl.analysis.communication import KEY, bus_factors
 from powerccl.analysis.report_findings import LinkRow, Reference
 from powerccl.analysis.stragglers import Ints
+from powerccl.quantities import plural
 
 NO_PROFILE = "no platform profile"  # the reason of all rows, then
 NOISE = 0.1  # of a kernel's time: when so little is left without waiting, it is more noise than transfer
@@ -58,7 +59,7 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
     if reference is None:
         found.reason = NO_PROFILE
     elif {row["most_ranks"], row["least_ranks"]} != {reference.gpus}:
-        found.reason = f"the profile is of {reference.gpus} GPUs"
+        found.reason = f"the profile is of {plural(reference.gpus, 'GPU')}"
     else:
         found.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
         if found.profile_gbs:

@@ -11,6 +11,7 @@ import polars as pl
 
 from powerccl.analysis.cpu_energy import cpu_energy
 from powerccl.analysis.findings import MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.quantities import plural
 from powerccl.traces.folder import RunData
 from powerccl.traces.mpi_functions import COLLECTIVES
 from powerccl.traces.mpi_tables import mpi_process, mpi_totals, wait_method
@@ -61,8 +62,8 @@ def each_alone(run: RunData) -> str:
     if not started.startswith(("mpiexec", "mpirun")) and not (run.info and run.info.launcher):
         return ""
     return (
-        f"{len(run.mpi)} processes, each alone in its MPI_COMM_WORLD: the launcher seems to be another MPI's "
-        f"than the program's ({_most(trace.library for trace in run.mpi)})"
+        f"{plural(len(run.mpi), 'process', 'processes')}, each alone in its MPI_COMM_WORLD: the launcher seems to"
+        f" be another MPI's than the program's ({_most(trace.library for trace in run.mpi)})"
     )
 
 

@@ -38,6 +38,7 @@ from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
+from powerccl.quantities import microseconds, percent, plural, seconds
 from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData, read_run
 
@@ -177,8 +178,8 @@ def _missing(run: RunData) -> list[str]:
     if not 0 < len(present) < expected:
         return []
     return [
-        f"{len(present)} of {expected} ranks left a trace that reads: nothing here counts the others, and waiting for"
-        " them passes for transfer"
+        f"{len(present)} of {plural(expected, 'rank')} left a trace that reads: nothing here counts the others, and"
+        " waiting for them passes for transfer"
     ]
 
 
@@ -226,8 +227,9 @@ def _profiled(
             continue
         found[profile.rank] = profile
         notes.append(
-            f"{path.name} is rank {profile.rank}'s, {(profile.stop_ns - profile.start_ns) / 1e9:.3g} s:"
-            f" {profile.matched_pct:.0f} % of its NCCL kernels found in the trace, {profile.off_us:.1f} µs off"
+            f"{path.name} is rank {profile.rank}'s, {seconds((profile.stop_ns - profile.start_ns) / 1e9)}:"
+            f" {percent(profile.matched_pct)} of its NCCL kernels found in the trace,"
+            f" {microseconds(profile.off_us)} off"
         )
     return found
 
@@ -280,7 +282,9 @@ def _savings(folder: Path, found: ReportFindings, window_s: tuple[float, float] 
         savings.reason = f"no iterations were found in {which}: {new.reason if old.found else old.reason}"
         return savings
     if old.operations != new.operations:
-        savings.reason = f"an iteration has {old.operations} operations there, {new.operations} here: not compared"
+        savings.reason = (
+            f"an iteration has {plural(old.operations, 'operation')} there, {new.operations} here: not compared"
+        )
         return savings
     pairs = (
         ("time of an iteration", "s", old.mean_s, old.mean_error_s, new.mean_s, new.mean_error_s),

@@ -175,9 +175,7 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
     count, length_s = len(steps.spans), iv.length_ns(spans) / 1e9
     if not len(ran):
         if len(made) and world.gpus > 1:
-            world.notes.append(
-                f"{len(made)} calls were made, but none was timed (POWERCCL_KERNEL_EVENTS=all times all)"
-            )
+            world.notes.append(f"calls made: {len(made):,}, but none was timed (POWERCCL_KERNEL_EVENTS=all times all)")
         elif world.gpus > 1:
             world.notes.append("no collective was recorded: is the job's communication NCCL's?")
         else:

@@ -24,6 +24,7 @@ from powerccl.analysis.exposure import intersection
 from powerccl.analysis.findings import Communication, Shares
 from powerccl.analysis.iterations import Cut, cut
 from powerccl.analysis.report_findings import Parts
+from powerccl.quantities import plural
 from powerccl.traces.folder import RunData
 
 # Times the median iteration: what takes longer before the first regular one compiles or loads. Half of it would drop
@@ -203,5 +204,5 @@ def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shar
     found.at_least = counted.timed_calls < ALL_TIMED * counted.calls
     if counted.untimed_calls > MOST_UNTIMED * counted.calls:
         found.communicating_pct = found.exposed_pct = None
-        found.reason = f"{counted.untimed_calls} of {counted.calls} calls were not timed"
+        found.reason = f"{counted.untimed_calls:,} of {plural(counted.calls, 'call')} were not timed"
     return found

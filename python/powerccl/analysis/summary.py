@@ -21,6 +21,7 @@ from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
 from powerccl.analysis.shares import Sets, of_job, whole, working
+from powerccl.quantities import exact, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, restarts
@@ -88,7 +89,7 @@ def summarise(
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
     if part and energy.kinds:
-        said[f"energy of collectives: by {(part[1] - part[0]) / 1e9:.0f} s from the middle of the run"] = None
+        said[f"energy of collectives: by {exact((part[1] - part[0]) / 1e9, 's')} from the middle of the run"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -280,14 +281,9 @@ def _missing(gpu: _Sampled, hosts: int) -> str:
     if not gpu.finding.missing_s or gpu.span_ns is None:
         return ""
     of_s = (gpu.span_ns[1] - gpu.span_ns[0]) / 1e9
-    text = f"{name}: no power samples for {seconds_text(gpu.finding.missing_s)} of {seconds_text(of_s)}"
+    text = f"{name}: no power samples for {seconds(gpu.finding.missing_s)} of {seconds(of_s)}"
     tail_s = (gpu.span_ns[1] - (gpu.last_ns or 0)) / 1e9
-    return f"{text}: none after {seconds_text(of_s - tail_s)}" if tail_s > 0.9 * gpu.finding.missing_s else text
-
-
-def seconds_text(value: float) -> str:
-    """Seconds in words, to three digits where that is more than whole ones."""
-    return f"{value:.0f} s" if value >= 100 else f"{value:.3g} s"
+    return f"{text}: none after {seconds(of_s - tail_s)}" if tail_s > 0.9 * gpu.finding.missing_s else text
 
 
 def _energy(gpus: list[_Sampled]) -> Energy:
@@ -295,7 +291,7 @@ def _energy(gpus: list[_Sampled]) -> Energy:
     if not known:
         return Energy(reason="no power samples of the job's GPUs")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
-    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {len(gpus)} GPUs only"
+    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {plural(len(gpus), 'GPU')} only"
     hosts = len({gpu.finding.host for gpu in gpus})
     missing = [text for text in (_missing(gpu, hosts) for gpu in gpus) if text]
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
@@ -355,8 +351,8 @@ def _with_regression(
     found.joules = None if findings.joules_communication is None else times * findings.joules_communication
     found.uncertainty_joules = times * (high - low) / 2
     found.resolved = True
-    seconds = float(lengths.sum()) / 1e9
-    found.average_watts = found.joules / seconds if found.joules is not None and seconds > 0 else None
+    time_s = float(lengths.sum()) / 1e9
+    found.average_watts = found.joules / time_s if found.joules is not None and time_s > 0 else None
     found.other_average_watts = findings.computation_watts
     return found
 

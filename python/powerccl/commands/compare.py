@@ -9,11 +9,12 @@ import click
 
 from powerccl import clean
 from powerccl.commands import write_out
+from powerccl.commands.runs import last_runs
 from powerccl.errors import PowercclError
 
 
 @click.command("compare")
-@click.argument("sides", nargs=-1, required=True, metavar="A B [C]...")
+@click.argument("sides", nargs=-1, metavar="A B [C]...")
 @click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
 @click.option("--energy", is_flag=True, help="Of runs: energy of an operation by regression; takes seconds a run.")
 @click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the curves laid over.")
@@ -40,7 +41,12 @@ def command(
     powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3 --markdown table.md
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if len(sides) < 2:
-        raise PowercclError("one side alone compares with nothing", "powerccl compare A B; A1,A2 makes one side of two")
+        last = last_runs(runs_dir)[:2]
+        named = f"the last two runs: powerccl compare {last[1]} {last[0]}" if len(last) == 2 else "powerccl compare A B"
+        raise PowercclError(
+            f"compare needs two sides, {'one is' if sides else 'none is'} named",
+            f"{named}; A1,A2 makes one side of two",
+        )
     outputs = {"--html": html_file, "--json": json_file, "--csv": csv_file, "--markdown": markdown_file}
     to_stdout = [option for option, file in outputs.items() if file == "-"]
     if len(to_stdout) > 1:

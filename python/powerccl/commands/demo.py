@@ -14,6 +14,7 @@ from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import Request, choose, record
+from powerccl.quantities import plural
 
 if TYPE_CHECKING:
     from powerccl.analysis.stencil import StencilRun
@@ -64,7 +65,7 @@ def command(
         failed: list[PowercclError] = []
         for model in models:
             try:
-                with console.status(f"{model}: {iterations} iterations under observe, then under {POLICY} …"):
+                with console.status(f"{model}: {plural(iterations, 'iteration')} under observe, then under {POLICY} …"):
                     observed = _train(model, "observe", iterations, runs)
                     managed = _train(model, POLICY, iterations, runs)
             except PowercclError as error:  # what others came to is still written

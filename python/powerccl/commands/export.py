@@ -18,6 +18,7 @@ from powerccl.commands import say, write_out
 from powerccl.commands.top import find_folders
 from powerccl.errors import PowercclError
 from powerccl.files import written_whole
+from powerccl.quantities import exact
 
 if TYPE_CHECKING:
     from powerccl.launch.running import LiveNode
@@ -163,14 +164,14 @@ def _write_on(collector: JobCollector, file: Path, interval_s: float) -> None:
 
     stop = _stopped()
     write_textfile(file, as_text(collector))  # what can never work is said at once
-    say(f"writing {file} every {interval_s:g} s; stop with Ctrl-C")
+    say(f"writing {file} every {exact(interval_s, 's')}; stop with Ctrl-C")
     due_s = time.monotonic() + interval_s
     while not stop.wait(max(due_s - time.monotonic(), 0)):
         due_s += interval_s
         try:
             write_textfile(file, as_text(collector))
         except PowercclError as error:
-            say(f"{error.message}; trying again in {interval_s:g} s")
+            say(f"{error.message}; trying again in {exact(interval_s, 's')}")
     with contextlib.suppress(OSError):
         file.unlink()
 

@@ -17,6 +17,7 @@ from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 from powerccl.launch.record import choose
 from powerccl.patterns import PATTERNS, parse_bytes
+from powerccl.quantities import plural
 
 if TYPE_CHECKING:
     from powerccl.launch.profiling import Profiling
@@ -83,12 +84,19 @@ def _measure(profiling: Profiling, started: float) -> PlatformProfile:
 
     from powerccl.console import Console
 
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("profiling", total=profiling.total)
+        told = ("", 0)
 
         def moved(stage: str, done: int) -> None:
+            nonlocal told
             progress.update(task, description=stage, completed=done)
+            step = (stage, 10 * done // max(profiling.total, 1))  # in a log: a line a stage and a tenth of the points
+            if not console.is_terminal and step != told:
+                told = step
+                say(f"{stage}: {done} of {plural(profiling.total, 'point')}")
 
         profile = profiling.measure(moved)
     profile.seconds = round(profiling.seconds_before + time.monotonic() - started, 1)

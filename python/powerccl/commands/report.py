@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commands.runs import find_run
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("name", metavar="RUN")
+@click.argument("name", metavar="[RUN]", default="")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="One page, opens offline.")
 @click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="A trace for ui.perfetto.dev.")
 @click.option("--csv", "csv_folder", type=click.Path(path_type=Path), metavar="DIR", help="Tables, one file each.")
@@ -56,7 +57,7 @@ def command(
     """Say where the time and the energy of a recorded run went.
 
     RUN is a run folder of `powerccl run`, in whatever state: what a killed job or a damaged file left is reported, with
-    a word on what is missing.
+    a word on what is missing. Without RUN it is the last one recorded in --runs-dir.
 
     \b
     powerccl report runs/20260101-120000-train
@@ -66,8 +67,8 @@ def command(
     from powerccl.analysis.report import report
     from powerccl.commands import say, write_out
 
-    folder = _folder(name, runs_dir, "run")
-    before = _folder(baseline, runs_dir, "baseline run") if baseline else None
+    folder = find_run(name, runs_dir, quiet=quiet)
+    before = find_run(baseline, runs_dir, "baseline run") if baseline else None
     part = _window(window)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], before, part)
@@ -111,13 +112,6 @@ def command(
 
 
 _NAME = "name a folder that `powerccl run` made, such as those in runs/"
-
-
-def _folder(name: str, runs: Path, what: str) -> Path:
-    folder = next((path for path in (Path(name), runs / name) if path.is_dir()), None)
-    if folder is None:
-        raise PowercclError(f"no {what} {name}", f"name a run folder, such as those in {runs}/")
-    return folder
 
 
 def _window(text: str) -> tuple[float, float] | None:

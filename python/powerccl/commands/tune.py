@@ -14,6 +14,7 @@ import click
 from powerccl.commands import say
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
+from powerccl.quantities import change
 
 if TYPE_CHECKING:
     from powerccl.launch.tuning import Asked, Tuning
@@ -176,7 +177,7 @@ def _search(tuning: Tuning, asked: Asked) -> Found:
             if outcome is not None:
                 count += 1
                 best = min(best, outcome.value) if outcome.status == "done" else best
-            words = f"{stage}, {count} tried, best {100 * (best - 1):+.1f} %" if count else stage
+            words = f"{stage}, {count} tried, best {change(100 * (best - 1))}" if count else stage
             progress.update(task, description=words, completed=min(share, 1.0))
 
         return tuning.search(told)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commands.runs import find_run
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("whatif")
-@click.argument("name", metavar="RUN")
+@click.argument("name", metavar="[RUN]", default="")
 @click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile.  [default: the run's own]")
 @click.option(
     "--budget",
@@ -57,8 +58,9 @@ def command(
 ) -> int:
     """Say what each clock policy would have saved of a recorded run, and what it would have cost.
 
-    RUN is a run folder of `powerccl run --policy observe`. No clock is touched: powers and times at other clocks come
-    from a platform profile, where and how long computation waited from the run.
+    RUN is a run folder of `powerccl run --policy observe`. Without RUN it is the last one recorded in --runs-dir. No
+    clock is touched: powers and times at other clocks come from a platform profile, where and how long computation
+    waited from the run.
 
     \b
     powerccl run -- torchrun train.py
@@ -69,9 +71,7 @@ def command(
     from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import read_run
 
-    folder = next((path for path in (Path(name), runs_dir / name) if path.is_dir()), None)
-    if folder is None:
-        raise PowercclError(f"no run {name}", f"name a run folder, such as those in {runs_dir}/")
+    folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
     profile = load_profile(platform) if platform else _own(run)

@@ -23,6 +23,7 @@ from powerccl.launch import native as files
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import GUIDE, NoDaemonError, connect, socket_path
 from powerccl.launch.native import NativeFiles, find_native
+from powerccl.quantities import plural
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
 NEEDED_GLIBC = (2, 17)
@@ -135,7 +136,7 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
     if not gpus.clocks_mhz:
         yield Check("clocks", "missing", "NVML lists no clocks", "policies run dry here")
         return
-    span = f"{min(gpus.clocks_mhz)} to {max(gpus.clocks_mhz)} MHz in {len(gpus.clocks_mhz)} steps"
+    span = f"{min(gpus.clocks_mhz)} to {max(gpus.clocks_mhz)} MHz in {plural(len(gpus.clocks_mhz), 'step')}"
     if gpus.emulated or may_set_clocks():
         yield Check("clocks", "ok", f"{span}; may be set (with --set-clocks)")
     elif leases:
@@ -157,7 +158,7 @@ def check_daemon(path: Path) -> Check:
     except PowercclError as error:
         return Check(name, "missing", error.message, error.hint)
     cores = sum(device.core for device in devices)
-    kinds = [f"{len(devices) - cores} GPUs"] + ([f"{cores} cores"] if cores else [])
+    kinds = [f"{plural(len(devices) - cores, 'GPU')}"] + ([f"{plural(cores, 'core')}"] if cores else [])
     found = f"{leases.server}, {' and '.join(kinds)}{', dry: sets nothing' if leases.dry else ''}"
     if not allowed:
         advice = "ask the administrator to name you in `users` or `groups` of /etc/powerccl/powerccld.toml"

@@ -24,6 +24,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.live.findings import LiveJob
 from powerccl.analysis.live.totals import JobCounts
+from powerccl.quantities import exact
 
 ANSWER_S = 2.0  # for one look at all folders of a user; half is too short for a busy node, twice holds up a scrape
 START_S = 15.0  # Python with numpy and polars takes half a second, on a busy node several
@@ -315,9 +316,9 @@ class ForeignRuns:
         culprit = next((name for number, name in enumerate(names) if number not in answered), "")
         if helper.ready and culprit:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
-            how = "ended its helper" if helper.broken else f"did not answer within {ANSWER_S:g} s"
+            how = "ended its helper" if helper.broken else f"did not answer within {exact(ANSWER_S, 's')}"
             text = f"{_shown(culprit)} of user {user[0]} {how}"
-            self._say(f"{text}; trying again in {waited_s:.0f} s")
+            self._say(f"{text}; trying again in {exact(waited_s, 's')}")
         else:
             text = f"no helper for user {user[0]}: it did not start"
             self._once(text, found)
@@ -325,7 +326,9 @@ class ForeignRuns:
         self._killed[user] = self._killed.get(user, 0) + 1
         if self._killed[user] >= KILLED_IN_A_ROW:
             waited_s = self._benched.setdefault(user, _Backoff()).failed(now_s)
-            self._say(f"run folders of user {user[0]} did not answer; looking at none of them for {waited_s:.0f} s")
+            self._say(
+                f"run folders of user {user[0]} did not answer; looking at none of them for {exact(waited_s, 's')}"
+            )
 
     def _once(self, text: str, found: Found) -> None:
         found.problems.append(text)

@@ -16,6 +16,7 @@ from powerccl.errors import PowercclError
 from powerccl.launch.checks import Check
 from powerccl.launch.leases import connect, socket_path
 from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.quantities import plural
 
 LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
 SYNONYMS = ("mpirun", "mpiexec.hydra")
@@ -197,7 +198,7 @@ def _frequency() -> Check:
         return Check(name, "ok", f"ranks set them themselves: cpufreq may be written ({asked})")
     cores, refusal = _leased_cores()
     if cores:
-        return Check(name, "ok", f"through powerccld, which leases {cores} cores ({asked})")
+        return Check(name, "ok", f"through powerccld, which leases {plural(cores, 'core')} ({asked})")
     advice = "the administrator lets cores be leased: core.leases = true in /etc/powerccl/powerccld.toml"
     text = f"cpufreq may not be written here, and {refusal}: POWERCCL_MPI_CPU_CLOCK does nothing"
     return Check(name, "missing", text, advice)

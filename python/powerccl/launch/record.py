@@ -241,6 +241,9 @@ def _is_ours(command: str) -> bool:
         return False
 
 
+NVIDIA_DEVICE = Path("/dev/nvidiactl")  # the driver makes it; a job on a node without it has no GPU part
+
+
 class _Recording:
     """What is done around one job; `begin` before it and `end` after it, or `leave` where `begin` failed."""
 
@@ -253,6 +256,7 @@ class _Recording:
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
         self._no_mpi = ""
+        self._unsampled: list[str] = []  # why the agent samples no GPU, until it is said
 
     def begin(self) -> dict[str, str]:
         """Write the folder's first files, start the helpers, and give the job's environment.
@@ -279,11 +283,10 @@ class _Recording:
             asked = request.slowdown_pct
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
-        among_ranks = job.launcher is not None and job.launcher.speaks_mpi
-        for_processors = among_ranks or is_launcher(request.command)  # most likely: GPUs are not missed aloud
-        about_agent = _silent if for_processors and not request.emulate else say
         if job.on_node:
-            self._agent = _start_agent(job.native, self.folder, request, base, say, about_agent)
+            self._agent = _start_agent(job.native, self.folder, request, base, say, self._unsampled.append)
+        if request.emulate or NVIDIA_DEVICE.exists():
+            self._tell_unsampled()
         if clocks == "lease":
             clocks, leases, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
             base = {**base, SOCKET_VARIABLE: str(leases)}
@@ -310,6 +313,8 @@ class _Recording:
         """Let the helpers go and write how the job ended. Gives why MPI was not seen, if so."""
         self._info.end_ns = time.monotonic_ns()
         self.leave()
+        if any(self.folder.glob("rank-*.trace")):
+            self._tell_unsampled()
         self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return ""
@@ -334,6 +339,12 @@ class _Recording:
                 _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
         except Exception as error:
             self.say(f"powerccl-agent could not be ended: {one_line(error)}")
+
+    def _tell_unsampled(self) -> None:
+        """Say why no GPU is sampled. Where this node has none, only a job that used GPUs misses it."""
+        for line in self._unsampled:
+            self.say(line)
+        self._unsampled.clear()
 
     def _write_first_files(self) -> Path | None:
         """Write the policy table and run.json; where the first goes."""

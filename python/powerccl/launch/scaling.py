@@ -28,6 +28,7 @@ from powerccl.launch.native import BENCH, NativeFiles, find_native
 from powerccl.launch.record import Request, record
 from powerccl.launch.trials import BenchServer
 from powerccl.machine import machine_of, refuse_other
+from powerccl.quantities import plural
 
 STUDY_FILE = "study.json"
 STUDY_SCHEMA = 1
@@ -143,7 +144,7 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 if not sizes:  # what the job communicated by is not NCCL: there is nothing to set beside it
                     continue
                 sizes += [("all_reduce", size) for size in PUBLISHED_SIZES if asked.all_reduce]
-                say(f"{_words(gpus, links, platform, asked)}: sweep of {len(sizes)} sizes")
+                say(f"{_words(gpus, links, platform, asked)}: sweep of {plural(len(sizes), 'size')}")
                 try:
                     _sweep(native, folder / f"{name}.sweep.jsonl", gpus, links, platform, sizes, nccl)
                 except PowercclError as error:  # worlds are dearer than sweeps: go on, and print what there is
@@ -228,7 +229,7 @@ def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]
     most = max((gpus for gpus, _, _ in platforms), default=asked.gpus[-1])
     if most < asked.gpus[-1]:
         raise PowercclError(
-            f"{asked.gpus[-1]} GPUs: the emulated platforms have at most {most}",
+            f"{plural(asked.gpus[-1], 'GPU')}: the emulated platforms have at most {most}",
             "name another platform behind a comma: --emulate a100x4,a100x8-two-nodes",
         )
     if len(asked.links) > 1 and platforms:
@@ -254,7 +255,7 @@ def _platform_for(platforms: list[tuple[int, str, Path]], gpus: int) -> tuple[st
 
 def _words(gpus: int, links: str, platform: tuple[str, Path] | None, asked: Asked) -> str:
     where = f"emulated {platform_name(platform[0])}" if platform else "" if len(asked.links) == 1 else links
-    return f"{gpus} GPU{'s' * (gpus > 1)}" + (f", {where}" if where else "")
+    return plural(gpus, "GPU") + (f", {where}" if where else "")
 
 
 def _machine(native: NativeFiles, platforms: list[tuple[int, str, Path]], nccl: str) -> dict[str, dict[str, str]]:
@@ -356,7 +357,7 @@ def _run(
     if done.ended.code:
         output = done.folder / "output.log"
         last = output.read_text(errors="replace").splitlines()[-LAST_WORDS:] if output.exists() else []
-        say("\n".join([f"on {gpus} GPU{'s' * (gpus > 1)} the job ended with exit code {done.ended.code}", *last]))
+        say("\n".join([f"on {plural(gpus, 'GPU')} the job ended with exit code {done.ended.code}", *last]))
         raise WorldFailedError(f"exit code {done.ended.code}, see {output}")
     return done.folder.name
 
@@ -404,7 +405,7 @@ def _sweep(
     if done.returncode or points < len(requests):
         last = "\n".join((done.stderr or done.stdout).splitlines()[-LAST_WORDS:])
         raise PowercclError(
-            f"the sweep with {gpus} GPUs ended after {points} of {len(requests)} sizes:\n{last}",
+            f"the sweep with {plural(gpus, 'GPU')} ended after {points} of {plural(len(requests), 'size')}:\n{last}",
             "the same command tries it again; --no-sweep leaves it out",
         )
     write_whole(out, done.stdout)

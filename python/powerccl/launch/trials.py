@@ -22,6 +22,7 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, NCCL_DOOR, NativeFiles
+from powerccl.quantities import seconds as duration
 from powerccl.tuning.rules import Rule, inline_rules
 from powerccl.tuning.trials import Sample, TrialFailedError
 from powerccl.tuning.workload import Case
@@ -163,7 +164,7 @@ class BenchServer:
                 reply = self._replies.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 self._end(gently=False)
-                raise TrialFailedError(f"nothing within {seconds:.0f} s", hung=True) from None
+                raise TrialFailedError(f"nothing within {duration(seconds)}", hung=True) from None
             if reply is None:
                 self._end(gently=False)
                 raise _ServerEndedError("powerccl-bench ended without a word")

@@ -14,6 +14,7 @@ from collections import defaultdict
 from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms.schema import ClockSwitch, OverheadPoint, OverheadSample, PlatformProfile, Point
+from powerccl.quantities import plural
 
 MAX_LINES = 256  # of a policy table
 MOST_SWITCH_US = 10_000_000  # what the runtime takes
@@ -127,7 +128,7 @@ def events_only_table(profile: PlatformProfile, patterns: list[str]) -> str:
 def _finish(lines: list[str]) -> str:
     if len(lines) + 2 > MAX_LINES:
         raise PowercclError(
-            f"the policy table would have {len(lines) + 2} lines, {MAX_LINES} are allowed",
+            f"the policy table would have {plural(len(lines) + 2, 'line')}, {MAX_LINES} are allowed",
             "profile fewer sizes: `powerccl profile --sizes 1M,8M,64M`",
         )
     return "\n".join([VERSION_LINE, *lines, f"end {len(lines)}"]) + "\n"

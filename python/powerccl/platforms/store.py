@@ -14,6 +14,7 @@ from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
 from powerccl.platforms.schema import PROVENANCES, SCHEMA_VERSION, PlatformProfile
+from powerccl.quantities import plural
 
 BUILTIN = Path(__file__).parent / "builtin"
 
@@ -77,7 +78,8 @@ def _decode(path: Path, data: bytes) -> PlatformProfile:
 
 def _faults(profile: PlatformProfile) -> Iterator[str]:
     if profile.gpus < 1 or not 0 < profile.clock_min_mhz <= profile.clock_max_mhz:
-        yield f"{profile.gpus} GPUs with clocks {profile.clock_min_mhz} to {profile.clock_max_mhz} MHz make no sense"
+        clocks = f"clocks {profile.clock_min_mhz} to {profile.clock_max_mhz} MHz"
+        yield f"{plural(profile.gpus, 'GPU')} with {clocks} make no sense"
     for point in profile.points:
         if point.pattern not in PATTERNS:
             yield f"unknown pattern '{point.pattern}'"

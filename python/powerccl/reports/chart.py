@@ -8,6 +8,7 @@ import numpy.typing as npt
 from rich.text import Text
 
 from powerccl.analysis.series import GpuSeries
+from powerccl.quantities import exact, seconds
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -35,7 +36,7 @@ def area(
     filled = np.nan_to_num(_columns(series, values, width)) / top * rows * 8
     lines = []
     for row in range(rows):
-        label = f"{top:.0f} {unit}" if row == 0 else "0" if row == rows - 1 else ""
+        label = exact(top, unit) if row == 0 else "0" if row == rows - 1 else ""
         line = Text.assemble((f"{label:>{LABEL}} ", "dim"))
         for column in range(width):
             level = int(np.clip(round(filled[column] - (rows - 1 - row) * 8), 0, 8))
@@ -50,7 +51,7 @@ def time_axis(series: GpuSeries, width: int) -> list[Text]:
     strip = Text(" " * (LABEL + 1))
     for mark in busy:
         strip.append("━" if mark else "╌", style=COMMUNICATION if mark else ELSEWHERE)
-    right = f"{series.length_ms:.0f} ms"
+    right = seconds(series.length_ms / 1e3)
     note = "━ communication  ╌ computation"
     middle = max(1, width - 1 - len(right) - len(note))
     left = middle // 2

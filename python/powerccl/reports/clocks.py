@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.console import Console
-from powerccl.reports.text import NOT_KNOWN, mhz
+from powerccl.quantities import age, mhz, plural
+from powerccl.reports.table import Table
 
 WIDE = 110
+NONE = "–"  # nobody's, or not told
 SHORTEST = len("GPU-01234567")
 MINE, AWAY = "bold bright_cyan", "yellow"
 
@@ -134,7 +135,7 @@ def _heading(daemon: Daemon, gpus: Sequence[Lendable], named: bool) -> Text:
 
 
 def _table(devices: Sequence[Lendable], named: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table()
     table.add_column("device", no_wrap=True)
     if named:
         table.add_column("name", overflow="fold")
@@ -148,29 +149,29 @@ def _table(devices: Sequence[Lendable], named: bool) -> Table:
         cells = [Text(names[device.device])]
         if named:
             cells.append(Text(device.name))
-        cells += [Text(mhz(device.now_mhz or None)), _set_to(device), _holder(device)]
+        cells += [Text(mhz(device.now_mhz) if device.now_mhz else NONE), _set_to(device), _holder(device)]
         if not device.held:
             cells += [Text(), Text()]
         elif device.told:
-            cells += [Text(since(device.held_ms)), Text(str(device.changes))]
+            cells += [Text(age(device.held_ms / 1e3)), Text(str(device.changes))]
         else:
-            cells += [Text(NOT_KNOWN, style="dim")] * 2
+            cells += [Text(NONE, style="dim")] * 2
         table.add_row(*cells)
     return table
 
 
 def _set_to(device: Lendable) -> Text:
     if not device.told:
-        return Text(NOT_KNOWN, style="dim")
+        return Text(NONE, style="dim")
     if device.max_mhz:
         low = f"{device.min_mhz}–" if device.min_mhz not in (0, device.max_mhz) else ""
-        return Text(f"{low}{device.max_mhz} MHz", style=AWAY)
+        return Text(f"{low}{mhz(device.max_mhz)}", style=AWAY)
     return Text("going back", style=AWAY) if device.pending else Text("usual", style="dim")
 
 
 def _holder(device: Lendable) -> Text:
     if not device.held:
-        return Text(NOT_KNOWN, style="dim")
+        return Text(NONE, style="dim")
     holder = Text(no_wrap=True, overflow="ellipsis")
     holder.append(device.user, style=MINE if device.mine else "bold")
     holder.append(f" {device.holder_pid}")
@@ -195,10 +196,10 @@ def _remarks(daemon: Daemon, devices: Sequence[Lendable], idle_cores: int) -> li
         whose = ", by you" if yours and held == 1 else whose
         lines.append(Text(f"{held} of {len(devices)} held{whose}."))
         if idle_cores:
-            lines[-1].append(f" {_count(idle_cores, 'core')} that nobody holds left out.", style="dim")
+            lines[-1].append(f" {plural(idle_cores, 'core')} that nobody holds left out.", style="dim")
     back = sum(device.pending and not device.held for device in devices)
     if back:
-        lines.append(_attention(f"{_count(back, 'clock')} still to be put back to usual; the daemon goes on trying."))
+        lines.append(_attention(f"{plural(back, 'clock')} still to be put back to usual; the daemon goes on trying."))
     if daemon.draining:
         lines.append(_attention("draining: no new leases until `powerccl clocks --drain off`"))
     if daemon.dry:
@@ -208,18 +209,6 @@ def _remarks(daemon: Daemon, devices: Sequence[Lendable], idle_cores: int) -> li
 
 def _attention(text: str) -> Text:
     return Text.assemble(("! ", "bold yellow"), text)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def since(held_ms: int) -> str:
-    """For how long, in six characters: `40 ms`, `12 s`, `5 min`, `3.2 h`, `4.1 d`."""
-    for unit_ms, unit, places in ((86_400_000, "d", 1), (3_600_000, "h", 1), (60_000, "min", 0), (1000, "s", 0)):
-        if held_ms >= unit_ms:
-            return f"{held_ms / unit_ms:.{places}f} {unit}"
-    return f"{held_ms} ms"
 
 
 def short_names(devices: Sequence[str]) -> dict[str, str]:

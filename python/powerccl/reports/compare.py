@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
-from rich.table import Table
 from rich.text import Text
 
 from powerccl import clean
@@ -17,9 +16,9 @@ from powerccl.analysis.comparison.side_by_side import Row, SideBySide
 from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Cell, Change
 from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
+from powerccl.quantities import NOT_KNOWN, byte_size, change, change_between, factor, number, plural, quantity
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.reports.text import NOT_KNOWN, joules, number, seconds
 
 GOOD, BAD, QUIET = "green", "red", "dim"
 WIDE = 110
@@ -37,25 +36,12 @@ class Grid:
     rows: list[list[tuple[str, str]]] = field(default_factory=list)
 
 
-def show(value: float | None, unit: str) -> str:
-    """A value as a person reads it."""
-    if value is None:
-        return NOT_KNOWN
-    if unit == "B/s":
-        return number(value / 1e9, "GB/s") if value >= 1e6 else number(value / 1e6, "MB/s")
-    if unit == "Hz":
-        return f"{value / 1e6:.0f} MHz"
-    shown: dict[str, Callable[[float | None], str]] = {"s": seconds, "J": joules}
-    return shown[unit](value) if unit in shown else number(value, unit)
-
-
 def change_text(found: Change, brief: bool = False) -> str:
-    """`-82.1 % (-82.9 to -81.0)`, `x 5.02`, `+0.3 %, not told apart`; with * where it is of two runs only."""
+    """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not told apart`; with * where it is of two runs only."""
     if found.pct is None:
         return NOT_KNOWN
-    factor = 1 + found.pct / 100
-    far = factor >= MANY_TIMES
-    text = f"× {factor:.3g}" if far else f"{found.pct:+.1f} %" if abs(found.pct) >= 0.05 else "0.0 %"
+    far = 1 + found.pct / 100 >= MANY_TIMES
+    text = factor(1 + found.pct / 100) if far else change(found.pct, wide=(found.high_pct or 0) - (found.low_pct or 0))
     if found.verdict == SAME:
         return f"≈ {text}" if brief else f"{text}, not told apart"
     if found.verdict not in (LOWER, HIGHER):
@@ -63,9 +49,9 @@ def change_text(found: Change, brief: bool = False) -> str:
     mark = "" if found.of_settings else " *"
     if brief or found.low_pct is None or found.high_pct is None:
         return text + mark
-    ends = [1 + end / 100 for end in (found.low_pct, found.high_pct)]
-    spread = f"{ends[0]:.3g} to {ends[1]:.3g}" if far else f"{found.low_pct:+.1f} to {found.high_pct:+.1f}"
-    return f"{text} ({spread}){mark}"
+    if far:
+        return factor(*(1 + end / 100 for end in (found.pct, found.low_pct, found.high_pct))) + mark
+    return f"{text} ({change_between(found.low_pct, found.high_pct)}){mark}"
 
 
 def change_style(row: Row, found: Change) -> str:
@@ -94,7 +80,7 @@ def grids(found: SideBySide, brief: bool = False) -> list[Grid]:
 def _label(row: Row) -> str:
     name = f"{row.pattern.replace('_', '-')} {row.what}"
     if row.size_bytes is not None:
-        name += f", {format_bytes(row.size_bytes)}"
+        name += f", {byte_size(row.size_bytes)}"
     return f"{name} ({row.variant})" if row.variant else name
 
 
@@ -105,28 +91,21 @@ def _listed(title: str, names: Sequence[str], rows: Sequence[Row], brief: bool, 
         columns += [name, "change"]
     grid = Grid(title, columns)
     for row in rows:
-        cells = [(label(row), ""), (show(row.cells[0].value, row.unit), "")]
+        cells = [(label(row), ""), (quantity(row.cells[0].value, row.unit), "")]
         for each, difference in zip(row.cells[1:], row.changes, strict=True):
             text = change_text(difference, brief)
             if row.factor_low is not None and row.factor_high is not None:
-                text = _factor(1 + (difference.pct or 0.0) / 100, row.factor_low, row.factor_high)
-            cells += [(show(each.value, row.unit), ""), (text, change_style(row, difference))]
+                text = factor(1 + (difference.pct or 0.0) / 100, row.factor_low, row.factor_high)
+            cells += [(quantity(each.value, row.unit), ""), (text, change_style(row, difference))]
         grid.rows.append(cells)
     return grid
-
-
-def _factor(factor: float, low: float, high: float) -> str:
-    """`× 5.1 (3.7 to 6.1)`; a tenth is `÷ 10`."""
-    if factor < 1:
-        return f"÷ {1 / factor:.3g} ({1 / high:.3g} to {1 / low:.3g})"
-    return f"× {factor:.3g} ({low:.3g} to {high:.3g})"
 
 
 def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) -> Grid:
     """Sizes down, figures across; only time carries its change, others are to be read side by side."""
     of_run = found.kind == RUN
     names = [side.name for side in found.sides]
-    wanted = [(TIME, "time"), *((rate, "GB/s") for rate in RATES), (POWER, "W"), (ENERGY, "J / op")]
+    wanted = [(TIME, "time"), *((rate, "GB/s") for rate in RATES), (POWER, "W"), (ENERGY, "energy / op")]
     shown = [(what, head) for what, head in wanted if any(row.what == what for row in rows)]
     if brief:
         shown = [each for each in shown if each[0] in (TIME, *RATES)][:2]
@@ -140,7 +119,7 @@ def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) ->
     sizes = sorted({row.size_bytes for row in rows if row.size_bytes is not None})
     by_place = {(row.what, row.size_bytes): row for row in rows}
     for size in sizes:
-        line: list[tuple[str, str]] = [(format_bytes(size), "")]
+        line: list[tuple[str, str]] = [(byte_size(size), "")]
         for what, _ in shown:
             row = by_place.get((what, size))
             judged = what == TIME or len(shown) == 1
@@ -160,8 +139,8 @@ def _bare(found: Cell, unit: str) -> str:
     """A value where the column's head has the unit."""
     if found.value is None:
         return NOT_KNOWN
-    if unit == "s":
-        return seconds(found.value)
+    if unit in ("s", "J"):
+        return quantity(found.value, unit)
     return number(found.value / 1e9 if unit == "B/s" else found.value)
 
 
@@ -175,9 +154,9 @@ def print_compare(console: Console, found: SideBySide) -> None:
         console.print(Text(f"{side.name}: {_what(found.kind, len(side.members))}", style=QUIET), overflow="fold")
     for text in found.differs:
         console.print(Text(text, style=QUIET))
-    count = len(found.sides)
-    apart = count > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * count
-    for part in [pair(found, index) for index in range(1, count)] if apart else [found]:
+    sides = len(found.sides)
+    apart = sides > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
+    for part in [pair(found, index) for index in range(1, sides)] if apart else [found]:
         if apart:
             console.print()
             console.print(Text(f"{part.sides[1].name} against {part.sides[0].name}", style="bold"))
@@ -194,11 +173,12 @@ def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
         console.print()
         if grid.title:
             console.print(Text(grid.title, style="bold"))
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        table = Table()
         longest = max((len(row[0][0]) for row in grid.rows), default=0)
         table.add_column(Text(grid.columns[0]), overflow="fold", min_width=min(longest, console.width // 3))
-        for column in grid.columns[1:]:
-            table.add_column(Text(column), justify="right", overflow="fold")
+        for place, column in enumerate(grid.columns[1:], 1):  # a long name of a side is folded, a figure is not
+            widest = max((len(row[place][0]) for row in grid.rows), default=0)
+            table.add_column(Text(column), justify="right", min_width=widest)
         for row in grid.rows:
             table.add_row(*(Text(text, style=style) for text, style in row))
         console.print(table)
@@ -221,7 +201,7 @@ def pair(found: SideBySide, index: int) -> SideBySide:
 
 def _what(kind: str, count: int) -> str:
     word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(kind, kind)
-    return f"{count} {word}{'s' if count != 1 else ''}"
+    return plural(count, word)
 
 
 def markdown(found: SideBySide) -> str:

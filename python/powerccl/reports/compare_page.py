@@ -7,7 +7,7 @@ from typing import Any
 
 from powerccl.analysis.comparison.side_by_side import SMALL_BYTES, Row, SideBySide
 from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, POWER, RUN, TIME
-from powerccl.patterns import format_bytes
+from powerccl.quantities import byte_size, hover
 from powerccl.reports.compare import BAD, GOOD, QUIET, grids
 from powerccl.reports.page import axis, layout, render
 
@@ -118,7 +118,7 @@ def _figure(found: SideBySide, rows: list[Row], unit: str, factor: float) -> dic
                     "width": 3,
                     "color": colour,
                 },
-                "hovertemplate": f"%{{y:.4g}} {unit}",
+                "hovertemplate": hover(unit),
             }
         )
     sizes = sorted({row.size_bytes or 0 for row in rows})
@@ -128,7 +128,7 @@ def _figure(found: SideBySide, rows: list[Row], unit: str, factor: float) -> dic
     ticks = {
         "tickmode": "array",
         "tickvals": [max(size, 0.5) for size in shown],
-        "ticktext": [format_bytes(size) for size in shown],
+        "ticktext": [byte_size(size) for size in shown],
         "tickangle": 0,
     }
     vertical = axis(unit, type="log", dtick=1) if logarithmic else axis(unit, rangemode="tozero", nticks=6)

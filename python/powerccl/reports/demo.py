@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.savings import Figure
 from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.training import Training
 from powerccl.console import Console
+from powerccl.quantities import mhz, percent, quantity
 from powerccl.reports.chart import power_and_clock
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading
-from powerccl.reports.text import mhz, number
 
 PICTURED = 3  # iterations, as in the publication's figures 4 and 9
 
@@ -89,7 +89,7 @@ def print_demo(console: Console, result: DemoResult) -> None:
 
 
 def _absolute(result: DemoResult) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(3)
     table.add_column("one iteration", no_wrap=True)
     for policy, _ in result.runs():
         table.add_column(policy, justify="right", no_wrap=True)
@@ -103,19 +103,19 @@ def _absolute(result: DemoResult) -> Table:
     }
     for label, (name, unit, theirs) in published.items():
         cells = [found.get(f"{policy}.{name}") for policy, _ in result.runs()]
-        table.add_row(label, *[number(cell.value if cell else None, unit) for cell in cells], theirs)
+        table.add_row(label, *[quantity(cell.value if cell else None, unit) for cell in cells], theirs)
     clocks = [training.summary.communication.clock_mhz for _, training in result.runs()]
     table.add_row("clock communicating", *[mhz(clock) for clock in clocks], "1590 MHz, 500 MHz")
     return table
 
 
 def _against_published(result: DemoResult) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(3)
     table.add_column(f"{result.policy} against observe", no_wrap=True)
     table.add_column("emulated here", justify="right", no_wrap=True)
     table.add_column("published (8 x T4)", style="dim")
     for name, label in MEANING.items():
         figure = result.figures[f"{result.policy}.{name}"]
-        spread = f" ±{(figure.high - figure.low) / 2:.1f}"
-        table.add_row(label, Text(f"{figure.value:.1f}{spread} %", style="bold"), PUBLISHED[name])
+        text = percent(figure.value, (figure.high - figure.low) / 2)
+        table.add_row(label, Text(text, style="bold"), PUBLISHED[name])
     return table

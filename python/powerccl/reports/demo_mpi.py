@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.savings import Figure
 from powerccl.console import Console
+from powerccl.quantities import change, change_between, plural, seconds
 from powerccl.reports.mpi import key, rank_lines
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.reports.text import change, seconds
 
 COLUMNS = ("without", "with PowerCCL", "change")
 UNSTEADY_WORDS = "the runs differ much: this machine has other work; take them again when it has none"
@@ -57,7 +57,7 @@ def rows(demo: MpiDemo) -> list[list[str]]:
     found = demo.figures
     slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
     less = Figure(-saved.value, saved.unit, -saved.high, -saved.low, saved.n)
-    of_ranks = f", {demo.ranks} ranks"
+    of_ranks = f", {plural(demo.ranks, 'rank')}"
     return [
         ["run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower)],
         [f"CPU time{of_ranks}", _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), _spread(less)],
@@ -80,7 +80,7 @@ def remarks(demo: MpiDemo) -> list[str]:
 
 
 def _table(demo: MpiDemo) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(3)
     table.add_column("", no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
@@ -95,4 +95,4 @@ def _one(figures: dict[str, Figure], name: str) -> str:
 
 
 def _spread(figure: Figure) -> str:
-    return f"{change(figure.value)} ({change(figure.low)} to {change(figure.high)})"
+    return f"{change(figure.value)} ({change_between(figure.low, figure.high)})"

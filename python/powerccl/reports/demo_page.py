@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from powerccl.analysis.series import GpuSeries
+from powerccl.quantities import change, hover, mhz, percent, plural, quantity, seconds, watts
 from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
 from powerccl.reports.demo_mpi import COLUMNS, MpiDemo, how, remarks, rows, title
 from powerccl.reports.mpi import parts
 from powerccl.reports.page import axis, layout, render
-from powerccl.reports.text import mhz, number, seconds
 
 WORDS = {
     "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
@@ -40,7 +40,7 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
                 "policy": result.policy,
                 "subtitle": (
                     "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces, "
-                    f"{len(result.observed.iterations)} iterations each way."
+                    f"{plural(len(result.observed.iterations), 'iteration')} each way."
                 ),
                 "tiles": _tiles(result),
                 "pictures": pictures,
@@ -80,8 +80,8 @@ def _tiles(result: DemoResult) -> list[dict[str, str]]:
         tiles.append(
             {
                 "label": label,
-                "value": f"{figure.value:.1f} %",
-                "spread": f"±{(figure.high - figure.low) / 2:.1f}",
+                "value": change(figure.value).removeprefix("+"),
+                "spread": f"±{percent((figure.high - figure.low) / 2)}",
                 "published": PUBLISHED[name],
             }
         )
@@ -98,11 +98,11 @@ def _rows(result: DemoResult) -> list[list[str]]:
     rows = []
     for label, name, unit, published in wanted:
         cells = [result.figures.get(f"{policy}.{name}") for policy, _ in result.runs()]
-        rows.append([label, *[number(cell.value if cell else None, unit) for cell in cells], published])
+        rows.append([label, *[quantity(cell.value if cell else None, unit) for cell in cells], published])
     communication = [training.summary.communication for _, training in result.runs()]
     clocks = [mhz(found.clock_mhz) for found in communication]
     rows.append(["clock while communicating", *clocks, "1590 MHz → 500 MHz"])
-    elsewhere = [number(found.other_average_watts, "W") for found in communication]
+    elsewhere = [watts(found.other_average_watts) for found in communication]
     rows.append(["power while computing, per GPU", *elsewhere, "60–100 W → 60–80 W"])
     return rows
 
@@ -138,7 +138,7 @@ def _picture(series: GpuSeries, power_top: float, clock_top: float, length_ms: f
             "yaxis": "y2",
             "mode": "lines",
             "line": {"color": "var:elsewhere", "width": 2, "shape": "linear"},
-            "hovertemplate": "%{y:.1f} W<extra></extra>",
+            "hovertemplate": hover("W") + "<extra></extra>",
         },
         {
             "type": "scatter",
@@ -147,7 +147,7 @@ def _picture(series: GpuSeries, power_top: float, clock_top: float, length_ms: f
             "y": [float(value) for value in series.clock_mhz],
             "mode": "lines",
             "line": {"color": "var:communication", "width": 2, "shape": "hv"},
-            "hovertemplate": "%{y:.0f} MHz<extra></extra>",
+            "hovertemplate": hover("MHz") + "<extra></extra>",
         },
     ]
     return {

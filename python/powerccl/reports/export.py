@@ -21,7 +21,7 @@ from powerccl import __version__, clean
 from powerccl.analysis.live.findings import LiveJob, NodeView
 from powerccl.analysis.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
-from powerccl.reports.text import LONGEST_LABEL, run_label
+from powerccl.reports.labels import LONGEST_LABEL, run_label
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
-from powerccl.reports import partial
-from powerccl.reports.text import number, percent, seconds
+from powerccl.quantities import at_least, byte_size, microseconds, number, percent, plural, seconds, watts
+from powerccl.reports.table import Table
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
 CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
@@ -81,7 +79,7 @@ def bar(shares: list[tuple[str, float]], whole: float, cells: int) -> Text:
 
 
 def _bar(mpi: MpiSummary, width: int) -> Text:
-    label = f" {mpi.share_pct or 0:.0f} % MPI"
+    label = f" {percent(mpi.share_pct)} MPI"
     whole = (mpi.wall_s or 0.0) * mpi.threads_per_rank or mpi.time_per_rank_s
     elsewhere = max(whole - mpi.time_per_rank_s, 0.0)
     return bar(parts(elsewhere, mpi, mpi.ranks), whole, max(width - len(label), 10)).append(label)
@@ -97,7 +95,7 @@ def key() -> Text:
 
 
 def _totals(mpi: MpiSummary, narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("", no_wrap=True)
     for column in ("time / rank", "share", "all ranks"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -120,9 +118,9 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
     row("in MPI", mpi.time_per_rank_s, mpi.time_s, summed, of_threads)
     row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s, threads=of_threads)
     row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s, threads=of_threads)
-    slept = f"{mpi.sleeps} sleeps" if mpi.sleeps else ""
+    slept = plural(mpi.sleeps, "sleep") if mpi.sleeps else ""
     if slept and (mpi.oversleep_us or 0.0) >= 1:
-        slept += f", each {mpi.oversleep_us:.0f} µs longer than asked"
+        slept += f", each {microseconds(mpi.oversleep_us)} longer than asked"
     row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept, of_threads)
     per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
     row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")
@@ -131,16 +129,16 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
 
 def processors(energy: CpuEnergy) -> str:
     """What the hosts' processors used, or why that is not known, and how idle they were."""
-    of_hosts = f"processors of {energy.hosts} hosts" if energy.hosts > 1 else "processors"
-    idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {energy.idle_pct:.0f} % of the time; "
+    of_hosts = f"processors of {plural(energy.hosts, 'host')}" if energy.hosts > 1 else "processors"
+    idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {percent(energy.idle_pct)} of the time; "
     if energy.joules is None and energy.joules_at_least is None:
         return f"{idle}no joules: {energy.reason}"
-    watts = f" ({number(energy.average_watts, 'W')})" if energy.average_watts is not None else ""
-    return f"{idle or of_hosts + ': '}{partial.energy(energy.joules, energy.joules_at_least)}{watts}, packages and DRAM"
+    power = f" ({watts(energy.average_watts)})" if energy.average_watts is not None else ""
+    return f"{idle or of_hosts + ': '}{at_least(energy.joules, energy.joules_at_least)}{power}, packages and DRAM"
 
 
 def _calls(mpi: MpiSummary, narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("call", no_wrap=True)
     columns = ("size", "calls", "time / rank", "waiting", "mean") if narrow else (
         "size", "calls", "time / rank", "waiting", "asleep", "transferring", "mean"
@@ -150,8 +148,7 @@ def _calls(mpi: MpiSummary, narrow: bool) -> Table:
     shown = [row for row in mpi.rows if row.time_s >= WORTH_SHOWING * mpi.time_s][:MAX_ROWS]
     for row in shown:
         table.add_row(*_call(row, narrow))
-    if len(mpi.rows) > len(shown):
-        table.add_row(f"… {len(mpi.rows) - len(shown)} more in summary.json", style="dim")
+    table.add_more(len(mpi.rows) - len(shown), " in summary.json")
     return table
 
 
@@ -159,8 +156,8 @@ def _call(row: MpiRow, narrow: bool) -> list[str]:
     size = row.bytes / row.calls if row.calls else 0.0
     cells = [
         row.function,
-        format_bytes(round(size)) if row.bytes else "",
-        str(row.calls),
+        byte_size(round(size)) if row.bytes else "",
+        f"{row.calls:,}",
         seconds(row.time_per_rank_s),
         seconds(row.wait_per_rank_s),
     ]
@@ -170,7 +167,7 @@ def _call(row: MpiRow, narrow: bool) -> list[str]:
 
 
 def _comms(comms: list[MpiComm]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("communicator", no_wrap=True)
     for column in ("ranks", "calls", "time / member", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -178,9 +175,8 @@ def _comms(comms: list[MpiComm]) -> Table:
         name = comm.name or (f"of rank {comm.ranks[0]} and others" if comm.nranks else "none named (MPI_Wait, …)")
         members = len(comm.ranks)
         size = str(comm.nranks) if comm.nranks else ""
-        table.add_row(name, size, str(comm.calls), seconds(comm.time_s / members), seconds(comm.wait_s / members))
-    if len(comms) > MAX_COMMS:
-        table.add_row(f"… {len(comms) - MAX_COMMS} more in summary.json", style="dim")
+        table.add_row(name, size, f"{comm.calls:,}", seconds(comm.time_s / members), seconds(comm.wait_s / members))
+    table.add_more(len(comms) - MAX_COMMS, " in summary.json")
     return table
 
 
@@ -214,6 +210,6 @@ def _latest(worst: MpiImbalance) -> Text:
     name = f" on {worst.comm_name}" if worst.comm_name else ""
     return Text.assemble(
         ("imbalance  ", "dim"),
-        f"{worst.function}{name}: {worst.imbalance_pct:.0f} %; rank {worst.latest_rank} comes last "
+        f"{worst.function}{name}: {percent(worst.imbalance_pct)}; rank {worst.latest_rank} comes last "
         f"(it waited {seconds(worst.wait_min_s)}, others up to {seconds(worst.wait_max_s)})",
     )

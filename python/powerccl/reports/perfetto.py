@@ -13,7 +13,7 @@ import polars as pl
 from powerccl import clean
 from powerccl.analysis.report import Report
 from powerccl.files import written_whole
-from powerccl.patterns import format_bytes
+from powerccl.quantities import byte_size, seconds
 from powerccl.traces import tables
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def _window(made: Report) -> tuple[tuple[int, int], str]:
     first, last = int(times.to_numpy().min()), int(times.to_numpy().max())
     keep = MOST_EVENTS / events
     middle, half = (first + last) // 2, int((last - first) * keep / 2)
-    note = f"the trace holds the middle {2 * half / 1e9:.3g} s: {events:,} events are too many (--window takes others)"
+    note = (
+        f"the trace holds the middle {seconds(2 * half / 1e9)}: {events:,} events are too many (--window takes others)"
+    )
     return (middle - half, middle + half), note
 
 
@@ -148,5 +150,5 @@ def _words(rows: pl.DataFrame) -> Iterator[str]:
     for pattern, size in rows.select("pattern", "bytes").iter_rows():
         key = (pattern, size)
         if key not in known:
-            known[key] = f"{pattern.replace('_', '-')} {format_bytes(size)}"
+            known[key] = f"{pattern.replace('_', '-')} {byte_size(size)}"
         yield known[key]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerccl.analysis.findings import PolicyOutcome, RunSummary
-from powerccl.reports.text import mhz, number
+from powerccl.quantities import change, change_between, exact, mhz, plural, seconds
 
 LONGEST_CALLS = 2048  # of an iteration that is found (Rhythm::kLongest of native/runtime/rhythm.h)
 
@@ -20,7 +20,7 @@ def policy_lines(summary: RunSummary) -> list[str]:
     told = _slowdown(found)
     lines = [f"{name}: {_managed(found) or _why_nothing(found)}{f' · {told}' if told else ''}"]
     if found.paused:
-        budget = f" of {found.budget_pct:g} %" if found.budget_pct else ""
+        budget = f" of {exact(found.budget_pct, '%')}" if found.budget_pct else ""
         lines.append(f"the budget{budget} was exceeded: paused, nothing was managed when the job ended")
     if found.too_short_s > found.covered_s:
         if found.windows_most:
@@ -34,7 +34,7 @@ def policy_lines(summary: RunSummary) -> list[str]:
 
 def _no_iteration(summary: RunSummary, found: PolicyOutcome) -> str:
     if found.managed:
-        return f"{found.managed} iterations managed; behind them no iteration was found any more"
+        return f"{plural(found.managed, 'iteration')} managed; behind them no iteration was found any more"
     communication = summary.communication
     if communication.captured_calls and not communication.calls:
         return "nothing was managed: all calls are captured in CUDA graphs, whose replays are not seen"
@@ -45,10 +45,10 @@ def _managed(found: PolicyOutcome) -> str:
     parts = []
     if found.windows_most:
         least, most = found.windows_least, found.windows_most
-        count = f"{least} to {most}" if least != most else f"{most}"
+        windows = f"{least} to {plural(most, 'window')}" if least != most else plural(most, "window")
         together = "of" if least == most == 1 else "of together" if least == most else "a GPU, on average"
         covered = _of_iteration(found.covered_s, found.iteration_s)
-        parts.append(f"{count} window{'s' * (most != 1)} {together} {covered}")
+        parts.append(f"{windows} {together} {covered}")
     if found.clock_mhz:
         parts.append(f"{mhz(found.clock_mhz)} {'outside' if parts else 'throughout'}")
     return ", ".join(parts)
@@ -77,22 +77,21 @@ def _too_short(found: PolicyOutcome) -> str:
 
 def _slowdown(found: PolicyOutcome) -> str:
     if not found.managed:
-        return f"{found.iterations} iteration{'s' * (found.iterations != 1)} seen"
+        return f"{plural(found.iterations, 'iteration')} seen"
     # Iterations are counted anew when another rhythm is found, managed ones are not.
-    of = f" of {found.iterations}" if found.managed <= found.iterations else ""
+    whole = found.managed > found.iterations
+    counted = (
+        plural(found.managed, "iteration") if whole else f"{found.managed} of {plural(found.iterations, 'iteration')}"
+    )
     before = " before" * (not found.windows_most and not found.clock_mhz)
-    counted = f"{found.managed}{of} iterations {'would have been ' * found.dry}managed{before}"
+    counted = f"{counted} {'would have been ' * found.dry}managed{before}"
     low, high = found.slowdown_low_pct, found.slowdown_high_pct
     if found.slowdown_pct is None or low is None or high is None:
         return counted if found.dry or found.paused else f"{counted}, slowdown not judged yet"
-    return f"slowdown {_tenths(found.slowdown_pct)} % ({_tenths(low)} to {_tenths(high)}), {counted}"
-
-
-def _tenths(value: float) -> str:
-    return f"{round(value, 1) + 0:.1f}"  # no -0.0
+    return f"slowdown {change(found.slowdown_pct)} ({change_between(low, high)}), {counted}"
 
 
 def _of_iteration(part_s: float, whole_s: float) -> str:
     """`85.0 of 112 ms`."""
-    factor, unit = (1, "s") if whole_s >= 1 else (1e3, "ms")
-    return f"{number(part_s * factor)} of {number(whole_s * factor)} {unit}"
+    (part, unit), (whole, of_unit) = (seconds(each).rsplit(" ", 1) for each in (part_s, whole_s))
+    return f"{part}{'' if unit == of_unit else f' {unit}'} of {whole} {of_unit}"

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.console import Console
-from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES, format_bytes
+from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
+from powerccl.quantities import byte_size, change, mhz, microseconds, plural, seconds, watts
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.reports.text import number, seconds
 
 
 def print_profile(console: Console, profile: PlatformProfile) -> None:
@@ -19,7 +19,7 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
     console.print()
     what = f"{profile.name}: {profile.gpus} x {profile.gpu}"
     console.print(heading(what, "yes" if profile.emulated else ""))
-    facts = [f"{len(profile.points)} points in {seconds(profile.seconds)}"]
+    facts = [f"{plural(len(profile.points), 'point')} in {seconds(profile.seconds)}"]
     facts += [f"{key} {value}" for key, value in profile.versions.items()]
     console.print(Text(" · ".join(facts), style="dim"))
     console.print()
@@ -34,14 +34,13 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
         cost = profile.clock_switch
         console.print()
         console.print(
-            f"setting a clock: {number(cost.call_us / 1e3, 'ms')} in the driver, {number(cost.latency_us / 1e3, 'ms')} "
-            f"from asking to done ({cost.requests} requests)"
+            f"setting a clock: {microseconds(cost.call_us)} in the driver, {microseconds(cost.latency_us)} "
+            f"from asking to done ({plural(cost.requests, 'request')})"
         )
     if profile.computing:
         low, high = profile.computing[0], profile.computing[-1]
-        console.print(
-            f"computation alone: {low.watts:.0f} W at {low.clock_mhz} MHz to {high.watts:.0f} W at {high.clock_mhz} MHz"
-        )
+        ends = [f"{watts(end.watts)} at {mhz(end.clock_mhz)}" for end in (low, high)]
+        console.print(f"computation alone: {' to '.join(ends)}")
     for note in profile.notes:
         console.print(warning(note))
     console.print()
@@ -52,10 +51,10 @@ def _minimum_clocks(profile: PlatformProfile, width: int) -> Table:
     sizes = sorted({size for by_size in clocks.values() for size in by_size})
     room = max(2, (width - 26) // 8)
     shown = sizes if len(sizes) <= room else [sizes[round(i * (len(sizes) - 1) / (room - 1))] for i in range(room)]
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("minimum clock, MHz", no_wrap=True)
     for size in shown:
-        table.add_column(format_bytes(size).replace(" ", "").replace("iB", ""), justify="right", no_wrap=True)
+        table.add_column(byte_size(size).replace(" ", "").replace("iB", ""), justify="right", no_wrap=True)
     for pattern in (name for name in PATTERNS if name in clocks):
         cells = []
         for size in shown:
@@ -67,7 +66,7 @@ def _minimum_clocks(profile: PlatformProfile, width: int) -> Table:
 
 
 def _overhead(profile: PlatformProfile) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(3)
     table.add_column("overhead point", no_wrap=True)
     table.add_column("emulated here" if profile.emulated else "measured here", justify="right")
     table.add_column("published (8 x T4)", justify="right")
@@ -76,8 +75,8 @@ def _overhead(profile: PlatformProfile) -> Table:
         s.pattern: (s.managed_us / s.plain_us - 1) * 100 for s in profile.overhead_samples if s.size_bytes == 1 << 20
     }
     for point in profile.overhead:
-        ours = "never worth it" if point.size_bytes is None else format_bytes(point.size_bytes)
-        theirs = format_bytes(PUBLISHED_OVERHEAD_BYTES[point.pattern])
+        ours = "never worth it" if point.size_bytes is None else byte_size(point.size_bytes)
+        theirs = byte_size(PUBLISHED_OVERHEAD_BYTES[point.pattern])
         loss = at_mib.get(point.pattern)
-        table.add_row(point.pattern.replace("_", "-"), ours, theirs, "–" if loss is None else f"{loss:.1f} %")
+        table.add_row(point.pattern.replace("_", "-"), ours, theirs, change(loss).removeprefix("+"))
     return table

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES, format_bytes
+from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile, Point
+from powerccl.quantities import byte_size, hover, plural, seconds
 from powerccl.reports.page import axis, layout, render, sequence
-from powerccl.reports.text import seconds
 
 
 def profile_page(profile: PlatformProfile) -> str:
@@ -30,7 +30,7 @@ def profile_page(profile: PlatformProfile) -> str:
                 figures[f"{key}-{pattern}"] = figure
                 charts.append({"id": f"{key}-{pattern}", "title": pattern.replace("_", "-")})
         groups.append({"title": title, "charts": charts})
-    facts = [f"{len(profile.points)} points in {seconds(profile.seconds)}", profile.created_at]
+    facts = [f"{plural(len(profile.points), 'point')} in {seconds(profile.seconds)}", profile.created_at]
     facts += [f"{key} {value}" for key, value in profile.versions.items()]
     return render(
         "profile.html",
@@ -39,15 +39,15 @@ def profile_page(profile: PlatformProfile) -> str:
         figures=figures,
         groups=[group for group in groups if group["charts"]],
         sizes=[
-            {"name": format_bytes(size), "colour": colour}
+            {"name": byte_size(size), "colour": colour}
             for size, colour in zip(sizes, sequence(len(sizes)), strict=True)
         ],
         clocks=_clock_rows(profile, sizes),
         overhead=[
             [
                 point.pattern.replace("_", "-"),
-                "never" if point.size_bytes is None else format_bytes(point.size_bytes),
-                format_bytes(PUBLISHED_OVERHEAD_BYTES[point.pattern]),
+                "never" if point.size_bytes is None else byte_size(point.size_bytes),
+                byte_size(PUBLISHED_OVERHEAD_BYTES[point.pattern]),
             ]
             for point in profile.overhead
         ],
@@ -70,12 +70,12 @@ def _curves(
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": format_bytes(size),
+                    "name": byte_size(size),
                     "x": [point.clock_mhz for point in points],
                     "y": [value(point) for point in points],
                     "line": {"color": colour, "width": 2},
                     "marker": {"size": 5},
-                    "hovertemplate": f"%{{y:.3g}} {unit}",
+                    "hovertemplate": hover(unit),
                 }
             )
     return {

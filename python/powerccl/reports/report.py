@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from collections.abc import Callable
+
+from rich.console import Group
 from rich.text import Text
 
 from powerccl.analysis.attribution import KindEnergy
@@ -11,7 +13,23 @@ from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
 from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Parts, Peers, RankParts
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
+from powerccl.quantities import (
+    NOT_KNOWN,
+    byte_size,
+    change,
+    change_between,
+    joules,
+    mhz,
+    microseconds,
+    number,
+    percent,
+    plural,
+    quantity,
+    seconds,
+    watts,
+    window,
+)
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
     COMMUNICATION,
     ELSEWHERE,
@@ -21,7 +39,6 @@ from powerccl.reports.terminal import (
     print_summary,
     warning,
 )
-from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
 
 WAITING, BESIDE = "red", "blue"
 MOST_RANKS, MOST_ROWS = 16, 12
@@ -45,13 +62,11 @@ def print_report(console: Console, found: ReportFindings) -> None:
     """The whole report."""
     if found.window_s:
         console.print()
-        console.print(
-            warning(f"times, energies and calls are of seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g} only")
-        )
+        console.print(warning(f"times, energies and calls are of {window(found.window_s)} only"))
     print_summary(console, found.summary, "these seconds" if found.window_s else "whole run")
     if found.ranks:
         _print_parts(console, found)
-    if found.peers.ranks or found.peers.reason:
+    if found.summary.ranks and (found.peers.ranks or found.peers.reason):
         console.print(straggler_line(found.peers))
     if found.link:
         console.print()
@@ -91,15 +106,13 @@ def iterations_line(found: Iterations) -> str:
     if not found.found:
         return f"no iterations found: {found.reason}"
     text = (
-        f"{found.found} iterations of {found.operations} operation{'s' * (found.operations != 1)},"
-        f" {seconds(found.median_s)} (9 of 10 take {seconds(found.p5_s)} to {seconds(found.p95_s)})"
+        f"{plural(found.found, 'iteration')} of {plural(found.operations, 'operation')},"
+        f" {seconds(found.median_s)} (9 of 10 take {seconds.between(found.p5_s, found.p95_s)})"
     )
     if found.joules is not None:
-        error = 1.96 * (found.joules_error or 0.0)
-        spread = f" ±{100 * error / found.joules:.2g} %" if found.joules > 0 and error > 0 else ""
-        text += f", {joules(found.joules)}{spread} on all GPUs"
+        text += f", {joules(found.joules, 1.96 * (found.joules_error or 0.0))} on all GPUs"
         # The first and the last may reach beyond the samples.
-        text += f" (of the {found.joules_of} that were sampled)" if found.joules_of < found.found - 2 else ""
+        text += f" (of the {found.joules_of:,} that were sampled)" if found.joules_of < found.found - 2 else ""
     if found.reason:
         text += f"; {found.reason}"
     return text + ("" if found.by == "kernels" else "; as the host called, which may run ahead of the GPU")
@@ -110,7 +123,7 @@ def straggler_line(peers: Peers) -> str:
     if not peers.ranks:
         return f"waiting for peers is not known: {peers.reason or 'no collective was timed on all ranks of a host'}"
     steady = [row for row in peers.ranks if row.steady]
-    known = f"{peers.matched_pct or 0:.0f} % of the kernels compared"
+    known = f"{percent(peers.matched_pct)} of the kernels compared"
     if not steady:
         worst = peers.ranks[0]
         often = f"; rank {worst.rank} most often, in {percent(worst.last_pct)}" if worst.last else ""
@@ -120,12 +133,13 @@ def straggler_line(peers: Peers) -> str:
         middle = (
             ""
             if row.behind_p25_us is None or row.behind_p75_us is None
-            else (f" (middle half {seconds(row.behind_p25_us / 1e6)} to {seconds(row.behind_p75_us / 1e6)})")
+            else (f" (middle half {seconds.between(row.behind_p25_us / 1e6, row.behind_p75_us / 1e6)})")
         )
-        behind = seconds(None if row.behind_us is None else row.behind_us / 1e6)
+        behind = microseconds(row.behind_us)
         lines.append(
-            f"rank {row.rank} is a straggler: last in {percent(row.last_pct)} of {row.collectives} collectives,"
-            f" {behind} behind the next{middle}; without that {seconds(row.cost_s)} less ({known})"
+            f"rank {row.rank} is a straggler: last in {percent(row.last_pct)} of"
+            f" {plural(row.collectives, 'collective')}, {behind} behind the next{middle};"
+            f" without that {seconds(row.cost_s)} less ({known})"
         )
     return "\n".join(lines)
 
@@ -141,8 +155,8 @@ def _print_parts(console: Console, found: ReportFindings) -> None:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
 
 
-def _parts_table(rows: list[RankParts], told: bool, width: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+def _parts_table(rows: list[RankParts], told: bool, width: int) -> Group:
+    table = Table()
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
     for column in ("working time", "communicating", "exposed", "waiting"):
@@ -163,18 +177,14 @@ def _parts_table(rows: list[RankParts], told: bool, width: int) -> Table:
             ),
             _bar(shares, parts.span_s, cells),
         )
-    if len(rows) > MOST_RANKS:
-        table.add_row("…", f"{len(rows) - MOST_RANKS} more", style="dim")
+    table.add_more(len(rows) - MOST_RANKS)
     legend = Text()
     for name, word, mark, style in BAR:
         if name in used and mark.strip():
             legend.append(f"{mark} ", style=style).append(f"{word}  ", style="dim")
     if any(row.by_profiler for row in rows):
         legend.append("* by its profiler's trace", style="dim")
-    whole = Table.grid()
-    whole.add_row(table)
-    whole.add_row(legend)
-    return whole
+    return Group(table, legend)
 
 
 def _of(value: float | None, span: float) -> str:
@@ -194,30 +204,38 @@ def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
     return line
 
 
+def size_texts(found: ReportFindings) -> Callable[[str, int], str]:
+    """What a class of sizes is called in every table of a report: its median call's size, as in the summary's."""
+    medians = {(row.pattern, row.size_class_bytes): row.median_bytes for row in found.summary.patterns}
+    return lambda pattern, size_class: byte_size(medians.get((pattern, size_class)) or size_class)
+
+
 def _link(found: ReportFindings, narrow: bool) -> Table:
     rows: list[LinkRow] = found.link
     least = LEAST_SHARE * sum(row.time_s for row in rows)
     shown = [row for row in rows if row.time_s >= least][:MOST_ROWS]
+    size_text = size_texts(found)
     beside = any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in shown)
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("bus bandwidth", no_wrap=True)
     whose = f"profile {found.platform}" if found.platform else "profile"
-    for column in ("size from", "kernels", "GB/s", "no waiting", *((whose, "") if beside else ())):
+    for column in ("size", "kernels", "GB/s", "no waiting", *((whose,) if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
+    if beside:
+        table.add_column("against it", justify="right")
     for row in shown:
         against = (
             change(row.change_pct) if row.change_pct is not None else Text("" if narrow else row.reason, style="dim")
         )
         table.add_row(
             row.pattern.replace("_", "-"),
-            format_bytes(row.size_class_bytes),
-            str(row.operations),
+            size_text(row.pattern, row.size_class_bytes),
+            f"{row.operations:,}",
             number(row.busbw_gbs),
             number(row.transfer_gbs),
             *((number(row.profile_gbs), against) if beside else ()),
         )
-    if len(rows) > len(shown):
-        table.add_row(f"… {len(rows) - len(shown)} more", style="dim")
+    table.add_more(len(rows) - len(shown))
     return table
 
 
@@ -228,27 +246,27 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
             console.print()
             console.print(Text(f"energy of each kind of communication is not known: {energy.reason}", style="dim"))
         return
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("energy, a GPU", no_wrap=True)
     narrow = console.width < NARROW
-    for column in ("size from", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
+    for column in ("size", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
         table.add_column(column, justify="right", no_wrap=True)
     least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
     ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     shown = [kind for kind in ranked if kind.resolved or kind.time_s >= least][:MOST_ROWS]
-    said = [f"{_kind(kind)}: {kind.reason}" for kind in shown if kind.reason]
+    size_text = size_texts(found)
+    said = [f"{kind_text(kind, size_text)}: {kind.reason}" for kind in shown if kind.reason]
     for kind in shown:
-        between = NOT_KNOWN if kind.low is None or kind.high is None else f"{joules(kind.low)} to {joules(kind.high)}"
-        name, size = kind.pattern.replace("_", "-"), format_bytes(kind.size_class_bytes)
-        cells = [name, size, str(kind.operations)]
+        between = joules.between(kind.low, kind.high)
+        name, size = kind.pattern.replace("_", "-"), size_text(kind.pattern, kind.size_class_bytes)
+        cells = [name, size, f"{kind.operations:,}"]
         if kind.resolved:
-            cells += [joules(kind.joules_per_operation), between, number(kind.watts, "W")]
+            cells += [joules(kind.joules_per_operation), between, watts(kind.watts)]
             cells += [] if narrow else [joules(kind.joules)]
         else:
-            cells += ["not told", between if kind.low is not None else NOT_KNOWN, NOT_KNOWN] + ([] if narrow else [""])
+            cells += [NOT_KNOWN, between, NOT_KNOWN] + ([] if narrow else [""])
         table.add_row(*cells)
-    if len(energy.kinds) > len(shown):
-        table.add_row(f"… {len(energy.kinds) - len(shown)} more", style="dim")
+    table.add_more(len(energy.kinds) - len(shown))
     console.print()
     console.print(table)
     if energy.reason:
@@ -265,33 +283,33 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     ]
     if totals:
         console.print(Text(", ".join(totals), style="dim"))
-    for line in [*filter(None, [energy.reason]), *said][:6]:
+    for line in said[:6]:
         console.print(Text(line, style="dim"))
 
 
-def _kind(kind: KindEnergy) -> str:
-    return f"{kind.pattern.replace('_', '-')} from {format_bytes(kind.size_class_bytes)}"
+def kind_text(kind: KindEnergy, size_text: Callable[[str, int], str]) -> str:
+    """Its pattern and size."""
+    return f"{kind.pattern.replace('_', '-')} {size_text(kind.pattern, kind.size_class_bytes)}"
 
 
 def _clock_effects(effects: list[ClockEffect]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("lowered clock", no_wrap=True)
     for column in ("times", "of the time", "in comm.", "clock", "power in comm."):
         table.add_column(column, justify="right", no_wrap=True)
     for row in effects[:MOST_RANKS]:
         power = NOT_KNOWN
         if row.lowered_watts is not None:
-            power = f"{number(row.communication_watts)} → {number(row.lowered_watts, 'W')}"
+            power = f"{watts(row.communication_watts)} → {watts(row.lowered_watts)}"
         table.add_row(
             f"rank {row.rank}",
-            str(row.windows),
+            f"{row.windows:,}",
             percent(row.lowered_pct),
             percent(row.communication_pct),
-            f"{'–' if row.elsewhere_mhz is None else format(row.elsewhere_mhz, '.0f')} → {mhz(row.lowered_mhz)}",
+            f"{mhz(row.elsewhere_mhz)} → {mhz(row.lowered_mhz)}",
             power,
         )
-    if len(effects) > MOST_RANKS:
-        table.add_row(f"… {len(effects) - MOST_RANKS} more", style="dim")
+    table.add_more(len(effects) - MOST_RANKS)
     return table
 
 
@@ -300,14 +318,10 @@ def print_savings(console: Console, savings: Savings) -> None:
     console.print()
     console.print(heading(f"against {savings.comparison.baseline}"))
     for row in savings.per_iteration:
-        show = joules if row.unit == "J" else seconds
-        between = ""
-        if row.change.low_pct is not None and row.change.high_pct is not None:
-            between = f" ({change(row.change.low_pct)} to {change(row.change.high_pct)})"
-        console.print(
-            f"{row.what}: {show(row.baseline)} → {show(row.value)}, {change(row.change.pct)}{between}:"
-            f" {row.change.verdict}"
-        )
+        between = change_between(row.change.low_pct, row.change.high_pct)
+        between = f" ({between})" if between != NOT_KNOWN else ""
+        ends = " → ".join(quantity(value, row.unit) for value in (row.baseline, row.value))
+        console.print(f"{row.what}: {ends}, {change(row.change.pct)}{between}: {row.change.verdict}")
     if savings.reason:
         console.print(warning(savings.reason))
     print_comparison(console, savings.comparison)

@@ -11,15 +11,26 @@ import numpy as np
 
 from powerccl.analysis.comparison.baseline import energy_missing
 from powerccl.analysis.drawing import Drawing, draw
+from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
 from powerccl.analysis.report_findings import Parts
-from powerccl.patterns import format_bytes
-from powerccl.reports import partial
+from powerccl.quantities import (
+    at_least,
+    byte_size,
+    change,
+    hover,
+    joules,
+    microseconds,
+    percent,
+    plural,
+    seconds,
+    watts,
+    window,
+)
 from powerccl.reports.page import axis, layout, render
-from powerccl.reports.report import BAR, bar_parts, iterations_line, straggler_line
+from powerccl.reports.report import BAR, bar_parts, iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import tables
-from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, ranks_text
-from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
+from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 
 COLOURS = {
     "computing": "var:computing",
@@ -66,13 +77,14 @@ def report_page(made: Report) -> str:
         command=shlex.join(summary.command)[:400],
         facts=_facts(found),
         tiles=_tiles(found),
-        window=None if not found.window_s else f"seconds {found.window_s[0]:.4g} to {found.window_s[1]:.4g}",
+        window=None if not found.window_s else window(found.window_s),
         legend=_legend(found),
         iterations=[
             {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
             for each in found.iterations
         ],
-        straggler=straggler_line(found.peers) if found.ranks or found.peers.ranks else "",
+        closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
+        straggler=straggler_line(found.peers) if summary.ranks else "",
         tables=tables(found),
         clocks=clock_line(summary.clocks),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
@@ -88,28 +100,39 @@ def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> N
 
 def _facts(found: ReportFindings) -> str:
     summary = found.summary
-    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
-    parts = [ranks_text(summary), f"policy {summary.policy or '?'}", summary.library, ended]
+    parts = facts(summary)
     names = sorted({gpu.name for gpu in summary.gpus if gpu.name})
     if names:
         parts.insert(1, f"{len(summary.gpus)} × {', '.join(names)}")
-    return " · ".join(part for part in parts if part)
+    return " · ".join(parts)
+
+
+def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
+    """Of ranks that communicate through MPI."""
+    each = {"in MPI": mpi.time_per_rank_s, "waiting": mpi.wait_per_rank_s, "of it asleep": mpi.sleep_per_rank_s}
+    tiles = [{"label": label, "value": seconds(value), "beside": "a rank"} for label, value in each.items()]
+    tiles[0]["beside"] = f"a rank, {percent(mpi.share_pct)}"
+    return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
 def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     summary = found.summary
+    if not of_gpus(summary):
+        whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "in all"}
+        return [whole, *(_mpi_tiles(summary.mpi) if summary.mpi else [])]
     energy, communication, shares = summary.energy, summary.communication, summary.shares
+    calls = communication.calls + communication.captured_calls
     tiles = [
         {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
         {
             "label": "energy",
-            "value": partial.energy(energy.joules, energy.joules_at_least),
-            "beside": f"{len(summary.gpus)} GPUs, {number(energy.average_watts, 'W')} each",
+            "value": at_least(energy.joules, energy.joules_at_least),
+            "beside": f"{plural(len(summary.gpus), 'GPU')}, {watts(energy.average_watts)} each",
         },
         {
             "label": "communicating",
-            "value": NOT_KNOWN if shares.communicating_pct is None else percent(shares.communicating_pct),
-            "beside": f"of {seconds(shares.span_s)}, {communication.calls + communication.captured_calls:,} calls"
+            "value": communicating_text(shares),
+            "beside": f"of {seconds(shares.span_s)}, {plural(calls, 'call')}"
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
@@ -126,13 +149,13 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
-        beside = "" if one.joules is None else f"{joules(one.joules)} each"
-        tiles.append({"label": f"{one.found} iterations", "value": seconds(one.median_s), "beside": beside})
+        beside = "" if one.joules is None else f"{joules(one.joules, 1.96 * (one.joules_error or 0.0))} each"
+        tiles.append({"label": plural(one.found, "iteration"), "value": seconds(one.median_s), "beside": beside})
     if found.savings:
         tiles += [
             {
                 "label": f"{saving.what}, against the baseline",
-                "value": f"{saving.change.pct:+.1f} %",
+                "value": change(saving.change.pct),
                 "beside": saving.change.verdict,
             }
             for saving in found.savings.per_iteration
@@ -172,7 +195,7 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
             "y": [f"rank {rank}" for rank, _ in rows],
             "x": [round(1e3 * bar_parts(parts).get(name, 0.0), 4) for _, parts in rows],
             "marker": {"color": COLOURS[name]},
-            "hovertemplate": "%{x:.3~f} ms",
+            "hovertemplate": hover("ms", "x"),
         }
         for name in _used([parts for _, parts in rows])
     ]
@@ -201,7 +224,7 @@ def _iterations(rows: list[tuple[int, Any]]) -> dict[str, Any]:
             "width": [row.count for _, row in rows],
             "y": [round(1e3 * bar_parts(row).get(name, 0.0), 4) for _, row in rows],
             "marker": {"color": COLOURS[name], "line": {"width": 0}},
-            "hovertemplate": "%{y:.3~f} ms",
+            "hovertemplate": hover("ms"),
         }
         for name in _used([row for _, row in rows])
     ]
@@ -228,7 +251,7 @@ def _iteration_energy(found: ReportFindings, index: int) -> dict[str, Any]:
                 "x": [row.first + row.count / 2 - 0.5 for row in rows],
                 "y": [round(row.joules or 0.0, 4) for row in rows],
                 "line": {"color": "var:elsewhere", "width": 1.5},
-                "hovertemplate": "%{y:.4~g} J<extra></extra>",
+                "hovertemplate": hover("J") + "<extra></extra>",
             }
         ],
         "layout": layout(
@@ -256,10 +279,10 @@ def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
             {
                 "type": "bar",
                 "name": pattern.replace("_", "-"),
-                "x": [format_bytes(size) for size in sizes],
+                "x": [byte_size(size) for size in sizes],
                 "y": [mine.get(size) for size in sizes],
                 "marker": {"color": PATTERN_COLOURS[index % len(PATTERN_COLOURS)]},
-                "hovertemplate": "%{y:,} calls" if what == "calls" else "%{y:.4~g} s",
+                "hovertemplate": "%{y:,} calls" if what == "calls" else hover("s"),
             }
         )
     return {
@@ -279,6 +302,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
     kinds = [kind for kind in found.energy.kinds if kind.resolved and kind.joules_per_operation is not None]
     if not kinds:
         return None
+    size_text = size_texts(found)
     kinds.sort(key=lambda kind: kind.joules_per_operation or 0.0)
     value = [kind.joules_per_operation or 0.0 for kind in kinds]
     over = [max(0.0, (kind.high or mid) - mid) for kind, mid in zip(kinds, value, strict=True)]
@@ -289,7 +313,10 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
                 "type": "scatter",
                 "mode": "markers",
                 "x": value,
-                "y": [f"{kind.pattern.replace('_', '-')} {format_bytes(kind.size_class_bytes)}" for kind in kinds],
+                "y": [
+                    f"{kind.pattern.replace('_', '-')} {size_text(kind.pattern, kind.size_class_bytes)}"
+                    for kind in kinds
+                ],
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
@@ -300,7 +327,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
                     "width": 5,
                 },
                 "marker": {"color": "var:communication", "size": 9},
-                "hovertemplate": "%{x:.4~g} J<extra></extra>",
+                "hovertemplate": hover("J", "x") + "<extra></extra>",
             }
         ],
         "layout": layout(
@@ -342,11 +369,11 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
         return None
     notes = []
     if drawing.closed_us:
-        notes.append(f"gaps in communication under {seconds(drawing.closed_us / 1e6)} are not drawn")
+        notes.append(f"gaps in communication under {microseconds(drawing.closed_us)} are not drawn")
     if drawing.thinned:
         notes.append("of power and clock the extremes are drawn")
     if drawing.left_out:
-        notes.append(f"{drawing.left_out} more GPUs are not drawn")
+        notes.append(f"not drawn: {plural(drawing.left_out, 'more GPU')}")
     if drawing.closed_us or drawing.thinned:
         notes.append("powerccl report --window FROM:TO draws a part in full")
     return {

@@ -5,10 +5,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings
-from powerccl.patterns import format_bytes
-from powerccl.reports import partial
-from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
+from powerccl.quantities import (
+    at_least,
+    byte_size,
+    change,
+    change_between,
+    joules,
+    mhz,
+    microseconds,
+    number,
+    percent,
+    plural,
+    quantity,
+    seconds,
+    watts,
+)
+from powerccl.reports.report import size_texts
 
 MOST = 64
 
@@ -24,6 +38,8 @@ def tables(found: ReportFindings) -> dict[str, Any]:
         "savings": _savings(found),
         "comparison": _comparison(found),
         "gpus": _gpus(found),
+        "mpi": _mpi(found.summary.mpi),
+        "mpi_ranks": _mpi_ranks(found.summary.mpi),
     }
     return {name: table for name, table in made.items() if table["rows"]}
 
@@ -32,18 +48,19 @@ def _table(header: list[str], rows: list[list[str]]) -> dict[str, Any]:
     return {"header": header, "rows": rows[:MOST], "more": max(0, len(rows) - MOST)}
 
 
-def _us(value: float | None) -> str:
-    return seconds(None if value is None else value / 1e6)
+def _seconds(us: float | None) -> float | None:
+    return None if us is None else us / 1e6
 
 
 def _link(found: ReportFindings) -> dict[str, Any]:
     profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
+    size_text = size_texts(found)
     return _table(
-        ["", "size from", "kernels", "GB/s", "without waiting", profile.strip(), "against the profile"],
+        ["", "size", "kernels", "GB/s", "without waiting", profile.strip(), "against the profile"],
         [
             [
                 row.pattern.replace("_", "-"),
-                format_bytes(row.size_class_bytes),
+                size_text(row.pattern, row.size_class_bytes),
                 f"{row.operations:,}",
                 number(row.busbw_gbs),
                 number(row.transfer_gbs),
@@ -56,23 +73,22 @@ def _link(found: ReportFindings) -> dict[str, Any]:
 
 
 def _energy(found: ReportFindings) -> dict[str, Any]:
-    rows = []
-    for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0)):
-        known = kind.low is not None and kind.high is not None
-        rows.append(
-            [
-                kind.pattern.replace("_", "-"),
-                format_bytes(kind.size_class_bytes),
-                f"{kind.operations:,}",
-                joules(kind.joules_per_operation) if kind.resolved else "not told",
-                f"{joules(kind.low)} to {joules(kind.high)}" if known else NOT_KNOWN,
-                number(kind.watts, "W") if kind.resolved else NOT_KNOWN,
-                NOT_KNOWN if kind.exposed_share is None else percent(100 * kind.exposed_share),
-                joules(kind.joules) if kind.resolved else NOT_KNOWN,
-                kind.reason,
-            ]
-        )
-    header = ["", "size from", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
+    size_text = size_texts(found)
+    rows = [
+        [
+            kind.pattern.replace("_", "-"),
+            size_text(kind.pattern, kind.size_class_bytes),
+            f"{kind.operations:,}",
+            joules(kind.joules_per_operation if kind.resolved else None),
+            joules.between(kind.low, kind.high),
+            watts(kind.watts if kind.resolved else None),
+            percent(None if kind.exposed_share is None else 100 * kind.exposed_share),
+            joules(kind.joules if kind.resolved else None),
+            kind.reason,
+        ]
+        for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0))
+    ]
+    header = ["", "size", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
     return _table(header, rows)
 
 
@@ -100,8 +116,8 @@ def _stragglers(found: ReportFindings) -> dict[str, Any]:
                 f"{row.rank}" + (" steadily" if row.steady else ""),
                 f"{row.collectives:,}",
                 percent(row.last_pct),
-                _us(row.behind_us),
-                NOT_KNOWN if row.behind_us is None else f"{_us(row.behind_p25_us)} to {_us(row.behind_p75_us)}",
+                microseconds(row.behind_us),
+                seconds.between(_seconds(row.behind_p25_us), _seconds(row.behind_p75_us)),
                 seconds(row.cost_s),
             ]
             for row in found.peers.ranks
@@ -115,13 +131,13 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
         [
             [
                 f"{row.rank}",
-                f"{row.windows:,} times",
+                plural(row.windows, "time"),
                 percent(row.lowered_pct),
                 percent(row.communication_pct),
                 mhz(row.elsewhere_mhz),
                 mhz(row.lowered_mhz),
-                number(row.communication_watts, "W"),
-                number(row.lowered_watts, "W"),
+                watts(row.communication_watts),
+                watts(row.lowered_watts),
             ]
             for row in found.clock_effects
         ],
@@ -131,11 +147,9 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
 def _savings(found: ReportFindings) -> dict[str, Any]:
     rows = []
     for row in found.savings.per_iteration if found.savings else []:
-        show = joules if row.unit == "J" else seconds
-        between = f"{change(row.change.low_pct)} to {change(row.change.high_pct)}"
-        rows.append(
-            [row.what, show(row.baseline), show(row.value), change(row.change.pct), between, row.change.verdict]
-        )
+        ends = [quantity(value, row.unit) for value in (row.baseline, row.value)]
+        between = change_between(row.change.low_pct, row.change.high_pct)
+        rows.append([row.what, *ends, change(row.change.pct), between, row.change.verdict])
     return _table(["", "baseline", "here", "change", "95 %", ""], rows)
 
 
@@ -144,8 +158,7 @@ def _comparison(found: ReportFindings) -> dict[str, Any]:
     for row in found.savings.comparison.differences if found.savings else []:
         if row.baseline is None and row.value is None:
             continue
-        show = {"J": joules, "s": seconds, "MHz": mhz}.get(row.unit)
-        cells = [show(value) if show else number(value, row.unit) for value in (row.baseline, row.value)]
+        cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
         rows.append([row.what, *cells, change(row.change_pct)])
     return _table(["", "baseline", "here", "change"], rows)
 
@@ -158,12 +171,40 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
                 gpu.gpu,
                 ", ".join(map(str, gpu.ranks)),
                 seconds(gpu.communication_s),
-                partial.energy(gpu.joules, gpu.joules_at_least),
-                number(gpu.average_watts, "W"),
+                at_least(gpu.joules, gpu.joules_at_least),
+                watts(gpu.average_watts),
                 mhz(gpu.communication_clock_mhz),
                 mhz(gpu.other_clock_mhz),
                 ", ".join(gpu.throttle_reasons) or "no",
             ]
             for gpu in found.summary.gpus
+        ],
+    )
+
+
+def _mpi(mpi: MpiSummary | None) -> dict[str, Any]:
+    return _table(
+        ["call", "size", "calls", "time / rank", "waiting", "asleep", "transferring"],
+        [
+            [
+                row.function,
+                byte_size(row.bytes / row.calls) if row.bytes and row.calls else "",
+                f"{row.calls:,}",
+                seconds(row.time_per_rank_s),
+                seconds(row.wait_per_rank_s),
+                seconds(row.sleep_per_rank_s),
+                seconds(row.transfer_per_rank_s),
+            ]
+            for row in (mpi.rows if mpi else [])
+        ],
+    )
+
+
+def _mpi_ranks(mpi: MpiSummary | None) -> dict[str, Any]:
+    return _table(
+        ["rank", "executing", "waiting", "asleep", "transferring"],
+        [
+            [str(row.rank), *map(seconds, (row.execution_s, row.wait_s, row.sleep_s, row.transfer_s))]
+            for row in (mpi.by_rank if mpi else [])
         ],
     )

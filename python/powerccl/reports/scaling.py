@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.scaling import MIN_SHARE_PCT, Collective, ScalingFindings, World
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
+from powerccl.quantities import NOT_KNOWN, byte_size, joules, number, percent, plural, seconds
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.reports.text import NOT_KNOWN, joules, number, percent, seconds
 
 PUBLISHED = (
     'Published: "Distributed Communication Overhead on Training GPT-350M using Megatron-LM" (Jia, 2024), '
@@ -83,7 +82,7 @@ def print_scaling(console: Console, findings: ScalingFindings) -> None:
     for grid in grids(findings):
         console.print()
         console.print(Text(grid.title, style="bold"))
-        table = Table(box=None, pad_edge=False)
+        table = Table(1)
         for index, column in enumerate(grid.columns):
             table.add_column(column, justify="left" if index < grid.left else "right", no_wrap=True)
         for index, row in enumerate(grid.rows):
@@ -148,8 +147,8 @@ def _worlds(worlds: list[World]) -> Grid:
             seconds(world.iteration_s),
             percent(world.communication_pct),
             percent(world.exposed_pct),
-            _count(rate),
-            _count(rate / world.gpus if rate and tokens else None) if tokens else NOT_KNOWN,
+            number(rate),
+            number(rate / world.gpus if rate and tokens else None) if tokens else NOT_KNOWN,
             percent(world.scaling_pct),
         ]
         row += [joules(world.joules_per_iteration)] if energy else []
@@ -170,12 +169,6 @@ def _worlds(worlds: list[World]) -> Grid:
     return grid
 
 
-def _count(value: float | None) -> str:
-    if value is None:
-        return NOT_KNOWN
-    return f"{value:,.0f}" if value >= 100 else number(value)
-
-
 def _is_published_job(world: World) -> bool:
     """Whether it gathers and scatters what GPT-350M does."""
     return any(abs(each.size_bytes / PUBLISHED_BYTES - 1) < 0.1 for each in world.collectives)
@@ -194,13 +187,13 @@ def _collectives(worlds: list[World]) -> Grid:
     for world in worlds:
         job = job or _is_published_job(world)
         for each in _matters(world):
-            times = "" if abs(each.per_iteration - 1) < 0.01 else f"{each.per_iteration:.4g} x "
+            times = "" if abs(each.per_iteration - 1) < 0.01 else f"{number(each.per_iteration)} x "
             share = each.busbw_gbs / each.sweep_busbw_gbs * 100 if each.busbw_gbs and each.sweep_busbw_gbs else None
             grid.rows.append(
                 [
                     *_labels(worlds)[id(world)],
                     each.pattern.replace("_", "-"),
-                    times + format_bytes(each.size_bytes),
+                    times + byte_size(each.size_bytes),
                     number(each.time_s * 1e3),
                     number(None if each.waiting_s is None else each.waiting_s * 1e3),
                     number(each.busbw_gbs),
@@ -213,9 +206,7 @@ def _collectives(worlds: list[World]) -> Grid:
         for gpus, time, bandwidth in PUBLISHED_COLLECTIVES:
             grid.published.add(len(grid.rows))
             first = [str(gpus), *[""] * (len(heads) - 1)]
-            grid.rows.append(
-                [*first, "both, published", format_bytes(PUBLISHED_BYTES), time, "", bandwidth, "", "", ""]
-            )
+            grid.rows.append([*first, "both, published", byte_size(PUBLISHED_BYTES), time, "", bandwidth, "", "", ""])
     grid.note = (
         "GB/s: bytes x (n-1)/n / time (all-reduce: twice that), with waiting for late ranks; transfer: without it. "
         "Sweep: powerccl-bench on the same GPUs and links; of it: the former's share."
@@ -235,10 +226,10 @@ def _all_reduce(worlds: list[World]) -> Grid:
     grid = Grid("All-reduce, bus bandwidth in GB/s by size", ["size"], left=1)
     if not shown:
         return grid
-    grid.columns += [f"{world.gpus} GPUs" + (f" {world.links}" if several else "") for world in shown]
+    grid.columns += [f"{plural(world.gpus, 'GPU')}" + (f" {world.links}" if several else "") for world in shown]
     grid.columns += ["published: 4, 1 node", "8, 2 nodes"]
     for row in PUBLISHED_ALL_REDUCE:
         points = [swept[id(world)].get(row[0] * MIB) for world in shown]
         ours = [number(point.busbw_gbs if point else None) for point in points]
-        grid.rows.append([format_bytes(row[0] * MIB), *ours, number(row[4]), number(row[2])])
+        grid.rows.append([byte_size(row[0] * MIB), *ours, number(row[4]), number(row[2])])
     return grid

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from powerccl.analysis.scaling import MIN_SHARE_PCT, ScalingFindings, World
+from powerccl.quantities import hover, plural
 from powerccl.reports.page import axis, layout, render, sequence
 from powerccl.reports.scaling import (
     MIB,
@@ -51,7 +52,7 @@ def _shown(world: World) -> list[Any]:
 
 def _label(world: World, worlds: list[World]) -> str:
     several = len({each.links for each in worlds}) > 1
-    return f"{world.gpus} GPU{'s' * (world.gpus > 1)}" + (f"<br>{world.links}" if several else "")
+    return plural(world.gpus, "GPU") + (f"<br>{world.links}" if several else "")
 
 
 def _layout(**more: Any) -> dict[str, Any]:
@@ -59,8 +60,7 @@ def _layout(**more: Any) -> dict[str, Any]:
 
 
 def _bars(name: str, x: list[str], y: list[float | None], colour: str, unit: str) -> dict[str, Any]:
-    shown = f"%{{y:.3g}} {unit}"
-    return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": colour}, "hovertemplate": shown}
+    return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": colour}, "hovertemplate": hover(unit)}
 
 
 def _iteration(worlds: list[World]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _bandwidth(worlds: list[World]) -> dict[str, Any]:
             if symbol == "circle-open":
                 marker["line"] = {"width": 2}
             labels = [_label(world, worlds) for world, _ in rows]
-            shown = {"mode": "markers", "marker": marker, "hovertemplate": "%{y:.4g} GB/s"}
+            shown = {"mode": "markers", "marker": marker, "hovertemplate": hover("GB/s")}
             data.append({"type": "scatter", "name": words, "x": labels, "y": values, **shown})
     known = [value for series in data for value in series["y"] if value]
     wide = max(known) > WIDE_RANGE * min(known)
@@ -132,7 +132,7 @@ def _all_reduce(worlds: list[World]) -> dict[str, Any]:
                 "x": [size / MIB for size, _ in points],
                 "y": [each for _, each in points],
                 "line": {"color": colour, "width": 2, "dash": dash},
-                "hovertemplate": "%{y:.4g} GB/s",
+                "hovertemplate": hover("GB/s"),
             }
         )
 

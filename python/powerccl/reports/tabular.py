@@ -14,7 +14,8 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.report import ReportFindings, plain
 from powerccl.files import write_whole
-from powerccl.reports.text import run_label
+from powerccl.quantities import exact
+from powerccl.reports.labels import run_label
 
 
 def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
@@ -79,7 +80,7 @@ def prometheus_text(found: ReportFindings) -> bytes:
     summary = found.summary
     run = {"run": run_label(summary.folder), "name": summary.name, "emulated": summary.emulated or "no"}
     if found.window_s:
-        run["window_seconds"] = f"{found.window_s[0]:.6g}:{found.window_s[1]:.6g}"
+        run["window_seconds"] = ":".join(map(exact, found.window_s))
 
     def gauge(name: str, what: str, *rows: tuple[dict[str, str], float | None]) -> None:
         known = [(labels, value) for labels, value in rows if value is not None]

@@ -6,17 +6,29 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import Clocks, PatternRow, RunSummary, Shares
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
-from powerccl.reports import partial
+from powerccl.quantities import (
+    age,
+    at_least,
+    byte_size,
+    change,
+    joules,
+    mhz,
+    microseconds,
+    number,
+    percent,
+    plural,
+    quantity,
+    seconds,
+    watts,
+)
 from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.policy import policy_lines
-from powerccl.reports.text import change, joules, mhz, number, percent, seconds
+from powerccl.reports.table import Table
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
@@ -56,7 +68,7 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     console.print(_facts(summary))
-    if _of_gpus(summary):
+    if of_gpus(summary):
         _print_gpu_part(console, summary, whole)
     if summary.mpi:
         print_mpi(console, summary.mpi)
@@ -66,7 +78,7 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
     console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
 
 
-def _of_gpus(summary: RunSummary) -> bool:
+def of_gpus(summary: RunSummary) -> bool:
     """Whether there is anything to tell of GPUs, or nothing else to tell."""
     return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
 
@@ -86,14 +98,15 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
 
 def ranks_text(summary: RunSummary) -> str:
     """How many ranks, and how often they were started again."""
-    text = f"{summary.ranks} rank{'s' * (summary.ranks != 1)}"
-    return f"{text}, {summary.restarts} restart{'s' * (summary.restarts != 1)}" if summary.restarts else text
+    text = plural(summary.ranks, "rank")
+    return f"{text}, {plural(summary.restarts, 'restart')}" if summary.restarts else text
 
 
-def _facts(summary: RunSummary) -> Text:
+def facts(summary: RunSummary) -> list[str]:
+    """What ran and how it ended, in few words each."""
     ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
     parts = []
-    if _of_gpus(summary):
+    if of_gpus(summary):
         parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
     if summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
@@ -101,17 +114,20 @@ def _facts(summary: RunSummary) -> Text:
         parts.append(summary.library)
     if summary.mpi:
         mpi = summary.mpi
-        parts.append(f"{mpi.ranks} MPI rank{'s' * (mpi.ranks != 1)}")
+        parts.append(plural(mpi.ranks, "MPI rank"))
         if mpi.processes > mpi.ranks:
-            parts[-1] += f" ({mpi.processes} processes)"
+            parts[-1] += f" ({plural(mpi.processes, 'process', 'processes')})"
         parts += [mpi.library] if mpi.library else []
         parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
-    elif not _of_gpus(summary):
+    elif not of_gpus(summary):
         parts.append(seconds(summary.wall_s))
-    parts.append(ended)
+    return [*parts, ended]
+
+
+def _facts(summary: RunSummary) -> Text:
     words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
     line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
-    return line.append(" · ".join(parts))
+    return line.append(" · ".join(facts(summary)))
 
 
 def _share_bar(shares: Shares, width: int) -> Text:
@@ -128,8 +144,14 @@ def shares_text(shares: Shares) -> str:
     """`communicating 27 %, exposed 6.5 %`, each of the working time."""
     if shares.communicating_pct is None:
         return f"communicating: not known, {shares.reason}"
-    text = f"communicating {'at least ' * shares.at_least}{percent(shares.communicating_pct)}"
+    text = f"communicating {communicating_text(shares)}"
     return text if shares.exposed_pct is None else f"{text}, exposed {percent(shares.exposed_pct)}"
+
+
+def communicating_text(shares: Shares) -> str:
+    """`27 %`, or `at least 27 %` where some calls were not timed."""
+    share = shares.communicating_pct
+    return at_least(None if shares.at_least else share, share, show=percent)
 
 
 def share_lines(shares: Shares) -> list[str]:
@@ -147,9 +169,9 @@ def share_lines(shares: Shares) -> list[str]:
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
     energy, communication = summary.energy, summary.communication
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    of_gpus = f"energy, {len(summary.gpus)} GPUs" if len(summary.gpus) > 1 else "energy"
-    for column in ("", "time", of_gpus, "power / GPU", "clock"):
+    table = Table()
+    energy_head = f"energy, {plural(len(summary.gpus), 'GPU')}" if len(summary.gpus) > 1 else "energy"
+    for column in ("", "time", energy_head, "power / GPU", "clock"):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     if not narrow:
         table.add_column("", style="dim")
@@ -161,8 +183,8 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         [
             whole,
             seconds(summary.wall_s),
-            partial.energy(energy.joules, energy.joules_at_least),
-            number(energy.average_watts, "W"),
+            at_least(energy.joules, energy.joules_at_least),
+            watts(energy.average_watts),
             "",
             _source(summary),
         ]
@@ -172,8 +194,8 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
             [
                 Text("communication", style=COMMUNICATION),
                 seconds(communication.time_s),
-                partial.energy(communication.joules, communication.joules_at_least) + spread,
-                number(communication.average_watts, "W"),
+                at_least(communication.joules, communication.joules_at_least, communication.uncertainty_joules),
+                watts(communication.average_watts),
                 mhz(communication.clock_mhz),
                 _coverage(summary),
             ]
@@ -183,13 +205,15 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
                 Text("elsewhere", style=ELSEWHERE),
                 seconds(elsewhere_s),
                 joules(other),
-                number(communication.other_average_watts, "W"),
+                watts(communication.other_average_watts),
                 mhz(communication.other_clock_mhz),
                 "",
             ]
         )
     for row in rows:
         table.add_row(*row[: 5 if narrow else 6])
+        if narrow and row[5]:
+            table.below.append(Text(f"{row[0]}: {row[5]}", style="dim"))
     return table
 
 
@@ -200,9 +224,9 @@ def _source(summary: RunSummary) -> str:
     words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
     text = words.get(energy.source, f"{energy.source} samples")
     if energy.sample_ms is not None and energy.update_ms is not None:
-        text += f" read every {energy.sample_ms:.0f} ms"
+        text += f" read every {age(energy.sample_ms / 1e3)}"
         if energy.update_ms > energy.sample_ms * 1.5:
-            text += f", new every {energy.update_ms:.0f} ms"
+            text += f", new every {age(energy.update_ms / 1e3)}"
     return f"{text}; {energy.reason}" if energy.reason else text
 
 
@@ -210,7 +234,7 @@ def _coverage(summary: RunSummary) -> str:
     found = summary.communication
     parts = []
     if found.timed_calls < found.calls:
-        parts.append(f"{found.timed_calls} of {found.calls} calls timed")
+        parts.append(f"{found.timed_calls:,} of {plural(found.calls, 'call')} timed")
     if found.estimated_s:
         parts.append(f"{seconds(found.estimated_s)} more estimated")
     if found.joules is not None and not found.resolved:
@@ -219,46 +243,43 @@ def _coverage(summary: RunSummary) -> str:
 
 
 def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("pattern", no_wrap=True)
-    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("J / op", "timed")):
+    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("energy / op", "timed")):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
         told = row.timed or row.estimated_s  # what was not timed is not known, never zero
         time = seconds(row.time_s + row.estimated_s if told else None)
         cells = [
             row.pattern.replace("_", "-"),
-            format_bytes(row.median_bytes),
-            f"{row.calls}" + (f" +{row.captured_calls} captured" if row.captured_calls else ""),
+            byte_size(row.median_bytes),
+            f"{row.calls:,}" + (f" +{row.captured_calls:,} captured" if row.captured_calls else ""),
             f"~{time}" if row.estimated_s > 0.01 * row.time_s else time,
-            seconds(None if row.median_us is None else row.median_us / 1e6),
+            microseconds(row.median_us),
             number(row.busbw_gbs),
         ]
-        table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), str(row.timed)]))
-    if len(rows) > MAX_ROWS:
-        table.add_row(f"… {len(rows) - MAX_ROWS} more in summary.json", style="dim")
+        table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), f"{row.timed:,}"]))
+    table.add_more(len(rows) - MAX_ROWS, " in summary.json")
     return table
 
 
 def _joules_per_operation(row: PatternRow) -> str:
     """With half of its interval, where that is known."""
-    text = number(row.joules_per_operation)
-    if row.joules_per_operation is None or row.joules_low is None or row.joules_high is None:
-        return text
-    return f"{text} ±{number((row.joules_high - row.joules_low) / 2, digits=2)}"
+    known = row.joules_low is not None and row.joules_high is not None
+    return joules(row.joules_per_operation, ((row.joules_high or 0.0) - (row.joules_low or 0.0)) / 2 if known else None)
 
 
 def clock_line(clocks: Clocks) -> str:
     """What clock switching came to, in a sentence."""
     if not clocks.requests:
         return ""
-    text = f"{clocks.requests} clock requests ({clocks.sets} set, {clocks.resets} reset)"
+    text = f"{plural(clocks.requests, 'clock request')} ({clocks.sets:,} set, {clocks.resets:,} reset)"
     if clocks.dry:
         text += ": dry run, decided but not set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
     if clocks.mean_call_us is not None:
-        text += f", {clocks.mean_call_us / 1e3:.2g} ms a call"
+        text += f", {microseconds(clocks.mean_call_us)} a call"
     if clocks.mean_latency_us is not None:
-        text += f", {clocks.mean_latency_us / 1e3:.2g} ms from asking to done"
+        text += f", {microseconds(clocks.mean_latency_us)} from asking to done"
     if clocks.without_lease:
         text += f", {clocks.without_lease} while no lease was had"
     if clocks.coalesced:
@@ -277,11 +298,11 @@ def _remarks(summary: RunSummary) -> list[Text]:
         remarks.append(Text(clock_line(clocks)))
     warnings = []
     if clocks.failed:
-        warnings.append(f"{clocks.failed} clock requests failed; the trace has the driver's error codes")
+        warnings.append(f"{plural(clocks.failed, 'clock request')} failed; the trace has the driver's error codes")
     if clocks.restored_by_agent:
-        warnings.append(f"the agent restored clocks {clocks.restored_by_agent} times after a rank had died")
+        warnings.append(f"the agent restored clocks {plural(clocks.restored_by_agent, 'time')} after a rank had died")
     if clocks.left_locked:
-        warnings.append(f"{clocks.left_locked} GPUs are marked as still locked: `nvidia-smi -rgc` resets them")
+        warnings.append(f"still marked as locked: {plural(clocks.left_locked, 'GPU')}; `nvidia-smi -rgc` resets them")
     if summary.mpi_unseen:
         warnings.append(summary.mpi_unseen)
     elif nothing:
@@ -298,7 +319,7 @@ def _remarks(summary: RunSummary) -> list[Text]:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """A run against its baseline."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("against the baseline", no_wrap=True)
     for column in ("baseline", "this run", "change"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -308,8 +329,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         style = ""
         if row.what in LOWER_IS_BETTER and row.change_pct is not None and abs(row.change_pct) >= 1:
             style = "green" if row.change_pct < 0 else "red"
-        show = {"J": joules, "s": seconds, "MHz": mhz}.get(row.unit)
-        cells = [show(v) if show else number(v, row.unit) for v in (row.baseline, row.value)]
+        cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
         table.add_row(row.what, *cells, Text(change(row.change_pct), style=style))
     console.print()
     console.print(table)

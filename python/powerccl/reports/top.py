@@ -8,15 +8,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
 from powerccl.console import Console
-from powerccl.patterns import format_bytes
-from powerccl.reports import partial
+from powerccl.quantities import (
+    NOT_KNOWN,
+    age,
+    at_least,
+    byte_size,
+    change,
+    change_between,
+    exact,
+    mhz,
+    microseconds,
+    number,
+    percent,
+    plural,
+    seconds,
+    watts,
+)
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
-from powerccl.reports.text import NOT_KNOWN, number, percent, seconds
 
 WIDE = 100
 SILENT_S = 10.0  # a rank that has called nothing for so long is shown as waiting
@@ -54,9 +67,9 @@ def print_top(console: Console, view: NodeView) -> None:
 def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
     running = sum(not job.ended for job in view.jobs)
     clock = time.strftime("%H:%M:%S", time.localtime(view.unix_s))
-    line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {running} job{'s' * (running != 1)}")
+    line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {plural(running, 'job')}")
     if interval_s is not None and view.jobs:
-        right = f"every {interval_s:g} s, over {view.jobs[0].window_s:g} s"
+        right = f"every {exact(interval_s, 's')}, over {exact(view.jobs[0].window_s, 's')}"
         if line.cell_len + len(right) + 2 <= width:
             line.append(" " * (width - line.cell_len - len(right)) + right, style="dim")
     return line
@@ -65,8 +78,7 @@ def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
 def _found_how(view: NodeView) -> Text:
     text = "start one: powerccl run -- COMMAND; of one that has ended: powerccl top RUN" if not view.jobs else ""
     if view.unreadable_processes:
-        count = view.unreadable_processes
-        others = f"{count} process{'es' * (count != 1)} of other users cannot be looked into"
+        others = f"{plural(view.unreadable_processes, 'process', 'processes')} of other users cannot be looked into"
         text = f"{text}\n{others}" if text else others
     return Text(text, style="dim")
 
@@ -80,15 +92,20 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
             f"policy {job.policy or '?'}" + (f", clocks {job.clocks}" if job.clocks not in ("", "none") else "")
         )
     if job.restarts:
-        facts.append(f"{job.restarts} restart{'s' * (job.restarts != 1)}")
+        facts.append(plural(job.restarts, "restart"))
     facts.append(seconds(job.elapsed_s))
     if job.ended:
         facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")
     elif job.pids:
-        facts.append(f"{job.user}, {len(job.pids)} processes")
-    name.append("  " + " · ".join(facts), style="default not bold")
-    name.truncate(width, overflow="ellipsis")
+        facts.append(f"{job.user}, {plural(len(job.pids), 'process', 'processes')}")
+    about = Text(" · ".join(facts))
     lines: list[RenderableType] = [name]
+    if name.cell_len + 2 + about.cell_len <= width:
+        name.append("  ").append_text(about)
+        name.stylize("not bold", len(name) - len(about))
+    else:
+        name.truncate(width, overflow="ellipsis")
+        lines.append(about)
     words = [Path(word).name if index == 0 else word for index, word in enumerate(job.command)]
     command = Text(" ".join(words).replace("\n", " "), style="dim")
     command.truncate(width, overflow="ellipsis")
@@ -105,10 +122,12 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     lines += [Text(line) for line in [*_requests(job), *_throttled(job)]]
     for rank in job.ranks:
         if rank.dropped:
-            lines.append(warning(f"rank {rank.rank}: {rank.dropped} records dropped (POWERCCL_TRACE_LIMIT_MB)"))
+            lines.append(
+                warning(f"rank {rank.rank}: {plural(rank.dropped, 'record')} dropped (POWERCCL_TRACE_LIMIT_MB)")
+            )
     behind = sum(rank.behind for rank in job.ranks)
     if behind:
-        lines.append(Text(f"{behind} records are still to be read", style="dim"))
+        lines.append(Text(f"still to be read: {plural(behind, 'record')}", style="dim"))
     lines += [warning(text) for text in [*job.notes[-3:], *job.problems[:4]]]
     return lines
 
@@ -126,17 +145,16 @@ def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
     if share is None and job.mpi and job.mpi.share_pct is not None:
         share, about = job.mpi.share_pct, "MPI "
     if share is not None:
-        line.append_text(_bar(share, 20)).append(f" {about}{share:.0f} % communication")
+        line.append_text(_bar(share, 20)).append(f" {about}{percent(share)} communication")
     elif job.ranks:
         line.append("no communication was timed", style="dim")
     parts = []
     if job.power_w is not None or job.power_at_least_w is not None:
-        at_least = "at least " * (job.power_w is None)
-        parts.append(at_least + number(job.power_w if job.power_w is not None else job.power_at_least_w, "W"))
+        parts.append(at_least(job.power_w, job.power_at_least_w, show=watts))
     if job.joules is not None or job.joules_at_least is not None:
-        parts.append(partial.energy(job.joules, job.joules_at_least))
+        parts.append(at_least(job.joules, job.joules_at_least))
     if job.cpu_w is not None:
-        parts.append(f"CPUs {number(job.cpu_w, 'W')}")
+        parts.append(f"CPUs {watts(job.cpu_w)}")
     if parts:
         line.append(("   " if line.plain else "") + " · ".join(parts))
     room = width - line.cell_len - 2
@@ -152,25 +170,26 @@ def _budget(job: LiveJob) -> list[str]:
     budget = job.budget
     if budget is None:
         return []
-    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {budget.allowed_pct:g} %")
+    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {exact(budget.allowed_pct, '%')}")
     if budget.slowdown_pct is not None:
-        text += (
-            f", of managed iterations {budget.slowdown_pct:+.2f} % ({budget.low_pct:+.2f} to {budget.high_pct:+.2f})"
-        )
+        between = change_between(budget.low_pct, budget.high_pct)
+        text += f", of managed iterations {change(budget.slowdown_pct)} ({between})"
     elif budget.iterations is None:
         text += "; what it comes to is told every ten seconds"
     if budget.managed is not None:
-        text += f", {budget.managed} of {budget.iterations} iterations managed"
+        text += f", {budget.managed} of {plural(budget.iterations or 0, 'iteration')} managed"
     return [text + (", paused: the budget was exceeded" if budget.paused else "")]
 
 
 def _requests(job: LiveJob) -> list[str]:
     """How often clocks were asked for in the window."""
-    count, failed = (sum(getattr(rank, name) for rank in job.ranks) for name in ("clock_requests", "clock_failed"))
-    if not count:
+    requests, failed = (sum(getattr(rank, name) for rank in job.ranks) for name in ("clock_requests", "clock_failed"))
+    if not requests:
         return []
-    text = f"{number(count / job.window_s)} clock requests/s" + (" (dry: none is set)" if job.clocks == "dry" else "")
-    return [text + (f", {failed} of {count} failed" if failed else "")]
+    text = f"{number(requests / job.window_s)} clock requests/s" + (
+        " (dry: none is set)" if job.clocks == "dry" else ""
+    )
+    return [text + (f", {failed} of {requests} failed" if failed else "")]
 
 
 def _throttled(job: LiveJob) -> list[str]:
@@ -179,12 +198,12 @@ def _throttled(job: LiveJob) -> list[str]:
     for gpu in job.gpus:
         for reason in gpu.throttle_reasons:
             reasons[reason] = reasons.get(reason, 0) + 1
-    return [f"held back by {reason}: {count} of {len(job.gpus)} GPUs" for reason, count in reasons.items()]
+    return [f"held back by {reason}: {held} of {plural(len(job.gpus), 'GPU')}" for reason, held in reasons.items()]
 
 
 def _gpus(job: LiveJob, narrow: bool) -> Table:
     """A line a GPU with its rank; ranks that share one have a line each."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("GPU", justify="right", no_wrap=True)
     for column in ("rank", "clock", "power", *(() if narrow else ("busy", "temp")), "comm", "calls/s"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -211,15 +230,14 @@ def _gpus(job: LiveJob, narrow: bool) -> Table:
 def _of_gpu(gpu: LiveGpu, narrow: bool, hosts: bool) -> list[str | Text]:
     stale = gpu.age_s is not None and gpu.age_s > STALE_S
     style = "dim" if stale else "red" if gpu.throttle_reasons else ""
-    clock = NOT_KNOWN if gpu.clock_mhz is None else f"{gpu.clock_mhz} MHz"
     cells: list[str | Text] = [
         f"{gpu.host} {gpu.index}" if hosts else str(gpu.index),
-        Text(clock, style=style),
-        Text(number(gpu.power_w, "W"), style="dim" if stale else ""),
+        Text(mhz(gpu.clock_mhz), style=style),
+        Text(watts(gpu.power_w), style="dim" if stale else ""),
     ]
     if not narrow:
-        cells.append(NOT_KNOWN if gpu.utilization_pct is None else f"{gpu.utilization_pct} %")
-        cells.append(NOT_KNOWN if gpu.temperature_c is None else f"{gpu.temperature_c} °C")
+        cells.append(percent(gpu.utilization_pct))
+        cells.append(number(gpu.temperature_c, "°C"))
     return cells
 
 
@@ -244,32 +262,31 @@ def _line(
 def _last(rank: LiveRank, narrow: bool) -> str | Text:
     if not rank.last:
         return Text("none yet", style="dim")
-    text = f"{rank.last.replace('_', '-')} {format_bytes(rank.last_bytes)}"
+    text = f"{rank.last.replace('_', '-')} {byte_size(rank.last_bytes)}"
     ago_s = rank.last_s or 0.0
     if ago_s >= SILENT_S:
         waits = f", {rank.pending} pending" if rank.pending else ""
-        return Text(f"{text} {seconds(float(round(ago_s)))} ago{waits}", style="yellow")
+        return Text(f"{text} {age(ago_s)} ago{waits}", style="yellow")
     return text if narrow or not rank.pending else f"{text}, {rank.pending} pending"
 
 
 def _patterns(rows: Sequence[LivePattern], narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("pattern", no_wrap=True)
     for column in ("from", "calls/s", "mean", "bus GB/s", *(() if narrow else ("timed",))):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MOST_PATTERNS]:
-        mean = seconds(None if row.mean_us is None else row.mean_us / 1e6)
-        cells = [row.pattern.replace("_", "-"), format_bytes(row.size_class_bytes), number(row.per_s), mean]
+        mean = microseconds(row.mean_us)
+        cells = [row.pattern.replace("_", "-"), byte_size(row.size_class_bytes), number(row.per_s), mean]
         table.add_row(
             *cells, number(row.busbw_gbs), *(() if narrow else (f"{min(row.timed, row.calls)} of {row.calls}",))
         )
-    if len(rows) > MOST_PATTERNS:
-        table.add_row(f"… {len(rows) - MOST_PATTERNS} more", style="dim")
+    table.add_more(len(rows) - MOST_PATTERNS)
     return table
 
 
 def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     for column in ("rank", "in MPI", "waiting", "asleep", "calls/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -277,10 +294,9 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
         shares = [percent(each) for each in (rank.share_pct, rank.wait_pct, rank.sleep_pct)]
         bar: str | Text = "" if rank.share_pct is None else _bar(rank.share_pct, 20)
         if rank.last_s is not None and rank.last_s > SILENT_S:
-            bar = Text(f"nothing told for {seconds(float(round(rank.last_s)))}", style="yellow")
+            bar = Text(f"nothing told for {age(rank.last_s)}", style="yellow")
         table.add_row(str(rank.rank), *shares, number(rank.calls_per_s), bar)
-    if len(mpi.ranks) > MOST_MPI_RANKS:
-        table.add_row("…", f"{len(mpi.ranks) - MOST_MPI_RANKS} more", style="dim")
+    table.add_more(len(mpi.ranks) - MOST_MPI_RANKS)
     told = [f"{each.function} {percent(each.share_pct)}, {number(each.calls_per_s)}/s" for each in mpi.functions[:3]]
     functions = Text(" · ".join(told[: 2 if narrow else 3]), style="dim")
     return Group(table, *([functions] if told else []))
@@ -293,8 +309,8 @@ def _other_leases(view: NodeView) -> list[RenderableType]:
     for held in view.leases:
         if held.device in shown:
             continue
-        clock = f"{held.max_mhz} MHz" if held.max_mhz else "usual clock"
+        clock = mhz(held.max_mhz) if held.max_mhz else "usual clock"
         who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "nobody"
         state = ", to be put back" if held.pending else ""
-        lines.append(Text(f"{held.device}: {clock}, {who}, for {seconds(float(round(held.held_s)))}{state}"))
+        lines.append(Text(f"{held.device}: {clock}, {who}, for {age(held.held_s)}{state}"))
     return [Text("other leases", style="bold"), *lines] if lines else []

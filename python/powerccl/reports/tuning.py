@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.console import Console
-from powerccl.patterns import bus_factor, format_bytes
+from powerccl.patterns import bus_factor
+from powerccl.quantities import byte_size, change, joules, microseconds, number, percent, plural, seconds
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, heading, warning
-from powerccl.reports.text import joules, percent
 
 if TYPE_CHECKING:
     from powerccl.tuning.found import Found
@@ -35,7 +36,7 @@ def print_workload(console: Console, workload: Workload, emulated: str = "") -> 
         console.print(Text(f"{workload.source}, all alike", style="dim"))
         return
     console.print(Text(f"{workload.source}; bars: share of communication time", style="dim"))
-    table = Table(box=None, pad_edge=False)
+    table = Table(1)
     table.add_column("pattern")
     for name in ("size", "ranks", "calls", "share"):
         table.add_column(name, justify="right")
@@ -47,15 +48,15 @@ def print_workload(console: Console, workload: Workload, emulated: str = "") -> 
         bar = "█" * max(1, round(BAR * case.weight / most)) if case.weight > 0 else ""
         table.add_row(
             case.pattern,
-            format_bytes(case.size_bytes),
+            byte_size(case.size_bytes),
             str(case.ranks),
-            str(case.calls),
+            f"{case.calls:,}",
             percent(case.weight * 100),
             Text(bar, style=COMMUNICATION if chosen else "dim"),
         )
     console.print(table)
     more = len(workload.histogram) - 16
-    rest = f"; {more} more rows" if more > 0 else ""
+    rest = f"; {plural(more, 'more row')}" if more > 0 else ""
     console.print(
         Text(f"tuned: {len(workload.cases)} of them, {percent(workload.covered * 100)} of the time{rest}", style="dim")
     )
@@ -63,11 +64,14 @@ def print_workload(console: Console, workload: Workload, emulated: str = "") -> 
 
 def print_space(console: Console, space: Space, every: bool = False) -> None:
     """Which parameters are searched, and with `every` why the others are not."""
-    size = f"{space.size:.1e}" if space.size > 1_000_000 else str(space.size)
-    console.print(Text(f"{len(space.parameters)} parameters, {size} configurations", style="dim"))
+    # A product of choices soon has thirty digits: which power of ten it is tells enough.
+    size = (
+        plural(space.size, "configuration") if space.size < 1e6 else f"10^{math.log10(space.size):.0f} configurations"
+    )
+    console.print(Text(f"{plural(len(space.parameters), 'parameter')}, {size}", style="dim"))
     if not every:
         return
-    table = Table(box=None, pad_edge=False)
+    table = Table(1)
     for name in ("parameter", "values", "default", "what"):
         table.add_column(name)
     for parameter in space.parameters:
@@ -90,9 +94,9 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
         f"NCCL {machine.nccl}" if machine.nccl else "",
         "+".join(machine.links),
         f"objective {objective}",
-        f"{len(found.outcomes)} configurations ({pruned} given up early, {failed} failed)",
-        f"{found.trials_per_minute:.0f} a minute",
-        f"{found.seconds:.0f} s",
+        f"{plural(len(found.outcomes), 'configuration')} ({pruned} given up early, {failed} failed)",
+        f"{number(found.trials_per_minute)} a minute",
+        seconds(found.seconds),
     ]
     console.print(Text(" · ".join(fact for fact in facts if fact), style="dim"))
     if found.confirmed:
@@ -105,7 +109,7 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
             console.print(Text(f"{variable}={value}", style="bold"))
         print_rules(console, found.rules)
     if len(found.front) > 1:
-        ends = [f"{100 * (o.time - 1):+.1f} % time {100 * ((o.energy or 1) - 1):+.1f} % energy" for o in found.front]
+        ends = [f"{change(100 * (o.time - 1))} time {change(100 * ((o.energy or 1) - 1))} energy" for o in found.front]
         console.print(Text(f"front of time and energy: {'; '.join(ends[:5])}", style="dim"))
     for note in found.notes:
         console.print(warning(note))
@@ -114,7 +118,7 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
 def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int) -> None:
     """Tuned against defaults, case by case, with 95 % intervals."""
     energy = any(each.energy is not None for each in confirmed)
-    table = Table(box=None, pad_edge=False)
+    table = Table(1)
     table.add_column("case", no_wrap=True)
     bandwidth = console.width >= WIDE
     for name in ("default", "tuned", *(["bus GB/s"] if bandwidth else []), "time", *(["energy"] if energy else [])):
@@ -122,10 +126,10 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
     for each in confirmed:
         factor = bus_factor(each.pattern, ranks) * each.size_bytes / 1e3
         row: list[str | Text] = [
-            f"{each.pattern} {format_bytes(each.size_bytes)}",
-            _duration(each.default_us),
-            _duration(each.tuned_us),
-            *([f"{factor / each.default_us:.3g} → {factor / each.tuned_us:.3g}"] if bandwidth else []),
+            f"{each.pattern} {byte_size(each.size_bytes)}",
+            microseconds(each.default_us),
+            microseconds(each.tuned_us),
+            *([f"{number(factor / each.default_us)} → {number(factor / each.tuned_us)}"] if bandwidth else []),
             _change(each.time, each.time_low, each.time_high),
         ]
         if energy and each.energy is not None:
@@ -140,8 +144,8 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:
     """Rules for the tuner plugin, a line each."""
     for rule in rules:
-        sizes = f"{format_bytes(rule.min_bytes)} to {format_bytes(rule.max_bytes)}"
-        channels = f", {rule.channels} channels" if rule.channels > 0 else ""
+        sizes = f"{byte_size(rule.min_bytes)} to {byte_size(rule.max_bytes)}"
+        channels = f", {plural(rule.channels, 'channel')}" if rule.channels > 0 else ""
         console.print(Text(f"{rule.pattern} {sizes}: {rule.algorithm}, {rule.protocol}{channels}", style="bold"))
 
 
@@ -154,7 +158,7 @@ def _print_importances(console: Console, found: Sequence[Importance]) -> None:
         console.print(Text("what matters: nothing beyond chance; trials differ as repeated ones do", style="dim"))
         return
     console.print(Text("what matters: share of the variation of the objective", style="dim"))
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = Table(1, show_header=False)
     table.add_column(overflow="fold", max_width=32)
     for _ in range(3):
         table.add_column(no_wrap=True)
@@ -163,16 +167,12 @@ def _print_importances(console: Console, found: Sequence[Importance]) -> None:
         bar = "█" * max(1, round((BAR if console.width >= WIDE else NARROW_BAR) * each.share / most))
         best = ""
         if len(each.names) == 1:
-            best = f"{each.best} is best, {100 * each.gain:+.2g} %" if each.better else "no value beats the default"
+            best = f"{each.best} is best, {change(100 * each.gain)}" if each.better else "no value beats the default"
         table.add_row(" x ".join(each.names), percent(each.share * 100), Text(bar, style=COMMUNICATION), best)
     console.print(table)
-
-
-def _duration(us: float) -> str:
-    return f"{us:.1f} us" if us < 1000 else f"{us / 1000:.2f} ms"
 
 
 def _change(ratio: float, low: float, high: float) -> Text:
     """A change in percent and, behind it, how far its 95 % interval reaches on both sides."""
     style = "green" if high < 1 else "red" if low > 1 else "dim"
-    return Text(f"{100 * (ratio - 1):+.1f} ±{50 * (high - low):.1f} %", style=style)
+    return Text(change(100 * (ratio - 1), 50 * (high - low)), style=style)

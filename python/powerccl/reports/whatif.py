@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import math
-
-from rich.table import Table
 from rich.text import Text
 
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.console import Console
+from powerccl.quantities import change, change_between, exact, joules, mhz, number, percent, plural, seconds, watts
+from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, NARROW, heading, warning
-from powerccl.reports.text import NOT_KNOWN, change, joules, mhz, number, percent, seconds
 
 HIDDEN = "cyan"
 WIDE = 110  # room for a word on what was chosen in each row; below, it follows the table
@@ -22,9 +20,8 @@ def print_what_if(console: Console, found: WhatIf, of_gpus: bool = False) -> Non
     narrow = console.width < NARROW
     console.print()
     console.print(heading(f"powerccl whatif · {found.name}", found.emulated))
-    count = len(found.gpus)
     facts = [
-        f"{count} GPU{'s' * (count != 1)}",
+        plural(len(found.gpus), "GPU"),
         f"platform {found.platform}",
         f"{seconds(found.covered_s)} and {joules(found.joules)} recorded",
     ]
@@ -67,7 +64,7 @@ def _bar(found: WhatIf, width: int) -> Text:
 
 
 def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("policy", no_wrap=True)
     table.add_column("energy saved", justify="right", no_wrap=True)
     if not narrow:
@@ -78,22 +75,20 @@ def _policies(found: WhatIf, narrow: bool, wide: bool) -> Table:
     for column in ("power / GPU", "low clock", "switches/s"):
         table.add_column(column, justify="right", no_wrap=True)
     if wide:
-        table.add_column("", style="dim", no_wrap=True)
+        table.add_column("chosen", style="dim")
     for forecast in found.policies:
         saved, slower = forecast.saved_pct, forecast.slowdown_pct
         over = not forecast.within_budget
         cells: list[str | Text] = [
             forecast.policy,
-            Text(_plain(saved.value), style="green" if saved.value >= 1 and not over else ""),
-            Text(change(_tidy(slower.value)), style="red" if over else ""),
-            _watts(-forecast.saved_watts),
-            percent(_tidy(forecast.low_clock_pct)),
-            number(forecast.switches_per_s, digits=2),
+            Text(_unsigned(saved.value, saved), style="green" if saved.value >= 1 and not over else ""),
+            Text(change(slower.value, wide=slower.high - slower.low), style="red" if over else ""),
+            watts.signed(-forecast.saved_watts),
+            percent(forecast.low_clock_pct),
+            number(forecast.switches_per_s),
         ]
-        if math.isnan(saved.value):
-            cells[1:] = [NOT_KNOWN] * 5
         if not narrow:
-            cells[2:2] = [_interval(saved)]
+            cells[2:2] = [_interval(saved, plus=False)]
             cells[4:4] = [_interval(slower)]
         if wide:
             cells.append(_what(forecast))
@@ -123,45 +118,36 @@ def _advice(found: WhatIf) -> Text:
     """The sentence to read if only one is read."""
     best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
     if best is None or best.saved_pct.value < 0.5 or best.saved_pct.low <= 0:
-        return Text(f"no policy would save energy within {found.budget_pct:g} % of time", style="bold")
-    text = f"{best.policy} would save {_plain(best.saved_pct.value)} of the energy"
+        return Text(f"no policy would save energy within {exact(found.budget_pct, '%')} of time", style="bold")
+    text = f"{best.policy} would save {_unsigned(best.saved_pct.value, best.saved_pct)} of the energy"
     if best.slowdown_pct.value > 0.05:
-        text += f" for {_plain(best.slowdown_pct.value)} more time"
+        text += f" for {_unsigned(best.slowdown_pct.value)} more time"
     elif best.slowdown_pct.value < -0.05:
-        text += f" and {_plain(-best.slowdown_pct.value)} of the time"
+        text += f" and {_unsigned(-best.slowdown_pct.value)} of the time"
     else:
         text += " at the same speed"
     return Text(text, style="bold")
 
 
 def _gpus(found: WhatIf, narrow: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table()
     table.add_column("rank", justify="right", no_wrap=True)
     if not narrow:
         table.add_column("GPU", no_wrap=True)
     for column in ("energy", "exposed", "computes at", *(f.policy for f in found.policies)):
         table.add_column(column, justify="right", no_wrap=True)
     for gpu in found.gpus:
-        saved = [_plain(forecast.saved_pct.value) for forecast in gpu.policies]
+        saved = [_unsigned(forecast.saved_pct.value) for forecast in gpu.policies]
         row = [joules(gpu.joules), percent(gpu.exposed_pct), mhz(gpu.compute_clock_mhz), *saved]
         table.add_row(str(gpu.rank), *([] if narrow else [gpu.gpu[:12]]), *row)
     return table
 
 
-def _plain(value: float) -> str:
-    """A share in percent that may be negative."""
-    return NOT_KNOWN if math.isnan(value) else f"{_tidy(value):.1f} %"
+def _unsigned(value: float, within: Range | None = None) -> str:
+    """A saving in percent, whose sign its column's head says."""
+    return change(value, wide=within.high - within.low if within else 0).removeprefix("+")
 
 
-def _watts(value: float) -> str:
-    """A change of power."""
-    return f"{_tidy(value):+.1f} W" if abs(value) >= 0.05 else "0.0 W"
-
-
-def _interval(figure: Range) -> str:
-    return NOT_KNOWN if math.isnan(figure.value) else f"{_tidy(figure.low):.1f} … {_tidy(figure.high):.1f}"
-
-
-def _tidy(value: float) -> float:
-    """No minus before a zero."""
-    return 0.0 if abs(value) < 0.05 else value
+def _interval(figure: Range, plus: bool = True) -> str:
+    text = change_between(figure.low, figure.high)
+    return text if plus else text.replace("+", "")

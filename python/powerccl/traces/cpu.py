@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from powerccl import clean
+from powerccl.quantities import plural
 from powerccl.traces.plausible import (
     GAP_PERIODS,
     LONGEST_PERIOD_NS,
@@ -183,7 +184,9 @@ class _Domain:
         """What was left out, in words."""
         found = []
         if self._backward:
-            found.append(f"{self._backward:,} samples whose time does not go forward left out")
+            found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
         if self.breaks:
-            found.append(f"its energy counter fell, jumped or may have wrapped unseen {len(self.breaks):,} times")
+            found.append(
+                f"its energy counter fell, jumped or may have wrapped unseen {plural(len(self.breaks), 'time')}"
+            )
         return found

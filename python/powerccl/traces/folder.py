@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from powerccl import clean
+from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
+from powerccl.quantities import plural
 from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 
@@ -162,7 +163,7 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
     seconds = (run.window[1] - run.window[0]) / 1e9
     run.problems.append(
         f"{total:,} trace records are more than are read at once: all are counted by pattern and size, the rest is of"
-        f" the {seconds:.4g} s from second {(run.window[0] - begin) / 1e9:.4g} on (--window takes others)"
+        f" the {quantities.seconds(seconds)} from second {(run.window[0] - begin) / 1e9:.1f} on (--window takes others)"
     )
     if len(set(hosts.values())) > 1:
         run.problems.append(f"hosts' clocks differ: the window is {host}'s, other hosts may be missing from it")
@@ -189,7 +190,7 @@ def _paths(run: RunData, pattern: str) -> list[Path]:
         _problem(run, f"{run.folder}: {error.strerror}")
         return []
     if more:
-        _problem(run, f"{len(paths) + more:,} files {pattern}: the first {len(paths):,} by chance are read")
+        _problem(run, f"{plural(len(paths) + more, 'file')} {pattern}: the first {len(paths):,} by chance are read")
     return paths
 
 

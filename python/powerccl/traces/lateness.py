@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from powerccl.files import MIB, opened, read_into
+from powerccl.quantities import seconds
 
 LATENESS_FILE = "emulator.json"
 MOST_LATE = 0.02  # of the time: as much as results of one platform may differ from machine to machine
@@ -33,12 +34,12 @@ def lateness_problem(path: Path) -> str:
         return ""
     if data_s > max(MOST_LATE * up_s, LEAST_DATA_LATE_S):
         return (
-            f"emulated times are not the platform's: collectives waited {data_s:.1f} s of {up_s:.1f} s for this "
+            f"emulated times are not the platform's: collectives waited {seconds(data_s)} of {seconds(up_s)} for this "
             "machine to move their data; POWERCCL_EMULATOR_MOVE_DATA=0 moves none"
         )
     if events_s > max(MOST_LATE * up_s, LEAST_EVENTS_LATE_S):
         return (
-            f"emulated times are not the platform's: this machine was late in {events_s:.1f} s of {up_s:.1f} s; "
+            f"emulated times are not the platform's: this machine was late in {seconds(events_s)} of {seconds(up_s)}; "
             "it is too busy for this job"
         )
     return ""

@@ -26,6 +26,7 @@ from powerccl.files import (
     opened,
     read_bytes,
 )
+from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.records import id_text
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
@@ -112,7 +113,7 @@ class LiveTrace:
             return _NOTHING
         self._next += len(found)
         if len(found) < wanted:
-            self.problem = f"{self.path.name}: cut off: {committed} records counted, {self._next} there"
+            self.problem = f"{self.path.name}: cut off: {plural(committed, 'record')} counted, {self._next} there"
             self.behind = 0
         else:
             self.behind = max(committed - self._next, 0)

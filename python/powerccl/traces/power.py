@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from powerccl import clean
+from powerccl.quantities import plural, watts
 from powerccl.traces.plausible import (
     EMPTY,
     GAP_PERIODS,
@@ -275,18 +276,19 @@ class _Gpu:
         found = []
         if self._beyond:
             found.append(
-                f"{self._beyond:,} power samples below 0 or above {self._most_mw / 1e3:.0f} W cannot be, left out"
+                f"{plural(self._beyond, 'power sample')} left out: below 0 or above {watts(self._most_mw / 1e3)}"
             )
         if self._counter.left_out or self._counter.breaks:
             parts = []
             if self._counter.breaks:
-                times = f"{self._counter.breaks:,} time{'s' * (self._counter.breaks > 1)}"
-                parts.append(f"its energy counter jumped or went back {times}")
+                parts.append(f"its energy counter jumped or went back {plural(self._counter.breaks, 'time')}")
             if self._counter.left_out:
-                parts.append(f"{self._counter.left_out:,} readings of its energy counter cannot be, left out")
+                parts.append(
+                    f"{plural(self._counter.left_out, 'reading')} of its energy counter left out: not plausible"
+                )
             found.append("; ".join(parts))
         if self._backward:
-            found.append(f"{self._backward:,} samples whose time does not go forward left out")
+            found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
         return found
 
 

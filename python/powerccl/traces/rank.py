@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from powerccl import clean
 from powerccl.files import MOST_TRACE, opened, read_into
+from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, fit_clock_map
 
@@ -133,7 +134,7 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
     present = max(0, size_bytes - int(first["header_bytes"])) // records.RECORD_BYTES
     committed = int(first["committed"])
     if committed > present:
-        problems.append(f"{path.name}: {committed} records committed, {present} in the file: cut off")
+        problems.append(f"{path.name}: {plural(committed, 'record')} committed, {present} in the file: cut off")
         committed = present
     if first["dropped"]:
         problems.append(f"{path.name}: {first['dropped']} records dropped: notes in the trace say why")
@@ -157,7 +158,9 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
         raw, calls_before = read_window(path, header_bytes, committed, scanned, window)
         kinds = _by_kind([raw])
         if scanned.lost_rare:
-            problems.append(f"{path.name}: {scanned.lost_rare} records of clocks, notes or sums are too many, left out")
+            problems.append(
+                f"{path.name}: {plural(scanned.lost_rare, 'record')} of clocks, notes or sums are too many, left out"
+            )
     else:
         from powerccl.traces.large import read_chunks
 
@@ -171,11 +174,11 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
 
         kinds = _by_kind(pieces())
         if read < committed:
-            problems.append(f"{path.name}: cut off while it was read: {read} of {committed} records")
+            problems.append(f"{path.name}: cut off while it was read: {read} of {plural(committed, 'record')}")
             committed = read
     unknown = committed - (scanned.known if scanned else sum(len(rows) for rows in kinds.values()))
     if unknown > 0:
-        problems.append(f"{path.name}: {unknown} records of kinds this version does not know, skipped")
+        problems.append(f"{path.name}: {plural(unknown, 'record')} of kinds this version does not know, skipped")
     kernels, bad = _sound_kernels(kinds[records.KERNEL])
     if bad:
         problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
@@ -196,7 +199,9 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
     for kind in MPI_TIMES:
         kinds[kind], bad = _sound_mpi(kinds[kind], kind)
         if bad:
-            problems.append(f"{path.name}: {bad} {records.KINDS[kind]} records with impossible numbers, skipped")
+            problems.append(
+                f"{path.name}: {plural(bad, f'{records.KINDS[kind]} record')} with impossible numbers, skipped"
+            )
 
     return RankTrace(
         path=path,

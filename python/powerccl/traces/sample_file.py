@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from powerccl import clean
 from powerccl.files import MIB, MOST_SAMPLES, opened, read_into
+from powerccl.quantities import plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,7 +94,7 @@ class SampleFile:
                     self.part_bytes = len(part)
                     yield rows
         if self._bad:
-            self.problems.append(f"{self.path.name}: {self._bad} lines do not parse, skipped")
+            self.problems.append(f"{self.path.name}: {plural(self._bad, 'line')} skipped that cannot be parsed")
 
     def _pieces(self) -> Iterator[bytes]:
         """Whole lines, less the last line end of each piece; the head is a piece of its own."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerccl.errors import PowercclError
 from powerccl.machine import refuse_other
+from powerccl.quantities import plural, seconds
 from powerccl.tuning.objective import Costs, Objective, relative
 from powerccl.tuning.racing import Entrant, Spread, goes_on, hopeless
 from powerccl.tuning.space import UNSET, Configuration, Space
@@ -189,9 +190,9 @@ class Study:
         while True:
             spent = time.monotonic() - began
             if limits.seconds is not None and spent >= limits.seconds:
-                return f"{limits.seconds:.0f} s are over"
+                return f"{seconds(limits.seconds)} are over"
             if limits.trials is not None and len(self.outcomes()) - 1 >= limits.trials:  # the defaults are one of them
-                return f"{limits.trials} trials are done"
+                return f"{plural(limits.trials, 'trial')} are done"
             trial = self._ask(at_random=repeats % STUCK == STUCK - 1)
             configuration = self.space.mend({p.name: trial.suggest_categorical(p.name, p.choices) for p in self._space})
             known = self._seen(configuration)

@@ -12,6 +12,7 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes, write_whole
+from powerccl.quantities import plural
 from powerccl.tuning.rules import Rule, write_rules
 from powerccl.tuning.space import Configuration, Machine
 
@@ -153,6 +154,8 @@ def check_tuned(profile: TunedProfile, gpu: str, ranks: int | None, nccl: str) -
     if gpu and gpu != profile.gpu:
         raise PowercclError(f"tuned profile '{profile.name}' is of {profile.gpu}; this machine has {gpu}", again)
     if ranks is not None and ranks != profile.ranks:
-        raise PowercclError(f"tuned profile '{profile.name}' is of {profile.ranks} ranks; this job has {ranks}", again)
+        raise PowercclError(
+            f"tuned profile '{profile.name}' is of {plural(profile.ranks, 'rank')}; this job has {ranks}", again
+        )
     if nccl and profile.nccl and nccl != profile.nccl:
         raise PowercclError(f"tuned profile '{profile.name}' is of NCCL {profile.nccl}; this job loads {nccl}", again)

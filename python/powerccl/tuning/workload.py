@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.patterns import PATTERNS, format_bytes, parse_bytes, size_class
+from powerccl.patterns import PATTERNS, parse_bytes, size_class
+from powerccl.quantities import byte_size
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +33,7 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """`all_reduce 64 MiB`."""
-        return f"{self.pattern} {format_bytes(self.size_bytes)}"
+        return f"{self.pattern} {byte_size(self.size_bytes)}"
 
     @property
     def key(self) -> str:

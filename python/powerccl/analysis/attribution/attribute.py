@@ -23,7 +23,7 @@ from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_rati
 from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.report_findings import Reference
-from powerccl.patterns import format_bytes
+from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.power import PowerLog
@@ -162,7 +162,7 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     if not gpus:
         return EnergyFindings(reason="; ".join(dict.fromkeys(missing)))
     if steps < MIN_STEPS * len(gpus):
-        few = f"{steps} steps of energy over {len(gpus)} GPUs: too few to tell what they went into"
+        few = f"{plural(steps, 'step')} of energy over {plural(len(gpus), 'GPU')}: too few to tell what they went into"
         return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
     beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
@@ -170,14 +170,17 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     _describe_clocks(found, run, kernels)
     if missing:
         why = "; ".join(dict.fromkeys(missing))
-        found.reason = f"of {len(gpus)} of {len(gpus) + len(missing)} GPUs; of the others: {why}"
+        found.reason = f"of {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; of the others: {why}"
         _without_sums(found)
     elif beyond.missing_s > 0:
-        found.reason = f"samples are missing for {beyond.missing_s:.3g} s over all GPUs: energies in all are not known"
+        found.reason = (
+            f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: energies in all are not known"
+        )
         _without_sums(found)
     elif window != whole and window:
-        seconds = (window[1] - window[0]) / 1e9
-        found.reason = f"of {seconds:.0f} s from the middle of the run: energies in all are not known"
+        found.reason = (
+            f"of {seconds((window[1] - window[0]) / 1e9)} from the middle of the run: energies in all are not known"
+        )
         _without_sums(found)
     return found
 
@@ -242,7 +245,7 @@ def _sampled(
     if line is None:
         return "communication took no time that can be told" + " in the window" * (window is not None)
     if found is None:
-        return f"{len(time)} samples hold fewer than three changes of power or energy"
+        return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
 
@@ -250,8 +253,8 @@ def _sampled(
 def _too_seldom(one: _Sampled) -> str:
     """Why readings that change do not tell: none, or too few, of their steps lie between the first kernel and last."""
     length_s = float(one.seen.line.lengths_s().sum())
-    every = f"readings are new every {one.found.beat_ns / 1e6:.3g} ms"
-    return f"{every}: too seldom for the {length_s:.3g} s from first to last communication"
+    every = f"readings are new every {microseconds(one.found.beat_ns / 1e3)}"
+    return f"{every}: too seldom for the {seconds(length_s)} from first to last communication"
 
 
 def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
@@ -417,12 +420,12 @@ def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: lis
         rest = fitted.share(lambda phase, other=other: 1.0 if other in phase.kinds else 0.0)  # type: ignore[misc]
         correlation = fitted.correlation(own, rest)
         if correlation < worst:
-            worst, partner = correlation, f"{other[0].replace('_', '-')} of {format_bytes(other[1])}"
+            worst, partner = correlation, f"{other[0].replace('_', '-')} of {byte_size(other[1])}"
     rest = fitted.share(lambda phase: 0.0 if phase.kinds else 1.0)
     if fitted.correlation(own, rest) < worst:
         partner = "computation without communication"
     wide = 100 * total.half / max(abs(total.joules), 1e-9)
-    text = f"known to ±{wide:.0f} % only" if wide < 1000 else "the samples say nothing of it"
+    text = f"known to ±{percent(wide)} only" if wide < 1000 else "the samples say nothing of it"
     return f"{text}; not to be told from {partner}, always near it" if partner else text
 
 
@@ -455,5 +458,5 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
             continue
         low, high = np.quantile(clocks, [0.05, 0.95])
         if low < (1 - SAME_CLOCK) * high:
-            text = f"a mean over clocks from {low:.0f} to {high:.0f} MHz"
+            text = f"a mean over clocks from {low:.0f} to {mhz(high)}"
             kind.reason = f"{kind.reason}; {text}" if kind.reason else text

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from powerccl.analysis.findings import RunSummary
+from powerccl.quantities import plural
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -67,7 +68,7 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
     if baseline.mpi and run.mpi and baseline.mpi.ranks != run.mpi.ranks:
         caveats.append(f"{baseline.mpi.ranks} MPI ranks against {run.mpi.ranks}")
     if len(baseline.gpus) != len(run.gpus):
-        caveats.append(f"{len(baseline.gpus)} GPUs against {len(run.gpus)}")
+        caveats.append(f"{plural(len(baseline.gpus), 'GPU')} against {len(run.gpus)}")
     for summary, word in ((baseline, "baseline"), (run, "run")):
         caveats += [f"{word}: {text}" for text in energy_missing(summary)]
         if summary.exit_code != 0:

@@ -28,6 +28,7 @@ from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
+from powerccl.quantities import exact
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
@@ -162,7 +163,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         "driver": ", ".join(sorted({log.about.get("driver", "") for log in run.power})),
     }
     if info:
-        found["slowdown allowed"] = "" if info.slowdown_pct is None else f"{info.slowdown_pct:g} %"
+        found["slowdown allowed"] = "" if info.slowdown_pct is None else exact(info.slowdown_pct, "%")
         found.update({f"version of {name}": str(text) for name, text in info.versions.items()})
         found.update({name: str(text) for name, text in info.environment.items() if name not in _PLACES})
     member.facts = {name: text for name, text in found.items() if text}

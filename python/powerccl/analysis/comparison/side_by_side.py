@@ -31,7 +31,8 @@ from powerccl.analysis.comparison.sources import (
     read_member,
 )
 from powerccl.errors import PowercclError
-from powerccl.patterns import KIB, format_bytes
+from powerccl.patterns import KIB
+from powerccl.quantities import byte_size, plural
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
 MANY_ROWS = 20
@@ -259,7 +260,7 @@ def _over_sizes(sides: Sequence[_Side], keys: Sequence[Key]) -> Row:
         verdicts = [change(sides[0].values(key), side.values(key)).verdict for key in keys]
         most = max(set(verdicts), key=verdicts.count)
         agree = verdicts.count(most)
-        basis = f"geometric mean over {len(keys)} sizes; {agree} of them {most}"
+        basis = f"geometric mean over {plural(len(keys), 'size')}; {agree} of them {most}"
         verdict = most if agree == len(keys) else "not known" if "not known" in verdicts else "mixed"
         settled = all(change(sides[0].values(key), side.values(key)).of_settings for key in keys)
         changes.append(Change(pct=pct, verdict=verdict, basis=basis, of_settings=settled))
@@ -367,7 +368,7 @@ def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
         if only:
             pattern, size, _ = only[0]
             of = "points" if kind != RUN else "kinds of communication"
-            first = f"{pattern.replace('_', '-')} {format_bytes(size)}"
+            first = f"{pattern.replace('_', '-')} {byte_size(size)}"
             found.append(f"{side.name}: {len(only)} {of} not on all sides are left out of what all have ({first}, ...)")
     return found
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from powerccl.quantities import plural
+
 LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "not told apart", "not known"
 # Two times five values in random order: that no value of the one lies among those of the other has a chance of 2 in
 # C(10, 5) = 252. Below four each it is more than 1 in 20.
@@ -100,12 +102,12 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
         freedom = (
             total**2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True)) if total else 1e9
         )
-        error, basis = math.sqrt(total), f"{counts[0]} against {counts[1]} runs"
+        error, basis = math.sqrt(total), f"{counts[0]} against {plural(counts[1], 'run')}"
     else:  # one run of one side: as far from the others' mean as another one of them might be
         several = first if len(first) > 1 else second
         freedom = len(several) - 1
         error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
-        basis = f"{counts[0]} against {counts[1]} runs, the one taken to vary as the others do"
+        basis = f"{counts[0]} against {plural(counts[1], 'run')}, the one taken to vary as the others do"
     half = _t(freedom) * error
     judged = _judged(pct, difference - half, difference + half, basis)
     judged.of_settings = True

@@ -14,7 +14,8 @@ from powerccl.analysis.comparison.significance import Value, mean_of, median_of
 from powerccl.analysis.report_findings import Reference
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
-from powerccl.patterns import PATTERNS, format_bytes
+from powerccl.patterns import PATTERNS
+from powerccl.quantities import byte_size
 from powerccl.traces.folder import RunData
 
 RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
@@ -268,7 +269,7 @@ def _mpi_sweep(member: Member, document: Json) -> None:
             parts = [float(row[name]) * 1e6 for name in ("median_mb_per_s", "low_mb_per_s", "high_mb_per_s")]
             member.values[Key("bandwidth", "B/s", *place)] = median_of(parts[0], parts[1], parts[2], n, "windows")
         if row.get("wrong"):
-            member.warnings.append(f"has wrong results at {format_bytes(size)}")
+            member.warnings.append(f"has wrong results at {byte_size(size)}")
 
 
 _REPLAYED = (

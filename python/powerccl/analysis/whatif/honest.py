@@ -12,6 +12,7 @@ from powerccl.analysis import possible
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.scene import Gpu
+from powerccl.quantities import exact, seconds
 
 NOTHING = "manages nothing"
 # A mean of powers lies below the highest of them. Fits of power are a tenth off; half of it would doubt them.
@@ -38,15 +39,15 @@ def unlearnt(found: WhatIf, iterations: float) -> None:
 
     `iterations`: as many as the longest part of the recording holds.
     """
-    late = f"the run is over in {found.covered_s:.1f} s"
+    late = f"the run is over in {seconds(found.covered_s)}"
     for policies in (found.policies, *(gpu.policies for gpu in found.gpus)):
         by_phase, by_job, automatic = (f for f in policies if f.policy != "percall")
         if not iterations or iterations < FEWEST_ITERATIONS:
-            few = f"an iteration is learnt in {FEWEST_ITERATIONS}, and there are {iterations:.0f}"
+            few = f"an iteration is learnt in {FEWEST_ITERATIONS}, and there are {round(iterations)}"
             for forecast in (by_phase, by_job, automatic):
                 promise_nothing(forecast, few if iterations else "no iteration found")
         elif found.covered_s < SEARCH_S:
-            promise_nothing(by_job, f"{late}, before a clock for all of it is tried ({SEARCH_S:g} s)")
+            promise_nothing(by_job, f"{late}, before a clock for all of it is tried ({exact(SEARCH_S, 's')})")
             windows = by_phase.low_clock_pct > 0
             kept = msgspec.structs.asdict(by_phase) | {"policy": "auto", "chosen": "phase" if windows else "neither"}
             for name, value in kept.items():
@@ -70,9 +71,8 @@ def limits_of(gpus: list[Gpu], platform: ClockPlatform) -> possible.Limits:
 
 def check(found: WhatIf, limits: possible.Limits) -> None:
     """What cannot be is not known, and says why."""
-    seconds = found.covered_s
-    rows = [(forecast, found.joules, seconds * max(len(found.gpus), 1)) for forecast in found.policies]
-    rows += [(forecast, gpu.joules, seconds) for gpu in found.gpus for forecast in gpu.policies]
+    rows = [(forecast, found.joules, found.covered_s * max(len(found.gpus), 1)) for forecast in found.policies]
+    rows += [(forecast, gpu.joules, found.covered_s) for gpu in found.gpus for forecast in gpu.policies]
     for forecast, joules, gpu_seconds in rows:
         saved, slower = forecast.saved_pct, forecast.slowdown_pct
         why = possible.of_forecast(

@@ -32,6 +32,7 @@ from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE, PowerModel, fit, 
 from powerccl.analysis.whatif.remarks import CLOCK_DOUBT, MEMORY_SHARES, remark, say
 from powerccl.analysis.whatif.scene import Gpu, Scene, Way
 from powerccl.analysis.whatif.timeline import GpuTimeline, timelines, usual, window
+from powerccl.quantities import percent
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
@@ -301,7 +302,7 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     parts = ["phase"] * windowed + (["job"] if lowest is not None else ["slack"] * (spare is not None))
     automatic.chosen = " and ".join(parts) or "neither"
     if share < 1 - RARELY:
-        why = f"iterations differ: {100 * (1 - share):.0f} % of them are left alone, to compare clocks"
+        why = f"iterations differ: {percent(100 * (1 - share))} of them are left alone, to compare clocks"
         by_job.remarks.append(why)
         automatic.remarks.append(why)
     by_job.clock_mhz = automatic.clock_mhz = None if lowest is None else -(-lowest // step) * step

@@ -10,6 +10,7 @@ from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE
 from powerccl.analysis.whatif.scene import Gpu
 from powerccl.analysis.whatif.timeline import GpuTimeline
+from powerccl.quantities import exact, microseconds, plural, seconds, watts
 
 MEMORY_SHARES = (0.05, 0.30)  # what computation's share that does not follow the clock may be
 CLOCK_DOUBT = 0.02  # of a clock: how far one may be off that makes the same progress as a power governor
@@ -25,7 +26,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     elif not managed:
         by_call.remarks.append("does nothing: no call is above its overhead point")
     elif managed < len(live):
-        by_call.remarks.append(f"{managed} of {len(live)} calls are above their overhead point")
+        by_call.remarks.append(f"{managed:,} of {plural(len(live), 'call')} are above their overhead point")
     seen = {(id(gpu), operation.call_id) for gpu in gpus for operation in gpu.line.operations}
     unseen = sum(
         platform.percall_mhz(pattern, size) > 0 and (id(gpu), call_id) not in seen
@@ -33,7 +34,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
         for _, pattern, size, call_id, _ in gpu.line.calls
     )
     if unseen:
-        by_call.remarks.append(f"{unseen} of the calls it would manage were not seen to run and are left out")
+        by_call.remarks.append(f"{unseen:,} of the calls it would manage were not seen to run and are left out")
     count = sum(len(w.spans) for w in windows)
     short, used = sum(w.short for w in windows), sum(int((w.mhz > 0).sum()) for w in windows)
     needed_ms = platform.switch.window_us(max(1, len(gpus))) / 1e3
@@ -44,19 +45,19 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
     elif not used and not any(gpu.calls for gpu in gpus):
         by_phase.remarks.append("does nothing: no iteration was found that repeats itself")
     elif not used and short == count:
-        by_phase.remarks.append(f"does nothing: no exposed window outlasts a switch ({needed_ms:.1f} ms)")
+        by_phase.remarks.append(f"does nothing: no exposed window outlasts a switch ({seconds(needed_ms / 1e3)})")
     elif not used:
         by_phase.remarks.append("does nothing: the profile has no lower clock for what is exposed")
     elif used < count:
-        by_phase.remarks.append(f"{used} of {count} exposed windows outlast a switch ({needed_ms:.1f} ms)")
+        by_phase.remarks.append(f"{used:,} of {count:,} exposed windows outlast a switch ({seconds(needed_ms / 1e3)})")
     if by_job.clock_mhz is None and by_job.low_clock_pct == 0:
-        by_job.remarks.append(f"does nothing: every lower clock costs more than {found.budget_pct:g} % of time")
+        by_job.remarks.append(f"does nothing: every lower clock costs more than {exact(found.budget_pct, '%')} of time")
     elif by_job.clock_mhz is None:
         by_job.remarks.append("lower clocks on GPUs that wait for others alone")
     for forecast in (by_call, by_phase):
         if not forecast.within_budget:
             gives_way = " and would give way" if forecast.policy == "phase" else ", which it does not keep"
-            forecast.remarks.append(f"exceeds the budget of {found.budget_pct:g} %{gives_way}")
+            forecast.remarks.append(f"exceeds the budget of {exact(found.budget_pct, '%')}{gives_way}")
 
 
 def say(
@@ -70,13 +71,13 @@ def say(
     """What was taken for granted, and what was not seen; `unknown`: peers were waited for of which nothing was."""
     low, high = MEMORY_SHARES
     found.assumptions += [
-        f"{MEMORY_BOUND_SHARE * 100:g} % of computation's time does not follow the clock"
-        f" ({low * 100:g} to {high * 100:g} % in the intervals)",
+        f"{exact(MEMORY_BOUND_SHARE * 100, '%')} of computation's time does not follow the clock"
+        f" ({exact(low * 100)} to {exact(high * 100, '%')} in the intervals)",
     ]
     if unknown:
         found.assumptions.append("peers that were not timed, or are of another host, are late because they compute")
     if any(forecast.clock_mhz for forecast in found.policies):
-        found.assumptions.append(f"one clock is found as exactly as {CLOCK_DOUBT * 100:g} % (in the intervals)")
+        found.assumptions.append(f"one clock is found as exactly as {exact(CLOCK_DOUBT * 100, '%')} (in the intervals)")
     if seen.source == ESTIMATED or seen.told_pct < 100:
         found.assumptions.append(f"exposed communication: {seen.why}")
     if all(gpu.drawn.idle_w is None for gpu in gpus):
@@ -84,14 +85,14 @@ def say(
     switch = platform.switch
     if not switch.transition_known:
         found.assumptions.append(
-            f"a clock follows {switch.transition_us / 1e3:g} ms after the call (not in the profile)"
+            f"a clock follows {microseconds(switch.transition_us)} after the call (not in the profile)"
         )
     limited = any(gpu.drawn.limited for gpu in gpus)
     if limited and platform.behind_watts is None:
         found.assumptions.append("computation held by a power limit is taken to be no other behind a low clock")
     elif limited:
         found.assumptions.append(
-            f"computation behind a low clock draws {platform.behind_watts:g} W, as its limit allows"
+            f"computation behind a low clock draws {watts(platform.behind_watts)}, as its limit allows"
         )
     if not platform.kelvin_per_watt:
         found.assumptions.append(
@@ -102,9 +103,9 @@ def say(
             "no iteration was found that repeats itself: phase, job and auto learn nothing of such a job"
         )
     if len(gpus) < len(lines):
-        found.notes.append(f"power is known of {len(gpus)} of {len(lines)} GPUs; the others are left out")
+        found.notes.append(f"power is known of {len(gpus)} of {plural(len(lines), 'GPU')}; the others are left out")
     if found.calls and found.operations < 0.95 * found.calls:
         found.notes.append(
-            f"{found.operations} of {found.calls} calls were timed or waited for; the rest counts as hidden"
+            f"{found.operations:,} of {plural(found.calls, 'call')} were timed or waited for; the rest counts as hidden"
             " (POWERCCL_KERNEL_EVENTS=all times every call)"
         )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from powerccl.analysis.exposure import period
 from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.analysis.whatif.timeline import GpuTimeline
+from powerccl.quantities import plural, seconds
 
 LEARNING_NS = 10_000_000_000  # of an iteration and a clock: native/runtime/conductor.h, kWarmNs, kReferenceNs, kTryNs
 MOST_CALLS = 2048
@@ -81,8 +82,8 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
         ]
     lost_s = sum((1 - s.learnt) * (s.stop_ns - s.start_ns) for s in sections) / 1e9
     found.notes.append(
-        f"the job changes {len(sections) - 1} time{'s' * (len(sections) != 2)}: phase, job and auto learn anew for"
-        f" {lost_s:.0f} s of this recording, and save nothing in them"
+        f"the job changes {plural(len(sections) - 1, 'time')}: phase, job and auto learn anew for"
+        f" {seconds(lost_s)} of this recording, and save nothing in them"
     )
 
 
