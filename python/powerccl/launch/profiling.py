@@ -29,6 +29,7 @@ from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import NO_RIGHT, Request, decide_clocks, record
 from powerccl.launch.swept_clocks import SweptClocks
+from powerccl.machine import refuse_other
 from powerccl.platforms.measurements import (
     BenchHeader,
     BenchPoint,
@@ -40,7 +41,7 @@ from powerccl.platforms.measurements import (
 )
 from powerccl.platforms.policy_table import events_only_table, overhead_points
 from powerccl.platforms.schema import ClockSwitch, PlatformProfile
-from powerccl.platforms.store import user_folder
+from powerccl.platforms.store import load_profile, user_folder
 
 POLL_S = 0.2
 EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers change every 100 ms, as those of real GPUs
@@ -111,6 +112,8 @@ class Profiling:
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
         self.out = out or user_folder() / f"{self.name}.json"
         self.work = self.out.with_suffix(".profiling")
+        if resume:
+            self._refuse_other(gpus)
         self._prepare(resume)
         self.clocks = self._clocks(gpus, clocks)
 
@@ -140,6 +143,22 @@ class Profiling:
         if self.leased:
             return self.leased.choose(gpus.clocks_mhz, wanted)
         return wanted or clocks_to_profile(gpus.clocks_mhz)
+
+    def _refuse_other(self, gpus: Gpus) -> None:
+        """Refuse to replace a finished profile of another machine; an unfinished one, powerccl-bench refuses itself.
+
+        Raises:
+            PowercclError: the file is such a profile.
+        """
+        if not self.out.is_file() or any(self.work.glob("*.jsonl")):
+            return
+        try:
+            kept = load_profile(str(self.out.absolute()))
+        except PowercclError:
+            return  # nothing of a profile is lost
+        here = {"name": self.name, "GPUs": gpus.describe(), "emulated": str(gpus.emulated)}
+        there = {"name": kept.name, "GPUs": f"{kept.gpus} x {kept.gpu}", "emulated": str(kept.emulated)}
+        refuse_other(f"--resume: {self.out}", there, here, "leave --resume out to replace it, or name another --out")
 
     def _prepare(self, resume: bool) -> None:
         if not resume and any(self.work.glob("*.jsonl")):

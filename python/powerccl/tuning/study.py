@@ -90,12 +90,15 @@ class Study:
             storage = optuna.storages.JournalStorage(backend)
         except OSError as error:
             raise PowercclError(f"cannot write {journal}: {error.strerror}", "name another place with --out") from error
-        self.study = optuna.create_study(
-            storage=storage,
-            study_name="tune",
-            directions=["minimize"] * (2 if objective.both else 1),
-            load_if_exists=True,
-        )
+        try:
+            self.study = optuna.load_study(study_name="tune", storage=storage)  # creating would write, even if refused
+        except KeyError:
+            self.study = optuna.create_study(
+                storage=storage,
+                study_name="tune",
+                directions=["minimize"] * (2 if objective.both else 1),
+                load_if_exists=True,
+            )
         kept = self.study.user_attrs.get("settings")
         if kept is None:
             self.study.set_user_attr("settings", dict(settings))
