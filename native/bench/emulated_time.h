@@ -24,14 +24,15 @@ class WithoutData {
 
 class EmulatedTime {
  public:
-  explicit EmulatedTime(Rank& rank) : rank_(rank) {}
+  explicit EmulatedTime(Rank& rank);
   ~EmulatedTime();
   EmulatedTime(const EmulatedTime&) = delete;
   EmulatedTime& operator=(const EmulatedTime&) = delete;
 
   bool emulated() const { return rank_.cuda().stop_time != nullptr; }
   // All ranks must call it; returns the moment (CLOCK_MONOTONIC ns) at which everything counts as enqueued until go().
-  // On real GPUs: now.
+  // On real GPUs, and under `powerccl run`: now. What is recorded there runs as any job does, in real time: a recorder
+  // learns how GPU times and the host's belong together from how soon it sees what a GPU did.
   uint64_t stop();
   void go();
   // Waits for the event, which the rank has recorded in the stream, and enqueues nothing before it. Where time has been
@@ -43,6 +44,7 @@ class EmulatedTime {
 
  private:
   Rank& rank_;
+  bool stops_;
   uint64_t stop_ = 0;  // the emulator's number; 0: time goes on
   bool kept_up_ = true;
 };

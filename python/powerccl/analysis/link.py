@@ -14,14 +14,24 @@ from powerccl.quantities import plural
 NO_PROFILE = "no platform profile"  # the reason of all rows, then
 NOISE = 0.1  # of a kernel's time: when so little is left without waiting, it is more noise than transfer
 
+# Times the uncertainty of ranks' clocks. A transfer shorter than that may come out a third too fast; at half of it one
+# comes out above the link now and then, at double small collectives have no bandwidth without waiting.
+CLEARLY = 4
 
-def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None) -> list[LinkRow]:
-    """One row a pattern and size class, the longest first; `waiting_ns` is of each kernel (stragglers.Matched)."""
+
+def link_rows(
+    kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None, uncertainty_us: float = 0.0
+) -> list[LinkRow]:
+    """One row a pattern and size class, the longest first; `waiting_ns` is of each kernel (stragglers.Matched).
+
+    `uncertainty_us`: of one rank's times against another's. A transfer that is not clearly longer has no bandwidth.
+    """
     if not len(kernels):
         return []
     length = pl.col("duration_ns").clip(lower_bound=1)
     # Whoever came last has waited for nobody.
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
+    clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
     table = (
         kernels.select(*KEY, "ranks", "bytes", "duration_ns")
         .with_columns(waiting_ns=pl.Series(waiting_ns))
@@ -35,7 +45,7 @@ def link_rows(kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | No
             most_ranks=pl.col("ranks").max(),
             least_ranks=pl.col("ranks").min(),
             busbw=(pl.col("moved") / length).median(),
-            transfer=(pl.col("moved") / left).median(),
+            transfer=(pl.col("moved") / left).filter(clear).median(),
             left=(left / length).median(),
         )
         .sort("time_ns", descending=True)

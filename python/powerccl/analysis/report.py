@@ -147,7 +147,7 @@ def report(
         exposure_source=exposed.source,
         exposure_why=exposed.why,
         peers=matched.peers,
-        link=link_rows(kernels, matched.waiting_ns, reference),
+        link=link_rows(kernels, matched.waiting_ns, reference, matched.peers.uncertainty_us or 0.0),
         platform=reference.name if reference else "",
         platform_provenance=reference.provenance if reference else "",
         energy=energy,

@@ -161,7 +161,11 @@ def _wall_s(run: RunData) -> float | None:
     starts = [rank.start_ns for rank in here] + ([info.start_ns] if info and info.start_ns else [])
     ends = [rank.last_ns() for rank in here]
     sampled = [log.samples for log in run.power if len(log.samples) and (not info or log.host == info.host)]
-    ends.extend(int(samples["time_ns"].to_numpy().max()) for samples in sampled)
+    for samples in sampled:  # the agent starts before the job and ends behind it
+        time = samples["time_ns"].to_numpy()
+        ends.append(int(time.max()))
+        if not (info and info.start_ns):
+            starts.append(int(time.min()))
     return (max(ends) - min(starts)) / 1e9 if starts and ends and max(ends) > min(starts) else None
 
 
