@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import PIECE, times, write_run
 
-from powerccl.analysis.iterations import rhythm
+from powerccl.analysis.iterations import cut, rhythm
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
 from powerccl.analysis.report import report
@@ -260,6 +260,36 @@ def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
     assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_s == pytest.approx(0.16)
     (none,) = link_rows(kernels, np.full(8, 19 * MS), None)
     assert none.transfer_gbs is None and none.busbw_gbs == half.busbw_gbs
+
+
+def test_a_transfer_that_clocks_cannot_tell_has_no_bandwidth() -> None:
+    rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
+    kernels = pl.DataFrame(rows | {"duration_ns": [20 * MS] * 8})
+    waits = np.full(8, 10 * MS)
+    assert link_rows(kernels, waits, None, uncertainty_us=2_000)[0].transfer_gbs is not None
+    assert link_rows(kernels, waits, None, uncertainty_us=3_000)[0].transfer_gbs is None
+
+
+def test_calls_far_ahead_of_the_gpu_tell_no_iterations() -> None:
+    number = 40
+    calls = pl.DataFrame(
+        {
+            "start_ns": [at * 5_000 for at in range(number)],
+            "stop_ns": [at * 5_000 + 2_000 for at in range(number)],
+            "captured": [False] * number,
+            "pattern": ["send_receive", "all_reduce"] * (number // 2),
+            "comm": [1] * number,
+            "bytes": [4096] * number,
+        }
+    )
+
+    def kernels(length_ns: int) -> pl.DataFrame:
+        return pl.DataFrame({"start_ns": [1000, 900_000], "stop_ns": [1000 + length_ns, 900_000 + length_ns]})
+
+    assert len(cut(calls, kernels(1_000)).edges) > 10
+    far = cut(calls, kernels(500_000))
+    assert not len(far.edges)
+    assert "ahead of the GPU" in far.reason
 
 
 def test_between_the_profiles_sizes_but_not_beyond() -> None:

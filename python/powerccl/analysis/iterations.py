@@ -68,6 +68,10 @@ def cut(calls: pl.DataFrame, kernels: pl.DataFrame) -> Cut:
         best = Cut(edges, lengths[-1], by, changed if len(lengths) > 1 else "")
         if _length(edges) > MOSTLY * (stop[-1] - start[0]):
             break
+    if by == "calls" and len(best.edges) and len(kernels):
+        timed_ns = int((kernels["stop_ns"] - kernels["start_ns"]).median() or 0)  # type: ignore[arg-type]
+        if timed_ns * best.operations > _length(best.edges) / len(best.edges):
+            return Cut(none, 0, by, "the host enqueued far ahead of the GPU, and too few operations were timed there")
     return best
 
 

@@ -116,6 +116,7 @@ def summarise(
         notes=notes,
         problems=list(run.problems),
     )
+    _share_out(summary.communication, summary.gpus)
     summary.communication.calls = len(calls.filter(~pl.col("captured")))
     summary.communication.captured_calls = len(calls.filter(pl.col("captured")))
     summary.communication.timed_calls = coverage.timed
@@ -359,6 +360,22 @@ def _with_regression(
     found.average_watts = found.joules / time_s if found.joules is not None and time_s > 0 else None
     found.other_average_watts = findings.computation_watts
     return found
+
+
+def _share_out(found: Communication, gpus: list[Gpu]) -> None:
+    """Give GPUs their parts of the regression's energy: it is of all of them, and theirs were split otherwise."""
+    parts = [gpu.communication_joules for gpu in gpus if gpu.communication_joules is not None]
+    if found.joules is None or not sum(parts) or not found.resolved:
+        return
+    scale = found.joules / sum(parts)
+    for gpu in gpus:
+        if gpu.communication_joules is None:
+            continue
+        gpu.communication_joules *= scale
+        if gpu.joules is not None and gpu.communication_joules > gpu.joules:
+            gpu.communication_joules = gpu.communication_watts = gpu.other_watts = None
+        elif gpu.communication_watts is not None:
+            gpu.communication_watts *= scale
 
 
 def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:

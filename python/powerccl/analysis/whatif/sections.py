@@ -69,16 +69,13 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
     found.policies = [
         _merged([s.found.policies[k] for s in sections], longest.found.policies[k], sections, joules) for k in range(4)
     ]
-    for index, gpu in enumerate(found.gpus):
-        mine = np.array([s.found.gpus[index].joules or 0.0 for s in sections])
+    for gpu in found.gpus:
+        # A rank whose trace ends early has no part in the later sections.
+        here = [(s, its) for s in sections for its in s.found.gpus if its.gpu == gpu.gpu]
+        mine = np.array([its.joules or 0.0 for _, its in here])
+        before = gpu.policies
         gpu.policies = [
-            _merged(
-                [s.found.gpus[index].policies[k] for s in sections],
-                longest.found.gpus[index].policies[k],
-                sections,
-                mine,
-            )
-            for k in range(4)
+            _merged([its.policies[k] for _, its in here], before[k], [s for s, _ in here], mine) for k in range(4)
         ]
     lost_s = sum((1 - s.learnt) * (s.stop_ns - s.start_ns) for s in sections) / 1e9
     found.notes.append(
