@@ -138,7 +138,8 @@ def energy_curve(
     """The curve of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
     `gaps`: without power samples. `breaks`: over which the counter tells nothing. `period_ns`: how often it was to be
-    read. `broken`: the counter jumped or went back, so that power counts where there is any. None when fewer than two samples say anything.
+    read. `broken`: the counter jumped or went back, so that power counts where there is any. None when fewer than two
+    samples say anything.
     """
     unique = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[unique], power_mw[unique], energy_uj[unique]
