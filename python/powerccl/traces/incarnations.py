@@ -122,8 +122,8 @@ def missing_ranks(found: int, expected: int) -> str:
     if not 0 < found < expected:
         return ""
     return (
-        f"{found} of {plural(expected, 'rank')} left a trace that reads: nothing here counts the others, and"
-        " waiting for them passes for transfer"
+        f"{found} of {plural(expected, 'rank')} left a trace that reads, the others are missing: nothing here counts"
+        " them, and waiting for them passes for transfer"
     )
 
 

@@ -71,10 +71,10 @@ class Watcher:
             mine: dict[tuple[str, str], list[dict[str, str]]] = {}
             for row in samples:
                 mine.setdefault((log.host, row.get("uuid", "")), []).append(row)
-            for key, rows in mine.items():
+            for key, new in mine.items():
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
-                    gpu = self._gpus.get(key) or GpuState(log.about, whole(rows[0], "gpu"))
-                    self._gpus.setdefault(key, gpu).take(rows)
+                    gpu = self._gpus.get(key) or GpuState(log.about, whole(new[0], "gpu"))
+                    self._gpus.setdefault(key, gpu).take(new)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
