@@ -137,6 +137,13 @@ def _power(name: str, what: Change, bare: bool = False) -> Damage:
     return Damage(name, lambda folder, chance: change(samples(folder), what, chance), bare)
 
 
+def with_limits(folder: Path) -> None:
+    """Name the power limits of two H100s, as agents do since after these runs were recorded."""
+    file = samples(folder)
+    limits = [f"# gpu{gpu}_power_limit{which}_mw: 700000" for gpu in (0, 1) for which in ("", "_max")]
+    file.write_text("\n".join([*limits, file.read_text()]))
+
+
 def without_counter(folder: Path) -> None:
     """A run of GPUs that have no energy counter."""
     change(samples(folder), _column("energy_uj", lambda *_: -1, None), random.Random(0))

@@ -19,7 +19,7 @@ from typing import Any
 from bench.topics import Figures, count
 from bench.trust import ROOT, fault
 from bench.trust.checks import html_text, strict_json
-from bench.trust.damage import KINDS, samples, traces, with_cpu_energy, without_counter
+from bench.trust.damage import KINDS, samples, traces, with_cpu_energy, with_limits, without_counter
 from bench.trust.jobs import Job, powerccl, record, recorded
 from bench.trust.spoken import speak, spread
 
@@ -71,6 +71,10 @@ def _totals(summary: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
+def _sum(lines: list[str], metric: str) -> float:
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(metric + "{"))
+
+
 def surfaces(folder: Path, base: Path, scratch: Path) -> dict[str, Surface]:
     """Every page that tells of a run's totals. A verb that refuses the run shows none."""
     found = {}
@@ -106,6 +110,10 @@ def surfaces(folder: Path, base: Path, scratch: Path) -> dict[str, Surface]:
         joules = [float(line.split()[-1]) for line in lines if line.startswith("powerccl_gpu_energy_joules_total")]
         marks = {re.sub(r"run=\"[^\"]*\"", "", line) for line in lines if MARKS.search(line.split("{")[0])}
         calls = [float(line.split()[-1]) for line in lines if line.startswith("powerccl_collectives_total")]
+        ranks = [_sum(lines, f"powerccl_job_ranks_{which}") for which in ("expected", "found")]
+        # A series must not vanish where a part is missing: what it lacks stands beside it.
+        marks |= {"missing seconds"} if _sum(lines, "powerccl_gpu_unsampled_seconds") > 0 else set()
+        marks |= {"missing ranks"} if ranks[0] > ranks[1] else set()
         # A series a GPU: one that is not there is no total of the others.
         whole = {"joules": sum(joules) if joules else None, "calls": sum(calls) if calls else None}
         found["export"] = Surface(whole, {f"not known: {mark}" for mark in marks} | {f"series: {len(joules)} only"})
@@ -178,6 +186,7 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
     )
     emulated = record(native, Job("t4x8", command), folder, "emulated")
     sources = [emulated, next(each for each in recorded(folder / "recorded") if "fsdp-0-0-observe" in each.name)]
+    with_limits(sources[1])
     mpi = _mpi_run(native, folder)
     bare = {}
     for source in sources:

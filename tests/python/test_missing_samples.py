@@ -24,6 +24,8 @@ from powerccl.analysis.live.node import Watcher
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
 from powerccl.console import Console
+from powerccl.launch.running import LiveNode
+from powerccl.reports.export import JobCollector, as_text
 from powerccl.reports.report import print_report
 from powerccl.reports.tabular import prometheus_text
 from powerccl.traces import plausible
@@ -308,6 +310,16 @@ def test_a_gap_of_the_processors(tmp_path: Path) -> None:
         assert each.energy.joules_at_least == pytest.approx(100)
 
 
+def test_a_processor_counter_that_stands_still_tells_nothing(tmp_path: Path) -> None:
+    """50 W for half a second, then the counter stands: what it had gained is a part."""
+    rows = [f"{n * 100 * MS},package-0,{min(n, 5) * 5_000_000},-1,-1" for n in range(22)]
+    cpu = f"# host: {HOST}\n# interval_ns: 100000000\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"
+    found = energy_of(mpi_run(tmp_path / "run", cpu=cpu + "\n".join(rows) + "\n")).mpi
+    assert found and found.energy.joules is None
+    assert found.energy.joules_at_least == pytest.approx(25)
+    assert found.energy.missing and "package-0: no sound energy samples for 1." in found.energy.missing[0]
+
+
 # While the job runs.
 
 
@@ -327,14 +339,82 @@ def test_a_gpu_without_recent_samples_shows_no_power(tmp_path: Path) -> None:
 
 
 def test_live_counters_that_jump_are_not_believed(tmp_path: Path) -> None:
+    """Power tells what a counter gained while it jumped; each look goes on where the last one ended."""
     for n, end_s in enumerate((59.02, 99.0)):
         folder = node(tmp_path / str(n), between(59, end_s, with_(4, lambda uj: uj + (1 << 32))))
         write_info(folder, 0)
         job = Watcher(folder).look(END_S * S, HOST)
         assert job.gpus[1].power_w == pytest.approx(60, rel=0.01)
-        told = job.gpus[1].joules if n == 0 else job.gpus[1].joules_at_least
-        assert told == pytest.approx(60 * 60, rel=0.01)
-        assert (job.gpus[1].joules is None) == (n == 1)
+        if n == 0:
+            assert job.gpus[1].joules == pytest.approx(60 * 60, rel=0.01)
+            assert (job.gpus[1].missing_s, job.missing) == (0, [])
+        else:  # of a long file the middle is not read: power alone does not tell it
+            told, missing_s = job.gpus[1].joules_at_least, job.gpus[1].missing_s
+            assert told is not None and missing_s is not None
+            assert told + 60 * missing_s == pytest.approx(60 * 60, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "joules", "missing_s"),
+    [
+        (between(40, 99, gone), 60 * 40, 20),
+        (between(40, 99, with_(4, -1)), 60 * 40, 20),
+        (between(40, 99, with_(4, 60 * 40_000_000)), 60 * 40, 20),
+    ],
+    ids=["lost", "counter lost", "counter stuck"],
+)
+def test_an_ended_jobs_live_energy_says_what_it_lacks(
+    tmp_path: Path, spoil: Spoil, joules: float, missing_s: float
+) -> None:
+    folder = node(tmp_path / "run", spoil)
+    job = Watcher(folder).look(END_S * S, HOST)
+    first, second = job.gpus
+    assert (first.missing_s, second.joules, job.joules) == (0, None, None)
+    assert first.joules == pytest.approx(50 * 60, rel=0.01)
+    assert second.missing_s == pytest.approx(missing_s, abs=0.3)
+    assert second.joules_at_least == pytest.approx(joules, rel=0.01)
+    assert job.joules_at_least == pytest.approx(50 * 60 + joules, rel=0.01)
+    assert len(job.missing) == 1 and "GPU 1: no sound energy samples for" in job.missing[0]
+    live = LiveNode((folder,), totals=True)
+    view = as_text(JobCollector(live.look, lambda: live.counts)).decode()
+    live.close()
+    told = [line for line in view.splitlines() if line.startswith("powerccl_gpu_unsampled_seconds{")]
+    assert [float(line.split()[-1]) for line in told] == [0, second.missing_s]
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "headless"])
+def test_a_rank_without_a_trace_is_missed_everywhere(tmp_path: Path, how: str) -> None:
+    folder = training_run(tmp_path / "run", ranks=2, iterations=3)
+    whole = energy_of(folder).energy.joules
+    lost = folder / "rank-1.trace"
+    if how == "gone":
+        lost.unlink()
+    else:
+        lost.write_bytes(b"" if how == "empty" else bytes(64) + lost.read_bytes()[64:])
+    found, job = energy_of(folder), Watcher(folder).look(END_S * S, HOST)
+    for energy in (found.energy, job):
+        assert energy.joules is None
+        assert energy.joules_at_least is not None and whole and energy.joules_at_least < 0.6 * whole
+        assert any("1 of 2 ranks left a trace that reads" in text for text in energy.missing)
+    assert any("1 of 2 ranks" in text for text in found.problems)
+    assert any("1 of 2 ranks" in text for text in job.problems)
+    assert (job.ranks_found, job.ranks_expected) == (1, 2)
+
+
+def test_an_mpi_rank_without_a_trace_is_missed(tmp_path: Path) -> None:
+    folder = mpi_run(tmp_path / "run")
+    assert not any("left a trace" in text for text in energy_of(folder).problems)
+    (folder / "mpi-1.trace").unlink()
+    assert any("1 of 2 ranks left a trace that reads" in text for text in energy_of(folder).problems)
+
+
+def test_records_that_were_never_written_are_told_live(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run", ranks=2, iterations=3)
+    path = folder / "rank-1.trace"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    problems = Watcher(folder, totals=True).look(END_S * S, HOST).problems
+    assert any(text.startswith("rank-1.trace: ") and "of kinds not known, skipped" in text for text in problems)
 
 
 def test_live_power_that_cannot_be(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import CpuEnergy
 from powerccl.traces.cpu import CPU_DOMAIN, CpuLog
 from powerccl.traces.folder import RunData
-from powerccl.traces.plausible import GAP_PERIODS
+from powerccl.traces.plausible import GAP_PERIODS, Ints
 
 # Domains that add up. The others (core, uncore) are parts of a package, or contain all of it (psys).
 COUNTED = re.compile(r"(^|[/_-])(package|pkg|dram|ram)([-_]?\d+)?(-die-\d+)?$")
@@ -94,14 +94,25 @@ def _counted(log: CpuLog, window: tuple[int, int]) -> tuple[dict[str, float], fl
         time = inside["time_ns"].to_numpy()
         joules[domain] = float(inside["energy_uj"][-1] - inside["energy_uj"][0]) / 1e6
         covered = iv.minus(np.array([[time[0], time[-1]]]), log.breaks.get(domain, iv.EMPTY))
-        seconds = max(seconds, iv.length_ns(covered) / 1e9)
         period_ns = max(log.period_ns, int(np.median(np.diff(time))))
+        covered = iv.minus(covered, _standing(time, inside["energy_uj"].to_numpy(), period_ns))
+        seconds = max(seconds, iv.length_ns(covered) / 1e9)
         ends = (int(time[0]) - window[0], window[1] - int(time[-1])) if window[1] < 1 << 62 else ()
         lost_ns = int(time[-1] - time[0]) - iv.length_ns(covered)
         lost_ns += sum(end for end in ends if end > GAP_PERIODS * period_ns)
         if lost_ns and joules[domain]:
             missing.append(f"{domain}: no sound energy samples for {quantities.seconds(lost_ns / 1e9)}")
     return joules, seconds, missing
+
+
+def _standing(time_ns: Ints, energy_uj: Ints, period_ns: int) -> iv.Intervals:
+    """When a counter did not move for more than three periods: it cannot while its host runs."""
+    moved = time_ns[np.append(True, np.diff(energy_uj) != 0)]
+    # The last still reading before a move: what the move tells is of the time behind it.
+    before = np.append(time_ns[np.flatnonzero(np.diff(energy_uj) != 0)], time_ns[-1])
+    stands = np.stack([moved, before], axis=1)
+    found: iv.Intervals = stands[stands[:, 1] - stands[:, 0] > GAP_PERIODS * period_ns]
+    return found
 
 
 def _idle(log: CpuLog, window: tuple[int, int]) -> tuple[int, int]:

@@ -116,7 +116,13 @@ def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:
     known = log.of(rows)
     power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return energy_curve(
-        rows["time_ns"].to_numpy(), power, rows["energy_uj"].to_numpy(), known.gaps, known.breaks, known.period_ns
+        rows["time_ns"].to_numpy(),
+        power,
+        rows["energy_uj"].to_numpy(),
+        known.gaps,
+        known.breaks,
+        known.period_ns,
+        known.broken,
     )
 
 
@@ -127,11 +133,13 @@ def energy_curve(
     gaps: iv.Intervals = iv.EMPTY,
     breaks: iv.Intervals = iv.EMPTY,
     period_ns: int = 0,
+    broken: bool = False,
 ) -> EnergyCurve | None:
     """The curve of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
     `gaps`: without power samples. `breaks`: over which the counter tells nothing. `period_ns`: how often it was to be
-    read. None when fewer than two samples say anything.
+    read. `broken`: the counter jumped or went back, so that power counts where there is any. None when fewer than two
+    samples say anything.
     """
     unique = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[unique], power_mw[unique], energy_uj[unique]
@@ -145,6 +153,8 @@ def energy_curve(
         counter = _without(replace(counter, blurred=_steps(counter)[long]), breaks)
     power = _from_power(time_ns, power_mw, read_ns)
     power = None if power is None else _without(power, gaps)
+    if broken and power:
+        return power
     if counter and power and len(time_ns) > SELDOM * counted.sum():
         return _scaled(power, time_ns[counted], energy_uj[counted], breaks)
     return _beyond(counter, power) if counter and power else counter or power

@@ -131,7 +131,7 @@ def report(
     if run.window:
         calls = calls.filter(pl.col("start_ns").is_between(*run.window))
         kernels = kernels.filter((pl.col("start_ns") >= run.window[0]) & (pl.col("stop_ns") <= run.window[1]))
-    notes = _missing(run)
+    notes: list[str] = []
     profiled = _profiled(kineto, kernels, notes)
     matched = match(run, calls, kernels)
     curves = energy_curves(run)
@@ -170,17 +170,6 @@ def _reconcile(found: ReportFindings) -> None:
     parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle)
     energy.joules_total = total
     energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
-
-
-def _missing(run: RunData) -> list[str]:
-    """A note where the job had more ranks than left a trace."""
-    present, expected = {trace.rank for trace in run.ranks}, max((trace.nranks for trace in run.ranks), default=0)
-    if not 0 < len(present) < expected:
-        return []
-    return [
-        f"{len(present)} of {plural(expected, 'rank')} left a trace that reads: nothing here counts the others, and"
-        " waiting for them passes for transfer"
-    ]
 
 
 def _exposure(

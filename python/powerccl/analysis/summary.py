@@ -24,7 +24,7 @@ from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.quantities import exact, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.incarnations import count_ranks, restarts
+from powerccl.traces.incarnations import count_ranks, missing_ranks, ranks_of, restarts
 from powerccl.traces.mpi_tables import mpi_notes
 from powerccl.traces.power import PowerLog
 
@@ -106,7 +106,7 @@ def summarise(
         restarts=restarts(run.ranks + run.mpi),
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
-        energy=_energy(gpus),
+        energy=_energy(gpus, missing_ranks(*ranks_of(run.ranks))),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal),
         policy_outcome=policy_outcome(run),
@@ -291,14 +291,15 @@ def _missing(gpu: _Sampled, hosts: int) -> str:
     return f"{text}: none after {seconds(of_s - tail_s)}" if tail_s > 0.9 * gpu.finding.missing_s else text
 
 
-def _energy(gpus: list[_Sampled]) -> Energy:
+def _energy(gpus: list[_Sampled], lost: str) -> Energy:
+    """Of all GPUs; `lost`: what to say of ranks without a trace, whose GPUs are not known."""
     known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
         return Energy(reason="no power samples of the job's GPUs")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {plural(len(gpus), 'GPU')} only"
     hosts = len({gpu.finding.host for gpu in gpus})
-    missing = [text for text in (_missing(gpu, hosts) for gpu in gpus) if text]
+    missing = [text for text in (*(_missing(gpu, hosts) for gpu in gpus), lost) if text]
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
     return Energy(
         joules=None if missing else total,

@@ -42,6 +42,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_job_restarts", "gauge", RUN, "Times that all ranks were started again, as by torchrun --max-restarts."),
     ("powerccl_job_exit_code", "gauge", RUN, "Exit code, once the job has ended."),
     ("powerccl_job_slowdown_allowed_ratio", "gauge", RUN, "Slowdown that the job's policy may cost."),
+    ("powerccl_job_ranks_found", "gauge", RUN, "Ranks of the job with a trace that reads: nothing counts the others."),
+    ("powerccl_job_ranks_expected", "gauge", RUN, "Ranks that the job has, as its communicators say."),
     ("powerccl_collectives", "counter", PATTERN, "Communication calls made; those recorded into CUDA graphs apart."),
     ("powerccl_captured_collectives", "counter", PATTERN, "Communication calls recorded into CUDA graphs."),
     ("powerccl_collective_bytes", "counter", PATTERN, "Sizes of those calls, as NCCL tests count them."),
@@ -70,6 +72,12 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_trace_unread_records", "gauge", RANK, "Records of the rank's trace still to be read by this exporter."),
     ("powerccl_gpu_power_watts", "gauge", GPU, "Power of the GPU, mean of the last seconds."),
     ("powerccl_gpu_energy_joules", "counter", GPU, "Energy of the GPU since the job began, as far as it was sampled."),
+    (
+        "powerccl_gpu_unsampled_seconds",
+        "gauge",
+        GPU,
+        "Time since the job began that the GPU's energy lacks. Readings that come late take it back.",
+    ),
     ("powerccl_gpu_sample_age_seconds", "gauge", GPU, "Since the GPU's last sample: one that is lost grows old."),
     ("powerccl_gpu_sm_clock_hertz", "gauge", GPU, "SM clock."),
     ("powerccl_gpu_temperature_celsius", "gauge", GPU, "Temperature."),
@@ -188,12 +196,16 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
     found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
     found.add("powerccl_job_restarts", job.restarts, run)
     found.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
+    if job.ranks_expected:
+        found.add("powerccl_job_ranks_found", job.ranks_found, run)
+        found.add("powerccl_job_ranks_expected", job.ranks_expected, run)
     if job.budget and job.budget.allowed_pct is not None:
         found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
     for gpu in job.gpus:
         labels = (run, gpu.host, gpu.index, gpu.gpu)
         found.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
         found.add("powerccl_gpu_energy_joules", gpu.joules if gpu.joules is not None else gpu.joules_at_least, *labels)
+        found.add("powerccl_gpu_unsampled_seconds", gpu.missing_s, *labels)
         found.add("powerccl_gpu_sample_age_seconds", gpu.age_s, *labels)
         found.add("powerccl_gpu_sm_clock_hertz", None if gpu.clock_mhz is None else gpu.clock_mhz * 1e6, *labels)
         found.add("powerccl_gpu_temperature_celsius", gpu.temperature_c, *labels)

@@ -104,7 +104,13 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
 
 def _tell_apart(run: RunData) -> None:
     """Leave out traces of other runs, name hosts apart, and make one trace of each rank's incarnations."""
-    from powerccl.traces.incarnations import join_incarnations, of_run, tell_hosts_apart
+    from powerccl.traces.incarnations import (
+        join_incarnations,
+        missing_ranks,
+        of_run,
+        ranks_of,
+        tell_hosts_apart,
+    )
 
     ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
     run.problems += said
@@ -112,6 +118,7 @@ def _tell_apart(run: RunData) -> None:
     kept = {trace.path for trace in ours}
     run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
     run.mpi = [trace for trace in run.mpi if trace.path in kept]
+    run.problems += [lost for each in (run.ranks, run.mpi) if (lost := missing_ranks(*ranks_of(each)))]
 
 
 def read_info(run: RunData) -> None:

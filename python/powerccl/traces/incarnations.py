@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap
 
@@ -95,6 +97,34 @@ def _follows(earlier: RankTrace, later: RankTrace) -> bool:
 def count_ranks(traces: list[RankTrace]) -> int:
     """How many ranks those are; one that was started again on another GPU or host is still one."""
     return max(len({trace.rank for trace in traces}), _most_at_once(traces))
+
+
+class OfRank(Protocol):
+    """A trace's header, as far as it counts ranks."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def nranks(self) -> int:
+        """How many ranks there are; 0: not known."""
+
+
+def ranks_of(traces: Iterable[OfRank]) -> tuple[int, int]:
+    """How many ranks left a trace that reads, and how many there should be."""
+    known = [(trace.rank, trace.nranks) for trace in traces]
+    return len({rank for rank, _ in known}), max((nranks for _, nranks in known), default=0)
+
+
+def missing_ranks(found: int, expected: int) -> str:
+    """What to say where ranks left no trace; empty: all did, or none."""
+    if not 0 < found < expected:
+        return ""
+    return (
+        f"{found} of {plural(expected, 'rank')} left a trace that reads, the others are missing: nothing here counts"
+        " them, and waiting for them passes for transfer"
+    )
 
 
 def _most_at_once(traces: list[RankTrace]) -> int:

@@ -85,7 +85,7 @@ class LiveTrace:
         self._tail = tail
         self._file = -1
         self._header_bytes = records.HEADER_BYTES
-        self._next = 0
+        self._next = self._unknown = 0
 
     def close(self) -> None:
         """Let go of the file."""
@@ -112,6 +112,10 @@ class LiveTrace:
             self.problem = f"{self.path.name}: {error.strerror}"
             return _NOTHING
         self._next += len(found)
+        unknown = int((~np.isin(found["kind"], list(records.LAYOUTS))).sum())
+        if unknown:
+            self._unknown += unknown
+            self.problem = f"{self.path.name}: {plural(self._unknown, 'record')} of kinds not known, skipped"
         if len(found) < wanted:
             self.problem = f"{self.path.name}: cut off: {plural(committed, 'record')} counted, {self._next} there"
             self.behind = 0

@@ -149,3 +149,32 @@ class Counter:
 
     def _most(self, length_ns: Ints) -> Floats:
         return self.most_watts * (length_ns.astype(np.float64) + UPDATE_NS) / 1e3
+
+
+@dataclass(frozen=True)
+class Used:
+    """Energy between two moments by power samples, mW; NaN where samples are missing there.
+
+    `before`: the last sample before those, ns and mW.
+    """
+
+    time_ns: Ints
+    power_mw: Floats
+    before: tuple[int, float] | None
+    period_ns: int
+
+    def __call__(self, start_ns: int, stop_ns: int) -> float:
+        """Joules."""
+        usable = np.isfinite(self.power_mw)
+        time, power = self.time_ns[usable], self.power_mw[usable]
+        if self.before:
+            time, power = np.append(self.before[0], time), np.append(self.before[1], power)
+        first = int(np.searchsorted(time, start_ns, side="right")) - 1
+        last = int(np.searchsorted(time, stop_ns))
+        if first < 0 or last >= len(time) or last <= first:
+            return float("nan")
+        steps = np.diff(time[first : last + 1])
+        if steps.max() > GAP_PERIODS * max(self.period_ns, 1):
+            return float("nan")
+        watts = (power[first:last] + power[first + 1 : last + 1]) / 2e3
+        return float((watts * steps).sum() / steps.sum() * (stop_ns - start_ns) / 1e9)

@@ -23,6 +23,7 @@ from powerccl.traces.plausible import (
     Floats,
     Ints,
     Mask,
+    Used,
     forward,
     most_watts,
 )
@@ -61,6 +62,7 @@ class GpuLog:
     breaks: Ints = field(default_factory=lambda: EMPTY)
     reasons: frozenset[str] = frozenset()  # all values of throttle_reasons
     merged: int = 1
+    broken: bool = False  # the energy counter went on from elsewhere: what it tells since may be wrong too
 
 
 @dataclass
@@ -217,7 +219,9 @@ class _Gpu:
         self._counter.left_out += int(wrong.sum())
         after_gap = self._find_gaps(time, power)
         counted = np.flatnonzero(energy >= 0)
-        energy[counted] = self._counter.take(time[counted], energy[counted], _Used(self, time, power))
+        energy[counted] = self._counter.take(
+            time[counted], energy[counted], Used(time, power, self._usable, self.known.period_ns)
+        )
         self._usable = _last_usable(time, power) or self._usable
         if len(self._reasons) < MOST_REASONS:
             self._reasons.update(
@@ -266,6 +270,7 @@ class _Gpu:
         self.known.gaps = np.concatenate(self._gaps) if self._gaps else EMPTY
         if self._counter.unknown:
             self.known.breaks = np.array(self._counter.unknown, np.int64)
+        self.known.broken = self._counter.breaks > 0
         self.known.reasons = frozenset(self._reasons)
         found = pl.concat(self._parts) if self._parts else pl.DataFrame(schema=_SCHEMA())
         self._parts.clear()
@@ -290,29 +295,6 @@ class _Gpu:
         if self._backward:
             found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
         return found
-
-
-class _Used:
-    """Energy between two moments by power samples; NaN where samples are missing there."""
-
-    def __init__(self, gpu: _Gpu, time: Ints, power: Floats) -> None:
-        self._gpu, self._time, self._power = gpu, time, power
-
-    def __call__(self, start_ns: int, stop_ns: int) -> float:
-        usable = np.isfinite(self._power)
-        time, power = self._time[usable], self._power[usable]
-        before = self._gpu._usable
-        if before:
-            time, power = np.append(before[0], time), np.append(before[1], power)
-        first = int(np.searchsorted(time, start_ns, side="right")) - 1
-        last = int(np.searchsorted(time, stop_ns))
-        if first < 0 or last >= len(time) or last <= first:
-            return float("nan")
-        steps = np.diff(time[first : last + 1])
-        if steps.max() > GAP_PERIODS * max(self._gpu.known.period_ns, 1):
-            return float("nan")
-        watts = (power[first:last] + power[first + 1 : last + 1]) / 2e3
-        return float((watts * steps).sum() / steps.sum() * (stop_ns - start_ns) / 1e9)
 
 
 def _last_usable(time: Ints, power: Floats) -> tuple[int, float] | None:

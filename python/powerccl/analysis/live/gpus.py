@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from powerccl.traces.plausible import GAP_PERIODS, UPDATE_NS, most_watts
+import numpy as np
+
+from powerccl.traces.plausible import GAP_PERIODS, Counter, Floats, Ints, Used, most_watts
+from powerccl.traces.power import LATEST_NS, MOST_ENERGY_UJ
 from powerccl.traces.sample_file import number_of
 
 COUNTED_BEFORE_NS = 2_000_000_000  # a reading so long before the window still tells of its beginning
@@ -28,48 +31,98 @@ class GpuState:
         """`about`: the head of the file that its samples stand in."""
         self.rows: deque[tuple[int, int, int]] = deque()
         self.latest: dict[str, str] = {}
-        self.whole = True  # nothing is missing in `gained_uj`
         self.gained_uj: int | None = None
         self._most_w = most_watts(about, index)
+        self._counter = Counter(self._most_w)
         self._interval_ns = number_of(about, "interval_ns")
         self._counter_ns = number_of(about, "read_every_ns_energy_uj") or self._interval_ns
         self._before: tuple[int, int] | None = None  # last counter reading that has left the window
-        self._last: tuple[int, int] | None = None  # counter: when it had last changed, and to what
-        self._odd: tuple[int, int] | None = None  # a reading that does not follow the last one
-        self._counted_ns = self._newest_ns = self._broken_ns = -1
+        self._used: tuple[int, float] | None = None  # last power sample, ns and mW
+        # Of the counter: its first reading, its last change and how many there were. One that stands still tells
+        # nothing: a GPU always draws power.
+        self._first_ns = self._moved_ns = -1
+        self._moves = self._origin_uj = 0
+        self._newest_ns = -1
+        # By power samples: uJ in all, ns of gaps between them, both at the counter's last move, and gaps that count.
+        self._power_uj, self._gaps_ns, self._at_move, self._lost_ns = 0.0, 0, (0.0, 0), 0
 
-    def take(self, row: dict[str, str]) -> None:
-        """The next sample. Values that cannot be count as not read."""
-        time_ns, energy_uj, power_mw = (whole(row, name) for name in ("time_ns", "energy_uj", "power_mw"))
-        if time_ns < 0 or time_ns <= self._newest_ns:
+    def take(self, rows: list[dict[str, str]]) -> None:
+        """The next samples. Values that cannot be count as not read."""
+        read: list[tuple[int, int, int]] = []
+        for row in rows:
+            time_ns, energy_uj, power_mw = (whole(row, name) for name in ("time_ns", "energy_uj", "power_mw"))
+            if 0 <= time_ns < LATEST_NS and time_ns > self._newest_ns:
+                self._newest_ns, self.latest = time_ns, row
+                energy_uj = energy_uj if energy_uj <= MOST_ENERGY_UJ else -1
+                read.append((time_ns, energy_uj, power_mw if 0 <= power_mw <= self._most_w * 1e3 else -1))
+        if not read:
             return
-        self._newest_ns = time_ns
-        self.latest = row
-        gained_uj = self._count(time_ns, energy_uj) if energy_uj >= 0 else -1
-        self.rows.append((time_ns, gained_uj, power_mw if 0 <= power_mw <= self._most_w * 1e3 else -1))
+        time, energy, power = np.array(read, np.int64).T
+        mw = np.where(power >= 0, power, np.nan).astype(np.float64)
+        counted = np.flatnonzero(energy >= 0)
+        gained = np.full(len(time), -1, np.int64)
+        if len(counted):
+            gained[counted] = self._count(time[counted], energy[counted], Used(time, mw, self._used, self._interval_ns))
+        usable = power >= 0
+        self._integrate(time[usable], mw[usable])
+        if self._counter.breaks:
+            gained[:] = -1
+        self.rows.extend(zip(time.tolist(), gained.tolist(), power.tolist(), strict=True))
 
-    def _count(self, time_ns: int, energy_uj: int) -> int:
-        """What the counter has gained in all, uJ; -1: a reading that cannot be."""
-        if self._last is None or self.gained_uj is None:
-            self._last, self.gained_uj, self._counted_ns = (time_ns, energy_uj), 0, time_ns
-            return 0
-        if self._follows(self._last, time_ns, energy_uj):
-            self.gained_uj += energy_uj - self._last[1]
-        elif self._odd is not None and self._follows(self._odd, time_ns, energy_uj):
-            # It goes on from elsewhere: what it gained until then is not known.
-            self.gained_uj += energy_uj - self._odd[1]
-            self.whole, self._broken_ns = False, time_ns
-        else:
-            self._odd = (time_ns, energy_uj)
-            return -1
-        self._odd = None
-        if energy_uj != self._last[1]:
-            self._last = (time_ns, energy_uj)
-        self._counted_ns = time_ns
-        return self.gained_uj
+    def _count(self, time: Ints, energy: Ints, used: Used) -> Ints:
+        """What the counter had gained at each reading, uJ; -1: one that is left out."""
+        found = self._counter.take(time, energy, used)
+        if self._counter.breaks:
+            return found
+        for at in np.flatnonzero(found >= 0).tolist():
+            if self.gained_uj is None:
+                self._origin_uj, self.gained_uj = int(found[at]), 0
+                self._first_ns = self._moved_ns = int(time[at])
+            gained_uj = int(found[at]) - self._origin_uj
+            if gained_uj > self.gained_uj:  # a correction by a little is no fall: a total only rises
+                self.gained_uj, self._moved_ns = gained_uj, int(time[at])
+                self._moves += 1
+            found[at] = self.gained_uj
+        return found
 
-    def _follows(self, before: tuple[int, int], time_ns: int, energy_uj: int) -> bool:
-        return 0 <= energy_uj - before[1] <= self._most_w * (time_ns - before[0] + UPDATE_NS) / 1e3
+    def _integrate(self, time: Ints, mw: Floats) -> None:
+        """Energy by power samples since the counter last moved: what counts once the counter was wrong.
+
+        A counter that jumped once may be wrong again within what is plausible.
+        """
+        if not len(time):
+            return
+        if self._used:
+            time, mw = np.append(self._used[0], time), np.append(self._used[1], mw)
+        self._used = int(time[-1]), float(mw[-1])
+        if self.gained_uj is None and self._counter.breaks:
+            self.gained_uj = 0
+            self._first_ns = self._moved_ns = int(time[0])
+        steps = np.diff(time)
+        sound = steps <= GAP_PERIODS * max(self._interval_ns, 1)
+        uj = np.append(0.0, np.cumsum(np.where(sound, (mw[:-1] + mw[1:]) / 2 * steps / 1e6, 0.0))) + self._power_uj
+        gaps = np.append(0, np.cumsum(np.where(sound, 0, steps))) + self._gaps_ns
+        self._power_uj, self._gaps_ns = float(uj[-1]), int(gaps[-1])
+        if not self._counter.breaks:
+            if self._moved_ns >= time[0]:
+                self._at_move = float(np.interp(self._moved_ns, time, uj)), int(np.interp(self._moved_ns, time, gaps))
+            return
+        self.gained_uj = (self.gained_uj or 0) + round(self._power_uj - self._at_move[0])
+        self._lost_ns += self._gaps_ns - self._at_move[1]
+        self._at_move = self._power_uj, self._gaps_ns
+        self._moved_ns = int(time[-1])
+
+    def missing_ns(self, start_ns: int | None, now_ns: int, ended: bool) -> int:
+        """For how long, from `start_ns` (None: not known) until `now_ns`, `gained_uj` has nothing."""
+        if self.gained_uj is None:
+            return max(now_ns - (now_ns if start_ns is None else start_ns), 0)
+        update_ns = (self._moved_ns - self._first_ns) // max(self._moves, 1)
+        slack_ns = GAP_PERIODS * max(self._counter_ns, update_ns)
+        begin_ns = self._first_ns - (self._first_ns if start_ns is None else start_ns)
+        # While a job runs its newest samples may still be on their way.
+        end_ns, end_slack_ns = now_ns - self._moved_ns, slack_ns if ended else max(slack_ns, LEAST_STALE_NS)
+        ends_ns = (begin_ns if begin_ns > slack_ns else 0) + (end_ns if end_ns > end_slack_ns else 0)
+        return ends_ns + self._lost_ns
 
     def trim(self, from_ns: int) -> None:
         """Let go of what is before."""
@@ -87,7 +140,7 @@ class GpuState:
         counted = [(time_ns, uj) for time_ns, uj, _ in self.rows if uj >= 0]
         if counted and self._before and counted[0][0] - self._before[0] < COUNTED_BEFORE_NS:
             counted.insert(0, self._before)
-        moved = len(counted) > 1 and counted[-1][1] > counted[0][1] and counted[0][0] > self._broken_ns
+        moved = len(counted) > 1 and counted[-1][1] > counted[0][1]
         if moved and counted[-1][0] >= now_ns - self._stale_ns(self._counter_ns):
             return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0]) * 1e3
         known = [(time_ns, mw) for time_ns, _, mw in self.rows if mw >= 0]
@@ -98,10 +151,6 @@ class GpuState:
     def is_present(self, now_ns: int) -> bool:
         """Whether the last sample is of the present."""
         return self._newest_ns >= now_ns - self._stale_ns(self._interval_ns)
-
-    def is_whole(self, now_ns: int) -> bool:
-        """Whether `gained_uj` is all that was used until now, less a few periods."""
-        return self.whole and self._counted_ns >= now_ns - self._stale_ns(self._counter_ns)
 
     @staticmethod
     def _stale_ns(period_ns: int) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from powerccl.analysis.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
 from powerccl.traces import records
-from powerccl.traces.live import LiveTrace, Records, select
+from powerccl.traces.live import About, LiveTrace, Records, select
 from powerccl.traces.mpi_functions import function_name
 
 MOST_KEPT = 1 << 15
@@ -85,6 +85,10 @@ class MpiState:
         """New records of one process."""
         if trace.about is not None:
             self._processes.setdefault(trace.path, _Process(trace)).take(rows)
+
+    def abouts(self) -> list[About]:
+        """The processes' headers."""
+        return [process.trace.about for process in self._processes.values() if process.trace.about]
 
     def newest_ns(self) -> dict[str, int]:
         """The last record of each host."""

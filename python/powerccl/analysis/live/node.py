@@ -15,6 +15,8 @@ from powerccl.analysis.live.mpi import MpiState
 from powerccl.analysis.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
 from powerccl.analysis.live.totals import Totals
 from powerccl.analysis.summary import THROTTLE_REASONS
+from powerccl.quantities import seconds
+from powerccl.traces.incarnations import missing_ranks, ranks_of
 from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
 from powerccl.traces.plausible import MOST_CPU_WATTS
 
@@ -66,11 +68,13 @@ class Watcher:
                 self.totals.take_mpi(trace, rows)
         for log, samples in found.power:
             self._logs[log.host] = log
+            mine: dict[tuple[str, str], list[dict[str, str]]] = {}
             for row in samples:
-                key = (log.host, row.get("uuid", ""))
+                mine.setdefault((log.host, row.get("uuid", "")), []).append(row)
+            for key, new in mine.items():
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
-                    gpu = self._gpus.get(key) or GpuState(log.about, whole(row, "gpu"))
-                    self._gpus.setdefault(key, gpu).take(row)
+                    gpu = self._gpus.get(key) or GpuState(log.about, whole(new[0], "gpu"))
+                    self._gpus.setdefault(key, gpu).take(new)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
@@ -121,6 +125,10 @@ class Watcher:
         abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
         again = Counter(about.rank for path, about in abouts.items() if path in restarted)
         job.restarts = max([0, *(about.starts - 1 for about in abouts.values()), *again.values()])
+        told = [about for path, about in abouts.items() if path not in restarted] or self._mpi.abouts()
+        job.ranks_found, job.ranks_expected = ranks_of(told)
+        if lost := missing_ranks(job.ranks_found, job.ranks_expected):
+            job.problems = [*job.problems, lost]
         self._sum_up(job, kinds)
         self._sampled(job, nows, now_ns)
         job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
@@ -224,7 +232,8 @@ class Watcher:
             index = whole(row, "gpu")
             present, joules = gpu.is_present(now), None if gpu.gained_uj is None else gpu.gained_uj / 1e6
             known = row if present else {}
-            at_least = not gpu.is_whole(now)
+            missing_s = gpu.missing_ns(*self._span(host, now)) / 1e9
+            at_least = missing_s > 0
             job.gpus.append(
                 LiveGpu(
                     gpu=uuid,
@@ -237,6 +246,7 @@ class Watcher:
                     utilization_pct=_known(known, "utilization_pct"),
                     joules=None if at_least else joules,
                     joules_at_least=joules if at_least else None,
+                    missing_s=missing_s,
                     throttle_reasons=_throttles(known.get("throttle_reasons", "")),
                     age_s=max((now - whole(row, "time_ns")) / 1e9, 0.0),
                     ranks=used.get(uuid, []),
@@ -247,6 +257,15 @@ class Watcher:
         watts = [self._cpu_watts(each, nows.get(of_host, now_ns)) for (of_host, _), each in self._domains.items()]
         told = [each for each in watts if each is not None]
         job.cpu_w = sum(told) if told and len(told) == len(watts) else None
+
+    def _span(self, host: str, now_ns: int) -> tuple[int | None, int, bool]:
+        """From when until when energy should be known on a host, and whether its samples are all there."""
+        info = self.run.info
+        ended = bool(info and info.end_ns)
+        if info and info.host == host and info.start_ns:
+            return info.start_ns, info.end_ns or now_ns, ended
+        starts = [trace.about.start_ns for trace in self._about.values() if trace.about and trace.about.host == host]
+        return min(starts, default=None), now_ns, ended
 
     def _cpu_watts(self, readings: deque[tuple[int, int]], now_ns: int) -> float | None:
         """Mean power of a package over the window; None while its counter has wrapped in it, and where it is old."""
@@ -263,7 +282,7 @@ class Watcher:
 def add_up(job: LiveJob) -> None:
     """Power and energy of the job by its GPUs; "at least", where one of them does not tell."""
     seen = {each.gpu for each in job.gpus}
-    all_seen = all(rank.gpu in seen for rank in job.ranks)
+    all_seen = all(rank.gpu in seen for rank in job.ranks) and job.ranks_found >= job.ranks_expected
     powers = [each.power_w for each in job.gpus if each.power_w is not None]
     total = sum(powers) if powers else None
     whole_power = all_seen and len(powers) == len(job.gpus)
@@ -273,6 +292,12 @@ def add_up(job: LiveJob) -> None:
     energies += [each.joules_at_least for each in job.gpus if each.joules_at_least is not None]
     total = sum(energies) if energies else None
     job.joules, job.joules_at_least = (total, None) if whole_energy else (None, total)
+    job.missing = [f"rank {each.rank}: no samples of its GPU" for each in job.ranks if each.gpu not in seen]
+    for gpu in job.gpus:
+        if gpu.missing_s:
+            job.missing.append(f"{gpu.host} GPU {gpu.index}: no sound energy samples for {seconds(gpu.missing_s)}")
+    if lost := missing_ranks(job.ranks_found, job.ranks_expected):
+        job.missing.append(lost)
 
 
 def _known(row: dict[str, str], name: str) -> int | None:
