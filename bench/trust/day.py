@@ -21,7 +21,6 @@ from bench.topics import Figures, one
 from bench.trust.jobs import environment
 
 from powerccl.launch.native import NativeFiles
-from powerccl.traces.power import COLUMNS
 
 GPUS = 8
 PERIOD_NS = 20_000_000
@@ -36,7 +35,7 @@ def write_samples(file: Path, seconds: int) -> None:
     names = [big_run.uuid(rank) for rank in range(GPUS)]
     about = [f"# host: {big_run.HOST}", "# emulated: 1", f"# interval_ns: {PERIOD_NS}", f"# gpu_count: {GPUS}"]
     with file.open("wb") as out:
-        out.write(("\n".join([*about, ",".join(COLUMNS)]) + "\n").encode())
+        out.write(("\n".join(about) + "\n").encode())
         total_uj = 0
         for first in range(0, seconds, HOUR_S):
             at = np.arange(first * 10**9, min(seconds, first + HOUR_S) * 10**9, PERIOD_NS, dtype=np.int64)
@@ -58,7 +57,7 @@ def write_samples(file: Path, seconds: int) -> None:
                 throttle_reasons=pl.lit("0x0"),
                 utilization_pct=pl.lit(100),
             )
-            rows.write_csv(out, include_header=False)
+            rows.write_csv(out, include_header=first == 0)
 
 
 def write_day(folder: Path, seconds: int) -> float:
