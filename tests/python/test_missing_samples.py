@@ -30,6 +30,7 @@ from powerccl.reports.report import print_report
 from powerccl.reports.tabular import prometheus_text
 from powerccl.traces import plausible
 from powerccl.traces.folder import read_run
+from powerccl.traces.plausible import sustained
 from powerccl.traces.power import read_power
 
 S = 1000 * MS
@@ -421,3 +422,15 @@ def test_live_power_that_cannot_be(tmp_path: Path) -> None:
     folder = node(tmp_path / "run", between(58, 58.1, with_(3, (1 << 32) - 1)), counter=False)
     write_info(folder, 0)
     assert Watcher(folder).look(END_S * S, HOST).gpus[1].power_w == pytest.approx(60, rel=0.01)
+
+
+def test_power_that_stays_above_the_limit_cannot_be() -> None:
+    time = np.arange(0, 10_000_000_000, 20_000_000, dtype=np.int64)
+    watts = np.full(len(time), 500.0)
+    watts[100] = 1000.0  # a peak
+    assert not sustained(time, watts, 700.0).any()
+    watts[200:400] = 1000.0
+    found = sustained(time, watts, 700.0)
+    assert found[215:385].all()
+    assert not found[:175].any() and not found[425:].any()
+    assert not sustained(time, watts, 0.0).any()

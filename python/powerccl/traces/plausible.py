@@ -20,6 +20,10 @@ Mask = npt.NDArray[np.bool_]
 # Readings peak above a board's limit while the governor catches up, by up to a third on the GPUs we measured. At half
 # of this real peaks would go; at double of it a counter that jumped has to be read within 0.5 s, not 1 s, to be found.
 PEAKS = 2.0
+# A board's governor keeps the mean of a second within some 2 % of its limit. At half of these 10 % a board that is
+# allowed to exceed it for a moment would be doubted; at double a fifth too much power goes unseen.
+SUSTAINED = 1.1
+SUSTAINED_NS = 1_000_000_000
 # W, where the file does not tell a GPU's limit: the largest boards on sale take 1.4 kW. A sample of 2^32 - 1 mW is a
 # thousand times as much. At half of it a board to come might be left out.
 MOST_WATTS = 4000.0
@@ -38,11 +42,35 @@ MOST_BREAKS = 1000  # of a counter in one part of a file; one that breaks more o
 EMPTY: Ints = np.empty((0, 2), np.int64)
 
 
+def limit_watts(about: dict[str, str], gpu: int) -> float:
+    """The highest power limit that this GPU can have, by its file's head; 0: not known."""
+    return max(_number(about.get(f"gpu{gpu}_{key}", "")) / 1e3 for key in ("power_limit_max_mw", "power_limit_mw"))
+
+
 def most_watts(about: dict[str, str], gpu: int) -> float:
     """The most that a sample of this GPU can say, by the limits in its file's head."""
-    limits_w = [_number(about.get(f"gpu{gpu}_{key}", "")) / 1e3 for key in ("power_limit_max_mw", "power_limit_mw")]
-    limit_w = max(limits_w)
+    limit_w = limit_watts(about, gpu)
     return min(PEAKS * limit_w, MOST_WATTS) if limit_w > 0 else MOST_WATTS
+
+
+def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
+    """Samples above the limit, where the mean of the second around them is clearly above it: no governor allows that.
+
+    `watts` has NaN where nothing was sampled; without a limit (0) nothing is found.
+    """
+    found = np.zeros(len(time_ns), np.bool_)
+    known = np.flatnonzero(np.isfinite(watts))
+    if not limit_w > 0 or len(known) < 2 or not (watts[known] > limit_w).any():
+        return found
+    time, power = time_ns[known], watts[known]
+    joules = np.concatenate([[0.0], np.cumsum(np.diff(time) / 1e9 * (power[1:] + power[:-1]) / 2)])
+    first = np.searchsorted(time, time - SUSTAINED_NS // 2)
+    last = np.searchsorted(time, time + SUSTAINED_NS // 2, side="right") - 1
+    seconds = (time[last] - time[first]) / 1e9
+    long = seconds >= SUSTAINED_NS / 2e9
+    mean = np.divide(joules[last] - joules[first], seconds, out=np.zeros(len(time)), where=long)
+    found[known] = long & (mean > SUSTAINED * limit_w) & (power > limit_w)
+    return found
 
 
 def _number(text: str) -> int:

@@ -25,7 +25,9 @@ from powerccl.traces.plausible import (
     Mask,
     Used,
     forward,
+    limit_watts,
     most_watts,
+    sustained,
 )
 from powerccl.traces.sample_file import SampleFile, number_of
 
@@ -174,6 +176,7 @@ class _Gpu:
         self.index, self.uuid = index, uuid
         self.known = GpuLog(merged=merged)
         self._most_mw = most_watts(about, index) * 1e3
+        self._limit_w = limit_watts(about, index)
         self._counter = Counter(self._most_mw / 1e3)
         interval_ns = number_of(about, "read_every_ns_power_mw") or number_of(about, "interval_ns")
         self.known.period_ns = min(interval_ns, LONGEST_PERIOD_NS)
@@ -212,6 +215,9 @@ class _Gpu:
 
         time = rows["time_ns"].to_numpy()
         power, beyond = _known(rows, "power_mw", self._most_mw)
+        too_long = sustained(time, power / 1e3, self._limit_w)
+        power[too_long] = np.nan
+        beyond |= too_long
         energy = rows["energy_uj"].fill_null(-1).to_numpy().copy()
         wrong = (energy < -1) | (energy > MOST_ENERGY_UJ)
         energy[wrong] = -1

@@ -29,8 +29,8 @@ from powerccl.traces.folder import RunData
 from powerccl.traces.power import PowerLog
 
 MIN_STEPS = 20
-# Samples of all GPUs: 11 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; half as
-# many more take a report of a day over 1 GiB.
+# Samples of all GPUs: 11 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; half
+# as many more take a report of a day over 1 GiB.
 MOST_ROWS = 1 << 18
 AROUND_NS = 2_000_000_000  # of a window: readings that tell when its own were made
 BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
