@@ -91,8 +91,8 @@ void check_same_machine(const std::string& path, const json::Object& here) {
       for (const Field& field : kFields) {
         const std::string before = json::field(line, field.name), value = json::field(now, field.name);
         if (before == value) continue;
-        differs += std::string(differs.empty() ? "" : "; ") + field.label + ": " + shown(before) + " there, " +
-                   shown(value) + " here";
+        differs.append(differs.empty() ? "" : "; ").append(field.label).append(": ");
+        differs.append(shown(before)).append(" there, ").append(shown(value)).append(" here");
       }
       if (known && !differs.empty()) {
         throw Failure(kExitUsage, "--resume: " + path + " is of another machine (" + differs + ")", hint);

@@ -274,8 +274,14 @@ bool apply(const std::string& text, const std::string& where, std::map<std::stri
 // FNV-1a, 32 bits: it tells platforms apart by accident, not against intent.
 uint32_t fingerprint_of(const std::map<std::string, std::string>& in_force) {
   uint32_t hash = 0x811c9dc5u;
+  const auto take = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  };
   for (const auto& [key, value] : in_force) {
-    for (const char c : key + "=" + value + "\n") hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+    take(key);
+    take("=");
+    take(value);
+    take("\n");
   }
   return hash;
 }

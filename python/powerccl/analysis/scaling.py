@@ -145,7 +145,7 @@ def steps_of_trace(kernels: pl.DataFrame) -> Steps | None:
 def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | None = None) -> World:
     """Fill in what the run folder and the job's file tell. What they do not is left None, with a note."""
     run = read_run(folder)
-    world.notes += run.problems
+    world.notes += [*run.problems, *filter(None, [run.late])]
     if not world.emulated and (any(rank.emulated for rank in run.ranks) or any(log.emulated for log in run.power)):
         world.emulated = "yes"  # an emulated machine that somebody else has started
     world.gpu = next((log.about["gpu0_name"] for log in run.power if "gpu0_name" in log.about), "")

@@ -114,7 +114,7 @@ def summarise(
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         notes=notes,
-        problems=list(run.problems),
+        problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
     summary.communication.calls = len(calls.filter(~pl.col("captured")))

@@ -57,6 +57,7 @@ class RunData:
     power: list[PowerLog] = field(default_factory=list)
     journal: list[JournalSlot] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
 
     @property
     def emulated(self) -> bool:
@@ -96,8 +97,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
-    if late := lateness_problem(folder / LATENESS_FILE):
-        run.problems.append(late)
+    run.late = lateness_problem(folder / LATENESS_FILE)
     run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
 

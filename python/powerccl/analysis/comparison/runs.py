@@ -178,6 +178,6 @@ def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
     if throttled:
         member.warnings.append(f"was throttled: {', '.join(throttled)}")
     member.warnings += energy_missing(summary)[:MOST_WARNINGS]
-    member.warnings += run.problems[:MOST_WARNINGS]
+    member.warnings += [*filter(None, [run.late]), *run.problems[:MOST_WARNINGS]]
     if len(run.problems) > MOST_WARNINGS:
         member.warnings.append(f"{len(run.problems) - MOST_WARNINGS} more problems: `powerccl report` lists them")
