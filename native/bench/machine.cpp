@@ -63,6 +63,10 @@ std::string shown(const std::string& value) {
   return value == "null" ? "not known" : value.empty() ? "none" : value;
 }
 
+std::string other_machine(const std::string& differs) {
+  return std::string(" is of another machine (").append(differs).append(")");
+}
+
 }  // namespace
 
 json::Object machine_object(const Board& board, const StartNews* start, const Sampler* sampler) {
@@ -95,7 +99,7 @@ void check_same_machine(const std::string& path, const json::Object& here) {
         differs.append(shown(before)).append(" there, ").append(shown(value)).append(" here");
       }
       if (known && !differs.empty()) {
-        throw Failure(kExitUsage, "--resume: " + path + " is of another machine (" + differs + ")", hint);
+        throw Failure(kExitUsage, "--resume: " + path + other_machine(differs), hint);
       }
     }
     if (!known) {
