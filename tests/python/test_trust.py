@@ -50,7 +50,8 @@ PARTS = {
 REPORT: dict[str, Any] = {
     "summary": SUMMARY,
     "ranks": [{**PARTS, "rank": at, "gpu": f"GPU-{at}", "per_iteration": None} for at in range(2)],
-    "iterations": [{"found": 2, "operations": 5, "mean_s": 4.5, "rows": [{**PARTS, "span_s": 4.5, "communication_s": 2.0,
+    "iterations": [{"found": 2, "operations": 5, "mean_s": 4.5, "rows": [{**PARTS, "span_s": 4.5,
+                    "communication_s": 2.0,
                     "waiting_s": 0.5, "transfer_s": 1.5, "exposed_s": 1.0, "overlapped_s": 1.0, "rest_s": 2.5,
                     "first": 0, "count": 2, "joules": 450.0}]}],
     "energy": {"joules_total": 1000.0, "joules_communication": 300.0, "joules_computation": 500.0, "joules_idle": 150.0,
