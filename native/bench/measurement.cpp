@@ -221,7 +221,6 @@ void Measurement::time_blocking(PointNews& news) {
 
 // Emulated: each operation by itself from its launch to its end. What the host takes in between is not the platform's.
 void Measurement::time_each(PointNews& news) {
-  board_.barrier();
   news.start_ns = monotonic_ns();
   blocked_us_ = blocked_joules_ = 0;
   for (uint64_t i = 0; i < news.iterations; ++i) {

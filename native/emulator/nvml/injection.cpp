@@ -19,6 +19,30 @@ namespace {
 
 constexpr double kForEverS = 1e9;  // 30 years
 
+// The entries of a setting, which commas divide; none where it is not set.
+std::vector<std::string> entries_of(const char* variable) {
+  std::vector<std::string> entries;
+  const char* setting = getenv(variable);
+  std::string text = setting != nullptr ? setting : "";
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    entries.push_back(text.substr(0, comma));
+    text.erase(0, comma + 1);
+  }
+  return entries;
+}
+
+// What follows `key` in an entry; null where it has no such key.
+const char* value_of(const std::string& entry, const char* key) {
+  const size_t at = entry.find(key);
+  return at == std::string::npos ? nullptr : entry.c_str() + at + strlen(key);
+}
+
+long number_of(const std::string& entry, const char* key, long otherwise) {
+  const char* value = value_of(entry, key);
+  return value == nullptr ? otherwise : std::strtol(value, nullptr, 10);
+}
+
 // ---- POWERCCL_EMULATOR_NVML_FAIL="set_locked_clocks:after=3:code=15,power:after=0:code=3"
 
 struct Failure {
@@ -30,17 +54,11 @@ struct Failure {
 
 std::vector<std::unique_ptr<Failure>> parse_failures() {
   std::vector<std::unique_ptr<Failure>> failures;
-  const char* setting = getenv("POWERCCL_EMULATOR_NVML_FAIL");
-  std::string text = setting != nullptr ? setting : "";
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    std::string item = text.substr(0, comma);
-    text.erase(0, comma + 1);
+  for (const std::string& entry : entries_of("POWERCCL_EMULATOR_NVML_FAIL")) {
     auto failure = std::make_unique<Failure>();
-    failure->call = item.substr(0, item.find(':'));
-    const size_t after = item.find(":after="), code = item.find(":code=");
-    if (after != std::string::npos) failure->after = std::strtol(item.c_str() + after + 7, nullptr, 10);
-    if (code != std::string::npos) failure->code = static_cast<int>(std::strtol(item.c_str() + code + 6, nullptr, 10));
+    failure->call = entry.substr(0, entry.find(':'));
+    failure->after = number_of(entry, ":after=", failure->after);
+    failure->code = static_cast<int>(number_of(entry, ":code=", failure->code));
     failures.push_back(std::move(failure));
   }
   return failures;
@@ -68,18 +86,11 @@ struct Slowness {
 
 std::vector<std::unique_ptr<Slowness>> parse_slowness() {
   std::vector<std::unique_ptr<Slowness>> slow;
-  const char* setting = getenv("POWERCCL_EMULATOR_NVML_SLOW");
-  std::string text = setting != nullptr ? setting : "";
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const std::string item = text.substr(0, comma);
-    text.erase(0, comma + 1);
+  for (const std::string& entry : entries_of("POWERCCL_EMULATOR_NVML_SLOW")) {
     auto slowness = std::make_unique<Slowness>();
-    slowness->call = item.substr(0, item.find(':'));
-    const size_t ms = item.find(":ms="), every = item.find(":every=");
-    if (ms != std::string::npos) slowness->ms = std::strtol(item.c_str() + ms + 4, nullptr, 10);
-    if (every != std::string::npos) slowness->every = std::strtol(item.c_str() + every + 7, nullptr, 10);
-    slowness->every = std::max(slowness->every, 1L);
+    slowness->call = entry.substr(0, entry.find(':'));
+    slowness->ms = number_of(entry, ":ms=", slowness->ms);
+    slowness->every = std::max(number_of(entry, ":every=", slowness->every), 1L);
     slow.push_back(std::move(slowness));
   }
   return slow;
@@ -108,23 +119,17 @@ struct GpuFault {
 
 std::vector<GpuFault> parse_gpu_faults() {
   std::vector<GpuFault> faults;
-  const char* setting = getenv("POWERCCL_EMULATOR_NVML_GPU");
-  std::string text = setting != nullptr ? setting : "";
   const uint64_t now = monotonic_ns();
-  while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const std::string item = text.substr(0, comma);
-    text.erase(0, comma + 1);
-    const auto seconds_ns = [&](const char* key, double otherwise) {
-      const size_t at = item.find(key);
-      return static_cast<uint64_t>(
-          1e9 * (at == std::string::npos ? otherwise : std::strtod(item.c_str() + at + strlen(key), nullptr)));
+  for (const std::string& entry : entries_of("POWERCCL_EMULATOR_NVML_GPU")) {
+    const auto seconds_ns = [&entry](const char* key, double otherwise) {
+      const char* value = value_of(entry, key);
+      return static_cast<uint64_t>(1e9 * (value == nullptr ? otherwise : std::strtod(value, nullptr)));
     };
-    const size_t in = item.find(":in=");
-    if (in != std::string::npos && item.substr(in + 4) != program_invocation_short_name) continue;
+    const char* program = value_of(entry, ":in=");
+    if (program != nullptr && strcmp(program, program_invocation_short_name) != 0) continue;
     GpuFault fault;
-    fault.gpu = static_cast<uint32_t>(std::strtoul(item.c_str(), nullptr, 10));
-    fault.hangs = item.find(":hang") != std::string::npos;
+    fault.gpu = static_cast<uint32_t>(std::strtoul(entry.c_str(), nullptr, 10));
+    fault.hangs = value_of(entry, ":hang") != nullptr;
     fault.from_ns = now + seconds_ns(":from=", 0);
     fault.until_ns = fault.from_ns + seconds_ns(":for=", kForEverS);
     faults.push_back(fault);

@@ -17,7 +17,7 @@ from powerccl.traces.plausible import (
     MOST_CPU_WATTS,
     UPDATE_NS,
     Ints,
-    forward,
+    only_forward,
 )
 from powerccl.traces.sample_file import SampleFile, number_of
 
@@ -125,12 +125,8 @@ class _Domain:
         """Rows that follow."""
         import polars as pl
 
-        time = rows["time_ns"].to_numpy()
-        kept = forward(time) & (time > self._last_ns)
-        if not kept.all():
-            self._backward += int((~kept).sum())
-            rows = rows.filter(pl.Series(kept))
-            time = time[kept]
+        rows, time, left_out = only_forward(rows, self._last_ns)
+        self._backward += left_out
         if not len(time):
             return
         self._last_ns = int(time[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerccl.files import MIB, opened, read_into
+from powerccl.files import MIB, read_json
 from powerccl.quantities import seconds
 
 LATENESS_FILE = "emulator.json"
@@ -22,12 +22,9 @@ def lateness_problem(path: Path) -> str:
     """
     import msgspec
 
-    buffer = bytearray(4096)
     try:
-        with opened(path, MIB) as file:
-            got = read_into(file, buffer, 0)
-        told = msgspec.json.decode(bytes(buffer[:got]), type=dict[str, float])
-    except (OSError, msgspec.MsgspecError, RecursionError):
+        told = read_json(path, dict[str, float], MIB)
+    except (OSError, msgspec.MsgspecError):
         return ""
     up_s, data_s, events_s = (told.get(name, 0.0) for name in ("up_s", "data_late_s", "events_late_s"))
     if not up_s > 0:

@@ -9,9 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from powerccl.traces.sample_file import number_of
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -44,7 +50,7 @@ EMPTY: Ints = np.empty((0, 2), np.int64)
 
 def limit_watts(about: dict[str, str], gpu: int) -> float:
     """The highest power limit that this GPU can have, by its file's head; 0: not known."""
-    return max(_number(about.get(f"gpu{gpu}_{key}", "")) / 1e3 for key in ("power_limit_max_mw", "power_limit_mw"))
+    return max(number_of(about, f"gpu{gpu}_{key}") / 1e3 for key in ("power_limit_max_mw", "power_limit_mw"))
 
 
 def most_watts(about: dict[str, str], gpu: int) -> float:
@@ -73,10 +79,6 @@ def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
     return found
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else 0
-
-
 def forward(time_ns: Ints) -> Mask:
     """The most samples whose times rise all the way: all but those that go back, come twice or run ahead."""
     if np.all(np.diff(time_ns) > 0):
@@ -98,6 +100,17 @@ def forward(time_ns: Ints) -> Mask:
         kept[at] = True
         at = int(before[at])
     return kept
+
+
+def only_forward(rows: pl.DataFrame, after_ns: int) -> tuple[pl.DataFrame, Ints, int]:
+    """Rows whose times rise and lie behind `after_ns`, those times, and how many rows were left out."""
+    import polars as pl
+
+    time = rows["time_ns"].to_numpy()
+    kept = forward(time) & (time > after_ns)
+    if kept.all():
+        return rows, time, 0
+    return rows.filter(pl.Series(kept)), time[kept], int((~kept).sum())
 
 
 @dataclass

@@ -24,9 +24,9 @@ from powerccl.traces.plausible import (
     Ints,
     Mask,
     Used,
-    forward,
     limit_watts,
     most_watts,
+    only_forward,
     sustained,
 )
 from powerccl.traces.sample_file import SampleFile, number_of
@@ -195,12 +195,8 @@ class _Gpu:
 
         waiting = self._waiting
         rows = rows if waiting is None or not len(waiting) else pl.concat([waiting, rows])
-        time = rows["time_ns"].to_numpy()
-        kept = forward(time) & (time > self._last_ns)
-        if not kept.all():
-            self._backward += int((~kept).sum())
-            rows = rows.filter(pl.Series(kept))
-            time = time[kept]
+        rows, time, left_out = only_forward(rows, self._last_ns)
+        self._backward += left_out
         if not self._measured and len(time) > 1:
             self._measured = True
             self.known.period_ns = max(self.known.period_ns, int(np.median(np.diff(time))))
