@@ -294,8 +294,11 @@ def whatif_faults(page: dict[str, Any]) -> list[str]:
     found += _above("GPUs' joules above the run's", _sum([each.get("joules") for each in gpus]), page.get("joules"))
     ranks = max(1, len(gpus))
     covered_s = page.get("covered_s") or 0
-    average_w = (page.get("joules") or 0) / ranks / covered_s if covered_s else None
+    known = page.get("joules") is not None
+    average_w = page["joules"] / ranks / covered_s if known and covered_s else None
     for row in page.get("policies", []):
+        if not known and row.get("saved_watts"):
+            found.append(f"{row['policy']}: {row['saved_watts']} W saved of an energy that is not known")
         found += _above(f"{row['policy']}: watts saved above watts drawn", row.get("saved_watts"), average_w)
         saved, slow = row.get("saved_pct") or {}, row.get("slowdown_pct") or {}
         # The lowest clocks are a fifth of the highest: no job gets five times slower by a clock.
@@ -311,9 +314,11 @@ def report_times(report: dict[str, Any]) -> list[str]:
         spans = [row for row in host.get("rows", []) if row.get("span_s") is not None]
         if any((row.get("span_s") or 0) <= 0 for row in spans):
             found.append("an iteration of no time")
-        talk_s, number = report["summary"]["communication"]["time_s"], host.get("found")
-        # What lies outside of iterations, a first call that waits for all ranks for instance, may be long.
-        of_rank = (report["summary"]["communication"].get("calls") or 0) / max(len(report["summary"]["gpus"]), 1)
+        # By the medians: one call may wait for ranks that start late, and lie in front of all iterations.
+        gpus, number = max(len(report["summary"]["gpus"]), 1), host.get("found")
+        rows = report["summary"]["patterns"]
+        talk_s = sum(row["calls"] * (row.get("median_us") or 0) / 1e6 for row in rows) / gpus
+        of_rank = (report["summary"]["communication"].get("calls") or 0) / gpus
         most = number and number * (host.get("operations") or 0) >= 0.9 * of_rank
         if talk_s and most and host.get("mean_s") is not None and host["mean_s"] * number < 0.5 * talk_s:
             found.append(f"{number} iterations of {host['mean_s']:g} s hold {talk_s:g} s of communication")

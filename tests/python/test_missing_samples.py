@@ -202,6 +202,13 @@ def test_a_gpu_lost_in_the_middle(tmp_path: Path, rows: str, counter: bool) -> N
     assert found.energy.missing[0].startswith("GPU 1: no power samples for 20.0 s of 60.0 s")
 
 
+def test_samples_that_all_lie_before_the_run(tmp_path: Path) -> None:
+    folder = node(tmp_path / "run", between(40, 99, gone))
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "start_ns": 45 * S, "end_ns": 55 * S}))
+    assert energy_of(folder).energy.missing == ["GPU 1: no power samples for 10.0 s of 10.0 s"]
+
+
 def test_a_gpu_that_was_never_sampled(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run", ranks=2)
     whole = energy_of(folder)

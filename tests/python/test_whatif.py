@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import synthetic
 from click.testing import CliRunner
 from synthetic import MS, TraceWriter
 
+from powerccl import clean
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import ESTIMATED, WAITS, aligned, exposure, from_waits, period
@@ -357,6 +359,19 @@ def test_a_job_that_changes_is_learnt_anew(tmp_path: Path) -> None:
     per_s = 449.5 / 600 * (COMM_W - comm_w(LOW))
     whole_j = 27 * (COMM_W * 0.75 + COMPUTE_W * 0.25)
     assert policy(found, "phase").saved_pct.value == pytest.approx(managed_s * per_s / whole_j * 100, abs=0.7)
+
+    # Samples of one GPU are missing in the first part: what is saved is told in percent, and not in watts.
+    (power,) = folder.glob("power-*.csv")
+    head = [line for line in power.read_text().splitlines() if not line[:1].isdigit()]
+    rows = [line.split(",") for line in power.read_text().splitlines() if line[:1].isdigit()]
+    kept = [[*row[:4], "-1", *row[5:]] for row in rows if row[1] == "0" or not 2000 < int(row[0]) / MS < 6000]
+    power.write_text("\n".join([*head, *(",".join(row) for row in kept)]) + "\n")
+    found = what_if(read_run(folder), platform())
+    assert found.joules is None
+    for forecast in found.policies:
+        assert math.isnan(forecast.saved_watts)
+        assert 0 <= forecast.saved_pct.value < 100
+    assert json.loads(clean.to_json(found))["policies"][1]["saved_watts"] is None
 
 
 EARLY_MS = 50  # that the second rank has computed less

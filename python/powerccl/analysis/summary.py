@@ -288,7 +288,8 @@ def _missing(gpu: _Sampled, hosts: int) -> str:
     of_s = (gpu.span_ns[1] - gpu.span_ns[0]) / 1e9
     text = f"{name}: no power samples for {seconds(gpu.finding.missing_s)} of {seconds(of_s)}"
     tail_s = (gpu.span_ns[1] - (gpu.last_ns or 0)) / 1e9
-    return f"{text}: none after {seconds(of_s - tail_s)}" if tail_s > 0.9 * gpu.finding.missing_s else text
+    # Samples that all lie before the run have no place in it.
+    return f"{text}: none after {seconds(of_s - tail_s)}" if of_s > tail_s > 0.9 * gpu.finding.missing_s else text
 
 
 def _energy(gpus: list[_Sampled], lost: str) -> Energy:

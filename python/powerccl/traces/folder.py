@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SCANNERS = 4
+SAID_NS = 1_000_000  # a shorter difference shows in no figure
 IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
 
@@ -84,13 +85,16 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run = RunData(folder)
     read_info(run)
     scans = _scan(run, most_records, window_s)
-    run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window))
-    run.mpi = _read_each(run, "mpi-*.trace", read_rank)
+    info = run.info
+    length_ns = info.end_ns - info.start_ns if info and info.end_ns > info.start_ns > 0 else 0
+    run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window, length_ns))
+    run.mpi = _read_each(run, "mpi-*.trace", lambda path: read_rank(path, length_ns=length_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
-    clock = (run.info.host, run.info.start_ns, run.info.end_ns) if run.info else None
+    clock = (info.host, info.start_ns, info.end_ns) if info else None
     most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
     run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
     _tell_apart(run)
+    _cover_traces(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
@@ -100,6 +104,24 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.late = lateness_problem(folder / LATENESS_FILE)
     run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
     return run
+
+
+def _cover_traces(run: RunData) -> None:
+    """Where traces of the launcher's host reach beyond run.json's times, these are theirs: a part exceeds no whole."""
+    info = run.info
+    if info is None or not info.end_ns > info.start_ns > 0:
+        return
+    here = [trace for trace in [*run.ranks, *run.mpi] if trace.host == info.host]
+    first = min((trace.start_ns for trace in here if trace.start_ns), default=info.start_ns)
+    last = max((trace.last_ns() for trace in here), default=info.end_ns)
+    before, after = info.start_ns - first, last - info.end_ns
+    if before > 0 or after > 0:
+        info.start_ns, info.end_ns = min(info.start_ns, first), max(info.end_ns, last)
+    if max(before, after) >= SAID_NS:
+        longest = quantities.seconds(max(before, after) / 1e9)
+        run.problems.append(
+            f"{RUN_FILE}: ranks recorded up to {longest} outside of its times: the run is as long as theirs"
+        )
 
 
 def _tell_apart(run: RunData) -> None:

@@ -42,6 +42,9 @@ LONGEST_PERIOD_NS = 60_000_000_000  # the agent's longest interval
 UPDATE_NS = 200_000_000
 # Of a usual gain: a reading just behind an update may be put right by so much at the next one.
 CORRECTION = 0.05
+# Times further outside the run are no times of it. Half or double of it makes no difference: clocks that are wrong are
+# wrong by days.
+FAR_NS = 3600 * 1_000_000_000
 LOOK_AHEAD = 8  # readings after which a counter that jumped may be back where it was
 MOST_BREAKS = 1000  # of a counter in one part of a file; one that breaks more often counts nothing
 

@@ -17,6 +17,7 @@ from powerccl import clean
 from powerccl.quantities import plural, watts
 from powerccl.traces.plausible import (
     EMPTY,
+    FAR_NS,
     GAP_PERIODS,
     LONGEST_PERIOD_NS,
     Counter,
@@ -42,9 +43,6 @@ COLUMNS = (*NUMBERS, *TEXTS)
 MOST_ROWS = 1 << 21
 MOST_GPUS = 1024  # of one file
 HELD = 64  # rows that wait for the next part: whether a time runs ahead is seen from what follows
-# Times further outside the run are no times of it. Half or double of it makes no difference: clocks that are wrong are
-# wrong by days.
-FAR_NS = 3600 * 1_000_000_000
 LATEST_NS = 1 << 62
 MOST_ENERGY_UJ = 1 << 60
 MOST_CLOCK_MHZ = 10_000

@@ -17,6 +17,7 @@ from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, fit_clock_map
+from powerccl.traces.sound import keep_sound, latest_ns
 
 if TYPE_CHECKING:
     from powerccl.traces.large import Scan
@@ -141,8 +142,12 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
     return header, committed, problems
 
 
-def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] | None = None) -> RankTrace:
+def read_rank(
+    path: Path, scanned: Scan | None = None, window: tuple[int, int] | None = None, length_ns: int = 0
+) -> RankTrace:
     """Read a trace up to its last whole record; with `scanned` and `window` (host ns) only what large.py takes of it.
+
+    `length_ns`: how long the run took, 0: not known. Records far outside of it are left out.
 
     Raises:
         TraceError: not a trace, a version this reader does not know, or cut off inside its header.
@@ -179,29 +184,8 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
     unknown = committed - (scanned.known if scanned else sum(len(rows) for rows in kinds.values()))
     if unknown > 0:
         problems.append(f"{path.name}: {plural(unknown, 'record')} of kinds this version does not know, skipped")
-    kernels, bad = _sound_kernels(kinds[records.KERNEL])
-    if bad:
-        problems.append(f"{path.name}: {bad} kernel records with impossible times, skipped")
-        kinds[records.KERNEL] = kernels
-
-    kinds[records.WAIT], bad = _sound_waits(kinds[records.WAIT])
-    if bad:
-        problems.append(f"{path.name}: {bad} wait records with impossible times, skipped")
-
-    kinds[records.PAUSE], bad = _sound_pauses(kinds[records.PAUSE])
-    if bad:
-        problems.append(f"{path.name}: {bad} pause records with impossible times, skipped")
-
-    kinds[records.BUDGET], bad = _sound_budgets(kinds[records.BUDGET])
-    if bad:
-        problems.append(f"{path.name}: {bad} budget records with impossible numbers, skipped")
-
-    for kind in MPI_TIMES:
-        kinds[kind], bad = _sound_mpi(kinds[kind], kind)
-        if bad:
-            problems.append(
-                f"{path.name}: {plural(bad, f'{records.KINDS[kind]} record')} with impossible numbers, skipped"
-            )
+    start_ns, said = keep_sound(kinds, int(header["start_ns"]), length_ns)
+    problems += [f"{path.name}: {text}" for text in said]
 
     return RankTrace(
         path=path,
@@ -209,7 +193,7 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
         nranks=int(header["nranks"]),
         local_rank=int(header["local_rank"]),
         pid=int(header["pid"]),
-        start_ns=int(header["start_ns"]),
+        start_ns=start_ns,
         start_realtime_ns=int(header["start_realtime_ns"]),
         dropped=int(header["dropped"]),
         host=_text(header["host"]),
@@ -221,81 +205,11 @@ def read_rank(path: Path, scanned: Scan | None = None, window: tuple[int, int] |
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
         emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
         kinds=kinds,
-        clock_map=fit_clock_map(kernels),
+        clock_map=fit_clock_map(kinds[records.KERNEL]),
         problems=problems,
         calls_before=calls_before,
-        latest_ns=scanned.until_ns[-1] if scanned and scanned.until_ns else 0,
+        latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),
         run_id=records.id_text(header["run_id"]),
         boot_id=records.id_text(header["boot_id"]),
         starts=int(header["starts"]),
     )
-
-
-_HOUR_NS = np.uint64(3_600_000_000_000)
-_LATEST_NS = np.uint64(1 << 62)
-_MOST = np.uint64(1 << 58)  # nine years in ns: sums of a few of these still fit 64 bits
-_OVERLAP_NS = 20_000  # what two kernels may overlap by: a stop is the last channel's, a start the first's
-
-
-MPI_TIMES = {
-    records.MPI_CALL: ("start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes"),
-    records.MPI_TOTAL: ("time_ns", "calls", "bytes", "call_ns", "wait_ns", "sleep_ns"),
-    records.PROCESS: ("time_ns", "user_ns", "system_ns", "sleeps", "sleep_ns", "asked_ns"),
-}
-
-
-def _sound_mpi(rows: npt.NDArray[np.void], kind: int) -> tuple[npt.NDArray[np.void], int]:
-    """Records of an MPI kind whose numbers can be, and how many cannot: beyond years, or ending before they began."""
-    sound = np.ones(len(rows), bool)
-    for name in MPI_TIMES[kind]:
-        sound &= rows[name] < _MOST
-    if kind == records.MPI_CALL:
-        sound &= rows["stop_ns"] >= rows["start_ns"]
-    if kind == records.MPI_TOTAL:
-        sound &= rows["size_class"] <= 63
-    return rows[sound], int(len(rows) - sound.sum())
-
-
-def _sound_waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Waits with credible times, and how many had none: over within an hour, and not before they began."""
-    stall, resume = waits["stall_ns"], waits["resume_ns"]
-    sound = (stall > 0) & (resume >= stall) & (resume < _LATEST_NS)
-    sound &= np.where(sound, resume - stall, _HOUR_NS) < _HOUR_NS
-    return waits[sound], int(len(waits) - sound.sum())
-
-
-def _sound_pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Pauses that can be, and how many cannot: bursts count from 1."""
-    sound = (pauses["time_ns"] < _LATEST_NS) & (pauses["burst"] > 0)
-    return pauses[sound], int(len(pauses) - sound.sum())
-
-
-def _sound_budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """What policies came to, as far as it can be, and how many records cannot: an estimate lies in its interval."""
-    sound = (budgets["time_ns"] < _LATEST_NS) & (budgets["policy"] <= records.PART_WINDOWS | records.PART_CLOCK)
-    sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
-    return budgets[sound], int(len(budgets) - sound.sum())
-
-
-def _sound_kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """Kernels with credible times, and how many had none: stop after start, within an hour, and before the next one.
-
-    NCCL keeps the times of a channel's last 64 operations and reads them from a thread of its own. When that thread
-    falls behind, it finds the times of a later operation in an earlier one's place; since the kernels of a communicator
-    run one after the other, such a kernel seems to run into its successor.
-    """
-    start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
-    seen = kernels["seen_stop_ns"]
-    sound = (start > 0) & (stop >= start) & (stop < _LATEST_NS) & (seen < _LATEST_NS)
-    sound &= np.where(sound, stop - start, _HOUR_NS) < _HOUR_NS
-    possible = kernels[sound]
-    order = np.lexsort((possible["gpu_start_ns"], possible["comm"]))
-    ordered = possible[order]
-    following = np.append(ordered["comm"][1:] == ordered["comm"][:-1], False) if len(ordered) else np.zeros(0, bool)
-    overlap = np.zeros(len(ordered), np.int64)
-    overlap[:-1] = (ordered["gpu_stop_ns"][:-1] - ordered["gpu_start_ns"][1:]).view(np.int64)
-    length = (ordered["gpu_stop_ns"] - ordered["gpu_start_ns"]).astype(np.int64)
-    misread = following & (overlap > np.maximum(_OVERLAP_NS, length // 4))
-    keep = np.ones(len(possible), bool)
-    keep[order[misread]] = False
-    return possible[keep], int(len(kernels) - keep.sum())

@@ -81,6 +81,8 @@ def check(found: WhatIf, limits: possible.Limits) -> None:
             None if joules is None else joules / gpu_seconds - forecast.saved_watts,
             limits,
         )
+        if joules is None:  # samples are missing: what it is to be saved from is not known
+            forecast.saved_watts = nan
         if not why:
             continue
         forecast.saved_pct = forecast.slowdown_pct = Range(nan, nan, nan)

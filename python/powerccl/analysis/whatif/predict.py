@@ -312,7 +312,7 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
             gpu=gpu.line.gpu,
             rank=gpu.line.rank,
             host=gpu.line.host,
-            joules=gpu.curve.within(np.array([part.span], dtype=np.int64)),
+            joules=_joules(gpu.curve, part.span),
             exposed_pct=0.0,  # of the whole job: filled in there
             compute_clock_mhz=gpu.drawn.compute_mhz,
             policies=[of_policy[index] for of_policy in each],

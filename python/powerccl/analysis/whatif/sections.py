@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,14 +66,14 @@ def changes(line: GpuTimeline, span: tuple[int, int]) -> list[int]:
 def merge(found: WhatIf, sections: list[Section]) -> None:
     """Put the sections' predictions together, by what each took; only `percall` learns nothing."""
     longest = max(sections, key=lambda s: s.stop_ns - s.start_ns)
-    joules = np.array([sum(gpu.joules or 0.0 for gpu in s.found.gpus) for s in sections])
+    joules = _weights([gpu.joules for gpu in s.found.gpus] for s in sections)
     found.policies = [
         _merged([s.found.policies[k] for s in sections], longest.found.policies[k], sections, joules) for k in range(4)
     ]
     for gpu in found.gpus:
         # A rank whose trace ends early has no part in the later sections.
         here = [(s, its) for s in sections for its in s.found.gpus if its.gpu == gpu.gpu]
-        mine = np.array([its.joules or 0.0 for _, its in here])
+        mine = _weights([its.joules] for _, its in here)
         before = gpu.policies
         gpu.policies = [
             _merged([its.policies[k] for _, its in here], before[k], [s for s, _ in here], mine) for k in range(4)
@@ -84,11 +85,22 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
     )
 
 
-def _merged(forecasts: list[Forecast], longest: Forecast, sections: list[Section], joules: Values) -> Forecast:
+def _weights(joules: Iterable[list[float | None]]) -> Values | None:
+    """Energy of each section, all GPUs together; None: it is not known of all of them."""
+    sections = list(joules)
+    if any(value is None for of_gpus in sections for value in of_gpus):
+        return None
+    sums = np.array([sum(value or 0.0 for value in of_gpus) for of_gpus in sections])
+    return sums if sums.sum() > 0 else None
+
+
+def _merged(forecasts: list[Forecast], longest: Forecast, sections: list[Section], joules: Values | None) -> Forecast:
+    """`joules` None: what a section used is not known, and each counts by its time."""
     budget_pct = sections[0].found.budget_pct
     learnt = np.array([1.0 if longest.policy == "percall" else s.learnt for s in sections])
     time = np.array([s.stop_ns - s.start_ns for s in sections], dtype=np.float64)
-    of_energy, of_time = joules * learnt / joules.sum(), time * learnt / time.sum()
+    of_time = time * learnt / time.sum()
+    of_energy = of_time if joules is None else joules * learnt / joules.sum()
 
     def weighed(ranges: list[Range], weights: Values) -> Range:
         parts = ((r.value for r in ranges), (r.low for r in ranges), (r.high for r in ranges))

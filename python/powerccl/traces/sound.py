@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which records of a trace can be. A record that cannot is left out, and the run's problems say how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from powerccl.quantities import plural
+from powerccl.traces import records
+from powerccl.traces.plausible import FAR_NS
+
+Rows = npt.NDArray[np.void]
+
+_HOUR_NS = np.uint64(3_600_000_000_000)
+_LATEST_NS = np.uint64(1 << 62)
+_MOST = np.uint64(1 << 58)  # nine years in ns: sums of a few of these still fit 64 bits
+_OVERLAP_NS = 20_000  # what two kernels may overlap by: a stop is the last channel's, a start the first's
+# Bytes of one operation: no GPU holds a hundredth of these 16 TiB, and half a million of them still fit 64 bits.
+_MOST_BYTES = np.uint64(1 << 44)
+
+MPI_TIMES = {
+    records.MPI_CALL: ("start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes"),
+    records.MPI_TOTAL: ("time_ns", "calls", "bytes", "call_ns", "wait_ns", "sleep_ns"),
+    records.PROCESS: ("time_ns", "user_ns", "system_ns", "sleeps", "sleep_ns", "asked_ns"),
+}
+
+
+def _mpi(rows: npt.NDArray[np.void], kind: int) -> tuple[npt.NDArray[np.void], int]:
+    """Records of an MPI kind whose numbers can be, and how many cannot: beyond years, or ending before they began."""
+    sound = np.ones(len(rows), bool)
+    for name in MPI_TIMES[kind]:
+        sound &= rows[name] < _MOST
+    if kind == records.MPI_CALL:
+        sound &= rows["stop_ns"] >= rows["start_ns"]
+    if kind == records.MPI_TOTAL:
+        sound &= rows["size_class"] <= 63
+    return rows[sound], int(len(rows) - sound.sum())
+
+
+def _waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Waits with credible times, and how many had none: over within an hour, and not before they began."""
+    stall, resume = waits["stall_ns"], waits["resume_ns"]
+    sound = (stall > 0) & (resume >= stall) & (resume < _LATEST_NS)
+    sound &= np.where(sound, resume - stall, _HOUR_NS) < _HOUR_NS
+    return waits[sound], int(len(waits) - sound.sum())
+
+
+def _pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Pauses that can be, and how many cannot: bursts count from 1."""
+    sound = (pauses["time_ns"] < _LATEST_NS) & (pauses["burst"] > 0)
+    return pauses[sound], int(len(pauses) - sound.sum())
+
+
+def _budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """What policies came to, as far as it can be, and how many records cannot: an estimate lies in its interval."""
+    sound = (budgets["time_ns"] < _LATEST_NS) & (budgets["policy"] <= records.PART_WINDOWS | records.PART_CLOCK)
+    sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
+    return budgets[sound], int(len(budgets) - sound.sum())
+
+
+def _kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
+    """Kernels that can be, and how many cannot: stop after start, within an hour, before the next; a size as calls'.
+
+    NCCL keeps the times of a channel's last 64 operations and reads them from a thread of its own. When that thread
+    falls behind, it finds the times of a later operation in an earlier one's place; since the kernels of a communicator
+    run one after the other, such a kernel seems to run into its successor.
+    """
+    start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
+    seen = kernels["seen_stop_ns"]
+    sound = (start > 0) & (stop >= start) & (stop < _LATEST_NS) & (seen < _LATEST_NS)
+    sound &= (np.where(sound, stop - start, _HOUR_NS) < _HOUR_NS) & (kernels["bytes"] < _MOST_BYTES)
+    possible = kernels[sound]
+    order = np.lexsort((possible["gpu_start_ns"], possible["comm"]))
+    ordered = possible[order]
+    following = np.append(ordered["comm"][1:] == ordered["comm"][:-1], False) if len(ordered) else np.zeros(0, bool)
+    overlap = np.zeros(len(ordered), np.int64)
+    overlap[:-1] = (ordered["gpu_stop_ns"][:-1] - ordered["gpu_start_ns"][1:]).view(np.int64)
+    length = (ordered["gpu_stop_ns"] - ordered["gpu_start_ns"]).astype(np.int64)
+    misread = following & (overlap > np.maximum(_OVERLAP_NS, length // 4))
+    keep = np.ones(len(possible), bool)
+    keep[order[misread]] = False
+    return possible[keep], int(len(kernels) - keep.sum())
+
+
+def _calls(calls: Rows) -> tuple[Rows, int]:
+    """Calls that end after they began, of a size that a GPU can hold, and how many records are not."""
+    sound = (calls["stop_ns"] >= calls["start_ns"]) & (calls["stop_ns"] < _LATEST_NS) & (calls["bytes"] < _MOST_BYTES)
+    return calls[sound], int(len(calls) - sound.sum())
+
+
+# Host times of each kind. A kernel's time on the GPU is of another clock.
+HOST_TIMES = {
+    records.COMM: ("time_ns",),
+    records.CALL: ("start_ns", "stop_ns"),
+    records.KERNEL: ("seen_start_ns", "seen_stop_ns"),
+    records.CLOCK: ("asked_ns", "begin_ns", "end_ns"),
+    records.CALLBACK: ("time_ns",),
+    records.NOTE: ("time_ns",),
+    records.MPI_CALL: ("start_ns", "stop_ns"),
+    records.MPI_TOTAL: ("time_ns",),
+    records.PROCESS: ("time_ns",),
+    records.WAIT: ("stall_ns", "resume_ns"),
+    records.BUDGET: ("time_ns",),
+    records.PAUSE: ("time_ns",),
+}
+
+
+def _near(rows: Rows, kind: int, start_ns: int, length_ns: int) -> Rows:
+    """Records that are not far (FAR_NS) outside of a run that began at `start_ns` and took `length_ns` (0: not known).
+
+    Where most of them are far, the run's own times are the ones that are wrong, and all are kept.
+    """
+    first = np.uint64(max(start_ns - FAR_NS, 0))
+    last = np.uint64(start_ns + length_ns + FAR_NS) if length_ns else _LATEST_NS
+    near, can_be = np.ones(len(rows), bool), np.ones(len(rows), bool)
+    for name in HOST_TIMES[kind]:
+        times = rows[name]
+        can_be &= times < _LATEST_NS
+        near &= (times == 0) | ((times >= first) & (times <= last))  # 0: it did not come to that
+    return rows[can_be] if 2 * near.sum() < len(rows) else rows[near & can_be]
+
+
+_CHECKS: tuple[tuple[int, Callable[[Rows], tuple[Rows, int]], str], ...] = (
+    (records.CALL, _calls, "call record{} with impossible times or sizes"),
+    (records.KERNEL, _kernels, "kernel record{} with impossible times or sizes"),
+    (records.WAIT, _waits, "wait record{} with impossible times"),
+    (records.PAUSE, _pauses, "pause record{} with impossible times"),
+    (records.BUDGET, _budgets, "budget record{} with impossible numbers"),
+    *(
+        (kind, lambda rows, kind=kind: _mpi(rows, kind), f"{records.KINDS[kind]} record{{}} with impossible numbers")
+        for kind in MPI_TIMES
+    ),
+)
+
+
+def _start(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> int:
+    """The trace's start: its header's, or the first record's where the header's is far from most records."""
+    times = np.concatenate([rows[name] for kind, rows in kinds.items() for name in HOST_TIMES[kind][:1]])
+    times = times[times > 0].astype(np.int64)
+    if not length_ns or not len(times):
+        return start_ns
+    usual, most = int(np.median(times)), length_ns + FAR_NS
+    return start_ns if abs(start_ns - usual) <= most else int(times[np.abs(times - usual) <= most].min())
+
+
+def keep_sound(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> tuple[int, list[str]]:
+    """Leave out of `kinds` (records.LAYOUTS) what cannot be; the trace's start, and what was left out, a line a kind.
+
+    `start_ns`: of the trace's header, host ns. `length_ns`: how long the run took, 0: not known.
+    """
+    said = []
+    for kind, check, words in _CHECKS:
+        kinds[kind], bad = check(kinds[kind])
+        if bad:
+            said.append(f"{bad} {words.format('s' * (bad != 1))}, skipped")
+    began = _start(kinds, start_ns if start_ns < _LATEST_NS else 0, length_ns)
+    if began != start_ns:
+        said.append("its header names a start far from its records: the first record's is taken")
+    far = 0
+    for kind, rows in kinds.items():
+        kinds[kind] = _near(rows, kind, began, length_ns)
+        far += len(rows) - len(kinds[kind])
+    if far:
+        said.append(f"{plural(far, 'record')} more than an hour before or after the run, skipped")
+    return began, said
+
+
+def latest_ns(time_ns: int, start_ns: int, length_ns: int) -> int:
+    """The latest time in a trace of which only a part is read, 0 where that is far outside of the run."""
+    return 0 if length_ns and time_ns > start_ns + length_ns + FAR_NS else time_ns
