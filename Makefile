@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference soak sanitize fuzz fuzz-python wheel \
+.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference docs docs-build soak sanitize fuzz fuzz-python wheel \
         figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust bench clean help
 
 all: native
@@ -96,6 +96,8 @@ lint: setup build/test/.configured
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows native
 	$(BIN)/python tools/generate-reference --check
+	$(BIN)/python tools/check-prose --out build/figures/words.json
+	$(SITE)
 	tools/check-tidy build/test
 
 # make analyze    clang's static analyzer over the native sources, in minutes
@@ -107,6 +109,15 @@ format: setup
 	tools/check-format --fix
 	$(BIN)/ruff check --fix python tests tools scripts examples bench
 	$(BIN)/ruff format python tests tools scripts examples bench
+
+# make docs    the documentation as a site, served at http://127.0.0.1:8000; it loads nothing from a network
+SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+docs: docs-build
+	@echo "http://127.0.0.1:8000 (Ctrl-C ends it)"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+docs-build: setup
+	$(SITE)
 
 reference: setup
 	$(BIN)/python tools/generate-reference

@@ -1,62 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/guides and the README tell users to type: verbs and options exist, and links lead somewhere."""
+"""tools/check-prose finds what it looks for. `make lint` runs it over all pages and help texts."""
 
 from __future__ import annotations
 
-import re
-import shlex
+import importlib.util
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
-import click
 import pytest
 
-from powerccl.commands import cli
-
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "packaging/README.md"])
-BLOCK = re.compile(r"^ *```(?:\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
-def commands_of(page: Path) -> list[str]:
-    """Each line of a code block that calls powerccl, without what stands before the call."""
-    found = []
-    for block in BLOCK.findall(page.read_text()):
-        for line in block.replace("\\\n", " ").splitlines():
-            called = re.search(r"(?:^|[|;&]|\$|sudo|srun)\s*(powerccl (?![·:]).*)", line)
-            if called:
-                found.append(called[1].split("  # ")[0].split(" | ")[0].split(" || ")[0].split(" > ")[0].strip())
-    return found
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    loader = SourceFileLoader("check_prose", str(ROOT / "tools/check-prose"))
+    spec = importlib.util.spec_from_loader("check_prose", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["check_prose"] = module  # dataclasses look their module up
+    loader.exec_module(module)
+    return module
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_taken(page: Path) -> None:
-    for text in commands_of(page):
-        words = shlex.split(text, comments=True)[1:]
-        if not words or "..." in words or "…" in words or any(word.isupper() and word[0] == "[" for word in words):
-            continue
-        name, *rest = words
-        verb = cli.get_command(click.Context(cli), name) if not name.startswith("-") else cli
-        assert verb is not None, f"{page.name}: no verb in `{text}`"
-        while isinstance(verb, click.Group) and rest and not rest[0].startswith("-"):
-            verb, rest = verb.get_command(click.Context(verb), rest[0]), rest[1:]
-            assert verb is not None, f"{page.name}: no such study in `{text}`"
-        options = {option for parameter in verb.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        options |= {"-h", "--help", "--version"}
-        before = rest[: rest.index("--")] if "--" in rest else rest
-        if verb.context_settings.get("ignore_unknown_options"):
-            continue  # powerccl bench hands on what it does not know
-        for word in before:
-            if word.startswith("-") and len(word) > 1:
-                assert word.partition("=")[0] in options, f"{page.name}: `{text}`"
+def test_sentences_are_counted_as_a_reader_reads_them(tool: ModuleType) -> None:
+    page = (
+        "# A heading is none\n\nOne *two* `three four five` six. [Seven eight](x.md) nine!\n\n"
+        "```console\n$ no words here\n```\n- ten eleven\n- twelve\n  thirteen\n\n| a cell | 12 |\n"
+    )
+    found = [(each.line, each.words, each.counted) for each in tool.sentences(page)]
+    assert found == [(3, 4, True), (3, 3, True), (8, 2, True), (9, 2, True), (12, 2, False)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
-        if not re.match(r"\w+:", target):
-            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} -> {target}"
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ("word " * 31 + ".", "1: 31 words in a sentence"),
+        ("Fine.\n\nWhoever reads this.", "3: “Whoever”"),
+        ("Give `--slowdown 2`.", "1: `--slowdown` is now --max-slowdown"),
+        ("Set POWERCCL_BUDGET.", "1: `POWERCCL_BUDGET`"),
+    ],
+)
+def test_prose_faults(tool: ModuleType, page: str, fault: str) -> None:
+    (found,) = tool.prose_faults(page)
+    assert found.startswith(fault)
 
 
-def test_commands_were_found() -> None:
-    assert len(commands_of(ROOT / "docs/guides/save-energy-pytorch.md")) > 8
+def test_sound_prose(tool: ModuleType) -> None:
+    assert not list(tool.prose_faults("word " * 30 + ".\n\nGive `--max-slowdown 2`. `doors` is a name.\n"))
+
+
+def test_dead_links(tool: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A `code` heading, *here*\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md#a-code-heading-here) [b](https://x.y/z#q) [c](other.md#none)\n\n[d](gone.md) `[e](f)`\n"
+    )
+    assert list(tool.link_faults(page)) == ["1: no heading other.md#none", "3: no file gone.md"]
+
+
+def test_commands(tool: ModuleType) -> None:
+    page = "Text.\n```console\n$ powerccl run -q -- app --own  # record\n$ make lint\n```\n`powerccl nothing`\n"
+    commands = list(tool.commands_of(page))
+    assert commands == [(3, "powerccl run -q -- app --own"), (4, "make lint")]
+    assert [tool.command_fault(text, {"lint"}) for _, text in commands] == ["", ""]
+    assert tool.command_fault("powerccl run --nonsense -- app", set()).startswith("no option --nonsense")
+    assert tool.command_fault("powerccl nonsense", set()).startswith("no such verb")
+    assert tool.command_fault("make nonsense", {"lint"}).startswith("no target nonsense")
+    assert not tool.command_fault("powerccl study scaling --help", set())
+
+
+def test_pages_and_help_texts_are_found(tool: ModuleType) -> None:
+    names = {str(page.relative_to(ROOT)) for page in tool.pages()}
+    assert {"README.md", "CHANGELOG.md", "packaging/README.md", "docs/guides/save-energy-pytorch.md"} <= names
+    texts = dict(tool.help_texts())
+    assert {"powerccl", "powerccl run", "powerccl run --policy", "powerccl study scaling"} <= set(texts)
+    assert len(list(tool.commands_of((ROOT / "docs/guides/save-energy-pytorch.md").read_text()))) > 8

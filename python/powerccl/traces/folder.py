@@ -117,11 +117,12 @@ def _cover_traces(run: RunData) -> None:
     before, after = info.start_ns - first, last - info.end_ns
     if before > 0 or after > 0:
         info.start_ns, info.end_ns = min(info.start_ns, first), max(info.end_ns, last)
-    if max(before, after) >= SAID_NS:
-        longest = quantities.seconds(max(before, after) / 1e9)
-        run.problems.append(
-            f"{RUN_FILE}: ranks recorded up to {longest} outside of its times: the run is as long as theirs"
-        )
+    if after >= SAID_NS:
+        late = quantities.seconds(after / 1e9)
+        run.problems.append(f"ranks recorded for {late} after the end that {RUN_FILE} names: that time counts")
+    if before >= SAID_NS:
+        early = quantities.seconds(before / 1e9)
+        run.problems.append(f"ranks recorded for {early} before the start that {RUN_FILE} names: that time counts")
 
 
 def _tell_apart(run: RunData) -> None:
