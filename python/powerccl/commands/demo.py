@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.aliases import figure_name
 from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
 PLATFORM = "t4x8"
-POLICY = "percall"
+POLICY = "per-call"
 MPI_RUNS = 3  # each way
 MPI_ITERATIONS = 12
 
@@ -76,7 +77,7 @@ def command(
             from powerccl.reports.demo import DemoResult, print_demo
 
             found = savings(observed, managed, POLICY)
-            figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
+            figures.update({f"demo.{model}.{figure_name(name)}": figure for name, figure in found.items()})
             shown.append(DemoResult(model, PLATFORM, observed, managed, found))
             print_demo(console, shown[-1])
         of_mpi = _mpi(console, runs) if mpi else None
