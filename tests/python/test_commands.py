@@ -68,6 +68,14 @@ def test_help_lists_every_verb_and_exits_with_0() -> None:
         assert "Usage:" in described.output
 
 
+@pytest.mark.parametrize("arguments", [[], *([verb] for verb in VERBS), ["study", "scaling"]], ids=" ".join)
+def test_help_fits_80_columns(arguments: list[str]) -> None:
+    shown = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80).output
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    # A verb's first sentence is whole in the list of verbs.
+    assert not [line for line in shown.splitlines() if line.startswith("  ") and line.endswith("...")]
+
+
 def test_version() -> None:
     assert powerccl("--version").stdout.startswith("powerccl, version 0.")
 

@@ -64,11 +64,11 @@ def command(
     of_gpus: bool,
     json_file: str,
 ) -> int:
-    """Predict what each clock policy would have saved in a recorded run, and its slowdown.
+    """Predict what clock policies would have saved in a recorded run.
 
-    RUN is a run folder of `powerccl run --policy observe`. Without RUN, whatif takes the last run in --runs-dir. It
-    changes no clock. The run shows where and how long computation waited. The platform profile gives power and time
-    at other clocks.
+    It predicts the slowdown of each policy too. RUN is a run folder of `powerccl run --policy observe`. Without RUN,
+    whatif takes the last run in --runs-dir. It changes no clock. The run shows where and how long computation waited.
+    The platform profile gives power and time at other clocks.
 
     \b
     powerccl run -- torchrun train.py
