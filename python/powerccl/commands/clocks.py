@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--drain",
     type=click.Choice(["on", "off"]),
-    help="on: grant no new leases; present ones stay. off: grant them again.  [administrators]",
+    help="With on, grant no new leases; present ones stay. With off, grant them again.  [administrators]",
 )
 @click.option(
     "--socket",

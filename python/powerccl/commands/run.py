@@ -28,10 +28,10 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
     "--policy",
     default="",
     metavar=f"[{'|'.join(POLICIES)}]",
-    help="When to lower GPU clocks. observe: never, record only. per-call: during each collective (PCCL as published). "
-    "exposed: while computation waits for communication. fixed: one clock for the whole job. "
-    "auto: exposed and fixed together.  [default: auto if clocks can be set and a platform profile is known, "
-    "else observe]",
+    help="When to lower GPU clocks. With observe, never. With per-call, during each collective (PCCL as published). "
+    "With exposed, while computation waits for communication. With fixed, to one clock for the whole job. "
+    "With auto, as with exposed and fixed together.  "
+    "[default: auto if clocks can be set and a platform profile is known, else observe]",
 )
 @click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile that gives the clocks.")
 @click.option(
@@ -54,8 +54,8 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
     "--mpi",
     default="",
     metavar=f"[{'|'.join(MODES)}]",
-    help="How ranks wait in MPI. auto: they sleep. published: they wait as in PCCL. observe: unchanged, record only. "
-    "off: leave MPI alone.  [default: auto]",
+    help="How ranks wait in MPI. With auto, they sleep. With published, they wait as in PCCL. With observe, PowerCCL "
+    "only records. With off, it leaves MPI alone.  [default: auto]",
 )
 @click.option(
     "--mpi-max-delay",
