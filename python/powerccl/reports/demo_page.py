@@ -14,7 +14,7 @@ from powerccl.reports.page import axis, layout, render
 
 WORDS = {
     "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
-    "percall": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
+    "per-call": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
 }
 
 
