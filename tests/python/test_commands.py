@@ -447,3 +447,17 @@ def test_a_model_that_fails_costs_the_demo_no_other(monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 1
     assert "error: powerccl-bench ended with 4: a rank failed" in done.stderr
     assert set(json.loads(out.read_text())) == {"demo.microllama.saved", "demo.gpt2.saved"}
+
+
+def test_a_job_without_ranks_does_not_wait_for_a_summary(work: Path) -> None:
+    """A third of a second of imports; the time itself is `make figures-first`'s."""
+    result = powerccl("run", "-q", "--name", "brief", "--", "true", PYTHONPROFILEIMPORTTIME="1")
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line.startswith("import time:")}
+    assert "powerccl.launch.record" in loaded
+    assert not loaded & {"polars", "numpy", "rich.console", "plotly", "scipy", "powerccl.analysis.summary"}
+    folder = only_run(work)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["command"], summary["exit_code"], summary["ranks"]) == (["true"], 0, 0)
+    assert summary["wall_s"] > 0
+    assert summary["energy"]["joules"] is None
+    assert "powerccl report" in summary["energy"]["reason"]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,9 @@ from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.launchers import in_leader
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
+
+if TYPE_CHECKING:
+    from powerccl.analysis.findings import RunSummary
 
 
 @with_old_options
@@ -174,8 +178,12 @@ MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the
 
 
 def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+    from powerccl.analysis.brief import brief, has_traces
+
+    if quiet and not json_file and not has_traces(folder):
+        _write(brief(folder), recorded, folder)
+        return
     from powerccl.analysis.comparison.baseline import compare
-    from powerccl.analysis.findings import SUMMARY_FILE, write_summary
     from powerccl.analysis.summary import summarise
     from powerccl.commands.references import own_reference
     from powerccl.reports.terminal import error_console, print_comparison, print_summary
@@ -183,11 +191,7 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
 
     run = read_run(folder, MOST_RECORDS)
     summary = summarise(run, run.window, reference=own_reference(run))
-    summary.mpi_unseen = recorded.mpi_unseen
-    try:
-        write_summary(summary, folder / SUMMARY_FILE)
-    except OSError as error:
-        say(f"summary.json could not be written: {error.strerror}")
+    _write(summary, recorded, folder)
     if json_file:
         from powerccl import clean
 
@@ -199,6 +203,16 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     if before:
         earlier = read_run(before)
         print_comparison(console, compare(summarise(earlier, reference=own_reference(earlier)), summary))
+
+
+def _write(summary: RunSummary, recorded: Recorded, folder: Path) -> None:
+    from powerccl.analysis.findings import SUMMARY_FILE, write_summary
+
+    summary.mpi_unseen = recorded.mpi_unseen
+    try:
+        write_summary(summary, folder / SUMMARY_FILE)
+    except OSError as error:
+        say(f"summary.json could not be written: {error.strerror}")
 
 
 def _find_baseline(name: str, runs: Path) -> Path:
