@@ -9,21 +9,41 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference docs docs-build soak sanitize fuzz fuzz-python wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
 
 all: native
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
+# Make's own commands are shown with V=1 only.
+ifndef V
+.SILENT:
+endif
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Three steps, so that `make demo` compiles while the packages that it runs with are fetched.
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml tools/list-requirements
+$(VENV)/.build: pyproject.toml tools/list-requirements
+	echo "setting up $(VENV) (once)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
-	$(BIN)/python tools/list-requirements pyproject.toml > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(PIP) --upgrade "pip>=24"
+	$(BIN)/python tools/list-requirements pyproject.toml build > $(VENV)/build.txt
+	$(PIP) -r $(VENV)/build.txt
+	touch $@
+
+$(VENV)/.run: $(VENV)/.build
+	echo "fetching Python packages (once)"
+	$(BIN)/python tools/list-requirements pyproject.toml dependencies > $(VENV)/run.txt
+	$(PIP) -r $(VENV)/run.txt
 	$(BIN)/python tools/link-package $(VENV)
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.run
+	echo "fetching tools for tests and checks (once)"
+	$(BIN)/python tools/list-requirements pyproject.toml dev > $(VENV)/dev.txt
+	$(PIP) -r $(VENV)/dev.txt
 	touch $@
 
 build/deps/.ready: tools/fetch-libraries
@@ -35,24 +55,26 @@ build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
 	touch $@
 
 # make native    the libraries and programs, into build/native/stage
-native: setup build/deps/.ready
+native: $(VENV)/.build build/deps/.ready
+	test -d $(NATIVE) || echo "compiling (once, about a minute on two cores)"
 	cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
-	cmake --build $(NATIVE) --parallel $(JOBS)
+	cmake --build $(NATIVE) --parallel $(JOBS) > $(VENV)/compile.log || { cat $(VENV)/compile.log; exit 1; }
 
 # Lines and names are enough to read a test's backtrace; variables take a quarter of the time to compile.
 QUICK = -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG"
 build/test/.configured: setup build/deps/.ready
-	cmake -S . -B build/test -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON $(QUICK)
+	cmake -S . -B build/test -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON $(QUICK) > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
 
-demo: native
+demo:
+	$(MAKE) --no-print-directory -j2 native $(VENV)/.run
 	$(BIN)/powerccl demo
 
 # make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
-figures-demo: native
+figures-demo: native setup
 	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
 
 # make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
-figures-mpi: native build/deps/mpi/.ready
+figures-mpi: native setup build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi --out build/figures/mpi.json
 
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
@@ -61,21 +83,26 @@ figures-daemon: build/test/.configured
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon --out build/figures/daemon.json
 
 # make figures-policies    measures clock policies on six emulated platforms, in hours, into build/figures/policies.json
-figures-policies: native
+figures-policies: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-policies --out build/figures/policies.json
 
+# make figures-first    measures a user's first minutes, into build/figures/first.json
+figures-first: native setup
+	$(BIN)/python scripts/figures-first --out build/figures/first.json
+
 # make figures-tune    measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
-figures-tune: native
+figures-tune: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-tune --out build/figures/tune.json
 
 # make figures-analysis    measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
-figures-analysis: native
+figures-analysis: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-analysis --out build/figures/analysis.json
 
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
 
 test: lint test-native test-python test-e2e
+	$(BIN)/python tools/report-skipped build/skipped --out build/figures/skipped.json
 
 test-native: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)

@@ -218,6 +218,16 @@ def libraries() -> list[Mpi]:
     return [mpi for mpi in map(Mpi, LIBRARIES) if not mpi.missing()]
 
 
+def on(*names: str) -> pytest.MarkDecorator:
+    """A test for these libraries only: the others cannot do what it needs, with or without us."""
+    return pytest.mark.parametrize("mpi", names, indirect=True, scope="session")
+
+
+def not_on(*names: str) -> pytest.MarkDecorator:
+    """A test for all libraries but these."""
+    return on(*(name for name in LIBRARIES if name not in names))
+
+
 @pytest.fixture(scope="session", params=LIBRARIES, name="mpi")
 def mpi_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mpi:
     """Each library in turn."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from mpi import PROGRAMS, ROOT, Mpi, door_library, run_job
+from mpi import PROGRAMS, ROOT, Mpi, door_library, not_on, on, run_job
 from mpi import mpi_library as mpi_library
 
 from powerccl.traces.folder import read_run
@@ -85,11 +85,10 @@ def test_published_on_one_rank_of_three(mpi: Mpi) -> None:
     assert "not every MPI rank" in line
 
 
+@on("debian_mpich", "debian_openmpi")  # the wheels have no Fortran
 @pytest.mark.parametrize("program", ["legacy.f90", "modern.f90"])
 @pytest.mark.parametrize("door", ["auto", "published"])
 def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -> None:
-    if mpi.id in ("mpich", "mpich_abi", "openmpi"):
-        pytest.skip(f"the wheel of {mpi.id} has no Fortran; Debian's packages have")
     done = same(mpi, [str(mpi.program(program))], 3, door, tmp_path)
     assert done.returncode == 0
     counts = counted(tmp_path)
@@ -98,11 +97,12 @@ def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -
     assert counts[1, "MPI_Recv"] == (1, 400)
 
 
+# Its wheel has modules for the ABIs of MPICH's and Open MPI's libraries by the names that these themselves give.
+@not_on("mpich_abi", "debian_mpich")
 @pytest.mark.parametrize("door", ["auto", "published"])
 def test_mpi4py(mpi: Mpi, door: str, tmp_path: Path) -> None:
-    # Its wheel has modules for the ABIs of MPICH's and Open MPI's libraries by the names that these themselves give.
     module = ROOT / "mpi4py" / "mpi4py" / f"MPI.{'openmpi' if mpi.is_open_mpi else 'mpich'}{_EXTENSION}"
-    if mpi.id in ("mpich_abi", "debian_mpich") or not module.exists():
+    if not module.exists():
         pytest.skip(f"mpi4py (tools/fetch-mpi build/deps/mpi) has no module for {mpi.id} and this Python")
     env = {"MPI4PY_LIBMPI": str(mpi.library), "PYTHONPATH": str(ROOT / "mpi4py")}
     done = same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, door, tmp_path, env)

@@ -64,6 +64,7 @@ def test_study_e_emulated(powerccl: Powerccl) -> None:
     assert json.loads(again.out)["worlds"] == found["worlds"]
 
 
+@pytest.mark.slow  # needs PyTorch, which `make test` does not install
 @pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
 def test_train_gpt_is_the_same_on_two_ranks(tmp_path: Path) -> None:
     """With data in which all sequences are alike, two ranks see what one sees: so must the weights go."""

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For all tests: what was skipped and why, left for tools/report-skipped, which ends `make test`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+SKIPPED = Path(__file__).resolve().parent.parent / "build" / "skipped"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write how many tests ran and which were skipped. With pytest-xdist this is the process that hears of all."""
+    stats = terminalreporter.stats
+    skipped = [
+        {"test": report.nodeid, "reason": str(report.longrepr[2]).removeprefix("Skipped: ")}
+        for report in stats.get("skipped", [])
+    ]
+    ran = sum(len(stats.get(outcome, [])) for outcome in ("passed", "failed", "error", "xfailed"))
+    name = "-".join(Path(argument).name for argument in config.args) or "all"
+    SKIPPED.mkdir(parents=True, exist_ok=True)
+    (SKIPPED / f"{name[:80]}.json").write_text(json.dumps({"ran": ran, "skipped": skipped}, indent=1) + "\n")
