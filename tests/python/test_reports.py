@@ -45,7 +45,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "powerccl · run  emulated" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · exit 0" in shown
     assert "communicating 82 %" in shown
-    assert "energy counter read every 20 ms" in shown
+    assert "energy counter, sampled every 20 ms" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))
     assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "J", "6"]
@@ -69,7 +69,7 @@ def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
     shown = printed(target)
     assert "2 clock requests failed" in shown
     assert "`nvidia-smi -rgc` resets them" in shown
-    assert "dry run, decided but not set" in shown
+    assert "dry run, no clock was set" in shown
     assert "14 more in summary.json" in shown
 
 
