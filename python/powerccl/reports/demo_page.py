@@ -13,7 +13,7 @@ from powerccl.reports.mpi import parts
 from powerccl.reports.page import axis, layout, render
 
 WORDS = {
-    "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
+    "observe": "records only: the clock stays at its maximum while the GPU waits for the network",
     "percall": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
 }
 
@@ -39,8 +39,8 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
                 "platform": result.platform,
                 "policy": result.policy,
                 "subtitle": (
-                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces, "
-                    f"{plural(len(result.observed.iterations), 'iteration')} each way."
+                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces. "
+                    f"{plural(len(result.observed.iterations), 'iteration')} per policy."
                 ),
                 "tiles": _tiles(result),
                 "pictures": pictures,
