@@ -397,7 +397,7 @@ def test_profilers_traces_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert not any(row.by_profiler for row in found.ranks)
     assert all(note.startswith("profiler trace not used: ") for note in found.notes)
     for note, expected in zip(
-        found.notes, ("no trace of torch", "no kernel", "damaged", "name the rank", "another run or"), strict=True
+        found.notes, ("no trace of torch", "no kernel", "damaged", "add the rank", "another run or"), strict=True
     ):
         assert expected in note
 

@@ -10,7 +10,7 @@ from powerccl.quantities import change, hover, mhz, percent, plural, quantity, s
 from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
 from powerccl.reports.demo_mpi import COLUMNS, MpiDemo, how, remarks, rows, title
 from powerccl.reports.mpi import parts
-from powerccl.reports.page import axis, layout, render
+from powerccl.reports.page import axis, layout, render, sentences
 
 WORDS = {
     "observe": "records only: the clock stays at its maximum while the GPU waits for the network",
@@ -68,8 +68,7 @@ def _mpi(demo: MpiDemo) -> dict[str, Any]:
         "bars": bars,
         "columns": COLUMNS,
         "rows": rows(demo),
-        "how": how(demo),
-        "remarks": remarks(demo),
+        "notes": sentences(how(demo), *remarks(demo)),
     }
 
 

@@ -30,7 +30,7 @@ from powerccl.quantities import (
 from powerccl.reports import iterations_chart
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
-from powerccl.reports.page import axis, layout, render
+from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
 from powerccl.reports.report import iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import short_gpu, tables
@@ -74,25 +74,20 @@ def report_page(made: Report) -> str:
         iterations=[
             {
                 "host": each.host,
-                "words": "".join(_sentences(iterations_line(each))),
+                "words": "".join(sentences(iterations_line(each))),
                 "grouped": each.rows[0].count if each.rows else 1,
                 "clipped": iterations_chart.clipped_text(each.rows),
             }
             for each in found.iterations
         ],
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
-        straggler=_sentences(straggler_line(found.peers)) if summary.ranks else [],
+        straggler=sentences(*straggler_line(found.peers).splitlines()) if summary.ranks else [],
         tables=tables(found),
-        clocks="".join(_sentences(clock_line(summary.clocks))),
+        clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
         problems=[*energy_missing(summary), *summary.problems],
         drawing=_timeline(drawing),
     )
-
-
-def _sentences(lines: str) -> list[str]:
-    """Lines of the terminal as sentences of a page."""
-    return [f"{line[0].upper()}{line[1:]}." for line in lines.splitlines() if line]
 
 
 def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> None:
