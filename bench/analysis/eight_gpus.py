@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from bench.analysis import scaling_study
 
+from powerccl.aliases import figure_policy
 from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.analysis.scaling import ScalingFindings
 
@@ -64,7 +65,7 @@ def policy_figures(out: Path) -> dict[str, Figure]:
         outcome = json.loads(folder.read_text()).get("policy_outcome") or {}
         if "policy" not in outcome:
             continue
-        stem, iterations = f"policy.{outcome['policy']}", outcome.get("iterations", 0)
+        stem, iterations = f"policy.{figure_policy(outcome['policy'])}", outcome.get("iterations", 0)
         found[f"{stem}.iterations"] = {"value": iterations, "unit": "", "low": None, "high": None, "n": 1}
         for name, unit, factor in (("iteration_s", "ms", 1e3), ("covered_s", "ms", 1e3), ("too_short_s", "ms", 1e3)):
             if iterations and outcome.get(name) is not None:

@@ -58,7 +58,7 @@ def run(end: End, folder: Path, native: NativeFiles) -> str:
     limit = 0.7 + end.seconds + (0.8 if end.daemon else 0.0)
     command = ["timeout", f"{limit:.3f}"] if end.kind == "limit" else []
     command += [sys.executable, "-m", "powerccl", "run", "--quiet", "--interval-ms", "0", "--runs-dir", str(folder)]
-    command += ["--emulate", "t4x8", "--policy", "percall"] if end.daemon else []
+    command += ["--emulate", "t4x8", "--policy", "per-call"] if end.daemon else []
     command += ["--", "sh", "-c", jobs[end.kind]]
     environment = {**os.environ, "POWERCCL_NATIVE": str(native.root), "HARM_MARK": mark}
     with subprocess.Popen(

@@ -74,7 +74,7 @@ class Case:
 
 CASES = (
     Case("plain", ("--interval-ms", "0")),
-    Case("emulated", ("--emulate", "t4x8", "--policy", "percall")),
+    Case("emulated", ("--emulate", "t4x8", "--policy", "per-call")),
 )
 # What a user reads where the job could not run: it needs the emulated server.
 NOT_STARTED = "an error before the job"

@@ -121,7 +121,7 @@ class Job:
         bench = str(machine.native.path("bin/powerccl-bench"))
         job = [bench, "all_reduce", "-b", "64M", "-e", "64M", "-g", str(GPUS), "-n", "100000"]
         wrapper = [str(Path(sys.executable).parent / "powerccl"), "run", "-q", "--set-clocks", "--runs-dir", str(place)]
-        wrapper += ["--policy", "percall", "--platform", "t4x8", "--"]
+        wrapper += ["--policy", "per-call", "--platform", "t4x8", "--"]
         self.process = subprocess.Popen(
             [*wrapper, *enter, *job] if inside == "job" else [*enter, *wrapper, *job],
             env=self.environment,

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument(
         "--platform", action="append", metavar="NAME[:KEY=VALUE,...]", help="as of `--emulate`; may be repeated (t4x8)"
     )
-    parser.add_argument("--budget", type=float, default=1.0, metavar="PCT", help="of time (1)")
+    parser.add_argument("--max-slowdown", type=float, default=1.0, metavar="PCT", help="of time (1)")
     parser.add_argument(
         "--in-each-section",
         action="store_true",
@@ -36,13 +36,15 @@ def main() -> int:
     except (PlatformError, ScenarioError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    every: dict = {"budget_pct": options.budget, "in_each_section": options.in_each_section, "platforms": {}}
+    every: dict = {"budget_pct": options.max_slowdown, "in_each_section": options.in_each_section, "platforms": {}}
     for spec, platform in platforms:
-        print(f"# {spec}, budget {options.budget} %: saving by a schedule to proven bound\n{HEAD}", flush=True)
+        print(f"# {spec}, budget {options.max_slowdown} %: saving by a schedule to proven bound\n{HEAD}", flush=True)
         mine = every["platforms"].setdefault(spec, {})
         for scenario in scenarios:
             began = time.monotonic()
-            found = oracle(platform, scenario, options.budget / 100, not options.no_schedules, options.in_each_section)
+            found = oracle(
+                platform, scenario, options.max_slowdown / 100, not options.no_schedules, options.in_each_section
+            )
             print(found.pop("text"), flush=True)
             mine[scenario.name] = found | {"seconds": round(time.monotonic() - began, 1)}
             if options.out:

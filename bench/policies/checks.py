@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from .figures import Figure, value_of
 
-POLICIES = ("observe", "percall", "auto", "phase", "job")
+POLICIES = ("observe", "percall", "auto", "phase", "job")  # as figures name them; powerccl.aliases has both names
 MOST_SLOWDOWN_PCT = 1.0
 MOST_ENERGY_LOST_PCT = 0.5
 ORACLE_SHARE = 0.9
 ORACLE_COUNTS_FROM_PCT = 5.0
-TOLD_APART_POINTS = 0.1  # between auto and percall: below, which is worse is chance
+TOLD_APART_POINTS = 0.1  # between auto and per-call: below, which is worse is chance
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def faults_of(figures: Mapping[str, Figure], platform: str, case: str) -> list[F
     if percall_saved is None or percall_slower is None:
         return found
     if min(percall_saved - saved, slower - percall_slower) > TOLD_APART_POINTS:
-        what = f"percall saves {percall_saved:.2f} % at {percall_slower:+.2f} %, auto {saved:.2f} % at {slower:+.2f} %"
-        found.append(Fault(platform, case, "energy", f"worse than percall in both: {what}"))
+        what = f"per-call saves {percall_saved:.2f} % at {percall_slower:+.2f} %, auto {saved:.2f} % at {slower:+.2f} %"
+        found.append(Fault(platform, case, "energy", f"worse than per-call in both: {what}"))
     return found
 
 

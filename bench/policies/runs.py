@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.aliases import current_policy, figure_policy
 from powerccl.analysis.policy import policy_outcome
 from powerccl.launch.native import BENCH, find_native
 from powerccl.traces.folder import read_run
@@ -120,7 +121,16 @@ def plan(platform: str, case: str, policy: str, repeat: int, traits: Traits, qui
 def command_of(run: Run, profile: str, folder: Path, report: Path) -> list[str]:
     """The command line, as a user would type it."""
     command = [sys.executable, "-m", "powerccl", "run", "--quiet", "--emulate", PLATFORMS[run.platform]]
-    command += ["--platform", profile, "--policy", run.policy, "--runs-dir", str(folder), "--name", run.policy]
+    command += [
+        "--platform",
+        profile,
+        "--policy",
+        current_policy(run.policy),
+        "--runs-dir",
+        str(folder),
+        "--name",
+        run.policy,
+    ]
     if run.case.startswith(MODEL_CASE):  # as `powerccl demo` does
         command += ["--overhead", "published", "--interval-ms", "10"]
         what = ["train", "--model", run.case.removeprefix(MODEL_CASE)]
@@ -298,6 +308,6 @@ def predict(folder: Path, profile: str) -> tuple[dict[str, float], str]:
         return {}, f"whatif: {(done.stderr.strip().splitlines() or ['no message'])[0]}"
     try:
         policies = json.loads(done.stdout)["policies"]
-        return {each["policy"]: each["saved_pct"]["value"] for each in policies}, ""
+        return {figure_policy(each["policy"]): each["saved_pct"]["value"] for each in policies}, ""
     except (ValueError, KeyError) as error:
         return {}, f"whatif: {type(error).__name__}: {error}"

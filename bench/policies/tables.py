@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from powerccl.aliases import current_policy
+
 from .checks import all_faults, cases_in, faults_of
 from .figures import ORACLES, Figure, value_of
 from .kept import Rows
@@ -66,7 +68,7 @@ def print_tables(console: Console, figures: Mapping[str, Figure], missing: Seque
         title = f"{platform}: energy saved % / slowdown %"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
         table.add_column("", no_wrap=True)
-        for column in ("step ms", "oracle", "in comm.", *policies, "what-if off"):
+        for column in ("step ms", "oracle", "in comm.", *map(current_policy, policies), "what-if off"):
             table.add_column(column, justify="right", no_wrap=True)
         for case in cases:
             name = f"policies.{platform}.{case}"
@@ -116,14 +118,14 @@ def markdown(figures: Mapping[str, Figure], about: Mapping[str, object], source:
         "Energy saved % / slowdown % against `observe`. oracle: what a clairvoyant schedule saves within 1 % of time,",
         "up to the proven bound; in comm.: the same without slowing computation",
         f"([0009](../decisions/0009-oracle.md)). {FAILS}: a demand on `auto` that fails, listed below. what-if: how",
-        "many points `powerccl whatif` was off, of percall or auto the worse. –: not measured.",
+        "many points `powerccl whatif` was off, of per-call or auto the worse. –: not measured.",
     ]
     if rows:
         lines += [
             "code: the commit that auto was measured with, and on how many cores; of the others it is in the file."
         ]
     for platform, cases in _platforms(figures).items():
-        heading = ["scenario", "step ms", "oracle", "in comm.", *policies, "what-if"]
+        heading = ["scenario", "step ms", "oracle", "in comm.", *map(current_policy, policies), "what-if"]
         aligned = ["---"] + ["--:"] * (len(heading) - 1) + (["---"] if rows else [])
         lines += ["", f"## {platform}", f"`--emulate {PLATFORMS.get(platform, platform)}`", ""]
         lines += [_row(heading + (["code"] if rows else [])), _row(aligned)]

@@ -19,7 +19,7 @@ from powerccl.launch.native import NativeFiles
 
 JOBS = 28
 LEAST = 20  # that must be predicted
-POLICIES = ("job", "auto")
+POLICIES = ("fixed", "auto")
 PROMISE_PCT = 0.5  # less is within what any prediction may be off
 OPERATIONS = (25, 60)
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
@@ -61,7 +61,7 @@ def case(native: NativeFiles, seed: int, folder: Path) -> list[str] | None:
     rows = {row["policy"]: row for row in strict_json(file.read_text())["policies"]}
     found = []
     for policy in POLICIES:
-        row = rows.get(policy) or rows.get({"job": "fixed"}.get(policy, policy))
+        row = rows.get(policy)
         if row is None:
             raise RuntimeError(f"whatif tells nothing of {policy}: {list(rows)}")
         saved = (row["saved_pct"] or {}).get("value") or 0

@@ -8,27 +8,28 @@
 namespace powerccl::agent {
 
 const char* const kUsage =
-    "usage: powerccl-agent --run-folder DIR [--interval-ms N] [--no-sample] [--clocks nvml|dry|none]\n"
-    "       powerccl-agent --restore-all [--run-folder DIR] [--clocks nvml|dry|none]\n"
+    "usage: powerccl-agent --run-folder DIR [options]\n"
+    "       powerccl-agent --restore-all [--run-folder DIR] [--clocks WHO]\n"
     "       powerccl-agent --check\n"
     "\n"
-    "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv, energy and time of its "
-    "processors\n"
-    "into DIR/cpu-<host>.csv, and resets clocks that a rank left locked when it died. Prints `ready`, runs until "
-    "standard\n"
-    "input ends or SIGTERM, and then stays only as long as a rank lives that may lock a clock. `powerccl run` starts "
-    "one\n"
-    "per node.\n"
+    "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv.\n"
+    "Samples energy and time of its processors into DIR/cpu-<host>.csv.\n"
+    "Resets clocks that a rank left locked when it died. `powerccl run` starts one\n"
+    "agent per node. The agent prints `ready`, and runs until stdin ends or SIGTERM.\n"
+    "It then stays until no rank lives that may lock a clock.\n"
     "\n"
-    "  --run-folder DIR   where the samples and the clock journal are (POWERCCL_RUN_FOLDER)\n"
-    "  --interval-ms N    time between samples, 1 to 60000 (20); of the processors not less than 100\n"
-    "  --no-sample        guard clocks only\n"
-    "  --clocks WHO       dry, none: never reset a clock, say what would be done (POWERCCL_CLOCKS=dry wins)\n"
-    "  --restore-all      reset every GPU that DIR's journal marks as locked by a process that has died, and end: for\n"
-    "                     use by hand, on the node, after a container or the node was killed with its agent\n"
-    "  --check            print as JSON what NVML offers here; sets nothing\n"
+    "  --run-folder DIR   folder of samples and clock journal (POWERCCL_RUN_FOLDER)\n"
+    "  --interval-ms N    time between samples in ms, 1 to 60000 (20);\n"
+    "                     at least 100 for processors\n"
+    "  --no-sample        take no samples, only reset clocks\n"
+    "  --clocks WHO       nvml: reset clocks; dry, none: only say what to reset.\n"
+    "                     POWERCCL_CLOCKS=dry overrides it\n"
+    "  --restore-all      reset each GPU that a dead process left locked, by DIR's\n"
+    "                     journal, and end. Run it by hand, on the node, after its\n"
+    "                     container or its agent was killed\n"
+    "  --check            print as JSON what NVML offers here; change nothing\n"
     "\n"
-    "exit codes: 0 well; 1 a fault, or a clock could not be reset; 2 wrong usage\n";
+    "exit codes: 0 success; 1 a fault, or a clock could not be reset; 2 wrong usage\n";
 
 namespace {
 

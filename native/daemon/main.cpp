@@ -160,21 +160,18 @@ int run(const Options& options) {
 
 int parse_and_run(int argc, char** argv) {
   Options options;
-  CLI::App app("Leases clocks of GPUs and cores to jobs, and puts them back whatever becomes of the job.", "powerccld");
+  CLI::App app("Leases clocks of GPUs and cores to jobs, and restores them after each job.", "powerccld");
   app.set_version_flag("--version", "powerccld " POWERCCL_VERSION);
-  app.add_option("--config", options.config, std::string("configuration (") + kDefaultConfig + ", if there)")
-      ->type_name("FILE");
-  app.add_flag("--check", options.check,
-               "read the configuration, check it as a start does, say what is wrong with it, and end");
-  app.add_flag("--restore", options.restore, "put back every clock that a daemon left set, and end");
-  app.add_flag(
-      "--private", options.by_pipe,
-      "for one user's jobs: say `ready` on standard output, and end when standard input has ended and nobody is "
-      "connected");
-  app.add_option("--socket", options.socket, "where to listen, instead of the configuration's")->type_name("PATH");
+  app.add_option("--config", options.config, std::string("configuration (") + kDefaultConfig + ")")->type_name("FILE");
+  app.add_flag("--check", options.check, "check the configuration, and end");
+  app.add_flag("--restore", options.restore, "restore all clocks that a daemon left set");
+  app.add_flag("--private", options.by_pipe, "serve one user's jobs, until stdin ends");
+  app.add_option("--socket", options.socket, "socket, instead of the configuration's")->type_name("PATH");
   app.add_option("--state", options.state, "state file, instead of the configuration's")->type_name("PATH");
-  app.add_option("--log", options.level, "error, warning, info or debug")->type_name("LEVEL");
-  app.footer("exit codes: 0 well; 1 a fault, or a clock could not be put back; 2 wrong usage or configuration");
+  app.add_option("--log", options.level, "log level: error, warning, info or debug")->type_name("LEVEL");
+  app.footer(
+      "exit codes: 0 success; 1 a fault, or a clock could not be restored;\n            2 wrong usage or "
+      "configuration");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

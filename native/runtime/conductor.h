@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy `phase`: the clock is low while a GPU only communicates and its computation waits, and up again when
+// The policy `exposed`: the clock is low while a GPU only communicates and its computation waits, and up again when
 // computation goes on. It decides by what runs, ahead of time where the job's iterations tell what comes next, and
 // keeps to a budget of slowdown by comparing iterations with and without it.
 //

@@ -32,8 +32,20 @@ const Declared& declared(Variable variable) {
   return kDeclared[static_cast<int>(variable)];
 }
 
+// Names from before 0.1, which 0.2 no longer reads; python/powerccl/aliases.py tells the user.
+constexpr struct {
+  Variable variable;
+  const char* name;
+} kOldVariables[] = {
+    {Variable::POWERCCL_MAX_SLOWDOWN, "POWERCCL_BUDGET"},
+    {Variable::POWERCCL_MPI_MAX_DELAY, "POWERCCL_MPI_BUDGET"},
+};
+
 const char* text_of_variable(Variable variable) {
   const char* value = getenv(declared(variable).name);
+  for (const auto& old : kOldVariables) {
+    if (old.variable == variable && (value == nullptr || *value == '\0')) value = getenv(old.name);
+  }
   return value != nullptr && *value != '\0' ? value : declared(variable).fallback;
 }
 
@@ -84,11 +96,12 @@ double number(Variable variable, double least, double most) {
   return strtod(declared(variable).fallback, nullptr);
 }
 
-// The index of the variable's value among `names`; the default's where it is none of them.
-int choice(Variable variable, const char* const* names, int count, const char* hint) {
+// The index of the variable's value among `names` or `old_names`, as many; the default's where it is none of them.
+int choice(Variable variable, const char* const* names, int count, const char* hint,
+           const char* const* old_names = nullptr) {
   const char* text = text_of_variable(variable);
   for (int i = 0; i < count; ++i) {
-    if (strcmp(text, names[i]) == 0) return i;
+    if (strcmp(text, names[i]) == 0 || (old_names != nullptr && strcmp(text, old_names[i]) == 0)) return i;
   }
   if (local_rank() <= 0) {
     say(hint, "%s=%s is not known; using %s", declared(variable).name, text, declared(variable).fallback);
@@ -128,7 +141,8 @@ void parse_id(const char* text, uint8_t id[16]) {
   if (digits == 32) memcpy(id, bytes, sizeof(bytes));
 }
 
-constexpr const char* kPolicies[] = {"observe", "percall", "phase", "job", "auto"};
+constexpr const char* kPolicies[] = {"observe", "per-call", "exposed", "fixed", "auto"};
+constexpr const char* kOldPolicies[] = {"observe", "percall", "phase", "job", "auto"};  // as kOldVariables
 constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
@@ -152,7 +166,7 @@ void read_mpi_environment(MpiEnvironment* environment) {
   *environment = MpiEnvironment();
   environment->mode = static_cast<MpiMode>(
       choice(Variable::POWERCCL_MPI, kMpiModes, 4, "it is one of auto, published, observe and off"));
-  environment->budget_percent = number(Variable::POWERCCL_MPI_BUDGET, 0.01, 50.0);
+  environment->budget_percent = number(Variable::POWERCCL_MPI_MAX_DELAY, 0.01, 50.0);
   environment->method = static_cast<WaitWish>(
       choice(Variable::POWERCCL_MPI_METHOD, kMpiMethods, 5, "it is one of auto, umwait, mwaitx, sleep and spin"));
   environment->collectives = static_cast<MpiCollectives>(
@@ -178,9 +192,10 @@ void read_environment(Environment* environment) {
   // A process that is left alone is left alone entirely: not even a wrong value is worth a line.
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
-  environment->policy = static_cast<PolicyName>(
-      choice(Variable::POWERCCL_POLICY, kPolicies, 5, "policies are observe, percall, phase, job and auto"));
-  environment->budget_percent = number(Variable::POWERCCL_BUDGET, 0.01, 100);
+  environment->policy =
+      static_cast<PolicyName>(choice(Variable::POWERCCL_POLICY, kPolicies, 5,
+                                     "policies are observe, per-call, exposed, fixed and auto", kOldPolicies));
+  environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
   environment->clocks = static_cast<ClockClientName>(
       choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));
   path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);

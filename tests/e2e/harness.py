@@ -180,11 +180,11 @@ class EmulatedMachine:
 
 
 IDLE_MHZ = 300  # t4x8.conf: clock_idle_mhz
-LOCK_MHZ = 480  # what the profile below has percall lock: above the idle clock, so that a lock left behind shows
+LOCK_MHZ = 480  # what the profile below has per-call lock: above the idle clock, so that a lock left behind shows
 
 
 def profile_of(gpu: str, gpus: int) -> bytes:
-    """A profile that lets percall lock LOCK_MHZ for everything from 1 MiB."""
+    """A profile that lets per-call lock LOCK_MHZ for everything from 1 MiB."""
     patterns = ("all_reduce", "broadcast", "all_gather")
     points = [
         Point(pattern=pattern, size_bytes=size, clock_mhz=clock, time_us=1e3, busbw_gbs=3.0, provenance="modelled")

@@ -49,9 +49,9 @@ def read(path: Path) -> list[Allocation]:
     ("policy", "scenario", "iterations", "nccl"),
     [
         ("observe", "fsdp", 8, "2.28.9"),
-        ("percall", "fsdp", 8, "2.28.9"),
-        ("phase", "exposed", 80, "2.21.5"),  # loads no plugin: calls and kernels are seen from outside
-        ("phase", "exposed", 80, "2.28.9"),
+        ("per-call", "fsdp", 8, "2.28.9"),
+        ("exposed", "exposed", 80, "2.21.5"),  # loads no plugin: calls and kernels are seen from outside
+        ("exposed", "exposed", 80, "2.28.9"),
         pytest.param("auto", "exposed", 120, "2.28.9", marks=pytest.mark.slow),
     ],
 )
@@ -72,7 +72,7 @@ def test_nothing_is_allocated_once_armed(
     assert len(tables.waits(run)) > 0
     assert (len(tables.clocks(run)) > 0) == (policy != "observe")
     assert policy == "observe" or {rank.clock_client for rank in run.ranks} == {"lease"}
-    if policy in ("phase", "auto"):
+    if policy in ("exposed", "auto"):
         assert len(tables.budgets(run)) == RANKS
         assert tables.budgets(run)["searched"].any() == (policy == "auto")
 

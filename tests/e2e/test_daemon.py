@@ -379,7 +379,7 @@ def test_a_job_of_somebody_without_rights(native: NativeFiles, powerccl: Powercc
     shutil.copy(profile, home / "t4.json")
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     program = str(Path(sys.executable).parent / "powerccl")
-    options = ["--policy", "percall", "--platform", "t4.json", "--set-clocks"]
+    options = ["--policy", "per-call", "--platform", "t4.json", "--set-clocks"]
     mine = {"POWERCCL_LEASE_SOCKET": str(daemon.socket), "POWERCCL_EMULATOR_MAY_SET_CLOCKS": "0", "HOME": str(home)}
     try:
         done = subprocess.run(
@@ -407,7 +407,7 @@ def test_a_daemon_restarted_under_a_job(
     daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine, profile: Path
 ) -> None:
     daemon.start()
-    options = ("--policy", "percall", "--platform", str(profile), "--set-clocks")
+    options = ("--policy", "per-call", "--platform", str(profile), "--set-clocks")
     job = ("all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "15", "-c", "1")
     running = on_machine.start("run", *options, "--", on_machine.bench, *job, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
@@ -426,7 +426,7 @@ def test_a_gpu_that_another_job_has(
     daemon.start()
     first = Client(daemon.socket, "the first job")
     first.set(first.lease(daemon.devices[0]), SET_MHZ)
-    options = ("--policy", "percall", "--platform", str(profile), "--set-clocks")
+    options = ("--policy", "per-call", "--platform", str(profile), "--set-clocks")
     done = on_machine("run", *options, "--", on_machine.bench, *JOB, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     assert f"process {os.getpid()} of user {os.getuid()} has the lease" in done.err

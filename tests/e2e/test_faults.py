@@ -80,14 +80,14 @@ def test_unknown_policy_names_the_nearest(powerccl: Powerccl) -> None:
     done = powerccl("run", "--policy", "precall", "--", "touch", "started")
     assert done.code == 1
     assert "error: unknown policy 'precall'" in done.err
-    assert "hint: did you mean 'percall'? known: observe, percall" in done.err
+    assert "hint: did you mean 'per-call'? known: observe, per-call" in done.err
     assert not (powerccl.folder / "started").exists()
     assert not powerccl.runs
 
 
 @pytest.mark.parametrize("option", ["--emulate", "--platform"])
 def test_unknown_platform_lists_the_known(powerccl: Powerccl, option: str) -> None:
-    extra = ["--emulate", "t4x8", "--policy", "percall"] if option == "--platform" else []
+    extra = ["--emulate", "t4x8", "--policy", "per-call"] if option == "--platform" else []
     done = powerccl("run", *extra, option, "t4x9", "--", "touch", "started")
     assert done.code == 1
     assert "t4x9" in done.err
@@ -112,7 +112,7 @@ def test_missing_command(powerccl: Powerccl) -> None:
 
 def test_damaged_profile_is_refused(powerccl: Powerccl, profile: Path) -> None:
     profile.write_bytes(profile.read_bytes()[:-200])
-    done = powerccl("run", "--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--", "true")
+    done = powerccl("run", "--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile), "--", "true")
     assert done.code == 1
     assert str(profile) in done.err
     assert advised(done)
@@ -122,7 +122,7 @@ def test_profile_of_another_machine_is_refused(on_machine: Powerccl, tmp_path: P
     for gpu, gpus in (("NVIDIA H200", 8), ("Tesla T4", 4)):
         foreign = tmp_path / "foreign.json"
         foreign.write_bytes(profile_of(gpu, gpus))
-        arguments = ("--policy", "percall", "--platform", str(foreign), "--", "touch", "started")
+        arguments = ("--policy", "per-call", "--platform", str(foreign), "--", "touch", "started")
         done = on_machine("run", *arguments)
         assert done.code == 1
         assert f"measured on {gpus} x {gpu}" in done.err
@@ -158,7 +158,7 @@ BAD_TABLES = {
 
 def with_table(powerccl: Powerccl, path: Path) -> Done:
     """A job whose runtime is given the table directly, as in a container without `powerccl run`."""
-    variables = ("env", "POWERCCL_POLICY=percall", f"POWERCCL_POLICY_TABLE={path}", "POWERCCL_CLOCKS=nvml")
+    variables = ("env", "POWERCCL_POLICY=per-call", f"POWERCCL_POLICY_TABLE={path}", "POWERCCL_CLOCKS=nvml")
     return powerccl("run", *OBSERVED, "--", *variables, powerccl.bench, *MANAGED)
 
 
@@ -207,14 +207,14 @@ def test_no_gpu(powerccl: Powerccl) -> None:
 
 
 def test_percall_without_gpu_records_only(powerccl: Powerccl, profile: Path) -> None:
-    done = powerccl("run", "--policy", "percall", "--platform", str(profile), "--", "echo", "result")
+    done = powerccl("run", "--policy", "per-call", "--platform", str(profile), "--", "echo", "result")
     assert (done.code, done.out) == (0, "result\n")
-    assert "nothing for policy percall to manage" in done.err
+    assert "nothing for policy per-call to manage" in done.err
 
 
 def percall(powerccl: Powerccl, profile: Path, **environment: str) -> Done:
-    """A job under percall on an emulated server of its own."""
-    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    """A job under per-call on an emulated server of its own."""
+    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile))
     return powerccl("run", *options, "--", powerccl.bench, *MANAGED, **environment)
 
 
@@ -230,7 +230,7 @@ def test_no_right_to_set_clocks(powerccl: Powerccl, profile: Path) -> None:
 
 
 def test_dry_in_the_environment_wins(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    arguments = ("--policy", "percall", "--platform", str(profile))
+    arguments = ("--policy", "per-call", "--platform", str(profile))
     running = on_machine.start("run", *arguments, "--", on_machine.bench, *MANAGED, POWERCCL_CLOCKS="dry")
     seen: set[int] = set()
     while running.process.poll() is None:
@@ -245,7 +245,7 @@ def test_dry_in_the_environment_wins(on_machine: Powerccl, machine: EmulatedMach
 
 def test_nvml_missing(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """CUDA works, NVML does not: containers are built like this."""
-    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile))
     missing = {"POWERCCL_NVML_LIBRARY": "/nowhere/libnvidia-ml.so.1"}
     done = on_machine("run", *options, "--", on_machine.bench, *SHORT, **missing)
     assert done.code == 0, done.err
@@ -285,7 +285,7 @@ def test_nvml_failing_midway(powerccl: Powerccl, profile: Path, failure: str) ->
 def test_failing_nvml_leaves_no_clock_locked(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """Ranks that set clocks themselves fail to reset them; the agent, whose NVML works, undoes what they leave."""
     failing = ("env", "POWERCCL_EMULATOR_NVML_FAIL=reset_locked_clocks:after=0:code=999")
-    arguments = ("--policy", "percall", "--platform", str(profile))
+    arguments = ("--policy", "per-call", "--platform", str(profile))
     done = on_machine("run", *arguments, "--", *failing, on_machine.bench, *MANAGED, POWERCCL_CLOCKS="nvml")
     assert done.code == 0, done.err
     assert machine_is_back(machine)
@@ -364,7 +364,7 @@ def mounted_disk(tmp_path: Path, kib: int) -> Iterator[Path]:
 
 
 def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
-    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--runs-dir", str(small_disk))
+    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile), "--runs-dir", str(small_disk))
     done = powerccl("run", *options, "--interval-ms", "1", "--", powerccl.bench, *MANAGED)
     assert done.code == 0, done.err
     assert "Out of bounds values : 0 OK" in done.out
@@ -379,7 +379,7 @@ def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
 
 def test_disk_full_from_the_start(powerccl: Powerccl, profile: Path, tmp_path: Path) -> None:
     with mounted_disk(tmp_path, 4) as disk:
-        options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile), "--runs-dir", str(disk))
+        options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile), "--runs-dir", str(disk))
         done = powerccl("run", *options, "--", powerccl.bench, *SHORT)
         assert done.code == 0, done.err
         assert "No space left on device; the job runs unrecorded" in done.err
@@ -426,7 +426,7 @@ def machine_is_back(machine: EmulatedMachine) -> bool:
 
 
 def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    options = ["--policy", "percall", "--platform", str(profile)]
+    options = ["--policy", "per-call", "--platform", str(profile)]
     running, _, ranks = start_long(on_machine, *options)
     assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     time.sleep(0.2)
@@ -446,7 +446,7 @@ def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachi
 
 def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """Every process of the job at once, as an out-of-memory killer or a batch system does."""
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
     for pid in (bench, *ranks):
         os.kill(pid, signal.SIGKILL)
     done = running.wait()
@@ -463,7 +463,7 @@ def test_launcher_killed_job_lives(
     on_machine: Powerccl, machine: EmulatedMachine, profile: Path, clocks: str, guard: str
 ) -> None:
     on_machine.environment["POWERCCL_CLOCKS"] = clocks
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
     guards = [pid for pid in descendants(running.process.pid) if name_of(pid) == guard]
     assert len(guards) == 1
     os.kill(running.process.pid, signal.SIGKILL)
@@ -485,7 +485,7 @@ def test_launcher_killed_job_lives(
 
 def test_launcher_killed_with_its_emulated_server(powerccl: Powerccl, profile: Path) -> None:
     """The GPUs go with the launcher; the ranks must end and not hang."""
-    options = ("--emulate", "t4x8", "--policy", "percall", "--platform", str(profile))
+    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile))
     running, bench, ranks = start_long(powerccl, *options)
     agents = agents_below(running.process.pid)
     os.kill(running.process.pid, signal.SIGKILL)
@@ -498,7 +498,7 @@ def test_launcher_killed_with_its_emulated_server(powerccl: Powerccl, profile: P
 
 
 def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    running, bench, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
+    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
     os.kill(running.process.pid, signal.SIGTERM)
     done = running.wait()
     assert done.code == 128 + signal.SIGTERM
@@ -510,7 +510,7 @@ def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, pr
 
 def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """A job that has lost its guard, and then a rank in a collective: the launcher sees to the clocks."""
-    running, _, ranks = start_long(on_machine, "--policy", "percall", "--platform", str(profile))
+    running, _, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
     assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     os.kill(agents_below(running.process.pid)[0], signal.SIGKILL)
     os.kill(ranks[5], signal.SIGKILL)
@@ -524,7 +524,7 @@ def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: P
 def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
     """The command ends, its ranks do not: the launcher ends too and the agent stays with them."""
     script = f"{on_machine.bench} {' '.join(LONG)} > /dev/null 2>&1 & echo $!; sleep 5; exit 3"
-    options = ("--policy", "percall", "--platform", str(profile))
+    options = ("--policy", "per-call", "--platform", str(profile))
     done = on_machine("run", *options, "--", "sh", "-c", script)
     assert done.code == 3, done.err
     bench = int(done.out)
@@ -543,7 +543,7 @@ def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: Emulate
 
 
 def test_two_jobs_at_once(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    arguments = ("run", "--policy", "percall", "--platform", str(profile), "--", on_machine.bench)
+    arguments = ("run", "--policy", "per-call", "--platform", str(profile), "--", on_machine.bench)
     both = [on_machine.start(*arguments, *MANAGED) for _ in range(2)]
     for running in both:
         done = running.wait()
@@ -579,7 +579,7 @@ def test_more_ranks_than_gpus(powerccl: Powerccl) -> None:
 @pytest.mark.parametrize("what", ["abort", "zero"])
 def test_odd_communicators(on_machine: Powerccl, machine: EmulatedMachine, profile: Path, what: str) -> None:
     """An aborted communicator, and collectives of no bytes."""
-    arguments = ("run", "--policy", "percall", "--platform", str(profile))
+    arguments = ("run", "--policy", "per-call", "--platform", str(profile))
     done = on_machine(*arguments, "--", sys.executable, COMMUNICATORS, what)
     assert (done.code, done.out) == (0, "right\n"), done.err
     assert machine_is_back(machine)

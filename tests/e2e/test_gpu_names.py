@@ -44,7 +44,7 @@ def test_a_slice_is_named_by_its_own_uuid(powerccl: Powerccl) -> None:
 def test_a_slice_sets_no_clock_and_says_so_once(powerccl: Powerccl, tmp_path: Path, clocks: str) -> None:
     profile = tmp_path / "a100.json"
     profile.write_bytes(profile_of("NVIDIA A100-SXM4-40GB", 4))
-    asked = ("run", "--emulate", "a100x4", "--policy", "percall", "--platform", str(profile), "--")
+    asked = ("run", "--emulate", "a100x4", "--policy", "per-call", "--platform", str(profile), "--")
     job = (powerccl.bench, "all_reduce", "-b", "64M", "-e", "64M", "-n", "3")
     done = powerccl(*asked, *job, POWERCCL_CLOCKS=clocks, POWERCCL_EMULATOR_MIG=ALL_SLICED)
     assert done.code == 0, done.err

@@ -65,7 +65,7 @@ def test_all_nine_patterns_are_recorded(powerccl: Powerccl) -> None:
 def test_threads_graphs_and_groups(powerccl: Powerccl, mode: list[str]) -> None:
     """Other ways to make the calls give right results; captured calls are recorded as captured, and not managed."""
     command = [powerccl.bench, "all_to_all", "-b", "4M", "-e", "4M", "-n", "2", "-c", "1", "--no-energy", *mode]
-    done = powerccl("run", "--emulate", "t4x8", "--policy", "percall", "--platform", "t4x8", "--", *command)
+    done = powerccl("run", "--emulate", "t4x8", "--policy", "per-call", "--platform", "t4x8", "--", *command)
     assert done.code == 0, done.err
     assert "Out of bounds values : 0 OK" in done.out
     calls = tables.calls(only_run(powerccl))
@@ -77,19 +77,19 @@ def test_threads_graphs_and_groups(powerccl: Powerccl, mode: list[str]) -> None:
 def test_percall_lowers_the_clock_while_communicating(powerccl: Powerccl) -> None:
     """The replayed step: the same time, less energy, and the clock low in communication alone."""
     found = {}
-    for policy in ("observe", "percall"):
+    for policy in ("observe", "per-call"):
         command = [powerccl.bench, "train", "--model", "microllama", "--iterations", "4"]
         out = f"{policy}.json"
         options = ["--emulate", "t4x8", "--policy", policy, "--platform", "t4x8", "--name", policy, "--json", out]
         done = powerccl("run", *options, "--", *command)
         assert done.code == 0, done.err
         found[policy] = json.loads((powerccl.folder / out).read_text())
-    before, after = (found[policy]["communication"] for policy in ("observe", "percall"))
+    before, after = (found[policy]["communication"] for policy in ("observe", "per-call"))
     assert before["clock_mhz"] > 1400
     assert after["clock_mhz"] < 800
     assert after["joules"] < 0.85 * before["joules"]
     assert after["time_s"] < 1.1 * before["time_s"]
-    assert found["percall"]["clocks"]["requests"] > 0
+    assert found["per-call"]["clocks"]["requests"] > 0
 
 
 def test_demo_in_json(powerccl: Powerccl) -> None:

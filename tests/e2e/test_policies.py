@@ -34,7 +34,7 @@ class Replayed:
 def test_phase_saves_what_is_exposed(powerccl: Powerccl) -> None:
     """All of the exposed communication but its edges runs at a low clock, and computation does not notice."""
     observed = Replayed(powerccl, "exposed", "observe", warmup=3)
-    managed = Replayed(powerccl, "exposed", "phase", warmup=25)
+    managed = Replayed(powerccl, "exposed", "exposed", warmup=25)
     assert managed.joules < 0.97 * observed.joules
     assert managed.step_ms < 1.05 * observed.step_ms
     assert managed.outcome["windows_least"] == 1
@@ -46,14 +46,14 @@ def test_phase_saves_what_is_exposed(powerccl: Powerccl) -> None:
 def test_phase_leaves_hidden_communication_alone(powerccl: Powerccl) -> None:
     """Three of four buckets lie beside computation: lowering the clock there would cost half as much time again."""
     observed = Replayed(powerccl, "ddp", "observe", warmup=3)
-    managed = Replayed(powerccl, "ddp", "phase", warmup=20)
+    managed = Replayed(powerccl, "ddp", "exposed", warmup=20)
     assert managed.step_ms < 1.05 * observed.step_ms
     assert 0.005 < managed.outcome["covered_s"] < 0.025
 
 
 def test_phase_finds_out_without_marks(powerccl: Powerccl) -> None:
     """Nobody tells what computation waits for: the job's own iterations do."""
-    managed = Replayed(powerccl, "exposed", "phase", "--no-preload", warmup=25)
+    managed = Replayed(powerccl, "exposed", "exposed", "--no-preload", warmup=25)
     assert not managed.outcome["marked"]
     assert managed.outcome["covered_s"] > 0.05
 
@@ -63,7 +63,7 @@ def test_phase_does_not_switch_where_that_takes_longer_than_the_phase(powerccl: 
     """Clocks that take a tenth of a second to come are of no use to collectives of a millisecond."""
     slow = "t4x8:clock_transition_us=100000,set_clock_call_us=4500"
     observed = Replayed(powerccl, "tp", "observe", warmup=3, machine=slow)
-    managed = Replayed(powerccl, "tp", "phase", warmup=20, machine=slow)
+    managed = Replayed(powerccl, "tp", "exposed", warmup=20, machine=slow)
     assert managed.step_ms < 1.05 * observed.step_ms
     assert managed.outcome["covered_s"] == 0
     assert len(tables.clocks(managed.run).filter(tables.clocks(managed.run)["rank"] == 0)) < 40

@@ -115,8 +115,8 @@ def test_an_old_nccl_is_recorded_as_a_new_one(powerccl: Powerccl, name: str) -> 
 
 
 def test_policies_work_with_an_old_nccl(powerccl: Powerccl) -> None:
-    """percall sets a clock at the call, and puts it back behind the kernel."""
-    _, run = replay(powerccl, "ddp", "--policy", "percall", "--platform", "t4x8", POWERCCL_EMULATOR_NCCL_VERSION=OLD)
+    """per-call sets a clock at the call, and puts it back behind the kernel."""
+    _, run = replay(powerccl, "ddp", "--policy", "per-call", "--platform", "t4x8", POWERCCL_EMULATOR_NCCL_VERSION=OLD)
     assert tables.calls(run)["managed"].all()
     clocks = tables.clocks(run)
     assert (clocks["min_mhz"] > 0).any()
@@ -125,7 +125,7 @@ def test_policies_work_with_an_old_nccl(powerccl: Powerccl) -> None:
 
 def test_policies_see_what_runs_of_an_old_nccl(powerccl: Powerccl) -> None:
     """phase lowers the clock while a kernel runs that computation waits for, and has it back for computation."""
-    options = ("--policy", "phase", "--platform", "t4x8")
+    options = ("--policy", "exposed", "--platform", "t4x8")
     _, run = replay(powerccl, "exposed", *options, bench=("--iterations", "32"), POWERCCL_EMULATOR_NCCL_VERSION=OLD)
     clocks = tables.clocks(run)
     lowered = clocks.filter(pl.col("min_mhz") > 0)

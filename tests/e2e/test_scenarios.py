@@ -30,13 +30,13 @@ def replay(powerccl: Powerccl, name: str, iterations: int, *options: str) -> dic
     return found
 
 
-@pytest.mark.parametrize("policy", ["observe", "percall"])
+@pytest.mark.parametrize("policy", ["observe", "per-call"])
 @pytest.mark.parametrize("name", ["ddp", "pp"])
 def test_scenarios_run_under_policies(powerccl: Powerccl, name: str, policy: str) -> None:
     """All ranks' calls are recorded, and an iteration is as long as its file means it to be."""
     found = replay(powerccl, name, 5, "--emulate", "t4x8", "--policy", policy, "--platform", "t4x8")
     summary = found["summary"]
-    # percall slows what is still queued when it sets a clock: in ddp nearly to twice the time.
+    # per-call slows what is still queued when it sets a clock: in ddp nearly to twice the time.
     assert 60 < summary["step_ms"] < (160 if policy == "observe" else 400)
     assert 0 < summary["exposed_ms"] <= summary["communication_ms"] < summary["step_ms"]
     assert summary["run_joules_per_gpu"] > 10
@@ -44,12 +44,12 @@ def test_scenarios_run_under_policies(powerccl: Powerccl, name: str, policy: str
     assert calls["rank"].n_unique() == 8
     expected = {"ddp": {"all_reduce"}, "pp": {"all_reduce", "send_receive"}}[name]
     assert expected <= set(calls["pattern"].unique())
-    assert calls["managed"].any() == (policy == "percall")
+    assert calls["managed"].any() == (policy == "per-call")
 
 
 def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
     """Where clocks may be set and the machine is known, `auto` is what a run without --policy gets."""
-    replay(powerccl, "exposed", 20, "--emulate", "t4x8", "--slowdown", "2")
+    replay(powerccl, "exposed", 20, "--emulate", "t4x8", "--max-slowdown", "2")
     folder = powerccl.runs[-1]
     found = read_summary(folder / SUMMARY_FILE)
     assert (found.policy, found.clocks_mode) == ("auto", "lease")

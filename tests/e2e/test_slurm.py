@@ -214,7 +214,7 @@ def test_a_job_of_slurms_gets_clocks(cluster: Cluster) -> None:
     powerccl = str(Path(sys.executable).parent / "powerccl")
     if cluster.srun(powerccl, "--version").returncode:
         pytest.skip(f"only root may run {powerccl} here")
-    options = ["--policy", "percall", "--platform", "t4.json", "--set-clocks"]
+    options = ["--policy", "per-call", "--platform", "t4.json", "--set-clocks"]
     bench = str(Path(cluster.environment["POWERCCL_NATIVE"]) / "bin/powerccl-bench")
     job = [bench, "all_reduce", "-b", "16M", "-e", "16M", "-w", "1", "-n", "10", "-c", "1", "-g", "2"]
     done = cluster.srun(powerccl, "run", *options, "--", *job)

@@ -21,8 +21,8 @@ def test_percall_saves_about_what_was_predicted(powerccl: Powerccl) -> None:
     predicted: dict[str, Any] = json.loads(found.read_text())
     assert 65 < predicted["exposed_pct"] < 85
     percall = predicted["policies"][0]
-    assert percall["policy"] == "percall"
-    after = replay(powerccl, "exposed", 25, *options, "percall")
+    assert percall["policy"] == "per-call"
+    after = replay(powerccl, "exposed", 25, *options, "per-call")
     joules = [run["summary"]["run_joules_per_gpu"] / run["summary"]["iterations"] for run in (before, after)]
     saved_pct = (1 - joules[1] / joules[0]) * 100
     assert saved_pct > 15
@@ -40,7 +40,7 @@ def test_a_job_without_iterations_is_promised_what_it_gets(powerccl: Powerccl) -
     ]
     (powerccl.folder / "once.scn").write_text("\n".join(lines) + "\n")
     bench = ("--", "powerccl-bench", "scenario", "once.scn", "--iterations", "1", "-w", "0", "-g", "4")
-    for policy in ("observe", "job", "auto"):
+    for policy in ("observe", "fixed", "auto"):
         done = powerccl("run", "--emulate", "t4x8", "--platform", "t4x8", "--policy", policy, *bench)
         assert done.code == 0, done.err
         if policy != "observe":
@@ -50,6 +50,6 @@ def test_a_job_without_iterations_is_promised_what_it_gets(powerccl: Powerccl) -
     done = powerccl("whatif", str(powerccl.runs[0]), "--json", str(told))
     assert done.code == 0, done.err
     for row in json.loads(told.read_text())["policies"]:
-        if row["policy"] in ("job", "auto"):
+        if row["policy"] in ("fixed", "auto"):
             assert row["saved_pct"] == {"value": 0.0, "low": 0.0, "high": 0.0}
             assert row["reason"] == "manages nothing: no iteration found"

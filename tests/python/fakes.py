@@ -38,7 +38,7 @@ if done == 0:
     print(json.dumps(dict(type="header", emulated=True, ranks=8, gpu="Tesla T4", nccl_version="2.28.9",
                           clock_control="set" if clocks[0] else "none")), file=out, flush=True)
 limit = int(os.environ.get("FAKE_BENCH_STOPS_AFTER", "1000000"))
-managed = os.environ.get("POWERCCL_POLICY") == "percall"
+managed = os.environ.get("POWERCCL_POLICY") == "per-call"
 size, sizes = int(value("-b")), []
 while size <= int(value("-e")):
     sizes.append(size)

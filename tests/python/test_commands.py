@@ -68,6 +68,14 @@ def test_help_lists_every_verb_and_exits_with_0() -> None:
         assert "Usage:" in described.output
 
 
+@pytest.mark.parametrize("arguments", [[], *([verb] for verb in VERBS), ["study", "scaling"]], ids=" ".join)
+def test_help_fits_80_columns(arguments: list[str]) -> None:
+    shown = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80).output
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    # A verb's first sentence is whole in the list of verbs.
+    assert not [line for line in shown.splitlines() if line.startswith("  ") and line.endswith("...")]
+
+
 def test_version() -> None:
     assert powerccl("--version").stdout.startswith("powerccl, version 0.")
 
@@ -78,10 +86,10 @@ def test_version() -> None:
         (["rum"], "No such command 'rum'", "`powerccl --help`"),
         (["run", "--polcy", "x", "true"], "No such option", "`powerccl run --help`"),
         (["run"], "no command to run", "powerccl run -- python train.py"),
-        (["run", "--policy", "percal", "--", "true"], "unknown policy 'percal'", "did you mean 'percall'?"),
+        (["run", "--policy", "per-cal", "--", "true"], "unknown policy 'per-cal'", "did you mean 'per-call'?"),
         (["run", "--emulate", "t4x9", "--", "true"], "unknown emulated platform 't4x9'", "did you mean 't4x8'?"),
         (
-            ["run", "--policy", "percall", "--emulate", "h200x4", "--", "true"],
+            ["run", "--policy", "per-call", "--emulate", "h200x4", "--", "true"],
             "the emulated h200x4",
             "profile --emulate h200x4",
         ),
@@ -135,7 +143,7 @@ def test_the_job_sees_its_environment(work: Path) -> None:
 def test_emulated_percall_gets_a_table_and_the_emulators_libraries(work: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_bytes(encode(profile()))
     result = powerccl(
-        "run", "-q", "--emulate", "t4x8", "--policy", "percall", "--platform", str(tmp_path / "mine.json"), "--", "env"
+        "run", "-q", "--emulate", "t4x8", "--policy", "per-call", "--platform", str(tmp_path / "mine.json"), "--", "env"
     )
     assert result.returncode == 0, result.stderr
     seen = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
@@ -151,32 +159,32 @@ def test_emulated_percall_gets_a_table_and_the_emulators_libraries(work: Path, t
 def test_an_emulated_run_takes_auto_and_keeps_a_budget(work: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_bytes(encode(profile()))
     options = ("--emulate", "t4x8", "--platform", str(tmp_path / "mine.json"))
-    result = powerccl("run", "-q", "--slowdown", "0.25", *options, "--", "env", POWERCCL_BUDGET="3")
+    result = powerccl("run", "-q", "--max-slowdown", "0.25", *options, "--", "env", POWERCCL_MAX_SLOWDOWN="3")
     assert "POWERCCL_POLICY=auto\n" in result.stdout
-    assert "POWERCCL_BUDGET=0.25\n" in result.stdout
+    assert "POWERCCL_MAX_SLOWDOWN=0.25\n" in result.stdout
     info = json.loads((only_run(work) / "run.json").read_text())
     assert (info["policy"], info["slowdown_pct"]) == ("auto", 0.25)
 
 
 def test_what_is_no_budget_and_who_keeps_none() -> None:
-    wrong = powerccl("run", "--slowdown", "0", "--", "true")
+    wrong = powerccl("run", "--max-slowdown", "0", "--", "true")
     assert wrong.returncode == 1
-    assert "Invalid value for '--slowdown'" in wrong.stderr
-    result = powerccl("run", "-q", "--policy", "observe", "--slowdown", "2", "--", "true")
-    assert "policy observe keeps no budget of slowdown: --slowdown is for phase, job, auto" in result.stderr
-    assert powerccl("run", "-q", "--slowdown", "2", "--", "true").stderr == ""
+    assert "Invalid value for '--max-slowdown'" in wrong.stderr
+    result = powerccl("run", "-q", "--policy", "observe", "--max-slowdown", "2", "--", "true")
+    assert "policy observe ignores --max-slowdown, which is for exposed, fixed, auto" in result.stderr
+    assert powerccl("run", "-q", "--max-slowdown", "2", "--", "true").stderr == ""
 
 
 def test_dry_in_the_environment_wins(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_bytes(encode(profile()))
-    arguments = ["run", "-q", "--emulate", "t4x8", "--policy", "percall", "--platform", str(tmp_path / "mine.json")]
+    arguments = ["run", "-q", "--emulate", "t4x8", "--policy", "per-call", "--platform", str(tmp_path / "mine.json")]
     result = powerccl(*arguments, "--set-clocks", "--", "env", POWERCCL_CLOCKS="dry")
     assert "POWERCCL_CLOCKS=dry\n" in result.stdout
     assert "POWERCCL_CLOCKS=dry: no clock is set" in result.stderr
 
 
 def test_percall_without_a_gpu_records_only() -> None:
-    result = powerccl("run", "-q", "--policy", "percall", "--", "env", LD_LIBRARY_PATH="")
+    result = powerccl("run", "-q", "--policy", "per-call", "--", "env", LD_LIBRARY_PATH="")
     assert result.returncode == 0
     assert "recording only" in result.stderr
     assert "POWERCCL_POLICY=observe" in result.stdout
@@ -417,7 +425,7 @@ def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_profile_of_another_machine_than_the_emulated_one(tmp_path: Path, work: Path) -> None:
     (tmp_path / "mine.json").write_bytes(encode(profile()))
-    arguments = ["run", "--emulate", "h200x4", "--policy", "percall", "--platform", str(tmp_path / "mine.json")]
+    arguments = ["run", "--emulate", "h200x4", "--policy", "per-call", "--platform", str(tmp_path / "mine.json")]
     result = powerccl(*arguments, "--", "sh", "-c", "echo ran")
     assert result.returncode == 1
     assert result.stdout == ""

@@ -53,7 +53,7 @@ def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch:
 
 
 def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, outcome in (("a", {"policy": "job", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
+    for name, outcome in (("a", {"policy": "fixed", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "summary.json").write_text(json.dumps({"policy_outcome": outcome}))
     kept = made(tmp_path, monkeypatch)

@@ -118,11 +118,11 @@ def test_ours_are_preloaded_last_or_not_at_all(tmp_path: Path) -> None:
         ("observe", False, False, {}, "none", None),
         ("observe", True, False, {}, "none", None),
         ("observe", False, True, {}, "none", "sets no clocks"),
-        ("percall", True, False, {}, "lease", None),
-        ("percall", True, False, {"POWERCCL_CLOCKS": "nvml"}, "nvml", None),
-        ("percall", False, False, {}, "dry", "add --set-clocks to set them"),
-        ("percall", True, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
-        ("percall", False, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
+        ("per-call", True, False, {}, "lease", None),
+        ("per-call", True, False, {"POWERCCL_CLOCKS": "nvml"}, "nvml", None),
+        ("per-call", False, False, {}, "dry", "add --set-clocks to set them"),
+        ("per-call", True, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
+        ("per-call", False, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
     ],
 )
 def test_who_may_set_clocks(
@@ -149,7 +149,7 @@ def test_consent_without_right_and_daemon_runs_dry(
 ) -> None:
     monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
     monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: Path("d.sock") if daemon else None)
-    found, said = decide_clocks("percall", False, True, {"POWERCCL_CLOCKS": wish})
+    found, said = decide_clocks("per-call", False, True, {"POWERCCL_CLOCKS": wish})
     assert found == mode
     if not right and wish:  # what was asked, what takes its place, what to do
         assert said is not None
@@ -173,7 +173,7 @@ def test_consent_without_right_and_daemon_runs_dry(
         ({"emulate": "t4x8"}, {"POWERCCL_CLOCKS": "dry"}, "observe", []),
         ({}, {"POWERCCL_EMULATOR_SOCKET": "s"}, "observe", []),  # none of two was made
         ({"set_clocks": True}, {}, "observe", ["no platform profile for 2 x Tesla T4: no clock is set, recording"]),
-        ({"policy": "phase", "emulate": "t4x8"}, {}, "phase", []),
+        ({"policy": "exposed", "emulate": "t4x8"}, {}, "exposed", []),
         ({"policy": "observe", "emulate": "t4x8"}, {}, "observe", []),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda _: load_profile("t4x8"))
     environment = {"POWERCCL_CLOCKS": wish, "POWERCCL_LEASE_SOCKET": str(tmp_path / "d.sock")}
-    for policy in ("percall", "phase", "job", "auto"):
+    for policy in ("per-call", "exposed", "fixed", "auto"):
         found, said = decide_clocks(policy, False, False, environment)
         assert found == "dry"
         assert said is not None and "add --set-clocks" in said
@@ -238,13 +238,15 @@ def test_a_run_that_only_records_does_not_ask_nvml(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_budget_of_slowdown(native: NativeFiles, tmp_path: Path) -> None:
-    base = {"POWERCCL_BUDGET": "2.5"}
+    base = {"POWERCCL_MAX_SLOWDOWN": "2.5"}
     kept = job_environment(base, native, tmp_path, "auto", None, "lease")
-    assert kept["POWERCCL_BUDGET"] == "2.5"
-    assert job_environment(base, native, tmp_path, "auto", None, "lease", 0.5)["POWERCCL_BUDGET"] == "0.5"
+    assert kept["POWERCCL_MAX_SLOWDOWN"] == "2.5"
+    assert job_environment(base, native, tmp_path, "auto", None, "lease", 0.5)["POWERCCL_MAX_SLOWDOWN"] == "0.5"
     assert slowdown_budget_pct(kept) == 2.5
     # As the runtime: what is no number in range is not taken.
-    assert [slowdown_budget_pct({"POWERCCL_BUDGET": text}) for text in ("", "lots", "nan", "101", "0")] == [1.0] * 5
+    assert [slowdown_budget_pct({"POWERCCL_MAX_SLOWDOWN": text}) for text in ("", "lots", "nan", "101", "0")] == [
+        1.0
+    ] * 5
     assert slowdown_budget_pct({}) == 1.0
 
 
@@ -268,10 +270,10 @@ def test_mixed_gpus_are_described() -> None:
 
 
 def test_choices_suggest() -> None:
-    assert choose("policy", "observe", ["observe", "percall"]) == "observe"
+    assert choose("policy", "observe", ["observe", "per-call"]) == "observe"
     with pytest.raises(PowercclError) as error:
-        choose("policy", "percal", ["observe", "percall"])
-    assert error.value.hint == "did you mean 'percall'? known: observe, percall"
+        choose("policy", "per-cal", ["observe", "per-call"])
+    assert error.value.hint == "did you mean 'per-call'? known: observe, per-call"
 
 
 def test_emulated_platforms_by_name_or_file(native: NativeFiles, tmp_path: Path) -> None:

@@ -61,15 +61,14 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "I_MPI_WAIT_MODE": "1",
         "POWERCCL_MPI": "auto",
-        "POWERCCL_MPI_BUDGET": "1",
     }
     assert "POWERCCL_MPI_CPU_CLOCK" in mpi_environment({"POWERCCL_CLOCKS": "dry"}, native, "auto", None)[0]
     leased = {"POWERCCL_CLOCKS": "lease", "POWERCCL_MPI_CPU_CLOCK": "1"}
     assert mpi_environment(leased, native, "auto", None)[0]["POWERCCL_MPI_CPU_CLOCK"] == "lease"
     assert "POWERCCL_MPI_CPU_CLOCK" not in mpi_environment({"POWERCCL_CLOCKS": "lease"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
-    assert again["POWERCCL_MPI_BUDGET"] == "2.5"
-    assert "POWERCCL_MPI_BUDGET" not in mpi_environment({"POWERCCL_MPI_BUDGET": "3"}, native, "auto", None)[0]
+    assert again["POWERCCL_MPI_MAX_DELAY"] == "2.5"
+    assert "POWERCCL_MPI_MAX_DELAY" not in mpi_environment({"POWERCCL_MPI_MAX_DELAY": "3"}, native, "auto", None)[0]
     assert mpi_environment(base, native, "off", None)[0] == {"POWERCCL_MPI": "off"}
     added, problem = mpi_environment(base, native, "auto", None, preload=False)
     assert added == {}
@@ -200,12 +199,12 @@ def seen(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
 def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
     both = f"{native.root / NCCL_DOOR}:{native.root / MPI_DOOR}"
-    found = seen(powerccl(native, tmp_path, "run", "-q", "--budget", "5", "--", "env"))
+    found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi-max-delay", "5", "--", "env"))
     assert found["LD_PRELOAD"] == both
-    assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("auto", "5")
+    assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_MAX_DELAY"]) == ("auto", "5")
     assert found["OMPI_MCA_mpi_yield_when_idle"] == "1"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi", "observe", "--", "env"))
-    assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_BUDGET"]) == ("observe", "1")
+    assert found["POWERCCL_MPI"] == "observe"
     for off in (["--mpi", "off"], []):
         found = seen(powerccl(native, tmp_path, "run", "-q", *off, "--", "env", POWERCCL_MPI="" if off else "off"))
         assert found["POWERCCL_MPI"] == "off"
@@ -227,8 +226,8 @@ def test_a_build_without_the_door_says_so_only_when_asked(native: NativeFiles, t
     ("arguments", "words"),
     [
         (["--mpi", "atuo"], "did you mean 'auto'?"),
-        (["--budget", "0"], "Invalid value for '--budget'"),
-        (["--budget", "51"], "Invalid value for '--budget'"),
+        (["--mpi-max-delay", "0"], "Invalid value for '--mpi-max-delay'"),
+        (["--mpi-max-delay", "51"], "Invalid value for '--mpi-max-delay'"),
     ],
 )
 def test_options_that_are_wrong(native: NativeFiles, tmp_path: Path, arguments: list[str], words: str) -> None:

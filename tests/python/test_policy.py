@@ -77,7 +77,7 @@ def test_ranks_without_an_iteration_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_without_such_records_has_no_outcome(tmp_path: Path) -> None:
-    found = run_of(tmp_path, {}, {}, policy="percall")
+    found = run_of(tmp_path, {}, {}, policy="per-call")
     assert found.policy_outcome is None
     assert policy_lines(found) == []
 
@@ -90,20 +90,20 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
 @pytest.mark.parametrize(
     ("policy", "budget", "lines"),
     [
-        ("phase", NONE, ["phase: nothing was managed: no iteration was found, of up to 2048 calls, that repeats"]),
+        ("exposed", NONE, ["exposed: nothing was managed: no iteration was found, of up to 2048 calls, that repeats"]),
         (
-            "phase",
+            "exposed",
             {**NONE, "iterations": (0, 30)},
-            ["phase: 30 iterations managed; behind them no iteration was found any more"],
+            ["exposed: 30 iterations managed; behind them no iteration was found any more"],
         ),
         (
-            "phase",
+            "exposed",
             SHORT,
             [
-                "phase: nothing is managed: as the policy estimated, "
+                "exposed: nothing is managed: as the policy estimated, "
                 "34.0 of 112 ms are exposed in stretches too short to switch clocks · "
                 "40 iterations seen",
-                "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching",
+                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching",
             ],
         ),
         (
@@ -116,28 +116,31 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
             ],
         ),
         (
-            "phase",
+            "exposed",
             SOME_SHORT,
             [
-                "phase: 1 window of 10.0 of 112 ms · slowdown +0.2 % (-0.1 to +0.5 %), 120 of 155 iterations managed",
+                "exposed: 1 window of 10.0 of 112 ms · slowdown +0.2 % (-0.1 to +0.5 %), 120 of 155 iterations managed",
                 "as the policy estimated, 34.0 of 112 ms are exposed in stretches too short to switch clocks",
-                "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching",
+                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching",
             ],
         ),
         (
-            "phase",
+            "exposed",
             {"windows": 0, "iterations": (40, 0), "times_us": (1_250_000, 0, 0)},
-            ["phase: nothing is managed: no exposed communication was found that may run slower · 40 iterations seen"],
+            [
+                "exposed: nothing is managed: no exposed communication was found that may run slower"
+                " · 40 iterations seen"
+            ],
         ),
         (
-            "job",
+            "fixed",
             {"windows": 0, "times_us": (112_000, 0, 0), "clock_mhz": 1080, "searched": True},
-            ["job: 1080 MHz throughout · 120 of 155 iterations managed, slowdown not judged yet"],
+            ["fixed: 1080 MHz throughout · 120 of 155 iterations managed, slowdown not judged yet"],
         ),
         (
-            "job",
+            "fixed",
             {"windows": 0, "times_us": (112_000, 0, 0), "iterations": (3, 0)},
-            ["job: nothing is managed: no clock was tried yet · 3 iterations seen"],
+            ["fixed: nothing is managed: no clock was tried yet · 3 iterations seen"],
         ),
         (
             "auto",
@@ -160,8 +163,8 @@ def test_lines(tmp_path: Path, policy: str, budget: dict[str, Any], lines: list[
 
 def test_gpus_with_different_windows(tmp_path: Path) -> None:
     other: dict[str, Any] = {"windows": 0, "times_us": (112_000, 0, 0)}
-    lines = policy_lines(run_of(tmp_path, {"slowdown_ppm": JUDGED, "windows": 2}, other, policy="phase"))
-    assert lines[0].startswith("phase: 0 to 2 windows a GPU, on average 42.5 of 112 ms · slowdown")
+    lines = policy_lines(run_of(tmp_path, {"slowdown_ppm": JUDGED, "windows": 2}, other, policy="exposed"))
+    assert lines[0].startswith("exposed: 0 to 2 windows a GPU, on average 42.5 of 112 ms · slowdown")
 
 
 def test_a_dry_run_tells_no_slowdown(tmp_path: Path) -> None:
@@ -189,9 +192,9 @@ def printed() -> Callable[[RunSummary], str]:
 
 
 def test_the_summary_has_the_lines(tmp_path: Path, printed: Callable[[RunSummary], str]) -> None:
-    shown = printed(run_of(tmp_path, SOME_SHORT, policy="phase"))
-    assert "phase: 1 window of 10.0 of 112 ms" in shown
-    assert "hint: `--policy job`" in shown
+    shown = printed(run_of(tmp_path, SOME_SHORT, policy="exposed"))
+    assert "exposed: 1 window of 10.0 of 112 ms" in shown
+    assert "hint: `--policy fixed`" in shown
 
 
 def test_a_reset_that_nobody_asked_for_has_no_latency(tmp_path: Path) -> None:

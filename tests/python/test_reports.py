@@ -82,7 +82,7 @@ def test_a_run_without_traces_says_why_that_may_be(tmp_path: Path) -> None:
 
 def two_trainings(tmp_path: Path) -> tuple[Training, Training]:
     found = []
-    for policy, watts, step_ms in (("observe", 45.0, 600.0), ("percall", 33.0, 606.0)):
+    for policy, watts, step_ms in (("observe", 45.0, 600.0), ("per-call", 33.0, 606.0)):
         folder = training_run(tmp_path / policy, iterations=6, comm_watts=watts)
         write_info(folder, 3600 * MS, policy=policy)
         iterations = [Iteration(i, i == 0, step_ms, 450.0, i * 600 * MS, (i + 1) * 600 * MS) for i in range(6)]
@@ -92,12 +92,12 @@ def two_trainings(tmp_path: Path) -> tuple[Training, Training]:
 
 def test_savings_of_a_training(tmp_path: Path) -> None:
     observed, managed = two_trainings(tmp_path)
-    figures = savings(observed, managed, "percall")
-    assert figures["percall.comm_energy_saved_pct"].value == pytest.approx((45 - 33) / 45 * 100, abs=0.3)
+    figures = savings(observed, managed, "per-call")
+    assert figures["per-call.comm_energy_saved_pct"].value == pytest.approx((45 - 33) / 45 * 100, abs=0.3)
     before = 0.45 * 45 + 0.15 * 70
-    assert figures["percall.energy_saved_pct"].value == pytest.approx(0.45 * 12 / before * 100, abs=0.4)
-    assert figures["percall.slowdown_pct"].value == pytest.approx(1.0, abs=0.01)
-    assert figures["percall.slowdown_pct"].n == 5  # the warm-up is left out
+    assert figures["per-call.energy_saved_pct"].value == pytest.approx(0.45 * 12 / before * 100, abs=0.4)
+    assert figures["per-call.slowdown_pct"].value == pytest.approx(1.0, abs=0.01)
+    assert figures["per-call.slowdown_pct"].n == 5  # the warm-up is left out
     for figure in figures.values():
         assert figure.low <= figure.value <= figure.high
 
@@ -114,7 +114,7 @@ def test_training_without_iterations_or_samples_is_refused(tmp_path: Path) -> No
 def test_demo_in_the_terminal_labels_and_compares(tmp_path: Path) -> None:
     observed, managed = two_trainings(tmp_path)
     target = console(100)
-    print_demo(target, DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "percall")))
+    print_demo(target, DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call")))
     shown = printed(target)
     assert "emulated t4x8" in shown
     assert "published (8 x T4)" in shown
@@ -125,9 +125,9 @@ def test_demo_in_the_terminal_labels_and_compares(tmp_path: Path) -> None:
 
 def test_demo_page_is_self_contained_and_labelled(tmp_path: Path) -> None:
     observed, managed = two_trainings(tmp_path)
-    page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "percall"))])
+    page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call"))])
     assert "emulated t4x8" in page
-    assert 'id="picture-0-percall"' in page
+    assert 'id="picture-0-per-call"' in page
     assert "<script src" not in page
     assert "<link" not in page
 

@@ -120,7 +120,7 @@ def test_overlapping_kernels_of_a_gpu_count_once(tmp_path: Path) -> None:
 
 
 def test_clock_requests(tmp_path: Path) -> None:
-    trace = TraceWriter(policy="percall", clock_client="nvml")
+    trace = TraceWriter(policy="per-call", clock_client="nvml")
     trace.clock(1, 1 * MS, 480, took_ns=2 * MS, read_back_mhz=480, coalesced=1)
     trace.clock(1, 9 * MS, 0, took_ns=4 * MS)
     trace.clock(2, 20 * MS, 480, took_ns=3 * MS, read_back_mhz=1590)
@@ -134,7 +134,7 @@ def test_clock_requests(tmp_path: Path) -> None:
 
 
 def test_requests_without_a_lease_have_not_failed(tmp_path: Path) -> None:
-    trace = TraceWriter(policy="percall", clock_client="lease")
+    trace = TraceWriter(policy="per-call", clock_client="lease")
     trace.clock(1, 1 * MS, 480, took_ns=2 * MS, read_back_mhz=480)
     trace.clock(1, 9 * MS, 0, took_ns=2_000_000 * MS, result=-100)
     trace.clock(2, 20 * MS, 480, took_ns=1, result=-100)
@@ -147,7 +147,7 @@ def test_requests_without_a_lease_have_not_failed(tmp_path: Path) -> None:
 
 
 def test_dry_requests_have_no_latency(tmp_path: Path) -> None:
-    trace = TraceWriter(policy="percall", clock_client="dry")
+    trace = TraceWriter(policy="per-call", clock_client="dry")
     trace.clock(1, 1 * MS, 480, took_ns=0, flags=records.FLAG_DRY)
     trace.write(tmp_path)
     clocks = summarise(read_run(tmp_path)).clocks

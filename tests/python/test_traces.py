@@ -20,7 +20,7 @@ from powerccl.traces.rank import TraceError, read_rank
 
 
 def sample_trace() -> TraceWriter:
-    trace = TraceWriter(rank=3, nranks=4, policy="percall", clock_client="dry", flags=3)
+    trace = TraceWriter(rank=3, nranks=4, policy="per-call", clock_client="dry", flags=3)
     trace.comm(1 * MS)
     trace.call(1, 2 * MS, 1 << 20, "broadcast", flags=records.FLAG_KERNEL_ASKED | records.FLAG_MANAGED)
     trace.kernel(1, 3 * MS, 4 * MS, 1 << 20, "broadcast")
@@ -31,7 +31,7 @@ def sample_trace() -> TraceWriter:
 
 def test_header_and_every_kind(tmp_path: Path) -> None:
     rank = read_rank(sample_trace().write(tmp_path))
-    assert (rank.rank, rank.nranks, rank.host, rank.policy, rank.clock_client) == (3, 4, "node1", "percall", "dry")
+    assert (rank.rank, rank.nranks, rank.host, rank.policy, rank.clock_client) == (3, 4, "node1", "per-call", "dry")
     assert rank.gpu == synthetic.uuid(3)
     assert rank.dry
     assert rank.emulated

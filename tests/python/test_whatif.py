@@ -139,7 +139,7 @@ def test_phase_saves_what_communication_draws_less_and_takes_no_time(recorded: P
     assert found.covered_s == pytest.approx(COVERED_MS / 1e3, rel=1e-3)
     assert found.joules == pytest.approx(2 * JOULES, rel=0.01)
     assert found.exposed_pct == pytest.approx(EXPOSED * 100, abs=0.1)
-    phase = policy(found, "phase")
+    phase = policy(found, "exposed")
     # Both ask at once, and half a call is what a GPU waits for the other's on average.
     low_ms = N * (COMM_MS - 0.5) * (1 - RARELY)
     assert phase.saved_pct.value == pytest.approx(low_ms * (COMM_W - comm_w(LOW)) / 1e3 / JOULES * 100, abs=0.2)
@@ -155,17 +155,17 @@ def test_percall_slows_what_still_computes_when_the_call_is_made(recorded: Path)
     """Calls are made 10 ms ahead; clocks follow 2 and 3 ms behind asking, since two GPUs' calls wait for each other."""
     found = what_if(read_run(recorded), platform())
     extra = [(N - 1) * (10 - late) * (SLOW - 1) + (N - 1) * late * (1 - 1 / SLOW) + N * 3 * 0.04 for late in (2, 3)]
-    percall = policy(found, "percall")
+    percall = policy(found, "per-call")
     # The one whose clock falls first is the one that the other waits for.
     assert percall.slowdown_pct.value == pytest.approx(max(extra) / COVERED_MS * 100, abs=0.03)
     for gpu in found.gpus:
-        assert policy_of(gpu.policies, "percall").slowdown_pct.value == pytest.approx(
+        assert policy_of(gpu.policies, "per-call").slowdown_pct.value == pytest.approx(
             percall.slowdown_pct.value, abs=0.05
         )
     assert not percall.within_budget
     assert any("budget of 1 %" in remark for remark in percall.remarks)
-    # Without computation in its way it would be what phase is.
-    assert percall.saved_pct.value < policy(found, "phase").saved_pct.value + 1
+    # Without computation in its way it would be what exposed is.
+    assert percall.saved_pct.value < policy(found, "exposed").saved_pct.value + 1
 
 
 def policy_of(forecasts: list[Forecast], name: str) -> Forecast:
@@ -184,12 +184,12 @@ def lowest(part_pct: float) -> int:
 
 def test_job_takes_the_lowest_clock_that_keeps_its_part_of_the_budget(recorded: Path) -> None:
     run = read_run(recorded)
-    narrow = policy(what_if(run, platform()), "job")
+    narrow = policy(what_if(run, platform()), "fixed")
     assert narrow.clock_mhz == lowest(SEARCHED_SHARE)
     # On average a search in steps ends half a step above what would just do.
     assert slower_pct(lowest(SEARCHED_SHARE) + 8) < narrow.slowdown_pct.value < SEARCHED_SHARE
     wide = what_if(run, platform(), budget_pct=10)
-    job = policy(wide, "job")
+    job = policy(wide, "fixed")
     clock = job.clock_mhz
     assert clock == lowest(10 * SEARCHED_SHARE)
     assert slower_pct(clock + 8) < job.slowdown_pct.value < 10 * SEARCHED_SHARE
@@ -203,8 +203,8 @@ def test_job_takes_the_lowest_clock_that_keeps_its_part_of_the_budget(recorded: 
 
 def test_auto_has_windows_and_one_clock_outside_of_them(recorded: Path) -> None:
     found = what_if(read_run(recorded), platform())
-    auto, phase, job = (policy(found, name) for name in ("auto", "phase", "job"))
-    assert auto.chosen == "phase and job"
+    auto, phase, job = (policy(found, name) for name in ("auto", "exposed", "fixed"))
+    assert auto.chosen == "exposed and fixed"
     assert auto.clock_mhz == job.clock_mhz
     assert auto.slowdown_pct.value == pytest.approx(job.slowdown_pct.value, abs=0.01)
     # In windows the clock is low anyhow; computation takes as much longer as it draws less.
@@ -221,7 +221,7 @@ def test_computation_behind_percalls_resets_draws_what_its_limit_allows(tmp_path
     # A reset takes 2 ms of computation at the low clock on one GPU, 3 on the other; the rest is behind it.
     low_ms = 2.5
     stretch_ms = low_ms + (COMPUTE_MS - low_ms / SLOW) * times
-    percall = policy(found, "percall")
+    percall = policy(found, "per-call")
     expected = ((N - 1) * (stretch_ms - COMPUTE_MS) + N * 3 * 0.04) / COVERED_MS * 100
     assert percall.slowdown_pct.value == pytest.approx(expected, abs=0.05)
     computing = (N - 1) * ((stretch_ms - low_ms) * 60 + low_ms * (15 + 55 * LOW / 1590))
@@ -229,7 +229,7 @@ def test_computation_behind_percalls_resets_draws_what_its_limit_allows(tmp_path
     communicating = N * ((COMM_MS - 2.5) * comm_w(LOW) + 2.5 * COMM_W)
     after = (computing + communicating) / 1e3
     assert percall.saved_pct.value == pytest.approx((1 - after / JOULES) * 100, abs=0.3)
-    assert policy(found, "phase").slowdown_pct.value == pytest.approx(0, abs=0.01)
+    assert policy(found, "exposed").slowdown_pct.value == pytest.approx(0, abs=0.01)
 
 
 def test_a_cooler_gpu_leaks_less(recorded: Path) -> None:
@@ -240,28 +240,28 @@ def test_a_cooler_gpu_leaks_less(recorded: Path) -> None:
     warm = comm_w(LOW) + 0.1 * (COMM_W - comm_w(LOW))
     less_w = EXPOSED * (COMM_MS - 0.5) / COMM_MS * (COMM_W - warm) / (1 - 0.1 * EXPOSED)
     expected = (1 - RARELY) * less_w / (JOULES / COVERED_MS * 1e3) * 100
-    assert policy(found, "phase").saved_pct.value == pytest.approx(expected, abs=0.3)
+    assert policy(found, "exposed").saved_pct.value == pytest.approx(expected, abs=0.3)
     assert not any("cooler" in text for text in found.assumptions)
     assert any("cooler" in text for text in what_if(run, platform()).assumptions)
 
 
 def test_windows_shorter_than_a_switch_are_left_alone(recorded: Path) -> None:
     slow = clock_platform(profile(), transition_us=500_000)
-    phase = policy(what_if(read_run(recorded), slow), "phase")
+    phase = policy(what_if(read_run(recorded), slow), "exposed")
     assert phase.saved_pct.value == pytest.approx(0, abs=0.01)
     assert any("no exposed window outlasts a switch" in remark for remark in phase.remarks)
 
 
 def test_calls_in_graphs_are_not_percalls(tmp_path: Path) -> None:
     found = what_if(read_run(exposed_run(tmp_path / "graph", flags=1)), platform())
-    percall = policy(found, "percall")
+    percall = policy(found, "per-call")
     assert percall.saved_pct.value == pytest.approx(0, abs=0.01)
     assert any("CUDA graphs" in remark for remark in percall.remarks)
     # Its kernels are seen as they run, and have windows as long as the job makes no calls beside graphs.
-    phase = policy(found, "phase")
+    phase = policy(found, "exposed")
     assert phase.saved_pct.value > 10
     wide = what_if(read_run(tmp_path / "graph"), platform(), budget_pct=10)
-    assert policy(wide, "auto").chosen == "phase and job"
+    assert policy(wide, "auto").chosen == "exposed and fixed"
     assert policy(wide, "auto").saved_pct.value > 3
 
 
@@ -311,7 +311,7 @@ def test_a_steady_clock_is_worth_more_than_one_that_a_power_limit_moves(tmp_path
     found = what_if(read_run(folder), finer_platform())
     rate = np.mean([1 / (0.15 + 0.85 * 1590 / mhz) for mhz in (900, 1200)])
     same_mhz = 0.85 * 1590 / (1 / rate - 0.15)
-    job = policy(found, "job")
+    job = policy(found, "fixed")
     assert job.clock_mhz is not None
     assert job.clock_mhz == pytest.approx(same_mhz, rel=0.04)
     assert job.slowdown_pct.value == pytest.approx(0.65, abs=0.35)
@@ -358,7 +358,7 @@ def test_a_job_that_changes_is_learnt_anew(tmp_path: Path) -> None:
     managed_s = (12 + 15 - 10) * (1 - RARELY)
     per_s = 449.5 / 600 * (COMM_W - comm_w(LOW))
     whole_j = 27 * (COMM_W * 0.75 + COMPUTE_W * 0.25)
-    assert policy(found, "phase").saved_pct.value == pytest.approx(managed_s * per_s / whole_j * 100, abs=0.7)
+    assert policy(found, "exposed").saved_pct.value == pytest.approx(managed_s * per_s / whole_j * 100, abs=0.7)
 
     # Samples of one GPU are missing in the first part: what is saved is told in percent, and not in watts.
     (power,) = folder.glob("power-*.csv")
@@ -411,8 +411,8 @@ def test_a_rank_that_waits_in_every_collective_computes_as_much_longer(tmp_path:
     assert [last.tolist() for last in latest(lines, met)] == [[1.0] * N, [0.0] * N]
     # Ahead of it the job takes no longer than for the first rank's clock.
     found = what_if(run, platform())
-    assert policy(found, "job").slowdown_pct.value < 1
-    first_saved, second_saved = (policy_of(gpu.policies, "job").saved_pct.value for gpu in found.gpus)
+    assert policy(found, "fixed").slowdown_pct.value < 1
+    first_saved, second_saved = (policy_of(gpu.policies, "fixed").saved_pct.value for gpu in found.gpus)
     # 100 ms of computation may take 148, a five-hundredth of the iteration being kept.
     own_mhz = 0.85 * 1590 / (1.48 - 0.15)
     spared_w = (COMPUTE_W - 15) * (1 - own_mhz / 1590)
@@ -446,7 +446,7 @@ def test_a_part_of_the_job_has_a_part_of_what_comes_of_it() -> None:
 
 def test_calls_below_their_overhead_point_are_not_managed(recorded: Path) -> None:
     never = [OverheadPoint(pattern="all_reduce", size_bytes=None, provenance="emulated")]
-    percall = policy(what_if(read_run(recorded), platform(overhead=never)), "percall")
+    percall = policy(what_if(read_run(recorded), platform(overhead=never)), "per-call")
     assert percall.switches_per_s == 0
     assert any("no call is above its overhead point" in remark for remark in percall.remarks)
 
@@ -554,13 +554,13 @@ def test_command_prints_every_policy_and_writes_json(recorded: Path, named: str,
     out = tmp_path / "found.json"
     code, text = whatif(str(recorded), "--platform", named, "--gpus", "--json", str(out))
     assert code == 0, text
-    for word in ("percall", "phase", "job", "auto", "exposed communication", "predicted, not measured"):
+    for word in ("per-call", "exposed", "fixed", "auto", "exposed communication", "predicted, not measured"):
         assert word in text
     assert "\x1b" not in text
     found = json.loads(out.read_text())
-    assert [forecast["policy"] for forecast in found["policies"]] == ["percall", "phase", "job", "auto"]
+    assert [forecast["policy"] for forecast in found["policies"]] == ["per-call", "exposed", "fixed", "auto"]
     assert found["exposure_source"] == "waits"
-    assert "phase would save" in text or "auto would save" in text
+    assert "exposed would save" in text or "auto would save" in text
     code, text = whatif(str(recorded), "--platform", named, "--json", "-")
     assert json.loads(text[: text.index("\n}\n") + 2])["platform"] == "hand"
 
@@ -602,10 +602,10 @@ def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, t
     synthetic.write_info(empty, 1000 * MS)
     assert "has no trace of NCCL" in wrong(empty)
     managed = exposed_run(tmp_path / "managed", iterations=1)
-    trace = TraceWriter(0, 2, policy="percall", clock_client="lease")
+    trace = TraceWriter(0, 2, policy="per-call", clock_client="lease")
     trace.clock(1, 100 * MS, 450)
     trace.write(managed)
-    assert "was recorded under percall" in wrong(managed)
+    assert "was recorded under per-call" in wrong(managed)
     dark = exposed_run(tmp_path / "dark", iterations=1)
     (dark / f"power-{synthetic.HOST}.csv").unlink()
     assert "no power was sampled" in wrong(dark)
@@ -618,15 +618,15 @@ def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, t
     (tmp_path / "found.json").write_bytes(encode(profile(clocks_set=False, clocks_reason="no right")))
     assert "clocks could not be set" in wrong(recorded, "--platform", str(tmp_path / "found.json"))
     assert "unknown platform" in wrong(recorded, "--platform", "nosuch")
-    assert "names no platform profile" in wrong(exposed_run(tmp_path / "real", iterations=1), "--budget", "1")
+    assert "names no platform profile" in wrong(exposed_run(tmp_path / "real", iterations=1), "--max-slowdown", "1")
 
 
 def test_long_runs_are_replayed_from_their_middle(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("powerccl.analysis.whatif.predict.MOST_OPERATIONS", 24)
     found = what_if(read_run(recorded), platform())
     assert found.covered_s == pytest.approx(COVERED_MS / 1e3, rel=0.01)
-    assert policy(found, "phase").saved_pct.value == pytest.approx(15, abs=2)
-    assert policy(found, "percall").slowdown_pct.value == pytest.approx(2.8, abs=1)
+    assert policy(found, "exposed").saved_pct.value == pytest.approx(15, abs=2)
+    assert policy(found, "per-call").slowdown_pct.value == pytest.approx(2.8, abs=1)
 
 
 def test_replaced_numbers_of_an_emulated_platform_count(tmp_path: Path, named: str) -> None:
@@ -644,7 +644,7 @@ def test_waits_alone_are_enough(tmp_path: Path, recorded: Path) -> None:
     """No kernel was timed (POWERCCL_KERNEL_EVENTS=none), but computation said when it waited."""
     found = what_if(read_run(exposed_run(tmp_path / "untimed", untimed=1)), platform())
     usual = what_if(read_run(recorded), platform())
-    for name in ("percall", "phase"):
+    for name in ("per-call", "exposed"):
         assert policy(found, name).saved_pct.value == pytest.approx(policy(usual, name).saved_pct.value, abs=0.3)
         assert policy(found, name).slowdown_pct.value == pytest.approx(policy(usual, name).slowdown_pct.value, abs=0.1)
 
@@ -689,21 +689,21 @@ def promised(found: WhatIf, name: str) -> list[float]:
 
 def test_policies_that_learn_promise_nothing_without_an_iteration(tmp_path: Path) -> None:
     found = what_if(read_run(once_run(tmp_path / "once")), platform())
-    for name in ("phase", "job", "auto"):
+    for name in ("exposed", "fixed", "auto"):
         assert set(promised(found, name)) == {0.0}
         assert policy(found, name).reason == "manages nothing: no iteration found"
         assert policy(found, name).clock_mhz is None
-    assert policy(found, "percall").saved_pct.value != 0  # it learns nothing and needs none
+    assert policy(found, "per-call").saved_pct.value != 0  # it learns nothing and needs none
 
 
 def test_a_run_that_is_over_before_a_clock_is_tried_is_promised_windows_only(tmp_path: Path) -> None:
     found = what_if(read_run(exposed_run(tmp_path / "short", iterations=10)), platform())
-    assert set(promised(found, "job")) == {0.0}
+    assert set(promised(found, "fixed")) == {0.0}
     over = "the run is over in 5.85 s, before a clock for all of it is tried (8.6 s)"
-    assert policy(found, "job").reason == f"manages nothing: {over}"
-    assert promised(found, "auto") == promised(found, "phase")
-    assert policy(found, "auto").chosen == "phase"
+    assert policy(found, "fixed").reason == f"manages nothing: {over}"
+    assert promised(found, "auto") == promised(found, "exposed")
+    assert policy(found, "auto").chosen == "exposed"
     few = what_if(read_run(exposed_run(tmp_path / "few", iterations=5)), platform())
-    for name in ("phase", "job", "auto"):
+    for name in ("exposed", "fixed", "auto"):
         assert set(promised(few, name)) == {0.0}
         assert policy(few, name).reason == "manages nothing: an iteration is learnt in 6, and there are 5"

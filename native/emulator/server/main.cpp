@@ -16,11 +16,16 @@
 namespace {
 
 constexpr char kUsage[] =
-    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH [--lateness FILE]\n"
-    "  Serves the emulated GPUs of a platform file, with KEY=VALUE in place of what it says, to processes that have\n"
-    "  POWERCCL_EMULATOR_SOCKET=PATH and the emulator's libraries on LD_LIBRARY_PATH. Prints `ready` when it listens.\n"
-    "  Ends with its standard input, or on SIGTERM. FILE then says how well this machine kept up with the platform.\n"
-    "exit status: 0 ended as told, 1 could not start, 2 wrong usage\n";
+    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH\n"
+    "                         [--lateness FILE]\n"
+    "\n"
+    "Serves the emulated GPUs of a platform file. KEY=VALUE replaces a value of it.\n"
+    "Clients need POWERCCL_EMULATOR_SOCKET=PATH, and the emulator's libraries on\n"
+    "LD_LIBRARY_PATH. The server prints `ready` when it listens. It ends when stdin\n"
+    "ends, or on SIGTERM. It then writes to the --lateness FILE how well this machine\n"
+    "kept up.\n"
+    "\n"
+    "exit codes: 0 success; 1 could not start; 2 wrong usage\n";
 
 // A reader tolerates a file that is not there: nothing depends on it but a warning.
 void write_lateness(const std::string& path, const powerccl::emulator::Lateness& lateness) {

@@ -124,7 +124,7 @@ class RankPolicy(msgspec.Struct, kw_only=True):
 
 
 class PolicyOutcome(msgspec.Struct, kw_only=True):
-    """What a policy that learns (phase, job, auto) came to, over the ranks that tell; times are means of those."""
+    """What a policy that learns (exposed, fixed, auto) came to, over the ranks that tell; times are means of those."""
 
     policy: str
     budget_pct: float | None = None  # slowdown that it may cost

@@ -232,18 +232,18 @@ def colour() -> bool | None:
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="powerccl")
 def cli() -> None:
-    """Distributed jobs that use less energy at the same speed: power-aware collectives for NCCL and MPI.
+    """Make distributed jobs (PyTorch over NCCL, MPI) use less energy at the same speed.
 
     \b
-    powerccl demo                      what it saves, on an emulated server (no GPU needed)
-    powerccl run -- torchrun train.py  record a job: energy and time in communication
-    powerccl run -- mpiexec -n 4 ./app the same of MPI; ranks that wait sleep
-    powerccl whatif RUN                what clock policies would have saved of a recorded job
-    powerccl report RUN --html FILE    where its time and energy went
-    powerccl compare A B               runs or sweeps side by side, and what of it is chance
-    powerccl top                       what the jobs on this node do now
-    powerccl tune --from RUN           NCCL's parameters for what that run communicated
-    powerccl doctor                    what this machine can do
+    powerccl demo                        see the savings on an emulated server
+    powerccl run -- torchrun train.py    record energy and time of a job
+    powerccl run -- mpiexec -n 4 ./app   the same for MPI; waiting ranks sleep
+    powerccl whatif RUN                  predict what clock policies would save
+    powerccl report RUN --html FILE      show where time and energy went
+    powerccl compare A B                 compare runs or sweeps
+    powerccl top                         watch the jobs on this node
+    powerccl tune --from RUN             tune NCCL for the collectives of a run
+    powerccl doctor                      check this machine
     """  # noqa: D301 - click's mark for text that is not to be wrapped
 
 

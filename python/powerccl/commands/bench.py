@@ -23,22 +23,25 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 @click.command("bench", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server, e.g. t4x8. No GPU needed.")
-@click.option("--mpi", is_flag=True, help="Measure the MPI library, on CPUs, with powerccl-bench-mpi.")
+@click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
+@click.option("--mpi", is_flag=True, help="Measure the MPI library on CPUs, with powerccl-bench-mpi.")
 @click.option("-n", "count", type=click.IntRange(1), hidden=True)
-@click.option("--ranks", type=click.IntRange(1), help="With --mpi: how many ranks to start (-n too).  [default: 2]")
-@click.option("--mpiexec", default="", metavar="PATH", help="With --mpi: the launcher to start them with.")
+@click.option("--ranks", type=click.IntRange(1), help="With --mpi: number of ranks to start (also -n).  [default: 2]")
+@click.option(
+    "--mpiexec", default="", metavar="PATH", help="With --mpi: launcher of the ranks.  [default: mpiexec in PATH]"
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PATTERN|train|TEST] [OPTIONS]...")
 def command(
     emulate: str, mpi: bool, count: int | None, ranks: int | None, mpiexec: str, arguments: tuple[str, ...]
 ) -> int:
-    """Measure collectives, or replay a training step, with powerccl-bench.
+    """Measure collectives, or replay a training step.
 
-    Takes NCCL tests' own options; `powerccl bench --emulate t4x8 -- --help` lists all of them.
+    Bench starts powerccl-bench. OPTIONS are those of NCCL tests and more; `powerccl bench -- --help` lists them.
     The exit code is powerccl-bench's.
 
-    With --mpi, measures an MPI library instead: latency and bandwidth as OSU's benchmarks do, and what waiting costs.
-    `powerccl bench --mpi -- --help` lists its tests. Under mpiexec or srun, each rank runs it.
+    With --mpi, bench measures an MPI library instead: latency and bandwidth by the conventions of the OSU benchmarks,
+    and the cost of waiting. `powerccl bench --mpi -- --help` lists its tests. Under mpiexec or srun, start it on each
+    rank.
 
     \b
     powerccl bench --emulate t4x8 all_reduce -b 1M -e 64M -f 2

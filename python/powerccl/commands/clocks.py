@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 @click.command("clocks")
-@click.option("--json", "as_json", is_flag=True, help="Print devices and holders as JSON.")
-@click.option("--metrics", is_flag=True, help="Print the daemon's metrics in Prometheus' text format.")
-@click.option("--release", is_flag=True, help="End all leases that you hold; their processes may not have them again.")
-@click.option("--revoke", default="", metavar="DEVICE|all", help="End a lease, whoever holds it.  [administrators]")
+@click.option("--json", "as_json", is_flag=True, help="Print devices and lease holders as JSON.")
+@click.option("--metrics", is_flag=True, help="Print powerccld's metrics in the Prometheus text format.")
+@click.option("--release", is_flag=True, help="End all leases that you hold. Their processes cannot get them again.")
+@click.option("--revoke", default="", metavar="DEVICE|all", help="End the lease of any user.  [administrators]")
 @click.option(
     "--restore",
     default="",
     metavar="DEVICE|all",
-    help="As --revoke, and clocks that nobody holds go back to usual too.  [administrators]",
+    help="As --revoke, and reset clocks that nobody holds.  [administrators]",
 )
-@click.option("--user", default="", metavar="USER", help="With --revoke: only if this user holds it; a name or number.")
+@click.option("--user", default="", metavar="USER", help="With --revoke: only leases of this user (name or number).")
 @click.option(
     "--drain",
     type=click.Choice(["on", "off"]),
-    help="Give no new leases until turned off; those there are stay.  [administrators]",
+    help="With on, grant no new leases; present ones stay. With off, grant them again.  [administrators]",
 )
 @click.option(
     "--socket",
     "socket",
     type=click.Path(path_type=Path, readable=False),
-    help="Where the daemon listens.  [default: $POWERCCL_LEASE_SOCKET, else /run/powerccl/powerccld.sock]",
+    help="Socket of powerccld.  [default: $POWERCCL_LEASE_SOCKET, else /run/powerccl/powerccld.sock]",
 )
 def command(
     as_json: bool,
@@ -51,10 +51,10 @@ def command(
     drain: str | None,
     socket: Path | None,
 ) -> None:
-    """Show whose clocks powerccld has set, and end leases.
+    """Show who holds leases of clocks, and end leases.
 
-    A DEVICE is a GPU's UUID (what the table shows of it will do), its PCI bus id, or a core such as cpu3.
-    Leases end by themselves with the process that holds them.
+    powerccld grants the leases. DEVICE is the UUID of a GPU (the part that the table shows is enough), its PCI bus
+    id, or a core such as cpu3. A lease also ends with the process that holds it.
 
     \b
     powerccl clocks

@@ -15,12 +15,26 @@ from powerccl.errors import PowercclError
 
 @click.command("compare")
 @click.argument("sides", nargs=-1, metavar="A B [C]...")
-@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
-@click.option("--energy", is_flag=True, help="Of runs: energy of an operation by regression; takes seconds a run.")
-@click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the curves laid over.")
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings there (-: stdout).")
-@click.option("--csv", "csv_file", default="", metavar="FILE", help="Write a line a figure and side (-: stdout).")
-@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables (-: stdout).")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of run folders.",
+)
+@click.option(
+    "--energy",
+    is_flag=True,
+    help="For runs: estimate the energy of each operation by regression. Takes seconds per run.",
+)
+@click.option(
+    "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with overlaid curves to FILE."
+)
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
+@click.option(
+    "--csv", "csv_file", default="", metavar="FILE", help="Write one line per figure and side to FILE (-: stdout)."
+)
+@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables to FILE (-: stdout).")
 def command(
     sides: tuple[str, ...],
     runs_dir: Path,
@@ -30,15 +44,16 @@ def command(
     csv_file: str,
     markdown_file: str,
 ) -> int:
-    """Set runs or sweeps side by side: two networks, two policies, two settings of NCCL. The first is the baseline.
+    """Compare runs or sweeps side by side.
 
-    A side is a run folder of `powerccl run`, or a file of `powerccl bench --json FILE` (with --mpi too). Several of the
-    same, A1,A2,A3, make it possible to tell a difference from what changes from run to run. NAME=A names a side.
+    Use it for two networks, two policies or two NCCL settings. The first side is the baseline. A side is a run
+    folder of `powerccl run`, or a file of `powerccl bench --json FILE` (also with --mpi). A1,A2,A3 are repetitions
+    of one side. With repetitions, compare separates a difference from run-to-run variation. NAME=A names a side.
 
     \b
     powerccl compare roce=sweep-100g.json tcp=sweep-10g.json --html networks.html
-    powerccl compare runs/*-observe-1 runs/*-phase-1
-    powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3 --markdown table.md
+    powerccl compare runs/*-observe-1 runs/*-exposed-1
+    powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if len(sides) < 2:
         last = last_runs(runs_dir)[:2]

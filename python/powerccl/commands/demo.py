@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.aliases import figure_name
 from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
 PLATFORM = "t4x8"
-POLICY = "percall"
+POLICY = "per-call"
 MPI_RUNS = 3  # each way
 MPI_ITERATIONS = 12
 
@@ -36,22 +37,30 @@ MPI_ITERATIONS = 12
     multiple=True,
     default=["microllama"],
     show_default=True,
-    help=f"{', '.join(MODELS)}; repeatable.",
+    help=f"Model to replay: {', '.join(MODELS)}. Repeatable.",
 )
-@click.option("--iterations", type=click.IntRange(3, 1000), default=8, show_default=True, help="Measured iterations.")
-@click.option("--mpi/--no-mpi", default=True, show_default=True, help="The second part: a real MPI job on two ranks.")
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the figures there (-: stdout).")
-@click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with the picture there.")
-@click.option("--runs-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the run folders there.")
+@click.option(
+    "--iterations", type=click.IntRange(3, 1000), default=8, show_default=True, help="Number of measured iterations."
+)
+@click.option(
+    "--mpi/--no-mpi", default=True, show_default=True, help="Also run the second part, a real MPI job on two ranks."
+)
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the figures to FILE (-: stdout).")
+@click.option("--html", "html_file", default="", metavar="FILE", help="Write an HTML page with the pictures to FILE.")
+@click.option(
+    "--runs-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the run folders in this directory."
+)
 def command(
     models: tuple[str, ...], iterations: int, mpi: bool, json_file: str, html_file: str, runs_dir: Path | None
 ) -> int:
-    """Show what power-aware collectives save, on an emulated server with eight T4s. No GPU needed.
+    """Show on an emulated server what power-aware collectives save.
 
-    Replays the training step of the PCCL publication under `observe` (nothing changed) and `percall` (PCCL as
-    published), and sets the published figures beside the ones measured here. Every figure of it is emulated.
+    The first part needs no GPU: the server emulates eight T4s. It replays the training step of the PCCL publication
+    under two policies: observe (nothing changes) and per-call (PCCL as published). It compares its figures, all of
+    them emulated, with the published ones.
 
-    Then, where there is an MPI: a real job on two ranks, one of which has more to do, without and with the library.
+    The second part needs an MPI library. It runs a real job on two ranks, without and with PowerCCL. One rank has
+    more work, so the other one waits.
     """
     models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
     from powerccl.platforms.store import BUILTIN, load_profile
@@ -76,7 +85,7 @@ def command(
             from powerccl.reports.demo import DemoResult, print_demo
 
             found = savings(observed, managed, POLICY)
-            figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
+            figures.update({f"demo.{model}.{figure_name(name)}": figure for name, figure in found.items()})
             shown.append(DemoResult(model, PLATFORM, observed, managed, found))
             print_demo(console, shown[-1])
         of_mpi = _mpi(console, runs) if mpi else None

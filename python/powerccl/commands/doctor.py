@@ -12,9 +12,10 @@ from powerccl.commands import write_out
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
 def command(as_json: bool) -> int:
-    """Say what this machine can do, what is missing, and how to get it.
+    """Check what works on this machine, and what is missing.
 
-    Works without a GPU, changes nothing. Exit code 0 if jobs can be recorded here or on an emulated server, else 1.
+    Doctor says how to install what is missing. It changes nothing and needs no GPU. The exit code is 0 if PowerCCL
+    can record jobs here or on an emulated server, else 1.
     """
     from powerccl.launch.checks import check_machine
 

@@ -30,9 +30,19 @@ HERE = ("127.0.0.1", "localhost", "::1")
 
 @click.command("export")
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--listen", default="", metavar="[ADDRESS:]PORT", help=f"Serve them there.  [default: 127.0.0.1:{PORT}]")
-@click.option("--textfile", default="", metavar="FILE", help="Write them there instead, for node_exporter's collector.")
-@click.option("--once", is_flag=True, help="Print them once, or write --textfile once.")
+@click.option(
+    "--listen",
+    default="",
+    metavar="[ADDRESS:]PORT",
+    help=f"Serve metrics over HTTP at this address.  [default: 127.0.0.1:{PORT}]",
+)
+@click.option(
+    "--textfile",
+    default="",
+    metavar="FILE",
+    help="Write metrics to FILE instead, for node_exporter's textfile collector.",
+)
+@click.option("--once", is_flag=True, help="Print metrics once, or write --textfile once, and exit.")
 @click.option(
     "--interval",
     "interval_s",
@@ -40,7 +50,7 @@ HERE = ("127.0.0.1", "localhost", "::1")
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two writes of --textfile.",
+    help="Time between two writes of --textfile.",
 )
 @click.option(
     "--keep",
@@ -49,12 +59,12 @@ HERE = ("127.0.0.1", "localhost", "::1")
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="For how long a job that has ended is still told of.",
+    help="How long metrics of a job stay after it ends.",
 )
 @click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
-    help="Jobs whose folders are there, too.  [default: those whose processes run here]",
+    help="Also export the jobs whose run folders are in this directory.",
 )
 def command(
     names: tuple[str, ...],
@@ -65,15 +75,16 @@ def command(
     keep_s: float,
     runs_dir: Path | None,
 ) -> int:
-    """Metrics of the jobs on this node for Prometheus, while they run.
+    """Export metrics of the running jobs on this node to Prometheus.
 
-    Finds your jobs by their processes (as root, everybody's); RUN names run folders instead. Files are read when
-    metrics are asked for. Runs until it is stopped. packaging/prometheus/ has a Grafana dashboard for them.
+    Export finds your jobs by their processes (as root: all users' jobs). With RUN, it exports these run folders
+    instead. It reads the files of a run at each scrape, and runs until you stop it. packaging/prometheus/ has a
+    Grafana dashboard.
 
     \b
     powerccl export --once
     powerccl export --listen 19487
-    powerccl export --textfile /var/lib/node_exporter/textfile_collector/powerccl-jobs.prom
+    powerccl export --textfile /var/lib/node_exporter/powerccl-jobs.prom
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if listen and textfile:
         raise click.UsageError("--listen and --textfile: one of them")

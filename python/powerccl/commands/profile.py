@@ -27,20 +27,41 @@ SIZES = "128K:64M:2"
 
 
 @click.command("profile")
-@click.option("--emulate", default="", metavar="NAME", help="Profile an emulated server, e.g. t4x8.")
-@click.option("--patterns", default="all", show_default=True, metavar="LIST", help="Patterns, separated by commas.")
-@click.option("--sizes", default=SIZES, show_default=True, metavar="FROM:TO:FACTOR|LIST", help="Message sizes.")
-@click.option("--clocks", default="", metavar="LIST", help="Clocks in MHz; by default twelve of those supported.")
-@click.option("--name", default="", help="The platform's name; by default from GPU and count.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Profile file to write (.json).")
-@click.option("--resume", is_flag=True, help="Go on where an interrupted profile stopped.")
+@click.option("--emulate", default="", metavar="NAME", help="Profile an emulated GPU server such as t4x8.")
+@click.option(
+    "--patterns", default="all", show_default=True, metavar="LIST", help="Communication patterns, separated by commas."
+)
+@click.option(
+    "--sizes",
+    default=SIZES,
+    show_default=True,
+    metavar="FROM:TO:FACTOR|LIST",
+    help="Message sizes, such as 1M or 128K:64M:2.",
+)
+@click.option(
+    "--clocks", default="", metavar="LIST", help="SM clocks in MHz.  [default: twelve of the supported clocks]"
+)
+@click.option("--name", default="", help="Name of the platform.  [default: from GPU model and count]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Profile file to write, in JSON.  [default: ~/.config/powerccl/platforms/NAME.json]",
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted profile.")
 @click.option(
     "--set-clocks",
     is_flag=True,
-    help="Really set GPU clocks (as root or through powerccld). Without it, only the clock found is profiled.",
+    help="Set GPU clocks (as root or through powerccld). Without it, profile measures at the present clock only.",
 )
-@click.option("--computing/--no-computing", default=True, help="What computation alone draws, seconds a clock.")
-@click.option("--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table there.")
+@click.option(
+    "--computing/--no-computing",
+    default=True,
+    show_default=True,
+    help="Also measure the power of computation alone; takes seconds per clock.",
+)
+@click.option(
+    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."
+)
 def command(
     emulate: str,
     patterns: str,
@@ -53,10 +74,11 @@ def command(
     computing: bool,
     table: Path | None,
 ) -> int:
-    """Measure this machine once: bandwidth and power over pattern, size and clock.
+    """Measure bandwidth and power by pattern, message size and clock.
 
-    Writes a platform profile (which `powerccl run --policy percall` takes its clocks from) and a page with the curves;
-    prints minimum clocks and overhead points beside PCCL's. Stop it with Ctrl-C; --resume goes on.
+    Profile writes a platform profile, from which the clock policies of `powerccl run` take their clocks, and an HTML
+    page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with
+    Ctrl-C, and continue with --resume.
     """
     from powerccl.launch.profiling import Profiling
 

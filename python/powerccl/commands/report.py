@@ -20,26 +20,50 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("name", metavar="[RUN]", default="")
-@click.option("--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="One page, opens offline.")
-@click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="A trace for ui.perfetto.dev.")
-@click.option("--csv", "csv_folder", type=click.Path(path_type=Path), metavar="DIR", help="Tables, one file each.")
-@click.option("--json", "json_file", default="", metavar="FILE", help="The findings in SI units (-: stdout).")
 @click.option(
-    "--prometheus", type=click.Path(path_type=Path), metavar="FILE", help="For node_exporter's textfile collector."
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one HTML page that opens offline.",
 )
-@click.option("--baseline", default="", metavar="RUN", help="What to compare with.")
+@click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+@click.option(
+    "--csv",
+    "csv_folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the tables, one file each, into DIR.",
+)
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings in SI units (-: stdout).")
+@click.option(
+    "--prometheus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write metrics for node_exporter's textfile collector.",
+)
+@click.option("--baseline", default="", metavar="RUN", help="Run to compare with.")
 @click.option(
     "--kineto",
     multiple=True,
     metavar="FILE[:RANK]",
-    help="A trace of torch.profiler, which tells computation from idling. Once a rank.",
+    help="Trace of torch.profiler, which separates computation from idle time. One per rank.",
 )
 @click.option(
-    "--platform", default="", metavar="NAME|FILE", help="Profile to measure bandwidth by.  [default: the run's own]"
+    "--platform",
+    default="",
+    metavar="NAME|FILE",
+    help="Platform profile to rate bandwidth against.  [default: the run's own]",
 )
-@click.option("--window", default="", metavar="FROM:TO", help="Only this part, in seconds from the run's start.")
-@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of run folders.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
     name: str,
     html_file: Path | None,
@@ -54,14 +78,15 @@ def command(
     runs_dir: Path,
     quiet: bool,
 ) -> int:
-    """Say where the time and the energy of a recorded run went.
+    """Show where the time and the energy of a recorded run went.
 
-    RUN is a run folder of `powerccl run`, in whatever state: what a killed job or a damaged file left is reported, with
-    a word on what is missing. Without RUN it is the last one recorded in --runs-dir.
+    RUN is a run folder of `powerccl run`. Without RUN, report takes the last run in --runs-dir. It also reads the
+    folder of a killed job or one with damaged files, and says what is missing.
 
     \b
     powerccl report runs/20260101-120000-train
-    powerccl report 20260101-120000-train --html train.html --baseline 20260101-110000-train
+    powerccl report 20260101-120000-train --html train.html
+    powerccl report 20260101-120000-train --baseline 20260101-110000-train
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.report import report

@@ -10,88 +10,95 @@ from pathlib import Path
 
 import click
 
+from powerccl import aliases
 from powerccl.commands import fail, say, write_out
+from powerccl.commands.old_options import with_old_options
 from powerccl.errors import PowercclError, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
-from powerccl.launch.mpi import BUDGET_RANGE_PCT, DEFAULT_BUDGET_PCT, MODES
+from powerccl.launch.launchers import in_leader
+from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
 
 
+@with_old_options
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
     "--policy",
     default="",
     metavar=f"[{'|'.join(POLICIES)}]",
-    help="When to lower clocks: never (observe: record only); at each call, as PCCL published it (percall); while "
-    "communication is exposed (phase); one clock for the whole job (job); both (auto).  "
-    "[default: auto where clocks may be set and a platform profile is known, else observe]",
+    help="When to lower GPU clocks. With observe, never. With per-call, during each collective (PCCL as published). "
+    "With exposed, while computation waits for communication. With fixed, to one clock for the whole job. "
+    "With auto, as with exposed and fixed together.  "
+    "[default: auto if clocks can be set and a platform profile is known, else observe]",
 )
-@click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile that clocks are taken from.")
+@click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile that gives the clocks.")
 @click.option(
-    "--slowdown",
+    "--max-slowdown",
     type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
     metavar="PERCENT",
-    help=f"Most that phase, job and auto may slow the job's iterations.  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
+    help="Largest slowdown of the job's iterations that exposed, fixed and auto may cause.  "
+    f"[default: {DEFAULT_SLOWDOWN_PCT:g}]",
 )
-@click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server, e.g. t4x8. No GPU needed.")
-@click.option("--set-clocks", is_flag=True, help="Really set GPU clocks. Without it, policies run dry on real GPUs.")
+@click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
+@click.option("--set-clocks", is_flag=True, help="Set the clocks of real GPUs. Without it, policies run dry on them.")
 @click.option(
     "--overhead",
     type=click.Choice(["measured", "published"]),
     default="measured",
     show_default=True,
-    help="Overhead points: the profile's own or PCCL's.",
+    help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
 )
 @click.option(
     "--mpi",
     default="",
     metavar=f"[{'|'.join(MODES)}]",
-    help="How ranks wait in MPI: asleep (auto), as PCCL published it, as ever (observe: record only); off: no MPI.  "
-    "[default: auto]",
+    help="How ranks wait in MPI. With auto, they sleep. With published, they wait as in PCCL. With observe, PowerCCL "
+    "only records. With off, it leaves MPI alone.  [default: auto]",
 )
 @click.option(
-    "--budget",
-    type=click.FloatRange(*BUDGET_RANGE_PCT),
+    "--mpi-max-delay",
+    type=click.FloatRange(*MAX_DELAY_RANGE_PCT),
     metavar="PERCENT",
-    help=f"Most that a wait in MPI may end late, of its length.  [default: {DEFAULT_BUDGET_PCT:g}]",
+    help=f"How late a wait in MPI may end, in percent of its length.  [default: {DEFAULT_MAX_DELAY_PCT:g}]",
 )
-@click.option("--tuned", default="", metavar="NAME|FILE", help="NCCL's parameters as `powerccl tune` found them.")
-@click.option("--name", default="", help="Name of the run folder; the command's by default.")
+@click.option("--tuned", default="", metavar="NAME|FILE", help="Apply NCCL parameters that `powerccl tune` found.")
+@click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
 @click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
     default=Path("runs"),
     show_default=True,
-    help="Where run folders go.",
+    help="Directory for run folders.",
 )
-@click.option("--baseline", default="", metavar="RUN", help="A previous run's folder, to compare with.")
+@click.option("--baseline", default="", metavar="RUN", help="Compare the summary with this earlier run.")
 @click.option(
     "--interval-ms",
     type=click.IntRange(0, 10_000),
-    default=19,  # 20 keeps step with counters that change every 100 ms: then nobody knows when they did
+    # Counters that change every 100 ms would stay in step with 20 ms, and hide when they change.
+    default=19,
     show_default=True,
-    help="Sampling of power and clocks; 0: none.",
+    help="Time between samples of power and clocks, in ms; 0 takes none.",
 )
 @click.option(
     "--no-preload",
     is_flag=True,
-    help="Add nothing to LD_PRELOAD: no MPI, no marks where computation waits, no NCCL before 2.27.",
+    help="Add nothing to LD_PRELOAD. The run then lacks MPI, NCCL before 2.27, and where computation waits.",
 )
 @click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
-@click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary there (-: stdout).")
-@click.option("--quiet", "-q", is_flag=True, help="No summary in the terminal; summary.json is written all the same.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary to FILE (-: stdout).")
+@click.option("--quiet", "-q", is_flag=True, help="Print no summary. The run folder still has summary.json.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
 def command(
     policy: str,
     platform: str,
-    slowdown: float | None,
+    max_slowdown: float | None,
     emulate: str,
     set_clocks: bool,
     overhead: str,
     mpi: str,
-    budget: float | None,
+    mpi_max_delay: float | None,
     tuned: str,
     name: str,
     runs_dir: Path,
@@ -103,16 +110,16 @@ def command(
     quiet: bool,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run a job and record its communication, power and clocks.
+    """Run a job, and record its communication, power and clocks.
 
-    Nothing in the job changes, but that ranks which wait in MPI sleep (--mpi). Its stdout stays its own, signals and
-    the exit code pass through (128 + n if signal n ended it). A summary follows on stderr and in the run folder's
+    PowerCCL changes one thing in a job by default: ranks that wait in MPI sleep (--mpi). The job's stdout, signals
+    and exit code stay as they are (128 + N if signal N ended it). A summary follows on stderr and in the run folder's
     summary.json.
 
     \b
     powerccl run -- torchrun --nproc-per-node 8 train.py
-    powerccl run --set-clocks --slowdown 0.5 -- ./app
-    powerccl run --emulate t4x8 --policy percall -- powerccl-bench all_reduce -b 1M -e 64M
+    powerccl run --set-clocks --max-slowdown 0.5 -- ./app
+    powerccl run --emulate t4x8 --policy per-call -- powerccl-bench all_reduce
     powerccl run -- mpiexec -n 4 ./app
     srun powerccl run -- ./app
     """  # noqa: D301 - click's mark for text that is not to be wrapped
@@ -123,7 +130,7 @@ def command(
     before = _find_baseline(baseline, runs_dir) if baseline else None
     request = Request(
         command=list(arguments),
-        policy=policy,
+        policy=aliases.policy(policy, in_leader(os.environ, say)),
         platform=platform,
         emulate=emulate,
         set_clocks=set_clocks,
@@ -132,8 +139,8 @@ def command(
         runs=runs_dir,
         interval_ms=interval_ms,
         mpi=mpi,
-        budget_pct=budget,
-        slowdown_pct=slowdown,
+        max_delay_pct=mpi_max_delay,
+        max_slowdown_pct=max_slowdown,
         best_effort=True,
         preload=not no_preload,
         tuned=tuned,

@@ -19,45 +19,60 @@ if TYPE_CHECKING:
 
 @click.group("study")
 def command() -> None:
-    """Measure a question of several runs, and print it as a table.
+    """Run a study that takes several runs, and print its table.
 
     \b
-    powerccl study scaling --gpus 1,2,4 -- torchrun --nproc-per-node {gpus} examples/train_gpt.py --json {json}
+    powerccl study scaling --gpus 1,2,4 -- \\
+        torchrun --nproc-per-node {gpus} train.py
     """  # noqa: D301 - click's mark for text that is not to be wrapped
 
 
 @command.command("scaling", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--gpus", default="", metavar="LIST", help="World sizes, such as 1,2,4,8.")
+@click.option("--gpus", default="", metavar="LIST", help="World sizes, such as 1,2,4,8. Required without --from.")
 @click.option(
     "--links",
     default="default",
     show_default=True,
     metavar="LIST",
-    help="Kinds of link to run over: default (what NCCL takes), nvlink, shm (host memory), sockets (TCP).",
+    help="Links to run over: default (NCCL's choice), nvlink, shm (host memory), sockets (TCP).",
 )
 @click.option(
     "--emulate",
     default="",
     metavar="LIST",
-    help="Emulated platforms; each world size runs on the first that has enough GPUs.",
+    help="Emulated platforms. Each world size runs on the first one with enough GPUs.",
 )
-@click.option("--tokens", type=click.IntRange(1), help="Tokens of an iteration and GPU, if the job's file has none.")
-@click.option("--nccl", default="", metavar="FILE", help="The libnccl.so.2 to sweep.  [default: the one programs find]")
-@click.option("--no-sweep", is_flag=True, help="No sweep by powerccl-bench beside.")
-@click.option("--no-all-reduce", is_flag=True, help="Sweep the job's collectives only, not study E's all-reduces.")
+@click.option(
+    "--tokens", type=click.IntRange(1), help="Tokens per iteration and GPU, if the job's {json} file has none."
+)
+@click.option(
+    "--nccl", default="", metavar="FILE", help="libnccl.so.2 to sweep.  [default: the one that the loader finds]"
+)
+@click.option("--no-sweep", is_flag=True, help="Do not sweep the collectives with powerccl-bench.")
+@click.option(
+    "--no-all-reduce", is_flag=True, help="Sweep the job's collectives only, without all-reduces of 16 to 192 MiB."
+)
 @click.option(
     "--runs-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("study"),
     show_default=True,
-    help="Folder of the study: goes on if it is there.",
+    help="Folder of the study. An existing one is continued.",
 )
-@click.option("--from", "source", default="", metavar="DIR", help="Only print the study in that folder again.")
+@click.option("--from", "source", default="", metavar="DIR", help="Only print the study in DIR again.")
 @click.option(
-    "--json", "json_file", default="", metavar="FILE", help="Also write the findings there (-: stdout, alone)."
+    "--json", "json_file", default="", metavar="FILE", help="Also write the findings to FILE (-: only them, to stdout)."
 )
-@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Also write the tables there (-: alone).")
-@click.option("--html", "html_file", default="", metavar="FILE", help="Write a page with charts and tables.")
+@click.option(
+    "--markdown",
+    "markdown_file",
+    default="",
+    metavar="FILE",
+    help="Also write the tables to FILE (-: only them, to stdout).",
+)
+@click.option(
+    "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with charts and tables to FILE."
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
 def scaling(
     gpus: str,
@@ -74,14 +89,15 @@ def scaling(
     html_file: str,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run a job on more and more GPUs, and show what its collectives come to.
+    """Run a job at several world sizes, and show how it scales.
 
-    Each world size is recorded as `powerccl run --policy observe` does, then powerccl-bench sweeps the job's own
-    collectives on the same GPUs over the same links. Printed are, for each: time and bandwidth of each collective in an
-    iteration, beside the sweep's; communication's share; throughput; energy. In COMMAND, {gpus} becomes the world
-    size and {json} a file in which the job may tell its iterations, as examples/train_gpt.py and powerccl-bench do.
-    Without it they are found from the sequence of collectives. Where the job fails at one world size, the others run
-    and are printed; the exit code is then 1.
+    For each world size, the study records the job as `powerccl run --policy observe` does. powerccl-bench then sweeps
+    the job's collectives on the same GPUs over the same links. The table shows time and bandwidth of each collective
+    in an iteration, beside the sweep's. It also shows the share of communication, throughput and energy.
+
+    In COMMAND, {gpus} becomes the world size. {json} becomes a file in which the job may report its iterations, as
+    examples/train_gpt.py and powerccl-bench do. Without {json}, the study detects iterations from the sequence of
+    collectives. If the job fails at one world size, the study runs the others, prints them, and exits with 1.
 
     \b
     powerccl study scaling --gpus 1,2,4 --links nvlink,sockets -- \\

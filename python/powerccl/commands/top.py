@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @click.command("top")
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--once", is_flag=True, help="Print it once; so does a stdout that is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line every interval; with --once one object.")
+@click.option("--once", is_flag=True, help="Print once and exit. Also the default if stdout is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per interval; with --once, one object.")
 @click.option(
     "--interval",
     "interval_s",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Time between two updates.",
 )
 @click.option(
     "--window",
@@ -36,20 +36,21 @@ if TYPE_CHECKING:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Rates and shares are of the last so many.",
+    help="Length of the past interval that rates and shares cover.",
 )
 @click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
-    help="Jobs whose folders are there, too.  [default: those whose processes run here]",
+    help="Also show the jobs whose run folders are in this directory.",
 )
 def command(
     names: tuple[str, ...], once: bool, as_json: bool, interval_s: float, window_s: float, runs_dir: Path | None
 ) -> int:
-    """Show what jobs on this node do now: clock, power, what is communicated, leases held.
+    """Show the running jobs on this node.
 
-    Finds your jobs by their processes (as root, everybody's); RUN names run folders instead. Reads what the jobs record
-    anyway and disturbs none of them. Keys: q quits, space pauses, + and - change the interval, j and k scroll.
+    The table shows clocks, power, communication and leases. Top finds your jobs by their processes (as root: all
+    users' jobs). With RUN, it shows these run folders instead. It only reads files that the jobs write anyway.
+    Keys: q quits, space pauses, + and - change the interval, j and k scroll.
 
     \b
     powerccl top

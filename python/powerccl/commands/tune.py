@@ -28,37 +28,67 @@ DEFAULT_TIME = "10m"
 
 @click.command("tune")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--from", "source", default="", metavar="RUN", help="Tune what this recorded run spent its time on.")
+@click.option("--from", "source", default="", metavar="RUN", help="Tune for the collectives of this recorded run.")
 @click.option("--sizes", default="", metavar="LIST", help="Message sizes of PATTERNs.  [default: 16K,1M,8M,64M]")
 @click.option(
     "--objective",
     default="time",
     show_default=True,
     metavar="WHAT",
-    help="time, energy, edp, energy@slowdown=1% (least energy within that), or time,energy (a front).",
+    help="What to minimise: time, energy, edp (energy-delay product), energy@slowdown=1% (energy, within that "
+    "slowdown) or time,energy (a Pareto front).",
 )
-@click.option("--time", "limit", default=DEFAULT_TIME, show_default=True, metavar="TIME", help="Such as 90s, 10m, 2h.")
-@click.option("--trials", type=click.IntRange(1), help="At most so many configurations.")
-@click.option("--timeout", type=click.FloatRange(1), default=20.0, show_default=True, help="Seconds until one hangs.")
-@click.option("--emulate", default="", metavar="NAME", help="Tune an emulated server, e.g. h200x4-sockets.")
-@click.option("--gpus", type=click.IntRange(2), help="Ranks, one a GPU.  [default: all GPUs]")
-@click.option("--nccl", default="", metavar="FILE", help="The libnccl.so.2 to tune; by default the one programs find.")
-@click.option("--links", default="", metavar="LIST", help="What it goes over: nvlink, nvls, pcie, sockets, ib.")
-@click.option("--parameter", "add", multiple=True, metavar="NAME[=V1,V2]", help="Search this parameter too.")
-@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Set this for defaults and candidates alike.")
-@click.option("--forbid", multiple=True, metavar="NAME", help="Leave this parameter alone.")
-@click.option("--no-narrow", is_flag=True, help="No second search over the parameters that matter.")
-@click.option("--no-rules", is_flag=True, help="No rules for NCCL's tuner plugin.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the search; another for each worker.")
-@click.option("--name", default="", help="Of the tuned profile.  [default: from GPU, ranks and links]")
+@click.option(
+    "--time",
+    "limit",
+    default=DEFAULT_TIME,
+    show_default=True,
+    metavar="TIME",
+    help="Duration of the search, such as 90s, 10m or 2h.",
+)
+@click.option("--trials", type=click.IntRange(1), help="Largest number of configurations to try.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1),
+    default=20.0,
+    show_default=True,
+    help="Seconds after which a trial counts as hung.",
+)
+@click.option("--emulate", default="", metavar="NAME", help="Tune an emulated GPU server such as h200x4-sockets.")
+@click.option("--gpus", type=click.IntRange(2), help="Number of ranks, one per GPU.  [default: all GPUs]")
+@click.option(
+    "--nccl", default="", metavar="FILE", help="libnccl.so.2 to tune.  [default: the one that the loader finds]"
+)
+@click.option(
+    "--links",
+    default="",
+    metavar="LIST",
+    help="Links between the GPUs: nvlink, nvls, pcie, sockets, ib.  [default: from GPU and environment]",
+)
+@click.option(
+    "--parameter", "add", multiple=True, metavar="NAME[=V1,V2]", help="Also search this parameter. Repeatable."
+)
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set this parameter in all trials, defaults included. Repeatable.",
+)
+@click.option("--forbid", multiple=True, metavar="NAME", help="Do not search this parameter. Repeatable.")
+@click.option("--no-narrow", is_flag=True, help="Skip the second search, over the parameters that matter most.")
+@click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
+@click.option("--name", default="", help="Name of the tuned profile.  [default: from GPU, ranks and links]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the search: goes on if it is there; shared by several workers.  [default: tune/NAME]",
+    help="Folder of the search. An existing one is continued; several workers may share it.  [default: tune/NAME]",
 )
-@click.option("--verify", default="", metavar="NAME|FILE", help="Only confirm a tuned profile again.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rules there.")
-@click.option("--list", "only_list", is_flag=True, help="Only list the parameters that would be searched, and why.")
+@click.option("--verify", default="", metavar="NAME|FILE", help="Only confirm an existing tuned profile again.")
+@click.option(
+    "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rules to this file."
+)
+@click.option("--list", "only_list", is_flag=True, help="Only list the parameters that tune would search, and why.")
 def command(
     patterns: tuple[str, ...],
     source: str,
@@ -83,12 +113,14 @@ def command(
     csv_file: Path | None,
     only_list: bool,
 ) -> int:
-    """Search NCCL's parameters for a workload, by time, by energy, or by energy within a slowdown.
+    """Search NCCL parameters that save time or energy in a workload.
 
-    Writes a tuned profile that `powerccl run --tuned NAME` applies: variables, and rules (algorithm, protocol and
-    channels for each pattern and size) for NCCL's tuner plugin. Only what was confirmed in interleaved runs against
-    NCCL's defaults is in it. Stop it with Ctrl-C: the same command goes on. Started again with the same --out on this
-    or another such node, it shares the work.
+    Tune writes a tuned profile that `powerccl run --tuned NAME` applies. The profile holds NCCL variables, and rules
+    for NCCL's tuner plugin: algorithm, protocol and channels by pattern and size. It holds only settings that
+    interleaved runs confirmed against NCCL's defaults.
+
+    Stop with Ctrl-C; the same command continues. Workers with the same --out, on this or a similar node, share the
+    search.
 
     \b
     powerccl tune all_reduce --sizes 1M,64M

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commands.old_options import with_old_options
 from powerccl.commands.runs import find_run
 from powerccl.errors import PowercclError
 
@@ -18,37 +19,44 @@ if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
 
 
+@with_old_options
 @click.command("whatif")
 @click.argument("name", metavar="[RUN]", default="")
 @click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile.  [default: the run's own]")
 @click.option(
-    "--budget",
+    "--max-slowdown",
     type=click.FloatRange(0.1, 50),
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Most that the policies phase, job and auto may slow the job.",
+    help="Largest slowdown of the job that exposed, fixed and auto may cause.",
 )
-@click.option("--call-us", type=click.FloatRange(min=0), help="One clock call.  [default: the profile's]")
+@click.option("--call-us", type=click.FloatRange(min=0), help="Time of a clock call, in µs.  [default: the profile's]")
 @click.option(
     "--transition-us",
     type=click.FloatRange(min=0),
-    help="From the call's return until the clock follows.  [default: the profile's]",
+    help="Time from a clock call's return until the clock changes, in µs.  [default: the profile's]",
 )
 @click.option(
     "--overhead",
     type=click.Choice(["measured", "published"]),
     default="measured",
     show_default=True,
-    help="Overhead points of percall: the profile's own or PCCL's.",
+    help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
 )
-@click.option("--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where run folders are.")
-@click.option("--gpus", "of_gpus", is_flag=True, help="Show each GPU.")
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings there (-: stdout).")
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of run folders.",
+)
+@click.option("--gpus", "of_gpus", is_flag=True, help="Show each GPU as well.")
+@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
 def command(
     name: str,
     platform: str,
-    budget: float,
+    max_slowdown: float,
     call_us: float | None,
     transition_us: float | None,
     overhead: str,
@@ -56,11 +64,11 @@ def command(
     of_gpus: bool,
     json_file: str,
 ) -> int:
-    """Say what each clock policy would have saved of a recorded run, and what it would have cost.
+    """Predict what clock policies would have saved in a recorded run.
 
-    RUN is a run folder of `powerccl run --policy observe`. Without RUN it is the last one recorded in --runs-dir. No
-    clock is touched: powers and times at other clocks come from a platform profile, where and how long computation
-    waited from the run.
+    It predicts the slowdown of each policy too. RUN is a run folder of `powerccl run --policy observe`. Without RUN,
+    whatif takes the last run in --runs-dir. It changes no clock. The run shows where and how long computation waited.
+    The platform profile gives power and time at other clocks.
 
     \b
     powerccl run -- torchrun train.py
@@ -84,7 +92,7 @@ def command(
         replaced.get("clock_transition_us") if transition_us is None else transition_us,
     )
     try:
-        found = what_if(run, clocks, budget)
+        found = what_if(run, clocks, max_slowdown)
     except ValueError as error:
         hint = "sample power: `powerccl run` without --interval-ms 0" if "power" in str(error) else _RECORD
         raise PowercclError(f"{folder}: {error}", hint) from error

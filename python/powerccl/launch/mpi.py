@@ -13,8 +13,8 @@ from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 
 MODES = ("auto", "published", "observe", "off")
 DEFAULT_MODE = "auto"
-DEFAULT_BUDGET_PCT = 1.0
-BUDGET_RANGE_PCT = (0.1, 50.0)
+DEFAULT_MAX_DELAY_PCT = 1.0
+MAX_DELAY_RANGE_PCT = (0.1, 50.0)
 # What makes each library's own progress loop yield when it finds nothing to do, which is where the door waits.
 YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
@@ -39,11 +39,12 @@ def choose_mode(asked: str, environment: Mapping[str, str]) -> str:
 
 
 def mpi_environment(
-    base: Mapping[str, str], native: NativeFiles, mode: str, budget_pct: float | None, preload: bool = True
+    base: Mapping[str, str], native: NativeFiles, mode: str, max_delay_pct: float | None, preload: bool = True
 ) -> tuple[dict[str, str], str]:
     """The variables that the preloaded MPI library reads, and why it is not preloaded, if so.
 
     The library does nothing in a process that never calls MPI_Init. A way of yielding that the user chose is kept.
+    `max_delay_pct`: how late a wait may end, of its length; None leaves what the user's environment says.
     """
     if mode == "off":
         return {"POWERCCL_MPI": "off"}, ""
@@ -61,10 +62,8 @@ def mpi_environment(
         added["POWERCCL_MPI_CPU_CLOCK"] = "0"
     elif wish == "lease" and base.get("POWERCCL_MPI_CPU_CLOCK") == "1":
         added["POWERCCL_MPI_CPU_CLOCK"] = "lease"
-    if budget_pct is not None:
-        added["POWERCCL_MPI_BUDGET"] = f"{budget_pct:g}"
-    elif "POWERCCL_MPI_BUDGET" not in base:
-        added["POWERCCL_MPI_BUDGET"] = f"{DEFAULT_BUDGET_PCT:g}"
+    if max_delay_pct is not None:
+        added["POWERCCL_MPI_MAX_DELAY"] = f"{max_delay_pct:g}"
     return added, ""
 
 

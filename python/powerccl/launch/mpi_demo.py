@@ -106,7 +106,7 @@ def run_stencil(
             name=name,
             runs=runs,
             mpi=mode,
-            budget_pct=None,
+            max_delay_pct=None,
             environment=job_variables(),
             output="output.log",
         )

@@ -2,7 +2,7 @@
 """The published profiling procedure, driven through powerccl-bench.
 
 First a sweep over pattern, size and clock through plain NCCL; then computation alone at those clocks; then, at the
-highest of them, the same sizes plain and with PCCL's own events (`percall` with a table whose every clock is that
+highest of them, the same sizes plain and with PCCL's own events (`per-call` with a table whose every clock is that
 one), to find what those cost. Each point is on disk when it is measured, in `<out>.profiling/`, so that an interrupted
 profile can go on.
 
@@ -119,7 +119,7 @@ class Profiling:
 
     def _clocks(self, gpus: Gpus, wanted: list[int]) -> list[int]:
         """Clocks to sweep; none when they may not be set."""
-        clocks, about_clocks = decide_clocks("percall", gpus.emulated, self.set_clocks, self.environment)
+        clocks, about_clocks = decide_clocks("per-call", gpus.emulated, self.set_clocks, self.environment)
         why = ""
         if self.environment.get("POWERCCL_CLOCKS") in ("dry", "none"):
             why = f"POWERCCL_CLOCKS={self.environment['POWERCCL_CLOCKS']}"
@@ -293,7 +293,7 @@ class Profiling:
         for arguments in self._arguments(file):
             request = Request(
                 command=[self.program, *arguments],
-                policy="percall",
+                policy="per-call",
                 emulate=self.emulate,
                 set_clocks=bool(self.clocks),
                 table_text=events_only_table(profile, self.patterns),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerccl import __version__
+from powerccl import __version__, aliases
 from powerccl.errors import PowercclError, one_line
 from powerccl.files import write_whole
 from powerccl.launch import child, mpi
@@ -23,7 +23,7 @@ from powerccl.launch.child import ChildNotStartedError, Ended, run_child
 from powerccl.launch.emulation import EmulatedServer, platform_name
 from powerccl.launch.folder import job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
-from powerccl.launch.launchers import JobLauncher, detect_launcher
+from powerccl.launch.launchers import JobLauncher, detect_launcher, in_leader
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
@@ -34,8 +34,8 @@ from powerccl.traces.run_info import RunInfo, write_run_info
 if TYPE_CHECKING:
     from powerccl.platforms.schema import PlatformProfile
 
-LEARNING = ("phase", "job", "auto")  # policies that keep a budget of slowdown
-POLICIES = ("observe", "percall", *LEARNING)
+LEARNING = ("exposed", "fixed", "auto")  # policies that keep within --max-slowdown
+POLICIES = ("observe", "per-call", *LEARNING)
 ELSEWHERE = "name another place with --runs-dir DIR"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
@@ -56,8 +56,8 @@ class Request:
     runs: Path = Path("runs")
     interval_ms: int = 19
     mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
-    budget_pct: float | None = None  # None: what the environment says, else 1
-    slowdown_pct: float | None = None  # None: what the environment says, else 1
+    max_delay_pct: float | None = None  # of waits in MPI; None: what the environment says, else 1
+    max_slowdown_pct: float | None = None  # None: what the environment says, else 1
     best_effort: bool = False  # a job that cannot be recorded runs all the same
     preload: bool = True
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
@@ -104,10 +104,12 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     """
     say = _never_failing(say)
     plain: Mapping[str, str] = {**os.environ, **request.environment}
+    plain = aliases.variables(plain, _never_failing(in_leader(plain, say)))
     with _ending(contextlib.ExitStack(), say) as stack:
         server = EmulatedServer(request.emulate, stack)
         recording: _Recording | None = None
-        environment, output = plain, None
+        environment: Mapping[str, str] = plain
+        output = None
         try:
             recording = _Recording(request, _prepare(request, plain, server, say), say)
             environment = recording.begin()
@@ -275,12 +277,12 @@ class _Recording:
         clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
         if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
             say_once(about_clocks)
-        if request.slowdown_pct is not None and request.policy and policy not in LEARNING:
-            say_once(f"policy {policy} keeps no budget of slowdown: --slowdown is for {', '.join(LEARNING)}")
+        if request.max_slowdown_pct is not None and request.policy and policy not in LEARNING:
+            say_once(f"policy {policy} ignores --max-slowdown, which is for {', '.join(LEARNING)}")
         name = request.name or _job_name(request.command, base)
         self._info = _describe(request, name, policy, clocks, job.gpus, job.launcher, base)
         if policy in LEARNING:
-            asked = request.slowdown_pct
+            asked = request.max_slowdown_pct
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
         if job.on_node:
@@ -291,9 +293,11 @@ class _Recording:
             clocks, leases, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
             base = {**base, SOCKET_VARIABLE: str(leases)}
         self._info.clocks = clocks
-        environment = env.job_environment(base, job.native, self.folder, policy, table, clocks, request.slowdown_pct)
+        environment = env.job_environment(
+            base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
+        )
         preload = env.preload_wanted(base, request.preload)
-        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.budget_pct, preload)
+        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
         environment.update(for_mpi)
         ours = [job.native.root / NCCL_DOOR, job.native.root / MPI_DOOR]
         with_mpi = job.mpi_mode != "off" and not self._no_mpi

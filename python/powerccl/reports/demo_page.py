@@ -14,7 +14,7 @@ from powerccl.reports.page import axis, layout, render, sentences
 
 WORDS = {
     "observe": "records only: the clock stays at its maximum while the GPU waits for the network",
-    "percall": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
+    "per-call": "PCCL as published: the clock falls to the lowest that keeps the bandwidth, call by call",
 }
 
 

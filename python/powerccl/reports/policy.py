@@ -25,9 +25,9 @@ def policy_lines(summary: RunSummary) -> list[str]:
     if found.too_short_s > found.covered_s:
         if found.windows_most:
             lines.append(_too_short(found))
-        if found.policy == "phase":
+        if found.policy == "exposed":
             lines.append(
-                "hint: `--policy job` or `auto` can still save: one lower clock for the whole job, no switching"
+                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching"
             )
     return lines
 
@@ -59,11 +59,11 @@ def _why_nothing(found: PolicyOutcome) -> str:
     if found.paused:
         return nothing
     reasons = []
-    if found.policy != "job":
+    if found.policy != "fixed":
         reasons.append(
             _too_short(found) if found.too_short_s else "no exposed communication was found that may run slower"
         )
-    if found.policy != "phase" and not found.dry:
+    if found.policy != "exposed" and not found.dry:
         tried = "no lower clock for the whole job was found yet" if "clock" in found.parts else "no clock was tried yet"
         reasons.append(tried)
     return f"{nothing}: " + ", ".join(reasons or ["a dry run tries no clocks"])

@@ -100,17 +100,17 @@ def _what(forecast: Forecast) -> str:
     """The clock or the choice behind a forecast."""
     if forecast.reason:
         return ""
-    if forecast.policy == "job":
+    if forecast.policy == "fixed":
         return mhz(forecast.clock_mhz) if forecast.clock_mhz else "no clock below the highest"
     if forecast.policy == "auto":
         outside = f", else {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else ""
         return {
-            "phase": "phase alone",
-            "job": f"job at {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else "job",
+            "exposed": "exposed alone",
+            "fixed": f"fixed at {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else "fixed",
             "slack": "GPUs that wait for others alone",
-            "phase and slack": "phase, and GPUs that wait for others",
+            "exposed and slack": "exposed, and GPUs that wait for others",
             "neither": "leaves clocks alone",
-        }.get(forecast.chosen, f"phase{outside}")
+        }.get(forecast.chosen, f"exposed{outside}")
     return ""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl import clean
+from powerccl.aliases import current_policy
 from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.quantities import plural
 from powerccl.traces import records
@@ -199,7 +200,7 @@ def read_rank(
         host=_text(header["host"]),
         gpu_uuid=_text(header["gpu_uuid"]),
         gpu_pci=_text(header["gpu_pci"]),
-        policy=_text(header["policy"]),
+        policy=current_policy(_text(header["policy"])),
         clock_client=_text(header["clock_client"]),
         library=_text(header["library"]),
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),

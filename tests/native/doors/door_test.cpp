@@ -49,7 +49,7 @@ class Door : public testing::TestWithParam<int> {
   }
   void use_table() {
     folder.write("table", kTable);
-    setenv("POWERCCL_POLICY", "percall", 1);
+    setenv("POWERCCL_POLICY", "per-call", 1);
     setenv("POWERCCL_POLICY_TABLE", (folder / "table").c_str(), 1);
   }
   TraceFile trace(const std::string& name = "rank-0.trace") { return read_trace(folder / name); }
@@ -200,7 +200,7 @@ TEST_P(Door, WithoutCudaItObserves) {
   EXPECT_EQ(std::string(file.header.policy), "observe");
   EXPECT_EQ(std::string(file.header.gpu_uuid), "");
   EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 1u);
-  EXPECT_NE(file.notes().find("observe, not percall"), std::string::npos);
+  EXPECT_NE(file.notes().find("observe, not per-call"), std::string::npos);
 }
 
 TEST_P(Door, PercallRunsDry) {
@@ -226,7 +226,7 @@ TEST_P(Door, PercallRunsDry) {
     EXPECT_EQ(cuda.pending(), 0);
   });
   const TraceFile file = only_trace();
-  EXPECT_EQ(std::string(file.header.policy), "percall");
+  EXPECT_EQ(std::string(file.header.policy), "per-call");
   const auto calls = file.of(POWERCCL_REC_CALL);
   const auto clocks = file.of(POWERCCL_REC_CLOCK);
   ASSERT_EQ(calls.size(), 4u);
@@ -499,7 +499,7 @@ TEST_P(Clocks, WithoutNvmlTheJobGoesOn) {
   EXPECT_EQ(std::string(file.header.policy), "observe");
   EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 1u);
   EXPECT_TRUE(file.of(POWERCCL_REC_CLOCK).empty());
-  EXPECT_EQ(file.notes(), "observe, not percall: clock cannot be set\n");
+  EXPECT_EQ(file.notes(), "observe, not per-call: clock cannot be set\n");
 }
 
 TEST(DoorLifetime, ASecondVersionInOneProcessIsLeftAlone) {

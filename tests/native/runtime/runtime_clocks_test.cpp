@@ -8,7 +8,7 @@ namespace {
 TEST_F(RuntimeTest, PercallSetsWhenCalledAndResetsBehind) {
   use_percall();
   Communicator* communicator = up();
-  EXPECT_NE(said().find("policy percall runs dry"), std::string::npos);
+  EXPECT_NE(said().find("policy per-call runs dry"), std::string::npos);
   collective(communicator, call(POWERCCL_ALL_REDUCE, 1000));  // below the overhead point
   EXPECT_TRUE(behind.empty());
   collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
@@ -17,7 +17,7 @@ TEST_F(RuntimeTest, PercallSetsWhenCalledAndResetsBehind) {
   run_callback();
   ASSERT_TRUE(eventually([&] { return trace().of(POWERCCL_REC_CLOCK).size() == 2; }));
   const TraceFile file = trace();
-  EXPECT_EQ(std::string(file.header.policy), "percall");
+  EXPECT_EQ(std::string(file.header.policy), "per-call");
   EXPECT_EQ(std::string(file.header.clock_client), "dry");
   EXPECT_EQ(file.header.flags & 1u, 1u);
   const auto calls = file.of(POWERCCL_REC_CALL);
@@ -153,12 +153,12 @@ TEST_F(RuntimeTest, ARefusedCallbackDisarms) {
 }
 
 TEST_F(RuntimeTest, WithoutATablePercallBecomesObserve) {
-  set("POWERCCL_POLICY", "percall");
+  set("POWERCCL_POLICY", "per-call");
   Communicator* communicator = up();
   ASSERT_NE(communicator, nullptr);
-  EXPECT_NE(said().find("policy percall becomes observe: there is no policy table\nhint: "), std::string::npos);
+  EXPECT_NE(said().find("policy per-call becomes observe: there is no policy table\nhint: "), std::string::npos);
   EXPECT_EQ(std::string(trace().header.policy), "observe");
-  EXPECT_EQ(trace().notes(), "observe, not percall: no policy table\n");
+  EXPECT_EQ(trace().notes(), "observe, not per-call: no policy table\n");
   collective(communicator, call(POWERCCL_ALL_REDUCE, 64u << 20));
   EXPECT_TRUE(behind.empty());
 }
@@ -167,7 +167,7 @@ TEST_F(RuntimeTest, AWrongTableIsRefusedWithItsLine) {
   use_percall("powerccl-policy-table 1\nplatform test\nnonsense\nend 2\n");
   ASSERT_NE(up(), nullptr);
   EXPECT_NE(said().find("table, line 3: unknown keyword `nonsense`\nhint: "), std::string::npos);
-  EXPECT_EQ(trace().notes(), "observe, not percall: policy table refused\n");
+  EXPECT_EQ(trace().notes(), "observe, not per-call: policy table refused\n");
 }
 
 TEST_F(RuntimeTest, ATableOfAnotherGpuIsRefused) {
@@ -196,7 +196,7 @@ TEST_F(RuntimeTest, ARealClockThatCannotBeOpenedMeansObserve) {
   };
   ASSERT_NE(up(), nullptr);
   EXPECT_NE(said().find("code -1: libnvidia-ml.so.1 is not there)\nhint: install the driver\n"), std::string::npos);
-  EXPECT_EQ(trace().notes(), "observe, not percall: clock cannot be set\n");
+  EXPECT_EQ(trace().notes(), "observe, not per-call: clock cannot be set\n");
 }
 
 // The driver goes away in the middle of the job.

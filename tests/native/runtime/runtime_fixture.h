@@ -81,7 +81,7 @@ class RuntimeTest : public testing::Test {
   }
   void use_percall(const std::string& table = kTable) {
     folder.write("table", table);
-    set("POWERCCL_POLICY", "percall");
+    set("POWERCCL_POLICY", "per-call");
     set("POWERCCL_POLICY_TABLE", folder / "table");
   }
   std::string said() {

@@ -24,7 +24,7 @@ TEST_F(RuntimeLeases, AManagedCallHasItsClock) {
   EXPECT_EQ(daemon.device, "GPU-0");
   EXPECT_EQ(daemon.run, folder.path().filename().string());
   EXPECT_EQ(std::string(trace().header.clock_client), "lease");
-  EXPECT_EQ(std::string(trace().header.policy), "percall");
+  EXPECT_EQ(std::string(trace().header.policy), "per-call");
   EXPECT_EQ(trace().header.flags & 1u, 0u);
   collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
   ASSERT_TRUE(eventually([&] { return daemon.now_mhz == 480u; }));
@@ -38,11 +38,11 @@ TEST_F(RuntimeLeases, ARefusalMeansObserve) {
   daemon.acquire_status = POWERCCL_LEASE_NOT_ALLOWED;
   daemon.start();
   ASSERT_NE(up(), nullptr);
-  EXPECT_NE(said().find("policy percall becomes observe: the GPU's clock cannot be set (code -2: powerccld does not "
+  EXPECT_NE(said().find("policy per-call becomes observe: the GPU's clock cannot be set (code -2: powerccld does not "
                         "let this user set it)\nhint: "),
             std::string::npos);
   EXPECT_EQ(std::string(trace().header.policy), "observe");
-  EXPECT_EQ(trace().notes(), "observe, not percall: clock cannot be set\n");
+  EXPECT_EQ(trace().notes(), "observe, not per-call: clock cannot be set\n");
 }
 
 TEST_F(RuntimeLeases, WithoutADaemonItStaysArmed) {

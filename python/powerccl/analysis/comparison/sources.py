@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from powerccl.aliases import current_variables
 from powerccl.analysis.comparison.significance import Value, mean_of, median_of
 from powerccl.analysis.report_findings import Reference
 from powerccl.errors import PowercclError
@@ -167,7 +168,7 @@ def _about(member: Member, document: Json) -> None:
             kept.append(word)
         skip = word in ("--json", "--json-lines")
     member.facts["command"] = " ".join(kept)
-    for name, value in (document.get("environment") or {}).items():
+    for name, value in current_variables(document.get("environment") or {}).items():
         member.facts[str(name)] = str(value)
     if document.get("emulated"):
         member.emulated = "yes"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a job `job` and `auto` leave alone, to compare with: more where iterations differ by themselves."""
+"""How much of a job `fixed` and `auto` leave alone, to compare with: more where iterations differ by themselves."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Forecast(msgspec.Struct, kw_only=True):
     saved_watts: float  # mean per GPU over the time it then takes
     low_clock_pct: float  # of the time, at a lowered clock
     switches_per_s: float  # driver calls a GPU
-    clock_mhz: int | None = None  # `job`: the one; `auto`: outside of windows
+    clock_mhz: int | None = None  # `fixed`: the one; `auto`: outside of windows
     chosen: str = ""  # `auto`: what it comes to
     within_budget: bool = True
     reason: str = ""  # why nothing is known, or why nothing would be managed

@@ -41,7 +41,7 @@ def unlearnt(found: WhatIf, iterations: float) -> None:
     """
     late = f"the run is over in {seconds(found.covered_s)}"
     for policies in (found.policies, *(gpu.policies for gpu in found.gpus)):
-        by_phase, by_job, automatic = (f for f in policies if f.policy != "percall")
+        by_phase, by_job, automatic = (f for f in policies if f.policy != "per-call")
         if not iterations or iterations < FEWEST_ITERATIONS:
             few = f"an iteration is learnt in {FEWEST_ITERATIONS}, and there are {round(iterations)}"
             for forecast in (by_phase, by_job, automatic):
@@ -49,7 +49,7 @@ def unlearnt(found: WhatIf, iterations: float) -> None:
         elif found.covered_s < SEARCH_S:
             promise_nothing(by_job, f"{late}, before a clock for all of it is tried ({exact(SEARCH_S, 's')})")
             windows = by_phase.low_clock_pct > 0
-            kept = msgspec.structs.asdict(by_phase) | {"policy": "auto", "chosen": "phase" if windows else "neither"}
+            kept = msgspec.structs.asdict(by_phase) | {"policy": "auto", "chosen": "exposed" if windows else "neither"}
             for name, value in kept.items():
                 setattr(automatic, name, value)
 

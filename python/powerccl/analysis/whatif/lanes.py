@@ -40,7 +40,7 @@ class Lane:
     before: list[int]
     after: list[int]
     meeting: list[int]
-    percall_mhz: list[int]  # what percall sets for each operation, 0: it leaves it alone
+    percall_mhz: list[int]  # what per-call sets for each operation, 0: it leaves it alone
 
 
 @dataclass

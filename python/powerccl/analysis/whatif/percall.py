@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job again under percall, event by event: clocks come when the driver gets to them, whatever runs by then.
+"""A job again under per-call, event by event: clocks come when the driver gets to them, whatever runs by then.
 
 Each call above its overhead point holds its clock from when it is made until a callback behind it. A GPU's clock thread
 asks for the newest clock held, or for the default once nothing is; one question at a time, and drivers that serve one
@@ -363,7 +363,7 @@ class Percall:
 
 
 def first_mhz(lane: Lane, rhythm: Rhythm | None) -> int:
-    """The clock of the first call of an iteration that percall sets one for, 0: of none; a stretch may begin later."""
+    """The clock of the first call of an iteration that per-call sets one for, 0: of none; a stretch may begin later."""
     managed = np.flatnonzero(lane.percall_mhz)
     if not len(managed):
         return 0

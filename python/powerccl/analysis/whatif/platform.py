@@ -87,7 +87,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class ClockPlatform:
-    """A machine: its clocks, curves by pattern and size, the clocks that percall sets, and what a switch costs.
+    """A machine: its clocks, curves by pattern and size, the clocks that per-call sets, and what a switch costs.
 
     `managed[pattern]` holds (from bytes, to bytes or 0 for no end, MHz); `overhead_bytes` None: never worth it.
     `idle_watts`: of an awake GPU without work, at the highest clock, None: not known.
@@ -144,7 +144,7 @@ class ClockPlatform:
         return 0
 
     def percall_mhz(self, pattern: str, size_bytes: int) -> int:
-        """What percall sets for a call: the minimum clock from the overhead point on, else 0."""
+        """What per-call sets for a call: the minimum clock from the overhead point on, else 0."""
         overhead = self.overhead_bytes.get(pattern)
         if overhead is None or size_bytes < overhead:
             return 0

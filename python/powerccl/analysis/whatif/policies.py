@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `phase` and `auto` lower the clock: windows of exposed communication that pay, and clocks outside of them."""
+"""Where `exposed` and `auto` lower the clock: windows of exposed communication that pay, and clocks outside of them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ MOSTLY_WAITS, MUCH_HIGHER, SHORT_SHARE = 0.6, 1.3, 0.25
 
 @dataclass
 class Windows:
-    """Exposed communication of a GPU as `phase` sees it: spans, the clock each would get (0: too short, or none known).
+    """Exposed communication of a GPU as `exposed` sees it: spans and the clock each would get.
 
-    `ratio`: how many times as long the window's communication takes at that clock.
+    A clock of 0: the span is too short, or no clock is known. `ratio`: how many times as long the window's
+    communication takes at that clock.
     """
 
     spans: iv.Intervals

@@ -293,13 +293,13 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
         if lowest is None or not gpus[0].calls
         else 1 - left_alone(_begins(gpus[0], part.span), found.budget_pct / 100, scene.lots.left)
     )
-    by_call = forecast("percall", scene.percall)
-    by_phase = forecast("phase", way(0, windowed), share=1 - RARELY)
-    by_job = forecast("job", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about), share=share)
+    by_call = forecast("per-call", scene.percall)
+    by_phase = forecast("exposed", way(0, windowed), share=1 - RARELY)
+    by_job = forecast("fixed", way(clock, False, spare), *(way(mhz, False, spare) for mhz in about), share=share)
     automatic = forecast(
         "auto", way(clock, windowed, spare), *(way(mhz, windowed, spare) for mhz in about), share=share
     )
-    parts = ["phase"] * windowed + (["job"] if lowest is not None else ["slack"] * (spare is not None))
+    parts = ["exposed"] * windowed + (["fixed"] if lowest is not None else ["slack"] * (spare is not None))
     automatic.chosen = " and ".join(parts) or "neither"
     if share < 1 - RARELY:
         why = f"iterations differ: {percent(100 * (1 - share))} of them are left alone, to compare clocks"

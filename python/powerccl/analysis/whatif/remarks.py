@@ -56,7 +56,7 @@ def remark(found: WhatIf, gpus: list[Gpu], windows: list[policies.Windows], plat
         by_job.remarks.append("lower clocks on GPUs that wait for others alone")
     for forecast in (by_call, by_phase):
         if not forecast.within_budget:
-            gives_way = " and would give way" if forecast.policy == "phase" else ", which it does not keep"
+            gives_way = " and would give way" if forecast.policy == "exposed" else ", which it does not keep"
             forecast.remarks.append(f"exceeds the budget of {exact(found.budget_pct, '%')}{gives_way}")
 
 
@@ -100,7 +100,7 @@ def say(
         )
     if not found.notes and not any(gpu.calls for gpu in gpus):
         found.notes.append(
-            "no iteration was found that repeats itself: phase, job and auto learn nothing of such a job"
+            "no iteration was found that repeats itself: exposed, fixed and auto learn nothing of such a job"
         )
     if len(gpus) < len(lines):
         found.notes.append(f"power is known of {len(gpus)} of {plural(len(lines), 'GPU')}; the others are left out")

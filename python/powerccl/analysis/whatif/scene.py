@@ -112,7 +112,7 @@ class Scene:
         return found
 
     def percall(self, models: list[PowerModel]) -> list[Doing]:
-        """Under percall."""
+        """Under per-call."""
         if not any(any(lane.percall_mhz) for lane in self.job.lanes):
             return self.as_it_was()
         begins_at = [first_mhz(*each) for each in zip(self.job.lanes, self.rhythms, strict=True)]

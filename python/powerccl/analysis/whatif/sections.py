@@ -64,7 +64,7 @@ def changes(line: GpuTimeline, span: tuple[int, int]) -> list[int]:
 
 
 def merge(found: WhatIf, sections: list[Section]) -> None:
-    """Put the sections' predictions together, by what each took; only `percall` learns nothing."""
+    """Put the sections' predictions together, by what each took; only `per-call` learns nothing."""
     longest = max(sections, key=lambda s: s.stop_ns - s.start_ns)
     joules = _weights([gpu.joules for gpu in s.found.gpus] for s in sections)
     found.policies = [
@@ -80,7 +80,7 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
         ]
     lost_s = sum((1 - s.learnt) * (s.stop_ns - s.start_ns) for s in sections) / 1e9
     found.notes.append(
-        f"the job changes {plural(len(sections) - 1, 'time')}: phase, job and auto learn anew for"
+        f"the job changes {plural(len(sections) - 1, 'time')}: exposed, fixed and auto learn anew for"
         f" {seconds(lost_s)} of this recording, and save nothing in them"
     )
 
@@ -97,7 +97,7 @@ def _weights(joules: Iterable[list[float | None]]) -> Values | None:
 def _merged(forecasts: list[Forecast], longest: Forecast, sections: list[Section], joules: Values | None) -> Forecast:
     """`joules` None: what a section used is not known, and each counts by its time."""
     budget_pct = sections[0].found.budget_pct
-    learnt = np.array([1.0 if longest.policy == "percall" else s.learnt for s in sections])
+    learnt = np.array([1.0 if longest.policy == "per-call" else s.learnt for s in sections])
     time = np.array([s.stop_ns - s.start_ns for s in sections], dtype=np.float64)
     of_time = time * learnt / time.sum()
     of_energy = of_time if joules is None else joules * learnt / joules.sum()

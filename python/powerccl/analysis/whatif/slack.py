@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much more slowly GPUs compute that wait for others anyway, as `job` and `auto` find it out by iterating.
+"""How much more slowly GPUs compute that wait for others anyway, as `fixed` and `auto` find it out by iterating.
 
 Where marks tell what computation waits for, each stretch of the iteration has a clock of its own, as far as a change of
 clock is worth it; else what is least holds for all of it.
