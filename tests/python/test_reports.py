@@ -128,6 +128,11 @@ def test_demo_page_is_self_contained_and_labelled(tmp_path: Path) -> None:
     page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call"))])
     assert "emulated t4x8" in page
     assert 'id="picture-0-per-call"' in page
+    count = len(observed.iterations)
+    assert f" {count} iterations per policy." in page
+    del managed.iterations[-1]  # its samples are missing
+    page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call"))])
+    assert f" {count - 1} to {count} iterations per policy." in page
     assert "<script src" not in page
     assert "<link" not in page
 

@@ -40,7 +40,7 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
                 "policy": result.policy,
                 "subtitle": (
                     "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces. "
-                    f"{plural(len(result.observed.iterations), 'iteration')} per policy."
+                    f"{_measured(result)} per policy."
                 ),
                 "tiles": _tiles(result),
                 "pictures": pictures,
@@ -48,6 +48,12 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
             }
         )
     return render("demo.html", results=shown, figures=figures, mpi=_mpi(mpi) if mpi else None)
+
+
+def _measured(result: DemoResult) -> str:
+    """How many iterations of each run were measured: one without samples is left out."""
+    least, most = sorted(len(training.iterations) for _, training in result.runs())
+    return plural(most, "iteration") if least == most else f"{least} to {plural(most, 'iteration')}"
 
 
 def _mpi(demo: MpiDemo) -> dict[str, Any]:
