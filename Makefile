@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format reference docs docs-build soak sanitize fuzz fuzz-python wheel \
+.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
         figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
 
 all: native
@@ -72,6 +72,10 @@ demo:
 # make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
 figures-demo: native setup
 	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
+
+# make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
+pictures: native
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures
 
 # make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
 figures-mpi: native setup build/deps/mpi/.ready

@@ -27,7 +27,7 @@ def rows(figures: Figures) -> list[str]:
         ours = [figures[f"networks.{pattern}.{rate}.4B.us"] for rate in ("10gbit", "1gbit")]
         apart = ours[0]["high"] < ours[1]["low"] or ours[1]["high"] < ours[0]["low"]  # no two rounds alike
         changed = figures[f"networks.{pattern}.smallest.change_pct"]["value"]
-        told = f"{changed:+.1f} %" if apart else "not told apart"
+        told = f"{changed:+.1f} %" if apart else "not significant"
         cells = (fast, slow, change, *(_us(each["value"]) for each in ours), told)
         found.append(_row(f"{_name(pattern)}, latency (4 B)", *cells))
     for pattern, (*_, factor, _) in PUBLISHED.items():

@@ -52,4 +52,4 @@ def test_a_job_without_iterations_is_promised_what_it_gets(powerccl: Powerccl) -
     for row in json.loads(told.read_text())["policies"]:
         if row["policy"] in ("fixed", "auto"):
             assert row["saved_pct"] == {"value": 0.0, "low": 0.0, "high": 0.0}
-            assert row["reason"] == "manages nothing: no iteration found"
+            assert row["reason"] == "lowers no clock: no iteration found"

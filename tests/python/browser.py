@@ -31,9 +31,21 @@ _CHECK = """
     });
     var found = { drawn: document.documentElement.dataset.drawn || "", charts: charts,
                   wider: document.documentElement.scrollWidth > window.innerWidth };
-    function done() { document.documentElement.dataset.check = JSON.stringify(found); }
+    var cut = Array.from(document.querySelectorAll(".card")).filter(function (card) {
+      return card.getBoundingClientRect().right > window.innerWidth || card.scrollWidth > card.clientWidth + 1;
+    });
+    found.cut = cut.map(function (card) { return card.textContent.trim().slice(0, 60); });
+    found.width = window.innerWidth;
+    found.details = document.querySelectorAll("details").length;
+    function done() { window.top.document.documentElement.dataset.check = JSON.stringify(found); }
     var lane = document.getElementById("gpu-0"), other = document.getElementById("gpu-1");
     if (!lane || !other) return done();
+    found.opened = lane.layout.xaxis.range.slice();
+    var button = document.getElementById("whole");
+    if (button) {
+      button.click();
+      found.whole = lane.layout.xaxis.range.slice();
+    }
     Plotly.relayout(lane, { "xaxis.range[0]": 0.2, "xaxis.range[1]": 0.4 }).then(function () {
       setTimeout(function () { found.zoomed = other.layout.xaxis.range; found.points = other.data[2].x; done(); }, 300);
     });
@@ -41,6 +53,8 @@ _CHECK = """
 })();
 </script>
 """
+
+LEAST_WIDTH = 500  # of Chromium's own window; a narrower page is shown in a frame
 
 
 @dataclass
@@ -58,7 +72,11 @@ def show(page: str, folder: Path, width: int = 1200) -> Shown:
         pytest.skip("no Chromium here")
     path = folder / "shown.html"
     head, _, body = page.partition("<head>")
-    path.write_text(f"{head}<head>{_NO_NETWORK}{body}".replace("</body>", f"{_CHECK}</body>"))
+    text = f"{head}<head>{_NO_NETWORK}{body}".replace("</body>", f"{_CHECK}</body>")
+    if width < LEAST_WIDTH:
+        frame = f'<iframe srcdoc="{html.escape(text)}" style="width: {width}px; height: 9000px; border: 0"></iframe>'
+        text = f'<!doctype html><html><meta charset="utf-8"><body style="margin: 0">{frame}</body></html>'
+    path.write_text(text)
     done = subprocess.run(
         [
             browser,

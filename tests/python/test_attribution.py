@@ -337,7 +337,7 @@ def test_nothing_sampled_and_nothing_timed(tmp_path: Path) -> None:
 
 def test_neither_counter_nor_power(tmp_path: Path) -> None:
     folder, _ = make_run(tmp_path / "run", MIXED, seconds=5, counter=False, power=False)
-    assert attribute(read_run(folder)).reason == "samples hold neither power nor energy"
+    assert attribute(read_run(folder)).reason == "the samples hold neither power nor energy"
 
 
 def test_each_reason_is_the_true_one(tmp_path: Path) -> None:
@@ -363,9 +363,9 @@ def test_each_reason_is_the_true_one(tmp_path: Path) -> None:
     assert "fewer than three changes" in sampled(seldom) or "too seldom" in sampled(seldom)
     # One GPU's samples are lost: the other is told, and why the first is not.
     told = sampled([row for row in rows if row[1] == "0"])
-    assert told == "of 1 of 2 GPUs; of the others: no energy or power was sampled"
+    assert told == "known for 1 of 2 GPUs; for the others: no energy or power was sampled"
     assert sampled([[*row[:3], "", "-1", *row[5:]] if row[1] == "1" else row for row in rows]) == (
-        "of 1 of 2 GPUs; of the others: samples hold neither power nor energy"
+        "known for 1 of 2 GPUs; for the others: the samples hold neither power nor energy"
     )
     path.write_text("\n".join(lines) + "\n")
     assert reason() == ""
@@ -382,7 +382,7 @@ def test_readings_slower_than_the_job_are_no_missing_samples(tmp_path: Path) -> 
             trace.kernel(call, (1000 + 20 * call) * MS, (1010 + 20 * call) * MS, 16 * MIB)
         trace.write(folder)
     assert attribute(read_run(folder)).reason == (
-        "readings are new every 100 ms: too seldom for the 30.0 ms from first to last communication"
+        "the sensor updates every 100 ms: too seldom for the 30.0 ms from first to last communication"
     )
 
 
@@ -431,7 +431,7 @@ def test_a_long_run_is_told_by_its_middle(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(summary, "PART_NS", 20_000 * MS)
     monkeypatch.setattr(dating, "ENOUGH", 200)  # readings: fewer than come before that
     found = summary.summarise(read_run(folder))
-    assert "energy of collectives: by 20 s from the middle of the run" in found.notes
+    assert "the energy of collectives is that of 20 s in the middle of the run" in found.notes
     assert not any("middle" in note for note in whole.notes)
     assert found.communication.joules == pytest.approx(whole.communication.joules, rel=0.05)
     assert found.communication.time_s == whole.communication.time_s

@@ -134,7 +134,7 @@ def test_sizes_that_vary_and_jobs_that_change_have_iterations_all_the_same(tmp_p
     (found,) = report(tmp_path).findings.iterations
     assert found.found == 59  # where the first one began, nothing tells
     assert found.operations == 5
-    assert found.reason == "the job changes: 3 operations at first, 5 later"
+    assert found.reason == "the job changes from 3 operations per iteration to 5"
     assert found.median_s == pytest.approx(0.1, rel=1e-3)
 
 
@@ -395,9 +395,9 @@ def test_profilers_traces_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     ]
     found = report(folder, kineto=files).findings
     assert not any(row.by_profiler for row in found.ranks)
-    assert all(note.startswith("not used: ") for note in found.notes)
+    assert all(note.startswith("profiler trace not used: ") for note in found.notes)
     for note, expected in zip(
-        found.notes, ("no trace of torch", "no kernel", "damaged", "name the rank", "another run or"), strict=True
+        found.notes, ("no trace of torch", "no kernel", "damaged", "add the rank", "another run or"), strict=True
     ):
         assert expected in note
 

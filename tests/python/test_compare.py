@@ -250,11 +250,11 @@ def test_caveats_say_what_makes_it_hard(tmp_path: Path) -> None:
     found = compare_sides([str(first), str(second)], Path)
     text = "\n".join(found.caveats)
     assert found.emulated
-    assert "emulated and real" in text
+    assert "mix emulated and real" in text
     assert "the number of ranks differs: 6 (a), 8 (b)" in text
     assert "the GPUs differ: NVIDIA L40 (a), Tesla T4 (b)" in text
     assert "b: failed: rank 3 died" in text
-    assert "a: 2 points not on all sides" in text
+    assert "a: 2 points that not all sides have" in text
 
 
 def test_what_differs_is_told_and_the_output_files_name_is_not(tmp_path: Path) -> None:
@@ -369,10 +369,10 @@ def test_runs_of_other_work_are_told(tmp_path: Path) -> None:
         for name, number in (("three", 3), ("four", 4), ("again", 3))
     )
     found = compare_sides([three, four], Path)
-    (told,) = (text for text in found.caveats if "amount of work" in text)
+    (told,) = (text for text in found.caveats if "amounts of work" in text)
     assert told.endswith("all-reduce calls: 9 (three), 12 (four)")
     assert any("chance cannot be judged" in text for text in found.notes)
-    assert not [text for text in compare_sides([three, one_more], Path).caveats if "amount of work" in text]
+    assert not [text for text in compare_sides([three, one_more], Path).caveats if "amounts of work" in text]
 
 
 def test_runs_of_mpi_and_a_failed_one(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_runs_of_mpi_and_a_failed_one(tmp_path: Path) -> None:
     text = "\n".join(found.caveats)
     assert "b: ended with exit code 9" in text
     assert "the number of MPI ranks differs: 2 (a), 3 (b)" in text
-    assert "the commands differ in a word: a: 2; b: 3" in text
+    assert "the commands differ in one word: a: 2; b: 3" in text
 
 
 def test_sides_of_different_kinds_are_refused(tmp_path: Path) -> None:

@@ -370,9 +370,9 @@ def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> No
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "CPU time, 2 ranks 4.00 s 3.40 s -15.0 % (-15.0 to -15.0 %)" in lines
     assert "run time 2.00 s 2.00 s 0.0 % (0.0 to 0.0 %)" in lines
-    assert "of it asleep 300 ms" in lines
+    assert "waiting asleep 300 ms" in lines
     assert max(len(line) for line in shown.splitlines()) <= 100
-    assert "all computed the same" in shown
+    assert "all results are equal" in shown
     page = demo_page([], found)
     assert "rank 1" in page
     assert "-15.0 % (-15.0 to -15.0 %)" in page

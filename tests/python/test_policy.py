@@ -53,8 +53,8 @@ def test_the_rank_that_leads_tells_clock_and_slowdown(tmp_path: Path) -> None:
     assert [rank.rank for rank in outcome.ranks] == [0, 1]
     assert outcome.ranks[0].slowdown_pct is None
     assert policy_lines(found) == [
-        "auto: 1 window of 84.0 of 111 ms, 1080 MHz outside · slowdown +0.2 % (-0.1 to +0.5 %), "
-        "120 of 155 iterations managed"
+        "auto: 1 window covers 84.0 of 111 ms of an iteration, 1080 MHz outside of windows"
+        " · slowdown +0.2 % (-0.1 to +0.5 %), clocks lowered in 120 of 155 iterations"
     ]
     write_summary(found, tmp_path / "summary.json")
     assert read_summary(tmp_path / "summary.json") == found
@@ -90,70 +90,73 @@ SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_0
 @pytest.mark.parametrize(
     ("policy", "budget", "lines"),
     [
-        ("exposed", NONE, ["exposed: nothing was managed: no iteration was found, of up to 2048 calls, that repeats"]),
+        ("exposed", NONE, ["exposed: no clock was lowered: no sequence of up to 2048 calls repeats"]),
         (
             "exposed",
             {**NONE, "iterations": (0, 30)},
-            ["exposed: 30 iterations managed; behind them no iteration was found any more"],
+            ["exposed: clocks lowered in 30 iterations; after them, the calls did not repeat any more"],
         ),
         (
             "exposed",
             SHORT,
             [
-                "exposed: nothing is managed: as the policy estimated, "
-                "34.0 of 112 ms are exposed in stretches too short to switch clocks · "
-                "40 iterations seen",
-                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching",
+                "exposed: no clock was lowered: the policy estimates that 34.0 of 112 ms of an iteration are exposed "
+                "in parts too short for a clock switch · 40 iterations seen",
+                "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job",
             ],
         ),
         (
             "auto",
             {**SHORT, "searched": True},
             [
-                "auto: nothing is managed: as the policy estimated, "
-                "34.0 of 112 ms are exposed in stretches too short to switch clocks, "
-                "no lower clock for the whole job was found yet · 40 iterations seen"
+                "auto: no clock was lowered: the policy estimates that 34.0 of 112 ms of an iteration are exposed "
+                "in parts too short for a clock switch, no lower clock for the whole job was found · 40 iterations seen"
             ],
         ),
         (
             "exposed",
             SOME_SHORT,
             [
-                "exposed: 1 window of 10.0 of 112 ms · slowdown +0.2 % (-0.1 to +0.5 %), 120 of 155 iterations managed",
-                "as the policy estimated, 34.0 of 112 ms are exposed in stretches too short to switch clocks",
-                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching",
+                "exposed: 1 window covers 10.0 of 112 ms of an iteration · slowdown +0.2 % (-0.1 to +0.5 %), "
+                "clocks lowered in 120 of 155 iterations",
+                "the policy estimates that 34.0 of 112 ms of an iteration are exposed "
+                "in parts too short for a clock switch",
+                "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job",
             ],
         ),
         (
             "exposed",
             {"windows": 0, "iterations": (40, 0), "times_us": (1_250_000, 0, 0)},
             [
-                "exposed: nothing is managed: no exposed communication was found that may run slower"
+                "exposed: no clock was lowered: no exposed communication was found that can run at a lower clock"
                 " · 40 iterations seen"
             ],
         ),
         (
             "fixed",
             {"windows": 0, "times_us": (112_000, 0, 0), "clock_mhz": 1080, "searched": True},
-            ["fixed: 1080 MHz throughout · 120 of 155 iterations managed, slowdown not judged yet"],
+            ["fixed: 1080 MHz throughout · clocks lowered in 120 of 155 iterations, slowdown not known yet"],
         ),
         (
             "fixed",
             {"windows": 0, "times_us": (112_000, 0, 0), "iterations": (3, 0)},
-            ["fixed: nothing is managed: no clock was tried yet · 3 iterations seen"],
+            ["fixed: no clock was lowered: no clock was tried · 3 iterations seen"],
         ),
         (
             "auto",
             {"windows": 3, "paused": True, "iterations": (90, 120)},
             [
-                "auto: 3 windows of together 85.0 of 112 ms · 120 iterations managed",
-                "the budget of 0.5 % was exceeded: paused, nothing was managed when the job ended",
+                "auto: 3 windows cover 85.0 of 112 ms of an iteration · clocks lowered in 120 iterations",
+                "the slowdown exceeded the maximum of 0.5 %: the policy was paused when the job ended",
             ],
         ),
         (
             "auto",
             {"slowdown_ppm": (-300, -12_000, 400), "times_us": (2_500_000, 1_000_000, 0)},
-            ["auto: 1 window of 1.00 of 2.50 s · slowdown 0.0 % (-1.2 to 0.0 %), 120 of 155 iterations managed"],
+            [
+                "auto: 1 window covers 1.00 of 2.50 s of an iteration · slowdown 0.0 % (-1.2 to 0.0 %), "
+                "clocks lowered in 120 of 155 iterations"
+            ],
         ),
     ],
 )
@@ -164,13 +167,16 @@ def test_lines(tmp_path: Path, policy: str, budget: dict[str, Any], lines: list[
 def test_gpus_with_different_windows(tmp_path: Path) -> None:
     other: dict[str, Any] = {"windows": 0, "times_us": (112_000, 0, 0)}
     lines = policy_lines(run_of(tmp_path, {"slowdown_ppm": JUDGED, "windows": 2}, other, policy="exposed"))
-    assert lines[0].startswith("exposed: 0 to 2 windows a GPU, on average 42.5 of 112 ms · slowdown")
+    assert lines[0].startswith(
+        "exposed: 0 to 2 windows per GPU cover 42.5 of 112 ms of an iteration on average · slowdown"
+    )
 
 
 def test_a_dry_run_tells_no_slowdown(tmp_path: Path) -> None:
     found = run_of(tmp_path, {"slowdown_ppm": JUDGED}, dry=True)
     assert policy_lines(found) == [
-        "auto, dry: 1 window of 85.0 of 112 ms · 120 of 155 iterations would have been managed"
+        "auto, dry run: 1 window covers 85.0 of 112 ms of an iteration"
+        " · clocks would have been lowered in 120 of 155 iterations"
     ]
     assert found.policy_outcome is not None
     assert found.policy_outcome.ranks[0].slowdown_pct is None
@@ -193,7 +199,7 @@ def printed() -> Callable[[RunSummary], str]:
 
 def test_the_summary_has_the_lines(tmp_path: Path, printed: Callable[[RunSummary], str]) -> None:
     shown = printed(run_of(tmp_path, SOME_SHORT, policy="exposed"))
-    assert "exposed: 1 window of 10.0 of 112 ms" in shown
+    assert "exposed: 1 window covers 10.0 of 112 ms" in shown
     assert "hint: `--policy fixed`" in shown
 
 

@@ -75,15 +75,15 @@ def test_findings_with_wild_figures_come_out_possible(seed: int) -> None:
 def test_what_cannot_be_is_named_and_left_unknown() -> None:
     energy = EnergyFindings(computation_watts=-3.0, joules_total=100.0, joules_communication=120.0)
     assert possible.check(energy) == [
-        "computation watts is not known: it came out below zero",
-        "joules communication is not known: it came out above joules total",
+        "computation watts is not known: the result was below zero",
+        "joules communication is not known: the result was above joules total",
     ]
     assert energy.computation_watts is energy.joules_communication is None
     world = World(gpus=2, links="nvlink")
     world.communication_s, world.exposed_s = 0.01, 0.03  # the job's own file says more than the trace
-    assert "exposed s is not known: it came out above communication s" in possible.check(world)[0]
+    assert "exposed s is not known: the result was above communication s" in possible.check(world)[0]
     link = LinkRow(pattern="all_reduce", size_class_bytes=4, operations=1, busbw_gbs=0.0, time_s=1.0)
-    with pytest.raises(ValueError, match="busbw gbs is not known: it came out as nothing"):
+    with pytest.raises(ValueError, match="busbw gbs is not known: the result was zero"):
         possible.check(link)
     assert possible.check(Parts(span_s=1.0, communication_s=0.5, exposed_s=0.5 + 1e-9)) == []  # rounding
 
@@ -142,9 +142,11 @@ def test_reasons_of_an_impossible_prediction() -> None:
     limits = possible.Limits(most_watts=100.0, least_times=0.9, most_times=4.0)
     say = possible.of_forecast
     assert say([10, 5, 15], [1, 0, 2], 50.0, limits) == ""
-    assert say([101, 5, 102], [1, 0, 2], 50.0, limits) == "it came out to save more than all of the energy"
-    assert say([10, 5, 15], [1, 0, 2], -373.7, limits) == "a GPU's power came out below zero"
-    assert say([10, 5, 15], [1, 0, 2], 120.0, limits) == "a GPU's power came out above what it can draw"
-    assert say([-5, -9, 1], [50100.7, 0, 6e4], 50.0, limits) == "its time came out longer than the GPU's clocks allow"
-    assert say([-5, -9, 1], [-40, -50, 0], 50.0, limits) == "its time came out shorter than the GPU's clocks allow"
-    assert say([math.nan, 5, 15], [1, 0, 2], 50.0, limits) == "it came out as no number"
+    assert say([101, 5, 102], [1, 0, 2], 50.0, limits) == "the prediction saves more than all of the energy"
+    assert say([10, 5, 15], [1, 0, 2], -373.7, limits) == "the predicted power of a GPU is below zero"
+    assert say([10, 5, 15], [1, 0, 2], 120.0, limits) == "the predicted power of a GPU is above what it can draw"
+    assert (
+        say([-5, -9, 1], [50100.7, 0, 6e4], 50.0, limits) == "the predicted time is longer than the GPU's clocks allow"
+    )
+    assert say([-5, -9, 1], [-40, -50, 0], 50.0, limits) == "the predicted time is shorter than the GPU's clocks allow"
+    assert say([math.nan, 5, 15], [1, 0, 2], 50.0, limits) == "the prediction is not a number"

@@ -45,7 +45,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
     assert "powerccl · run  emulated" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · exit 0" in shown
     assert "communicating 82 %" in shown
-    assert "energy counter read every 20 ms" in shown
+    assert "energy counter, sampled every 20 ms" in shown
     assert "\x1b" not in shown
     line = next(line for line in shown.splitlines() if line.startswith("all-reduce"))
     assert line.split() == ["all-reduce", "581", "MiB", "6", "1.11", "s", "370", "ms", "1.65", "16.7", "J", "6"]
@@ -69,7 +69,7 @@ def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
     shown = printed(target)
     assert "2 clock requests failed" in shown
     assert "`nvidia-smi -rgc` resets them" in shown
-    assert "dry run, decided but not set" in shown
+    assert "dry run, no clock was set" in shown
     assert "14 more in summary.json" in shown
 
 
@@ -128,6 +128,11 @@ def test_demo_page_is_self_contained_and_labelled(tmp_path: Path) -> None:
     page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call"))])
     assert "emulated t4x8" in page
     assert 'id="picture-0-per-call"' in page
+    count = len(observed.iterations)
+    assert f" {count} iterations per policy." in page
+    del managed.iterations[-1]  # its samples are missing
+    page = demo_page([DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call"))])
+    assert f" {count - 1} to {count} iterations per policy." in page
     assert "<script src" not in page
     assert "<link" not in page
 

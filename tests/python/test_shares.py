@@ -71,8 +71,8 @@ def test_every_output_has_the_same_shares(tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("found.json", "found.html", "found.prom")]
     options = [part for pair in zip(("--json", "--html", "--prometheus"), files, strict=True) for part in pair]
     shown = CliRunner().invoke(command, [str(folder), *options], env={"COLUMNS": "120"}).output
-    assert "communicating 30 %, exposed 7.0 %" in shown
-    assert "start-up 33.0 s: before the first regular iteration, in no share" in shown
+    assert "communicating 30 %, exposed 7.0 % of the working time" in shown
+    assert "start-up 33.0 s, before the first regular iteration and in no share" in shown
     assert json.loads(Path(files[0]).read_text())["summary"]["shares"]["exposed_pct"] == reported.exposed_pct
     page = Path(files[1]).read_text()
     assert "start-up" in page
@@ -99,7 +99,7 @@ def test_what_was_not_timed_has_no_share(tmp_path: Path) -> None:
     shares = report(folder).findings.summary.shares
     assert shares.communicating_pct is None
     assert shares.reason == "198 of 200 calls were not timed"
-    assert "not known, 198 of 200 calls" in CliRunner().invoke(command, [str(folder)]).output
+    assert "not known, because 198 of 200 calls" in CliRunner().invoke(command, [str(folder)]).output
 
 
 def test_parts_never_exceed_their_whole() -> None:

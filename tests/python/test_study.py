@@ -515,7 +515,7 @@ def test_attributed_beside_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found, lines = isolated.figures(world_folder(tmp_path, "x", 2), sweeps, "a")
     assert found["a.all_reduce.64MiB.error_pct"]["value"] == pytest.approx(10)
     assert found["a.all_reduce.64MiB.alone_joules"]["n"] == 2
-    assert "a.error_pct" not in found, "one size was not told apart"
+    assert "a.error_pct" not in found, "one size has no significant change"
     assert any("not told: too few" in line for line in lines)
     told[1] = msgspec.structs.replace(known, size_class_bytes=256 << 20, joules_per_operation=0.99)
     found, _ = isolated.figures(tmp_path / "20260101-x", sweeps, "a")

@@ -143,7 +143,7 @@ def test_requests_without_a_lease_have_not_failed(tmp_path: Path) -> None:
     clocks = summarise(read_run(tmp_path)).clocks
     assert (clocks.requests, clocks.sets, clocks.resets, clocks.failed, clocks.without_lease) == (4, 3, 1, 1, 2)
     assert clocks.mean_call_us == pytest.approx(3000), "of those that reached the driver"
-    assert ", 2 while no lease was had" in clock_line(clocks)
+    assert ", 2 without a lease" in clock_line(clocks)
 
 
 def test_dry_requests_have_no_latency(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_percall_slows_what_still_computes_when_the_call_is_made(recorded: Path)
             percall.slowdown_pct.value, abs=0.05
         )
     assert not percall.within_budget
-    assert any("budget of 1 %" in remark for remark in percall.remarks)
+    assert any("maximum slowdown of 1 %" in remark for remark in percall.remarks)
     # Without computation in its way it would be what exposed is.
     assert percall.saved_pct.value < policy(found, "exposed").saved_pct.value + 1
 
@@ -691,7 +691,7 @@ def test_policies_that_learn_promise_nothing_without_an_iteration(tmp_path: Path
     found = what_if(read_run(once_run(tmp_path / "once")), platform())
     for name in ("exposed", "fixed", "auto"):
         assert set(promised(found, name)) == {0.0}
-        assert policy(found, name).reason == "manages nothing: no iteration found"
+        assert policy(found, name).reason == "lowers no clock: no iteration found"
         assert policy(found, name).clock_mhz is None
     assert policy(found, "per-call").saved_pct.value != 0  # it learns nothing and needs none
 
@@ -699,11 +699,11 @@ def test_policies_that_learn_promise_nothing_without_an_iteration(tmp_path: Path
 def test_a_run_that_is_over_before_a_clock_is_tried_is_promised_windows_only(tmp_path: Path) -> None:
     found = what_if(read_run(exposed_run(tmp_path / "short", iterations=10)), platform())
     assert set(promised(found, "fixed")) == {0.0}
-    over = "the run is over in 5.85 s, before a clock for all of it is tried (8.6 s)"
-    assert policy(found, "fixed").reason == f"manages nothing: {over}"
+    over = "the run ends after 5.85 s, before the policy tries a clock for the whole job (8.6 s)"
+    assert policy(found, "fixed").reason == f"lowers no clock: {over}"
     assert promised(found, "auto") == promised(found, "exposed")
     assert policy(found, "auto").chosen == "exposed"
     few = what_if(read_run(exposed_run(tmp_path / "few", iterations=5)), platform())
     for name in ("exposed", "fixed", "auto"):
         assert set(promised(few, name)) == {0.0}
-        assert policy(few, name).reason == "manages nothing: an iteration is learnt in 6, and there are 5"
+        assert policy(few, name).reason == "lowers no clock: learning takes 6 iterations, and the run has 5"

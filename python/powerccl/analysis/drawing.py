@@ -17,6 +17,10 @@ from powerccl.analysis.report import Report
 BUDGET_BYTES = 600_000  # compressed, of all GPUs
 MOST_GPUS = 16
 LEAST = 64  # samples of a GPU, below which the budget does not go
+# Share of the run: if the working time takes more, the timeline opens on all of the run. At half of it, a start-up of
+# half of the run would squeeze the iterations; nearer to 1, every timeline would open on a part.
+MOST_SHOWN = 0.8
+MARGIN = 0.02  # of the working time, shown before and after it, so that its edges can be seen
 FULL = 1 << 18  # samples, and intervals, of a GPU to begin with
 
 Ints = npt.NDArray[np.int64]
@@ -40,7 +44,8 @@ class Drawing:
     """Lanes and what they are packed into: numbers of 4 and of 2 bytes, deflated; times and intervals as differences.
 
     `unit_us`: of a time; `offset_s`: of the drawing's start, from the run's. `closed_us`: gaps in communication up to
-    this long are not drawn. `thinned`: samples are left out. `left_out`: GPUs that are not drawn.
+    this long are not drawn. `thinned`: samples are left out. `left_out`: GPUs that are not drawn. `steady`: the part of
+    the drawing, in units, that a reader wants to see first; None: all of it.
     """
 
     lanes: list[Lane]
@@ -50,6 +55,7 @@ class Drawing:
     closed_us: float
     thinned: bool
     left_out: int
+    steady: tuple[int, int] | None
     words: bytes
     halves: bytes
 
@@ -79,9 +85,20 @@ def draw(made: Report, budget_bytes: int = BUDGET_BYTES) -> Drawing:
         closed_us=closed * unit_ns / 1e3,
         thinned=thinned,
         left_out=len(lanes) - len(drawn),
+        steady=None if run.window else _steady(made.working, window, unit_ns),
         words=words,
         halves=halves,
     )
+
+
+def _steady(working: tuple[int, int] | None, window: tuple[int, int], unit_ns: int) -> tuple[int, int] | None:
+    """The working time with a margin on both sides; None where it fills the window anyway."""
+    whole = window[1] - window[0]
+    if working is None or working[1] - working[0] > MOST_SHOWN * whole:
+        return None
+    margin = int(MARGIN * (working[1] - working[0]))
+    first, last = max(working[0] - margin, window[0]), min(working[1] + margin, window[1])
+    return (int((first - window[0]) // unit_ns), int((last - window[0]) // unit_ns)) if first < last else None
 
 
 def _first(made: Report) -> list[tuple[str, int]]:

@@ -107,7 +107,7 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
 def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
     """The waits that were recorded and, in pauses, what the same operations of the iteration had exposed otherwise."""
     exposed, known = from_waits(waits), marked(waits)
-    found = Exposure(exposed, WAITS, "computation's own waits, as its streams told them")
+    found = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
     told_ns = lasts_ns = 0
     for gpu, spans in known.items():
         rows = kernels.filter(pl.col("gpu") == gpu).sort("start_ns")
@@ -121,7 +121,7 @@ def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
             exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, told)
     if told_ns < lasts_ns:
         found.told_pct = 100 * told_ns / lasts_ns
-        found.why += f" in {percent(found.told_pct)} of communication's time; in the pauses of marking as much"
+        found.why += f" for {percent(found.told_pct)} of the communication time, and assumed alike for the rest"
     return found
 
 
@@ -259,9 +259,9 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
     everything = {
         gpu: iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()) for gpu, rows in per_gpu.items()
     }
-    said = "no marks of computation were recorded"
+    said = "the job's streams have no marks"
     if len(energy) < max(MIN_STEPS, 2 * columns) or alone_watts is None:
-        reason = "too few samples of energy" if alone_watts is not None else "the profile knows no power"
+        reason = "too few energy samples exist" if alone_watts is not None else "the profile has no power"
         return Exposure(everything, ESTIMATED, f"{said} and {reason}: all communication counts as exposed", 100.0)
     # A little pull to the overall mean keeps kinds that hardly occur alone from swinging against each other.
     mean = float(energy.sum() / seconds.sum())
@@ -276,7 +276,7 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
     alone = min(alone_watts, least) if least > 0.85 * alone_watts else alone_watts
     alone = max(alone, least) if least < 1.1 * alone_watts else alone
     if elsewhere < 1.1 * alone:
-        why = f"{said}; computing draws no more than communicating: all communication counts as exposed"
+        why = f"{said} and computation draws no more power than communication: all communication counts as exposed"
         return Exposure(everything, ESTIMATED, why, 100.0)
     share = np.clip((elsewhere - watts[:count]) / (elsewhere - alone), 0.0, 1.0)
     share[share < 0.1] = 0.0
@@ -285,7 +285,7 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
     weight = seconds[:, :count].sum(axis=0)
     total = float((weight * share).sum())
     doubt = float(np.sqrt(((weight * error[:count] / (elsewhere - alone)) ** 2).sum()))
-    why = f"{said}: estimated from the power sampled while operations ran, {plural(count, 'operation')} an iteration"
+    why = f"{said}: estimated from the power during each of {plural(count, 'operation')} of an iteration"
     return Exposure(exposed, ESTIMATED, why, min(100.0, 100 * doubt / total) if total > 0 else 0.0)
 
 

@@ -55,7 +55,7 @@ def cut(calls: pl.DataFrame, kernels: pl.DataFrame) -> Cut:
         return Cut(none, 0, by, "too few operations")
     start = rows["start_ns"].to_numpy()
     stop = np.maximum.accumulate(rows["stop_ns"].to_numpy()) if by == "kernels" else start
-    best = Cut(none, 0, by, "the sequence of communication does not repeat itself")
+    best = Cut(none, 0, by, "the sequence of communication does not repeat")
     # Sizes that vary, as those of experts do, hide a sequence that repeats itself otherwise.
     for labels in (("pattern", "comm", "bytes"), ("pattern", "comm")):
         names = rows.select(code=pl.struct(labels).rank("dense"))["code"].to_numpy().astype(np.int64)
@@ -64,14 +64,16 @@ def cut(calls: pl.DataFrame, kernels: pl.DataFrame) -> Cut:
         if len(edges) < 2 or _length(edges) <= _length(best.edges):
             continue
         lengths = [len(template) for template in templates]
-        changed = f"the job changes: {plural(lengths[0], 'operation')} at first, {lengths[-1]} later"
+        changed = f"the job changes from {plural(lengths[0], 'operation')} per iteration to {lengths[-1]}"
         best = Cut(edges, lengths[-1], by, changed if len(lengths) > 1 else "")
         if _length(edges) > MOSTLY * (stop[-1] - start[0]):
             break
     if by == "calls" and len(best.edges) and len(kernels):
         timed_ns = int((kernels["stop_ns"] - kernels["start_ns"]).median() or 0)  # type: ignore[arg-type]
         if timed_ns * best.operations > _length(best.edges) / len(best.edges):
-            return Cut(none, 0, by, "the host enqueued far ahead of the GPU, and too few operations were timed there")
+            return Cut(
+                none, 0, by, "the host enqueued far ahead of the GPU, and too few operations were timed on the GPU"
+            )
     return best
 
 

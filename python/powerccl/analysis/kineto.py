@@ -84,7 +84,7 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
     if rank is None:
         rank = trace.distributedInfo.rank if trace.distributedInfo else None
     if rank is None:
-        raise ValueError(f"{path.name} does not say whose it is: name the rank behind it, {path.name}:0")
+        raise ValueError(f"{path.name} names no rank: add the rank to the file name, {path.name}:0")
     events = [event for event in trace.traceEvents if event.ph == "X" and event.cat in COMPUTING]
     ours = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
     # Microseconds since 1970 with three decimals are at the end of what a double holds: take the origin off first.

@@ -69,7 +69,7 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
     if reference is None:
         found.reason = NO_PROFILE
     elif {row["most_ranks"], row["least_ranks"]} != {reference.gpus}:
-        found.reason = f"the profile is of {plural(reference.gpus, 'GPU')}"
+        found.reason = f"the profile is for {plural(reference.gpus, 'GPU')}"
     else:
         found.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
         if found.profile_gbs:

@@ -62,8 +62,8 @@ def each_alone(run: RunData) -> str:
     if not started.startswith(("mpiexec", "mpirun")) and not (run.info and run.info.launcher):
         return ""
     return (
-        f"{plural(len(run.mpi), 'process', 'processes')}, each alone in its MPI_COMM_WORLD: the launcher seems to"
-        f" be another MPI's than the program's ({_most(trace.library for trace in run.mpi)})"
+        f"{plural(len(run.mpi), 'process', 'processes')}, each alone in its MPI_COMM_WORLD: the launcher and"
+        f" the program seem to use different MPI libraries ({_most(trace.library for trace in run.mpi)})"
     )
 
 

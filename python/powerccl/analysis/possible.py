@@ -103,12 +103,12 @@ def _checked(found: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
     optional = _optional(type(found))
     kept = True
     for name, value in _figures(found):
-        text = "" if can_be(name, value) else f"{_words(name)} is not known: it came out {_how(name, value)}"
+        text = "" if can_be(name, value) else f"{_words(name)} is not known: the result was {_how(name, value)}"
         kept &= _drop(found, name, text, optional, wrong)
     for part, whole in PARTS:
         mine, its = getattr(found, part, None), getattr(found, whole, None)
         if mine is not None and its is not None and mine > its * (1 + SLACK) + SLACK:
-            text = f"{_words(part)} is not known: it came out above {_words(whole)}"
+            text = f"{_words(part)} is not known: the result was above {_words(whole)}"
             kept &= _drop(found, part, text, optional, wrong)
     for name in found.__struct_fields__:
         value = getattr(found, name)
@@ -148,9 +148,9 @@ def _optional(kind: type[Any]) -> frozenset[str]:
 def _how(name: str, value: float) -> str:
     """Without the figure: what cannot be is not printed."""
     if not math.isfinite(value):
-        return "as no number"
+        return "not a number"
     within = bounds(name)
-    return "above all of it" if within and value > within[1] else "below zero" if value < 0 else "as nothing"
+    return "above the whole" if within and value > within[1] else "below zero" if value < 0 else "zero"
 
 
 def _words(name: str) -> str:
@@ -161,15 +161,15 @@ def of_forecast(saved_pct: list[float], slowdown_pct: list[float], watts: float 
     """Why a prediction cannot be; empty: it can. The lists: a figure and its interval; `watts` None: not known."""
     figures = [*saved_pct, *slowdown_pct, *([] if watts is None else [watts])]
     if not all(math.isfinite(value) for value in figures):
-        return "it came out as no number"
+        return "the prediction is not a number"
     if max(saved_pct) > 100:
-        return "it came out to save more than all of the energy"
+        return "the prediction saves more than all of the energy"
     if watts is not None and not 0 < watts <= limits.most_watts:
-        return f"a GPU's power came out {'above what it can draw' if watts > 0 else 'below zero'}"
+        return f"the predicted power of a GPU is {'above what it can draw' if watts > 0 else 'below zero'}"
     least, most = (100 * (times - 1) for times in (limits.least_times, limits.most_times))
     value = slowdown_pct[0]
     if not least - 1 <= value <= most + 1:  # 1 %: rounding of a clock's steps
-        return f"its time came out {'longer' if value > most else 'shorter'} than the GPU's clocks allow"
+        return f"the predicted time is {'longer' if value > most else 'shorter'} than the GPU's clocks allow"
     if min(slowdown_pct) <= -100:  # an interval may reach beyond what clocks allow, but not beyond no time at all
-        return "its time came out below zero"
+        return "the predicted time is below zero"
     return ""

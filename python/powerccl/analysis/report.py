@@ -99,12 +99,16 @@ def encode(found: ReportFindings) -> bytes:
 
 @dataclass
 class Report:
-    """The findings, and what pictures are drawn from."""
+    """The findings, and the data that pictures are drawn from.
+
+    `working`: the working time of all ranks together, host ns from and to; None where nothing was communicated.
+    """
 
     findings: ReportFindings
     run: RunData
     calls: pl.DataFrame
     kernels: pl.DataFrame
+    working: tuple[int, int] | None
 
 
 def report(
@@ -159,7 +163,9 @@ def report(
     found.notes += possible.check(found)
     if baseline is not None:
         found.savings = _savings(baseline, found, window_s)
-    return Report(found, run, calls, kernels)
+    spans = list(work.spans.values())
+    together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+    return Report(found, run, calls, kernels, together)
 
 
 def _reconcile(found: ReportFindings) -> None:
@@ -180,7 +186,7 @@ def _exposure(
     if run.window and len(waits):
         waits = waits.filter((pl.col("resume_ns") > run.window[0]) & (pl.col("stall_ns") < run.window[1]))
     if not len(waits) and len(kernels) and watts is None:
-        why = "not known: no marks of computation were recorded, and no platform profile tells what communication draws"
+        why = "not known: the job's streams have no marks, and no platform profile has the power of communication"
         return Exposure({}, NONE, why)
     found = exposure(waits, kernels, curves, watts)
     if found.source == ESTIMATED and found.uncertainty_pct >= 100:
@@ -212,13 +218,13 @@ def _profiled(
         try:
             profile = read_kineto(path, rank, kernels)
         except (ValueError, OSError) as error:
-            notes.append(f"not used: {error}")
+            notes.append(f"profiler trace not used: {error}")
             continue
         found[profile.rank] = profile
         notes.append(
-            f"{path.name} is rank {profile.rank}'s, {seconds((profile.stop_ns - profile.start_ns) / 1e9)}:"
+            f"{path.name}: rank {profile.rank}, {seconds((profile.stop_ns - profile.start_ns) / 1e9)};"
             f" {percent(profile.matched_pct)} of its NCCL kernels found in the trace,"
-            f" {microseconds(profile.off_us)} off"
+            f" {microseconds(profile.off_us)} apart"
         )
     return found
 
@@ -261,9 +267,9 @@ def _savings(folder: Path, found: ReportFindings, window_s: tuple[float, float] 
     before = report(folder, window_s=window_s).findings
     savings = Savings(comparison=compare(before.summary, found.summary))
     if found.window_s or before.window_s:
-        savings.comparison.caveats.append("times and energies in all are of windows of the runs")
+        savings.comparison.caveats.append("totals of time and energy are those of windows of the runs")
     if len(before.iterations) != 1 or len(found.iterations) != 1:
-        savings.reason = "iterations are compared of runs on one host"
+        savings.reason = "iterations are compared only between runs on one host"
         return savings
     old, new = before.iterations[0], found.iterations[0]
     if not old.found or not new.found:
@@ -272,7 +278,8 @@ def _savings(folder: Path, found: ReportFindings, window_s: tuple[float, float] 
         return savings
     if old.operations != new.operations:
         savings.reason = (
-            f"an iteration has {plural(old.operations, 'operation')} there, {new.operations} here: not compared"
+            f"an iteration has {plural(old.operations, 'operation')} in the baseline and {new.operations} in this run:"
+            " iterations are not compared"
         )
         return savings
     pairs = (

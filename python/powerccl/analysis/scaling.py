@@ -152,7 +152,7 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     kernels = tables.kernels(run)
     steps = read_steps(job_file) or steps_of_trace(kernels)
     if steps is None:
-        world.notes.append("no iterations: the job wrote no {json}, and its collectives do not repeat themselves")
+        world.notes.append("no iterations: the job wrote no {json}, and its collectives do not repeat")
         return world
     spans = np.array(steps.spans, dtype=np.int64).reshape(-1, 2)
     lengths_s = (spans[:, 1] - spans[:, 0]) / 1e9
@@ -175,9 +175,9 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
     count, length_s = len(steps.spans), iv.length_ns(spans) / 1e9
     if not len(ran):
         if len(made) and world.gpus > 1:
-            world.notes.append(f"calls made: {len(made):,}, but none was timed (POWERCCL_KERNEL_EVENTS=all times all)")
+            world.notes.append(f"none of {len(made):,} calls was timed; POWERCCL_KERNEL_EVENTS=all times all of them")
         elif world.gpus > 1:
-            world.notes.append("no collective was recorded: is the job's communication NCCL's?")
+            world.notes.append("no collective was recorded: does the job communicate through NCCL?")
         else:
             world.communication_s = world.communication_pct = world.exposed_s = world.exposed_pct = 0.0
         return
@@ -194,7 +194,9 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
         world.exposed_pct = 100 * float(np.mean(steps.exposed_ms)) / 1e3 * count / length_s
         world.exposed_from = BY_JOB
     elif not marked:
-        world.notes.append("exposed communication is not known: no marks of waiting streams; at most all of it")
+        world.notes.append(
+            "exposed communication is not known, because the job's streams have no marks; at most all of it is exposed"
+        )
     iteration_s = length_s / count
     world.communication_s = None if world.communication_pct is None else world.communication_pct / 100 * iteration_s
     world.exposed_s = None if world.exposed_pct is None else world.exposed_pct / 100 * iteration_s
@@ -256,7 +258,7 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
         world.notes.append("no energy: no power was sampled")
         return
     if len(curves) != world.gpus:
-        told = f"{len(curves)} of {seen} sampled GPUs could be told to be the job's, which has {world.gpus}"
+        told = f"{len(curves)} of {seen} sampled GPUs could be matched with the {world.gpus} GPUs of the job"
         world.notes.append(f"no energy: {told}")
         return
     if not all(curve.covers(spans).all() for curve in curves):

@@ -75,10 +75,10 @@ def _why_not(run: RunData, kernels: pl.DataFrame) -> str:
     if not len(kernels):
         return "no kernel of communication was timed"
     if len({trace.rank for trace in run.ranks}) < len(run.ranks):
-        return "several processes had the same rank: their collectives cannot be told apart"
+        return "several processes had the same rank: their collectives cannot be separated"
     hosts = [trace.host for trace in run.ranks]
     if len(set(hosts)) == len(hosts):
-        return "one rank a host, and hosts' clocks differ" if len(hosts) > 1 else "there is one rank only"
+        return "each host has one rank, and hosts' clocks differ" if len(hosts) > 1 else "the job has one rank"
     return ""
 
 

@@ -89,7 +89,9 @@ def summarise(
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
     if part and energy.kinds:
-        said[f"energy of collectives: by {exact((part[1] - part[0]) / 1e9, 's')} from the middle of the run"] = None
+        said[
+            f"the energy of collectives is that of {exact((part[1] - part[0]) / 1e9, 's')} in the middle of the run"
+        ] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -149,7 +151,7 @@ def _rescaled(run: RunData) -> str:
     """What to say where an elastic job went on with another number of ranks."""
     sizes = max((trace.sizes for trace in run.ranks), key=len, default=[])
     changes = [size for index, size in enumerate(sizes) if not index or size != sizes[index - 1]]
-    return f"the job was started anew with another number of ranks: {', then '.join(map(str, changes))}" * (
+    return f"the job was restarted with another number of ranks: {', then '.join(map(str, changes))}" * (
         len(changes) > 1
     )
 
@@ -298,7 +300,7 @@ def _energy(gpus: list[_Sampled], lost: str) -> Energy:
     if not known:
         return Energy(reason="no power samples of the job's GPUs")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
-    reason = "" if len(known) == len(gpus) else f"samples of {len(known)} of {plural(len(gpus), 'GPU')} only"
+    reason = "" if len(known) == len(gpus) else f"only {len(known)} of {plural(len(gpus), 'GPU')} were sampled"
     hosts = len({gpu.finding.host for gpu in gpus})
     missing = [text for text in (*(_missing(gpu, hosts) for gpu in gpus), lost) if text]
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)

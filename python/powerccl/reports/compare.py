@@ -37,13 +37,13 @@ class Grid:
 
 
 def change_text(found: Change, brief: bool = False) -> str:
-    """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not told apart`; with * where it is of two runs only."""
+    """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not significant`; with * where it is of two runs only."""
     if found.pct is None:
         return NOT_KNOWN
     far = 1 + found.pct / 100 >= MANY_TIMES
     text = factor(1 + found.pct / 100) if far else change(found.pct, wide=(found.high_pct or 0) - (found.low_pct or 0))
     if found.verdict == SAME:
-        return f"≈ {text}" if brief else f"{text}, not told apart"
+        return f"≈ {text}" if brief else f"{text}, not significant"
     if found.verdict not in (LOWER, HIGHER):
         return f"{text} ?"
     mark = "" if found.of_settings else " *"
@@ -164,7 +164,7 @@ def print_compare(console: Console, found: SideBySide) -> None:
     console.print()
     for text in found.caveats:
         console.print(warning(text))
-    for text in [*found.notes, *(["≈: not told apart"] if brief else [])]:
+    for text in [*found.notes, *(["≈: not significant"] if brief else [])]:
         console.print(Text(text, style=QUIET))
 
 
@@ -208,7 +208,7 @@ def markdown(found: SideBySide) -> str:
     """The comparison as Markdown, with what makes it hard below."""
     lines = [f"# {' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}", ""]
     if found.emulated:
-        lines += ["Emulated: figures are modelled, none is measured.", ""]
+        lines += ["Emulated: all figures come from a model, none from hardware.", ""]
     lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]
     lines += [f"- {text}" for text in found.differs]
     for grid in grids(found):

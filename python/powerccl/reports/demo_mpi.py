@@ -16,7 +16,7 @@ from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
 COLUMNS = ("without", "with PowerCCL", "change")
-UNSTEADY_WORDS = "the runs differ much: this machine has other work; take them again when it has none"
+UNSTEADY_WORDS = "the runs differ much, because this machine has other work: repeat the demo when it is idle"
 UNSTEADY = 0.05  # of the run time, between the fastest and the slowest run of the same
 
 
@@ -40,7 +40,7 @@ def print_mpi_demo(console: Console, demo: MpiDemo) -> None:
     """Picture, then figures."""
     console.print()
     console.print(heading(title(demo)))
-    console.print(Text(f"real, on this machine's processors: {demo.pictured.library}", style="dim"))
+    console.print(Text(f"measured on this machine's processors, with {demo.pictured.library}", style="dim"))
     console.print()
     for line in rank_lines(demo.pictured, min(console.width, 120)):
         console.print(line, no_wrap=True, overflow="crop")
@@ -62,20 +62,20 @@ def rows(demo: MpiDemo) -> list[list[str]]:
         ["run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower)],
         [f"CPU time{of_ranks}", _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), _spread(less)],
         [f"waiting{of_ranks}", "", _one(found, "with.wait_s"), ""],
-        ["  of it asleep", "", _one(found, "with.sleep_s"), ""],
+        ["  waiting asleep", "", _one(found, "with.sleep_s"), ""],
     ]
 
 
 def how(demo: MpiDemo) -> str:
     """How the figures were taken."""
-    same = "; all computed the same" if demo.same_result else ""
-    return f"medians of {demo.figures['with.run_s'].n} runs each way, in turns; in brackets least and most{same}"
+    same = "; all results are equal" if demo.same_result else ""
+    return f"medians of {demo.figures['with.run_s'].n} runs each way, in turns; minimum and maximum in brackets{same}"
 
 
 def remarks(demo: MpiDemo) -> list[str]:
     """What stands against the figures."""
     run = demo.figures["without.run_s"]
-    found = [] if demo.same_result else ["the runs did not all compute the same: please report it"]
+    found = [] if demo.same_result else ["the results of the runs differ: please report this as a bug"]
     return [*found, UNSTEADY_WORDS] if run.high - run.low > UNSTEADY * run.value else found
 
 

@@ -10,11 +10,11 @@ from powerccl.quantities import change, hover, mhz, percent, plural, quantity, s
 from powerccl.reports.demo import MEANING, PUBLISHED, DemoResult, pictured, tops
 from powerccl.reports.demo_mpi import COLUMNS, MpiDemo, how, remarks, rows, title
 from powerccl.reports.mpi import parts
-from powerccl.reports.page import axis, layout, render
+from powerccl.reports.page import axis, layout, render, sentences
 
 WORDS = {
-    "observe": "nothing changed: the clock stays at the highest boost while the GPU only waits for the network",
-    "per-call": "PCCL as published: the clock falls to the least that keeps the bandwidth, call by call",
+    "observe": "records only: the clock stays at its maximum while the GPU waits for the network",
+    "per-call": "PCCL as published: the clock falls to the lowest that keeps the bandwidth, call by call",
 }
 
 
@@ -39,8 +39,8 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
                 "platform": result.platform,
                 "policy": result.policy,
                 "subtitle": (
-                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces, "
-                    f"{plural(len(result.observed.iterations), 'iteration')} each way."
+                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces. "
+                    f"{_measured(result)} per policy."
                 ),
                 "tiles": _tiles(result),
                 "pictures": pictures,
@@ -48,6 +48,12 @@ def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
             }
         )
     return render("demo.html", results=shown, figures=figures, mpi=_mpi(mpi) if mpi else None)
+
+
+def _measured(result: DemoResult) -> str:
+    """How many iterations of each run were measured: one without samples is left out."""
+    least, most = sorted(len(training.iterations) for _, training in result.runs())
+    return plural(most, "iteration") if least == most else f"{least} to {plural(most, 'iteration')}"
 
 
 def _mpi(demo: MpiDemo) -> dict[str, Any]:
@@ -68,8 +74,7 @@ def _mpi(demo: MpiDemo) -> dict[str, Any]:
         "bars": bars,
         "columns": COLUMNS,
         "rows": rows(demo),
-        "how": how(demo),
-        "remarks": remarks(demo),
+        "notes": sentences(how(demo), *remarks(demo)),
     }
 
 

@@ -23,7 +23,7 @@ WORTH_SHOWING = 0.001  # of the time in MPI: calls below are left to summary.jso
 def mpi_waits(mode: str, method: str) -> str:
     """How ranks waited, for one line."""
     if mode == "observe":
-        return "waits observed only"
+        return "waits only observed"
     return f"waits {mode}" + (f": {method.replace(' us ', ' µs ')}" if method else "")
 
 
@@ -33,7 +33,7 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     narrow = console.width < NARROW
     console.print()
     if not mpi.rows and mpi.cpu_s is None:
-        console.print("The ranks ended before they had recorded anything.")
+        console.print("No rank recorded anything before it ended.")
         return
     console.print(_bar(mpi, width))
     console.print(key())
@@ -50,9 +50,15 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
         console.print()
         for line in rank_lines(mpi, width):
             console.print(line, no_wrap=True, overflow="crop")
-    worst = mpi.imbalance[0] if mpi.imbalance else None
-    if worst and worst.wait_max_s - worst.wait_min_s >= UNEVEN * (mpi.wall_s or mpi.time_per_rank_s):
+    if worst := late_rank(mpi):
         console.print(_latest(worst))
+
+
+def late_rank(mpi: MpiSummary) -> MpiImbalance | None:
+    """The collective whose last rank costs the others most; None: the ranks are even enough."""
+    worst = mpi.imbalance[0] if mpi.imbalance else None
+    uneven_s = UNEVEN * (mpi.wall_s or mpi.time_per_rank_s)
+    return worst if worst and worst.wait_max_s - worst.wait_min_s >= uneven_s else None
 
 
 def parts(execution_s: float, of_it: MpiRank | MpiSummary, ranks: int = 1) -> list[tuple[str, float]]:
@@ -79,7 +85,7 @@ def bar(shares: list[tuple[str, float]], whole: float, cells: int) -> Text:
 
 
 def _bar(mpi: MpiSummary, width: int) -> Text:
-    label = f" {percent(mpi.share_pct)} MPI"
+    label = f" {percent(mpi.share_pct)} of the run in MPI"
     whole = (mpi.wall_s or 0.0) * mpi.threads_per_rank or mpi.time_per_rank_s
     elsewhere = max(whole - mpi.time_per_rank_s, 0.0)
     return bar(parts(elsewhere, mpi, mpi.ranks), whole, max(width - len(label), 10)).append(label)
@@ -87,7 +93,12 @@ def _bar(mpi: MpiSummary, width: int) -> Text:
 
 def key() -> Text:
     """What the cells of bars mean."""
-    words = {EXECUTING: "executing", TRANSFERRING: "transferring", WAITING: "waiting, awake", ASLEEP: "waiting, asleep"}
+    words = {
+        EXECUTING: "outside MPI",
+        TRANSFERRING: "transferring",
+        WAITING: "waiting, awake",
+        ASLEEP: "waiting, asleep",
+    }
     line = Text()
     for style, word in words.items():
         line.append(CELLS[style] * 2, style=style).append(f" {word}   ", style="dim")
@@ -97,7 +108,7 @@ def key() -> Text:
 def _totals(mpi: MpiSummary, narrow: bool) -> Table:
     table = Table()
     table.add_column("", no_wrap=True)
-    for column in ("time / rank", "share", "all ranks"):
+    for column in ("time / rank", "of the run", "all ranks"):
         table.add_column(column, justify="right", no_wrap=True)
     if not narrow:
         table.add_column("", style="dim")
@@ -114,16 +125,16 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
 
     row("whole run", wall_s, None)
     of_threads = mpi.threads_per_rank
-    summed = f"of {number(of_threads)} threads a rank" if of_threads > 1 else ""
+    summed = f"sum of {number(of_threads)} threads per rank" if of_threads > 1 else ""
     row("in MPI", mpi.time_per_rank_s, mpi.time_s, summed, of_threads)
     row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s, threads=of_threads)
     row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s, threads=of_threads)
     slept = plural(mpi.sleeps, "sleep") if mpi.sleeps else ""
     if slept and (mpi.oversleep_us or 0.0) >= 1:
-        slept += f", each {microseconds(mpi.oversleep_us)} longer than asked"
-    row(Text("    of it asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept, of_threads)
+        slept += f", each {microseconds(mpi.oversleep_us)} longer than requested"
+    row(Text("    asleep", style=ASLEEP), mpi.sleep_per_rank_s, mpi.sleep_s, slept, of_threads)
     per_rank = None if mpi.cpu_s is None else mpi.cpu_s / mpi.ranks
-    row("CPU time used", per_rank, mpi.cpu_s, "what was slept is not in it" if mpi.sleep_s else "")
+    row("CPU time used", per_rank, mpi.cpu_s, "without the time asleep" if mpi.sleep_s else "")
     return table
 
 
@@ -132,7 +143,7 @@ def processors(energy: CpuEnergy) -> str:
     of_hosts = f"processors of {plural(energy.hosts, 'host')}" if energy.hosts > 1 else "processors"
     idle = "" if energy.idle_pct is None else f"{of_hosts}: idle {percent(energy.idle_pct)} of the time; "
     if energy.joules is None and energy.joules_at_least is None:
-        return f"{idle}no joules: {energy.reason}"
+        return f"{idle}energy not known: {energy.reason}"
     power = f" ({watts(energy.average_watts)})" if energy.average_watts is not None else ""
     return f"{idle or of_hosts + ': '}{at_least(energy.joules, energy.joules_at_least)}{power}, packages and DRAM"
 
@@ -172,7 +183,7 @@ def _comms(comms: list[MpiComm]) -> Table:
     for column in ("ranks", "calls", "time / member", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
     for comm in comms[:MAX_COMMS]:
-        name = comm.name or (f"of rank {comm.ranks[0]} and others" if comm.nranks else "none named (MPI_Wait, …)")
+        name = comm.name or (f"rank {comm.ranks[0]} and others" if comm.nranks else "not named (MPI_Wait, …)")
         members = len(comm.ranks)
         size = str(comm.nranks) if comm.nranks else ""
         table.add_row(name, size, f"{comm.calls:,}", seconds(comm.time_s / members), seconds(comm.wait_s / members))
@@ -194,7 +205,7 @@ def rank_lines(mpi: MpiSummary, width: int) -> list[Text]:
     ranks, of = _pictured(mpi.by_rank), len(mpi.by_rank)
     if not ranks:
         return []
-    lines = [Text(f"ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
+    lines = [Text(f"the ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
     longest = max(rank.span_s or 0.0 for rank in ranks)
     name_width = max(len(str(rank.rank)) for rank in ranks)
     for rank in ranks:
@@ -210,6 +221,6 @@ def _latest(worst: MpiImbalance) -> Text:
     name = f" on {worst.comm_name}" if worst.comm_name else ""
     return Text.assemble(
         ("imbalance  ", "dim"),
-        f"{worst.function}{name}: {percent(worst.imbalance_pct)}; rank {worst.latest_rank} comes last "
+        f"{worst.function}{name}: {percent(worst.imbalance_pct)} of its time; rank {worst.latest_rank} comes last "
         f"(it waited {seconds(worst.wait_min_s)}, others up to {seconds(worst.wait_max_s)})",
     )

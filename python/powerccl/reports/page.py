@@ -55,3 +55,8 @@ def layout(**more: Any) -> dict[str, Any]:
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         **more,
     }
+
+
+def sentences(*lines: str) -> list[str]:
+    """Lines of the terminal as sentences of a page; empty lines are left out."""
+    return [f"{line[0].upper()}{line[1:]}." for line in lines if line]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy that learns came to, in plain lines."""
+"""What a clock policy that learns did, in plain lines: its windows, clocks and slowdown, or why it lowered no clock."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ LONGEST_CALLS = 2048  # of an iteration that is found (Rhythm::kLongest of nativ
 
 
 def policy_lines(summary: RunSummary) -> list[str]:
-    """What was managed and what it cost in time, or why nothing was; none where no policy learnt anything."""
+    """Where clocks were lowered and the slowdown, or why none was; no lines where no policy learnt anything."""
     found = summary.policy_outcome
     if found is None:
         return []
-    name = f"{found.policy}, dry" if found.dry else found.policy
+    name = f"{found.policy}, dry run" if found.dry else found.policy
     if not found.calls:
         return [f"{name}: {_no_iteration(summary, found)}"]
     told = _slowdown(found)
     lines = [f"{name}: {_managed(found) or _why_nothing(found)}{f' · {told}' if told else ''}"]
     if found.paused:
-        budget = f" of {exact(found.budget_pct, '%')}" if found.budget_pct else ""
-        lines.append(f"the budget{budget} was exceeded: paused, nothing was managed when the job ended")
+        most = f" of {exact(found.budget_pct, '%')}" if found.budget_pct else ""
+        lines.append(f"the slowdown exceeded the maximum{most}: the policy was paused when the job ended")
     if found.too_short_s > found.covered_s:
         if found.windows_most:
             lines.append(_too_short(found))
         if found.policy == "exposed":
             lines.append(
-                "hint: `--policy fixed` or `auto` can still save: one lower clock for the whole job, no switching"
+                "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job"
             )
     return lines
 
 
 def _no_iteration(summary: RunSummary, found: PolicyOutcome) -> str:
     if found.managed:
-        return f"{plural(found.managed, 'iteration')} managed; behind them no iteration was found any more"
+        return f"clocks lowered in {plural(found.managed, 'iteration')}; after them, the calls did not repeat any more"
     communication = summary.communication
     if communication.captured_calls and not communication.calls:
-        return "nothing was managed: all calls are captured in CUDA graphs, whose replays are not seen"
-    return f"nothing was managed: no iteration was found, of up to {LONGEST_CALLS} calls, that repeats"
+        return "no clock was lowered: all calls are captured in CUDA graphs, whose replays are not recorded"
+    return f"no clock was lowered: no sequence of up to {LONGEST_CALLS} calls repeats"
 
 
 def _managed(found: PolicyOutcome) -> str:
@@ -46,48 +46,51 @@ def _managed(found: PolicyOutcome) -> str:
     if found.windows_most:
         least, most = found.windows_least, found.windows_most
         windows = f"{least} to {plural(most, 'window')}" if least != most else plural(most, "window")
-        together = "of" if least == most == 1 else "of together" if least == most else "a GPU, on average"
+        alike = "" if least == most else " per GPU"
         covered = _of_iteration(found.covered_s, found.iteration_s)
-        parts.append(f"{windows} {together} {covered}")
+        verb = "covers" if least == most == 1 else "cover"
+        parts.append(f"{windows}{alike} {verb} {covered} of an iteration{' on average' if alike else ''}")
     if found.clock_mhz:
-        parts.append(f"{mhz(found.clock_mhz)} {'outside' if parts else 'throughout'}")
+        parts.append(f"{mhz(found.clock_mhz)} {'outside of windows' if parts else 'throughout'}")
     return ", ".join(parts)
 
 
 def _why_nothing(found: PolicyOutcome) -> str:
-    nothing = "nothing was managed when the job ended" if found.managed else "nothing is managed"
+    nothing = "no clock was lowered when the job ended" if found.managed else "no clock was lowered"
     if found.paused:
         return nothing
     reasons = []
     if found.policy != "fixed":
         reasons.append(
-            _too_short(found) if found.too_short_s else "no exposed communication was found that may run slower"
+            _too_short(found)
+            if found.too_short_s
+            else "no exposed communication was found that can run at a lower clock"
         )
     if found.policy != "exposed" and not found.dry:
-        tried = "no lower clock for the whole job was found yet" if "clock" in found.parts else "no clock was tried yet"
+        tried = "no lower clock for the whole job was found" if "clock" in found.parts else "no clock was tried"
         reasons.append(tried)
     return f"{nothing}: " + ", ".join(reasons or ["a dry run tries no clocks"])
 
 
 def _too_short(found: PolicyOutcome) -> str:
-    """The policy's own estimate: less than the report's, for it counts what every iteration has in the same place."""
+    """The policy's own estimate: less than the report's, since it counts what every iteration has in the same place."""
     part = _of_iteration(found.too_short_s, found.iteration_s)
-    return f"as the policy estimated, {part} are exposed in stretches too short to switch clocks"
+    return f"the policy estimates that {part} of an iteration are exposed in parts too short for a clock switch"
 
 
 def _slowdown(found: PolicyOutcome) -> str:
     if not found.managed:
         return f"{plural(found.iterations, 'iteration')} seen"
-    # Iterations are counted anew when another rhythm is found, managed ones are not.
+    # Iterations are counted anew when another sequence of calls repeats, those with a lowered clock are not.
     whole = found.managed > found.iterations
     counted = (
         plural(found.managed, "iteration") if whole else f"{found.managed} of {plural(found.iterations, 'iteration')}"
     )
     before = " before" * (not found.windows_most and not found.clock_mhz)
-    counted = f"{counted} {'would have been ' * found.dry}managed{before}"
+    counted = f"clocks {'would have been ' * found.dry}lowered in {counted}{before}"
     low, high = found.slowdown_low_pct, found.slowdown_high_pct
     if found.slowdown_pct is None or low is None or high is None:
-        return counted if found.dry or found.paused else f"{counted}, slowdown not judged yet"
+        return counted if found.dry or found.paused else f"{counted}, slowdown not known yet"
     return f"slowdown {change(found.slowdown_pct)} ({change_between(low, high)}), {counted}"
 
 

@@ -35,7 +35,7 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
         console.print()
         console.print(
             f"setting a clock: {microseconds(cost.call_us)} in the driver, {microseconds(cost.latency_us)} "
-            f"from asking to done ({plural(cost.requests, 'request')})"
+            f"from request to completion ({plural(cost.requests, 'request')})"
         )
     if profile.computing:
         low, high = profile.computing[0], profile.computing[-1]
@@ -75,7 +75,7 @@ def _overhead(profile: PlatformProfile) -> Table:
         s.pattern: (s.managed_us / s.plain_us - 1) * 100 for s in profile.overhead_samples if s.size_bytes == 1 << 20
     }
     for point in profile.overhead:
-        ours = "never worth it" if point.size_bytes is None else byte_size(point.size_bytes)
+        ours = "never pays" if point.size_bytes is None else byte_size(point.size_bytes)
         theirs = byte_size(PUBLISHED_OVERHEAD_BYTES[point.pattern])
         loss = at_mib.get(point.pattern)
         table.add_row(point.pattern.replace("_", "-"), ours, theirs, change(loss).removeprefix("+"))

@@ -11,7 +11,7 @@ from rich.text import Text
 from powerccl.analysis.attribution import KindEnergy
 from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
-from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Parts, Peers, RankParts
+from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers, RankParts
 from powerccl.console import Console
 from powerccl.quantities import (
     NOT_KNOWN,
@@ -29,10 +29,10 @@ from powerccl.quantities import (
     watts,
     window,
 )
+from powerccl.reports.headline import headline
+from powerccl.reports.parts import BAR, bar_parts, used
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
-    COMMUNICATION,
-    ELSEWHERE,
     NARROW,
     heading,
     print_comparison,
@@ -40,30 +40,17 @@ from powerccl.reports.terminal import (
     warning,
 )
 
-WAITING, BESIDE = "red", "blue"
+NOT_TIMED = "no collective was timed on all ranks of a host"
 MOST_RANKS, MOST_ROWS = 16, 12
 LEAST_SHARE = 0.001  # of communication's time: what is shorter in all is counted, not shown
-# What a bar is made of: the part, a word, its mark and its colour. Marks differ, so that it reads without colour.
-BAR = (
-    ("computing", "computing", "░", ELSEWHERE),
-    ("idle", "idle", " ", ""),
-    ("rest", "computing or idle", "░", ELSEWHERE),
-    ("beside", "communicating beside it", "▒", BESIDE),
-    ("transfer", "exposed: transfer", "█", COMMUNICATION),
-    ("all transfer", "communicating: transfer", "█", COMMUNICATION),
-    ("communication", "communicating", "█", COMMUNICATION),
-    ("waiting", "exposed: waiting for peers", "▚", WAITING),
-    ("all waiting", "communicating: waiting for peers", "▚", WAITING),
-    ("stalled", "stalled, nothing timed", "▞", "magenta"),
-)
 
 
 def print_report(console: Console, found: ReportFindings) -> None:
     """The whole report."""
     if found.window_s:
         console.print()
-        console.print(warning(f"times, energies and calls are of {window(found.window_s)} only"))
-    print_summary(console, found.summary, "these seconds" if found.window_s else "whole run")
+        console.print(warning(f"times, energies and calls are those of {window(found.window_s)} only"))
+    print_summary(console, found.summary, "this window" if found.window_s else "whole run", headline(found))
     if found.ranks:
         _print_parts(console, found)
     if found.summary.ranks and (found.peers.ranks or found.peers.reason):
@@ -81,65 +68,45 @@ def print_report(console: Console, found: ReportFindings) -> None:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
 
 
-def bar_parts(parts: Parts) -> dict[str, float]:
-    """Seconds of what a bar shows, by BAR's names; what was not told apart is one part."""
-    found: dict[str, float] = {}
-    if parts.computation_s is not None:
-        found["computing"], found["idle"] = parts.computation_s, parts.idle_s or 0.0
-    else:
-        found["rest"] = parts.rest_s
-    alone, waiting, prefix = parts.communication_s, parts.waiting_s, "all "
-    if parts.exposed_s is not None:
-        found["beside"] = parts.overlapped_s or 0.0
-        alone, waiting, prefix = parts.exposed_s, parts.exposed_waiting_s, ""
-    if waiting is not None:
-        found[f"{prefix}transfer"], found[f"{prefix}waiting"] = max(alone - waiting, 0.0), waiting
-    else:
-        found["communication"] = alone
-    if parts.stalled_s:
-        found["stalled"] = parts.stalled_s
-    return found
-
-
 def iterations_line(found: Iterations) -> str:
     """How many iterations there were and how long they took, in a sentence."""
     if not found.found:
         return f"no iterations found: {found.reason}"
     text = (
         f"{plural(found.found, 'iteration')} of {plural(found.operations, 'operation')},"
-        f" {seconds(found.median_s)} (9 of 10 take {seconds.between(found.p5_s, found.p95_s)})"
+        f" {seconds(found.median_s)} median, 90 % of them {seconds.between(found.p5_s, found.p95_s)}"
     )
     if found.joules is not None:
-        text += f", {joules(found.joules, 1.96 * (found.joules_error or 0.0))} on all GPUs"
+        text += f", {joules(found.joules, 1.96 * (found.joules_error or 0.0))} on average, all GPUs"
         # The first and the last may reach beyond the samples.
-        text += f" (of the {found.joules_of:,} that were sampled)" if found.joules_of < found.found - 2 else ""
+        text += f" (over the {found.joules_of:,} that were sampled)" if found.joules_of < found.found - 2 else ""
     if found.reason:
         text += f"; {found.reason}"
-    return text + ("" if found.by == "kernels" else "; as the host called, which may run ahead of the GPU")
+    return text + ("" if found.by == "kernels" else "; by host calls, which may run ahead of the GPU")
 
 
 def straggler_line(peers: Peers) -> str:
-    """Who keeps the others waiting, in a sentence."""
+    """Which rank the others wait for, in a sentence."""
     if not peers.ranks:
-        return f"waiting for peers is not known: {peers.reason or 'no collective was timed on all ranks of a host'}"
+        return f"the time of waiting for peers is not known: {peers.reason or NOT_TIMED}"
     steady = [row for row in peers.ranks if row.steady]
-    known = f"{percent(peers.matched_pct)} of the kernels compared"
+    known = f"{percent(peers.matched_pct)} of the kernels could be compared"
     if not steady:
         worst = peers.ranks[0]
-        often = f"; rank {worst.rank} most often, in {percent(worst.last_pct)}" if worst.last else ""
-        return f"no rank comes last steadily{often} ({known})"
+        often = f"; rank {worst.rank} most often, in {percent(worst.last_pct)} of the collectives" if worst.last else ""
+        return f"no rank is a straggler{often} ({known})"
     lines = []
     for row in steady[:3]:
         middle = (
             ""
             if row.behind_p25_us is None or row.behind_p75_us is None
-            else (f" (middle half {seconds.between(row.behind_p25_us / 1e6, row.behind_p75_us / 1e6)})")
+            else (f"; middle half {seconds.between(row.behind_p25_us / 1e6, row.behind_p75_us / 1e6)}")
         )
         behind = microseconds(row.behind_us)
         lines.append(
-            f"rank {row.rank} is a straggler: last in {percent(row.last_pct)} of"
-            f" {plural(row.collectives, 'collective')}, {behind} behind the next{middle};"
-            f" without that {seconds(row.cost_s)} less ({known})"
+            f"rank {row.rank} is a straggler: it arrives last in {percent(row.last_pct)} of"
+            f" {plural(row.collectives, 'collective')}, {behind} behind the next rank (median{middle});"
+            f" this costs {seconds(row.cost_s)} ({known})"
         )
     return "\n".join(lines)
 
@@ -155,7 +122,7 @@ def _print_parts(console: Console, found: ReportFindings) -> None:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
 
 
-def _parts_table(rows: list[RankParts], told: bool, width: int) -> Group:
+def _parts_table(rows: list[RankParts], known: bool, width: int) -> Group:
     table = Table()
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
@@ -163,27 +130,27 @@ def _parts_table(rows: list[RankParts], told: bool, width: int) -> Group:
         table.add_column(column, justify="right", no_wrap=True)
     cells = max(10, min(width, 120) - (58 if not narrow else 54))
     table.add_column("", no_wrap=True)
-    used: set[str] = set()
     for parts in rows[:MOST_RANKS]:
-        shares = bar_parts(parts) if told else {}
-        used.update(name for name, value in shares.items() if value > 0.002 * parts.span_s)
+        shares = bar_parts(parts) if known else {}
         waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
         table.add_row(
             str(parts.rank) + ("*" if parts.by_profiler else ""),
             seconds(parts.span_s),
             *(
-                _of(value if told else None, parts.span_s)
+                _of(value if known else None, parts.span_s)
                 for value in (parts.communication_s, parts.exposed_s, waiting)
             ),
             _bar(shares, parts.span_s, cells),
         )
     table.add_more(len(rows) - MOST_RANKS)
+    shown = used(rows[:MOST_RANKS]) if known else []
     legend = Text()
-    for name, word, mark, style in BAR:
-        if name in used and mark.strip():
+    for name, word, mark, style, _ in BAR:
+        if name in shown and mark.strip():
             legend.append(f"{mark} ", style=style).append(f"{word}  ", style="dim")
+    legend.append("\n" * bool(shown) + "shares are of each rank's working time", style="dim")
     if any(row.by_profiler for row in rows):
-        legend.append("* by its profiler's trace", style="dim")
+        legend.append(", * from its profiler's trace", style="dim")
     return Group(table, legend)
 
 
@@ -196,7 +163,7 @@ def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
     if span <= 0:
         return line
     drawn, total = 0, 0.0
-    for name, _, mark, style in BAR:
+    for name, _, mark, style, _ in BAR:
         total += shares.get(name, 0.0)
         until = min(cells, round(cells * total / span))
         line.append(mark * max(until - drawn, 0), style=style)
@@ -219,10 +186,10 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
     table = Table()
     table.add_column("bus bandwidth", no_wrap=True)
     whose = f"profile {found.platform}" if found.platform else "profile"
-    for column in ("size", "kernels", "GB/s", "no waiting", *((whose,) if beside else ())):
+    for column in ("size", "kernels", "GB/s", "without waiting", *((whose,) if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     if beside:
-        table.add_column("against it", justify="right")
+        table.add_column("change from it", justify="right")
     for row in shown:
         against = (
             change(row.change_pct) if row.change_pct is not None else Text("" if narrow else row.reason, style="dim")
@@ -244,12 +211,14 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     if not energy.kinds:
         if energy.reason and found.summary.ranks:
             console.print()
-            console.print(Text(f"energy of each kind of communication is not known: {energy.reason}", style="dim"))
+            console.print(Text(f"the energy of each kind of communication is not known: {energy.reason}", style="dim"))
         return
     table = Table()
-    table.add_column("energy, a GPU", no_wrap=True)
+    table.add_column("energy per GPU", no_wrap=True)
     narrow = console.width < NARROW
-    for column in ("size", "kernels", "an operation", "95 %", "power") + (() if narrow else ("all GPUs",)):
+    for column in ("size", "kernels", "per operation", "95 % interval", "power") + (
+        () if narrow else ("sum, all GPUs",)
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
     ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
@@ -282,7 +251,7 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
         if value is not None
     ]
     if totals:
-        console.print(Text(", ".join(totals), style="dim"))
+        console.print(Text(f"energy of all GPUs: {', '.join(totals)}", style="dim"))
     for line in said[:6]:
         console.print(Text(line, style="dim"))
 
@@ -295,7 +264,7 @@ def kind_text(kind: KindEnergy, size_text: Callable[[str, int], str]) -> str:
 def _clock_effects(effects: list[ClockEffect]) -> Table:
     table = Table()
     table.add_column("lowered clock", no_wrap=True)
-    for column in ("times", "of the time", "in comm.", "clock", "power in comm."):
+    for column in ("times", "of the time", "communicating", "clock", "power in comm."):
         table.add_column(column, justify="right", no_wrap=True)
     for row in effects[:MOST_RANKS]:
         power = NOT_KNOWN

@@ -27,23 +27,15 @@ from powerccl.quantities import (
     watts,
     window,
 )
-from powerccl.reports.page import axis, layout, render
-from powerccl.reports.report import BAR, bar_parts, iterations_line, size_texts, straggler_line
-from powerccl.reports.report_tables import tables
+from powerccl.reports import iterations_chart
+from powerccl.reports.explanations import EXPLANATIONS
+from powerccl.reports.headline import headline
+from powerccl.reports.page import axis, layout, render, sentences
+from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
+from powerccl.reports.report import iterations_line, size_texts, straggler_line
+from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 
-COLOURS = {
-    "computing": "var:computing",
-    "idle": "var:idle",
-    "rest": "var:computing",
-    "beside": "var:beside",
-    "transfer": "var:communication",
-    "communication": "var:communication",
-    "waiting": "var:waiting",
-    "all transfer": "var:communication",
-    "all waiting": "var:waiting",
-    "stalled": "var:stalled",
-}
 # One hue a pattern, of like lightness; more patterns than these are not met in one job.
 PATTERN_COLOURS = ("#2a78d6", "#c77700", "#2e9e5b", "#a04fb0", "#c8372d", "#6b7683", "#12908e", "#b8860b", "#d0568c")
 MOST_RANKS = 64
@@ -57,10 +49,8 @@ def report_page(made: Report) -> str:
     _put(figures, "ranks", _ranks(found))
     for index, iterations in enumerate(found.iterations):
         if iterations.rows:
-            rows = [(f"{row.first}", row) for row in iterations.rows]
-            _put(figures, f"iterations-{index}", _iterations([(int(name), row) for name, row in rows]))
-            if any(row.joules is not None for row in iterations.rows):
-                _put(figures, f"iteration-energy-{index}", _iteration_energy(found, index))
+            _put(figures, f"iterations-{index}", iterations_chart.times(iterations.rows))
+            _put(figures, f"iteration-energy-{index}", iterations_chart.energies(iterations.rows))
     _put(figures, "counts", _histogram(found, "calls"))
     _put(figures, "times", _histogram(found, "time_s"))
     _put(figures, "energy", _energy(found))
@@ -76,17 +66,24 @@ def report_page(made: Report) -> str:
         else "emulated" + ("" if summary.emulated == "yes" else f" {summary.emulated}"),
         command=shlex.join(summary.command)[:400],
         facts=_facts(found),
+        headline=headline(found),
+        explanations=EXPLANATIONS,
         tiles=_tiles(found),
         window=None if not found.window_s else window(found.window_s),
         legend=_legend(found),
         iterations=[
-            {"host": each.host, "words": iterations_line(each), "grouped": each.rows[0].count if each.rows else 1}
+            {
+                "host": each.host,
+                "words": "".join(sentences(iterations_line(each))),
+                "grouped": each.rows[0].count if each.rows else 1,
+                "clipped": iterations_chart.clipped_text(each.rows),
+            }
             for each in found.iterations
         ],
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
-        straggler=straggler_line(found.peers) if summary.ranks else "",
+        straggler=sentences(*straggler_line(found.peers).splitlines()) if summary.ranks else [],
         tables=tables(found),
-        clocks=clock_line(summary.clocks),
+        clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
         problems=[*energy_missing(summary), *summary.problems],
         drawing=_timeline(drawing),
@@ -109,30 +106,38 @@ def _facts(found: ReportFindings) -> str:
 
 def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     """Of ranks that communicate through MPI."""
-    each = {"in MPI": mpi.time_per_rank_s, "waiting": mpi.wait_per_rank_s, "of it asleep": mpi.sleep_per_rank_s}
-    tiles = [{"label": label, "value": seconds(value), "beside": "a rank"} for label, value in each.items()]
-    tiles[0]["beside"] = f"a rank, {percent(mpi.share_pct)}"
+    each = {
+        "in MPI": mpi.time_per_rank_s,
+        "waiting in MPI": mpi.wait_per_rank_s,
+        "waiting asleep": mpi.sleep_per_rank_s,
+    }
+    tiles = [{"label": label, "value": seconds(value), "beside": "per rank"} for label, value in each.items()]
+    tiles[0]["beside"] = f"per rank, {percent(mpi.share_pct)} of the run"
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
 def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     summary = found.summary
     if not of_gpus(summary):
-        whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "in all"}
+        whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "the whole run"}
         return [whole, *(_mpi_tiles(summary.mpi) if summary.mpi else [])]
     energy, communication, shares = summary.energy, summary.communication, summary.shares
     calls = communication.calls + communication.captured_calls
     tiles = [
-        {"label": "time", "value": seconds(summary.wall_s), "beside": "of the window" if found.window_s else "in all"},
+        {
+            "label": "time",
+            "value": seconds(summary.wall_s),
+            "beside": "the window" if found.window_s else "the whole run",
+        },
         {
             "label": "energy",
             "value": at_least(energy.joules, energy.joules_at_least),
-            "beside": f"{plural(len(summary.gpus), 'GPU')}, {watts(energy.average_watts)} each",
+            "beside": f"{plural(len(summary.gpus), 'GPU')}, {watts(energy.average_watts)} per GPU on average",
         },
         {
             "label": "communicating",
             "value": communicating_text(shares),
-            "beside": f"of {seconds(shares.span_s)}, {plural(calls, 'call')}"
+            "beside": f"of the working time ({seconds(shares.span_s)} per rank); {plural(calls, 'call')}"
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
@@ -141,20 +146,24 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
             {
                 "label": "exposed communication",
                 "value": percent(shares.exposed_pct),
-                "beside": f"of {seconds(shares.span_s)}, the working time",
+                "beside": "of the working time: the GPU computes nothing then",
             }
         )
     if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
-        beside = f"before {shares.startup_until}, in no share"
+        beside = f"before {shares.startup_until}; in no share"
         tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
-        beside = "" if one.joules is None else f"{joules(one.joules, 1.96 * (one.joules_error or 0.0))} each"
+        beside = (
+            "median"
+            if one.joules is None
+            else f"median; {joules(one.joules, 1.96 * (one.joules_error or 0.0))} per iteration"
+        )
         tiles.append({"label": plural(one.found, "iteration"), "value": seconds(one.median_s), "beside": beside})
     if found.savings:
         tiles += [
             {
-                "label": f"{saving.what}, against the baseline",
+                "label": f"{saving.what}, change from the baseline",
                 "value": change(saving.change.pct),
                 "beside": saving.change.verdict,
             }
@@ -168,17 +177,10 @@ def _shown(found: ReportFindings) -> list[tuple[int, Parts]]:
     return [] if found.summary.shares.reason else [(row.rank, row) for row in found.ranks[:MOST_RANKS]]
 
 
-def _used(rows: list[Parts]) -> list[str]:
-    """Parts that can be seen: under 2 parts in a thousand nothing is drawn."""
-    parts = [(bar_parts(row), row.span_s) for row in rows]
-    return [name for name, *_ in BAR if any(part.get(name, 0.0) > 0.002 * span for part, span in parts)]
-
-
 def _legend(found: ReportFindings) -> list[dict[str, str]]:
-    words = {name: word for name, word, *_ in BAR}
     return [
-        {"word": words[name], "colour": COLOURS[name].replace("var:", "var(--") + ")"}
-        for name in _used([parts for _, parts in _shown(found)])
+        {"word": WORDS[name], "colour": COLOURS[name].replace("var:", "var(--") + ")"}
+        for name in used([parts for _, parts in _shown(found)])
     ]
 
 
@@ -186,18 +188,17 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
     rows = _shown(found)
     if not rows:
         return None
-    words = {name: word for name, word, *_ in BAR}
     data = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": words[name],
+            "name": WORDS[name],
             "y": [f"rank {rank}" for rank, _ in rows],
             "x": [round(1e3 * bar_parts(parts).get(name, 0.0), 4) for _, parts in rows],
             "marker": {"color": COLOURS[name]},
             "hovertemplate": hover("ms", "x"),
         }
-        for name in _used([parts for _, parts in rows])
+        for name in used([parts for _, parts in rows])
     ]
     return {
         "data": data,
@@ -210,55 +211,6 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
             margin={"l": 64, "r": 16, "t": 8, "b": 40},
             xaxis=axis("ms"),
             yaxis=axis(autorange="reversed", showgrid=False),
-        ),
-    }
-
-
-def _iterations(rows: list[tuple[int, Any]]) -> dict[str, Any]:
-    words = {name: word for name, word, *_ in BAR}
-    data = [
-        {
-            "type": "bar",
-            "name": words[name],
-            "x": [first + row.count / 2 - 0.5 for first, row in rows],
-            "width": [row.count for _, row in rows],
-            "y": [round(1e3 * bar_parts(row).get(name, 0.0), 4) for _, row in rows],
-            "marker": {"color": COLOURS[name], "line": {"width": 0}},
-            "hovertemplate": hover("ms"),
-        }
-        for name in _used([row for _, row in rows])
-    ]
-    return {
-        "data": data,
-        "layout": layout(
-            barmode="stack",
-            bargap=0,
-            showlegend=False,
-            margin={"l": 56, "r": 16, "t": 8, "b": 40},
-            xaxis=axis("iteration", showgrid=False, fixedrange=False),
-            yaxis=axis("ms", rangemode="tozero"),
-        ),
-    }
-
-
-def _iteration_energy(found: ReportFindings, index: int) -> dict[str, Any]:
-    rows = [row for row in found.iterations[index].rows if row.joules is not None]
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [row.first + row.count / 2 - 0.5 for row in rows],
-                "y": [round(row.joules or 0.0, 4) for row in rows],
-                "line": {"color": "var:elsewhere", "width": 1.5},
-                "hovertemplate": hover("J") + "<extra></extra>",
-            }
-        ],
-        "layout": layout(
-            showlegend=False,
-            margin={"l": 56, "r": 16, "t": 8, "b": 40},
-            xaxis=axis("iteration", showgrid=False, fixedrange=False),
-            yaxis=axis("J, all GPUs", nticks=4),
         ),
     }
 
@@ -292,7 +244,7 @@ def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
             bargap=0.4,
             showlegend=len(data) > 1,
             margin={"l": 56, "r": 16, "t": 28, "b": 44},
-            xaxis=axis("size from", type="category", showgrid=False),
+            xaxis=axis("size, from", type="category", showgrid=False),
             yaxis=axis("calls, all ranks" if what == "calls" else "s, all ranks", type="log", dtick=1, range=decades),
         ),
     }
@@ -335,7 +287,7 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
             hovermode="closest",
             height=90 + 30 * len(kinds),
             margin={"l": 150, "r": 16, "t": 8, "b": 40},
-            xaxis=axis("J an operation and GPU", rangemode="tozero"),
+            xaxis=axis("J per operation and GPU", rangemode="tozero"),
             yaxis=axis(automargin=True, type="category"),
         ),
     }
@@ -352,14 +304,14 @@ def _stragglers(found: ReportFindings) -> dict[str, Any] | None:
                 "x": [f"{row.rank}" for row in rows],
                 "y": [round(row.last_pct, 2) for row in rows],
                 "marker": {"color": ["var:waiting" if row.steady else "var:beside" for row in rows]},
-                "hovertemplate": "last in %{y:.1f} %<extra></extra>",
+                "hovertemplate": "last in %{y:.1f} % of the collectives<extra></extra>",
             }
         ],
         "layout": layout(
             showlegend=False,
             margin={"l": 56, "r": 16, "t": 8, "b": 40},
             xaxis=axis("rank", type="category", showgrid=False),
-            yaxis=axis("last in, %", range=[0, 100]),
+            yaxis=axis("last in, % of collectives", range=[0, 100]),
         ),
     }
 
@@ -369,11 +321,11 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
         return None
     notes = []
     if drawing.closed_us:
-        notes.append(f"gaps in communication under {microseconds(drawing.closed_us)} are not drawn")
+        notes.append(f"Gaps in communication under {microseconds(drawing.closed_us)} are not drawn")
     if drawing.thinned:
-        notes.append("of power and clock the extremes are drawn")
+        notes.append("Power and clock are thinned: each stretch keeps its extremes")
     if drawing.left_out:
-        notes.append(f"not drawn: {plural(drawing.left_out, 'more GPU')}")
+        notes.append(f"{plural(drawing.left_out, 'more GPU')} of the run not drawn")
     if drawing.closed_us or drawing.thinned:
         notes.append("powerccl report --window FROM:TO draws a part in full")
     return {
@@ -381,12 +333,13 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
             {
                 "id": f"gpu-{index}",
                 "title": f"rank {lane.rank}",
-                "gpu": lane.gpu,
+                "gpu": short_gpu(lane.gpu),
                 "samples": len(lane.time),
                 "spans": len(lane.start),
             }
             for index, lane in enumerate(drawing.lanes)
         ],
+        "steady": drawing.steady,
         "unit_s": drawing.unit_us / 1e6,
         "length": drawing.length,
         "offset_s": drawing.offset_s,
@@ -394,5 +347,5 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
         "halves": base64.b64encode(drawing.halves).decode(),
         "power_top": max((int(lane.power.max()) for lane in drawing.lanes if len(lane.power)), default=0) / 10,
         "clock_top": max((int(lane.clock.max()) for lane in drawing.lanes if len(lane.clock)), default=0),
-        "note": "; ".join(notes),
+        "note": ". ".join(notes),
     }

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from powerccl.analysis.findings import MpiSummary
+from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings
 from powerccl.quantities import (
     at_least,
@@ -25,6 +26,7 @@ from powerccl.quantities import (
 from powerccl.reports.report import size_texts
 
 MOST = 64
+UUID_SHOWN = 20  # characters: what is longer is shortened
 
 
 def tables(found: ReportFindings) -> dict[str, Any]:
@@ -53,23 +55,17 @@ def _seconds(us: float | None) -> float | None:
 
 
 def _link(found: ReportFindings) -> dict[str, Any]:
-    profile = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
     size_text = size_texts(found)
-    return _table(
-        ["", "size", "kernels", "GB/s", "without waiting", profile.strip(), "against the profile"],
-        [
-            [
-                row.pattern.replace("_", "-"),
-                size_text(row.pattern, row.size_class_bytes),
-                f"{row.operations:,}",
-                number(row.busbw_gbs),
-                number(row.transfer_gbs),
-                number(row.profile_gbs),
-                row.reason or change(row.change_pct),
-            ]
-            for row in found.link
-        ],
-    )
+    header = ["kind", "size", "kernels", "GB/s", "GB/s without waiting"]
+    if compared := any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in found.link):
+        name = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
+        header += [f"GB/s of {name.strip()}", "change from the profile"]
+    rows = []
+    for row in found.link:
+        name, size = row.pattern.replace("_", "-"), size_text(row.pattern, row.size_class_bytes)
+        rows.append([name, size, f"{row.operations:,}", number(row.busbw_gbs), number(row.transfer_gbs)])
+        rows[-1] += [number(row.profile_gbs), row.reason or change(row.change_pct)] if compared else []
+    return _table(header, rows)
 
 
 def _energy(found: ReportFindings) -> dict[str, Any]:
@@ -88,7 +84,17 @@ def _energy(found: ReportFindings) -> dict[str, Any]:
         ]
         for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     ]
-    header = ["", "size", "kernels", "an operation, a GPU", "95 %", "power", "exposed", "all GPUs", ""]
+    header = [
+        "kind",
+        "size",
+        "kernels",
+        "per operation and GPU",
+        "95 % interval",
+        "power",
+        "share exposed",
+        "sum, all GPUs",
+        "",
+    ]
     return _table(header, rows)
 
 
@@ -101,21 +107,21 @@ def _energy_totals(found: ReportFindings) -> dict[str, Any]:
             ("computation", energy.joules_computation),
             ("idle", energy.joules_idle),
             ("unexplained", energy.joules_unexplained),
-            ("in all", energy.joules_total),
+            ("whole run", energy.joules_total),
         )
         if value is not None
     ]
-    return _table(["", "all GPUs"], rows if energy.kinds else [])
+    return _table(["energy", "all GPUs"], rows if energy.kinds else [])
 
 
 def _stragglers(found: ReportFindings) -> dict[str, Any]:
     return _table(
-        ["rank", "collectives", "last in", "behind the next", "middle half", "costs"],
+        ["rank", "collectives", "last in", "behind the next (median)", "middle half", "cost"],
         [
             [
-                f"{row.rank}" + (" steadily" if row.steady else ""),
+                f"{row.rank}" + (" (straggler)" if row.steady else ""),
                 f"{row.collectives:,}",
-                percent(row.last_pct),
+                f"{percent(row.last_pct)} of them",
                 microseconds(row.behind_us),
                 seconds.between(_seconds(row.behind_p25_us), _seconds(row.behind_p75_us)),
                 seconds(row.cost_s),
@@ -127,7 +133,16 @@ def _stragglers(found: ReportFindings) -> dict[str, Any]:
 
 def _clocks(found: ReportFindings) -> dict[str, Any]:
     return _table(
-        ["rank", "lowered", "of the time", "of it communicating", "clock", "lowered clock", "power", "power lowered"],
+        [
+            "rank",
+            "clock lowered",
+            "share of the time",
+            "communicating meanwhile",
+            "clock elsewhere",
+            "lowered clock",
+            "power",
+            "power at the lowered clock",
+        ],
         [
             [
                 f"{row.rank}",
@@ -150,7 +165,7 @@ def _savings(found: ReportFindings) -> dict[str, Any]:
         ends = [quantity(value, row.unit) for value in (row.baseline, row.value)]
         between = change_between(row.change.low_pct, row.change.high_pct)
         rows.append([row.what, *ends, change(row.change.pct), between, row.change.verdict])
-    return _table(["", "baseline", "here", "change", "95 %", ""], rows)
+    return _table(["figure", "baseline", "this run", "change", "95 % interval", "verdict"], rows)
 
 
 def _comparison(found: ReportFindings) -> dict[str, Any]:
@@ -160,15 +175,29 @@ def _comparison(found: ReportFindings) -> dict[str, Any]:
             continue
         cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
         rows.append([row.what, *cells, change(row.change_pct)])
-    return _table(["", "baseline", "here", "change"], rows)
+    return _table(["figure", "baseline", "this run", "change"], rows)
+
+
+def short_gpu(name: str) -> str:
+    """A GPU's UUID without its middle: emulated ones differ in their last digits, real ones anywhere."""
+    return f"{name[:12]}…{name[-4:]}" if name.startswith("GPU-") and len(name) > UUID_SHOWN else name
 
 
 def _gpus(found: ReportFindings) -> dict[str, Any]:
     return _table(
-        ["GPU", "ranks", "communicating", "energy", "power", "clock in communication", "clock elsewhere", "throttled"],
+        [
+            "GPU",
+            "ranks",
+            "communicating",
+            "energy",
+            "power",
+            "clock in communication",
+            "clock elsewhere",
+            "throttled by",
+        ],
         [
             [
-                gpu.gpu,
+                short_gpu(gpu.gpu),
                 ", ".join(map(str, gpu.ranks)),
                 seconds(gpu.communication_s),
                 at_least(gpu.joules, gpu.joules_at_least),
@@ -184,7 +213,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
 
 def _mpi(mpi: MpiSummary | None) -> dict[str, Any]:
     return _table(
-        ["call", "size", "calls", "time / rank", "waiting", "asleep", "transferring"],
+        ["call", "size", "calls", "time per rank", "waiting", "waiting asleep", "transferring"],
         [
             [
                 row.function,
@@ -202,7 +231,7 @@ def _mpi(mpi: MpiSummary | None) -> dict[str, Any]:
 
 def _mpi_ranks(mpi: MpiSummary | None) -> dict[str, Any]:
     return _table(
-        ["rank", "executing", "waiting", "asleep", "transferring"],
+        ["rank", "outside MPI", "waiting", "waiting asleep", "transferring"],
         [
             [str(row.rank), *map(seconds, (row.execution_s, row.wait_s, row.sleep_s, row.transfer_s))]
             for row in (mpi.by_rank if mpi else [])

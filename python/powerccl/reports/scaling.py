@@ -164,7 +164,8 @@ def _worlds(worlds: list[World]) -> Grid:
         grid.published.add(len(grid.rows))
         grid.rows.append(row + [""] * (len(columns) - len(row) - 1) + ["published"])
     grid.note = (
-        "Communication, and what of it is exposed: of an iteration. Scaling: throughput a GPU, of the first row's."
+        "Communication and exposed communication: shares of an iteration. Scaling: throughput per GPU, in percent of"
+        " that of the first row."
     )
     return grid
 
@@ -182,7 +183,9 @@ def _matters(world: World) -> list[Collective]:
 def _collectives(worlds: list[World]) -> Grid:
     heads = _heads(worlds)
     columns = [*heads, "collective", "size", "ms", "waiting", "GB/s", "transfer", "sweep", "of it"]
-    grid = Grid("Collectives of an iteration: milliseconds, of them waiting; bandwidth", columns, left=len(heads) + 1)
+    grid = Grid(
+        "Collectives of an iteration: time in ms, the waiting in it, and bandwidth", columns, left=len(heads) + 1
+    )
     job = False
     for world in worlds:
         job = job or _is_published_job(world)
@@ -209,7 +212,7 @@ def _collectives(worlds: list[World]) -> Grid:
             grid.rows.append([*first, "both, published", byte_size(PUBLISHED_BYTES), time, "", bandwidth, "", "", ""])
     grid.note = (
         "GB/s: bytes x (n-1)/n / time (all-reduce: twice that), with waiting for late ranks; transfer: without it. "
-        "Sweep: powerccl-bench on the same GPUs and links; of it: the former's share."
+        "Sweep: powerccl-bench on the same GPUs and links; of it: GB/s in percent of the sweep's."
     )
     return grid
 

@@ -63,10 +63,12 @@ def warning(text: str) -> Text:
     return Text.assemble(("! ", "bold yellow"), text)
 
 
-def print_summary(console: Console, summary: RunSummary, whole: str = "whole run") -> None:
-    """The whole summary of a run. `whole`: what the first row's times are of."""
+def print_summary(console: Console, summary: RunSummary, whole: str = "whole run", headline: str = "") -> None:
+    """The whole summary of a run, below its headline. `whole`: what the first row's times are of."""
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
+    if headline:
+        console.print(Text(headline, style="bold"))
     console.print(_facts(summary))
     if of_gpus(summary):
         _print_gpu_part(console, summary, whole)
@@ -79,7 +81,7 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
 
 
 def of_gpus(summary: RunSummary) -> bool:
-    """Whether there is anything to tell of GPUs, or nothing else to tell."""
+    """Whether the summary has anything about GPUs, or nothing about anything else."""
     return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
 
 
@@ -141,11 +143,11 @@ def _share_bar(shares: Shares, width: int) -> Text:
 
 
 def shares_text(shares: Shares) -> str:
-    """`communicating 27 %, exposed 6.5 %`, each of the working time."""
+    """`communicating 27 %, exposed 6.5 % of the working time`."""
     if shares.communicating_pct is None:
-        return f"communicating: not known, {shares.reason}"
-    text = f"communicating {communicating_text(shares)}"
-    return text if shares.exposed_pct is None else f"{text}, exposed {percent(shares.exposed_pct)}"
+        return f"communicating: not known, because {shares.reason}"
+    exposed = "" if shares.exposed_pct is None else f", exposed {percent(shares.exposed_pct)}"
+    return f"communicating {communicating_text(shares)}{exposed} of the working time"
 
 
 def communicating_text(shares: Shares) -> str:
@@ -159,12 +161,12 @@ def share_lines(shares: Shares) -> list[str]:
     lines = []
     if shares.communicating_pct is None and shares.span_s:
         lines.append(shares_text(shares))
-    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
-        until = f"start-up {seconds(shares.startup_s)}: before {shares.startup_until}, in no share"
-        lines.append(until)
+    parts = []
     if shares.span_s:
-        lines.append(f"shares are of the working time, {seconds(shares.span_s)} a rank")
-    return lines
+        parts.append(f"working time {seconds(shares.span_s)} per rank")
+    if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
+        parts.append(f"start-up {seconds(shares.startup_s)}, before {shares.startup_until} and in no share")
+    return lines + (["; ".join(parts)] if parts else [])
 
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
@@ -221,12 +223,13 @@ def _source(summary: RunSummary) -> str:
     energy = summary.energy
     if energy.joules is None and energy.joules_at_least is None:
         return energy.reason
-    words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter,"}
-    text = words.get(energy.source, f"{energy.source} samples")
+    words = {"counter": "energy counter", "power+counter": "power, scaled to the energy counter"}
+    text = words.get(energy.source, f"{energy.source} samples") + ","
     if energy.sample_ms is not None and energy.update_ms is not None:
-        text += f" read every {age(energy.sample_ms / 1e3)}"
+        text += f" sampled every {age(energy.sample_ms / 1e3)}"
         if energy.update_ms > energy.sample_ms * 1.5:
-            text += f", new every {age(energy.update_ms / 1e3)}"
+            text += f", updated every {age(energy.update_ms / 1e3)}"
+    text = text.removesuffix(",")
     return f"{text}; {energy.reason}" if energy.reason else text
 
 
@@ -238,7 +241,7 @@ def _coverage(summary: RunSummary) -> str:
     if found.estimated_s:
         parts.append(f"{seconds(found.estimated_s)} more estimated")
     if found.joules is not None and not found.resolved:
-        parts.append("energy shared by time: shorter than the samples")
+        parts.append("energy in proportion to time: shorter than the sampling interval")
     return "; ".join(parts)
 
 
@@ -270,20 +273,20 @@ def _joules_per_operation(row: PatternRow) -> str:
 
 
 def clock_line(clocks: Clocks) -> str:
-    """What clock switching came to, in a sentence."""
+    """How often clocks were requested and set, in a sentence."""
     if not clocks.requests:
         return ""
     text = f"{plural(clocks.requests, 'clock request')} ({clocks.sets:,} set, {clocks.resets:,} reset)"
     if clocks.dry:
-        text += ": dry run, decided but not set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
+        text += ": dry run, no clock was set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
     if clocks.mean_call_us is not None:
-        text += f", {microseconds(clocks.mean_call_us)} a call"
+        text += f", {microseconds(clocks.mean_call_us)} per driver call"
     if clocks.mean_latency_us is not None:
-        text += f", {microseconds(clocks.mean_latency_us)} from asking to done"
+        text += f", {microseconds(clocks.mean_latency_us)} from request to completion"
     if clocks.without_lease:
-        text += f", {clocks.without_lease} while no lease was had"
+        text += f", {clocks.without_lease} without a lease"
     if clocks.coalesced:
-        text += f", {clocks.coalesced} overtaken by a later one"
+        text += f", {clocks.coalesced} replaced by a later request"
     return text
 
 
@@ -298,17 +301,19 @@ def _remarks(summary: RunSummary) -> list[Text]:
         remarks.append(Text(clock_line(clocks)))
     warnings = []
     if clocks.failed:
-        warnings.append(f"{plural(clocks.failed, 'clock request')} failed; the trace has the driver's error codes")
+        warnings.append(f"{plural(clocks.failed, 'clock request')} failed: the trace holds the driver's error codes")
     if clocks.restored_by_agent:
-        warnings.append(f"the agent restored clocks {plural(clocks.restored_by_agent, 'time')} after a rank had died")
+        warnings.append(
+            f"a rank died with a clock set: the agent restored clocks {plural(clocks.restored_by_agent, 'time')}"
+        )
     if clocks.left_locked:
-        warnings.append(f"still marked as locked: {plural(clocks.left_locked, 'GPU')}; `nvidia-smi -rgc` resets them")
+        warnings.append(
+            f"the clocks of {plural(clocks.left_locked, 'GPU')} may still be locked; `nvidia-smi -rgc` resets them"
+        )
     if summary.mpi_unseen:
         warnings.append(summary.mpi_unseen)
     elif nothing:
-        warnings.append(
-            "no rank left a trace: the job made no NCCL communicator, or its NCCL (before 2.27) loads no plugin"
-        )
+        warnings.append("no rank left a trace: the job created no NCCL communicator, or its NCCL is older than 2.27")
     warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
     warnings += summary.notes + summary.problems
     remarks += [warning(line) for line in warnings[:8]]

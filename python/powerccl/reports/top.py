@@ -76,9 +76,9 @@ def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
 
 
 def _found_how(view: NodeView) -> Text:
-    text = "start one: powerccl run -- COMMAND; of one that has ended: powerccl top RUN" if not view.jobs else ""
+    text = "start a job: powerccl run -- COMMAND; see one that has ended: powerccl top RUN" if not view.jobs else ""
     if view.unreadable_processes:
-        others = f"{plural(view.unreadable_processes, 'process', 'processes')} of other users cannot be looked into"
+        others = f"{plural(view.unreadable_processes, 'process', 'processes')} of other users cannot be read"
         text = f"{text}\n{others}" if text else others
     return Text(text, style="dim")
 
@@ -127,7 +127,7 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
             )
     behind = sum(rank.behind for rank in job.ranks)
     if behind:
-        lines.append(Text(f"still to be read: {plural(behind, 'record')}", style="dim"))
+        lines.append(Text(f"{plural(behind, 'record')} of the traces not read yet", style="dim"))
     lines += [warning(text) for text in [*job.notes[-3:], *job.problems[:4]]]
     return lines
 
@@ -141,11 +141,11 @@ def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
     """Share of communication and power of the whole job, with what power was in the last looks."""
     line = Text()
     share = job.share_pct
-    about = "~" if job.estimated else ""
+    about, where = "~" if job.estimated else "", "communication"
     if share is None and job.mpi and job.mpi.share_pct is not None:
-        share, about = job.mpi.share_pct, "MPI "
+        share, where = job.mpi.share_pct, "MPI"
     if share is not None:
-        line.append_text(_bar(share, 20)).append(f" {about}{percent(share)} communication")
+        line.append_text(_bar(share, 20)).append(f" {about}{percent(share)} of the time in {where}")
     elif job.ranks:
         line.append("no communication was timed", style="dim")
     parts = []
@@ -166,19 +166,19 @@ def _totals(job: LiveJob, width: int, history: Sequence[float]) -> Text:
 
 
 def _budget(job: LiveJob) -> list[str]:
-    """What a policy that learns allows itself and has come to."""
+    """The slowdown that a policy may cause, and its estimate of the slowdown so far."""
     budget = job.budget
     if budget is None:
         return []
-    text = "slowdown" + ("" if budget.allowed_pct is None else f" allowed {exact(budget.allowed_pct, '%')}")
+    text = "slowdown" + ("" if budget.allowed_pct is None else f" at most {exact(budget.allowed_pct, '%')}")
     if budget.slowdown_pct is not None:
         between = change_between(budget.low_pct, budget.high_pct)
-        text += f", of managed iterations {change(budget.slowdown_pct)} ({between})"
+        text += f", estimated {change(budget.slowdown_pct)} ({between})"
     elif budget.iterations is None:
-        text += "; what it comes to is told every ten seconds"
+        text += ", not estimated yet: the policy writes an estimate every 10 s"
     if budget.managed is not None:
         text += f", {budget.managed} of {plural(budget.iterations or 0, 'iteration')} managed"
-    return [text + (", paused: the budget was exceeded" if budget.paused else "")]
+    return [text + (", paused: the slowdown exceeded the limit" if budget.paused else "")]
 
 
 def _requests(job: LiveJob) -> list[str]:
@@ -187,18 +187,18 @@ def _requests(job: LiveJob) -> list[str]:
     if not requests:
         return []
     text = f"{number(requests / job.window_s)} clock requests/s" + (
-        " (dry: none is set)" if job.clocks == "dry" else ""
+        " (dry run: no clock is set)" if job.clocks == "dry" else ""
     )
     return [text + (f", {failed} of {requests} failed" if failed else "")]
 
 
 def _throttled(job: LiveJob) -> list[str]:
-    """What holds GPUs back; their clocks are red."""
+    """What throttles GPUs; their clocks are red."""
     reasons: dict[str, int] = {}
     for gpu in job.gpus:
         for reason in gpu.throttle_reasons:
             reasons[reason] = reasons.get(reason, 0) + 1
-    return [f"held back by {reason}: {held} of {plural(len(job.gpus), 'GPU')}" for reason, held in reasons.items()]
+    return [f"throttled by {reason}: {held} of {plural(len(job.gpus), 'GPU')}" for reason, held in reasons.items()]
 
 
 def _gpus(job: LiveJob, narrow: bool) -> Table:
@@ -294,10 +294,13 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
         shares = [percent(each) for each in (rank.share_pct, rank.wait_pct, rank.sleep_pct)]
         bar: str | Text = "" if rank.share_pct is None else _bar(rank.share_pct, 20)
         if rank.last_s is not None and rank.last_s > SILENT_S:
-            bar = Text(f"nothing told for {age(rank.last_s)}", style="yellow")
+            bar = Text(f"no record for {age(rank.last_s)}", style="yellow")
         table.add_row(str(rank.rank), *shares, number(rank.calls_per_s), bar)
     table.add_more(len(mpi.ranks) - MOST_MPI_RANKS)
-    told = [f"{each.function} {percent(each.share_pct)}, {number(each.calls_per_s)}/s" for each in mpi.functions[:3]]
+    told = [
+        f"{each.function} {percent(each.share_pct)} of the time, {number(each.calls_per_s)}/s"
+        for each in mpi.functions[:3]
+    ]
     functions = Text(" · ".join(told[: 2 if narrow else 3]), style="dim")
     return Group(table, *([functions] if told else []))
 
@@ -311,6 +314,6 @@ def _other_leases(view: NodeView) -> list[RenderableType]:
             continue
         clock = mhz(held.max_mhz) if held.max_mhz else "usual clock"
         who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "nobody"
-        state = ", to be put back" if held.pending else ""
+        state = ", to be restored" if held.pending else ""
         lines.append(Text(f"{held.device}: {clock}, {who}, for {age(held.held_s)}{state}"))
     return [Text("other leases", style="bold"), *lines] if lines else []

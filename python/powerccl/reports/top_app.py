@@ -57,7 +57,7 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """The page and a line of keys."""
         with VerticalScroll():
-            yield Static(Text("looking…", style="dim"), id="page")
+            yield Static(Text("reading…", style="dim"), id="page")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:

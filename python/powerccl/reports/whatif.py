@@ -43,7 +43,7 @@ def print_what_if(console: Console, found: WhatIf, of_gpus: bool = False) -> Non
         console.print()
         console.print(_gpus(found, narrow))
     console.print()
-    console.print(Text("predicted, not measured; taken for granted:", style="dim"))
+    console.print(Text("predicted, not measured; the prediction assumes:", style="dim"))
     for text in found.assumptions:
         console.print(Text(f"- {text}", style="dim"))
 
@@ -55,7 +55,7 @@ def _bar(found: WhatIf, width: int) -> Text:
     about = " ~" if found.exposure_source == "estimated" else " "
     label = f"{about}{percent(exposed)} exposed communication"
     if hidden >= 0.5:
-        label += f", {percent(hidden)} hidden"
+        label += f", {percent(hidden)} hidden, of the time"
     cells = max(width - len(label), 10)
     first, second = round(cells * exposed / 100), round(cells * hidden / 100)
     second = min(second, cells - first)
@@ -101,27 +101,27 @@ def _what(forecast: Forecast) -> str:
     if forecast.reason:
         return ""
     if forecast.policy == "fixed":
-        return mhz(forecast.clock_mhz) if forecast.clock_mhz else "no clock below the highest"
+        return mhz(forecast.clock_mhz) if forecast.clock_mhz else "no clock below the maximum"
     if forecast.policy == "auto":
         outside = f", else {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else ""
         return {
-            "exposed": "exposed alone",
+            "exposed": "only exposed",
             "fixed": f"fixed at {mhz(forecast.clock_mhz)}" if forecast.clock_mhz else "fixed",
-            "slack": "GPUs that wait for others alone",
+            "slack": "only GPUs that wait for others",
             "exposed and slack": "exposed, and GPUs that wait for others",
-            "neither": "leaves clocks alone",
+            "neither": "sets no clock",
         }.get(forecast.chosen, f"exposed{outside}")
     return ""
 
 
 def _advice(found: WhatIf) -> Text:
-    """The sentence to read if only one is read."""
+    """The most important sentence."""
     best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
     if best is None or best.saved_pct.value < 0.5 or best.saved_pct.low <= 0:
-        return Text(f"no policy would save energy within {exact(found.budget_pct, '%')} of time", style="bold")
+        return Text(f"no policy would save energy within a slowdown of {exact(found.budget_pct, '%')}", style="bold")
     text = f"{best.policy} would save {_unsigned(best.saved_pct.value, best.saved_pct)} of the energy"
     if best.slowdown_pct.value > 0.05:
-        text += f" for {_unsigned(best.slowdown_pct.value)} more time"
+        text += f" and take {_unsigned(best.slowdown_pct.value)} more time"
     elif best.slowdown_pct.value < -0.05:
         text += f" and {_unsigned(-best.slowdown_pct.value)} of the time"
     else:

@@ -41,7 +41,7 @@ LIMITED = 0.05  # of the samples
 # A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is no
 # chance; on emulated T4s intervals had to be so much wider to hold the truth (bench/results/analysis-emulated.json).
 SWINGING = 6.0
-SWINGS = "a power limit moved the clock of computation: intervals are wider for it"
+SWINGS = "a power limit changed the clock of computation: the intervals are wider for that reason"
 MIXED = -0.5  # correlation of two energies' errors from which on they are mixed up
 
 
@@ -162,7 +162,7 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     if not gpus:
         return EnergyFindings(reason="; ".join(dict.fromkeys(missing)))
     if steps < MIN_STEPS * len(gpus):
-        few = f"{plural(steps, 'step')} of energy over {plural(len(gpus), 'GPU')}: too few to tell what they went into"
+        few = f"{plural(steps, 'energy step')} over {plural(len(gpus), 'GPU')} are too few to separate the kinds"
         return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
     beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
@@ -170,17 +170,16 @@ def _attribute(run: RunData, window: tuple[int, int] | None, reference: Referenc
     _describe_clocks(found, run, kernels)
     if missing:
         why = "; ".join(dict.fromkeys(missing))
-        found.reason = f"of {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; of the others: {why}"
+        found.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"
         _without_sums(found)
     elif beyond.missing_s > 0:
         found.reason = (
-            f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: energies in all are not known"
+            f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: the totals of energy are not known"
         )
         _without_sums(found)
     elif window != whole and window:
-        found.reason = (
-            f"of {seconds((window[1] - window[0]) / 1e9)} from the middle of the run: energies in all are not known"
-        )
+        part = seconds((window[1] - window[0]) / 1e9)
+        found.reason = f"measured over {part} in the middle of the run: the totals of energy are not known"
         _without_sums(found)
     return found
 
@@ -235,7 +234,7 @@ def _sampled(
     if not len(time) or time[-1] < first or time[0] > last:
         return "nothing was sampled while the GPU communicated"
     if not np.isfinite(power).any() and not (energy >= 0).any():
-        return "samples hold neither power nor energy"
+        return "the samples hold neither power nor energy"
     known = log.of(rows)
     found = observations(time, power, energy, known.gaps, known.breaks)
     line = timeline(kernels, exposed)
@@ -243,7 +242,7 @@ def _sampled(
     if line is not None and window:
         line = line.within(*window)
     if line is None:
-        return "communication took no time that can be told" + " in the window" * (window is not None)
+        return "communication took no measurable time" + " in the window" * (window is not None)
     if found is None:
         return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
     clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
@@ -253,7 +252,7 @@ def _sampled(
 def _too_seldom(one: _Sampled) -> str:
     """Why readings that change do not tell: none, or too few, of their steps lie between the first kernel and last."""
     length_s = float(one.seen.line.lengths_s().sum())
-    every = f"readings are new every {microseconds(one.found.beat_ns / 1e3)}"
+    every = f"the sensor updates every {microseconds(one.found.beat_ns / 1e3)}"
     return f"{every}: too seldom for the {seconds(length_s)} from first to last communication"
 
 
@@ -390,7 +389,7 @@ def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: l
     total, alone, beside = fitted.total(whole), fitted.total(part(ALONE)), fitted.total(part(BESIDE))
     if total.seconds <= 0:
         seen = any(kind in phase.kinds for phase in phases)
-        found.reason = "no step of energy covers it" if seen else "too rare to be told from others"
+        found.reason = "no energy step covers it" if seen else "too rare to separate from other kinds"
         return found
     if alone.seconds + beside.seconds > 0.5 * total.seconds:
         found.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))
@@ -425,8 +424,8 @@ def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: lis
     if fitted.correlation(own, rest) < worst:
         partner = "computation without communication"
     wide = 100 * total.half / max(abs(total.joules), 1e-9)
-    text = f"known to ±{percent(wide)} only" if wide < 1000 else "the samples say nothing of it"
-    return f"{text}; not to be told from {partner}, always near it" if partner else text
+    text = f"the uncertainty is ±{percent(wide)}" if wide < 1000 else "the samples do not determine it"
+    return f"{text}: the data cannot separate it from {partner}, which is always close in time" if partner else text
 
 
 def _managed(run: RunData) -> bool:
@@ -458,5 +457,5 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
             continue
         low, high = np.quantile(clocks, [0.05, 0.95])
         if low < (1 - SAME_CLOCK) * high:
-            text = f"a mean over clocks from {low:.0f} to {mhz(high)}"
+            text = f"the mean over clocks from {low:.0f} to {mhz(high)}"
             kind.reason = f"{kind.reason}; {text}" if kind.reason else text

@@ -45,8 +45,8 @@ _GRAVE = {
     "MPI ranks": "the number of MPI ranks",
     "GPU": "the GPUs",
     "data": "whether collectives move data",
-    "replays": "what is replayed",
-    "checksum": "the result: not the same work",
+    "replays": "the replayed jobs",
+    "checksum": "the results",
 }
 _QUIET = ("version of python", "version of kernel", "driver", "host")
 # Where less is better; of bandwidth more is; the rest is neither.
@@ -282,10 +282,10 @@ def _over_sizes(sides: Sequence[_Side], keys: Sequence[Key]) -> Row:
 def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
     """Caveats, and settings that differ: facts of each side's first member, and where members of one side disagree."""
     caveats, differs = [], []
-    emulated = [sorted({member.emulated or "real" for member in side.members}) for side in sides]
+    emulated = [sorted({_platform(member.emulated) for member in side.members}) for side in sides]
     if len({*(text for each in emulated for text in each)}) > 1:
         told = ", ".join(f"{side.name}: {' and '.join(each)}" for side, each in zip(sides, emulated, strict=True))
-        caveats.append(f"emulated and real, or different emulations: {told}")
+        caveats.append(f"the sides mix emulated and real runs, or different emulated platforms: {told}")
     names = dict.fromkeys(name for side in sides for member in side.members for name in member.facts)
     for name in names:
         values = [[member.facts.get(name, "") for member in side.members] for side in sides]
@@ -305,6 +305,11 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
     return caveats, differs
 
 
+def _platform(emulated: str) -> str:
+    """What a member was measured on."""
+    return "emulated" if emulated == "yes" else f"emulated {emulated}" if emulated else "real GPUs"
+
+
 def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
     """In which words the commands differ, up to a few."""
     words = [shlex.split(command) for command in commands]
@@ -315,7 +320,7 @@ def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
                 f"{side.name}: {shlex.join([each[index] for index in at])}"
                 for side, each in zip(sides, words, strict=True)
             )
-            return [f"the commands differ in a word: {told}" if len(at) == 1 else f"the commands differ: {told}"]
+            return [f"the commands differ in one word: {told}" if len(at) == 1 else f"the commands differ: {told}"]
     return ["the commands differ: " + "; ".join(f"{s.name}: {c}" for s, c in zip(sides, commands, strict=True))]
 
 
@@ -331,7 +336,7 @@ def _work(sides: Sequence[_Side]) -> list[str]:
     if not found:
         return []
     more = f" and {len(found) - MOST_KINDS} more kinds" if len(found) > MOST_KINDS else ""
-    return [f"the amount of work differs, so totals cannot be compared: {'; '.join(found[:MOST_KINDS])}{more}"]
+    return [f"the amounts of work differ, so the totals cannot be compared: {'; '.join(found[:MOST_KINDS])}{more}"]
 
 
 def _calls(side: _Side) -> dict[str, float]:
@@ -369,7 +374,7 @@ def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
             pattern, size, _ = only[0]
             of = "points" if kind != RUN else "kinds of communication"
             first = f"{pattern.replace('_', '-')} {byte_size(size)}"
-            found.append(f"{side.name}: {len(only)} {of} not on all sides are left out of what all have ({first}, ...)")
+            found.append(f"{side.name}: {len(only)} {of} that not all sides have are left out ({first}, ...)")
     return found
 
 
@@ -378,16 +383,16 @@ def _notes(sides: Sequence[_Side], rows: Sequence[Row], kind: str) -> list[str]:
     judged = [each for row in rows for each in row.changes if each.low_pct is not None]
     notes = []
     if judged:
-        notes.append("intervals are of 95 %; 'not told apart': the interval holds no change at all")
+        notes.append("intervals are 95 % intervals; 'no significant change': the interval contains zero")
     if any(not each.of_settings and each.verdict in (LOWER, HIGHER) for each in judged):
         notes.append(
-            "*: these two runs differ; whether their settings do, one run of each cannot tell: another start, node or "
-            "hour changes something too. Name several runs of a side, A1,A2,A3"
+            "*: these two runs differ. One run of each side cannot show that the settings are the cause: another "
+            "start, node or hour also changes results. Name several runs per side: A1,A2,A3"
         )
     if any(each.pct is not None and each.verdict == UNKNOWN for row in rows for each in row.changes):
-        notes.append("?: one run of each side, so chance cannot be judged; name several runs of a side, A1,A2,A3")
+        notes.append("?: there is one run per side, so chance cannot be judged. Name several runs per side: A1,A2,A3")
     if len(judged) > MANY_ROWS:
-        notes.append(f"of {len(judged)} changes judged at 95 %, about {round(len(judged) / 20)} look real by chance")
+        notes.append(f"at 95 %, about {round(len(judged) / 20)} of {len(judged)} changes look significant by chance")
     if kind in (SWEEP, MPI_SWEEP) and any("bandwidth" in row.what for row in rows):
         notes.append("peak bandwidth: its change is the geometric mean over all sizes, with the least and the greatest")
     if any(row.what == ENERGY and row.pattern for row in rows):

@@ -15,7 +15,7 @@ import numpy as np
 
 from powerccl.quantities import plural
 
-LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "not told apart", "not known"
+LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "no significant change", "not known"
 # Two times five values in random order: that no value of the one lies among those of the other has a chance of 2 in
 # C(10, 5) = 252. Below four each it is more than 1 in 20.
 FEWEST_IN_RANGE = 4
@@ -52,7 +52,7 @@ class Change(msgspec.Struct, kw_only=True):
     pct: float | None = None
     low_pct: float | None = None  # 95 %
     high_pct: float | None = None
-    verdict: str = UNKNOWN  # lower, higher, not told apart, not known: no spread to judge by
+    verdict: str = UNKNOWN  # lower, higher, no significant change, not known: no spread to judge by
     basis: str = ""  # what the interval rests on, or why there is none
     of_settings: bool = False  # judged over several runs; else it says that these two runs differ, not why
 
@@ -107,7 +107,7 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
         several = first if len(first) > 1 else second
         freedom = len(several) - 1
         error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
-        basis = f"{counts[0]} against {plural(counts[1], 'run')}, the one taken to vary as the others do"
+        basis = f"{counts[0]} against {plural(counts[1], 'run')}, the single run is taken to vary as the others do"
     half = _t(freedom) * error
     judged = _judged(pct, difference - half, difference + half, basis)
     judged.of_settings = True
@@ -117,20 +117,20 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
 def _within(before: Value, after: Value, pct: float) -> Change:
     """One run each."""
     if not before.kind or not after.kind or min(before.value, after.value) <= 0:
-        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+        return Change(pct=pct, basis="one value each: name several runs per side, A1,A2,A3")
     if None in (before.low, before.high, after.low, after.high) or before.kind != after.kind:
-        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+        return Change(pct=pct, basis="one value each: name several runs per side, A1,A2,A3")
     lows = before.low or 0.0, after.low or 0.0
     highs = before.high or 0.0, after.high or 0.0
     basis = f"{before.n} against {after.n} {before.of} of one run each"
     if before.kind == "range":
         if min(before.n, after.n) < FEWEST_IN_RANGE:
-            return Change(pct=pct, basis=f"{min(before.n, after.n)} {before.of} are too few to judge by")
+            return Change(pct=pct, basis=f"{min(before.n, after.n)} {before.of} are too few to judge")
         if min(lows) <= 0:
             return Change(pct=pct, basis="values of 0 or less")
         return _judged(pct, math.log(lows[1] / highs[0]), math.log(highs[1] / lows[0]), basis)
     if min(before.n, after.n) < 2:
-        return Change(pct=pct, basis="one value each: name several runs of a side, A1,A2,A3")
+        return Change(pct=pct, basis="one value each: name several runs per side, A1,A2,A3")
     relative = [(high - low) / 2 / each.value for low, high, each in zip(lows, highs, (before, after), strict=True)]
     half = math.hypot(*relative)  # both are 95 % intervals: their difference's is as wide as both at right angles
     difference = math.log(after.value / before.value)

@@ -14,7 +14,7 @@ from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.analysis.whatif.scene import Gpu
 from powerccl.quantities import exact, seconds
 
-NOTHING = "manages nothing"
+NOTHING = "lowers no clock"
 # A mean of powers lies below the highest of them. Fits of power are a tenth off; half of it would doubt them.
 ABOVE = 1.25
 # native/runtime/conductor.h: kWarmNs, kReferenceNs and kTryNs. Before that a clock for the whole job is not tried.
@@ -39,15 +39,17 @@ def unlearnt(found: WhatIf, iterations: float) -> None:
 
     `iterations`: as many as the longest part of the recording holds.
     """
-    late = f"the run is over in {seconds(found.covered_s)}"
+    late = f"the run ends after {seconds(found.covered_s)}"
     for policies in (found.policies, *(gpu.policies for gpu in found.gpus)):
         by_phase, by_job, automatic = (f for f in policies if f.policy != "per-call")
         if not iterations or iterations < FEWEST_ITERATIONS:
-            few = f"an iteration is learnt in {FEWEST_ITERATIONS}, and there are {round(iterations)}"
+            few = f"learning takes {FEWEST_ITERATIONS} iterations, and the run has {round(iterations)}"
             for forecast in (by_phase, by_job, automatic):
                 promise_nothing(forecast, few if iterations else "no iteration found")
         elif found.covered_s < SEARCH_S:
-            promise_nothing(by_job, f"{late}, before a clock for all of it is tried ({exact(SEARCH_S, 's')})")
+            promise_nothing(
+                by_job, f"{late}, before the policy tries a clock for the whole job ({exact(SEARCH_S, 's')})"
+            )
             windows = by_phase.low_clock_pct > 0
             kept = msgspec.structs.asdict(by_phase) | {"policy": "auto", "chosen": "exposed" if windows else "neither"}
             for name, value in kept.items():

@@ -302,7 +302,7 @@ def _predict(found: WhatIf, part: _Part, platform: ClockPlatform, seen: Exposure
     parts = ["exposed"] * windowed + (["fixed"] if lowest is not None else ["slack"] * (spare is not None))
     automatic.chosen = " and ".join(parts) or "neither"
     if share < 1 - RARELY:
-        why = f"iterations differ: {percent(100 * (1 - share))} of them are left alone, to compare clocks"
+        why = f"iterations vary: {percent(100 * (1 - share))} of them are reference blocks, to compare clocks"
         by_job.remarks.append(why)
         automatic.remarks.append(why)
     by_job.clock_mhz = automatic.clock_mhz = None if lowest is None else -(-lowest // step) * step

@@ -80,8 +80,8 @@ def merge(found: WhatIf, sections: list[Section]) -> None:
         ]
     lost_s = sum((1 - s.learnt) * (s.stop_ns - s.start_ns) for s in sections) / 1e9
     found.notes.append(
-        f"the job changes {plural(len(sections) - 1, 'time')}: exposed, fixed and auto learn anew for"
-        f" {seconds(lost_s)} of this recording, and save nothing in them"
+        f"the job changes {plural(len(sections) - 1, 'time')}: exposed, fixed and auto learn again for"
+        f" {seconds(lost_s)} of this recording, and save nothing meanwhile"
     )
 
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one sentence of a report that matters most: the first rule that applies gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Change
+from powerccl.analysis.report import ReportFindings
+from powerccl.analysis.report_findings import RankParts
+from powerccl.quantities import percent, plural
+from powerccl.reports.mpi import late_rank
+from powerccl.reports.terminal import communicating_text
+
+# Percent of the working time. What takes less is not worth a reader's first look: the interval of a saving on it would
+# hold 0. At half, every job would have something to look at; at double, a straggler that costs a tenth goes unnamed.
+WORTH_NAMING_PCT = 5.0
+
+
+def headline(found: ReportFindings) -> str:
+    """What matters most for this job, in one sentence; empty where nothing was recorded of communication."""
+    rules: tuple[Callable[[ReportFindings], str], ...] = (
+        _against_baseline,
+        _nothing_known,
+        _straggler,
+        _waiting,
+        _exposed,
+        _communicating,
+        _mpi,
+    )
+    return next((text for rule in rules if (text := rule(found))), "")
+
+
+def _against_baseline(found: ReportFindings) -> str:
+    """How an iteration's energy and time changed, if both could be compared."""
+    changes = {row.unit: row.change for row in found.savings.per_iteration} if found.savings else {}
+    energy, time = changes.get("J"), changes.get("s")
+    if energy is None or time is None or not {energy.verdict, time.verdict} <= {LOWER, HIGHER, SAME}:
+        return ""
+    if energy.verdict == time.verdict == SAME:
+        return "Neither time nor energy of an iteration differs significantly from the baseline."
+    less, more = _changed(energy, "energy"), _changed(time, "time")
+    return f"Against the baseline, an iteration takes {less} and {more}."
+
+
+def _changed(found: Change, what: str) -> str:
+    if found.verdict == SAME or found.pct is None:
+        return f"the same {what} within the uncertainty"
+    return f"{percent(abs(found.pct))} {'less' if found.verdict == LOWER else 'more'} {what}"
+
+
+def _nothing_known(found: ReportFindings) -> str:
+    reason = found.summary.shares.reason
+    return f"The share of communication is not known: {reason}." if reason and found.ranks else ""
+
+
+def _straggler(found: ReportFindings) -> str:
+    """A rank that the others of its host wait for."""
+    steady = [row for row in found.peers.ranks if row.steady]
+    if not steady:
+        return ""
+    worst = max(steady, key=lambda row: row.cost_s)
+    late = {row.rank for row in steady}
+    waiting = _waiting_pct([row for row in found.ranks if row.host == worst.host and row.rank not in late])
+    if waiting is None or waiting < WORTH_NAMING_PCT:
+        return ""
+    return (
+        f"The other ranks wait {percent(waiting)} of their working time for their peers:"
+        f" rank {worst.rank} arrives last in {percent(worst.last_pct)} of the collectives."
+    )
+
+
+def _waiting(found: ReportFindings) -> str:
+    waiting = _waiting_pct(found.ranks)
+    if waiting is None or waiting < WORTH_NAMING_PCT or any(row.steady for row in found.peers.ranks):
+        return ""
+    return f"Ranks wait {percent(waiting)} of the working time for their peers; no rank is a straggler."
+
+
+def _waiting_pct(rows: list[RankParts]) -> float | None:
+    """Percent of the working time of these ranks; exposed waiting, where that is known. None: not known."""
+    waits = [row.waiting_s if row.exposed_s is None else row.exposed_waiting_s for row in rows]
+    known = [each for each in waits if each is not None]
+    span_s = sum(row.span_s for row in rows)
+    return 100 * sum(known) / span_s if span_s > 0 and len(known) == len(rows) else None
+
+
+def _exposed(found: ReportFindings) -> str:
+    exposed = found.summary.shares.exposed_pct
+    if exposed is None or exposed < WORTH_NAMING_PCT:
+        return ""
+    saving = "" if found.clock_effects else ", and lower clocks can save energy there"
+    return (
+        f"Communication is exposed for {percent(exposed)} of the working time: the GPUs compute nothing then{saving}."
+    )
+
+
+def _communicating(found: ReportFindings) -> str:
+    """Little exposed, or not known how much is."""
+    shares, counted = found.summary.shares, found.summary.communication
+    if shares.communicating_pct is None:
+        return ""
+    text = f"Communication takes {communicating_text(shares)} of the working time"
+    if shares.at_least:
+        return f"{text}: only {counted.timed_calls:,} of {plural(counted.calls, 'call')} were timed."
+    if shares.exposed_pct is not None and shares.communicating_pct >= WORTH_NAMING_PCT:
+        text = (
+            f"Communication takes {communicating_text(shares)} and exposed communication"
+            f" {percent(shares.exposed_pct)} of the working time"
+        )
+    elif shares.communicating_pct >= WORTH_NAMING_PCT:
+        return f"{text}; how much of it is exposed is not known."
+    return f"{text}{_little(found, 'it')}."
+
+
+def _mpi(found: ReportFindings) -> str:
+    mpi = found.summary.mpi
+    if mpi is None or mpi.share_pct is None:
+        return ""
+    waiting_pct = mpi.share_pct * mpi.wait_s / mpi.time_s if mpi.time_s > 0 else 0.0
+    if waiting_pct >= WORTH_NAMING_PCT:
+        last = late_rank(mpi)
+        late = f", and rank {last.latest_rank} arrives last in {last.function}" if last else ""
+        return f"Ranks wait for their peers in MPI calls for {percent(waiting_pct)} of the run{late}."
+    text = f"MPI calls take {percent(mpi.share_pct)} of the run"
+    return f"{text}{_little(found, 'them')}."
+
+
+def _little(found: ReportFindings, what: str) -> str:
+    """Nothing is called little where a part was not recorded."""
+    return "" if found.summary.problems else f": there is little to save in {what}"
