@@ -24,11 +24,23 @@ CELLS = (("time_us", 1.0), ("busbw_gbs", 1.0), ("watts_per_gpu", 1.0), ("joules_
 OVERHEAD = ("selected", "all")
 HEAD = """# Nine patterns over NVLink, with power
 
-`scripts/eight-gpus GPUS OUT` measured this on lent H200s, clocks untouched, NVLink multicast off; `python3 -m
-bench.analysis.collectives_page` wrote the page. Every size from 4 KiB to 512 MiB by twos is in the files named; its
-training step is in [the scaling study](../guides/scaling-study.md). us: of an operation, back to back. GB/s: bus
-bandwidth as NCCL's tests define it. W: of a GPU while it runs. mJ: of a GPU and operation; a dash where the counter
-did not change often enough to tell.
+This page lists time, bandwidth and power of NCCL's collectives on four and eight H200 GPUs. It is for readers who size
+a job, or compare their own machine.
+
+`scripts/eight-gpus GPUS OUT` measured the figures. PowerCCL set no GPU clock, and NVLink multicast was off.
+`bench/results/eight-h200x*.json` has every power of two from 4 KiB to 512 MiB. The training step of the same runs is in
+[the scaling study](../guides/scaling-study.md). `python3 -m bench.analysis.collectives_page` makes this page.
+
+| Column | Unit | Meaning |
+|---|---|---|
+| us | us | time of one operation; operations run one directly after another |
+| GB/s | GB/s | bus bandwidth, as NCCL tests define it |
+| W | W | power of one GPU while the operation runs |
+| mJ | mJ | energy of one GPU per operation |
+
+A dash means that the energy counter did not change often enough for a figure.
+
+The conditions, as recorded with the results:
 """
 
 
@@ -41,7 +53,10 @@ def cell(figures: dict[str, Any], name: str, factor: float = 1.0) -> str:
 def page(kept: list[dict[str, Any]]) -> str:
     """The page of these results, a group of columns each."""
     machines = [each["machine"] for each in kept]
-    made = [f"- {each['machine']}: {each['date']}, commit {each['commit']}. {each['conditions']}." for each in kept]
+    made = []
+    for each in kept:
+        made.append(f"- {each['machine']}, {each['date']}, commit {each['commit']}:")
+        made += [f"    - {condition}" for condition in each["conditions"].split("; ")]
     parts = [HEAD, "\n".join(made) + "\n"]
     for pattern in PATTERNS:
         titles = [f"{machine.split()[0]} GPUs: us | GB/s | W | mJ" for machine in machines]
@@ -65,9 +80,12 @@ def page(kept: list[dict[str, Any]]) -> str:
             cells.append(str(figures[f"{stem}.none.time_us"]["n"]))
         rows.append(f"| {size.replace('KiB', ' KiB').replace('MiB', ' MiB')} | {' | '.join(cells)} |")
     parts.append(
-        "## What the plugin costs there\n\n"
-        "Median over rounds of the difference to the same round without a plugin; what the"
-        " columns are, and more rounds: [plugin-cost](../concepts/plugin-cost.md).\n\n" + "\n".join(rows) + "\n"
+        "## Cost of the plugin\n\n"
+        "`alone` is the time of an all-reduce without the plugin. The other columns are what the plugin adds: the"
+        " median over rounds of the difference to the same round without it."
+        " [Cost of the plugin](../concepts/plugin-cost.md) explains the columns and has more rounds.\n\n"
+        + "\n".join(rows)
+        + "\n"
     )
     return "\n".join(parts)
 
