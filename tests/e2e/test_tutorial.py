@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"(<!-- not run: .*? -->\n)?^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"(<!-- not run: .*? -->\n)?^```(?:console|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @dataclass

@@ -57,16 +57,28 @@ def test_dead_links(tool: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# A `code` heading, *here*\n")
     page = tmp_path / "page.md"
     page.write_text(
-        "[a](other.md#a-code-heading-here) [b](https://x.y/z#q) [c](other.md#none)\n\n[d](gone.md) `[e](f)`\n"
+        "[a](other.md#a-code-heading-here) [b](https://x.y/z#q) [c](other.md#none)\n\n[d](gone.md) `[e](f)` [g](http:/h)\n"
     )
-    assert list(tool.link_faults(page)) == ["1: no heading other.md#none", "3: no file gone.md"]
+    assert list(tool.link_faults(page)) == [
+        "1: no heading other.md#none",
+        "3: no file gone.md",
+        "3: no address http:/h",
+    ]
 
 
 def test_commands(tool: ModuleType) -> None:
-    page = "Text.\n```console\n$ powerccl run -q -- app --own  # record\n$ make lint\n```\n`powerccl nothing`\n"
+    page = (
+        "Text.\n```console\n$ powerccl run -q \\\n>   -- app --own; powerccl report  # record\n$ make lint\n"
+        "for i in 1 2; do powerccl top; done | tail\npowerccl · a line of output\n```\n`powerccl nothing`\n"
+    )
     commands = list(tool.commands_of(page))
-    assert commands == [(3, "powerccl run -q -- app --own"), (4, "make lint")]
-    assert [tool.command_fault(text, {"lint"}) for _, text in commands] == ["", ""]
+    assert [(number, " ".join(text.split())) for number, text in commands] == [
+        (3, "powerccl run -q -- app --own"),
+        (3, "powerccl report"),
+        (5, "make lint"),
+        (6, "powerccl top"),
+    ]
+    assert not any(tool.command_fault(text, {"lint"}) for _, text in commands)
     assert tool.command_fault("powerccl run --nonsense -- app", set()).startswith("no option --nonsense")
     assert tool.command_fault("powerccl nonsense", set()).startswith("no such verb")
     assert tool.command_fault("make nonsense", {"lint"}).startswith("no target nonsense")
