@@ -57,7 +57,8 @@ def test_dead_links(tool: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# A `code` heading, *here*\n")
     page = tmp_path / "page.md"
     page.write_text(
-        "[a](other.md#a-code-heading-here) [b](https://x.y/z#q) [c](other.md#none)\n\n[d](gone.md) `[e](f)` [g](http:/h)\n"
+        "[a](other.md#a-code-heading-here) [b](https://x.y/z#q) [c](other.md#none)\n\n"
+        "[d](gone.md) `[e](f)` [g](http:/h)\n"
     )
     assert list(tool.link_faults(page)) == [
         "1: no heading other.md#none",

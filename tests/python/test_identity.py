@@ -171,7 +171,7 @@ def test_restarted_ranks_are_the_same_ranks(tmp_path: Path, told: bool) -> None:
 def test_a_job_that_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
     summary = summarise(read_run(synthetic.elastic_run(tmp_path, [8, 6])))
     assert (summary.ranks, summary.restarts) == (8, 1)
-    assert "the job was started anew with another number of ranks: 8, then 6" in summary.notes
+    assert "the job was restarted with another number of ranks: 8, then 6" in summary.notes
 
 
 def test_processes_of_one_rank_at_one_time_are_several(tmp_path: Path) -> None:
