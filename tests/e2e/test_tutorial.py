@@ -77,7 +77,7 @@ def test_it_runs_as_written(clean_environment: dict[str, str], tmp_path: Path) -
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=280,
         )
         assert done.returncode == 0, f"{step.command}\n{done.stdout[-3000:]}"
         missing = [line for line in step.shown if label(line) not in done.stdout]
