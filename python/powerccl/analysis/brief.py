@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from powerccl.analysis.findings import Clocks, Communication, Energy, RunSummary, Shares
-from powerccl.traces.run_info import RUN_FILE, parse_run_info
+from powerccl.traces.folder import RunData, read_info
+from powerccl.traces.run_info import RunInfo
 
 NOT_COMPUTED = "no rank left a trace; `powerccl report` computes the energy of what was sampled"
 
@@ -20,13 +21,10 @@ def has_traces(folder: Path) -> bool:
 
 
 def brief(folder: Path) -> RunSummary:
-    """What run.json says; energy is not known, with the reason.
-
-    Raises:
-        OSError: run.json cannot be read.
-        ValueError: it is none.
-    """
-    info = parse_run_info((folder / RUN_FILE).read_bytes())
+    """What run.json says; energy is not known, with the reason."""
+    run = RunData(folder)
+    read_info(run)
+    info = run.info or RunInfo([])
     return RunSummary(
         emulated=info.emulated,
         folder=str(folder),
@@ -36,12 +34,11 @@ def brief(folder: Path) -> RunSummary:
         policy=info.policy,
         clocks_mode=info.clocks,
         platform=info.platform,
-        library="",
-        ranks=0,
-        wall_s=(info.end_ns - info.start_ns) / 1e9 if info.end_ns > info.start_ns > 0 else None,
+        wall_s=info.wall_ns / 1e9 or None,
         finished=bool(info.end_ns),
         energy=Energy(reason=NOT_COMPUTED),
         communication=Communication(),
         shares=Shares(reason="nothing was communicated"),
         clocks=Clocks(),
+        problems=run.problems,
     )

@@ -65,8 +65,8 @@ def _reason(log: CpuLog) -> str:
 def _window(run: RunData, host: str) -> tuple[int, int]:
     """The job on that host: run.json's times hold for its own host only, traces for theirs."""
     info = run.info
-    if info and info.host == host and info.end_ns > info.start_ns > 0:
-        return info.start_ns, info.end_ns
+    if info and info.host == host and info.span:
+        return info.span
     here = [trace for trace in run.mpi if trace.host == host]
     if here:
         return min(trace.start_ns for trace in here), max(trace.last_ns() for trace in here)

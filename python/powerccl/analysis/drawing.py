@@ -111,8 +111,8 @@ def _first(made: Report) -> list[tuple[str, int]]:
 
 def _span(made: Report) -> tuple[int, int]:
     info = made.run.info
-    if info and info.end_ns > info.start_ns > 0:
-        return info.start_ns, info.end_ns
+    if info and info.span:
+        return info.span
     times = [log.samples["time_ns"].to_numpy() for log in made.run.power if len(log.samples)]
     lows = [int(time.min()) for time in times]
     highs = [int(time.max()) for time in times]

@@ -158,8 +158,8 @@ def _rescaled(run: RunData) -> str:
 
 def _wall_s(run: RunData) -> float | None:
     info = run.info
-    if info and info.end_ns > info.start_ns > 0:
-        return (info.end_ns - info.start_ns) / 1e9
+    if info and info.wall_ns:
+        return info.wall_ns / 1e9
     here = [rank for rank in [*run.ranks, *run.mpi] if not info or not info.host or rank.host == info.host]
     starts = [rank.start_ns for rank in here] + ([info.start_ns] if info and info.start_ns else [])
     ends = [rank.last_ns() for rank in here]
@@ -207,8 +207,8 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     window = (0, 1 << 62)
     if part:
         window = part
-    elif info and info.end_ns > info.start_ns > 0 and (found is None or found[0].host == info.host):
-        window = (info.start_ns, info.end_ns)
+    elif info and info.span and (found is None or found[0].host == info.host):
+        window = info.span
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
     whole = np.array([window], dtype=np.int64)

@@ -20,9 +20,8 @@ from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
 # Times the median: what is longer may be clipped. At half, ordinary variation would be clipped; at double, the regular
 # iterations would have a sixth of the height.
 CLIP_FACTOR = 3.0
-MOST_CLIPPED = (
-    0.1  # of the bars. More of them are no exceptions: the axis then shows all. Half or double matter little.
-)
+# Of the bars. More of them are no exceptions: the axis then shows all. Half or double matter little.
+MOST_CLIPPED = 0.1
 MOST_MARKS = 8  # that fit beside each other
 ROOM = 1.2  # of the tallest whole bar: the axis' end, with room for the marks
 

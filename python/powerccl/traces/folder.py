@@ -86,7 +86,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     read_info(run)
     scans = _scan(run, most_records, window_s)
     info = run.info
-    length_ns = info.end_ns - info.start_ns if info and info.end_ns > info.start_ns > 0 else 0
+    length_ns = info.wall_ns if info else 0
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window, length_ns))
     run.mpi = _read_each(run, "mpi-*.trace", lambda path: read_rank(path, length_ns=length_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
@@ -109,20 +109,16 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
 def _cover_traces(run: RunData) -> None:
     """Where traces of the launcher's host reach beyond run.json's times, these are theirs: a part exceeds no whole."""
     info = run.info
-    if info is None or not info.end_ns > info.start_ns > 0:
+    if info is None or not info.span:
         return
     here = [trace for trace in [*run.ranks, *run.mpi] if trace.host == info.host]
     first = min((trace.start_ns for trace in here if trace.start_ns), default=info.start_ns)
     last = max((trace.last_ns() for trace in here), default=info.end_ns)
-    before, after = info.start_ns - first, last - info.end_ns
-    if before > 0 or after > 0:
-        info.start_ns, info.end_ns = min(info.start_ns, first), max(info.end_ns, last)
-    if after >= SAID_NS:
-        late = quantities.seconds(after / 1e9)
-        run.problems.append(f"ranks recorded for {late} after the end that {RUN_FILE} names: that time counts")
-    if before >= SAID_NS:
-        early = quantities.seconds(before / 1e9)
-        run.problems.append(f"ranks recorded for {early} before the start that {RUN_FILE} names: that time counts")
+    for beyond_ns, where in ((last - info.end_ns, "after the end"), (info.start_ns - first, "before the start")):
+        if beyond_ns >= SAID_NS:
+            took = quantities.seconds(beyond_ns / 1e9)
+            run.problems.append(f"ranks recorded for {took} {where} that {RUN_FILE} names: that time counts")
+    info.start_ns, info.end_ns = min(info.start_ns, first), max(info.end_ns, last)
 
 
 def _tell_apart(run: RunData) -> None:

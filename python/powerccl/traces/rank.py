@@ -72,23 +72,11 @@ class RankTrace:
         return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
 
     def last_ns(self) -> int:
-        """Latest host time in any record; the start if there is none."""
+        """Latest host time in any record but notes; the start if there is none."""
         latest = max(self.start_ns, self.latest_ns)
-        for kind, name in (
-            (records.CALL, "stop_ns"),
-            (records.KERNEL, "seen_stop_ns"),
-            (records.CLOCK, "end_ns"),
-            (records.CALLBACK, "time_ns"),
-            (records.COMM, "time_ns"),
-            (records.MPI_CALL, "stop_ns"),
-            (records.MPI_TOTAL, "time_ns"),
-            (records.PROCESS, "time_ns"),
-            (records.WAIT, "resume_ns"),
-            (records.BUDGET, "time_ns"),
-            (records.PAUSE, "time_ns"),
-        ):
-            if len(self.kinds[kind]):
-                latest = max(latest, int(self.kinds[kind][name].max()))
+        for kind, names in records.HOST_TIMES.items():
+            if kind != records.NOTE and len(self.kinds[kind]):
+                latest = max(latest, int(self.kinds[kind][names[-1]].max()))
         return latest
 
 

@@ -237,6 +237,22 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
     ),
 }
 
+# Host times of each kind. A kernel's time on the GPU is of another clock.
+HOST_TIMES = {
+    COMM: ("time_ns",),
+    CALL: ("start_ns", "stop_ns"),
+    KERNEL: ("seen_start_ns", "seen_stop_ns"),
+    CLOCK: ("asked_ns", "begin_ns", "end_ns"),
+    CALLBACK: ("time_ns",),
+    NOTE: ("time_ns",),
+    MPI_CALL: ("start_ns", "stop_ns"),
+    MPI_TOTAL: ("time_ns",),
+    PROCESS: ("time_ns",),
+    WAIT: ("stall_ns", "resume_ns"),
+    BUDGET: ("time_ns",),
+    PAUSE: ("time_ns",),
+}
+
 for _kind, _layout in LAYOUTS.items():
     assert _layout.itemsize == RECORD_BYTES, KINDS[_kind]
 

@@ -47,6 +47,16 @@ class RunInfo:
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """When the job began and ended, ns; None where the two are not known."""
+        return (self.start_ns, self.end_ns) if self.end_ns > self.start_ns > 0 else None
+
+    @property
+    def wall_ns(self) -> int:
+        """How long the job took; 0: not known."""
+        return self.span[1] - self.span[0] if self.span else 0
+
 
 _LATEST_NS = 1 << 62  # sums and differences of two such times still fit 64 bits
 

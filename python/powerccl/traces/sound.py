@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -91,23 +92,6 @@ def _calls(calls: Rows) -> tuple[Rows, int]:
     return calls[sound], int(len(calls) - sound.sum())
 
 
-# Host times of each kind. A kernel's time on the GPU is of another clock.
-HOST_TIMES = {
-    records.COMM: ("time_ns",),
-    records.CALL: ("start_ns", "stop_ns"),
-    records.KERNEL: ("seen_start_ns", "seen_stop_ns"),
-    records.CLOCK: ("asked_ns", "begin_ns", "end_ns"),
-    records.CALLBACK: ("time_ns",),
-    records.NOTE: ("time_ns",),
-    records.MPI_CALL: ("start_ns", "stop_ns"),
-    records.MPI_TOTAL: ("time_ns",),
-    records.PROCESS: ("time_ns",),
-    records.WAIT: ("stall_ns", "resume_ns"),
-    records.BUDGET: ("time_ns",),
-    records.PAUSE: ("time_ns",),
-}
-
-
 def _near(rows: Rows, kind: int, start_ns: int, length_ns: int) -> Rows:
     """Records that are not far (FAR_NS) outside of a run that began at `start_ns` and took `length_ns` (0: not known).
 
@@ -116,29 +100,27 @@ def _near(rows: Rows, kind: int, start_ns: int, length_ns: int) -> Rows:
     first = np.uint64(max(start_ns - FAR_NS, 0))
     last = np.uint64(start_ns + length_ns + FAR_NS) if length_ns else _LATEST_NS
     near, can_be = np.ones(len(rows), bool), np.ones(len(rows), bool)
-    for name in HOST_TIMES[kind]:
+    for name in records.HOST_TIMES[kind]:
         times = rows[name]
         can_be &= times < _LATEST_NS
         near &= (times == 0) | ((times >= first) & (times <= last))  # 0: it did not come to that
     return rows[can_be] if 2 * near.sum() < len(rows) else rows[near & can_be]
 
 
-_CHECKS: tuple[tuple[int, Callable[[Rows], tuple[Rows, int]], str], ...] = (
-    (records.CALL, _calls, "call record{} with impossible times or sizes"),
-    (records.KERNEL, _kernels, "kernel record{} with impossible times or sizes"),
-    (records.WAIT, _waits, "wait record{} with impossible times"),
-    (records.PAUSE, _pauses, "pause record{} with impossible times"),
-    (records.BUDGET, _budgets, "budget record{} with impossible numbers"),
-    *(
-        (kind, lambda rows, kind=kind: _mpi(rows, kind), f"{records.KINDS[kind]} record{{}} with impossible numbers")
-        for kind in MPI_TIMES
-    ),
-)
+# What each kind is checked for, and what a record that fails has impossible.
+_CHECKS: dict[int, tuple[Callable[[Rows], tuple[Rows, int]], str]] = {
+    records.CALL: (_calls, "times or sizes"),
+    records.KERNEL: (_kernels, "times or sizes"),
+    records.WAIT: (_waits, "times"),
+    records.PAUSE: (_pauses, "times"),
+    records.BUDGET: (_budgets, "numbers"),
+    **{kind: (partial(_mpi, kind=kind), "numbers") for kind in MPI_TIMES},
+}
 
 
 def _start(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> int:
     """The trace's start: its header's, or the first record's where the header's is far from most records."""
-    times = np.concatenate([rows[name] for kind, rows in kinds.items() for name in HOST_TIMES[kind][:1]])
+    times = np.concatenate([rows[name] for kind, rows in kinds.items() for name in records.HOST_TIMES[kind][:1]])
     times = times[times > 0].astype(np.int64)
     if not length_ns or not len(times):
         return start_ns
@@ -152,10 +134,10 @@ def keep_sound(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> tuple[i
     `start_ns`: of the trace's header, host ns. `length_ns`: how long the run took, 0: not known.
     """
     said = []
-    for kind, check, words in _CHECKS:
+    for kind, (check, what) in _CHECKS.items():
         kinds[kind], bad = check(kinds[kind])
         if bad:
-            said.append(f"{bad} {words.format('s' * (bad != 1))}, skipped")
+            said.append(f"{plural(bad, f'{records.KINDS[kind]} record')} with impossible {what}, skipped")
     began = _start(kinds, start_ns if start_ns < _LATEST_NS else 0, length_ns)
     if began != start_ns:
         said.append("its header names a start far from its records: the first record's is taken")

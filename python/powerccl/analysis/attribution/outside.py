@@ -40,7 +40,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
     )
     known = {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
     info = run.info
-    run_span = (info.start_ns, info.end_ns) if info and info.end_ns > info.start_ns > 0 else (0, 1 << 62)
+    run_span = (info and info.span) or (0, 1 << 62)
     whole = window or run_span
     joules, idle_joules, idle_s, missing = 0.0, 0.0, 0.0, 0
     watts: list[float] = []
