@@ -9,19 +9,13 @@ import click
 
 from powerccl import clean
 from powerccl.commands import write_out
-from powerccl.commands.runs import last_runs
+from powerccl.commands.runs import last_runs, runs_dir_option
 from powerccl.errors import PowercclError
 
 
 @click.command("compare")
 @click.argument("sides", nargs=-1, metavar="A B [C]...")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of run folders.",
-)
+@runs_dir_option
 @click.option(
     "--energy",
     is_flag=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands.runs import find_run
+from powerccl.commands.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 
@@ -56,13 +56,7 @@ if TYPE_CHECKING:
     help="Platform profile to rate bandwidth against.  [default: the run's own]",
 )
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of run folders.",
-)
+@runs_dir_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
     name: str,

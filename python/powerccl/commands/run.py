@@ -14,6 +14,7 @@ import click
 from powerccl import aliases
 from powerccl.commands import fail, say, write_out
 from powerccl.commands.old_options import with_old_options
+from powerccl.commands.runs import runs_dir_option
 from powerccl.errors import PowercclError, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     "--mpi",
     default="",
     metavar=f"[{'|'.join(MODES)}]",
-    help="How ranks wait in MPI. With auto, they sleep. With published, they wait as in PCCL. With observe, PowerCCL "
-    "only records. With off, it leaves MPI alone.  [default: auto]",
+    help="How ranks wait in MPI. With auto, they sleep. With published, each collective waits in a barrier "
+    "request first. With observe, PowerCCL only records. With off, it leaves MPI alone.  [default: auto]",
 )
 @click.option(
     "--mpi-max-delay",
@@ -69,13 +70,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tuned", default="", metavar="NAME|FILE", help="Apply NCCL parameters that `powerccl tune` found.")
 @click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory for run folders.",
-)
+@runs_dir_option
 @click.option("--baseline", default="", metavar="RUN", help="Compare the summary with this earlier run.")
 @click.option(
     "--interval-ms",

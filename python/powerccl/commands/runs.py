@@ -6,7 +6,18 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import click
+
 from powerccl.errors import PowercclError
+
+# Of the verbs that record runs or find them by name.
+runs_dir_option = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of run folders.",
+)
 
 
 def last_runs(runs_dir: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commands.old_options import with_old_options
-from powerccl.commands.runs import find_run
+from powerccl.commands.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -44,13 +44,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
 )
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of run folders.",
-)
+@runs_dir_option
 @click.option("--gpus", "of_gpus", is_flag=True, help="Show each GPU as well.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
 def command(
