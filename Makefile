@@ -20,6 +20,8 @@ help:
 ifndef V
 .SILENT:
 endif
+# A command whose output is shown only if it fails: $(call quietly,COMMAND,LOG).
+quietly = $(1) > $(VENV)/$(2).log || { cat $(VENV)/$(2).log; exit 1; }
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Three steps, so that `make demo` compiles while the packages that it runs with are fetched.
@@ -57,13 +59,13 @@ build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
 # make native    the libraries and programs, into build/native/stage
 native: $(VENV)/.build build/deps/.ready
 	test -d $(NATIVE) || echo "compiling (once, about a minute on two cores)"
-	cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
-	cmake --build $(NATIVE) --parallel $(JOBS) > $(VENV)/compile.log || { cat $(VENV)/compile.log; exit 1; }
+	$(call quietly,cmake -S . -B $(NATIVE) -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=OFF,cmake)
+	$(call quietly,cmake --build $(NATIVE) --parallel $(JOBS),compile)
 
 # Lines and names are enough to read a test's backtrace; variables take a quarter of the time to compile.
 QUICK = -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG" -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG"
 build/test/.configured: setup build/deps/.ready
-	cmake -S . -B build/test -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON $(QUICK) > $(VENV)/cmake.log || { cat $(VENV)/cmake.log; exit 1; }
+	$(call quietly,cmake -S . -B build/test -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON $(QUICK),cmake)
 
 demo:
 	$(MAKE) --no-print-directory -j2 native $(VENV)/.run
@@ -74,7 +76,7 @@ figures-demo: native setup
 	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
 
 # make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
-pictures: native
+pictures: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures
 
 # make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
@@ -106,7 +108,7 @@ figures-analysis: native setup
 TOGETHER = --numprocesses 2 --dist loadscope
 
 test: lint test-native test-python test-e2e
-	$(BIN)/python tools/report-skipped build/skipped --out build/figures/skipped.json
+	$(BIN)/python tools/report-skipped build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
 
 test-native: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
@@ -144,8 +146,8 @@ format: setup
 # make docs    the documentation as a site, served at http://127.0.0.1:8000; it loads nothing from a network
 SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 docs: docs-build
-	@echo "http://127.0.0.1:8000 (Ctrl-C ends it)"
-	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+	echo "http://127.0.0.1:8000 (Ctrl-C ends it)"
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
 
 docs-build: setup
 	$(SITE)
