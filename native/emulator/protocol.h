@@ -15,7 +15,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 4;
+inline constexpr uint32_t kAbi = 5;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
@@ -269,6 +269,7 @@ struct BoardPage {
   // How far the states of the GPUs reach: until the next event, or where time was stopped. Who reads them later than
   // that, from a server that is behind, gets what was so then; going on along the line would have to be taken back.
   std::atomic<uint64_t> known_until_ns;
+  std::atomic<uint64_t> advances;  // counts up where states begin to change, with known_until_ns set to that moment
   uint64_t memory_bytes;
   uint64_t refresh_period_ns;
   uint64_t energy_read_ns;  // how long reading the energy counter takes

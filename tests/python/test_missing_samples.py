@@ -441,3 +441,12 @@ def test_power_that_stays_above_the_limit_cannot_be() -> None:
     assert found[215:385].all()
     assert not found[:175].any() and not found[425:].any()
     assert not sustained(time, watts, 0.0).any()
+
+
+def test_a_peak_of_half_a_second_can_be() -> None:
+    """At the start of a run too: a governor may take as long to act."""
+    time = np.arange(0, 10_000_000_000, 20_000_000, dtype=np.int64)
+    watts = np.full(len(time), 60.0)
+    watts[:25] = watts[200:225] = watts[-25:] = 100.0
+    assert not sustained(time, watts, 70.0).any()
+    assert not sustained(time[:26], watts[:26], 70.0).any()

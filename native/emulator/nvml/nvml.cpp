@@ -39,6 +39,7 @@ struct Library {
   std::unique_ptr<Connection> connection;
   int references = 0;
   std::atomic<uint64_t> checked_ns{0};
+  EnergyCounters energy;
 };
 
 Library& library() {
@@ -100,7 +101,9 @@ nvmlReturn_t reading(nvmlDevice_t device, const char* call, const void* target, 
   if (found.result != NVML_SUCCESS) return found.result;
   if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   if (const nvmlReturn_t failure = injected(call); failure != NVML_SUCCESS) return failure;
-  take(read_gpu(found.connection->board(), found.gpu, monotonic_ns()), found.connection->board());
+  Readings readings = read_gpu(found.connection->board(), found.gpu, monotonic_ns());
+  readings.energy_mj = library().energy.at_least(found.gpu, readings.energy_mj);
+  take(readings, found.connection->board());
   return NVML_SUCCESS;
 }
 

@@ -43,10 +43,23 @@ Refreshed refreshed(const Integral& integral, const Snapshot& snapshot, uint64_t
 
 }  // namespace
 
+uint64_t EnergyCounters::at_least(uint32_t gpu, uint64_t energy_mj) {
+  std::atomic<uint64_t>& told = told_mj_[gpu];
+  uint64_t before = told.load();
+  while (before < energy_mj && !told.compare_exchange_weak(before, energy_mj)) {
+  }
+  return std::max(before, energy_mj);
+}
+
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns) {
-  now_ns = std::min(now_ns, board.known_until_ns.load(std::memory_order_acquire));
-  const Snapshot snapshot = take(board.gpu[gpu].state);
-  now_ns = std::max(now_ns, snapshot.since_ns);
+  Snapshot snapshot;
+  uint64_t advances, known_until_ns;
+  do {
+    advances = board.advances.load(std::memory_order_acquire);
+    known_until_ns = board.known_until_ns.load(std::memory_order_acquire);
+    snapshot = take(board.gpu[gpu].state);
+  } while (board.advances.load(std::memory_order_acquire) != advances);
+  now_ns = std::max(std::min(now_ns, known_until_ns), snapshot.since_ns);
   const uint64_t period = std::max<uint64_t>(1, board.refresh_period_ns);
   const Refreshed energy = refreshed(snapshot.energy_uj, snapshot, now_ns, period);
   const Refreshed busy = refreshed(snapshot.busy_ns, snapshot, now_ns, period);

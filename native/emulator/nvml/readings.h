@@ -2,6 +2,8 @@
 // Readings of an emulated GPU from the board page, as of now, refreshed as seldom as the platform's sensors are.
 #ifndef POWERCCL_EMULATOR_NVML_READINGS_H
 #define POWERCCL_EMULATOR_NVML_READINGS_H
+#include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "emulator/protocol.h"
@@ -18,6 +20,16 @@ struct Readings {
   uint32_t utilization_pct;  // of the last whole refresh period
   uint32_t temperature_c;
   uint64_t energy_mj;  // since the server started, as of the last refresh
+};
+
+// What a process was told of each GPU's energy. A server that hears late of what was done changes its past; a real
+// GPU's counter never goes back.
+class EnergyCounters {
+ public:
+  uint64_t at_least(uint32_t gpu, uint64_t energy_mj);  // the highest so far; thread-safe
+
+ private:
+  std::array<std::atomic<uint64_t>, kMaxGpus> told_mj_{};
 };
 
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);

@@ -18,6 +18,11 @@ Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform)
 void Clockwork::advance(Time to) {
   driven_to_ = to;
   std::erase_if(holds_, [to](const auto& entry) { return entry.second.given_up_at <= to; });
+  if (board_ != nullptr && !timers_.empty() && timers_.begin()->first.first <= limit(to)) {
+    // This thread may lose its core before the states of all GPUs are written: nobody goes on along a line meanwhile.
+    board_->known_until_ns.store(static_cast<uint64_t>(timers_.begin()->first.first), std::memory_order_release);
+    board_->advances.fetch_add(1, std::memory_order_acq_rel);
+  }
   while (!timers_.empty() && timers_.begin()->first.first <= limit(to)) {
     const auto first = timers_.begin();
     // Not `to`: what is read later but was sent before it keeps its own time.
@@ -27,6 +32,7 @@ void Clockwork::advance(Time to) {
     timers_.erase(first);
     action(now_);
   }
+  if (board_ != nullptr) board_->known_until_ns.store(static_cast<uint64_t>(known_until()), std::memory_order_release);
 }
 
 Time Clockwork::limit(Time to) const {

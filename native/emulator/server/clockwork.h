@@ -30,7 +30,6 @@ class Clockwork {
   const Platform& platform() const { return platform_; }
   Time now() const { return now_; }
   void advance(Time to);
-  Time known_until() const;  // when something changes next, or model time stands still; INT64_MAX: never
   Time next() const;         // INT64_MAX: nothing is due
   bool next_is_precise() const;
 
@@ -78,6 +77,7 @@ class Clockwork {
     Time given_up_at = 0;  // driven time
   };
 
+  Time known_until() const;  // when something changes next, or model time stands still; INT64_MAX: never
   Time limit(Time to) const;
   void rerate(uint32_t gpu);
   void rate_work(WorkId id, Work& work);

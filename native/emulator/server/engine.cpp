@@ -107,10 +107,6 @@ void Engine::advance(Time to) {
   parts_->clockwork.advance(to);
 }
 
-Time Engine::known_until() const {
-  return parts_->clockwork.known_until();
-}
-
 Time Engine::next_event() const {
   return parts_->clockwork.next();
 }

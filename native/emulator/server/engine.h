@@ -57,7 +57,6 @@ class Engine {
   Time data_late() const;  // in all
   void set_collective_handler(CollectiveHandler* handler);
   void advance(Time to);         // carries out everything due up to and including `to`
-  Time known_until() const;      // as of which the GPUs' published states hold
   Time next_event() const;       // when something is due next; INT64_MAX if nothing is
   bool next_is_precise() const;  // that moment is visible outside: worth spinning for
   void add_client(ClientId client, ClientPage* page);

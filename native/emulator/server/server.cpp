@@ -143,7 +143,6 @@ int Server::run() {
     if (engine_->next_is_precise() && now - late_since > kToleratedLateNs) events_late_ += now - late_since;
     counted_until_ = now;
     engine_->advance(now);
-    board_->known_until_ns.store(static_cast<uint64_t>(engine_->known_until()), std::memory_order_release);
   }
   return 0;
 }

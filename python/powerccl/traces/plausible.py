@@ -26,9 +26,9 @@ Mask = npt.NDArray[np.bool_]
 # Readings peak above a board's limit while the governor catches up, by up to a third on the GPUs we measured. At half
 # of this real peaks would go; at double of it a counter that jumped has to be read within 0.5 s, not 1 s, to be found.
 PEAKS = 2.0
-# A board's governor keeps the mean of a second within some 2 % of its limit. At half of these 10 % a board that is
-# allowed to exceed it for a moment would be doubted; at double a fifth too much power goes unseen.
-SUSTAINED = 1.1
+# A board's governor keeps the mean of a second within 2 % of its limit on H100s, within some 10 % on small boards. At
+# half of these 20 % small boards would be doubted; at double two fifths too much power goes unseen.
+SUSTAINED = 1.2
 SUSTAINED_NS = 1_000_000_000
 # W, where the file does not tell a GPU's limit: the largest boards on sale take 1.4 kW. A sample of 2^32 - 1 mW is a
 # thousand times as much. At half of it a board to come might be left out.
@@ -65,20 +65,21 @@ def most_watts(about: dict[str, str], gpu: int) -> float:
 def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
     """Samples above the limit, where the mean of the second around them is clearly above it: no governor allows that.
 
-    `watts` has NaN where nothing was sampled; without a limit (0) nothing is found.
+    `watts` has NaN where nothing was sampled; without a limit (0), or in less than a second, nothing is found.
     """
     found = np.zeros(len(time_ns), np.bool_)
     known = np.flatnonzero(np.isfinite(watts))
-    if not limit_w > 0 or len(known) < 2 or not (watts[known] > limit_w).any():
-        return found
     time, power = time_ns[known], watts[known]
+    if not limit_w > 0 or not (power > limit_w).any() or time[-1] - time[0] < SUSTAINED_NS:
+        return found
     joules = np.concatenate([[0.0], np.cumsum(np.diff(time) / 1e9 * (power[1:] + power[:-1]) / 2)])
-    first = np.searchsorted(time, time - SUSTAINED_NS // 2)
-    last = np.searchsorted(time, time + SUSTAINED_NS // 2, side="right") - 1
+    # At an end, the first or last whole second: peaks of half a second are usual.
+    start = np.clip(time - SUSTAINED_NS // 2, time[0], time[-1] - SUSTAINED_NS)
+    first = np.searchsorted(time, start)
+    last = np.minimum(np.searchsorted(time, start + SUSTAINED_NS), len(time) - 1)
     seconds = (time[last] - time[first]) / 1e9
-    long = seconds >= SUSTAINED_NS / 2e9
-    mean = np.divide(joules[last] - joules[first], seconds, out=np.zeros(len(time)), where=long)
-    found[known] = long & (mean > SUSTAINED * limit_w) & (power > limit_w)
+    mean = np.divide(joules[last] - joules[first], seconds, out=np.zeros(len(time)), where=seconds > 0)
+    found[known] = (mean > SUSTAINED * limit_w) & (power > limit_w)
     return found
 
 

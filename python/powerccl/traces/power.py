@@ -185,7 +185,7 @@ class _Gpu:
         self._gaps: list[Ints] = []
         self._reasons: set[str] = set()
         self._parts: list[pl.DataFrame] = []
-        self._backward, self._beyond = 0, 0
+        self._backward, self._beyond, self._too_long = 0, 0, 0
 
     def take(self, rows: pl.DataFrame, last: bool = False) -> None:
         """Rows that follow; the last ones wait, unless these are the last."""
@@ -211,11 +211,11 @@ class _Gpu:
         power, beyond = _known(rows, "power_mw", self._most_mw)
         too_long = sustained(time, power / 1e3, self._limit_w)
         power[too_long] = np.nan
-        beyond |= too_long
         energy = rows["energy_uj"].fill_null(-1).to_numpy().copy()
         wrong = (energy < -1) | (energy > MOST_ENERGY_UJ)
         energy[wrong] = -1
         self._beyond += int(beyond.sum())
+        self._too_long += int(too_long.sum())
         self._counter.left_out += int(wrong.sum())
         after_gap = self._find_gaps(time, power)
         counted = np.flatnonzero(energy >= 0)
@@ -282,6 +282,11 @@ class _Gpu:
         if self._beyond:
             found.append(
                 f"{plural(self._beyond, 'power sample')} left out: below 0 or above {watts(self._most_mw / 1e3)}"
+            )
+        if self._too_long:
+            found.append(
+                f"{plural(self._too_long, 'power sample')} left out: "
+                f"above the power limit of {watts(self._limit_w)} for a whole second"
             )
         if self._counter.left_out or self._counter.breaks:
             parts = []

@@ -83,6 +83,34 @@ TEST(Gpu, ReadingsChangeOncePerRefreshPeriodAndLoseNothing) {
   EXPECT_GT(energy_from_power_mj, 100'000);
 }
 
+TEST(Gpu, NobodyReadsFurtherThanALateServerHasCome) {
+  Model model(platform_or_fail("t4x8"));
+  auto board = std::make_unique<BoardPage>();
+  fill_board(model.platform, model.clock_ns, *board);
+  model.engine.publish(*board);
+  const auto read_mj = [&](double late_ms) {
+    return read_gpu(*board, 0, static_cast<uint64_t>(model.clock_ns + static_cast<Time>(late_ms * kMs))).energy_mj;
+  };
+  model.kernel(40);
+  model.advance_ms(4);
+  uint64_t seen_mj = 0;
+  for (int i = 0; i < 20; ++i) {
+    seen_mj = std::max(seen_mj, read_mj(200));
+    // In the middle of an advance, when some states are written and others are not.
+    model.engine.from_outside([&](Time) { seen_mj = std::max(seen_mj, read_mj(200)); }, model.clock_ns + kMs);
+    model.advance_ms(7);
+    EXPECT_GE(read_mj(0) + 1, seen_mj) << i;
+  }
+}
+
+TEST(Gpu, ACounterOfEnergyNeverGoesBack) {
+  EnergyCounters counters;
+  EXPECT_EQ(counters.at_least(0, 100), 100u);
+  EXPECT_EQ(counters.at_least(0, 90), 100u);
+  EXPECT_EQ(counters.at_least(1, 90), 90u);
+  EXPECT_EQ(counters.at_least(0, 101), 101u);
+}
+
 TEST(Gpu, UtilizationIsTheShareOfTimeWithAKernel) {
   Model model(platform_or_fail("h200x4"));
   auto board = std::make_unique<BoardPage>();
