@@ -178,7 +178,7 @@ def _apply(text: str, where: str, values: dict[str, float], curves: dict[str, Cu
             curves[key] = _curve(value, sizes=False)
         elif key == "comm_w" or key.rpartition(".")[2] in ("bandwidth_gbs", "knee_mhz", "boost", "fall"):
             if key != "comm_w" and key.partition(".")[0] not in PATTERNS:
-                raise ValueError("no such key")
+                raise ValueError("unknown key")
             curves[key] = _curve(value, sizes=True)
         else:
             values[key] = float(value)
@@ -203,7 +203,7 @@ def read_platform(spec: str) -> Platform:
     known = set(values) | set(DEFAULTS) | set(curves)
     for change in filter(None, changes.split(",")):
         if change.partition("=")[0].strip() not in known:
-            raise PlatformError(f"{path}: change: {change}: no such key")
+            raise PlatformError(f"{path}: change: {change}: unknown key")
         _apply(change, f"{path}: change", values, curves, texts)
     for key in NEEDED:
         if key not in values and key not in curves:

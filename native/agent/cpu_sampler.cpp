@@ -103,7 +103,7 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   if (is_due(&energy_)) number = append_energy();
   if (is_due(&time_) && number == 0) number = append_time();
   if (number == 0 && (last_one || file_.due(now_ns() + interval_ns_))) number = file_.flush();
-  if (number != 0) file_.say_failed(number, "The processors are not sampled any more");
+  if (number != 0) file_.say_failed(number, "The processors are no longer sampled");
   return number == 0;
 }
 

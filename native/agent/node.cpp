@@ -32,19 +32,18 @@ enum class NodeLock { kMine, kTaken, kFailed };
 NodeLock take_node_lock(const std::string& path) {
   int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
-    say("%s cannot be opened: %s\nhint: check that the run folder exists, is writable and its disk not full",
-        path.c_str(), std::strerror(errno));
+    say("cannot open %s: %s\nhint: check that the run folder exists, is writable and its disk not full", path.c_str(),
+        std::strerror(errno));
     return NodeLock::kFailed;
   }
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return NodeLock::kMine;  // open until the process ends
   int number = errno;
   close(fd);
   if (number == EWOULDBLOCK) {
-    say("another agent attends this node and run folder already; nothing to do");
+    say("another agent already serves this node and run folder; nothing to do");
     return NodeLock::kTaken;
   }
-  say("%s cannot be locked: %s\nhint: use a run folder on a file system with flock", path.c_str(),
-      std::strerror(number));
+  say("cannot lock %s: %s\nhint: use a run folder on a file system with flock", path.c_str(), std::strerror(number));
   return NodeLock::kFailed;
 }
 
@@ -121,7 +120,7 @@ class Node {
     if (!told_to_end_ && !launcher_gone_) return false;
     if (told_to_end_ && !owners.empty() && !explained_) {
       explained_ = true;
-      say("stays until process %s ends, which may lock a clock yet", list(owners).c_str());
+      say("waiting for process %s to end, because it may still lock a clock", list(owners).c_str());
     }
     return owners.empty() && !guard_.work_left();
   }

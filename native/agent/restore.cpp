@@ -33,7 +33,7 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
   device::Journal journal;
   device::Error error;
   if (device::journal_open_existing(&journal, run_folder.c_str(), &error) != device::kOk) {
-    say("%s\nhint: run this on the job's host, on the run's own folder; a host that was started anew has its clocks "
+    say("%s\nhint: run this on the job's host, on the run's own folder; a host that was restarted has its clocks "
         "back",
         error.text);
     return 1;
@@ -46,8 +46,8 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
     if (!device::journal_read_slot(&journal, i, &slot) || slot.state == POWERCCL_CLOCK_DEFAULT) continue;
     ++marked;
     if (!died(&journal, i, slot, patience_end_ns)) {
-      say("%s is left alone: process %u lives and has set its clock\n"
-          "hint: end the job, which resets its clocks; then powerccl-agent --restore-all finds what is left",
+      say("%s: not reset, because process %u runs and has set its clock\n"
+          "hint: end the job, which resets its clocks; then run powerccl-agent --restore-all again",
           slot.device, slot.pid);
       ++failed;
       continue;

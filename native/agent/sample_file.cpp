@@ -122,7 +122,7 @@ int SampleFile::flush() {
 
 void SampleFile::say_failed(int number, const char* loss) const {
   const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
-  say("%s cannot be written: %s. %s.\nhint: %s", path_.c_str(), std::strerror(number), loss,
+  say("cannot write %s: %s. %s.\nhint: %s", path_.c_str(), std::strerror(number), loss,
       full ? "free some space, or choose another run folder" : "check the run folder's permissions");
 }
 

@@ -57,7 +57,7 @@ int Sampler::start() {
   if (number == 0 && !start_worker(common_, started_ns_, true)) number = EAGAIN;
   if (number != 0) {
     workers_.clear();
-    say("no power samples: a thread cannot be started: %s", std::strerror(number));
+    say("no power samples: cannot start a thread: %s", std::strerror(number));
     return number;
   }
   while (!head_written_ && now_ns() < started_ns_ + kStartNs) {
@@ -305,7 +305,8 @@ void Sampler::write_head() {
 }
 
 void Sampler::file_failed(int number) {
-  if (std::exchange(error_, number) == 0) file_.say_failed(number, "Sampling has ended; clocks are still guarded");
+  if (std::exchange(error_, number) == 0)
+    file_.say_failed(number, "Sampling has ended; the agent still restores clocks");
 }
 
 }  // namespace powerccl::agent

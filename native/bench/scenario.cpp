@@ -363,7 +363,7 @@ Scenario read_scenario(const std::string& path) {
   if (fstat(file, &about) != 0)
     why = std::strerror(errno);
   else if (!S_ISREG(about.st_mode))
-    why = "it is no regular file";
+    why = "not a regular file";
   char part[4096];
   ssize_t got = 1;
   while (why.empty() && got != 0) {

@@ -45,14 +45,14 @@ class Reader {
   void read(const char* section, const char* name, int64_t, int64_t, bool* value) {
     const toml::node* node = find(section, name);
     if (node == nullptr) return;
-    if (!node->is_boolean()) return wrong(*node, section, name, "is neither true nor false");
+    if (!node->is_boolean()) return wrong(*node, section, name, "must be true or false");
     *value = node->as_boolean()->get();
   }
 
   void read(const char* section, const char* name, int64_t, int64_t, std::string* value) {
     const toml::node* node = find(section, name);
     if (node == nullptr) return;
-    if (!node->is_string()) return wrong(*node, section, name, "is not a text in quotes");
+    if (!node->is_string()) return wrong(*node, section, name, "must be a string in quotes");
     if (node->as_string()->get().find('\0') != std::string::npos)
       return wrong(*node, section, name, "holds a NUL character");
     *value = node->as_string()->get();
@@ -63,14 +63,14 @@ class Reader {
     if (node == nullptr) return;
     std::vector<std::string> texts;
     const toml::array* array = node->as_array();
-    if (array == nullptr) return wrong(*node, section, name, "is not a list of texts, as in [\"a\", \"b\"]");
+    if (array == nullptr) return wrong(*node, section, name, "must be a list of strings, such as [\"a\", \"b\"]");
     for (const toml::node& item : *array) {
       if (item.is_integer())  // users and groups by number
         texts.push_back(std::to_string(item.as_integer()->get()));
       else if (item.is_string())
         texts.push_back(item.as_string()->get());
       else
-        return wrong(item, section, name, "holds something that is neither text nor number");
+        return wrong(item, section, name, "contains a value that is neither a string nor a number");
     }
     *value = std::move(texts);
   }
@@ -79,12 +79,12 @@ class Reader {
     for (const auto& [section, node] : root_) {
       const toml::table* table = node.as_table();
       if (table == nullptr) {
-        say(node, "`" + std::string(section.str()) + "` stands in no section");
+        say(node, "`" + std::string(section.str()) + "` is outside any section");
         continue;
       }
       for (const auto& [name, value] : *table) {
         const std::string full = std::string(section.str()) + "." + std::string(name.str());
-        if (!known_.contains(full)) say(value, "there is no key `" + full + "`");
+        if (!known_.contains(full)) say(value, "unknown key `" + full + "`");
       }
     }
   }
@@ -178,7 +178,7 @@ void find_groups(const std::vector<std::string>& texts, const char* name, std::v
     if (find_group(text, &gid))
       gids->push_back(gid);
     else
-      reader->wrong("access", name, "names group `" + text + "`, which this system does not know");
+      reader->wrong("access", name, "names group `" + text + "`, which does not exist on this system");
   }
 }
 
@@ -187,7 +187,7 @@ void read_meanings(Config* config, Reader* reader) {
   unsigned bits = 0;
   const auto [end, code] = std::from_chars(mode.data(), mode.data() + mode.size(), bits, 8);
   if (code != std::errc{} || end != mode.data() + mode.size() || bits > 0777)
-    reader->wrong("socket", "mode", "is no octal mode such as \"0660\"");
+    reader->wrong("socket", "mode", "must be an octal mode such as \"0660\"");
   config->socket_bits = bits;
   config->socket_gid = static_cast<gid_t>(-1);
   if (!config->socket_group.empty() && !find_group(config->socket_group, &config->socket_gid))
@@ -198,22 +198,22 @@ void read_meanings(Config* config, Reader* reader) {
     if (find_user(text, &uid))
       config->allowed_uids.push_back(uid);
     else
-      reader->wrong("access", "users", "names user `" + text + "`, which this system does not know");
+      reader->wrong("access", "users", "names user `" + text + "`, which does not exist on this system");
   }
   find_groups(config->access_groups, "groups", &config->allowed_gids, reader);
   find_groups(config->access_admin_groups, "admin_groups", &config->admin_gids, reader);
   if (!parse_level(config->log_level, &config->level))
-    reader->wrong("log", "level", "is none of error, warning, info and debug");
+    reader->wrong("log", "level", "must be error, warning, info or debug");
   const std::string& sharing = config->gpu_sharing;
   config->sharing = sharing == "none" ? Sharing::kNone : sharing == "highest" ? Sharing::kHighest : Sharing::kNewest;
   if (sharing != "none" && sharing != "highest" && sharing != "newest")
-    reader->wrong("gpu", "sharing", "is none of newest, highest and none");
+    reader->wrong("gpu", "sharing", "must be newest, highest or none");
   if (config->gpu_max_mhz != 0 && config->gpu_min_mhz > config->gpu_max_mhz)
     reader->wrong("gpu", "min_mhz", "is above gpu.max_mhz");
   if (config->gpu_usual_min_mhz > config->gpu_usual_max_mhz)
     reader->wrong("gpu", "usual_min_mhz", "is above gpu.usual_max_mhz");
   if ((config->gpu_usual_min_mhz == 0) != (config->gpu_usual_max_mhz == 0))
-    reader->wrong("gpu", "usual_min_mhz", "and gpu.usual_max_mhz belong together: both or neither");
+    reader->wrong("gpu", "usual_min_mhz", "and gpu.usual_max_mhz must be set together");
   const auto check = [&](const char* section, const char* name, const std::string& why) {
     if (!why.empty()) reader->wrong(section, name, why);
   };
@@ -233,9 +233,9 @@ Config default_config() {
 
 std::vector<std::string> read_config(std::string_view toml, const std::string& origin, Config* config) {
   Faults faults;
-  if (toml.size() > kMostBytes) return {origin + ": is longer than a megabyte"};
+  if (toml.size() > kMostBytes) return {origin + ": is larger than 1 MB"};
   if (const int line = find_foreign_character(toml); line != 0)
-    return {origin + ":" + std::to_string(line) + ": a character that is not ASCII, which only comments may hold"};
+    return {origin + ":" + std::to_string(line) + ": a character that is not ASCII is allowed in comments only"};
   const toml::parse_result parsed = toml::parse(toml, origin);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
@@ -260,7 +260,7 @@ std::vector<std::string> read_config_file(const std::string& path, Config* confi
   struct stat about{};
   if (fstat(opened, &about) != 0 || !S_ISREG(about.st_mode)) {
     close(opened);
-    return {path + ": cannot be read: it is no regular file"};
+    return {path + ": cannot be read: not a regular file"};
   }
   std::FILE* file = fdopen(opened, "r");
   if (file == nullptr) return {path + ": cannot be read: " + std::strerror(errno)};

@@ -35,13 +35,13 @@ class Checker {
     const std::string folder = folder_of(path);
     struct stat about{};
     if (stat(folder.c_str(), &about) != 0)
-      wrong(key, path, "cannot be there: its folder " + folder + ": " + std::strerror(errno));
+      wrong(key, path, "cannot be created: its folder " + folder + ": " + std::strerror(errno));
     else if (!S_ISDIR(about.st_mode))
-      wrong(key, path, "cannot be there: " + folder + " is no folder");
+      wrong(key, path, "cannot be created: " + folder + " is not a folder");
     else if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-      wrong(key, path, "cannot be made: its folder " + folder + ": " + std::strerror(errno));
+      wrong(key, path, "cannot be created: its folder " + folder + ": " + std::strerror(errno));
     else if (alone && (about.st_mode & S_IWOTH) != 0 && (about.st_mode & S_ISVTX) == 0)
-      wrong(key, path, "is not safe: everybody may replace files in " + folder);
+      wrong(key, path, "is not safe: all users may replace files in " + folder);
     else if (alone && about.st_uid != 0 && about.st_uid != geteuid())
       wrong(key, path, "is not safe: its folder " + folder + " is user " + std::to_string(about.st_uid) + "'s");
     else
@@ -54,7 +54,7 @@ class Checker {
     if (lstat(path.c_str(), &about) != 0) {
       if (errno != ENOENT) wrong(key, path, std::string("cannot be looked at: ") + std::strerror(errno));
     } else if (!S_ISREG(about.st_mode)) {
-      wrong(key, path, "is there and is no regular file");
+      wrong(key, path, "exists and is not a regular file");
     } else if (faccessat(AT_FDCWD, path.c_str(), access, AT_EACCESS) != 0) {
       wrong(key, path, std::string("cannot be opened: ") + std::strerror(errno));
     }
@@ -77,7 +77,7 @@ void check_socket(const Config& config, Checker* checker) {
   if (!checker->folder("socket.path", path, true)) return;
   struct stat about{};
   if (lstat(path.c_str(), &about) == 0 && !S_ISSOCK(about.st_mode))
-    checker->wrong("socket.path", path, "is there and is no socket");
+    checker->wrong("socket.path", path, "exists and is not a socket");
   if (!may_give_to(config.socket_gid))
     checker->wrong("socket.group", config.socket_group, "is none of this user's groups");
 }
@@ -92,7 +92,7 @@ void check_device_files(const Config& config, Checker* checker) {
   const std::string folder = folder_of(pattern.substr(0, pattern.find('%')));
   struct stat about{};
   if (stat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode))
-    checker->wrong("gpu.device_files", pattern, "names no file: there is no folder " + folder);
+    checker->wrong("gpu.device_files", pattern, "names no file: there is not a folder " + folder);
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ std::string socket_path_fault(const std::string& path) {
 }
 
 std::string device_files_fault(const std::string& pattern) {
-  if (std::count(pattern.begin(), pattern.end(), '%') != 1) return "has not one % for the GPU's minor number";
+  if (std::count(pattern.begin(), pattern.end(), '%') != 1) return "must contain one % for the GPU's minor number";
   return path_fault(pattern);
 }
 
@@ -125,16 +125,16 @@ std::vector<std::string> check_config(const Config& config) {
   if (!config.metrics_file.empty()) check_file("metrics.file", config.metrics_file, false, W_OK, &checker);
   if (config.gpu_leases) check_device_files(config, &checker);
   if (!config.gpu_leases && !config.core_leases)
-    faults.emplace_back("gpu.leases, core.leases: nothing is to be leased");
+    faults.emplace_back("gpu.leases, core.leases: both are false, so there is nothing to lease");
   // Files that the daemon makes beside these.
   const std::string socket = config.socket_path, state = config.state_file, metrics = config.metrics_file;
   const std::string made[] = {socket, socket + ".lock", socket + kRootSuffix, state, state + ".new", state + ".bad"};
   for (const std::string& name : made)
     if (name == metrics || name == metrics + ".new")
-      faults.push_back("metrics.file: " + metrics + " collides with another file of the daemon's");
+      faults.push_back("metrics.file: " + metrics + " is also another file of the daemon");
   if (socket == state || socket + ".lock" == state || socket + kRootSuffix == state || socket == state + ".new" ||
       socket == state + ".bad")
-    faults.push_back("state.file: " + state + " collides with the socket or its lock");
+    faults.push_back("state.file: " + state + " is also the socket or its lock");
   return faults;
 }
 

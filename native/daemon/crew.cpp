@@ -141,7 +141,7 @@ void Server::finished(const Done& done) {
   }
   if (!state_->doubtful() || !table_.all_put_back()) return;
   if (const int error = state_->settle_doubt(); error != 0)
-    log(kError, "the state file cannot be mended: %s", std::strerror(error));
+    log(kError, "cannot repair the state file: %s", std::strerror(error));
 }
 
 }  // namespace powerccl::daemon

@@ -71,14 +71,14 @@ void GpuDriver::add(const char* uuid) {
     about.file = with_number(settings_.device_files, minor);
   else
     about.unfit = error.text;  // without its file nobody can show that the GPU is theirs
-  if (device::clock_mig_enabled(&gpu)) about.unfit = "it is cut into MIG slices, which share its clock";
+  if (device::clock_mig_enabled(&gpu)) about.unfit = "it is divided into MIG slices, which share its clock";
   uint32_t lowest = 0, highest = 0;
   if (device::clock_max_sm_mhz(&gpu, &highest, &error) != device::kOk) about.unfit = error.text;
   if (device::clock_min_sm_mhz(&gpu, &lowest, &error) != device::kOk) lowest = 1;  // the driver clamps by itself
   about.lowest_mhz = std::max(lowest, settings_.min_mhz);
   about.highest_mhz = settings_.max_mhz != 0 ? std::min(highest, settings_.max_mhz) : highest;
   if (about.unfit.empty() && about.lowest_mhz > about.highest_mhz)
-    about.unfit = "the administrator's range holds none of its clocks";
+    about.unfit = "none of its clocks is in the administrator's range";
   gpus_.push_back(gpu);
   about_.push_back(std::move(about));
 }

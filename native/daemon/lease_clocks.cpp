@@ -109,12 +109,12 @@ void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns)
     const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.leases.front().holder);
     if (error != 0) {
       log_for(device.leases.front().holder.uid, Topic::kClocks, kError,
-              "%s: no clock is set, as its mark cannot be written: %s", device.about->device.c_str(),
+              "%s: cannot set the clock: cannot write its mark to the state file: %s", device.about->device.c_str(),
               std::strerror(error));
       forget_wishes(&device, {});
       if (asker.session == 0) return;
       return refuse(asker.session, asker.serial, POWERCCL_LEASE_SYSTEM,
-                    std::string("its mark cannot be written: ") + std::strerror(error));
+                    std::string("cannot write its mark to the state file: ") + std::strerror(error));
     }
     device.mark = mark;
   }
@@ -155,8 +155,8 @@ void LeaseTable::forget_mark(Device& device) {
   const int error = actions_->clear(device.mark);
   if (error != 0) {
     // Harmless: it would be put back once more.
-    log_for(0, Topic::kClocks, kWarning, "%s: its mark stays in the state file: %s", device.about->device.c_str(),
-            std::strerror(error));
+    log_for(0, Topic::kClocks, kWarning, "%s: cannot remove its mark from the state file: %s",
+            device.about->device.c_str(), std::strerror(error));
     return;
   }
   device.mark.clear();
@@ -207,7 +207,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
 void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
     if (device.failures > 0)
-      log_for(0, Topic::kClocks, kInfo, "%s: put back to usual at last", device.about->device.c_str());
+      log_for(0, Topic::kClocks, kInfo, "%s: clock restored after earlier failures", device.about->device.c_str());
     if (!device.put_back) count_change(&device);
     device.other = false;
     device.put_back = false;
@@ -218,11 +218,11 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
     // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what
     // was usual, which may change.
     if (device.leases.empty() || device.about->cpu >= 0) forget_mark(device);
-    log(kDebug, "%s: back to usual, %u us", device.about->device.c_str(), outcome.driver_us);
+    log(kDebug, "%s: clock restored, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {
     ++counters_.restore_failures;
     if (device.failures == 0)
-      log_for(0, Topic::kClocks, kError, "%s: cannot be put back to usual, tried again until it can: %s",
+      log_for(0, Topic::kClocks, kError, "%s: cannot restore the clock, will try again: %s",
               device.about->device.c_str(), outcome.text.c_str());
     device.put_back = true;
     device.retry_ns = now_ns + retry_after(device.failures);
@@ -254,7 +254,7 @@ void LeaseTable::read_done(Device& device, const Outcome& outcome) {
   if (!arrived && !device.warned) {
     device.warned = true;
     log_for(device.leases.front().holder.uid, Topic::kClocks, kWarning,
-            "%s: set to %u to %u MHz and reads %u MHz (reasons 0x%llx); not said again in this lease",
+            "%s: set to %u to %u MHz and reads %u MHz (reasons 0x%llx); not repeated in this lease",
             device.about->device.c_str(), clocks.min_mhz, clocks.max_mhz, outcome.now_mhz,
             static_cast<unsigned long long>(outcome.reasons));
   }

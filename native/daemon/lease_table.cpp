@@ -131,9 +131,10 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
     }
     answer.flags |= POWERCCL_LEASE_SHARED;
   }
-  if (draining) return refuse(holder.session, serial, POWERCCL_LEASE_DRAINING, "the administrator grants none for now");
+  if (draining)
+    return refuse(holder.session, serial, POWERCCL_LEASE_DRAINING, "the administrator has stopped new leases");
   if (device.failures > 0)
-    return refuse(holder.session, serial, POWERCCL_LEASE_RESTORING, "its clock could not be put back to usual yet");
+    return refuse(holder.session, serial, POWERCCL_LEASE_RESTORING, "its clock is not restored yet");
   Lease lease;
   lease.number = actions_->new_lease_number();
   lease.holder = holder;

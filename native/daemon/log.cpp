@@ -137,7 +137,7 @@ void write_left_out(int64_t now) {
       next = std::min(next, bucket.left_out_ns + kReportNs);
       continue;
     }
-    log(kWarning, "user %u: %llu more lines about %s were left out", key.first,
+    log(kWarning, "user %u: %llu more lines about %s were suppressed", key.first,
         static_cast<unsigned long long>(std::exchange(bucket.left_out, 0)), kLimits[key.second].name);
   }
   g_report_ns.store(next);

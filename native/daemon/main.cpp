@@ -42,11 +42,11 @@ int read_settings(const Options& options, ServerSettings* settings) {
     faults = read_config_file(kDefaultConfig, &config);
   for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
   if (!faults.empty() && options.restore) {
-    log(kError, "clocks are put back with the configuration's defaults");
+    log(kError, "restoring clocks with default settings");
     config = default_config();
     faults.clear();
   } else if (!faults.empty()) {
-    log(kError, "hint: docs/reference/powerccld.md has every key; powerccld --check reads the file and ends");
+    log(kError, "hint: docs/reference/powerccld.md lists all keys; powerccld --check checks the file");
     return 2;
   }
   if (!options.socket.empty()) config.socket_path = options.socket;
@@ -57,13 +57,13 @@ int read_settings(const Options& options, ServerSettings* settings) {
     if (options.config.empty()) config.gpu_interval_ms = 1;
   }
   if (!options.level.empty() && !parse_level(options.level, &config.level)) {
-    log(kError, "--log: none of error, warning, info and debug");
+    log(kError, "--log: expected error, warning, info or debug");
     return 2;
   }
   if (!options.restore) faults = check_config(config);  // clocks are put back whatever else is wrong
   for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
   if (!options.restore && !faults.empty()) {
-    log(kError, "hint: /run/powerccl is made by the unit as it starts (RuntimeDirectory=); other folders are not made");
+    log(kError, "hint: the systemd unit creates /run/powerccl (RuntimeDirectory=); create other folders yourself");
     return 2;
   }
   set_log_level(config.level);
@@ -99,7 +99,7 @@ void make_room(Config* config) {
 int run(const Options& options) {
   ServerSettings settings;
   if (const int code = read_settings(options, &settings); code != 0 || options.check) {
-    if (code == 0) std::puts("the configuration is well");
+    if (code == 0) std::puts("the configuration is valid");
     return code;
   }
   const Config& config = settings.config;
@@ -119,7 +119,8 @@ int run(const Options& options) {
     return 1;
   }
   if (!options.by_pipe && !state.in_memory())
-    log(kWarning, "%s is not in memory: each clock set waits for a disk", config.state_file.c_str());
+    log(kWarning, "%s is not on a file system in memory: each clock that is set waits for a disk",
+        config.state_file.c_str());
 
   GpuDriver gpus;
   CoreDriver cores;
@@ -135,14 +136,14 @@ int run(const Options& options) {
     if (gpus.open(about, &reason))
       drivers.push_back(&gpus);
     else
-      log(kError, "no GPU can be leased: %s", reason.c_str());
+      log(kError, "cannot lease GPUs: %s", reason.c_str());
   }
   const char* sysfs = std::getenv("POWERCCL_SYSFS");
   if (config.core_leases) {
     if (cores.open(sysfs != nullptr && *sysfs != '\0' ? sysfs : "/sys", settings.dry, state.left(), &reason))
       drivers.push_back(&cores);
     else
-      log(kError, "no core can be leased: %s", reason.c_str());
+      log(kError, "cannot lease cores: %s", reason.c_str());
   }
   if (drivers.empty()) {
     log(kError, "nothing to lease");

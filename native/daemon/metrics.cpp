@@ -47,12 +47,12 @@ std::string Server::metrics() const {
     const DeviceView view = table_.view(i);
     page.add(view.holder != nullptr ? 1 : 0, "device=\"" + view.about->device + "\"");
   }
-  page.begin("powerccl_lease_clock_max_hertz", "gauge", "Highest clock a lease has set; 0: as usual.");
+  page.begin("powerccl_lease_clock_max_hertz", "gauge", "Highest clock a lease has set; 0: default.");
   for (size_t i = 0; i < table_.size(); ++i) {
     const DeviceView view = table_.view(i);
     page.add(view.max_mhz * 1e6, "device=\"" + view.about->device + "\"");
   }
-  page.begin("powerccl_lease_restore_pending", "gauge", "1 while a clock is still to be put back to usual.");
+  page.begin("powerccl_lease_restore_pending", "gauge", "1 while a clock is still to be restored.");
   for (size_t i = 0; i < table_.size(); ++i) {
     const DeviceView view = table_.view(i);
     page.add(view.pending ? 1 : 0, "device=\"" + view.about->device + "\"");
@@ -64,23 +64,24 @@ std::string Server::metrics() const {
   for (int i = 0; i < kEndings; ++i)
     page.add(number(counters.ended[i]), std::string("how=\"") + text_of(static_cast<Ending>(i)) + "\"");
   page.one("powerccl_lease_clock_changes_total", "counter", "Clocks set for leases.", number(counters.changes));
-  page.one("powerccl_lease_clock_restores_total", "counter", "Clocks put back to usual.", number(counters.restores));
-  page.one("powerccl_lease_clock_superseded_total", "counter", "Clocks not set, a newer request having come.",
+  page.one("powerccl_lease_clock_restores_total", "counter", "Clocks restored.", number(counters.restores));
+  page.one("powerccl_lease_clock_superseded_total", "counter", "Clocks not set because a newer request came first.",
            number(counters.superseded));
   page.one("powerccl_lease_clock_clamped_total", "counter", "Clocks moved into the administrator's range.",
            number(counters.clamped));
   page.one("powerccl_lease_driver_failures_total", "counter", "Clocks that the driver could not set.",
            number(counters.driver_failures));
-  page.one("powerccl_lease_restore_failures_total", "counter", "Times that the driver could not put a clock back.",
+  page.one("powerccl_lease_restore_failures_total", "counter", "Times that the driver could not restore a clock.",
            number(counters.restore_failures));
   page.one("powerccl_lease_driver_seconds_total", "counter", "Time in the driver's calls.",
            number(counters.driver_us) / 1e6);
   page.one("powerccl_lease_requests_total", "counter", "Requests understood.", number(tally_.requests));
   page.one("powerccl_lease_foreign_messages_total", "counter", "Messages by another process than the connection's own.",
            number(tally_.foreign));
-  page.one("powerccl_lease_bad_messages_total", "counter", "Messages not of the protocol.", number(tally_.nonsense));
-  page.one("powerccl_lease_replayed_messages_total", "counter", "Messages said before.", number(tally_.replayed));
-  page.one("powerccl_lease_turned_away_total", "counter", "Connections refused, being too many.",
+  page.one("powerccl_lease_bad_messages_total", "counter", "Messages that are not of the protocol.",
+           number(tally_.nonsense));
+  page.one("powerccl_lease_replayed_messages_total", "counter", "Messages received again.", number(tally_.replayed));
+  page.one("powerccl_lease_turned_away_total", "counter", "Connections refused because there were too many.",
            number(tally_.turned_away));
   page.one("powerccl_lease_delays_total", "counter", "Times that a connection was too fast.", number(tally_.delayed));
   return page.text();

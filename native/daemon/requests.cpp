@@ -39,7 +39,8 @@ void Server::serve_request(SessionId id, Session* session, const Received& recei
   session->heard_ns = now;
   if (session->greeted == (request.type == POWERCCL_LEASE_HELLO)) {
     ++session->bad;
-    return refuse(id, request.serial, POWERCCL_LEASE_BAD_MESSAGE, "hello comes first, and once");
+    return refuse(id, request.serial, POWERCCL_LEASE_BAD_MESSAGE,
+                  "hello must be the first message, and the only hello");
   }
   const bool only_for_admins = request.type == POWERCCL_LEASE_RESTORE || request.type == POWERCCL_LEASE_DRAIN;
   if (only_for_admins && !session->admin)
@@ -91,7 +92,7 @@ void Server::greet(SessionId id, Session* session, const Request& request) {
 
 void Server::acquire(SessionId id, const Session& session, const Request& request, int file, int64_t now) {
   const Peer& peer = session.connection->peer();
-  if (stopping_) return refuse(id, request.serial, POWERCCL_LEASE_STOPPING, "the daemon stops");
+  if (stopping_) return refuse(id, request.serial, POWERCCL_LEASE_STOPPING, "powerccld is stopping");
   if (!may_lease(peer, settings_.config))
     return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
                   "the administrator's list has neither user " + std::to_string(peer.uid) + " nor one of its groups");
@@ -111,7 +112,7 @@ void Server::acquire(SessionId id, const Session& session, const Request& reques
     if (file < 0) return refuse(id, request.serial, POWERCCL_LEASE_SHOW_FILE, about.file);
     if (!shows_file(file, about.file))
       return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
-                    "what was passed is not " + about.file + " opened for reading and writing");
+                    "the file that was passed is not " + about.file + " opened for reading and writing");
   }
   table_.acquire({id, peer.uid, static_cast<uint32_t>(peer.pid), session.run, request.shares}, request.serial, *device,
                  now);
@@ -173,7 +174,7 @@ void Server::revoke(SessionId id, const Session& session, const Request& request
   }
   if (!any && foreign && !request.device.empty())
     return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
-                  "it is another user's, and that is for administrators");
+                  "the lease is another user's, and only administrators may revoke it");
   reply(id, request.serial, Answer{});
 }
 

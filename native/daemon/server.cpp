@@ -139,14 +139,16 @@ bool Server::put_back(int64_t patience_ns) {
   for (const std::string& mark : state_->left()) {
     const auto device = table_.find(mark.substr(0, mark.find('@')));
     if (!device) {
-      log(kError, "%s was left with another clock and is not there to be put back; its mark is kept", mark.c_str());
+      log(kError,
+          "cannot restore the clock of %s, which a killed daemon left set: the device is missing; its mark is kept",
+          mark.c_str());
       continue;
     }
-    log(kWarning, "%s was left with another clock by a daemon that was killed: putting it back", mark.c_str());
+    log(kWarning, "restoring the clock of %s, which a killed daemon left set", mark.c_str());
     table_.put_back(*device, mark, now_ns());
   }
   if (state_->doubtful()) {
-    log(kWarning, "the state file is damaged: putting back every clock there is");
+    log(kWarning, "the state file is damaged: restoring the clocks of all devices");
     table_.put_back_all(now_ns());
   }
   const int64_t deadline = now_ns() + patience_ns;
@@ -180,7 +182,7 @@ int Server::serve() {
 }
 
 void Server::give_up() const {
-  log(kError, "clocks are left set: the next powerccld, or powerccld --restore, puts them back");
+  log(kError, "some clocks are still set: the next powerccld, or powerccld --restore, restores them");
   _exit(1);  // a call that hangs in the driver cannot be waited for
 }
 
@@ -194,7 +196,7 @@ bool Server::listen() {
 bool Server::listen_at(const char* suffix, mode_t mode, gid_t group) {
   const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) {
-    log(kError, "no socket is to be had: %s", std::strerror(errno));
+    log(kError, "cannot create a socket: %s", std::strerror(errno));
     return false;
   }
   listeners_.push_back(listener);

@@ -75,10 +75,10 @@ bool Server::accept_some(int listener) {
 
 // With no descriptor left nobody would be told, and the listener would report the same connection for ever.
 void Server::refuse_beyond_descriptors(int listener) {
-  log_for(0, Topic::kSessions, kError, "no connection can be taken: %s", std::strerror(errno));
+  log_for(0, Topic::kSessions, kError, "cannot accept a connection: %s", std::strerror(errno));
   close(spare_);
   const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (socket >= 0) turn_away(socket, 0, "powerccld has no descriptors left");
+  if (socket >= 0) turn_away(socket, 0, "powerccld has no file descriptors left");
   spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
@@ -241,7 +241,7 @@ bool Server::take_message(SessionId id, Session* session) {
       session = find(id);
       if (session == nullptr) return false;
       if (session->bad < kMostBad) return true;
-      end_bad_session(id, *session, "goes on saying what has no effect");
+      end_bad_session(id, *session, "keeps sending messages without effect");
       return false;
   }
   return true;

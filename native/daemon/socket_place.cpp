@@ -33,11 +33,11 @@ bool clear_path(const std::string& path, std::string* reason) {
   struct stat there{};
   if (lstat(path.c_str(), &there) != 0) {
     if (errno == ENOENT) return true;
-    *reason = path + " cannot be looked at: " + std::strerror(errno);
+    *reason = path + " cannot be inspected: " + std::strerror(errno);
     return false;
   }
   if (!S_ISSOCK(there.st_mode)) {
-    *reason = path + " is there and is no socket; hint: remove it";
+    *reason = path + " exists and is not a socket; hint: remove it";
     return false;
   }
   const int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -47,13 +47,13 @@ bool clear_path(const std::string& path, std::string* reason) {
   if (probe >= 0) close(probe);
   if (!connected && (error == ECONNREFUSED || error == ENOENT)) {
     if (unlink(path.c_str()) == 0 || errno == ENOENT) return true;
-    *reason = path + " is a dead daemon's and cannot be removed: " + std::strerror(errno);
+    *reason = path + " is left from a dead daemon and cannot be removed: " + std::strerror(errno);
   } else if (connected || error == EAGAIN) {
     *reason = "another powerccld listens at " + path;
   } else if (error == EPROTOTYPE) {
     *reason = "another program listens at " + path;
   } else {
-    *reason = path + " is there and cannot be tried: " + std::strerror(error);
+    *reason = path + " exists, but connecting to it failed: " + std::strerror(error);
   }
   return false;
 }
@@ -93,7 +93,7 @@ bool SocketPlace::take(const std::string& path, std::string* reason) {
     close(lock_);  // the daemon before removed its lock as it ended
     lock_ = -1;
   }
-  *reason = lock + " comes and goes: another powerccld is starting or ending";
+  *reason = lock + " changes: another powerccld is starting or ending";
   return false;
 }
 
@@ -111,7 +111,7 @@ bool SocketPlace::open_lock(const std::string& lock, std::string* reason) {
     return false;
   }
   if (fstat(lock_, &about) != 0 || !S_ISREG(about.st_mode))
-    *reason = lock + " is no regular file; hint: remove it";
+    *reason = lock + " is not a regular file; hint: remove it";
   else if (about.st_uid != geteuid())
     *reason = lock + " belongs to user " + std::to_string(about.st_uid) + "; hint: remove it, or listen elsewhere";
   else
@@ -129,7 +129,7 @@ bool SocketPlace::bind(int socket, const char* suffix, mode_t mode, gid_t group,
   };
   if (!clear_path(path, reason)) return false;
   // The file gets the socket's own mode, so it never has another one, and no name has to be followed to change it.
-  if (fchmod(socket, mode) != 0) return failed(" cannot be given its mode: ");
+  if (fchmod(socket, mode) != 0) return failed(": cannot set its mode: ");
   const sockaddr_un address = address_of(path);
   const mode_t before = umask(0);
   const int bound = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
@@ -145,7 +145,7 @@ bool SocketPlace::bind(int socket, const char* suffix, mode_t mode, gid_t group,
   if (file >= 0) close(file);
   errno = error;
   if (given) return true;
-  return failed(ours ? " cannot be given to its group: " : " was replaced by somebody else: ");
+  return failed(ours ? ": cannot set its group: " : " was replaced by another process: ");
 }
 
 void SocketPlace::remove_sockets() {

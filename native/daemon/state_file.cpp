@@ -112,7 +112,7 @@ bool StateFile::open(const std::string& path, std::string* reason) {
     if (fd_ < 0 && !make(path, reason)) return false;
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) {
-        *reason = path + " is another powerccld's, which still runs";
+        *reason = path + " belongs to another powerccld, which still runs";
         return false;
       }
       return failed("cannot be locked");
@@ -128,7 +128,7 @@ bool StateFile::open(const std::string& path, std::string* reason) {
     doubtful_ = true;
     const std::string aside = path + ".bad";
     unlink(aside.c_str());
-    if (link(path.c_str(), aside.c_str()) != 0) return failed("cannot be set aside");
+    if (link(path.c_str(), aside.c_str()) != 0) return failed("cannot be renamed");
     const int damaged = std::exchange(fd_, -1);
     const bool made = make(path, reason);
     close(damaged);
@@ -167,7 +167,7 @@ bool StateFile::load(std::string* reason) {
   std::memcpy(&header, bytes.data(), sizeof header);
   if (length != bytes.size() || std::memcmp(header.magic, kMagic, sizeof kMagic) != 0 || header.version != kVersion ||
       header.slots != kStateSlots || header.crc != crc_of(header)) {
-    *reason = "it is no state file of this version";
+    *reason = "not a state file of this version";
     return false;
   }
   doubtful_ = doubtful_ || header.doubtful != 0;

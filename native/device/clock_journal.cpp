@@ -188,7 +188,7 @@ int open_again(Journal* journal, Error* error) {
     if (is_mine(*journal, i)) whole = lock_slot(fd, F_WRLCK, i) == 0;
   if (!whole) {
     close(fd);
-    return fail(error, kJournalBad, "%s is no longer the file it was", journal->path);
+    return fail(error, kJournalBad, "%s was replaced by another file", journal->path);
   }
   __atomic_store_n(&journal->fd, fd, __ATOMIC_RELEASE);
   return kOk;
@@ -201,7 +201,7 @@ int verify(Journal* journal, Error* error) {
     case Seen::kOurs:
       return kOk;
     case Seen::kCutShort:
-      return fail(error, kJournalBad, "%s was cut short", journal->path);
+      return fail(error, kJournalBad, "%s was truncated", journal->path);
     case Seen::kAnother:
       break;
   }
@@ -209,7 +209,7 @@ int verify(Journal* journal, Error* error) {
 }
 
 int write_claim(JournalClaim* claim, uint32_t state, Error* error) {
-  if (!claim->journal) return fail(error, kBadArgument, "the clock is not claimed");
+  if (!claim->journal) return fail(error, kBadArgument, "this process has not claimed the clock");
   powerccl_journal_slot slot = claim->slot;
   slot.changed_ns = now_ns();
   slot.state = state;
@@ -254,7 +254,7 @@ int journal_claim(Journal* journal, const char* device, JournalClaim* claim, Err
   uint32_t restored = 0;  // is counted on
   for (unsigned i = 0; i < POWERCCL_JOURNAL_SLOTS; ++i) {
     if (pread(fd, &slot, sizeof slot, offset_of(i)) != static_cast<ssize_t>(sizeof slot))
-      return fail(error, kJournalBad, "%s was cut short", journal->path);
+      return fail(error, kJournalBad, "%s was truncated", journal->path);
     if (slot.pid != kNobody) {
       if (strncmp(slot.device, device, sizeof slot.device) != 0 || !journal_owner_alive(journal, i, slot)) continue;
       if (free != POWERCCL_JOURNAL_SLOTS) lock_slot(fd, F_UNLCK, free);

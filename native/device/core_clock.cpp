@@ -51,14 +51,14 @@ bool shared_with_others(const char* sysfs_cores, int cpu) {
 
 int write_khz(const char* sysfs_cores, int cpu, uint32_t khz, Error* error) {
   const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
-  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
+  if (file < 0) return fail(error, kSystem, "cannot write cpufreq of cpu%d: %s", cpu, strerror(errno));
   char text[16];
   const int length = snprintf(text, sizeof text, "%u\n", khz);
   const bool written = pwrite(file, text, static_cast<size_t>(length), 0) == length;
   const int number = errno;
   close(file);
   if (written) return kOk;
-  return fail(error, kSystem, "cpu%d's highest clock cannot be set: %s", cpu, strerror(number));
+  return fail(error, kSystem, "cannot set the maximum clock of cpu%d: %s", cpu, strerror(number));
 }
 
 bool parse_name(const char* name, int* cpu, uint32_t* khz) {
@@ -77,7 +77,7 @@ int core_clock_find(CoreClock* clock, const char* sysfs_cores, int cpu, Error* e
   if (strlen(sysfs_cores) >= sizeof clock->sysfs_cores) return fail(error, kBadArgument, "a path too long");
   memcpy(clock->sysfs_cores, sysfs_cores, strlen(sysfs_cores));
   const uint32_t lowest = read_khz(sysfs_cores, cpu, "cpuinfo_min_freq");
-  if (lowest == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
+  if (lowest == 0) return fail(error, kSystem, "cpufreq of cpu%d reports no clocks", cpu);
   if (shared_with_others(sysfs_cores, cpu)) {
     return fail(error, kBadArgument, "cpu%d shares its clock with other cores", cpu);
   }
@@ -90,9 +90,9 @@ int core_clock_open(CoreClock* clock, const char* sysfs_cores, int cpu, Error* e
   const int code = core_clock_find(clock, sysfs_cores, cpu, error);
   if (code != kOk) return code;
   const uint32_t usual = read_khz(sysfs_cores, cpu, "scaling_max_freq");
-  if (usual == 0) return fail(error, kSystem, "cpufreq of cpu%d tells no clocks", cpu);
+  if (usual == 0) return fail(error, kSystem, "cpufreq of cpu%d reports no clocks", cpu);
   const int file = open_setting(sysfs_cores, cpu, "scaling_max_freq", O_WRONLY);
-  if (file < 0) return fail(error, kSystem, "cpufreq of cpu%d cannot be written: %s", cpu, strerror(errno));
+  if (file < 0) return fail(error, kSystem, "cannot write cpufreq of cpu%d: %s", cpu, strerror(errno));
   close(file);
   clock->usual_khz = usual;
   snprintf(clock->name, sizeof clock->name, "cpu%d@%u", cpu, usual);
@@ -109,7 +109,7 @@ int core_clock_set(CoreClock* clock, uint32_t highest_khz, Error* error) {
 
 int core_clock_read(const char* sysfs_cores, int cpu, uint32_t* khz, Error* error) {
   *khz = read_khz(sysfs_cores, cpu, "scaling_cur_freq");
-  return *khz != 0 ? kOk : fail(error, kSystem, "cpufreq of cpu%d tells no clock", cpu);
+  return *khz != 0 ? kOk : fail(error, kSystem, "cpufreq of cpu%d reports no clock", cpu);
 }
 
 int core_clock_restore(CoreClock* clock, Error* error) {
@@ -125,7 +125,7 @@ bool is_core_clock(const char* name) {
 int core_clock_restore_named(const char* sysfs_cores, const char* name, Error* error) {
   int cpu = 0;
   uint32_t khz = 0;
-  if (!parse_name(name, &cpu, &khz)) return fail(error, kBadArgument, "%s names no core", name);
+  if (!parse_name(name, &cpu, &khz)) return fail(error, kBadArgument, "%s is not the name of a core", name);
   return write_khz(sysfs_cores, cpu, khz, error);
 }
 

@@ -24,7 +24,7 @@ const char* hint(int code) {
     case kSymbolMissing:
       return "update the NVIDIA driver";
     case kOwned:
-      return "start one rank per GPU; ranks that share one leave its clock to the first";
+      return "start one rank per GPU; where ranks share a GPU, only the first sets its clock";
     case kSystem:
       return "check that the run folder is writable and its disk not full";
     case kTooSlow:

@@ -173,7 +173,7 @@ bool clock_may_lock(const ClockDevice* device, Error* error) {
     return false;
   }
   if (clock_emulated(device) || process_has_sys_admin()) return true;
-  fail(error, NVML_ERROR_NO_PERMISSION, "locking clocks takes CAP_SYS_ADMIN, which this process does not have");
+  fail(error, NVML_ERROR_NO_PERMISSION, "locking clocks needs CAP_SYS_ADMIN, which this process does not have");
   return false;
 }
 

@@ -63,13 +63,13 @@ int load(Error* error) {
   library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // NOLINT(clang-analyzer-optin.taint.GenericTaint)
   if (!library) {
     const char* reason = dlerror();
-    return fail(error, kLibraryMissing, "NVML cannot be loaded: %s", reason ? reason : path);
+    return fail(error, kLibraryMissing, "cannot load NVML: %s", reason ? reason : path);
   }
   look_up_all();
   if (functions.init && functions.shutdown) return kOk;
   dlclose(library);
   library = nullptr;
-  return fail(error, kLibraryMissing, "%s is not an NVML: it has no nvmlInit_v2", path);
+  return fail(error, kLibraryMissing, "%s is not an NVML library: it has no nvmlInit_v2", path);
 }
 
 const char* reason_of(nvmlReturn_t result) {

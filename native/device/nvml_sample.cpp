@@ -52,7 +52,7 @@ int take(Metric metric, nvmlReturn_t result, uint64_t read, const char* what, in
   const int code = nvml_check(result, what, error);
   if (code != kOk) return code;
   if (read > kHighest[metric])
-    return fail(error, kNoReading, "%s: NVML answers %llu, which is no reading", what,
+    return fail(error, kNoReading, "%s: NVML answers %llu, which is not a reading", what,
                 static_cast<unsigned long long>(read));
   *value = static_cast<int64_t>(read);
   return kOk;

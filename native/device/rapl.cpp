@@ -203,11 +203,10 @@ void rapl_open(Rapl* rapl, const char* sysfs) {
   rapl->source = "none";
   if (obstacle.denied) {
     snprintf(rapl->reason, sizeof rapl->reason,
-             "RAPL energy counters are for root here; ask for group read access to "
+             "only root may read the RAPL energy counters; ask for group read access to "
              "/sys/class/powercap/intel-rapl:*/energy_uj, or for kernel.perf_event_paranoid=0");
   } else if (obstacle.number != 0) {
-    snprintf(rapl->reason, sizeof rapl->reason, "RAPL energy counters are here but do not read: %s",
-             strerror(obstacle.number));
+    snprintf(rapl->reason, sizeof rapl->reason, "cannot read the RAPL energy counters: %s", strerror(obstacle.number));
   } else {
     snprintf(rapl->reason, sizeof rapl->reason,
              "no RAPL energy counters on this machine (a virtual machine or container, or the kernel module "

@@ -52,8 +52,8 @@ void Runtime::arm(const Door& door) {
   struct stat folder;
   if (status_of_path(environment_.run_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
     if (environment_.speaks()) {
-      say("start the job with `powerccl run`, which makes the folder, or create it on every node",
-          "the run folder %s is not there; nothing is recorded", environment_.run_folder);
+      say("start the job with `powerccl run`, which creates the folder, or create it on every node",
+          "the run folder %s does not exist; nothing is recorded", environment_.run_folder);
     }
     state_.store(State::kPassive, std::memory_order_release);
     return;
@@ -176,7 +176,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
                                      environment_.trace_limit_bytes, path, sizeof(path));
   if (error == 0) return true;
   char reason[64];
-  say(trace_hint(error), "the trace %s cannot be made (%s); this rank is not recorded", path,
+  say(trace_hint(error), "cannot create the trace %s (%s); this rank is not recorded", path,
       error_text(error, reason, sizeof(reason)));
   return false;
 }

@@ -29,12 +29,12 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   } else if (door_.open_clock != nullptr) {
     code = door_.open_clock(door_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
   } else {
-    snprintf(reason, reason_size, "no real clock can be set through %s", door_.library);
+    snprintf(reason, reason_size, "%s cannot set the clock of a real GPU", door_.library);
     *hint = "leave POWERCCL_CLOCKS at dry";
     return false;
   }
   if (code == 0) return true;
-  snprintf(reason, reason_size, "the GPU's clock cannot be set (code %d: %s)", code, text);
+  snprintf(reason, reason_size, "cannot set the clock of the GPU (code %d: %s)", code, text);
   return false;
 }
 
@@ -74,17 +74,17 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   ClockClient client;
   if (environment_.clocks == ClockClientName::kNone) {
     short_reason = "POWERCCL_CLOCKS=none";
-    snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS is none, and it changes clocks");
+    snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS=none does not allow it to change clocks");
     hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
   } else if (strncmp(gpu->identity.uuid, "MIG-", 4) == 0) {
     short_reason = "a MIG slice has no clock";
-    snprintf(reason, sizeof(reason), "this is a MIG slice, and others share its GPU's clock");
-    hint = "clocks are for whole GPUs: `nvidia-smi -mig 0` as root makes one of the slices";
+    snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of its GPU with other slices");
+    hint = "only whole GPUs have clocks; root can join the slices with `nvidia-smi -mig 0`";
   } else if (environment_.policy == PolicyName::kPerCall && door_.sees_calls
                  ? door_.call_behind == nullptr
                  : environment_.kernel_events == KernelEvents::kNone) {
-    short_reason = "no way to know when a call has run";
-    snprintf(reason, sizeof(reason), "nothing here tells when a call has run (%s)",
+    short_reason = "cannot know when a call has run";
+    snprintf(reason, sizeof(reason), "nothing reports when a call has run (%s)",
              environment_.kernel_events != KernelEvents::kNone ? "libcuda.so.1 has no cuLaunchHostFunc"
                                                                : "POWERCCL_KERNEL_EVENTS is none");
     hint = environment_.kernel_events != KernelEvents::kNone ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
@@ -109,12 +109,12 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "clock cannot be set";
   } else if (environment_.policy != PolicyName::kPerCall && !make_conductor(gpu, client.dry)) {
     short_reason = "no memory";
-    snprintf(reason, sizeof(reason), "there is no memory for what it learns");
+    snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";
   } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2, gpu->conductor)) {
     gpu->conductor = nullptr;
     short_reason = "no clock thread";
-    snprintf(reason, sizeof(reason), "its clock thread cannot be started");
+    snprintf(reason, sizeof(reason), "cannot start the policy's clock thread");
     hint = "raise the limit on processes (ulimit -u)";
   } else {
     gpu->managed = true;
@@ -122,9 +122,8 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     if (gpu->conductor == nullptr) gpu->policy.store(&gpu->percall, std::memory_order_release);
     if (client.dry && environment_.speaks() && gpu->index == 0) {
       const bool leased = environment_.clocks == ClockClientName::kLease;
-      say(leased ? "powerccld is set to run dry, which its administrator can change"
-                 : "`powerccl run --set-clocks` lets it",
-          "policy %s runs dry: clocks are decided and recorded, none is set", policy);
+      say(leased ? "the administrator has set powerccld to run dry" : "use `powerccl run --set-clocks` to set clocks",
+          "policy %s runs dry: it decides and records clocks, but sets none", policy);
     }
     return;
   }

@@ -250,7 +250,7 @@ uint64_t ClockActuator::watch() {
 bool ClockActuator::grant_changed() {
   const uint64_t grant = client_.grant != nullptr ? client_.grant(client_.self) : grant_;
   if (grant == grant_) return false;
-  if (grant == 0) trace_->note("clock lease lost: default clock meanwhile");
+  if (grant == 0) trace_->note("clock lease lost: GPU at its default clock");
   grant_ = grant;
   if (grant != 0) put_off_ = false;
   // Whatever was set has been undone, and the clock now is not what came of it.
@@ -314,8 +314,8 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
     const char* hint = nullptr;
     const char* text = client_.explain != nullptr ? client_.explain(client_.self, result, &hint) : nullptr;
     if (client_.speaks) {
-      say(hint, "the clock cannot be %s (code %d%s%s); from here on clocks are left alone", mhz != 0 ? "set" : "reset",
-          result, text != nullptr ? ": " : "", text != nullptr ? text : "");
+      say(hint, "the clock cannot be %s (code %d%s%s); PowerCCL sets no more clocks in this process",
+          mhz != 0 ? "set" : "reset", result, text != nullptr ? ": " : "", text != nullptr ? text : "");
     }
     trace_->note(mhz != 0 ? "clock set failed: disarmed to observe" : "clock reset failed: disarmed to observe");
   }

@@ -89,7 +89,7 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   }
   if (gpu->policy.exchange(&gpu->observe, std::memory_order_acq_rel) != &gpu->observe) {
     say("run `powerccl doctor`; the job itself is not affected",
-        "no callback can be put behind a call (CUDA error %d); policy becomes observe", error);
+        "cannot add a host callback after a call (CUDA error %d); the policy is now observe", error);
     gpu->trace.note("host callback refused: disarmed to observe");
   }
 }

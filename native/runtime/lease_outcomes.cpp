@@ -9,9 +9,9 @@
 namespace powerccl {
 namespace {
 
-constexpr char kAgain[] = "the job goes on at the default clock, and asks again until it is given a lease";
+constexpr char kAgain[] = "the job continues at the default clock and asks again until it has a lease";
 constexpr int kNoPermission = 4;  // NVML_ERROR_NO_PERMISSION
-constexpr char kCores[] = "its administrator lets cores be leased: core.leases = true in /etc/powerccl/powerccld.toml";
+constexpr char kCores[] = "ask the administrator to allow it: core.leases = true in /etc/powerccl/powerccld.toml";
 constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
 
 struct Words {
@@ -22,24 +22,25 @@ struct Words {
 };
 constexpr Words kWords[] = {
     {POWERCCL_LEASE_BAD_MESSAGE, true, "powerccld does not understand this client",
-     "use the PowerCCL that powerccld is of"},
-    {POWERCCL_LEASE_NOT_ALLOWED, true, "powerccld does not let this user set it", kAdministrator},
+     "install powerccld and PowerCCL of one release"},
+    {POWERCCL_LEASE_NOT_ALLOWED, true, "powerccld does not allow this user to set it", kAdministrator},
     {POWERCCL_LEASE_NO_DEVICE, true, "powerccld has no such device with a clock of its own",
      "`powerccl doctor` shows the GPUs; a MIG slice has no clock"},
-    {POWERCCL_LEASE_NONE, false, "powerccld has ended the lease", kAgain},
-    {POWERCCL_LEASE_DRAINING, false, "powerccld gives no new leases at the moment", kAgain},
-    {POWERCCL_LEASE_RESTORING, false, "its clock could not be put back yet after its last lease", kAgain},
-    {POWERCCL_LEASE_TOO_MANY, false, "powerccld has no place for this process", kAgain},
-    {POWERCCL_LEASE_SYSTEM, false, "powerccld has trouble of its own", "`journalctl -u powerccld` says which"},
-    {POWERCCL_LEASE_REVOKED, true, "an administrator has revoked the lease", kAdministrator},
-    {POWERCCL_LEASE_MISSED, false, "this process was not heard for too long, and its lease has ended", kAgain},
+    {POWERCCL_LEASE_NONE, false, "powerccld ended the lease", kAgain},
+    {POWERCCL_LEASE_DRAINING, false, "powerccld grants no new leases at present", kAgain},
+    {POWERCCL_LEASE_RESTORING, false, "powerccld has not restored the clock after the last lease yet", kAgain},
+    {POWERCCL_LEASE_TOO_MANY, false, "powerccld has too many sessions", kAgain},
+    {POWERCCL_LEASE_SYSTEM, false, "powerccld has an internal error", "read its log: journalctl -u powerccld"},
+    {POWERCCL_LEASE_REVOKED, true, "an administrator revoked the lease", kAdministrator},
+    {POWERCCL_LEASE_MISSED, false, "powerccld received no message from this process in time and ended its lease",
+     kAgain},
     {POWERCCL_LEASE_STOPPING, false, "powerccld stops", kAgain},
-    {LeaseClient::kGone, false, "powerccld has gone", kAgain},
+    {LeaseClient::kGone, false, "powerccld closed the connection", kAgain},
     {LeaseClient::kSilent, false, "powerccld did not answer in time", kAgain},
-    {LeaseClient::kNonsense, true, "what answers as powerccld does not speak its protocol",
-     "see that POWERCCL_LEASE_SOCKET names powerccld's socket"},
+    {LeaseClient::kNonsense, true, "the program that answers is not powerccld",
+     "set POWERCCL_LEASE_SOCKET to powerccld's socket"},
     {LeaseClient::kOtherVersion, true, "powerccld speaks another version of the lease protocol",
-     "use the PowerCCL that powerccld is of"},
+     "install powerccld and PowerCCL of one release"},
 };
 
 const Words* words_of(int status) {
@@ -64,16 +65,16 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
   hint_ = words != nullptr ? words->hint : kAgain;
   if (status == POWERCCL_LEASE_NO_DEVICE && thread_ != 0) hint_ = kCores;
   if (status == kNotReachable) {
-    snprintf(text_, sizeof(text_), "powerccld cannot be reached at %s (%s)", socket_path_, detail);
+    snprintf(text_, sizeof(text_), "cannot connect to powerccld at %s (%s)", socket_path_, detail);
   } else if (status == kNoFile) {
-    snprintf(text_, sizeof(text_), "%s cannot be opened (%s), which powerccld asks for as proof", theirs, detail);
-    hint_ = "the job must see the GPU's device file and may read and write it";
+    snprintf(text_, sizeof(text_), "cannot open %s (%s), which powerccld requires as proof of access", theirs, detail);
+    hint_ = "let the job read and write the GPU's device file";
   } else if (status == POWERCCL_LEASE_HELD && reply != nullptr) {
     snprintf(text_, sizeof(text_), "process %u of user %u has the lease", reply->holder_pid, reply->holder_uid);
   } else if (status > 0) {
     snprintf(text_, sizeof(text_), "powerccld's driver: %s", theirs[0] != '\0' ? theirs : "no more is known");
-    hint_ = status == kNoPermission ? "powerccld itself may not set clocks: it takes root with CAP_SYS_ADMIN"
-                                    : "powerccld's log may say more (journalctl -u powerccld)";
+    hint_ = status == kNoPermission ? "powerccld itself may not set clocks: run it as root with CAP_SYS_ADMIN"
+                                    : "read powerccld's log: journalctl -u powerccld";
   } else {
     const char* ours = words != nullptr ? words->text : "powerccld refuses";
     const char* more = detail != nullptr ? detail : theirs;
@@ -99,7 +100,7 @@ int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char*
   // Who has the GPU differs from rank to rank; the rest is the same on a host.
   bool* said = status == POWERCCL_LEASE_HELD ? &said_holder_ : &said_;
   if (!*said && (speaks_ || status == POWERCCL_LEASE_HELD)) {
-    say(hint_, "the clock of %s cannot be set for now: %s", device_, text_);
+    say(hint_, "cannot set the clock of %s at present: %s", device_, text_);
   }
   *said = true;
   return kClockNotNow;

@@ -43,11 +43,11 @@ class PolicyTable::Parser {
     while (!text.empty()) {
       ++refusal_.line;
       const size_t newline = text.find('\n');
-      if (newline == std::string_view::npos) return refuse("the last line has no newline: the file is cut short");
+      if (newline == std::string_view::npos) return refuse("the last line has no newline: the file is incomplete");
       if (!take({text.begin(), text.begin() + newline})) return false;
       text.remove_prefix(newline + 1);
     }
-    if (!ended_) return refuse("no `end` line: the file is cut short");
+    if (!ended_) return refuse("no `end` line: the file is incomplete");
     refusal_ = Refusal();
     return true;
   }
@@ -106,13 +106,13 @@ class PolicyTable::Parser {
       if (static_cast<unsigned char>(c) < ' ') return refuse("a control character in the line");
     }
     if (line.find_first_not_of(' ') == std::string_view::npos || line.front() == '#') return true;
-    if (ended_) return refuse("nothing may follow `end`");
+    if (ended_) return refuse("`end` must be the last line");
     const std::string_view keyword = word(&line);
     if (!begun_) {
       uint32_t version = 0;
       if (keyword != "powerccl-policy-table") return refuse("the first line must be `powerccl-policy-table 1`");
       if (!number(&line, "the version", UINT32_MAX, &version)) return false;
-      if (version != 1) return refuse("version %u of the table is not known here; 1 is", version);
+      if (version != 1) return refuse("unknown table version %u; this PowerCCL reads version 1", version);
       begun_ = true;
       return nothing_follows(line);
     }
@@ -227,7 +227,7 @@ bool PolicyTable::load(const char* path, Refusal* refusal) {
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat about;
   if (descriptor >= 0 && (status_of_file(descriptor, &about) != 0 || !S_ISREG(about.st_mode))) {
-    snprintf(refusal->reason, sizeof(refusal->reason), "it is no regular file");
+    snprintf(refusal->reason, sizeof(refusal->reason), "not a regular file");
     ::close(descriptor);
     return false;
   }

@@ -18,8 +18,8 @@ bool is_full(int fault) {
 }
 
 const char* fault_text(int fault, char* buffer, size_t size) {
-  if (fault == RecordFile::kDeleted) return "somebody deleted or replaced it";
-  if (fault == RecordFile::kCut) return "somebody cut it short";
+  if (fault == RecordFile::kDeleted) return "the file was deleted or replaced";
+  if (fault == RecordFile::kCut) return "the file was truncated";
   return error_text(fault, buffer, size);
 }
 

@@ -30,8 +30,8 @@ inline int open_named_trace(TraceWriter* trace, const char* folder, const char* 
 
 // What to do about a trace that could not be begun.
 inline const char* trace_hint(int error) {
-  if (error == EAGAIN) return "let the job have one thread more (ulimit -u, or the pids limit of its container)";
-  return "make room, or let POWERCCL_RUN_FOLDER name a folder that the job may write to";
+  if (error == EAGAIN) return "raise the job's limit on threads (ulimit -u, or the pids limit of its container)";
+  return "free some space, or set POWERCCL_RUN_FOLDER to a folder that the job may write to";
 }
 
 }  // namespace powerccl

@@ -190,14 +190,15 @@ void TraceWriter::complain(Ring* ring) {
   if (ring->complained.load(std::memory_order_relaxed)) return;
   if (ring->complained.exchange(true, std::memory_order_relaxed)) return;
   if (!ring->stopped.load(std::memory_order_acquire)) {
-    say("raise POWERCCL_TRACE_LIMIT_MB", "the trace has reached its limit; what comes now is counted and dropped");
+    say("raise POWERCCL_TRACE_LIMIT_MB",
+        "the trace has reached its size limit; further records are counted and dropped");
     return;
   }
   const int fault = ring->fault.load(std::memory_order_relaxed);
   char reason[64];
   const char* hint = is_full(fault) ? "make room on the disk of the run folder" : nullptr;
-  if (fault < 0) hint = "leave the files of a run folder alone while the job runs";
-  say(hint, "the trace cannot be written (%s); what comes now is counted and dropped",
+  if (fault < 0) hint = "do not change files of a run folder while its job runs";
+  say(hint, "cannot write the trace (%s); further records are counted and dropped",
       fault_text(fault, reason, sizeof(reason)));
 }
 

@@ -95,7 +95,7 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> int:
         if about.st_size > limit:
             raise UnreadableError(path, f"{about.st_size:,} bytes; at most {limit:,} are read")
         if about.st_size > HOLES_FROM and about.st_blocks * 512 < about.st_size // HOLES and _holes(file):
-            raise UnreadableError(path, f"{about.st_size:,} bytes, nearly all of them holes")
+            raise UnreadableError(path, f"{about.st_size:,} bytes, but almost no data")
     except BaseException:
         os.close(file)
         raise

@@ -38,10 +38,10 @@ def refuse_other(what: str, kept: Mapping[str, str] | None, here: Mapping[str, s
         PowercclError: it names all fields that differ.
     """
     if kept is None:
-        raise PowercclError(f"{what} does not say of which machine it is: an older powerccl made it", hint)
+        raise PowercclError(f"{what} names no machine: an older powerccl made it", hint)
     names = dict.fromkeys([*kept, *here])
     differ = [name for name in names if kept.get(name) != here.get(name)]
     if differ:
         words = [f"{name}: {kept.get(name, 'none')} there, {here.get(name, 'none')} here" for name in differ]
-        kind = "of another machine" if any(name in FIELDS.values() for name in differ) else "of other settings"
+        kind = "from another machine" if any(name in FIELDS.values() for name in differ) else "from other settings"
         raise PowercclError(f"{what} is {kind} ({'; '.join(words)})", hint)

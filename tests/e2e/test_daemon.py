@@ -416,7 +416,7 @@ def test_a_daemon_restarted_under_a_job(
     done = running.wait()
     assert done.code == 0, done.err
     assert "Out of bounds values : 0 OK" in done.out
-    assert done.err.count("cannot be set for now: powerccld has gone") <= 1
+    assert done.err.count("at present: powerccld closed the connection") <= 1
     assert daemon.log.read_text().count("leased to process") >= 16, "asked for again"
 
 

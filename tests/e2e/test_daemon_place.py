@@ -103,7 +103,7 @@ def foreign(lock: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("put", "said"),
-    [(link, "is a symbolic link"), (fifo, "is no regular file"), (foreign, f"belongs to user {NOBODY}")],
+    [(link, "is a symbolic link"), (fifo, "is not a regular file"), (foreign, f"belongs to user {NOBODY}")],
 )
 def test_a_lock_that_is_none(daemon: Daemon, put: Callable[[Path, Path], None], said: str) -> None:
     if os.getuid() != 0:
@@ -138,21 +138,21 @@ WRONG = {
     "no user": ('[access]\nusers = ["no-such-user"]', "names user `no-such-user`"),
     "a relative state": ('[state]\nfile = "leases"', "state.file does not begin with /"),
     "no state folder": ('[state]\nfile = "/nowhere/leases"', "its folder /nowhere: No such file"),
-    "a folder as state": ('[state]\nfile = "/tmp"', "is there and is no regular file"),
+    "a folder as state": ('[state]\nfile = "/tmp"', "exists and is not a regular file"),
     "a state that is the socket": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x"', "collides with the socket"),
     "a state that is the lock": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x.lock"', "collides with the socket"),
     "only a %": ('[gpu]\ndevice_files = "%"', "gpu.device_files does not begin with /"),
     "two %": ('[gpu]\ndevice_files = "/dev/nvidia%%"', "gpu.device_files has not one %"),
     "no %": ('[gpu]\ndevice_files = "/dev/nvidia0"', "gpu.device_files has not one %"),
-    "devices nowhere": ('[gpu]\ndevice_files = "/nowhere/nvidia%"', "there is no folder /nowhere"),
+    "devices nowhere": ('[gpu]\ndevice_files = "/nowhere/nvidia%"', "there is not a folder /nowhere"),
     "metrics nowhere": ('[metrics]\nfile = "/nowhere/x.prom"', "its folder /nowhere: No such file"),
     "metrics in the state": ('[state]\nfile = "{0}/x"\n[metrics]\nfile = "{0}/x"', "collides with another file"),
     "out of range": ("[access]\nsessions = 0", "access.sessions is not between 1 and 4096"),
     "no number": ('[access]\nsessions = "9"', "access.sessions is not a whole number"),
     "a key twice": ("[gpu]\nmin_mhz = 1\nmin_mhz = 2", ":3: "),
-    "an unknown key": ("[gpu]\nmax_mzh = 5", ":2: there is no key `gpu.max_mzh`"),
-    "nothing to lease": ("[gpu]\nleases = false", "nothing is to be leased"),
-    "no level": ('[log]\nlevel = "loud"', "log.level is none of"),
+    "an unknown key": ("[gpu]\nmax_mzh = 5", ":2: unknown key `gpu.max_mzh`"),
+    "nothing to lease": ("[gpu]\nleases = false", "there is nothing to lease"),
+    "no level": ('[log]\nlevel = "loud"', "log.level must be"),
 }
 
 
@@ -182,7 +182,7 @@ def test_check_of_what_is_well(daemon: Daemon) -> None:
     piped = subprocess.run(
         [*command, str(daemon.folder / "fifo")], capture_output=True, text=True, check=False, timeout=9
     )
-    assert (piped.returncode, "is no regular file" in piped.stderr) == (2, True)
+    assert (piped.returncode, "is not a regular file" in piped.stderr) == (2, True)
     assert subprocess.run([command[0], "--nonsense"], capture_output=True, check=False).returncode == 2
 
 

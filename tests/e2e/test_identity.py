@@ -47,4 +47,4 @@ def test_a_folder_that_two_jobs_were_given(powerccl: Powerccl) -> None:
     (folder,) = powerccl.runs
     run = read_run(folder)
     assert [(trace.rank, trace.incarnations) for trace in run.ranks] == [(0, 1), (1, 1)]
-    assert sum("not of this run, left out" in problem for problem in run.problems) == 1
+    assert sum("of another run, left out" in problem for problem in run.problems) == 1

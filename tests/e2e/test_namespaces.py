@@ -53,7 +53,7 @@ def test_living_job_is_never_undone(gpus: Machine, tmp_path: Path) -> None:
     job = Job(gpus, tmp_path / "runs", "job", True, "nvml")
     try:
         # A rank's clock is set while it communicates, so not every one is at each moment.
-        assert wait_for(lambda: "is left alone: process " in job.restore_all().stderr)
+        assert wait_for(lambda: "not reset, because process " in job.restore_all().stderr)
         assert sum(slot.restored_by_agent for slot in marks(job)) == 0
         job.kill(job.named("powerccl") + job.named("powerccl-agent") + job.named("powerccl-bench"))
         locked = sum(slot.locked for slot in marks(job))
@@ -71,7 +71,7 @@ def test_cut_journal_kills_nobody_and_locks_nothing(gpus: Machine, tmp_path: Pat
         (journal,) = job.folder.glob("clocks-*.journal")
         os.truncate(journal, 100)
         said = job.place / "err"
-        assert wait_for(lambda: "was cut short" in said.read_text())
+        assert wait_for(lambda: "was truncated" in said.read_text())
         assert all(Path(f"/proc/{pid}").exists() for pid in job.named("powerccl-bench"))
         assert journal.stat().st_size == 100
         job.kill(job.named("powerccl-bench"))
@@ -122,7 +122,7 @@ def test_node_is_its_kernel_whatever_its_name(gpus: Machine, tmp_path: Path) -> 
     again = Agent(gpus, folder, f"hostname node1 && mount --bind {boot_id} /proc/sys/kernel/random/boot_id")
     said = [agent.end() for agent in (again, other, container, node)]
     assert [agent.first for agent in (node, container, other, again)] == [b"ready\n", b"", b"ready\n", b""]
-    assert ["another agent attends this node" in text for text in said] == [True, False, True, False], said
+    assert ["another agent already serves this node" in text for text in said] == [True, False, True, False], said
     assert sorted(path.name for path in folder.glob("power-*")) == ["power-node1-0123abcd4567.csv", "power-node1.csv"]
     assert len(list(folder.glob("clocks-*.journal"))) == 2
     run = read_run(folder)

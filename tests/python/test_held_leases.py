@@ -87,7 +87,7 @@ def test_the_range_is_what_every_gpu_has(server: Server, held: HeldLeases) -> No
 def test_another_clock_than_asked_for_is_an_error(server: Server, held: HeldLeases) -> None:
     held.hold([UUIDS[0]])
     server.instead[Type.SET] = [(0, (450, 450), "")]
-    with pytest.raises(PowercclError, match="asked for 300 MHz, powerccld set 450 to 450 MHz"):
+    with pytest.raises(PowercclError, match="powerccld set 450 to 450 MHz instead of 300 MHz"):
         held.set_all(300)
 
 
@@ -99,7 +99,7 @@ def test_what_the_driver_says_is_told(server: Server, held: HeldLeases) -> None:
 
 ENDINGS = pytest.mark.parametrize(
     ("status", "words"),
-    [(Status.REVOKED, "it was revoked"), (Status.MISSED, "not heard of for too long"), (-99, "status -99")],
+    [(Status.REVOKED, "revoked it"), (Status.MISSED, "received no message from this process"), (-99, "status -99")],
 )
 
 
@@ -123,17 +123,17 @@ def test_the_end_is_heard_without_asking(server: Server, held: HeldLeases) -> No
     held.hold([UUIDS[0]])
     server.override = lambda kind, serial: [b""]
     held._send(Type.STATUS, b"")
-    with pytest.raises(PowercclError, match="has hung up"):
+    with pytest.raises(PowercclError, match="closed the connection"):
         held.hear()
 
 
 @pytest.mark.parametrize(
     ("status", "text", "words", "hint"),
     [
-        (Status.HELD, "", f"its clock is leased to {OTHER}'s process 77", "`powerccl clocks`"),
-        (Status.DRAINING, "", "gives no new leases for now", "ask an administrator"),
-        (Status.NO_DEVICE, "", "knows no such device", "`powerccl clocks` lists"),
-        (Status.SHOW_FILE, "/nowhere/nvidia0", "/nowhere/nvidia0 cannot be opened", "who may use a GPU"),
+        (Status.HELD, "", f"{OTHER}'s process 77 has the lease", "`powerccl clocks`"),
+        (Status.DRAINING, "", "grants no new leases", "ask the administrator"),
+        (Status.NO_DEVICE, "", "has no such device", "`powerccl clocks` lists"),
+        (Status.SHOW_FILE, "/nowhere/nvidia0", "cannot open /nowhere/nvidia0", "right to use the GPU"),
     ],
 )
 def test_why_there_is_none(server: Server, held: HeldLeases, status: int, text: str, words: str, hint: str) -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_gpus_is_not_opened_for_a_stranger(
 ) -> None:
     monkeypatch.setattr("powerccl.launch.held_leases.peer_uid", lambda _: OTHER)
     server.instead[Type.ACQUIRE] = [(Status.SHOW_FILE, (0, 0), str(tmp_path / "secret"))]
-    with pytest.raises(PowercclError, match="which is no GPU's"):
+    with pytest.raises(PowercclError, match="which is not a GPU's device file"):
         held.hold([UUIDS[0]])
 
 

@@ -443,7 +443,7 @@ def test_how_many_folders_a_user_can_name_is_bounded(theirs: Path, monkeypatch: 
         for _ in range(3):
             found = followed.look({(NOBODY, NOBODY): names}, time.monotonic())
             assert len(found.answers) == 2
-        assert said == [f"user {NOBODY} has 5 run folders: 2 are looked at"]
+        assert said == [f"user {NOBODY} has 5 run folders: only 2 are read"]
     finally:
         followed.close()
 

@@ -145,10 +145,10 @@ def test_traces_of_another_run_are_left_out(tmp_path: Path) -> None:
     synthetic.TraceWriter(5, 8, run_id=HEX).write(tmp_path)
     run = read_run(tmp_path)
     assert [trace.rank for trace in run.ranks] == [0, 1, 5]
-    assert "rank-0.77.trace: not of this run, left out" in run.problems
+    assert "rank-0.77.trace: of another run, left out" in run.problems
     live = Watcher(tmp_path).look(10**9, synthetic.HOST)
     assert [rank.rank for rank in live.ranks] == [0, 1, 5]
-    assert "rank-0.77.trace: not of this run, left out" in live.problems
+    assert "rank-0.77.trace: of another run, left out" in live.problems
 
 
 @pytest.mark.parametrize("told", [True, False])

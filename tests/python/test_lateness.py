@@ -15,7 +15,7 @@ from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
     ("told", "said"),
     [
         ('{"up_s": 10.0, "events_late_s": 0.1, "data_late_s": 0.1}', ""),
-        ('{"up_s": 10.0, "events_late_s": 0.1, "data_late_s": 3.0}', "collectives waited 3.00 s of 10.0 s"),
+        ('{"up_s": 10.0, "events_late_s": 0.1, "data_late_s": 3.0}', "for 3.00 s of 10.0 s, collectives waited"),
         ('{"up_s": 10.0, "events_late_s": 0.9, "data_late_s": 0.1}', "was late in 900 ms of 10.0 s"),
         ('{"up_s": 1.0, "events_late_s": 0.2, "data_late_s": 0.0}', ""),  # while it started
         ('{"up_s": 0.0, "events_late_s": 0.9, "data_late_s": 3.0}', ""),

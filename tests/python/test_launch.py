@@ -45,7 +45,7 @@ def test_native_files_by_environment(native: NativeFiles, monkeypatch: pytest.Mo
     assert find_native().root == native.root
     assert sorted(native.emulated_platforms()) == ["h200x4", "t4x8"]
     monkeypatch.setenv("POWERCCL_NATIVE", str(tmp_path / "none"))
-    with pytest.raises(PowercclError, match="is no folder"):
+    with pytest.raises(PowercclError, match="is not a folder"):
         find_native()
 
 
@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file in the way")
     with pytest.raises(PowercclError) as error:
         folders.make_folder(tmp_path / "runs", "job", None)
-    assert "cannot write a run folder" in error.value.message
+    assert "cannot make a run folder" in error.value.message
     assert "--runs-dir" in error.value.hint
 
 
@@ -79,7 +79,7 @@ def test_socket_paths_are_short_private_and_distinct(tmp_path: Path, monkeypatch
     assert len(first.name) < 20
     assert first.parent.stat().st_mode & 0o777 == 0o700
     first.parent.chmod(0o777)
-    with pytest.raises(PowercclError, match="belongs to somebody else"):
+    with pytest.raises(PowercclError, match="belongs to another user"):
         folders.socket_path(long)
 
 
@@ -153,9 +153,9 @@ def test_consent_without_right_and_daemon_runs_dry(
     assert found == mode
     if not right and wish:  # what was asked, what takes its place, what to do
         assert said is not None
-        assert said.startswith("POWERCCL_CLOCKS=nvml sets clocks without powerccld, which takes root")
+        assert said.startswith("POWERCCL_CLOCKS=nvml needs root")
         assert (
-            "powerccld is asked instead; unset the variable" if daemon else "dry run, decided but not set; run as"
+            "powerccld sets clocks instead; unset the variable" if daemon else "dry run, no clock is set; run as"
         ) in said
     else:
         assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
@@ -172,7 +172,12 @@ def test_consent_without_right_and_daemon_runs_dry(
         ({"emulate": "h200x4"}, {}, "observe", []),
         ({"emulate": "t4x8"}, {"POWERCCL_CLOCKS": "dry"}, "observe", []),
         ({}, {"POWERCCL_EMULATOR_SOCKET": "s"}, "observe", []),  # none of two was made
-        ({"set_clocks": True}, {}, "observe", ["no platform profile for 2 x Tesla T4: no clock is set, recording"]),
+        (
+            {"set_clocks": True},
+            {},
+            "observe",
+            ["recording only, without setting clocks: no platform profile for 2 x Tesla T4"],
+        ),
         ({"policy": "exposed", "emulate": "t4x8"}, {}, "exposed", []),
         ({"policy": "observe", "emulate": "t4x8"}, {}, "observe", []),
     ],
@@ -226,7 +231,7 @@ def test_clocks_asked_for_take_auto_where_the_machine_is_known(monkeypatch: pyte
     assert f"\nswitch_call_us {switch.call_us:.0f}\nswitch_transition_us 1000\n" in table
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
     assert plan(request, {}, said.append)[1] == "observe"
-    assert said == ["no NVIDIA driver here: nothing for policy auto to manage, recording only"]
+    assert said == ["recording only: policy auto has no GPU to manage (no NVIDIA driver here)"]
     with pytest.raises(PowercclError, match="unknown platform 't4x9'"):
         monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
         plan(Request(command=["x"], policy="", set_clocks=True, platform="t4x9"), {}, said.append)
@@ -260,8 +265,8 @@ def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_driver_is_a_reason_not_an_error() -> None:
     found = query_gpus("libno-such-nvml.so.1")
     assert found.names == []
-    assert "no NVIDIA driver here" in found.describe()
-    assert query_gpus("libc.so.6").reason.startswith("NVML too old")
+    assert "no NVIDIA driver on this machine" in found.describe()
+    assert query_gpus("libc.so.6").reason.startswith("this NVML is too old")
     assert query_gpus_in({**os.environ, "LD_LIBRARY_PATH": ""}).names == query_gpus().names
 
 

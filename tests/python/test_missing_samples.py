@@ -312,7 +312,7 @@ def test_a_gap_of_the_processors(tmp_path: Path) -> None:
     assert hole.energy.joules == pytest.approx(105)  # the counter stands on both sides
     assert tail.energy.joules is None
     assert tail.energy.joules_at_least == pytest.approx(50)
-    assert tail.energy.missing == ["package-0: no sound energy samples for 1.01 s"]
+    assert tail.energy.missing == ["package-0: no valid energy samples for 1.01 s"]
     for each in (jumps, back):
         assert each.energy.joules is None
         assert each.energy.joules_at_least == pytest.approx(100)
@@ -325,7 +325,7 @@ def test_a_processor_counter_that_stands_still_tells_nothing(tmp_path: Path) -> 
     found = energy_of(mpi_run(tmp_path / "run", cpu=cpu + "\n".join(rows) + "\n")).mpi
     assert found and found.energy.joules is None
     assert found.energy.joules_at_least == pytest.approx(25)
-    assert found.energy.missing and "package-0: no sound energy samples for 1." in found.energy.missing[0]
+    assert found.energy.missing and "package-0: no valid energy samples for 1." in found.energy.missing[0]
 
 
 # While the job runs.
@@ -382,7 +382,7 @@ def test_an_ended_jobs_live_energy_says_what_it_lacks(
     assert second.missing_s == pytest.approx(missing_s, abs=0.3)
     assert second.joules_at_least == pytest.approx(joules, rel=0.01)
     assert job.joules_at_least == pytest.approx(50 * 60 + joules, rel=0.01)
-    assert len(job.missing) == 1 and "GPU 1: no sound energy samples for" in job.missing[0]
+    assert len(job.missing) == 1 and "GPU 1: no valid energy samples for" in job.missing[0]
     live = LiveNode((folder,), totals=True)
     view = as_text(JobCollector(live.look, lambda: live.counts)).decode()
     live.close()
@@ -403,7 +403,7 @@ def test_a_rank_without_a_trace_is_missed_everywhere(tmp_path: Path, how: str) -
     for energy in (found.energy, job):
         assert energy.joules is None
         assert energy.joules_at_least is not None and whole and energy.joules_at_least < 0.6 * whole
-        assert any("1 of 2 ranks left a trace that reads" in text for text in energy.missing)
+        assert any("1 of 2 ranks left a readable trace" in text for text in energy.missing)
     assert any("1 of 2 ranks" in text for text in found.problems)
     assert any("1 of 2 ranks" in text for text in job.problems)
     assert (job.ranks_found, job.ranks_expected) == (1, 2)
@@ -413,7 +413,7 @@ def test_an_mpi_rank_without_a_trace_is_missed(tmp_path: Path) -> None:
     folder = mpi_run(tmp_path / "run")
     assert not any("left a trace" in text for text in energy_of(folder).problems)
     (folder / "mpi-1.trace").unlink()
-    assert any("1 of 2 ranks left a trace that reads" in text for text in energy_of(folder).problems)
+    assert any("1 of 2 ranks left a readable trace" in text for text in energy_of(folder).problems)
 
 
 def test_records_that_were_never_written_are_told_live(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_records_that_were_never_written_are_told_live(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
     problems = Watcher(folder, totals=True).look(END_S * S, HOST).problems
-    assert any(text.startswith("rank-1.trace: ") and "of kinds not known, skipped" in text for text in problems)
+    assert any(text.startswith("rank-1.trace: ") and "of unknown kinds, skipped" in text for text in problems)
 
 
 def test_live_power_that_cannot_be(tmp_path: Path) -> None:

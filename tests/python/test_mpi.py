@@ -370,8 +370,8 @@ def test_processes_that_did_not_find_each_other(tmp_path: Path) -> None:
 def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> None:
     write_info(tmp_path, 100 * MS)
     run = summarise(read_run(tmp_path))
-    run.mpi_unseen = "MPI was not seen: app is statically linked"
-    assert "! MPI was not seen: app is statically linked" in printed(run)
+    run.mpi_unseen = "MPI was not recorded: app is statically linked"
+    assert "! MPI was not recorded: app is statically linked" in printed(run)
     assert "no rank left a trace" not in printed(run)
     assert "100 ms · exit 0" in printed(run)
     assert "policy" not in printed(run)

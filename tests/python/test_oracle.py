@@ -65,7 +65,7 @@ def test_changes_to_a_platform():
     assert changed["clock_transition_us"] == 20000
     quick, slow = (x.bandwidths_gbs("all_reduce", 2**26)[-1] for x in (changed, plain))
     assert quick == pytest.approx(4 * slow)
-    with pytest.raises(platform.PlatformError, match="no such key"):
+    with pytest.raises(platform.PlatformError, match="unknown key"):
         platform.read_platform("t4x8:link_speed=4")
 
 

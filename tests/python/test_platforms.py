@@ -200,14 +200,14 @@ def test_unknown_profile_suggests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no platform profile"),
-        ("[]", "is no platform profile"),
+        ("", "is not a platform profile"),
+        ("[]", "is not a platform profile"),
         ('{"schema_version": 2}', "profile schema 2; this powerccl reads 1"),
-        ('{"schema_version": 1}', "is no platform profile"),
-        (encode(profile(gpus=0)).decode(), "make no sense"),
+        ('{"schema_version": 1}', "is not a platform profile"),
+        (encode(profile(gpus=0)).decode(), "impossible values"),
         (encode(profile([point(1590, 3.0, pattern="all_redcue")])).decode(), "unknown pattern 'all_redcue'"),
-        (encode(profile([point(1590, -3.0)])).decode(), "makes no sense"),
-        (encode(profile()).decode()[:-30], "is no platform profile"),
+        (encode(profile([point(1590, -3.0)])).decode(), "impossible values"),
+        (encode(profile()).decode()[:-30], "is not a platform profile"),
         (encode(profile()).decode().replace('"provenance":"emulated"', '"provenance":"guessed"', 1), "'guessed'"),
     ],
 )

@@ -74,7 +74,7 @@ def test_of_a_long_run_neighbours_are_one_and_energy_stays(tmp_path: Path, count
         )
     whole, fewer = read_power(path), read_power(path, most_rows=600)
     assert len(fewer.samples) < 700 < len(whole.samples)
-    assert any("10 in a row are taken as one" in text or "11 in a row" in text for text in fewer.problems)
+    assert any("each 10 in a row are merged" in text or "11 in a row" in text for text in fewer.problems)
     for gpu in range(3):
         fine, coarse = (gpu_curve(log, log.samples.filter(gpu=gpu)) for log in (whole, fewer))
         assert fine is not None and coarse is not None

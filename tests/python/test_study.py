@@ -411,7 +411,7 @@ def test_a_study_goes_on_only_on_its_own_machine(tmp_path: Path, monkeypatch: py
     assert sorted(kept.runs) == ["default-1", "default-2"]
     kept.machine = None
     (tmp_path / "study" / launch.STUDY_FILE).write_bytes(msgspec.json.encode(kept))
-    with pytest.raises(PowercclError, match="does not say of which machine it is"):
+    with pytest.raises(PowercclError, match="names no machine"):
         run(tmp_path, command, [1, 4])
 
 

@@ -131,7 +131,7 @@ def test_a_file_cut_off_behind_its_count(tmp_path: Path) -> None:
     path.write_bytes(trace.bytes(committed=50))
     live = LiveTrace(path)
     assert len(live.read()) == 6
-    assert "cut off: 50 records counted, 6 there" in live.problem
+    assert "cut off: it counts 50 records and has 6" in live.problem
 
 
 def test_samples_by_halves_of_lines(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def test_a_run_is_as_long_as_its_ranks_recorded(tmp_path: Path, start_ms: int, e
     assert run.info
     assert run.info.start_ns <= run.ranks[0].start_ns
     assert run.info.end_ns >= run.ranks[0].last_ns()
-    assert any("that run.json names" in problem for problem in run.problems)
+    assert any("in run.json: the report includes" in problem for problem in run.problems)
 
 
 def set_start(folder: Path, start_ns: int) -> None:

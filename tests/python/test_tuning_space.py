@@ -63,7 +63,7 @@ def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
     assert names("sockets", add=("NCCL_NEW_THING=1,2",), read_by_nccl=lambda: names_in(library)) >= {"NCCL_NEW_THING"}
     for options, hint in (
         ({"add": ("NCCL_NEW_THINGS=1,2",)}, "did you mean NCCL_NEW_THING?"),
-        ({"fix": ("NCCL_FOO=1",)}, "can be set in the environment"),
+        ({"fix": ("NCCL_FOO=1",)}, "in the environment"),
     ):
         with pytest.raises(PowercclError, match="this NCCL reads no such variable") as error:
             names("sockets", read_by_nccl=lambda: names_in(library), **options)

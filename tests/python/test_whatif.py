@@ -616,7 +616,7 @@ def test_command_says_what_is_wrong_and_what_to_do(recorded: Path, named: str, t
     trace.write(quiet)
     assert "no communication was timed" in wrong(quiet)
     (tmp_path / "found.json").write_bytes(encode(profile(clocks_set=False, clocks_reason="no right")))
-    assert "clocks could not be set" in wrong(recorded, "--platform", str(tmp_path / "found.json"))
+    assert "has no minimum clocks" in wrong(recorded, "--platform", str(tmp_path / "found.json"))
     assert "unknown platform" in wrong(recorded, "--platform", "nosuch")
     assert "names no platform profile" in wrong(exposed_run(tmp_path / "real", iterations=1), "--max-slowdown", "1")
 

@@ -49,7 +49,7 @@ ThreadCore::By ThreadCore::find_lease(const CoreClocks& clocks) {
   char text[256] = "";
   const char* hint = nullptr;
   if (lease_.open(terms, &client, text, sizeof(text), &hint) != 0) {
-    if (terms.speaks) say(hint, "core clocks are left alone: %s", text);
+    if (terms.speaks) say(hint, "core clocks are not changed: %s", text);
     return By::kNobody;
   }
   client.speaks = terms.speaks;
@@ -91,7 +91,7 @@ void ThreadCore::restore_itself() {
     return;
   }
   // The mark stays, and with it powerccl-agent's duty; this thread lowers nothing again.
-  say("powerccl-agent puts it back when this process ends", "%s", error.text);
+  say("powerccl-agent restores it when this process ends", "%s", error.text);
   clock_ = device::CoreClock{};
   claim_ = device::JournalClaim{};
   by_ = By::kNobody;

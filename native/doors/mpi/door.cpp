@@ -95,8 +95,8 @@ void open_trace() {
     return;
   }
   char reason[64];
-  say(trace_hint(error), "the trace %s cannot be made (%s); MPI rank %d waits as it should, unrecorded", path,
-      error_text(error, reason, sizeof(reason)), rank);
+  say(trace_hint(error), "cannot create the trace %s (%s); MPI rank %d sleeps in waits as usual, but is not recorded",
+      path, error_text(error, reason, sizeof(reason)), rank);
 }
 
 // Open MPI calls this in every progress loop; only idle ones yield. More than one between two yields: something moved.
@@ -130,8 +130,8 @@ void manage_core_clocks() {
   CoreClocks& clocks = g_door.core_clocks;
   if (folder[0] == '\0' || device::journal_open(&clocks.journal, folder, &error) != device::kOk) {
     if (g_door.environment.speaks()) {
-      say("start the job by `powerccl run`, whose agent puts back what a dead process lowered",
-          "core clocks are left alone%s%s", folder[0] == '\0' ? ": there is no run folder" : ": ", error.text);
+      say("start the job with `powerccl run`, whose agent restores clocks that a dead process lowered",
+          "core clocks are not changed%s%s", folder[0] == '\0' ? ": there is no run folder" : ": ", error.text);
     }
     return;
   }
@@ -169,7 +169,7 @@ bool meet_library() {
   g_door.plan.longest_ticks =
       library.hook == Hook::kUcx ? g_door.clock.from_ns(kLongestBlindNs) : g_door.longest_pause_ticks;
   if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_door.environment.speaks()) {
-    say("try `powerccl run --mpi published`", "%s has no idle hook that is known: its waiting ranks go on spinning",
+    say("try `powerccl run --mpi published`", "%s has no known place to sleep: its waiting ranks keep spinning",
         library.name);
   }
   if (library.open_mpi && settings.mode != MpiMode::kPublished) wire_open_mpi();
@@ -205,9 +205,9 @@ void agree() {
   int rank = 0;
   g_door.library.comm_rank(g_door.library.comm_world, &rank);
   if (!g_door.published_collectives && rank == 0) {
-    say("receives, sends and waits are handled all the same; POWERCCL_MPI_COLLECTIVES=all says that every rank of "
-        "every host has it",
-        "not every MPI rank is known to have this library: no barrier is put in front of collectives");
+    say("receives, sends and waits still sleep; set POWERCCL_MPI_COLLECTIVES=all if every rank of "
+        "every host has this library",
+        "no barrier is added before collectives: some MPI ranks may lack this library");
   }
 }
 

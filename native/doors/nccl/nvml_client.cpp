@@ -62,7 +62,7 @@ int open_nvml_clock(void*, const GpuIdentity& gpu, const char* run_folder, Clock
   int code = device::clock_open(&client->device, gpu.uuid[0] != '\0' ? gpu.uuid : gpu.pci, &error);
   // Of an old driver a slice's UUID is its GPU's.
   if (code == 0 && device::clock_mig_enabled(&client->device)) {
-    code = device::fail(&error, device::kBadArgument, "it is cut into MIG slices, which share its clock");
+    code = device::fail(&error, device::kBadArgument, "it is divided into MIG slices, which share its clock");
   }
   if (code == 0 && !device::clock_may_lock(&client->device, &error)) code = error.code;
   if (code == 0) code = device::journal_open(&client->journal, run_folder, &error);

@@ -40,10 +40,10 @@ void say_refused(const TunerEnvironment& environment, const TunerTable::Refusal&
   if (!environment.speaks || !is_news(refusal)) return;
   constexpr char kHint[] = "docs/reference/tuner-table.md has the format; a path to a table begins with /";
   if (refusal.line > 0) {
-    say(kHint, "the tuner table (POWERCCL_TUNER_TABLE) is refused, line %d: %s; NCCL chooses as without it",
-        refusal.line, refusal.reason);
+    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE), line %d: %s; NCCL chooses by itself", refusal.line,
+        refusal.reason);
   } else {
-    say(kHint, "the tuner table (POWERCCL_TUNER_TABLE) is refused: %s; NCCL chooses as without it", refusal.reason);
+    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE): %s; NCCL chooses by itself", refusal.reason);
   }
 }
 

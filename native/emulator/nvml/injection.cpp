@@ -32,7 +32,7 @@ std::vector<std::string> entries_of(const char* variable) {
   return entries;
 }
 
-// What follows `key` in an entry; null where it has no such key.
+// What follows `key` in an entry; null where it has unknown key.
 const char* value_of(const std::string& entry, const char* key) {
   const size_t at = entry.find(key);
   return at == std::string::npos ? nullptr : entry.c_str() + at + strlen(key);

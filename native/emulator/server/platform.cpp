@@ -258,7 +258,7 @@ bool apply(const std::string& text, const std::string& where, std::map<std::stri
   const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
   const auto found = keys.find(key);
   const char* wrong = equals == std::string::npos                     ? "not `key = value`"
-                      : found == keys.end()                           ? "no such key, or given twice"
+                      : found == keys.end()                           ? "unknown key, or given twice"
                       : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
                                                                       : nullptr;
   if (wrong == nullptr) {
@@ -295,7 +295,7 @@ std::string read_text(const std::string& path, std::string* text) {
   if (fstat(file, &about) != 0)
     why = std::strerror(errno);
   else if (!S_ISREG(about.st_mode))
-    why = "it is no regular file";
+    why = "not a regular file";
   char part[4096];
   ssize_t got = 1;
   while (why.empty() && got != 0) {

@@ -101,7 +101,7 @@ def _counted(log: CpuLog, window: tuple[int, int]) -> tuple[dict[str, float], fl
         lost_ns = int(time[-1] - time[0]) - iv.length_ns(covered)
         lost_ns += sum(end for end in ends if end > GAP_PERIODS * period_ns)
         if lost_ns and joules[domain]:
-            missing.append(f"{domain}: no sound energy samples for {quantities.seconds(lost_ns / 1e9)}")
+            missing.append(f"{domain}: no valid energy samples for {quantities.seconds(lost_ns / 1e9)}")
     return joules, seconds, missing
 
 

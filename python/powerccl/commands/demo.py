@@ -139,8 +139,8 @@ def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
             if recorded.ended.signal:
                 raise click.Abort
             raise PowercclError(
-                f"powerccl-bench ended with {recorded.ended.code}: {words[-1] if words else 'no message'}",
-                "see what is wrong with `powerccl doctor`",
+                f"powerccl-bench ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
+                "run `powerccl doctor` to find the cause",
             )
         written.rename(recorded.folder / result_file)
     try:

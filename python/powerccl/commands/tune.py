@@ -160,7 +160,7 @@ def command(
                 return _list(tuning)
             return _tune(tuning, asked, name, csv_file)
     except KeyboardInterrupt:
-        say(f"interrupted; the same command goes on with what is in {asked.folder}")
+        say(f"interrupted; run the same command to continue in {asked.folder}")
         raise
 
 

@@ -127,7 +127,7 @@ def _own(run: RunData) -> PlatformProfile:
     found = own_profile(run)
     if found is None:
         raise PowercclError(
-            f"{run.folder} names no platform profile", "name one with --platform; `powerccl profile` makes one"
+            f"{run.folder} names no platform profile", "choose one with --platform, or make one with `powerccl profile`"
         )
     return found
 
@@ -158,7 +158,7 @@ def clock_platform(
 
     if not profile.clocks_set:
         raise PowercclError(
-            f"platform profile '{profile.name}' was made where clocks could not be set ({profile.clocks_reason})",
+            f"platform profile '{profile.name}' has no minimum clocks, as none could be set ({profile.clocks_reason})",
             "profile as root (`sudo powerccl profile`), or name another with --platform",
         )
     curves: dict[str, dict[int, Curve]] = {}

@@ -56,7 +56,7 @@ def join(runs: Path, name: str, launcher: JobLauncher) -> RunId:
         run = _joined(runs, start, launcher, ours)
         if run is not None:
             return run
-    raise OSError(17, "a thousand starts of one job within a day")
+    raise OSError(17, "one job was started a thousand times within a day")
 
 
 def _joined(runs: Path, start: Path, launcher: JobLauncher, ours: bool) -> RunId | None:

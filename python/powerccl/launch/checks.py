@@ -70,9 +70,14 @@ def _python() -> Iterator[Check]:
     kind, version = machine.libc_ver()
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if kind != "glibc":
-        yield Check("libc", "missing", kind or "not glibc", "the native part needs glibc; build it from source here")
+        yield Check(
+            "libc",
+            "missing",
+            kind or "not glibc",
+            "PowerCCL's libraries need glibc; build them from source on this system",
+        )
     elif numbers < NEEDED_GLIBC:
-        yield Check("libc", "missing", f"glibc {version}", "glibc 2.17 or newer")
+        yield Check("libc", "missing", f"glibc {version}", "use a system with glibc 2.17 or newer")
     else:
         yield Check("libc", "ok", f"glibc {version}")
     absent = [name for name in PYTHON_PACKAGES if util.find_spec(name) is None]
@@ -85,8 +90,8 @@ def _python() -> Iterator[Check]:
 def _native(native: NativeFiles) -> Iterator[Check]:
     absent = [name for name in files.ALL if not native.has(name)]
     if absent:
-        missing = f"{native.root} lacks {', '.join(absent)}"
-        yield Check("native files", "broken", missing, "`make native`, or reinstall powerccl")
+        missing = f"not in {native.root}: {', '.join(absent)}"
+        yield Check("native files", "broken", missing, "run `make native`, or reinstall powerccl")
     else:
         yield Check("native files", "ok", str(native.root))
     if native.has(files.NCCL_DOOR):
@@ -99,7 +104,7 @@ def _plugin(path: Path) -> Check:
     try:
         plugin = ctypes.CDLL(str(path))
     except OSError as error:
-        return Check("NCCL plugin", "broken", f"does not load: {error}", "reinstall powerccl for this system")
+        return Check("NCCL plugin", "broken", f"cannot be loaded: {error}", "reinstall powerccl for this system")
     versions = [n for n in range(1, 10) if hasattr(plugin, f"ncclProfiler_v{n}")]
     if not versions:
         return Check("NCCL plugin", "broken", f"{path} exports no profiler", "reinstall powerccl")
@@ -110,7 +115,7 @@ def _answers(name: str, command: list[str]) -> Check:
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(name, "broken", f"does not run: {error}", "reinstall powerccl for this system")
+        return Check(name, "broken", f"cannot be run: {error}", "reinstall powerccl for this system")
     if done.returncode:
         return Check(name, "broken", f"exit {done.returncode}: {done.stderr.strip()[:200]}", "reinstall powerccl")
     return Check(name, "ok", "runs")
@@ -126,24 +131,24 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
     word = "emulated, " if gpus.emulated else ""
     yield Check("GPUs", "ok", f"{gpus.describe()} ({word}driver {gpus.driver})")
     if gpus.energy_counter:
-        yield Check("energy", "ok", "total-energy counter (exact, whatever the sampling)")
+        yield Check("energy", "ok", "total-energy counter (exact at any sampling interval)")
     elif gpus.power_reading:
         yield Check(
-            "energy", "ok", "power readings only; energy is integrated from samples", "Volta or newer counts it"
+            "energy", "ok", "power readings only; energy is integrated from samples", "Volta and newer GPUs count it"
         )
     else:
-        yield Check("energy", "missing", "neither counter nor power reading", "these GPUs do not report power")
+        yield Check("energy", "missing", "neither energy counter nor power reading", "use GPUs that report power")
     if not gpus.clocks_mhz:
-        yield Check("clocks", "missing", "NVML lists no clocks", "policies run dry here")
+        yield Check("clocks", "missing", "NVML lists no clocks", "policies decide clocks here but set none")
         return
     span = f"{min(gpus.clocks_mhz)} to {max(gpus.clocks_mhz)} MHz in {plural(len(gpus.clocks_mhz), 'step')}"
     if gpus.emulated or may_set_clocks():
-        yield Check("clocks", "ok", f"{span}; may be set (with --set-clocks)")
+        yield Check("clocks", "ok", f"{span}; can be set (with --set-clocks)")
     elif leases:
-        yield Check("clocks", "ok", f"{span}; may be set through the clock daemon (with --set-clocks)")
+        yield Check("clocks", "ok", f"{span}; can be set through powerccld (with --set-clocks)")
     else:
-        advice = "a clock daemon (powerccld) sets them for users, root (CAP_SYS_ADMIN) needs none"
-        yield Check("clocks", "missing", f"{span}; no right to set them", advice)
+        advice = "run as root (CAP_SYS_ADMIN), or have powerccld installed, which sets clocks for users"
+        yield Check("clocks", "missing", f"{span}; this user may not set them", advice)
 
 
 def check_daemon(path: Path) -> Check:
@@ -159,13 +164,15 @@ def check_daemon(path: Path) -> Check:
         return Check(name, "missing", error.message, error.hint)
     cores = sum(device.core for device in devices)
     kinds = [f"{plural(len(devices) - cores, 'GPU')}"] + ([f"{plural(cores, 'core')}"] if cores else [])
-    found = f"{leases.server}, {' and '.join(kinds)}{', dry: sets nothing' if leases.dry else ''}"
+    found = f"{leases.server}, {' and '.join(kinds)}{', dry: sets no clock' if leases.dry else ''}"
     if not allowed:
         advice = "ask the administrator to name you in `users` or `groups` of /etc/powerccl/powerccld.toml"
-        return Check(name, "missing", f"{found}; it gives you no leases", advice)
+        return Check(name, "missing", f"{found}; you may have no leases", advice)
     if leases.draining:
-        return Check(name, "missing", f"{found}; draining: no new leases", "ask the administrator until when")
-    return Check(name, "ok", f"{found}; you may have leases{' and end those of others' if leases.admin else ''}")
+        return Check(
+            name, "missing", f"{found}; draining: it grants no new leases", "ask the administrator when it will"
+        )
+    return Check(name, "ok", f"{found}; you may have leases{' and revoke those of others' if leases.admin else ''}")
 
 
 def _nccl() -> Iterator[Check]:
@@ -180,15 +187,17 @@ def _nccl() -> Iterator[Check]:
         if abi >= 5:
             yield Check("NCCL", "ok", f"{text}; profiler plugin v{abi}")
         elif abi:
-            yield Check("NCCL", "ok", f"{text}; profiler plugin v{abi}: no API times", "2.28 or newer tells more")
+            yield Check(
+                "NCCL", "ok", f"{text}; profiler plugin v{abi}: no API times", "NCCL 2.28 and newer report API times"
+            )
         else:
-            yield Check("NCCL", "missing", f"{text}; its profiler plugins are too old", "use NCCL 2.27 or newer")
+            yield Check("NCCL", "missing", f"{text}; it cannot load this profiler plugin", "use NCCL 2.27 or newer")
     if not found:
         yield Check(
             "NCCL",
             "missing",
-            "no libnccl.so.2 found by the loader or in this Python",
-            "jobs may bring their own; else: pip install nvidia-nccl-cu13",
+            "the loader and this Python find no libnccl.so.2",
+            "a job may have its own; else: pip install nvidia-nccl-cu13",
         )
 
 
@@ -221,7 +230,7 @@ def _nccl_version(path: str) -> int:
 def _emulation(native: NativeFiles | None) -> Check:
     name = "emulated servers"
     if native is None or not native.has(files.EMULATOR):
-        return Check(name, "missing", "powerccl-emulator is not installed", "`make native`, or reinstall powerccl")
+        return Check(name, "missing", "powerccl-emulator is not installed", "run `make native`, or reinstall powerccl")
     import tempfile
 
     from powerccl.launch.emulation import Emulation

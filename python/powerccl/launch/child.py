@@ -134,7 +134,7 @@ def run_child(
     except ChildNotStartedError:
         raise
     except Exception as error:
-        say(f"signals are not passed on to the job: {one_line(error)}")
+        say(f"cannot pass signals on to the job: {one_line(error)}")
     if not child.pid:
         _spawn(child, command, environment, (), output)
     while (ended := child.ended()) is None:

@@ -80,7 +80,8 @@ class Emulation:
             self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ, self._lateness)
         elif not wait_for_socket(self.listening, OTHERS_WAIT_S):
             raise PowercclError(
-                "this node's emulated GPU server did not come up", "see local rank 0's messages; is it running?"
+                "the emulated GPU server of this node did not start",
+                "read the messages of this node's local rank 0; check that it runs",
             )
         return self
 
@@ -141,6 +142,6 @@ class EmulatedServer:
             raise
         except Exception as error:
             raise PowercclError(
-                f"the emulated GPU server {self._name} cannot be had: {one_line(error)}",
+                f"cannot start the emulated GPU server {self._name}: {one_line(error)}",
                 "run without --emulate, or try again",
             ) from error

@@ -34,8 +34,8 @@ def make_folder(runs: Path, name: str, launcher: JobLauncher | None) -> Path:
         write_run_id(folder, run_id)
     except OSError as error:
         raise PowercclError(
-            f"cannot write a run folder in {runs}: {error.strerror}",
-            "name another place with --runs-dir DIR",
+            f"cannot make a run folder in {runs}: {error.strerror}",
+            "name another folder with --runs-dir DIR",
         ) from error
     return folder
 
@@ -48,7 +48,7 @@ def _make_new(folder: Path) -> Path:
         except FileExistsError:
             continue
         return candidate
-    raise OSError(17, "a thousand runs of this name within a second")
+    raise OSError(17, "a thousand runs with this name started within a second")
 
 
 def job_name(command: list[str]) -> str:
@@ -69,5 +69,5 @@ def socket_path(folder: Path) -> Path:
     base.mkdir(mode=0o700, exist_ok=True)
     about = base.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PowercclError(f"{base} belongs to somebody else", "set TMPDIR to a folder of your own")
+        raise PowercclError(f"{base} belongs to another user", "set TMPDIR to a folder of your own")
     return base / f"{hashlib.sha1(os.fsencode(folder), usedforsecurity=False).hexdigest()[:12]}.sock"

@@ -266,13 +266,13 @@ class ForeignRuns:
                 continue
             bench = self._benched.get(user)
             if bench and bench.until_s > now_s:
-                found.problems.append(f"user {user[0]}: run folders did not answer, left out for a while")
+                found.problems.append(f"user {user[0]}: run folders did not answer; they are left out for a while")
                 continue
             names = [name for name in known if not self._is_bad(user, name, now_s, found)]
             if len(names) > MOST_FOLDERS:
-                self._once(f"user {user[0]} has {len(names)} run folders: {MOST_FOLDERS} are looked at", found)
+                self._once(f"user {user[0]} has {len(names)} run folders: only {MOST_FOLDERS} are read", found)
             if user not in self._helpers and len(self._helpers) >= MOST_USERS:
-                self._once(f"run folders of more than {MOST_USERS} users: the others are left out", found)
+                self._once(f"more than {MOST_USERS} users have run folders: those of the others are left out", found)
                 continue
             if not names:
                 continue
@@ -282,7 +282,7 @@ class ForeignRuns:
                 try:
                     helper = self._helpers[user] = Helper(user)
                 except OSError as error:
-                    found.problems.append(f"no helper for user {user[0]}: {error.strerror}")
+                    found.problems.append(f"cannot start a helper for user {user[0]}: {error.strerror}")
                     del asked[user]
                     continue
             folders = [(os.fsencode(name), known[name].pids) for name in asked[user]]
@@ -293,7 +293,7 @@ class ForeignRuns:
         backoff = self._bad.get((user, name))
         if backoff is None or backoff.until_s <= now_s:
             return False
-        found.problems.append(f"{_shown(name)}: could not be read at the last look, left out for a while")
+        found.problems.append(f"{_shown(name)}: could not be read last time; it is left out for a while")
         return True
 
     def _take(self, user: User, names: list[str], running: Mapping[str, list[int]], found: Found) -> None:
@@ -316,19 +316,17 @@ class ForeignRuns:
         culprit = next((name for number, name in enumerate(names) if number not in answered), "")
         if helper.ready and culprit:
             waited_s = self._bad.setdefault((user, culprit), _Backoff()).failed(now_s)
-            how = "ended its helper" if helper.broken else f"did not answer within {exact(ANSWER_S, 's')}"
+            how = "ended the helper that reads it" if helper.broken else f"did not answer within {exact(ANSWER_S, 's')}"
             text = f"{_shown(culprit)} of user {user[0]} {how}"
             self._say(f"{text}; trying again in {exact(waited_s, 's')}")
         else:
-            text = f"no helper for user {user[0]}: it did not start"
+            text = f"cannot start a helper for user {user[0]}: it gave no answer"
             self._once(text, found)
         found.problems.append(text)
         self._killed[user] = self._killed.get(user, 0) + 1
         if self._killed[user] >= KILLED_IN_A_ROW:
             waited_s = self._benched.setdefault(user, _Backoff()).failed(now_s)
-            self._say(
-                f"run folders of user {user[0]} did not answer; looking at none of them for {exact(waited_s, 's')}"
-            )
+            self._say(f"run folders of user {user[0]} did not answer; none of them is read for {exact(waited_s, 's')}")
 
     def _once(self, text: str, found: Found) -> None:
         found.problems.append(text)

@@ -45,7 +45,7 @@ def become(uid: int, gid: int) -> None:
         OSError: it is not allowed to.
     """
     if uid == 0 or gid < 0:
-        raise PermissionError("a helper is for users that are not root")
+        raise PermissionError("root needs no helper")
     taken = _data_bytes() + MEMORY
     _limit(resource.RLIMIT_DATA, taken)
     _limit(resource.RLIMIT_NOFILE, MOST_TRACES + 64)
@@ -59,7 +59,7 @@ def become(uid: int, gid: int) -> None:
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid) or os.getgroups():
-        raise PermissionError("rights were not given up")
+        raise PermissionError("the helper still has root's rights")
 
 
 def _limit(what: int, value: int) -> None:
@@ -95,7 +95,7 @@ def answer(what: Answer) -> None:
     except UnicodeEncodeError:  # names of files that are not UTF-8
         data = msgspec.msgpack.encode(clean.encodable(msgspec.to_builtins(what)))
     if len(data) > MOST_ANSWER:
-        told = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too many")
+        told = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too large")
         data = msgspec.msgpack.encode(told)
     data = struct.pack("<I", len(data)) + data
     while data:

@@ -51,11 +51,11 @@ def query_gpus(library: str = NVML) -> Gpus:
     try:
         nvml = ctypes.CDLL(library)
     except OSError as error:
-        return Gpus(reason=f"no NVIDIA driver here ({error})")
+        return Gpus(reason=f"no NVIDIA driver on this machine ({error})")
     try:
         return _query(nvml)
     except AttributeError as error:  # a function that this libnvidia-ml lacks
-        return Gpus(reason=f"NVML too old: {error}")
+        return Gpus(reason=f"this NVML is too old: {error}")
 
 
 def _query(nvml: ctypes.CDLL) -> Gpus:
@@ -109,7 +109,7 @@ def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
     try:
         return Gpus(**_ask_in(environment, "nvml"))
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
-        return Gpus(reason=f"NVML cannot be asked: {error}")
+        return Gpus(reason=f"cannot query NVML: {error}")
 
 
 def visible_gpus_in(environment: Mapping[str, str]) -> list[str]:

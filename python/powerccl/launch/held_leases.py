@@ -17,9 +17,9 @@ _GPU_FILES = "/dev/nvidia"
 
 # Of a lease that has ended: why.
 _ENDINGS: dict[int, str] = {
-    Status.REVOKED: "it was revoked, by an administrator or with `powerccl clocks --release`",
-    Status.MISSED: "this process was not heard of for too long (was it stopped?)",
-    Status.STOPPING: "powerccld stops or restarts",
+    Status.REVOKED: "an administrator or `powerccl clocks --release` revoked it",
+    Status.MISSED: "powerccld received no message from this process in time (was it stopped?)",
+    Status.STOPPING: "powerccld is stopping or restarting",
 }
 
 
@@ -80,7 +80,7 @@ class HeldLeases(Leases):
             elif status:
                 raise _lost(gpu, status)
             elif mhz and (low_mhz, high_mhz) != (mhz, mhz):
-                raise PowercclError(f"{gpu}: asked for {mhz} MHz, powerccld set {low_mhz} to {high_mhz} MHz")
+                raise PowercclError(f"{gpu}: powerccld set {low_mhz} to {high_mhz} MHz instead of {mhz} MHz")
         self.calls = calls
         return problem
 
@@ -103,7 +103,7 @@ class HeldLeases(Leases):
         """Take what the daemon has said, if fileno() is readable. Raises as `check` does."""
         message = self._next()
         if not message:
-            raise PowercclError(f"powerccld at {self.path} has hung up")
+            raise PowercclError(f"powerccld at {self.path} closed the connection")
         kind, _, fields = self._take_apart(message)
         self._unasked(kind, fields)
 
@@ -129,10 +129,13 @@ class HeldLeases(Leases):
         if status == Status.HELD:
             who = f"{user_name(fields[9])}'s process {fields[8]}"
             raise PowercclError(
-                f"{gpu}: its clock is leased to {who}", "`powerccl clocks` tells more; wait for its end"
+                f"cannot lease the clock of {gpu}: {who} has the lease",
+                "wait until it ends; `powerccl clocks` shows all leases",
             )
         if status == Status.DRAINING:
-            raise PowercclError("powerccld gives no new leases for now", "ask an administrator when it will again")
+            raise PowercclError(
+                "cannot lease clocks: powerccld grants no new leases at present", "ask the administrator when it will"
+            )
         if status:
             refused = RefusedError(status, text_of(fields[10]))
             raise PowercclError(f"{gpu}: {refused.message}", refused.hint)
@@ -141,12 +144,12 @@ class HeldLeases(Leases):
     def _open(self, gpu: str, file: str) -> int:
         """The file that the daemon wants to be shown; unless it is root's or ours, only a GPU's is opened."""
         if peer_uid(self._socket) not in (0, os.getuid()) and (not file.startswith(_GPU_FILES) or ".." in file):
-            raise PowercclError(f"{gpu}: powerccld asks to be shown {file}, which is no GPU's")
+            raise PowercclError(f"{gpu}: powerccld asks for {file}, which is not a GPU's device file")
         try:
             return os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             raise PowercclError(
-                f"{gpu}: {file} cannot be opened: {error.strerror}", "only who may use a GPU gets its clock"
+                f"{gpu}: cannot open {file}: {error.strerror}", "a lease needs the right to use the GPU"
             ) from error
 
 

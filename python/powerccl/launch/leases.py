@@ -29,9 +29,9 @@ MAGIC = 0x534C4350  # "PCLS"
 VERSION = 1
 SILENCE_S = 5
 CHUNK_BYTES = 4096
-GUIDE = "packaging/README.md says how an administrator installs it"
+GUIDE = "an administrator installs it: packaging/README.md"
 
-_TRY_AGAIN = "try again; an administrator can look at it: systemctl status powerccld"
+_TRY_AGAIN = "try again; an administrator can check it: systemctl status powerccld"
 _MOST_MESSAGES = 16384  # in answer to one request; more of them is not an answer
 _HEADER = struct.Struct("=IHHIIQ")
 _HELLO = struct.Struct("=64s")
@@ -108,17 +108,17 @@ _BODIES = {
 _MOST_BYTES = _HEADER.size + max(body.size for body in _BODIES.values())
 
 _MEANINGS: dict[int, tuple[str, str]] = {
-    Status.BAD_MESSAGE: ("did not understand the request", "is it of the same version as this powerccl?"),
+    Status.BAD_MESSAGE: ("did not understand the request", "install powerccld and powerccl of one release"),
     Status.NOT_ALLOWED: (
-        "does not allow that to you",
-        "as root, or in one of `admin_groups` of /etc/powerccl/powerccld.toml, you may",
+        "does not allow this user to do that",
+        "run as root, or join one of `admin_groups` of /etc/powerccl/powerccld.toml",
     ),
-    Status.NO_DEVICE: ("knows no such device", "`powerccl clocks` lists those it knows"),
+    Status.NO_DEVICE: ("has no such device", "`powerccl clocks` lists its devices"),
     Status.RESTORING: (
-        "could not put the clock back yet",
-        "it goes on trying; its log says why: journalctl -u powerccld",
+        "has not restored the clock yet",
+        "it tries again; its log says why: journalctl -u powerccld",
     ),
-    Status.TOO_MANY: ("has too many sessions", "try again; `sessions` in /etc/powerccl/powerccld.toml says how many"),
+    Status.TOO_MANY: ("has too many sessions", "try again; `sessions` in /etc/powerccl/powerccld.toml is the limit"),
     Status.SYSTEM: ("failed", "its log says why: journalctl -u powerccld"),
     Status.STOPPING: ("is stopping", "try again"),
 }
@@ -215,7 +215,7 @@ class Leases:
         if kind == Type.REPLY and body[0]:  # of one that is full
             raise RefusedError(body[0], text_of(body[10]))
         if kind != Type.WELCOME:
-            raise self._not_understood(f"a message of type {kind:d} instead of a welcome")
+            raise self._not_understood(f"it sent a message of type {kind:d} instead of a welcome")
         status, flags, self.heartbeat_ms, self.gpu_interval_ms, self.core_interval_ms, _, server = body
         self.server = text_of(server)
         self.flags = Flag(flags)
@@ -266,7 +266,7 @@ class Leases:
         text = bytearray()
         for length, _, chunk in self._ask(Type.METRICS, part=Type.CHUNK)[0]:
             if length > CHUNK_BYTES:
-                raise self._not_understood(f"{length} bytes in a chunk of {CHUNK_BYTES}")
+                raise self._not_understood(f"it sent {length} bytes in a chunk of {CHUNK_BYTES}")
             text += chunk[:length]
         return text.decode("utf-8", "replace")  # as a whole: a character may lie across two chunks
 
@@ -312,9 +312,9 @@ class Leases:
             if found == Type.REPLY:
                 return parts, fields
             if found != part:
-                raise self._not_understood(f"a message of type {found:d} in answer to one of type {kind:d}")
+                raise self._not_understood(f"it answered a message of type {kind:d} with one of type {found:d}")
             parts.append(fields)
-        raise self._not_understood(f"{_MOST_MESSAGES} messages in answer to one")
+        raise self._not_understood(f"it answered one message with {_MOST_MESSAGES}")
 
     def _unasked(self, kind: Type, fields: tuple[Any, ...]) -> None:
         """Take what the daemon says of a lease by itself; of no use to a session that holds none."""
@@ -332,7 +332,7 @@ class Leases:
         except (BrokenPipeError, ConnectionResetError):
             pass  # what it said before it hung up tells more
         except OSError as error:
-            raise PowercclError(f"powerccld at {self.path} cannot be asked: {error.strerror}") from error
+            raise PowercclError(f"cannot send to powerccld at {self.path}: {error.strerror}") from error
         return self._serial
 
     def _receive(self, serial: int) -> tuple[Type, tuple[Any, ...]]:
@@ -340,14 +340,14 @@ class Leases:
         for _ in range(_MOST_MESSAGES):
             message = self._next()
             if not message:
-                raise PowercclError(f"powerccld at {self.path} has hung up", _TRY_AGAIN)
+                raise PowercclError(f"powerccld at {self.path} closed the connection", _TRY_AGAIN)
             kind, answers, fields = self._take_apart(message)
             if answers == serial or (answers == 0 and kind == Type.REPLY):  # 0: it could not read what we said
                 return kind, fields
             if answers:
-                raise self._not_understood(f"an answer to request {answers}; {serial} was asked")
+                raise self._not_understood(f"it answered request {answers} instead of {serial}")
             self._unasked(kind, fields)
-        raise self._not_understood(f"{_MOST_MESSAGES} messages that nobody asked for")
+        raise self._not_understood(f"it sent {_MOST_MESSAGES} messages without a request")
 
     def _next(self) -> bytes:
         try:
@@ -358,36 +358,38 @@ class Leases:
         except BlockingIOError as error:
             raise self._silent() from error
         except OSError as error:
-            raise PowercclError(f"powerccld at {self.path} has gone: {error.strerror}", _TRY_AGAIN) from error
+            raise PowercclError(
+                f"lost the connection to powerccld at {self.path}: {error.strerror}", _TRY_AGAIN
+            ) from error
 
     def _take_apart(self, message: bytes) -> tuple[Type, int, tuple[Any, ...]]:
         if len(message) < _HEADER.size:
-            raise self._not_understood(f"a message of {len(message)} bytes")
+            raise self._not_understood(f"it sent a message of {len(message)} bytes")
         magic, version, kind, size, _, serial = _HEADER.unpack_from(message)
         if magic != MAGIC:
-            raise self._not_understood("a message that is not of the lease protocol")
+            raise self._not_understood("it sent a message of another protocol")
         if version != VERSION:
             raise PowercclError(
-                f"powerccld at {self.path} speaks version {version} of the lease protocol, this powerccl {VERSION}",
-                "install daemon and command of one release",
+                f"powerccld at {self.path} uses version {version} of the lease protocol, this powerccl uses {VERSION}",
+                "install powerccld and powerccl of one release",
             )
         body = _BODIES.get(kind)
         if body is None:
-            raise self._not_understood(f"a message of unknown type {kind}")
+            raise self._not_understood(f"it sent a message of unknown type {kind}")
         if not size == len(message) == _HEADER.size + body.size:
-            raise self._not_understood(f"{len(message)} bytes for a message of {_HEADER.size + body.size}")
+            raise self._not_understood(f"it sent {len(message)} bytes for a message of {_HEADER.size + body.size}")
         return Type(kind), serial, body.unpack_from(message, _HEADER.size)
 
     def _silent(self) -> PowercclError:
         return PowercclError(
-            f"powerccld at {self.path} has been silent for {SILENCE_S} s",
-            "an administrator can look at it: systemctl status powerccld",
+            f"powerccld at {self.path} has not answered for {SILENCE_S} s",
+            "an administrator can check it: systemctl status powerccld",
         )
 
     def _not_understood(self, what: str) -> PowercclError:
         return PowercclError(
-            f"what answers at {self.path} does not keep to the lease protocol: {what}",
-            f"is it powerccld, and of this release? {SOCKET_VARIABLE} or --socket names another place",
+            f"the server at {self.path} does not follow the lease protocol: {what}",
+            f"check that it is powerccld, of this release; {SOCKET_VARIABLE} or --socket names another socket",
         )
 
 
@@ -422,18 +424,19 @@ def _reach(connected: socket.socket, path: Path) -> None:
             connected.connect(str(path))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
         gone = " any more" if isinstance(error, ConnectionRefusedError) else ""
-        hint = f"{GUIDE}; {SOCKET_VARIABLE} or --socket names another place"
+        hint = f"{GUIDE}; {SOCKET_VARIABLE} or --socket names another socket"
         raise NoDaemonError(f"no powerccld listens at {path}{gone}", hint) from error
     except PermissionError as error:
-        raise PowercclError(f"no permission to talk to powerccld at {path}", _who_may(path)) from error
+        raise PowercclError(f"no permission to use powerccld's socket {path}", _who_may(path)) from error
     except BlockingIOError as error:
         raise PowercclError(
-            f"powerccld at {path} has taken no connection for {SILENCE_S} s",
-            "an administrator can look at it: systemctl status powerccld",
+            f"powerccld at {path} has accepted no connection for {SILENCE_S} s",
+            "an administrator can check it: systemctl status powerccld",
         ) from error
     except OSError as error:  # a socket of another kind, a path too long
         raise PowercclError(
-            f"no powerccld at {path}: {error.strerror or error}", f"{SOCKET_VARIABLE} or --socket names another place"
+            f"cannot connect to powerccld at {path}: {error.strerror or error}",
+            f"{SOCKET_VARIABLE} or --socket names another socket",
         ) from error
 
 
@@ -458,13 +461,13 @@ def _who_may(path: Path) -> str:
     except OSError:
         return f"ask the administrator for access to {path.parent}"
     if not about.st_mode & stat.S_IWGRP:
-        return f"it is for user {user_name(about.st_uid)} alone"
+        return f"only user {user_name(about.st_uid)} may use it"
     try:
         group = grp.getgrgid(about.st_gid)
     except KeyError:
         return f"ask the administrator to add you to the group that owns the socket: {about.st_gid}"
     if user_name(os.getuid()) in group.gr_mem and about.st_gid not in os.getgroups():
-        return f"you have been added to its group {group.gr_name} since you logged in: log in again"
+        return f"log in again: you joined its group {group.gr_name} after you logged in"
     return f"ask the administrator to add you to the group that owns the socket: {group.gr_name}"
 
 

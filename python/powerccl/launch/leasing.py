@@ -69,7 +69,7 @@ class PrivateDaemon:
         service = self.service
         if left:
             who = f"powerccld (pid {service.process.pid})" if service else "powerccld"
-            say(f"processes of this job still live and hold clocks; {who} stays on with them")
+            say(f"processes of this job still run and have leases; {who} runs until they end")
         if service is None:
             return
         if service.process.stdin:
@@ -79,7 +79,7 @@ class PrivateDaemon:
         if "POWERCCL_EMULATOR_SOCKET" in self.environment:
             self.listening.with_suffix(".state").unlink(missing_ok=True)  # that machine may be gone, clocks and all
         elif service.process.returncode != 0:
-            say(f"clocks may be left set: {service.last_words()}")
+            say(f"clocks may still be set: {service.last_words()}")
 
     def _join(self) -> None:
         """Connect, and serve where nobody does. Of two launchers at once the state file's lock lets one serve."""
@@ -180,7 +180,9 @@ def listening_path(environment: Mapping[str, str]) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PowercclError(f"{folder} belongs to somebody else", "have it removed; it is for your clock daemon")
+        raise PowercclError(
+            f"{folder} belongs to another user", "ask the administrator to remove it; your powerccld needs this folder"
+        )
     emulated = environment.get("POWERCCL_EMULATOR_SOCKET", "")
     name = hashlib.sha1(os.fsencode(emulated), usedforsecurity=False).hexdigest()[:12] if emulated else "machine"
     return folder / f"{name}.leases"

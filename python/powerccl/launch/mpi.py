@@ -32,7 +32,7 @@ def choose_mode(asked: str, environment: Mapping[str, str]) -> str:
     """
     wish = environment.get("POWERCCL_MPI", "")
     if wish and wish not in MODES:
-        raise PowercclError(f"POWERCCL_MPI={wish}: no such mode", f"known: {', '.join(MODES)}")
+        raise PowercclError(f"POWERCCL_MPI={wish}: unknown mode", f"known: {', '.join(MODES)}")
     if wish == "off":
         return "off"
     return asked or wish or DEFAULT_MODE
@@ -49,12 +49,12 @@ def mpi_environment(
     if mode == "off":
         return {"POWERCCL_MPI": "off"}, ""
     if not preload:
-        return {}, "MPI is not recorded: nothing is preloaded (--no-preload or POWERCCL_PRELOAD=0)"
+        return {}, "MPI is not recorded: --no-preload or POWERCCL_PRELOAD=0 preloads nothing"
     if not native.has(MPI_DOOR):
-        return {}, f"{native.root} has no {MPI_DOOR}: MPI is not recorded (build it anew, or reinstall powerccl)"
+        return {}, f"MPI is not recorded: {native.root} has no {MPI_DOOR}; run `make native`, or reinstall powerccl"
     door = native.path(MPI_DOOR)
     if not can_preload(door):
-        return {}, f"LD_PRELOAD cannot name {door} (blank or colon in the path): MPI is not recorded"
+        return {}, f"MPI is not recorded: LD_PRELOAD cannot name {door}, whose path has a space or colon"
     added = {name: value for name, value in YIELDING.items() if name not in base}
     added["POWERCCL_MPI"] = mode
     wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks
@@ -74,7 +74,7 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
     """
     launched = among_ranks or is_launcher(command)
     if mode == "off":
-        return "MPI was not recorded: it is off" if launched else ""
+        return "MPI was not recorded: --mpi or POWERCCL_MPI is off" if launched else ""
     if environment.get("POWERCCL_DISABLE", "0") not in ("", "0"):
         return "MPI was not recorded: POWERCCL_DISABLE is set" if launched else ""
     if "LD_PRELOAD" not in environment or any(folder.glob("mpi-*.trace")):
@@ -83,14 +83,16 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
     name = program.name if program else ""
     linked = mpi_linking(program, environment) if program else ""
     if linked == "static":
-        return f"MPI was not seen: {name} is statically linked, and a preloaded library does not reach into it"
+        return f"MPI was not recorded: {name} is statically linked, so no library can be preloaded; link it dynamically"
     if linked == "static mpi":
-        return f"MPI was not seen: {name} has its MPI linked in statically; link it with the shared library (libmpi.so)"
+        return (
+            f"MPI was not recorded: {name} is linked with a static MPI library; link it with the shared one (libmpi.so)"
+        )
     if not launched:
         return ""
     if linked == "privileged":
-        return f"MPI was not seen: {name} is setuid, and the loader preloads nothing into such programs"
+        return f"MPI was not recorded: {name} is setuid, and the loader preloads nothing into such programs"
     return (
-        "MPI was not seen: no rank called MPI_Init, or LD_PRELOAD did not reach the ranks "
-        "(ranks on other hosts need it passed on: Open MPI's -x, Hydra's -genvall)"
+        "MPI was not recorded: no rank called MPI_Init, or LD_PRELOAD did not reach the ranks "
+        "(pass it to other hosts with Open MPI's -x or Hydra's -genvall)"
     )

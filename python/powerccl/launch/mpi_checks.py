@@ -58,23 +58,28 @@ class MpiLibrary:
     def waits(self) -> tuple[bool, str]:
         """Whether idle ranks can sleep in the library's own progress loop, and in words."""
         if self.kind in ("Open MPI", "Intel MPI", "MVAPICH") or (self.kind == "MPICH" and self.version >= (4, 3)):
-            return True, "idle ranks sleep in its own progress loop"
+            return True, "waiting ranks sleep in its progress loop"
         if self.ucx:
-            return True, "idle ranks sleep in UCX's progress"
-        return False, "no idle hook known: use `powerccl run --mpi published`"
+            return True, "waiting ranks sleep in UCX's progress function"
+        return False, "no known place to sleep: use `powerccl run --mpi published`"
 
 
 def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
     """Checks of MPI and of what its waiting ranks could save, in the order a job needs them."""
     if native is None or not native.has(MPI_DOOR):
-        yield Check("MPI library", "missing", f"this build has no {MPI_DOOR}", "build it anew, or reinstall powerccl")
+        yield Check(
+            "MPI library",
+            "missing",
+            f"this build of PowerCCL has no {MPI_DOOR}",
+            "run `make native`, or reinstall powerccl",
+        )
     launchers, libraries = find_launchers(), find_libraries()
     for library in libraries:
         sleeps, words = library.waits
         yield Check("MPI", "ok" if sleeps else "missing", f"{library.name} in {library.path}: {words}")
     if not libraries:
-        advice = "jobs may bring their own; else: pip install mpich"
-        yield Check("MPI", "missing", "no MPI library found by the loader, beside mpiexec or in this Python", advice)
+        advice = "a job may have its own; else: pip install mpich"
+        yield Check("MPI", "missing", "no MPI library in the loader's path, beside mpiexec or in this Python", advice)
     found = ", ".join(launchers) or "no mpiexec on PATH"
     yield Check("mpiexec", "ok" if launchers else "missing", found)
     yield _waiting()
@@ -158,9 +163,11 @@ def _waiting() -> Check:
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
     found = [name for flag, name in (("waitpkg", "UMWAIT"), ("monitorx", "MWAITX")) if flag in flags]
     if not found:
-        return Check("waiting", "ok", "neither UMWAIT nor MWAITX in this processor: a short spin, then timed sleeps")
+        return Check(
+            "waiting", "ok", "this processor has neither UMWAIT nor MWAITX: ranks spin briefly, then use timed sleeps"
+        )
     return Check(
-        "waiting", "ok", f"{' and '.join(found)}, where it passes its timed test as a job starts; then timed sleeps"
+        "waiting", "ok", f"{' and '.join(found)}, if it passes a timed test at the job's start; then timed sleeps"
     )
 
 
@@ -173,12 +180,22 @@ def _energy() -> Check:
     if (PERF_POWER / "energy-pkg").exists():
         if _may_use_perf():
             return Check(name, "ok", "RAPL by perf")
-        return Check(name, "missing", "RAPL by perf only, and no right to it", "perf_event_paranoid 0 or CAP_PERFMON")
+        return Check(
+            name,
+            "missing",
+            "only perf offers RAPL, and this user may not use it",
+            "set kernel.perf_event_paranoid=0, or grant CAP_PERFMON",
+        )
     if counters:
         return Check(
-            name, "missing", "RAPL counters are for root only here", "run as root, or let your group read them"
+            name,
+            "missing",
+            "only root may read the RAPL counters",
+            "run as root, or ask the administrator for group read access",
         )
-    return Check(name, "missing", "no RAPL counters (a virtual machine, or no driver): CPU seconds are told instead")
+    return Check(
+        name, "missing", "no RAPL counters (a virtual machine, or no driver): reports show CPU seconds instead"
+    )
 
 
 def _may_use_perf() -> bool:
@@ -192,15 +209,19 @@ def _may_use_perf() -> bool:
 def _frequency() -> Check:
     name = "CPU clocks"
     if not CPU_FREQUENCY.exists():
-        return Check(name, "missing", "no cpufreq here: waiting ranks sleep, their cores' clocks stay as they are")
+        return Check(
+            name,
+            "missing",
+            "no cpufreq on this machine: waiting ranks sleep, but the clocks of their cores do not change",
+        )
     asked = "only with POWERCCL_MPI_CPU_CLOCK=1"
     if _may_write(CPU_FREQUENCY):
-        return Check(name, "ok", f"ranks set them themselves: cpufreq may be written ({asked})")
+        return Check(name, "ok", f"ranks can write cpufreq ({asked})")
     cores, refusal = _leased_cores()
     if cores:
         return Check(name, "ok", f"through powerccld, which leases {plural(cores, 'core')} ({asked})")
-    advice = "the administrator lets cores be leased: core.leases = true in /etc/powerccl/powerccld.toml"
-    text = f"cpufreq may not be written here, and {refusal}: POWERCCL_MPI_CPU_CLOCK does nothing"
+    advice = "ask the administrator to allow it: core.leases = true in /etc/powerccl/powerccld.toml"
+    text = f"POWERCCL_MPI_CPU_CLOCK has no effect: ranks cannot write cpufreq, and {refusal}"
     return Check(name, "missing", text, advice)
 
 
@@ -215,6 +236,6 @@ def _leased_cores() -> tuple[int, str]:
             cores = sum(device.core for device in leases.status())
             if not cores:
                 return 0, "powerccld leases no cores"
-            return (cores, "") if leases.may_lease() else (0, "powerccld gives you no leases")
+            return (cores, "") if leases.may_lease() else (0, "powerccld grants you no leases")
     except PowercclError as error:
         return 0, error.message

@@ -55,8 +55,8 @@ def find_stencil(native: NativeFiles) -> tuple[Stencil | None, str]:
     from powerccl.analysis.stencil import read_stencil_result
 
     if not native.has(BENCH_MPI) or not native.has(MPI_DOOR):
-        return None, "this build has no MPI part"
-    reason = "no mpiexec here (pip install mpich brings one)"
+        return None, "this build of PowerCCL has no MPI library"
+    reason = "no mpiexec on this machine (pip install mpich installs one)"
     for launcher in find_launchers():
         with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
             result = Path(folder) / RESULT_FILE
@@ -66,7 +66,7 @@ def find_stencil(native: NativeFiles) -> tuple[Stencil | None, str]:
             try:
                 return Stencil(launcher, read_stencil_result(result).sweeps), ""
             except ValueError as error:
-                reason = f"the benchmark's result cannot be read ({error})"
+                reason = f"cannot read the benchmark's result ({error})"
     return None, reason
 
 
@@ -83,11 +83,11 @@ def _try(command: list[str]) -> str:
             env={**os.environ, **job_variables()},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{command[0]} does not run the MPI benchmark ({type(error).__name__})"
+        return f"{command[0]} cannot run the MPI benchmark ({type(error).__name__})"
     words = [line for line in done.stderr.splitlines() if line.strip()]
     if done.returncode:
-        return f"{command[0]} does not run the MPI benchmark: {words[0] if words else f'exit {done.returncode}'}"
-    return "" if Path(command[-1]).exists() else f"{command[0]} ran no benchmark"
+        return f"{command[0]} cannot run the MPI benchmark: {words[0] if words else f'exit {done.returncode}'}"
+    return "" if Path(command[-1]).exists() else f"{command[0]} ran no MPI benchmark"
 
 
 def run_stencil(
@@ -118,8 +118,8 @@ def run_stencil(
             log = recorded.folder / request.output
             words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
             raise PowercclError(
-                f"the MPI job ended with {recorded.ended.code}: {words[-1] if words else 'no message'}",
-                "see what is wrong with `powerccl doctor`",
+                f"the MPI job ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
+                "run `powerccl doctor` to find the cause",
             )
         (recorded.folder / RESULT_FILE).write_bytes(written.read_bytes())
     return recorded.folder

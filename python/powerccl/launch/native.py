@@ -36,7 +36,7 @@ class NativeFiles:
         """
         found = self.root / name
         if not found.exists():
-            raise PowercclError(f"{found} is missing", "build the native part: `make native`, or reinstall powerccl")
+            raise PowercclError(f"{found} is missing", "run `make native`, or reinstall powerccl")
         return found
 
     def has(self, name: str) -> bool:
@@ -68,13 +68,13 @@ def find_native() -> NativeFiles:
     if named:
         if not Path(named).is_dir():
             raise PowercclError(
-                f"POWERCCL_NATIVE={named} is no folder", "name a folder with bin/ and lib/, or unset it"
+                f"POWERCCL_NATIVE={named} is not a folder", "name a folder with bin/ and lib/, or unset the variable"
             )
         return NativeFiles(Path(named).resolve())
     for candidate in _candidates():
         if candidate.is_dir():
             return NativeFiles(candidate)
     raise PowercclError(
-        "the native part of powerccl (plugin, agent, bench, emulator) is not here",
-        "in a source checkout: `make native`; or set POWERCCL_NATIVE to a folder with bin/ and lib/",
+        "PowerCCL's native files (plugin, agent, bench, emulator) are not installed",
+        "in a source checkout run `make native`; else set POWERCCL_NATIVE to a folder with bin/ and lib/",
     )

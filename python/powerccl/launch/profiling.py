@@ -48,7 +48,7 @@ EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers chang
 
 SECONDS_FILE = "seconds"
 RESUMES_NOT = "error: --resume:"  # how powerccl-bench begins when it refuses to continue a file
-GOES_ON = "what was measured before is kept; `powerccl profile --resume` goes on from here"
+GOES_ON = "`powerccl profile --resume` continues with the measurements so far"
 
 
 class Profiling:
@@ -107,7 +107,8 @@ class Profiling:
             gpus = query_gpus()
         if not gpus.names:
             raise PowercclError(
-                f"nothing to profile: {gpus.describe()}", "profile an emulated server: powerccl profile --emulate t4x8"
+                f"no GPU to profile: {gpus.describe()}",
+                "profile an emulated server instead: powerccl profile --emulate t4x8",
             )
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
         self.out = out or user_folder() / f"{self.name}.json"
@@ -124,21 +125,21 @@ class Profiling:
         if self.environment.get("POWERCCL_CLOCKS") in ("dry", "none"):
             why = f"POWERCCL_CLOCKS={self.environment['POWERCCL_CLOCKS']}"
         elif not gpus.emulated and not self.set_clocks:
-            why = "no --set-clocks"
+            why = "--set-clocks is missing"
         elif clocks == "dry":
             why = NO_RIGHT
         elif about_clocks:
             self.say(about_clocks)
         if not why and not gpus.clocks_mhz and not wanted:
-            raise PowercclError("NVML lists no clocks for this GPU", "name them: --clocks 1590,900,450")
+            raise PowercclError("NVML lists no clocks for this GPU", "list clocks yourself: --clocks 1590,900,450")
         if clocks == "lease" and not why:
             self.leased = SweptClocks(self.native, self.work, self.environment, gpus.emulated, self.say)
             self._stack.callback(self.leased.close)
             if self.leased.dry:
                 self.leased.release()
-                why = "this powerccld sets no clocks (it runs dry)"
+                why = "powerccld on this host sets no clocks (it runs dry)"
         if why:
-            self.say(f"{why}: only the clock found is profiled, so no minimum clock can be known")
+            self.say(f"{why}: profiling the present clock only, so the profile has no minimum clocks")
             return []
         if self.leased:
             return self.leased.choose(gpus.clocks_mhz, wanted)
@@ -158,11 +159,13 @@ class Profiling:
             return  # nothing of a profile is lost
         here = {"name": self.name, "GPUs": gpus.describe(), "emulated": str(gpus.emulated)}
         there = {"name": kept.name, "GPUs": f"{kept.gpus} x {kept.gpu}", "emulated": str(kept.emulated)}
-        refuse_other(f"--resume: {self.out}", there, here, "leave --resume out to replace it, or name another --out")
+        refuse_other(
+            f"--resume: {self.out}", there, here, "omit --resume to replace it, or name another file with --out"
+        )
 
     def _prepare(self, resume: bool) -> None:
         if not resume and any(self.work.glob("*.jsonl")):
-            self.say("starting anew; --resume would have gone on with the interrupted profile")
+            self.say("starting a new profile; --resume would continue the interrupted one")
         if not resume:
             shutil.rmtree(self.work, ignore_errors=True)
         try:
@@ -204,11 +207,11 @@ class Profiling:
             self.leased.release()  # the ranks' own leases come next
         found = profile_points(points, provenance)
         if not found:
-            raise PowercclError("powerccl-bench measured no point", f"see {self.work}/points.log")
+            raise PowercclError("powerccl-bench measured nothing", f"read {self.work}/points.log")
         seen = [point.clock_mhz for point in found]
         profile = empty_profile(self.name, header, seen, clocks_set)
         if self.clocks and not clocks_set:
-            profile.clocks_reason = "the driver refused"
+            profile.clocks_reason = "the driver refused to set them"
         profile.points = found
         profile.computing = alone
         moved("with PCCL's events", swept + each)
@@ -217,7 +220,9 @@ class Profiling:
         profile.overhead_samples = overhead_samples(plain, managed, provenance)
         profile.overhead = overhead_points(profile.overhead_samples, profile.tolerance_pct / 100)
         if dry:
-            profile.notes.append("clock calls ran dry: overhead points leave out what the driver's calls cost")
+            profile.notes.append(
+                "clocks were not set (dry), so overhead points do not include the cost of driver calls"
+            )
         moved("done", self.total)
         return profile
 
@@ -240,7 +245,7 @@ class Profiling:
             self._watch_bench([*arguments, *more], log, bool(clocks), lambda: moved(_count_lines(file)))
         header, points = read_bench_lines(file)
         if header is None:
-            raise PowercclError("powerccl-bench left no measurements", f"see {log}")
+            raise PowercclError("powerccl-bench wrote no measurements", f"read {log}")
         return header, points
 
     def _run_bench(self, arguments: list[str]) -> None:
@@ -306,7 +311,7 @@ class Profiling:
             clocks = summarise(read_run(recorded.folder)).clocks
             if profile.clocks_set and (clocks.without_lease or clocks.failed):
                 file.unlink()  # times of calls that set nothing are among these
-                raise PowercclError("clocks could be set no longer while calls that set them were timed", GOES_ON)
+                raise PowercclError("clocks could no longer be set while setting them was timed", GOES_ON)
             self._check(recorded.ended.code, recorded.folder / request.output)
             dry = dry or clocks.dry > 0
             if clocks.mean_call_us is not None and clocks.mean_latency_us is not None:
@@ -326,12 +331,12 @@ class Profiling:
         words = [line for line in _tail(log) if line.strip() and not line.startswith("hint:")]
         if words and RESUMES_NOT in words[-1]:  # the files in our folder are of another machine, or of no known one
             raise PowercclError(
-                f"the interrupted profile cannot go on here: {words[-1].partition(RESUMES_NOT)[2].strip()}",
-                "leave out --resume to start it anew, or name another file with --out",
+                f"cannot resume the interrupted profile here: {words[-1].partition(RESUMES_NOT)[2].strip()}",
+                "omit --resume to start a new one, or name another file with --out",
             )
         raise PowercclError(
-            f"powerccl-bench ended with {code}: {words[-1] if words else 'no message'}",
-            f"its output is in {log}; `powerccl profile --resume` goes on from here",
+            f"powerccl-bench ended with exit code {code}: {words[-1] if words else 'no message'}",
+            f"read {log}; `powerccl profile --resume` continues from here",
         )
 
 
@@ -340,7 +345,7 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except PowercclError as error:
-        raise PowercclError(f"the clock was lost: {error}", GOES_ON) from error
+        raise PowercclError(f"lost control of the clocks: {error}", GOES_ON) from error
 
 
 def _platform_name(gpus: Gpus) -> str:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 LEARNING = ("exposed", "fixed", "auto")  # policies that keep within --max-slowdown
 POLICIES = ("observe", "per-call", *LEARNING)
-ELSEWHERE = "name another place with --runs-dir DIR"
+ELSEWHERE = "name another folder with --runs-dir DIR"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
-NO_RIGHT = "no right to set clocks (that takes root, CAP_SYS_ADMIN or a powerccld on this machine)"
+NO_RIGHT = "cannot set clocks: that needs root, CAP_SYS_ADMIN or a powerccld on this host"
 
 
 @dataclass
@@ -141,7 +141,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         try:
             unseen = recording.end(ended, environment)
         except Exception as error:
-            say(f"the run's end could not be recorded: {one_line(error)}")
+            say(f"cannot record the end of the run: {one_line(error)}")
         return Recorded(ended, recording.folder, recording.job.leads, unseen)
 
 
@@ -303,13 +303,13 @@ class _Recording:
         with_mpi = job.mpi_mode != "off" and not self._no_mpi
         wanted = (ours if with_mpi else ours[:1]) if preload else []
         if wanted and not takes_preload(request.command, base, ours[0]):
-            say_once(f"nothing is preloaded: {request.command[0]} is for another processor or word size")
+            say_once(f"no library is preloaded: {request.command[0]} is for another processor or word size")
             wanted = []
         environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
         if self._no_mpi and request.mpi:
             say_once(self._no_mpi)
         if "NCCL_PROFILER_PLUGIN" in base:
-            say_once("NCCL loads one profiler: NCCL_PROFILER_PLUGIN is PowerCCL's for this run")
+            say_once("NCCL loads one profiler: PowerCCL replaces your NCCL_PROFILER_PLUGIN for this run")
         self._info.start_ns = time.monotonic_ns()
         return environment
 
@@ -337,12 +337,12 @@ class _Recording:
             if daemon:
                 daemon.end(self.say)
         except Exception as error:
-            self.say(f"powerccld could not be ended: {one_line(error)}")
+            self.say(f"cannot end powerccld: {one_line(error)}")
         try:
             if agent:
                 _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
         except Exception as error:
-            self.say(f"powerccl-agent could not be ended: {one_line(error)}")
+            self.say(f"cannot end powerccl-agent: {one_line(error)}")
 
     def _tell_unsampled(self) -> None:
         """Say why no GPU is sampled. Where this node has none, only a job that used GPUs misses it."""
@@ -372,7 +372,7 @@ def _ending(stack: contextlib.ExitStack, say: Callable[[str], None]) -> Iterator
         try:
             stack.close()
         except Exception as error:
-            say(f"the emulated server could not be ended: {one_line(error)}")
+            say(f"cannot end the emulated server: {one_line(error)}")
 
 
 def _never_failing(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -427,7 +427,7 @@ def _plan_default(request: Request, environment: Mapping[str, str], say: Callabl
     except PowercclError as error:
         if request.platform:
             raise
-        about(f"{error.message}: no clock is set, recording only; {error.hint}")
+        about(f"recording only, without setting clocks: {error.message}; {error.hint}")
         return nothing
 
 
@@ -437,7 +437,7 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
 
     gpus = Gpus() if request.emulate else query_gpus()
     if not request.emulate and not gpus.names:
-        say(f"{gpus.describe()}: nothing for policy {policy} to manage, recording only")
+        say(f"recording only: policy {policy} has no GPU to manage ({gpus.describe()})")
         return gpus, "observe", "", None
     if request.platform:
         profile = load_profile(request.platform)
@@ -445,7 +445,7 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
         name = platform_name(request.emulate)
         if name not in known_profiles():
             raise PowercclError(
-                f"no platform profile for the emulated {name}",
+                f"no platform profile for the emulated platform {name}",
                 f"make one: powerccl profile --emulate {request.emulate}",
             )
         with _recording_only():
@@ -456,7 +456,7 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
         if found is None:
             raise PowercclError(
                 f"no platform profile for {gpus.describe()}",
-                "make one with `powerccl profile`, name one with --platform, or use --policy observe",
+                "make one with `powerccl profile`, choose one with --platform, or use --policy observe",
             )
         profile = found
     if not request.emulate:
@@ -475,7 +475,7 @@ def decide_clocks(
     if policy == "observe":
         return "none", "policy observe sets no clocks" if set_clocks else None
     if not set_clocks and not emulated:
-        return "dry", "dry run: clocks are decided but not set; add --set-clocks to set them"
+        return "dry", "dry run: the policy decides clocks but sets none; add --set-clocks to set them"
     may = emulated or may_set_clocks()
     if wish == "nvml" and may:
         return "nvml", None
@@ -483,12 +483,12 @@ def decide_clocks(
         return "lease", None
     asked = ""
     if wish == "nvml":
-        asked = "POWERCCL_CLOCKS=nvml sets clocks without powerccld, which takes root or CAP_SYS_ADMIN: "
+        asked = "POWERCCL_CLOCKS=nvml needs root or CAP_SYS_ADMIN: "
     if system_daemon(environment):
-        return "lease", f"{asked}powerccld is asked instead; unset the variable, or run as root" if asked else None
+        return "lease", f"{asked}powerccld sets clocks instead; unset the variable, or run as root" if asked else None
     if asked:
-        return "dry", f"{asked}dry run, decided but not set; run as root, or have powerccld installed here"
-    return "dry", f"{NO_RIGHT}: dry run, decided but not set"
+        return "dry", f"{asked}dry run, no clock is set; run as root, or have powerccld installed"
+    return "dry", f"{NO_RIGHT}; this is a dry run"
 
 
 def _arrange_leases(
@@ -503,7 +503,7 @@ def _arrange_leases(
     try:
         listening, daemon = find_daemon(native, folder, base, emulated, start=on_node)
     except (PowercclError, OSError) as error:
-        say(f"{error}: dry run, clocks are decided but not set")
+        say(f"dry run, no clock is set: {error}")
         return "dry", Path(SOCKET), None
     return "lease", listening, daemon
 
@@ -525,7 +525,7 @@ def _start_agent(
     agent = start_agent(native, folder, request.interval_ms, base, machine.node())
     if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
         if agent.process.returncode != 0:  # 0: another launcher's agent has this node
-            say(f"power and clocks are not sampled: {agent.last_words() or 'powerccl-agent ended at once'}")
+            say(f"cannot sample power and clocks: {agent.last_words() or 'powerccl-agent ended at once'}")
         agent.stop(0)
         return None
     for line in agent.words():
@@ -541,11 +541,14 @@ def _release_agent(
         try:
             agent = start_agent(native, folder, 0, base, machine.node())
         except (PowercclError, OSError) as error:
-            say(f"powerccl-agent has ended too soon and cannot be started again ({error}): clocks may be left locked")
+            say(f"powerccl-agent ended too soon and cannot be restarted ({error}): clocks may still be locked")
             return
         agent.wait_ready(AGENT_READY_S)
     if not agent.release(AGENT_END_S):
-        say(f"processes of this job still live and may set clocks; powerccl-agent (pid {agent.process.pid}) stays on")
+        say(
+            f"processes of this job still run and may set clocks; powerccl-agent (pid {agent.process.pid}) "
+            "runs until they end"
+        )
 
 
 def _working_directory() -> str:

@@ -144,7 +144,7 @@ def recent_folders(runs: Path) -> list[Path]:
     from powerccl.traces.live import LiveRun
 
     if not runs.is_dir():
-        raise PowercclError(f"no folder {runs}", "name the one that `powerccl run --runs-dir` was given")
+        raise PowercclError(f"no runs folder {runs}", "name the folder of `powerccl run --runs-dir`")
     found = []
     for path in sorted(runs.absolute().iterdir(), reverse=True):
         if not (path / RUN_FILE).is_file():
@@ -276,7 +276,7 @@ class LiveNode:
             running = self._processes.jobs(begin_s)
         except OSError as error:  # no /proc
             running = {}
-            view.problems.append(f"jobs cannot be found by their processes: {error}; name their folders")
+            view.problems.append(f"cannot find jobs by their processes: {error}; name their folders")
         view.unreadable_processes = self._processes.unreadable
         others = {} if self._folders else {user: dict(names) for user, names in self._processes.others.items()}
         self.counts, self.waiting = {}, False

@@ -86,7 +86,7 @@ def parse_links(text: str) -> list[str]:
     names = [each.strip() for each in text.split(",") if each.strip()]
     unknown = [each for each in names if each not in LINKS]
     if unknown or not names:
-        raise PowercclError(f"--links {text}: unknown link '{''.join(unknown[:1])}'", f"of {', '.join(LINKS)}")
+        raise PowercclError(f"--links {text}: unknown link '{''.join(unknown[:1])}'", f"known: {', '.join(LINKS)}")
     return list(dict.fromkeys(names))
 
 
@@ -99,9 +99,9 @@ def parse_gpus(text: str) -> list[int]:
     try:
         sizes = sorted({int(each) for each in text.split(",")})
     except ValueError as error:
-        raise PowercclError(f"--gpus {text}: not understood", "world sizes, such as 1,2,4,8") from error
+        raise PowercclError(f"--gpus {text}: not a list of world sizes", "list them, such as 1,2,4,8") from error
     if sizes[0] < 1:
-        raise PowercclError(f"--gpus {text}: a world has at least one GPU", "world sizes, such as 1,2,4,8")
+        raise PowercclError(f"--gpus {text}: a world has at least one GPU", "list world sizes, such as 1,2,4,8")
     return sizes
 
 
@@ -162,7 +162,7 @@ def read_study(folder: Path) -> Study:
     try:
         study = read_json(path, Study)
     except OSError as error:
-        raise PowercclError(f"no study in {folder}", "name the folder that --runs-dir gave") from error
+        raise PowercclError(f"no study in {folder}", "name the folder of --runs-dir") from error
     except msgspec.MsgspecError as error:
         raise PowercclError(f"{path}: {error}", "run the study again in another folder") from error
     if study.schema > STUDY_SCHEMA:
@@ -207,12 +207,12 @@ def _check(asked: Asked) -> None:
     if not asked.command:
         raise PowercclError(
             "no command to run",
-            f"put it behind `--`, with {GPUS} for the world size: -- torchrun --nproc-per-node {GPUS} train.py",
+            f"write it after `--`, with {GPUS} for the world size: -- torchrun --nproc-per-node {GPUS} train.py",
         )
     if len(asked.gpus) > 1 and not any(GPUS in word for word in asked.command):
         raise PowercclError(
             f"the command is the same for every world size: {GPUS} is not in it",
-            f"such as: torchrun --nproc-per-node {GPUS} train.py",
+            f"write {GPUS} where the number of GPUs belongs: torchrun --nproc-per-node {GPUS} train.py",
         )
 
 
@@ -229,12 +229,13 @@ def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]
     most = max((gpus for gpus, _, _ in platforms), default=asked.gpus[-1])
     if most < asked.gpus[-1]:
         raise PowercclError(
-            f"{plural(asked.gpus[-1], 'GPU')}: the emulated platforms have at most {most}",
-            "name another platform behind a comma: --emulate a100x4,a100x8-two-nodes",
+            f"{plural(asked.gpus[-1], 'GPU')} needed, but the emulated platforms have at most {most}",
+            "add another platform after a comma: --emulate a100x4,a100x8-two-nodes",
         )
     if len(asked.links) > 1 and platforms:
         raise PowercclError(
-            "--links: an emulated platform has the links it has", "compare platforms: --emulate h200x4-sockets"
+            "--links does not apply to emulated platforms",
+            "emulate a platform with other links: --emulate h200x4-sockets",
         )
     return platforms
 
@@ -288,9 +289,9 @@ def _open(native: NativeFiles, asked: Asked, platforms: list[tuple[int, str, Pat
         if not same:
             raise PowercclError(
                 f"{folder} holds another study: {words_of(before.command)}",
-                f"name another folder with --runs-dir, or print that one: powerccl study scaling --from {folder}",
+                f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}",
             )
-        hint = f"name another folder with --runs-dir, or print that one: powerccl study scaling --from {folder}"
+        hint = f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}"
         here = _machine(native, platforms, nccl)
         for platform, machine in here.items():
             refuse_other(f"the study in {folder}", (study.machine or {}).get(platform), machine, hint)
@@ -311,7 +312,9 @@ def _save(study: Study, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / STUDY_FILE, msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
     except OSError as error:
-        raise PowercclError(f"cannot write in {folder}: {error.strerror}", "name another with --runs-dir") from error
+        raise PowercclError(
+            f"cannot write in {folder}: {error.strerror}", "name another folder with --runs-dir"
+        ) from error
 
 
 def _run(
@@ -352,7 +355,7 @@ def _run(
     if done.folder is None:
         raise WorldFailedError("; ".join(["nothing was recorded", *words]))
     if done.ended.code - 128 in (signal.SIGINT, signal.SIGTERM):
-        say(f"interrupted; the same command goes on with what is in {folder}")
+        say(f"interrupted; run the same command to continue in {folder}")
         raise SystemExit(done.ended.code)
     if done.ended.code:
         output = done.folder / "output.log"
@@ -369,7 +372,9 @@ def _world(study: Study, folder: Path, gpus: int, links: str, platform: tuple[st
     run_folder = folder / study.runs[name]
     emulated = platform_name(platform[0]) if platform else ""
     if not run_folder.is_dir():
-        raise PowercclError(f"{run_folder} is gone", f"take `{name}` out of {folder / STUDY_FILE} to run it again")
+        raise PowercclError(
+            f"no run folder {run_folder}", f"remove `{name}` from {folder / STUDY_FILE} to run it again"
+        )
     if not platform:
         info = read_run(run_folder).info
         emulated = info.emulated if info else ""
@@ -406,7 +411,7 @@ def _sweep(
         last = "\n".join((done.stderr or done.stdout).splitlines()[-LAST_WORDS:])
         raise PowercclError(
             f"the sweep with {plural(gpus, 'GPU')} ended after {points} of {plural(len(requests), 'size')}:\n{last}",
-            "the same command tries it again; --no-sweep leaves it out",
+            "run the same command to try again, or add --no-sweep",
         )
     write_whole(out, done.stdout)
 
@@ -425,5 +430,5 @@ def _serve(command: list[str], lines: str, environment: Mapping[str, str]) -> su
         )
     except subprocess.TimeoutExpired as error:
         raise PowercclError(
-            f"the sweep did not end within {SWEEP_LIMIT_S} s", "the same command tries again; --no-sweep leaves it out"
+            f"the sweep did not end within {SWEEP_LIMIT_S} s", "run the same command to try again, or add --no-sweep"
         ) from error

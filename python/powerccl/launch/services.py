@@ -140,7 +140,7 @@ def start_emulator(
     if not wait_for_socket(listening, 10.0, service):
         words = service.last_words()
         service.stop(0)
-        raise PowercclError(f"the emulated GPU server did not start: {words or 'no message'}", f"its log is {log}")
+        raise PowercclError(f"the emulated GPU server did not start: {words or 'no message'}", f"read its log: {log}")
     return service
 
 
@@ -159,7 +159,7 @@ def start_daemon(
     service = Service(command, environment, log)
     if not service.wait_ready(DAEMON_READY_S):
         service.stop(1)
-        raise PowercclError(f"powerccld did not start: {service.last_words() or 'no message'}", f"its log is {log}")
+        raise PowercclError(f"powerccld did not start: {service.last_words() or 'no message'}", f"read its log: {log}")
     return service
 
 

@@ -25,7 +25,7 @@ _REQUEST = struct.Struct("=i")
 _ANSWER = struct.Struct("=240s")
 _SWITCHES = 4  # to a clock and back, timed
 _PAUSE = 1.2e-3  # seconds to wait, of each millisecond that the daemon wants between two clocks
-_WITHOUT = "POWERCCL_CLOCKS=nvml sets clocks without it, as root; POWERCCL_CLOCKS=dry profiles the clock found"
+_WITHOUT = "as root, POWERCCL_CLOCKS=nvml sets clocks without it; POWERCCL_CLOCKS=dry profiles the present clock"
 
 
 class SweptClocks:
@@ -46,7 +46,7 @@ class SweptClocks:
         self._daemon: PrivateDaemon | None = None
         gpus = visible_gpus_in(environment)
         if not gpus:
-            raise PowercclError("CUDA finds no GPU to lease the clock of", "CUDA_VISIBLE_DEVICES may hide them")
+            raise PowercclError("CUDA finds no GPU to profile", "check CUDA_VISIBLE_DEVICES")
         try:
             listening, self._daemon = find_daemon(native, folder, environment, emulated)
             self._held = open_session(HeldLeases, listening, folder.name)
@@ -54,7 +54,7 @@ class SweptClocks:
         except (PowercclError, OSError) as error:
             self.close()
             hint = error.hint if isinstance(error, PowercclError) else ""
-            raise PowercclError(f"no clocks to be had: {error}", hint or _WITHOUT) from error
+            raise PowercclError(f"cannot set clocks: {error}", hint or _WITHOUT) from error
         self._range_mhz = self._held.range_mhz
         self.dry = self._held.dry
 
@@ -64,10 +64,12 @@ class SweptClocks:
         possible = [clock for clock in wanted or supported if low_mhz <= clock <= high_mhz]
         about = f"powerccld sets clocks from {low_mhz} to {high_mhz} MHz here"
         if not possible:
-            raise PowercclError(f"{about}: none of those to be profiled", f"try --clocks {high_mhz},{low_mhz}")
+            raise PowercclError(
+                f"{about}, and none of the clocks to profile is among them", f"try --clocks {high_mhz},{low_mhz}"
+            )
         if len(possible) < len(wanted or supported):
-            left_out = ", ".join(str(clock) for clock in wanted if clock not in possible) or "clocks outside"
-            self._say(f"{about}: {left_out} cannot be profiled")
+            left_out = ", ".join(str(clock) for clock in wanted if clock not in possible) or "others"
+            self._say(f"{about}; it cannot profile {left_out}")
         return possible if wanted else clocks_to_profile(possible)
 
     def connect_bench(self) -> socket.socket:
@@ -117,7 +119,7 @@ class SweptClocks:
             said = held.set_all(mhz)
             if said and not self._refused:
                 self._refused = True
-                self._say(f"clocks are left as found: {said}")
+                self._say(f"clocks stay unchanged: {said}")
         with contextlib.suppress(OSError):  # it has been killed: seen above the next time
             bench.send(_ANSWER.pack(said.encode()[: _ANSWER.size - 1]))
 

@@ -105,7 +105,7 @@ class BenchServer:
         words = f"iterations={LEAST_OPERATIONS} min_time_s={seconds:.4f} repeat={stretches} warmup=1 check=0"
         point = self._ask([f"measure {case.pattern} {case.size_bytes} {words} energy={int(energy)}"], "point")
         if not point.get("valid", True):
-            raise TrialFailedError("this machine was too slow for the emulator, so the trial's times are not valid")
+            raise TrialFailedError("the trial's times are invalid: this machine was too slow for the emulator")
         times = tuple(float(each) for each in point.get("times_us") or [point["device_time_us"]])
         joules = point.get("joules_all_gpus") if energy else None
         return Sample(times, None if joules is None else float(joules))
@@ -142,7 +142,7 @@ class BenchServer:
         try:
             self.about = self._await("ready", START_S)
         except TrialFailedError as error:
-            raise PowercclError(f"powerccl-bench does not start: {error.reason}", f"see {self.log}") from error
+            raise PowercclError(f"powerccl-bench did not start: {error.reason}", f"read {self.log}") from error
 
     def _ask(self, lines: list[str], kind: str) -> dict[str, Any]:
         process = self._process
@@ -164,15 +164,15 @@ class BenchServer:
                 reply = self._replies.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 self._end(gently=False)
-                raise TrialFailedError(f"nothing within {duration(seconds)}", hung=True) from None
+                raise TrialFailedError(f"no result within {duration(seconds)}", hung=True) from None
             if reply is None:
                 self._end(gently=False)
-                raise _ServerEndedError("powerccl-bench ended without a word")
+                raise _ServerEndedError("powerccl-bench ended without a message")
             if reply.get("type") == kind:
                 return reply
             if reply.get("type") == "refused":
                 raise PowercclError(
-                    f"powerccl-bench refused: {reply.get('reason')}", "a fault of ours: please report it"
+                    f"powerccl-bench refused: {reply.get('reason')}", "this is a fault of PowerCCL: please report it"
                 )
             if reply.get("type") == "failed":
                 reason = str(reply.get("reason", "failed"))

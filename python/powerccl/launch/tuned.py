@@ -40,13 +40,14 @@ def load_for_job(name: str, environment: Mapping[str, str], emulated: bool) -> T
     profile = load_tuned(wanted)
     if at and digest != profile.digest:
         raise PowercclError(
-            f"tuned profile '{wanted}' has digest {profile.digest}, not {digest}", "have the same profile on all hosts"
+            f"tuned profile '{wanted}' has digest {profile.digest}, not {digest}",
+            "install the same profile on all hosts",
         )
     gpus = query_gpus_in(environment) if emulated else query_gpus()
     if not gpus.names:
         raise PowercclError(
-            f"tuned profile '{profile.name}' is of {profile.ranks} x {profile.gpu}; here: {gpus.describe()}",
-            "run without --tuned where there is no GPU",
+            f"tuned profile '{profile.name}' is for {profile.ranks} x {profile.gpu}; this machine: {gpus.describe()}",
+            "run without --tuned on a machine without a GPU",
         )
     ranks = next((int(environment[n]) for n in _RANKS if environment.get(n, "").isdigit()), None)
     if len(gpus.names) * profile.nodes < profile.ranks:
@@ -62,15 +63,18 @@ def tuned_environment(
     environment = dict(base)
     for name, value in profile.variables.items():
         if base.get(name, value) != value:
-            say(f"{name}={base[name]} of your environment is kept; '{profile.name}' was tuned with {value}")
+            say(f"your {name}={base[name]} is kept, although '{profile.name}' was tuned with {value}")
         environment.setdefault(name, value)
     for name, value in profile.environment.items():
         if base.get(name) != value:
             here = base.get(name, "not set")
-            say(f"'{profile.name}' was tuned with {name}={value} in the environment; here it is {here}")
+            say(f"'{profile.name}' was tuned with {name}={value}; in your environment it is {here}")
     if profile.rules:
         if base.get(PLUGIN, str(native.path(NCCL_DOOR))) != str(native.path(NCCL_DOOR)):
-            say(f"NCCL loads one tuner, and {PLUGIN} is set: the rules of '{profile.name}' are not applied")
+            say(
+                f"the rules of '{profile.name}' are not applied: NCCL loads one tuner, and your {PLUGIN} "
+                "names another; unset it"
+            )
         else:
             environment[PLUGIN] = str(native.path(NCCL_DOOR))
             environment[TABLE] = inline_rules(profile.rules)

@@ -103,7 +103,7 @@ class Tuning:
             asked.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PowercclError(
-                f"cannot write {asked.folder}: {error.strerror}", "name another place with --out"
+                f"cannot write {asked.folder}: {error.strerror}", "name another folder with --out"
             ) from error
         log = asked.folder / "bench.log"
         library = asked.nccl or nccl_library(self.environment)
@@ -113,7 +113,9 @@ class Tuning:
         about = self.bench.about
         ranks = int(about.get("ranks", 0))
         if ranks < 2:
-            raise PowercclError(f"{ranks} GPU here: nothing is communicated", "tune on a machine with two or more")
+            raise PowercclError(
+                f"cannot tune with {ranks} GPU: it does not communicate", "tune on a machine with two or more GPUs"
+            )
         self.emulated = bool(about.get("emulated"))
         links = asked.links or find_links(self.environment, str(about.get("gpu", "")), asked.emulate)
         self.machine = Machine(str(about.get("gpu", "")), ranks, 1, str(about.get("nccl_version") or ""), links)
@@ -264,7 +266,7 @@ class Tuning:
         round_s = self._thorough_s(energy)
         if left < 2 * FEWEST_ROUNDS * round_s:
             more = asked.seconds + 2 * LEAST_ROUNDS * round_s - left
-            result.notes.append(f"nothing was confirmed: the time was over; --time {ceil(more)}s or more would do")
+            result.notes.append(f"nothing was confirmed: the time ran out; use --time {ceil(more)}s or more")
             return
         del candidates[max(1, int(left / LEAST_ROUNDS / round_s) - 1) :]
         try:
@@ -272,7 +274,7 @@ class Tuning:
         except TrialFailedError as error:
             result.notes.append(f"nothing was confirmed: NCCL failed with its defaults ({error.reason})")
             return
-        result.notes += [f"a candidate failed while it was confirmed: {c.failed}" for c in candidates if c.failed]
+        result.notes += [f"a candidate failed during its confirmation: {c.failed}" for c in candidates if c.failed]
         proved = [candidate for candidate in candidates if candidate.proof]
         if not proved:
             return
@@ -281,7 +283,7 @@ class Tuning:
         if self._worth(winner) < 1 - LEAST_GAIN:
             result.variables, result.rules = winner.variables, _without_losers(winner)
         else:
-            result.notes.append("no gain was confirmed: nothing is written that a job would be given")
+            result.notes.append("no gain was confirmed: the profile changes nothing for a job")
 
     def _worth(self, candidate: Candidate) -> float:
         """The objective of confirmed ratios, each at the worse end of its interval; below 1: a sure gain.
@@ -317,7 +319,9 @@ class Tuning:
             left = self.asked.seconds - (time.monotonic() - self._began)
             confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, left, told)
         except TrialFailedError as error:
-            raise PowercclError(f"NCCL fails with its defaults: {error.reason}", "see `powerccl bench`") from error
+            raise PowercclError(
+                f"NCCL fails with its defaults: {error.reason}", "run `powerccl bench` to find the cause"
+            ) from error
         if candidate.failed:
             raise PowercclError(f"NCCL fails under '{profile.name}': {candidate.failed}", "tune again")
         return candidate.proof
@@ -393,7 +397,7 @@ def parse_links(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     for link in found:
         if link not in LINKS:
-            raise PowercclError(f"--links {text}: unknown link '{link}'", f"of {', '.join(LINKS)}")
+            raise PowercclError(f"--links {text}: unknown link '{link}'", f"known: {', '.join(LINKS)}")
     return found
 
 

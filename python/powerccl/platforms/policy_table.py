@@ -80,8 +80,8 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
     """
     if not profile.clocks_set:
         raise PowercclError(
-            f"platform profile '{profile.name}' was made where clocks could not be set ({profile.clocks_reason})",
-            "profile as root (`sudo powerccl profile`), or run with --policy observe",
+            f"platform profile '{profile.name}' has no minimum clocks, as none could be set ({profile.clocks_reason})",
+            "profile again as root (`sudo powerccl profile`), or run with --policy observe",
         )
     lines = [
         f"platform {_word(profile.name)}",
@@ -128,7 +128,7 @@ def events_only_table(profile: PlatformProfile, patterns: list[str]) -> str:
 def _finish(lines: list[str]) -> str:
     if len(lines) + 2 > MAX_LINES:
         raise PowercclError(
-            f"the policy table would have {plural(len(lines) + 2, 'line')}, {MAX_LINES} are allowed",
+            f"the policy table would have {plural(len(lines) + 2, 'line')}; at most {MAX_LINES} are allowed",
             "profile fewer sizes: `powerccl profile --sizes 1M,8M,64M`",
         )
     return "\n".join([VERSION_LINE, *lines, f"end {len(lines)}"]) + "\n"

@@ -47,14 +47,14 @@ def load_profile(name: str) -> PlatformProfile:
             listed = ", ".join(known) or "none yet"
             raise PowercclError(
                 f"unknown platform '{name}'",
-                f"{meant}known: {listed}; `powerccl profile` makes one, or name a profile's file",
+                f"{meant}known: {listed}; make one with `powerccl profile`, or name a profile's file",
             )
         path = known[name]
     try:
         data = read_bytes(path)
     except OSError as error:
         raise PowercclError(
-            f"cannot read platform profile {path}: {error.strerror}", "`powerccl profile` makes one"
+            f"cannot read platform profile {path}: {error.strerror}", "make one with `powerccl profile`"
         ) from error
     return _decode(path, data)
 
@@ -70,7 +70,7 @@ def _decode(path: Path, data: bytes) -> PlatformProfile:
             )
         profile = decode_json(data, PlatformProfile)
     except msgspec.MsgspecError as error:
-        raise PowercclError(f"{path} is no platform profile: {error}", again) from error
+        raise PowercclError(f"{path} is not a platform profile: {error}", again) from error
     for wrong in _faults(profile):
         raise PowercclError(f"{path}: {wrong}", again)
     return profile
@@ -79,14 +79,14 @@ def _decode(path: Path, data: bytes) -> PlatformProfile:
 def _faults(profile: PlatformProfile) -> Iterator[str]:
     if profile.gpus < 1 or not 0 < profile.clock_min_mhz <= profile.clock_max_mhz:
         clocks = f"clocks {profile.clock_min_mhz} to {profile.clock_max_mhz} MHz"
-        yield f"{plural(profile.gpus, 'GPU')} with {clocks} make no sense"
+        yield f"impossible values: {plural(profile.gpus, 'GPU')} with {clocks}"
     for point in profile.points:
         if point.pattern not in PATTERNS:
             yield f"unknown pattern '{point.pattern}'"
         elif point.provenance not in PROVENANCES:
             yield f"unknown provenance '{point.provenance}'"
         elif not (point.time_us > 0 and point.busbw_gbs > 0 and point.size_bytes >= 0 and point.clock_mhz > 0):
-            yield f"{point.pattern} of {point.size_bytes} bytes at {point.clock_mhz} MHz makes no sense"
+            yield f"impossible values of {point.pattern}, {point.size_bytes} bytes, {point.clock_mhz} MHz"
     for overhead in profile.overhead:
         if overhead.pattern not in PATTERNS:
             yield f"unknown pattern '{overhead.pattern}'"
@@ -110,7 +110,7 @@ def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this
     if len(names) != profile.gpus:
         raise PowercclError(
             f"platform profile {measured}; {whose} has {len(names)} of them",
-            "bandwidth depends on how many take part: run `powerccl profile`, or choose another with --platform",
+            "bandwidth depends on the number of GPUs: run `powerccl profile`, or choose another with --platform",
         )
 
 

@@ -183,6 +183,6 @@ class _Domain:
             found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
         if self.breaks:
             found.append(
-                f"its energy counter fell, jumped or may have wrapped unseen {plural(len(self.breaks), 'time')}"
+                f"its energy counter fell, jumped or perhaps wrapped between samples {plural(len(self.breaks), 'time')}"
             )
         return found

@@ -117,7 +117,7 @@ def _cover_traces(run: RunData) -> None:
     for beyond_ns, where in ((last - info.end_ns, "after the end"), (info.start_ns - first, "before the start")):
         if beyond_ns >= SAID_NS:
             took = quantities.seconds(beyond_ns / 1e9)
-            run.problems.append(f"ranks recorded for {took} {where} that {RUN_FILE} names: that time counts")
+            run.problems.append(f"ranks recorded for {took} {where} in {RUN_FILE}: the report includes that time")
     info.start_ns, info.end_ns = min(info.start_ns, first), max(info.end_ns, last)
 
 
@@ -188,11 +188,12 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
     run.window = choose_window(here, most, wanted) if here else (0, 0)
     seconds = (run.window[1] - run.window[0]) / 1e9
     run.problems.append(
-        f"{total:,} trace records are more than are read at once: all are counted by pattern and size, the rest is of"
-        f" the {quantities.seconds(seconds)} from second {(run.window[0] - begin) / 1e9:.1f} on (--window takes others)"
+        f"{total:,} trace records are too many to read at once: counts by pattern and size are of the whole run,"
+        f" the rest of {quantities.seconds(seconds)} from second {(run.window[0] - begin) / 1e9:.1f} on"
+        " (--window chooses others)"
     )
     if len(set(hosts.values())) > 1:
-        run.problems.append(f"hosts' clocks differ: the window is {host}'s, other hosts may be missing from it")
+        run.problems.append(f"hosts' clocks differ: the window is in {host}'s time and may miss other hosts")
     return scans
 
 
@@ -216,7 +217,7 @@ def _paths(run: RunData, pattern: str) -> list[Path]:
         _problem(run, f"{run.folder}: {error.strerror}")
         return []
     if more:
-        _problem(run, f"{plural(len(paths) + more, 'file')} {pattern}: the first {len(paths):,} by chance are read")
+        _problem(run, f"{plural(len(paths) + more, 'file')} {pattern}: a random {len(paths):,} of them are read")
     return paths
 
 

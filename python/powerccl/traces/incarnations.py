@@ -70,7 +70,7 @@ def of_run(traces: list[RankTrace], run_id: str) -> tuple[list[RankTrace], list[
     if not others:
         return ours, []
     names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    return ours, [f"{names}: not of this run, left out"]
+    return ours, [f"{names}: of another run, left out"]
 
 
 def join_incarnations(traces: list[RankTrace]) -> list[RankTrace]:
@@ -122,8 +122,8 @@ def missing_ranks(found: int, expected: int) -> str:
     if not 0 < found < expected:
         return ""
     return (
-        f"{found} of {plural(expected, 'rank')} left a trace that reads, the others are missing: nothing here counts"
-        " them, and waiting for them passes for transfer"
+        f"only {found} of {plural(expected, 'rank')} left a readable trace: this report does not count the others,"
+        " and takes waiting for them as transfer"
     )
 
 

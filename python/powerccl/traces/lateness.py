@@ -31,12 +31,12 @@ def lateness_problem(path: Path) -> str:
         return ""
     if data_s > max(MOST_LATE * up_s, LEAST_DATA_LATE_S):
         return (
-            f"emulated times are not the platform's: collectives waited {seconds(data_s)} of {seconds(up_s)} for this "
-            "machine to move their data; POWERCCL_EMULATOR_MOVE_DATA=0 moves none"
+            f"emulated times are wrong: for {seconds(data_s)} of {seconds(up_s)}, collectives waited until this "
+            "machine had moved their data; set POWERCCL_EMULATOR_MOVE_DATA=0 to move none"
         )
     if events_s > max(MOST_LATE * up_s, LEAST_EVENTS_LATE_S):
         return (
-            f"emulated times are not the platform's: this machine was late in {seconds(events_s)} of {seconds(up_s)}; "
-            "it is too busy for this job"
+            f"emulated times are wrong: this machine was late in {seconds(events_s)} of {seconds(up_s)}; it is too "
+            "busy for this job"
         )
     return ""

@@ -115,9 +115,9 @@ class LiveTrace:
         unknown = int((~np.isin(found["kind"], list(records.LAYOUTS))).sum())
         if unknown:
             self._unknown += unknown
-            self.problem = f"{self.path.name}: {plural(self._unknown, 'record')} of kinds not known, skipped"
+            self.problem = f"{self.path.name}: {plural(self._unknown, 'record')} of unknown kinds, skipped"
         if len(found) < wanted:
-            self.problem = f"{self.path.name}: cut off: {plural(committed, 'record')} counted, {self._next} there"
+            self.problem = f"{self.path.name}: cut off: it counts {plural(committed, 'record')} and has {self._next}"
             self.behind = 0
         else:
             self.behind = max(committed - self._next, 0)
@@ -319,7 +319,7 @@ class LiveRun:
                 trace = self._traces.get(name)
                 if trace is None:
                     if len(self._traces) >= MOST_TRACES:
-                        self._gone = f"{self.folder}: more than {MOST_TRACES} traces: the others are not read"
+                        self._gone = f"{self.folder}: only {MOST_TRACES} traces are read"
                         continue
                     trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
                 rows = trace.read(most)
@@ -341,7 +341,7 @@ class LiveRun:
         run_id = self.info.run_id if self.info else ""
         if trace.about is None or not trace.about.run_id or not run_id or trace.about.run_id == run_id:
             return False
-        trace.problem = f"{trace.path.name}: not of this run, left out"
+        trace.problem = f"{trace.path.name}: of another run, left out"
         trace.behind = 0
         return True
 

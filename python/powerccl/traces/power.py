@@ -136,7 +136,7 @@ def read_power(path: Path, run: tuple[str, int, int] | None = None, most_rows: i
     if others:
         file.problems.append(f"{path.name}: {others:,} samples of more than {MOST_GPUS} GPUs left out")
     if merged > 1:
-        file.problems.append(f"{path.name}: more samples than are kept: {merged} in a row are taken as one")
+        file.problems.append(f"{path.name}: more samples than are kept: each {merged} in a row are merged")
     tables, known = [], {}
     for gpu in sorted(gpus.values(), key=lambda each: (each.index, each.uuid)):
         tables.append(gpu.finish())

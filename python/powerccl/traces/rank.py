@@ -127,7 +127,7 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
         problems.append(f"{path.name}: {plural(committed, 'record')} committed, {present} in the file: cut off")
         committed = present
     if first["dropped"]:
-        problems.append(f"{path.name}: {first['dropped']} records dropped: notes in the trace say why")
+        problems.append(f"{path.name}: {first['dropped']} records dropped; notes in the trace give the reason")
     return header, committed, problems
 
 

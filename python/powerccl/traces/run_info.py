@@ -147,4 +147,4 @@ def of_newer(schema: int) -> str:
     """What to say of a run.json with this schema: empty, or that a newer version wrote it."""
     if schema <= SCHEMA:
         return ""
-    return f"written by a newer powerccl (schema {schema}, known: {SCHEMA}): what is new in it is not shown"
+    return f"written by a newer powerccl (schema {schema}, known: {SCHEMA}): new fields are not shown"

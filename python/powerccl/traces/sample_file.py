@@ -116,7 +116,7 @@ class SampleFile:
                     rest = b""
                 rest += last
                 if len(rest) > LONGEST:
-                    problems.append(f"{name}: a line of more than {LONGEST:,} bytes: what follows is not read")
+                    problems.append(f"{name}: a line of more than {LONGEST:,} bytes: the rest is not read")
                     return
         if rest:
             problems.append(f"{name}: last line cut off, skipped")

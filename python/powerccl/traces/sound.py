@@ -140,7 +140,7 @@ def keep_sound(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> tuple[i
             said.append(f"{plural(bad, f'{records.KINDS[kind]} record')} with impossible {what}, skipped")
     began = _start(kinds, start_ns if start_ns < _LATEST_NS else 0, length_ns)
     if began != start_ns:
-        said.append("its header names a start far from its records: the first record's is taken")
+        said.append("its header has a start far from its records: the time of the first record is used")
     far = 0
     for kind, rows in kinds.items():
         kinds[kind] = _near(rows, kind, began, length_ns)

@@ -76,7 +76,9 @@ def parse_objective(text: str) -> Objective:
         return Objective(text)
     if text in ("time,energy", "energy,time"):
         return Objective("time,energy")
-    raise PowercclError(f"--objective {text}: not understood", f"one of {', '.join(KINDS)}, such as energy@slowdown=1%")
+    raise PowercclError(
+        f"--objective {text}: unknown objective", f"use one of {', '.join(KINDS)}, such as energy@slowdown=1%"
+    )
 
 
 def relative(cases: Sequence[Case], costs: Costs, defaults: Costs) -> tuple[float, float | None]:

@@ -41,7 +41,7 @@ _COLLECTIVES = {pattern.replace("_", ""): pattern for pattern in PATTERNS}  # NC
 _BLANK = " \t\r"
 _WHOLE = re.compile(r"[0-9]+")
 _COMMENT_WIDTH = 100  # NVIDIA's plugin takes what is past 255 characters for another line
-HINT = "docs/reference/tuner-table.md has the format"
+HINT = "the format is in docs/reference/tuner-table.md"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ def first_match(
 
 def _checked(text: str, count: int) -> str:
     if len(read_rules(text, "tuner table to be written")) != count:
-        raise PowercclError("tuner table to be written: a rule has the end of a line in it", HINT)
+        raise PowercclError("tuner table to be written: a rule contains a newline", HINT)
     return text
 
 
@@ -162,7 +162,7 @@ def _fields(line: str) -> list[str]:
         raise _LineError(f"longer than {MAX_LINE_BYTES} characters")
     fields = [field.strip(_BLANK) for field in line.split(",")]
     if not LEAST_COLUMNS <= len(fields) <= len(COLUMNS):
-        count = f"a rule has {len(COLUMNS)} fields, of which the last 2 may be missing, and not {len(fields)}"
+        count = f"{len(fields)} fields; a rule has {len(COLUMNS)}, of which the last 2 may be missing"
         raise _LineError(count)
     return fields
 
@@ -190,7 +190,7 @@ def _rule(fields: list[str]) -> Rule:
 
 def _word(what: str, text: str, words: tuple[str, ...]) -> str:
     if text not in words:
-        raise _LineError(f"unknown {what} '{text}'; it is one of {', '.join(words)}")
+        raise _LineError(f"unknown {what} '{text}'; known: {', '.join(words)}")
     return text
 
 
@@ -200,5 +200,5 @@ def _number(what: str, text: str, least: int, most: int) -> int:
 
 def _whole(what: str, text: str, least: int, most: int, otherwise: str = "") -> int:
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-        raise _LineError(f"{what} is to be {otherwise}a whole number from {least} to {most}, and not '{text}'")
+        raise _LineError(f"{what} must be {otherwise}a whole number from {least} to {most}, not '{text}'")
     return int(text)

@@ -142,7 +142,7 @@ class Space:
         kept = [parameter for parameter in self.parameters if parameter.name in set(names)]
         rest = {parameter.name for parameter in self.parameters} - {parameter.name for parameter in kept}
         fixed = {**self.fixed, **{name: value for name, value in fixed.items() if name in rest and value != UNSET}}
-        return Space(kept, self.conflicts, fixed, {**self.left_out, **dict.fromkeys(rest, "matters little here")})
+        return Space(kept, self.conflicts, fixed, {**self.left_out, **dict.fromkeys(rest, "has little effect here")})
 
 
 def version_key(text: str) -> tuple[int, ...]:
@@ -153,15 +153,15 @@ def version_key(text: str) -> tuple[int, ...]:
 def _why_not(parameter: Parameter, machine: Machine, patterns: set[str]) -> str:
     version = version_key(machine.nccl)
     if version and parameter.since and version < version_key(parameter.since):
-        return f"NCCL has it since {parameter.since}"
+        return f"needs NCCL {parameter.since} or newer"
     if version and parameter.until and version > version_key(parameter.until):
-        return f"NCCL had it until {parameter.until}"
+        return f"not in NCCL after {parameter.until}"
     links = set(machine.links)
     if "any" not in parameter.links and not any(set(link.split("+")) <= links for link in parameter.links):
-        return f"says something on {' or '.join(parameter.links)} only"
+        return f"only for {' or '.join(parameter.links)}"
     if parameter.patterns and not set(parameter.patterns) & patterns:
-        return f"of {', '.join(parameter.patterns)} only"
-    return "may fail or hang; --parameter searches it" if parameter.risky else ""
+        return f"only for {', '.join(parameter.patterns)}"
+    return "may fail or hang; add it with --parameter" if parameter.risky else ""
 
 
 def read_data(path: Path = DATA) -> tuple[list[Parameter], list[Conflict]]:
@@ -196,7 +196,7 @@ def make_space(
         if equals:
             choices = tuple(value for value in values.split(",") if value)
             if not choices or not name.startswith("NCCL_"):
-                raise PowercclError(f"--parameter {text}: not understood", "NCCL_NAME=VALUE,VALUE,...")
+                raise PowercclError(f"--parameter {text}: not of the form NAME=V1,V2", "NCCL_NAME=VALUE,VALUE,...")
             _refuse_unread("--parameter", name, by_name, read_by_nccl)
             by_name[name] = Parameter(name, choices, what="added")
         elif name not in by_name:
@@ -206,7 +206,7 @@ def make_space(
     for text in fix:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("NCCL_"):
-            raise PowercclError(f"--fix {text}: not understood", "NCCL_NAME=VALUE")
+            raise PowercclError(f"--fix {text}: not of the form NAME=VALUE", "NCCL_NAME=VALUE")
         _refuse_unread("--fix", name, by_name, read_by_nccl)
         fixed[name] = value
     forbidden = set(forbid)
@@ -229,7 +229,9 @@ def make_space(
         else:
             space.parameters.append(parameter)
     if not space.parameters:
-        raise PowercclError("no parameter is left to search", "forbid or fix fewer, or add some with --parameter")
+        raise PowercclError(
+            "no parameter is left to search", "exclude or fix fewer, or add parameters with --parameter"
+        )
     return space
 
 
@@ -252,11 +254,11 @@ def _refuse_unread(option: str, name: str, known: Collection[str], read_by_nccl:
         meant = f"did you mean {close[0]}? " if close else ""
         raise PowercclError(
             f"{option} {name}: this NCCL reads no such variable",
-            f"{meant}what a network plugin reads can be set in the environment",
+            f"{meant}set variables of a network plugin in the environment",
         )
 
 
 def _unknown(option: str, name: str, known: Iterable[str]) -> PowercclError:
     close = difflib.get_close_matches(name, list(known), 1)
     meant = f"did you mean {close[0]}? " if close else ""
-    return PowercclError(f"{option} {name}: not a known parameter", f"{meant}add one with --parameter NAME=V1,V2")
+    return PowercclError(f"{option} {name}: unknown parameter", f"{meant}add one with --parameter NAME=V1,V2")

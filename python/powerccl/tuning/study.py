@@ -89,7 +89,9 @@ class Study:
             backend = JournalFileBackend(str(journal), lock_obj=JournalFileOpenLock(str(journal)))
             storage = optuna.storages.JournalStorage(backend)
         except OSError as error:
-            raise PowercclError(f"cannot write {journal}: {error.strerror}", "name another place with --out") from error
+            raise PowercclError(
+                f"cannot write {journal}: {error.strerror}", "name another folder with --out"
+            ) from error
         try:
             self.study = optuna.load_study(study_name="tune", storage=storage)  # creating would write, even if refused
         except KeyError:
@@ -104,7 +106,7 @@ class Study:
             self.study.set_user_attr("settings", dict(settings))
         else:
             told = kept if isinstance(kept, dict) else None
-            refuse_other(f"the search in {journal}", told, settings, "give this one another --out")
+            refuse_other(f"the search in {journal}", told, settings, "name another folder with --out")
         self.until = float("inf")  # time.monotonic() from which on no round is begun that is not the first of its trial
         self.defaults: dict[str, tuple[float, float | None]] = {}
         self.spread = Spread()
@@ -152,7 +154,8 @@ class Study:
             rounds = [self._round(bench, self.space.mend({})) for _ in range(DEFAULT_ROUNDS)]
         except TrialFailedError as error:
             raise PowercclError(
-                f"NCCL fails with its defaults: {error.reason}", "see what `powerccl bench` says of the same sizes"
+                f"NCCL fails with its defaults: {error.reason}",
+                "run `powerccl bench` with the same sizes to find the cause",
             ) from error
         self.defaults = {case.key: _mean([costs[case.key] for costs in rounds]) for case in self.cases}
         values = []
@@ -193,7 +196,7 @@ class Study:
         while True:
             spent = time.monotonic() - began
             if limits.seconds is not None and spent >= limits.seconds:
-                return f"{seconds(limits.seconds)} are over"
+                return f"the time of {seconds(limits.seconds)} is over"
             if limits.trials is not None and len(self.outcomes()) - 1 >= limits.trials:  # the defaults are one of them
                 return f"{plural(limits.trials, 'trial')} are done"
             trial = self._ask(at_random=repeats % STUCK == STUCK - 1)
@@ -204,7 +207,7 @@ class Study:
                 trial.set_user_attr("again", True)
                 self._tell(trial, known)  # the search learns from it again; nothing is run
                 if repeats >= MOST_REPEATS:
-                    return "nothing new was left to try"
+                    return "all values were tried"
                 continue
             repeats = 0
             outcome = self._try(bench, configuration)
@@ -262,7 +265,7 @@ class Study:
     def _value(self, when: float, energy: float | None) -> float:
         if energy is None and self.objective.needs_energy:
             raise PowercclError(
-                "no energy can be measured here (no counter, or collectives too short)", "use --objective time"
+                "cannot measure energy here (no counter, or collectives too short)", "use --objective time"
             )
         return self.objective.value(when, energy)
 

@@ -106,7 +106,7 @@ def load_tuned(name: str) -> TunedProfile:
             meant = f"did you mean '{close[0]}'? " if close else ""
             raise PowercclError(
                 f"unknown tuned profile '{name}'",
-                f"{meant}known: {', '.join(known) or 'none yet'}; `powerccl tune` makes one, or name its file",
+                f"{meant}known: {', '.join(known) or 'none yet'}; make one with `powerccl tune`, or name its file",
             )
         path = known[name]
     try:
@@ -118,12 +118,12 @@ def load_tuned(name: str) -> TunedProfile:
             )
         profile = decode_json(data, TunedProfile)
     except OSError as error:
-        raise PowercclError(f"cannot read {path}: {error.strerror}", "`powerccl tune` makes one") from error
+        raise PowercclError(f"cannot read {path}: {error.strerror}", "make one with `powerccl tune`") from error
     except msgspec.MsgspecError as error:
-        raise PowercclError(f"{path} is no tuned profile: {error}", "`powerccl tune` makes one") from error
+        raise PowercclError(f"{path} is not a tuned profile: {error}", "make one with `powerccl tune`") from error
     for variable in profile.variables:
         if not variable.startswith("NCCL_"):
-            raise PowercclError(f"{path}: '{variable}' is no variable of NCCL", "tune again")
+            raise PowercclError(f"{path}: '{variable}' is not a variable of NCCL", "tune again")
     try:
         write_rules(profile.rules, [])
     except PowercclError as error:
@@ -150,12 +150,12 @@ def check_tuned(profile: TunedProfile, gpu: str, ranks: int | None, nccl: str) -
     Raises:
         PowercclError: GPU, rank count or NCCL differ from those it was tuned on.
     """
-    again = "tune here: powerccl tune; or run without --tuned"
+    again = "tune on this machine with `powerccl tune`, or run without --tuned"
     if gpu and gpu != profile.gpu:
-        raise PowercclError(f"tuned profile '{profile.name}' is of {profile.gpu}; this machine has {gpu}", again)
+        raise PowercclError(f"tuned profile '{profile.name}' is for {profile.gpu}; this machine has {gpu}", again)
     if ranks is not None and ranks != profile.ranks:
         raise PowercclError(
-            f"tuned profile '{profile.name}' is of {plural(profile.ranks, 'rank')}; this job has {ranks}", again
+            f"tuned profile '{profile.name}' is for {plural(profile.ranks, 'rank')}; this job has {ranks}", again
         )
     if nccl and profile.nccl and nccl != profile.nccl:
-        raise PowercclError(f"tuned profile '{profile.name}' is of NCCL {profile.nccl}; this job loads {nccl}", again)
+        raise PowercclError(f"tuned profile '{profile.name}' is for NCCL {profile.nccl}; this job loads {nccl}", again)

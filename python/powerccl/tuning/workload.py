@@ -69,9 +69,9 @@ def given(patterns: str, sizes: str) -> Workload:
             try:
                 size = parse_bytes(text)
             except ValueError as error:
-                raise PowercclError(f"--sizes {sizes}: not understood", "such as 16K,1M,64M") from error
+                raise PowercclError(f"--sizes {sizes}: not a list of sizes", "list them, such as 16K,1M,64M") from error
             if size < 8:
-                raise PowercclError(f"--sizes {sizes}: {text} is too small", "at least 8 bytes")
+                raise PowercclError(f"--sizes {sizes}: {text} is too small", "use at least 8 bytes")
             cases.append(Case(pattern, size))
     return Workload(_weighted(cases, [1.0] * len(cases)), f"{patterns} at {sizes}")
 
@@ -92,7 +92,7 @@ def of_run(folder: Path, most: int = MOST_CASES) -> Workload:
     histogram = _histogram(tables.calls(run), tables.kernels(run))
     if not histogram:
         why = f" ({run.problems[0]})" if run.problems else ""
-        raise PowercclError(f"{folder} holds no collectives of NCCL{why}", "name the folder of a job that uses NCCL")
+        raise PowercclError(f"{folder} has no collectives of NCCL{why}", "name the folder of a job that uses NCCL")
     ranks = max(case.ranks for case in histogram)
     whole = [case for case in histogram if case.ranks == ranks]
     total = sum(_time(case) for case in histogram) or 1.0

@@ -80,7 +80,7 @@ TEST_F(AgentTest, SigtermEndsSamplingAndKeepsGuarding) {
     lock_as(rank, 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     agent.signal(number);
-    ASSERT_TRUE(eventually([&] { return agent.messages().find("stays until process") != std::string::npos; }));
+    ASSERT_TRUE(eventually([&] { return agent.messages().find("waiting for process") != std::string::npos; }));
     EXPECT_TRUE(agent.running());
     EXPECT_FALSE(unlocked(0));
     rank.kill_hard();
@@ -122,7 +122,7 @@ TEST_F(AgentTest, SecondAgentOfANodeLeavesItToTheFirst) {
   ASSERT_TRUE(first.wait_ready());
   AgentProcess second(folder.path(), {});
   EXPECT_EQ(second.wait_exit(), 0);
-  EXPECT_NE(second.messages().find("another agent attends"), std::string::npos) << second.messages();
+  EXPECT_NE(second.messages().find("another agent already serves"), std::string::npos) << second.messages();
   EXPECT_TRUE(first.running());
   ScratchFolder elsewhere;
   AgentProcess other_run(elsewhere.path(), {});

@@ -168,7 +168,7 @@ TEST(Scenario, WaitsForNoFileThatIsNone) {
   const std::string fifo = testing::TempDir() + "scenario-" + std::to_string(getpid()) + ".fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   for (const std::string& path : {fifo, std::string("/dev/zero")})
-    EXPECT_EQ(failure_to_read(path), "cannot read " + path + ": it is no regular file");
+    EXPECT_EQ(failure_to_read(path), "cannot read " + path + ": not a regular file");
   std::remove(fifo.c_str());
 }
 

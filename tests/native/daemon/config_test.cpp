@@ -46,7 +46,7 @@ leases = true
 level = "debug"
 )",
                                   "file", &config);
-  EXPECT_EQ(faults, (std::vector<std::string>{"file:5: socket.group is not a text in quotes"}));
+  EXPECT_EQ(faults, (std::vector<std::string>{"file:5: socket.group must be a string in quotes"}));
   EXPECT_TRUE(
       read_config("[access]\nusers = [\"root\", 4711]\n[gpu]\nmin_mhz = 600\n[core]\nleases = true", "file", &config)
           .empty());
@@ -57,9 +57,9 @@ level = "debug"
 }
 
 TEST(Config, SaysWhereAndWhat) {
-  EXPECT_EQ(faults_of("[gpu]\nmin_mzh = 5"), (std::vector<std::string>{"file:2: there is no key `gpu.min_mzh`"}));
-  EXPECT_EQ(faults_of("[gqu]\nmin_mhz = 5"), (std::vector<std::string>{"file:2: there is no key `gqu.min_mhz`"}));
-  EXPECT_EQ(faults_of("min_mhz = 5"), (std::vector<std::string>{"file:1: `min_mhz` stands in no section"}));
+  EXPECT_EQ(faults_of("[gpu]\nmin_mzh = 5"), (std::vector<std::string>{"file:2: unknown key `gpu.min_mzh`"}));
+  EXPECT_EQ(faults_of("[gqu]\nmin_mhz = 5"), (std::vector<std::string>{"file:2: unknown key `gqu.min_mhz`"}));
+  EXPECT_EQ(faults_of("min_mhz = 5"), (std::vector<std::string>{"file:1: `min_mhz` is outside any section"}));
   EXPECT_EQ(faults_of("[gpu]\nmin_mhz = \"5\""),
             (std::vector<std::string>{"file:2: gpu.min_mhz is not a whole number"}));
   EXPECT_EQ(faults_of("[gpu]\nmin_mhz = -5"),
@@ -68,9 +68,9 @@ TEST(Config, SaysWhereAndWhat) {
             (std::vector<std::string>{"file:2: gpu.min_mhz is above gpu.max_mhz"}));
   EXPECT_EQ(faults_of("[access]\nusers = [\"nobody-of-that-name\"]"),
             (std::vector<std::string>{
-                "file:2: access.users names user `nobody-of-that-name`, which this system does not know"}));
+                "file:2: access.users names user `nobody-of-that-name`, which does not exist on this system"}));
   EXPECT_EQ(faults_of("[socket]\nmode = \"rw\""),
-            (std::vector<std::string>{"file:2: socket.mode is no octal mode such as \"0660\""}));
+            (std::vector<std::string>{"file:2: socket.mode must be an octal mode such as \"0660\""}));
   EXPECT_EQ(faults_of("[gpu] # \xc3\xa9\n\xc3\xa9 = 1").size(), 1u);
   EXPECT_TRUE(faults_of("[gpu] # \xc3\xa9\nmin_mhz = 300").empty());
   EXPECT_EQ(faults_of("[log]\nlevel = \"loud\"").size(), 1u);

@@ -186,7 +186,7 @@ TEST_F(ClockJournal, FileThatIsNoLongerWholeOrTheSameTakesNoMark) {
   ASSERT_EQ(journal_claim(&journal, "GPU-a", &claim, &error), kOk);
   ASSERT_EQ(truncate(file().c_str(), 100), 0);
   EXPECT_EQ(journal_mark(&claim, &error), kJournalBad);
-  EXPECT_NE(std::strstr(error.text, "was cut short"), nullptr) << error.text;
+  EXPECT_NE(std::strstr(error.text, "was truncated"), nullptr) << error.text;
   EXPECT_EQ(std::filesystem::file_size(file()), 100u);
   std::filesystem::remove(file());
   close(journal.fd);

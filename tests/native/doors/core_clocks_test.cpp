@@ -197,7 +197,7 @@ TEST_F(ThreadCoreTest, ARefusalIsSaidOnce) {
   }
   all += said();
   EXPECT_NE(all.find("powerccld has no such device with a clock of its own"), std::string::npos) << all;
-  EXPECT_NE(all.find("hint: its administrator lets cores be leased: core.leases = true"), std::string::npos) << all;
+  EXPECT_NE(all.find("hint: ask the administrator to allow it: core.leases = true"), std::string::npos) << all;
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
   EXPECT_EQ(daemon.acquires, 1);
 }
@@ -216,7 +216,7 @@ TEST_F(ThreadCoreTest, OneRankOfAHostSaysIt) {
 TEST_F(ThreadCoreTest, ADaemonThatComesLaterIsFound) {
   bind();
   lower();
-  EXPECT_TRUE(eventually([&] { return said().find("cannot be set for now") != std::string::npos; }));
+  EXPECT_TRUE(eventually([&] { return said().find("cannot set the clock of") != std::string::npos; }));
   daemon.start();
   EXPECT_TRUE(reaches(kLowestMhz));
 }

@@ -56,7 +56,7 @@ TEST(PlatformFile, WaitsForNoFileThatIsNone) {
   for (const std::string& path : {fifo, std::string("/dev/zero")}) {
     std::string error;
     EXPECT_FALSE(read_platform(path, error));
-    EXPECT_EQ(error.find(path + ": cannot be read: it is no regular file"), 0u) << error;
+    EXPECT_EQ(error.find(path + ": cannot be read: not a regular file"), 0u) << error;
   }
   std::remove(fifo.c_str());
   EXPECT_NE(complaint(std::string(300 * 1024, '\n')).find("it is larger than 262144 bytes"), std::string::npos);
@@ -123,7 +123,7 @@ TEST(PlatformFile, ChangesBehindThePathReplaceWhatItSays) {
                    4 * as_it_is.bus_bandwidth_gbs(Pattern::kAllReduce, 64 * kMiB, 1590, 8));
   const struct {
     const char *changes, *says;
-  } wrong[] = {{"no_such_key=1", "no_such_key: no such key"},
+  } wrong[] = {{"no_such_key=1", "no_such_key: unknown key"},
                {"gpus=8,gpus=4", "given twice"},
                {"gpus=many", "gpus: value not understood"},
                {"gpus", "not `key = value`"},

@@ -180,9 +180,10 @@ TEST_F(Actuator, RefusalIsSaidOnceAndUndone) {
   char said[2048] = "";
   EXPECT_GT(read(text[0], said, sizeof(said) - 1), 0);
   close(text[0]);
-  EXPECT_STREQ(said,
-               "powerccl: the clock cannot be set (code 4: no permission); from here on clocks are left alone\n"
-               "hint: try again as root\n");
+  EXPECT_STREQ(
+      said,
+      "powerccl: the clock cannot be set (code 4: no permission); PowerCCL sets no more clocks in this process\n"
+      "hint: try again as root\n");
   const auto records = clocks();
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].clock.result, 4);

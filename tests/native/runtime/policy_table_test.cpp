@@ -240,7 +240,7 @@ TEST(PolicyTable, LoadsAFileOrSaysWhyNot) {
   EXPECT_NE(std::string(refusal.reason).find("No such file"), std::string::npos);
   EXPECT_EQ(table.lookup(POWERCCL_ALL_REDUCE, 1048576), 0u);
   EXPECT_FALSE(table.load(folder.path().c_str(), &refusal));
-  EXPECT_STREQ(refusal.reason, "it is no regular file");
+  EXPECT_STREQ(refusal.reason, "not a regular file");
 }
 
 TEST(PolicyTable, WaitsForNoFileThatIsNone) {
@@ -250,7 +250,7 @@ TEST(PolicyTable, WaitsForNoFileThatIsNone) {
   for (const std::string& path : {(folder / "fifo").string(), std::string("/dev/zero")}) {
     PolicyTable::Refusal refusal;
     EXPECT_FALSE(table.load(path.c_str(), &refusal));
-    EXPECT_STREQ(refusal.reason, "it is no regular file");
+    EXPECT_STREQ(refusal.reason, "not a regular file");
   }
 }
 

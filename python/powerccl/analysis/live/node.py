@@ -295,7 +295,7 @@ def add_up(job: LiveJob) -> None:
     job.missing = [f"rank {each.rank}: no samples of its GPU" for each in job.ranks if each.gpu not in seen]
     for gpu in job.gpus:
         if gpu.missing_s:
-            job.missing.append(f"{gpu.host} GPU {gpu.index}: no sound energy samples for {seconds(gpu.missing_s)}")
+            job.missing.append(f"{gpu.host} GPU {gpu.index}: no valid energy samples for {seconds(gpu.missing_s)}")
     if lost := missing_ranks(job.ranks_found, job.ranks_expected):
         job.missing.append(lost)
 
