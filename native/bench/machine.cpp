@@ -64,7 +64,7 @@ std::string shown(const std::string& value) {
 }
 
 std::string other_machine(const std::string& differs) {
-  return std::string(" is of another machine (").append(differs).append(")");
+  return std::string(" is from another machine (").append(differs).append(")");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ void check_device_files(const Config& config, Checker* checker) {
   const std::string folder = folder_of(pattern.substr(0, pattern.find('%')));
   struct stat about{};
   if (stat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode))
-    checker->wrong("gpu.device_files", pattern, "names no file: there is not a folder " + folder);
+    checker->wrong("gpu.device_files", pattern, "matches no file: there is no folder " + folder);
 }
 
 }  // namespace

@@ -133,20 +133,20 @@ WRONG = {
     "a long path": (f'[socket]\npath = "/{"x" * 110}"', "socket.path is longer than"),
     "no folder": ('[socket]\npath = "/nowhere/d.sock"', "its folder /nowhere: No such file"),
     "a control character": ('[socket]\npath = "/tmp/a\\u001bb"', "socket.path holds a control character"),
-    "no mode": ('[socket]\nmode = "rw"', "socket.mode is no octal mode"),
+    "no mode": ('[socket]\nmode = "rw"', "socket.mode must be an octal mode"),
     "no group": ('[socket]\ngroup = "no-such-group"', "is no group of this system"),
     "no user": ('[access]\nusers = ["no-such-user"]', "names user `no-such-user`"),
     "a relative state": ('[state]\nfile = "leases"', "state.file does not begin with /"),
     "no state folder": ('[state]\nfile = "/nowhere/leases"', "its folder /nowhere: No such file"),
     "a folder as state": ('[state]\nfile = "/tmp"', "exists and is not a regular file"),
-    "a state that is the socket": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x"', "collides with the socket"),
-    "a state that is the lock": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x.lock"', "collides with the socket"),
+    "a state that is the socket": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x"', "is also the socket"),
+    "a state that is the lock": ('[socket]\npath = "{0}/x"\n[state]\nfile = "{0}/x.lock"', "is also the socket"),
     "only a %": ('[gpu]\ndevice_files = "%"', "gpu.device_files does not begin with /"),
-    "two %": ('[gpu]\ndevice_files = "/dev/nvidia%%"', "gpu.device_files has not one %"),
-    "no %": ('[gpu]\ndevice_files = "/dev/nvidia0"', "gpu.device_files has not one %"),
-    "devices nowhere": ('[gpu]\ndevice_files = "/nowhere/nvidia%"', "there is not a folder /nowhere"),
+    "two %": ('[gpu]\ndevice_files = "/dev/nvidia%%"', "gpu.device_files must contain one %"),
+    "no %": ('[gpu]\ndevice_files = "/dev/nvidia0"', "gpu.device_files must contain one %"),
+    "devices nowhere": ('[gpu]\ndevice_files = "/nowhere/nvidia%"', "there is no folder /nowhere"),
     "metrics nowhere": ('[metrics]\nfile = "/nowhere/x.prom"', "its folder /nowhere: No such file"),
-    "metrics in the state": ('[state]\nfile = "{0}/x"\n[metrics]\nfile = "{0}/x"', "collides with another file"),
+    "metrics in the state": ('[state]\nfile = "{0}/x"\n[metrics]\nfile = "{0}/x"', "is also another file"),
     "out of range": ("[access]\nsessions = 0", "access.sessions is not between 1 and 4096"),
     "no number": ('[access]\nsessions = "9"', "access.sessions is not a whole number"),
     "a key twice": ("[gpu]\nmin_mhz = 1\nmin_mhz = 2", ":3: "),
@@ -182,7 +182,7 @@ def test_check_of_what_is_well(daemon: Daemon) -> None:
     piped = subprocess.run(
         [*command, str(daemon.folder / "fifo")], capture_output=True, text=True, check=False, timeout=9
     )
-    assert (piped.returncode, "is not a regular file" in piped.stderr) == (2, True)
+    assert (piped.returncode, "not a regular file" in piped.stderr) == (2, True)
     assert subprocess.run([command[0], "--nonsense"], capture_output=True, check=False).returncode == 2
 
 

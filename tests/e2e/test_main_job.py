@@ -162,7 +162,7 @@ def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Pat
     ):
         done = powerccl("bench", "--emulate", emulate, *more, *options, **variables)
         assert done.code == 2, (emulate, done.err)
-        assert "--resume: kept.jsonl is of another machine (" in done.err and differs in done.err
+        assert "--resume: kept.jsonl is from another machine (" in done.err and differs in done.err
         assert "hint: measure into a new file" in done.err
         assert (tmp_path / "kept.jsonl").read_bytes() == kept
     assert powerccl("bench", "--emulate", "h200x4", *more).code == 0
@@ -175,6 +175,6 @@ def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Pat
     done = powerccl("profile", "--emulate", "h200x4-sockets", *options, "--resume")
     assert done.code == 1
     assert "cannot resume the interrupted profile here" in done.err and "is of another machine" in done.err
-    assert "leave out --resume to start it anew" in done.err
+    assert "omit --resume to start a new one" in done.err
     assert (work / "points.jsonl").read_bytes() == kept
     assert not (tmp_path / "p.json").exists()

@@ -69,7 +69,8 @@ def test_phase_does_not_switch_where_that_takes_longer_than_the_phase(powerccl: 
     assert len(tables.clocks(managed.run).filter(tables.clocks(managed.run)["rank"] == 0)) < 40
 
 
-@pytest.mark.parametrize("name", ["graph", pytest.param("straggler", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["graph", "straggler"])
 def test_auto_finds_one_clock(powerccl: Powerccl, name: str) -> None:
     """A job in CUDA graphs makes no calls, and one with a slow rank waits: one clock a GPU saves there."""
     observed = Replayed(powerccl, name, "observe", warmup=20)

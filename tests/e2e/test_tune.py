@@ -75,8 +75,8 @@ def test_what_the_user_has_set_is_kept_and_said(tuned: Powerccl) -> None:
 
 def test_it_is_refused_elsewhere(tuned: Powerccl) -> None:
     for options, environment, words in (
-        (("--emulate", "t4x8"), {}, "is of NVIDIA H200; this machine has Tesla T4"),
-        (EMULATED, {"WORLD_SIZE": "2"}, "is of 4 ranks; this job has 2"),
+        (("--emulate", "t4x8"), {}, "is for NVIDIA H200; this machine has Tesla T4"),
+        (EMULATED, {"WORLD_SIZE": "2"}, "is for 4 ranks; this job has 2"),
     ):
         done = tuned("run", *options, "--tuned", "here", "--", "touch", "started", **environment)
         assert done.code == 1 and words in done.err
