@@ -174,7 +174,7 @@ def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Pat
     (work / "points.jsonl").write_bytes(kept)
     done = powerccl("profile", "--emulate", "h200x4-sockets", *options, "--resume")
     assert done.code == 1
-    assert "cannot resume the interrupted profile here" in done.err and "is of another machine" in done.err
+    assert "cannot resume the interrupted profile here" in done.err and "is from another machine" in done.err
     assert "omit --resume to start a new one" in done.err
     assert (work / "points.jsonl").read_bytes() == kept
     assert not (tmp_path / "p.json").exists()

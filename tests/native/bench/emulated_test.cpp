@@ -261,7 +261,7 @@ TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
     std::ofstream(path) << text;
     const Ended ended = bench(with(words, {"-b", "256K", "--resume"}));
     EXPECT_EQ(ended.code, 2) << to << ended.err;
-    const bool says = ended.err.find("is of another machine (") != std::string::npos ||
+    const bool says = ended.err.find("is from another machine (") != std::string::npos ||
                       ended.err.find("does not say of which machine it is") != std::string::npos;
     EXPECT_TRUE(says) << to << ended.err;
     EXPECT_NE(ended.err.find("hint: measure into a new file"), std::string::npos) << ended.err;
