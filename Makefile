@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
+.PHONY: all setup native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
         figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
 
 all: native
@@ -70,6 +70,7 @@ build/test/.configured: setup build/deps/.ready
 demo:
 	$(MAKE) --no-print-directory -j2 native $(VENV)/.run
 	$(BIN)/powerccl demo
+	printf '\nTo run these commands in this shell: export PATH="%s:$$PATH"\n' "$(BIN)"
 
 # make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
 figures-demo: native setup
@@ -107,7 +108,9 @@ figures-analysis: native setup
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
 
-test: lint test-native test-python test-e2e
+# clang-tidy has what is left of the processors meanwhile: the end-to-end tests mostly wait for emulated time.
+test: lint-quick test-native test-python
+	$(MAKE) --no-print-directory -j2 tidy-aside e2e
 	$(BIN)/python tools/report-skipped build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
 
 test-native: build/test/.configured
@@ -117,11 +120,20 @@ test-native: build/test/.configured
 test-python: setup
 	$(BIN)/python -m pytest $(TOGETHER) tests/python
 
-test-e2e: test-native build/deps/mpi/.ready
+test-e2e: test-native
+	$(MAKE) --no-print-directory e2e
+
+e2e: build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) -m "not slow" tests/e2e
 
 # make lint    formatting, static checks and the arrows between the rooms
-lint: setup build/test/.configured
+lint: lint-quick
+	tools/check-tidy build/test
+
+tidy-aside: build/test/.configured
+	chrt --idle 0 tools/check-tidy build/test
+
+lint-quick: setup build/test/.configured
 	tools/check-format
 	$(BIN)/ruff check python tests tools scripts examples bench
 	$(BIN)/ruff format --check python tests tools scripts examples bench
@@ -131,7 +143,6 @@ lint: setup build/test/.configured
 	$(BIN)/python tools/generate-reference --check
 	$(BIN)/python tools/check-prose --out build/figures/words.json
 	$(SITE)
-	tools/check-tidy build/test
 
 # make analyze    clang's static analyzer over the native sources, in minutes
 ANALYSES = clang-analyzer-*,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling

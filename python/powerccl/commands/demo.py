@@ -100,6 +100,10 @@ def command(
             console.print(f"records  {runs_dir}")
         if json_file:
             _write_json(figures, json_file)
+        if shown or of_mpi:
+            from powerccl.reports.demo import print_next
+
+            print_next(console)
     if failed:
         raise failed[0]
     return 0

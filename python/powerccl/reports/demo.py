@@ -33,6 +33,12 @@ MEANING = {
     "slowdown_pct": "time added",
 }
 
+NEXT = {
+    "powerccl doctor": "what works on this machine",
+    "powerccl run -- COMMAND": "record a job; no clock is set",
+    "powerccl report --html report.html": "where its time and energy went",
+}
+
 
 @dataclass
 class DemoResult:
@@ -86,6 +92,21 @@ def print_demo(console: Console, result: DemoResult) -> None:
     console.print(_absolute(result))
     console.print()
     console.print(_against_published(result))
+    for policy, training in result.runs():
+        if training.run.late:
+            console.print(Text(f"! {policy}: {training.run.late}", style="yellow"))
+
+
+def print_next(console: Console) -> None:
+    """What to run on one's own job, behind all of the demo."""
+    console.print()
+    console.print(heading("Next, with a job of yours", ""))
+    table = Table(3, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for line, what in NEXT.items():
+        table.add_row(line, what)
+    console.print(table)
 
 
 def _absolute(result: DemoResult) -> Table:
