@@ -30,7 +30,7 @@ class Clockwork {
   const Platform& platform() const { return platform_; }
   Time now() const { return now_; }
   void advance(Time to);
-  Time next() const;         // INT64_MAX: nothing is due
+  Time next() const;  // INT64_MAX: nothing is due
   bool next_is_precise() const;
 
   // `precise`: somebody outside sees when it happens.
