@@ -39,6 +39,10 @@ NcclApi look_up(const Library& library) {
   library.optional(api.all_to_all, "ncclAlltoAll");
   library.optional(api.gather, "ncclGather");
   library.optional(api.scatter, "ncclScatter");
+  library.optional(api.mem_alloc, "ncclMemAlloc");
+  library.optional(api.mem_free, "ncclMemFree");
+  library.optional(api.window_register, "ncclCommWindowRegister");
+  library.optional(api.window_deregister, "ncclCommWindowDeregister");
   api.path = library.path("ncclGetVersion");
   api.library = library;
   return api;

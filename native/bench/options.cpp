@@ -116,6 +116,7 @@ const option kLongOptions[] = {
     {"output_file", required_argument, nullptr, kJson},
     {"events", no_argument, nullptr, kEvents},
     {"blocking", no_argument, nullptr, kBlocking},
+    {"local_register", required_argument, nullptr, 'R'},
     {"threads", no_argument, nullptr, kThreads},
     {"in-place", no_argument, nullptr, kInPlace},
     {"grouped", no_argument, nullptr, kGrouped},
@@ -214,6 +215,10 @@ void apply(Options& options, int code, const std::string& value, const std::stri
     case 'z':
       options.blocking = parse_integer(value, "-z", 0, 3) != 0;
       break;
+    case 'R':
+      options.registration = parse_integer(value, "-R", 0, 2);
+      if (options.registration == 1) usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
+      break;
     case 'G':
       options.graph_launches = parse_integer(value, "-G", 0);
       break;
@@ -303,6 +308,7 @@ void check_serve(const Options& options) {
 }
 
 void check_together(const Options& options) {
+  if (options.mode != Mode::kSweep && options.registration != 0) usage_error("-R is for patterns");
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {
     const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";
@@ -351,7 +357,7 @@ Options parse_options(int argc, char** argv) {
   optind = 0;  // glibc: start afresh, permuting
   bool check_given = false;
   for (;;) {
-    const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:G:T:I:J:h", kLongOptions, nullptr);
+    const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:R:G:T:I:J:h", kLongOptions, nullptr);
     if (code == -1) break;
     // getopt leaves the letter in optopt, or nothing of an unknown long option but the word it has just passed.
     const bool letter = optopt > 0 && optopt < 256;

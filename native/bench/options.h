@@ -38,7 +38,8 @@ struct Options {
   bool blocking = false, in_place = false, events = false, grouped = false;
   std::vector<Type> types{Type::kFloat32};
   std::vector<Op> ops{Op::kSum};
-  int root = 0;  // -1: each rank in turn
+  int root = 0;          // -1: each rank in turn
+  int registration = 0;  // 2: buffers in symmetric windows
   std::vector<int> clocks_mhz{kClockAsFound};
 
   int gpus = 0;  // 0: all there are

@@ -101,6 +101,7 @@ std::shared_ptr<Communicator> Rank::communicator() {
 
 void Rank::leave() {
   const auto left = communicator();
+  if (left != nullptr) forget_windows();
   if (left != nullptr) left->destroy();
   const std::lock_guard lock(communicator_mutex_);
   communicator_ = nullptr;
@@ -121,7 +122,36 @@ void Rank::close() {
   cuda_.stream_destroy(stream_);
 }
 
+// All ranks together, with the same size.
+void Rank::reserve_windows(size_t bytes) {
+  if (send_bytes_ >= bytes) return;
+  forget_windows();
+  const NcclApi& api = nccl();
+  if (api.window_register == nullptr) throw Failure(kExitUsage, "-R 2: this NCCL has no windows; it needs 2.27");
+  for (int i = 0; i < 2; ++i) {
+    void* buffer = nullptr;
+    api.check(api.mem_alloc(&buffer, bytes), "ncclMemAlloc", comm());
+    (i == 0 ? send_ : recv_) = reinterpret_cast<CUdeviceptr>(buffer);
+    constexpr int kSymmetric = 1;
+    api.check(api.window_register(comm(), buffer, bytes, &windows_[i], kSymmetric), "ncclCommWindowRegister", comm());
+  }
+  send_bytes_ = recv_bytes_ = bytes;
+}
+
+void Rank::forget_windows() {
+  if (options_.registration != 2) return;
+  for (int i = 0; i < 2; ++i) {
+    CUdeviceptr& buffer = i == 0 ? send_ : recv_;
+    if (windows_[i] != nullptr) nccl().window_deregister(comm(), windows_[i]);
+    if (buffer != 0) nccl().mem_free(reinterpret_cast<void*>(buffer));  // NOLINT(performance-no-int-to-ptr)
+    windows_[i] = nullptr;
+    buffer = 0;
+  }
+  send_bytes_ = recv_bytes_ = 0;
+}
+
 void Rank::reserve(size_t send_bytes, size_t recv_bytes) {
+  if (options_.registration == 2) return reserve_windows(std::max<size_t>({send_bytes, recv_bytes, 256}));
   const auto grow = [&](CUdeviceptr& buffer, size_t& has, size_t wanted) {
     wanted = std::max<size_t>(wanted, 256);
     if (has >= wanted) return;

@@ -69,6 +69,8 @@ class Rank {
 
  private:
   std::shared_ptr<Communicator> communicator();
+  void reserve_windows(size_t bytes);
+  void forget_windows();
 
   const Options& options_;
   Board& board_;
@@ -80,6 +82,7 @@ class Rank {
   std::shared_ptr<Communicator> communicator_;
   CUdeviceptr send_ = 0, recv_ = 0;
   size_t send_bytes_ = 0, recv_bytes_ = 0;
+  void* windows_[2] = {};  // of both, with -R 2
   CUevent done_ = nullptr;
   std::vector<CUevent> events_;
 };

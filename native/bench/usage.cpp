@@ -28,6 +28,8 @@ sweep
   -o, --op OP             sum, prod, max, min, avg, or all
   -r, --root RANK         root of rooted collectives (0), or all
   -z, --blocking          after each operation, wait for it and for all ranks
+  -R, --local_register N  0: ordinary buffers (0); 2: buffers in symmetric
+                          windows, for symmetric kernels and copy engines
   -G, --graph N           capture operations in a CUDA graph, launch it N times
   -I, --events            also time each operation between two CUDA events
       --in-place          also measure the in-place form

@@ -42,6 +42,22 @@ CallGroup* Runtime::find_group(Handle handle) {
   return group->serial.load(std::memory_order_acquire) == serial_of(handle) ? group : nullptr;
 }
 
+// A call of a group that has not ended. Only on the thread that made it.
+powerccl_trace_record* Runtime::find_call(const Communicator* communicator, Handle call) {
+  const uint32_t slot = slot_of(call) / kGpus;  // 0: the call was made outside of all groups
+  if (kind_of(call) != HandleKind::kCall || slot == 0 || slot > kGroups) return nullptr;
+  CallGroup& group = groups_[slot - 1];
+  for (uint32_t i = 0; i < group.call_count; ++i) {
+    powerccl_trace_record& record = group.calls[i].record;
+    if (group.calls[i].communicator == communicator && record.call.call_id == serial_of(call)) return &record;
+  }
+  return nullptr;
+}
+
+void Runtime::carried_out(Communicator* communicator, Handle call, uint16_t flags) {
+  if (powerccl_trace_record* record = armed() ? find_call(communicator, call) : nullptr) record->flags |= flags;
+}
+
 Handle Runtime::group_begins(Communicator* communicator) {
   if (!armed() || communicator == nullptr) return 0;
   uint32_t slot = 0;
@@ -156,6 +172,7 @@ void Runtime::group_ends(Handle handle) {
   if (group == nullptr) return;
   // Without group_ending the launch is already made: too late to manage.
   for (uint32_t i = 0; i < group->exchange_count; ++i) decide_exchange(&group->exchanges[i], handle, false);
+  if (door_.sees_calls) launch_the_rest(group, handle);
   const uint32_t exchanges = group->exchange_count;
   flush_calls(group, monotonic_ns(), false);
   if (exchanges > 0) {

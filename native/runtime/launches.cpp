@@ -39,14 +39,25 @@ Handle Runtime::copy_begins(Communicator* communicator, Handle call, void* strea
   if (!armed() || communicator == nullptr) return 0;
   const uint32_t slot = slot_of(call) / kGpus;  // 0: the call was made outside of all groups
   if (slot == 0) return launch_begins(communicator, 0, stream);
-  CallGroup& group = groups_[slot - 1];
-  for (uint32_t i = 0; i < group.call_count; ++i) {
-    powerccl_trace_record& record = group.calls[i].record;
-    if (group.calls[i].communicator != communicator || record.call.call_id != serial_of(call)) continue;
-    record.flags |= POWERCCL_FLAG_COPY_ENGINE;
-    return launch_begins(communicator, make_handle(HandleKind::kGroup, slot - 1, group.serial.load()), stream);
+  powerccl_trace_record* record = find_call(communicator, call);
+  if (record == nullptr) return 0;
+  record->flags |= POWERCCL_FLAG_COPY_ENGINE;
+  return launch_begins(communicator, make_handle(HandleKind::kGroup, slot - 1, groups_[slot - 1].serial.load()), stream);
+}
+
+// The library tells of no launch where a call becomes none of its profiled kernels. Its group has ended, so what the
+// call is carried out by is in the stream: the hold is given back behind it.
+void Runtime::launch_the_rest(CallGroup* group, Handle handle) {
+  const auto launch = [&](Communicator* communicator, uint64_t stream) {
+    if (communicator->held.load(std::memory_order_relaxed) == 0) return;
+    launched(communicator, handle, reinterpret_cast<void*>(stream));  // NOLINT(performance-no-int-to-ptr): it was one
+  };
+  for (uint32_t i = 0; i < group->call_count; ++i) {
+    launch(group->calls[i].communicator, group->calls[i].record.call.stream);
   }
-  return 0;
+  for (uint32_t i = 0; i < group->exchange_count; ++i) {
+    launch(group->exchanges[i].communicator, group->exchanges[i].record.call.stream);
+  }
 }
 
 void Runtime::launched(Communicator* communicator, Handle group, void* stream) {

@@ -77,6 +77,7 @@ struct KernelRan {
   uint64_t start_ns = 0, stop_ns = 0;
   uint64_t bytes = 0;                          // NCCL tests' `size`
   uint8_t pattern = POWERCCL_PATTERN_UNKNOWN;  // unknown: a send-receive, as what the call was taken for
+  uint8_t algorithm = POWERCCL_ALGO_UNKNOWN;
   uint32_t calls = 0;
 };
 
@@ -122,6 +123,7 @@ struct Communicator {
   std::atomic<uint64_t> held_call{0};
   std::atomic<uint32_t> all_to_alls{0};     // made so far
   std::atomic<uint64_t> kernel_stop_ns{0};  // the last one's that kernel_ran was told of
+  std::atomic<bool> launches_elsewhere{false};  // from another thread than the one that calls (door's)
 };
 
 class Runtime {
@@ -150,6 +152,8 @@ class Runtime {
   // The same for `call` where copy engines carry it out: there are no kernel events. Only on the calling thread, before
   // its group ends.
   Handle copy_begins(Communicator* communicator, Handle call, void* stream);
+  // How a call of a group that has not ended is carried out: flags of its record. On the calling thread.
+  void carried_out(Communicator* communicator, Handle call, uint16_t flags);
 
   // A kernel was launched; its tasks follow, then kernel_enqueued. Its channels start and stop at any time after.
   Handle kernel_begins(Communicator* communicator);
@@ -205,6 +209,7 @@ class Runtime {
 
   // calls.cpp
   CallGroup* find_group(Handle handle);
+  powerccl_trace_record* find_call(const Communicator* communicator, Handle call);
   uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
@@ -221,6 +226,7 @@ class Runtime {
 
   // launches.cpp
   void launched(Communicator* communicator, Handle group, void* stream);
+  void launch_the_rest(CallGroup* group, Handle handle);
   static void callback_fired(void* data);
   void cancel_callbacks(Communicator* communicator);
   void degrade(Gpu* gpu, const char* note);

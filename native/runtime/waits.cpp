@@ -46,14 +46,14 @@ void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRa
   const uint64_t start_ns = before_ns > ran.start_ns && before_ns < ran.stop_ns ? before_ns : ran.start_ns;
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_KERNEL;
-  record.flags = ran.calls > 1 ? POWERCCL_FLAG_GROUPED : 0;
+  record.flags = static_cast<uint16_t>(POWERCCL_FLAG_HOST_TIMES | (ran.calls > 1 ? POWERCCL_FLAG_GROUPED : 0u));
   record.comm = communicator->index;
   record.kernel.call_id = serial_of(call);
   record.kernel.gpu_start_ns = record.kernel.seen_start_ns = start_ns;
   record.kernel.gpu_stop_ns = record.kernel.seen_stop_ns = ran.stop_ns;
   record.kernel.bytes = bytes;
   record.kernel.pattern = pattern;
-  communicator->gpu->clock.observe(ran.stop_ns, ran.stop_ns);
+  record.kernel.algorithm = ran.algorithm;
   communicator->gpu->trace.append(record);
   // A fused kernel teaches nothing about its parts.
   if (ran.calls <= 1) selection_.answered(pattern, bytes, ran.stop_ns - start_ns);

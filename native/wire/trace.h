@@ -39,6 +39,7 @@ enum powerccl_algorithm {
   POWERCCL_ALGO_NVLS_TREE,
   POWERCCL_ALGO_PAT,
   POWERCCL_ALGO_COPY_ENGINE,
+  POWERCCL_ALGO_SYMMETRIC,  // a kernel on buffers in symmetric windows
 };
 enum powerccl_protocol { POWERCCL_PROTO_UNKNOWN = 0, POWERCCL_PROTO_LL, POWERCCL_PROTO_LL128, POWERCCL_PROTO_SIMPLE };
 
@@ -68,6 +69,8 @@ enum powerccl_record_kind {
   0x0020u  // CALL: seen as the launch-time event only (NCCL < 2.28: no stream, no API time)
 #define POWERCCL_FLAG_KERNEL_ASKED 0x0040u  // CALL: kernel events were asked for
 #define POWERCCL_FLAG_COPY_ENGINE 0x0080u   // CALL: carried out by copy engines, which have no kernel events
+#define POWERCCL_FLAG_SYMMETRIC 0x0100u     // CALL: carried out on symmetric windows, without kernel events
+#define POWERCCL_FLAG_HOST_TIMES 0x0200u    // KERNEL: gpu_*_ns are CLOCK_MONOTONIC's already (timed with CUDA events)
 
 struct powerccl_trace_header {
   char magic[8];     // POWERCCL_TRACE_MAGIC, no terminator

@@ -4,9 +4,11 @@
 #include <stdio.h>
 
 #include "doors/nccl/door.h"
+#include "doors/nccl/live.h"
 #include "doors/nccl/marks.h"
 #include "doors/nccl/nvml_client.h"
 #include "doors/nccl/profiler_abi.h"
+#include "doors/nccl/silent_calls.h"
 #include "doors/nccl/words.h"
 
 namespace powerccl::nccl {
@@ -111,6 +113,7 @@ Result finalize(void* context) {
   Communicator* communicator = static_cast<Communicator*>(context);
   if (runtime == nullptr || communicator == nullptr) return 0;
   marks().finish(communicator);
+  live().finish(communicator);
   runtime->communicator_down(communicator);
   pthread_mutex_lock(&g_mutex);
   Mask* mask = static_cast<Mask*>(communicator->door);
@@ -155,8 +158,14 @@ Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescr
   TaskSeen task;
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(coll.function, coll.count, coll.datatype, coll.root, nullptr, false);
-  if (kVersion == 4) add_stream(&task.operation);
-  task.algorithm = algorithm_of(coll.algorithm);
+  if (kVersion == 4) {
+    add_stream(&task.operation);
+  } else {
+    silent_call_has_task(communicator, task.call);
+  }
+  const bool symmetric = kVersion >= 7 && coll.symmetric;
+  if (symmetric) runtime->carried_out(communicator, task.call, POWERCCL_FLAG_SYMMETRIC);
+  task.algorithm = symmetric ? uint8_t{POWERCCL_ALGO_SYMMETRIC} : algorithm_of(coll.algorithm);
   task.protocol = protocol_of(coll.protocol);
   task.channels = coll.channels;
   task.warps = coll.warps;
@@ -197,9 +206,12 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return runtime->group_begins(communicator);
     case kEventCollApi: {
       const CollApi& api = event.coll_api;
-      return runtime->collective(
-          communicator, from(event.parent),
-          call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured));
+      const CallSeen seen =
+          call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
+      const bool asked = runtime->selection().asked();
+      const Handle call = runtime->collective(communicator, from(event.parent), seen);
+      silent_call_made(communicator, from(event.parent), call, seen, asked);
+      return call;
     }
     case kEventP2pApi: {
       const P2pApi& api = event.p2p_api;
@@ -211,6 +223,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return runtime->launch_begins(communicator, from(event.parent), event.kernel_launch.stream);
     case kEventCeColl: {
       if (kVersion < 6) return 0;
+      silent_call_is_copied(from(event.parent));
       return runtime->copy_begins(communicator, from(event.parent), event.ce_coll.stream);
     }
     default:
@@ -234,6 +247,7 @@ Result stop_event(void* handle) {
   if (runtime == nullptr) return 0;
   switch (kind_of(from(handle))) {
     case HandleKind::kGroup:
+      silent_calls_end(runtime, from(handle));
       runtime->group_ends(from(handle));
       break;
     case HandleKind::kLaunch:

@@ -26,7 +26,7 @@ uint32_t moves_data() {
 // As much of the caller's structure as it knows; the rest stays undefined. False: it was not initialised.
 bool read_config(const ncclConfig_t* given, ncclConfig_t& config) {
   config = {};
-  config.blocking = config.minCTAs = config.maxCTAs = kConfigUndefined;
+  config.blocking = config.minCTAs = config.maxCTAs = config.CTAPolicy = kConfigUndefined;
   if (!given) return true;
   size_t size = 0;
   memcpy(&size, given, sizeof size);
@@ -51,6 +51,7 @@ void apply_config(const ncclConfig_t& config, ncclComm* comm) {
   if (config.commName) comm->name = config.commName;
   if (config.minCTAs != kConfigUndefined) comm->min_ctas = config.minCTAs;
   if (config.maxCTAs != kConfigUndefined) comm->max_ctas = config.maxCTAs;
+  if (config.CTAPolicy != kConfigUndefined) comm->cta_policy = config.CTAPolicy;
 }
 
 // The calling thread's device; device 0 where it has none yet, as the CUDA runtime would.

@@ -115,15 +115,23 @@ NCCL_API(ncclResult_t, CommDeregister, const ncclComm_t comm, void*) {
   return check_comm(comm, "ncclCommDeregister");
 }
 
-// As on machines without symmetric memory: success, and no window.
-NCCL_API(ncclResult_t, CommWindowRegister, ncclComm_t comm, void*, size_t, ncclWindow_t* window, int) {
+// Other windows than symmetric ones change nothing here: success, and no window.
+NCCL_API(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window,
+         int flags) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommWindowRegister"); result != ncclSuccess) return result;
   if (!window) return ncclInvalidArgument;
   *window = nullptr;
+  if ((flags & kWindowSymmetric) == 0) return ncclSuccess;
+  const std::lock_guard lock(comm->windows_mutex);
+  comm->windows.push_back(std::make_unique<ncclWindow_vidmem>(static_cast<const char*>(buffer), bytes));
+  *window = comm->windows.back().get();
   return ncclSuccess;
 }
-NCCL_API(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t) {
-  return check_comm(comm, "ncclCommWindowDeregister");
+NCCL_API(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t window) {
+  if (const ncclResult_t result = check_comm(comm, "ncclCommWindowDeregister"); result != ncclSuccess) return result;
+  const std::lock_guard lock(comm->windows_mutex);
+  std::erase_if(comm->windows, [window](const auto& each) { return each.get() == window; });
+  return ncclSuccess;
 }
 
 NCCL_API(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t type,

@@ -36,6 +36,9 @@ enum class Func : int {
 };
 const char* func_name(Func func);
 
+// What carries a collective out: NCCL's kernels with rings and trees, a symmetric kernel, or copy engines.
+enum class Way : uint8_t { kPlain, kSymmetric, kCopyEngine };
+
 // One queued call, as NCCL's task structures keep it: with the profiler's handles and the mask of its moment.
 struct Task {
   Func func;  // kSend and kRecv for point-to-point
@@ -49,7 +52,9 @@ struct Task {
   int channels = 1;
   uint8_t algorithm = emulator::kRing;
   uint8_t protocol = emulator::kSimple;
-  uint64_t mask = 0;  // of event types
+  Way way = Way::kPlain;
+  CUstream stream = nullptr;  // of a collective
+  uint64_t mask = 0;          // of event types
   void* group_api_handle = nullptr;
   void* api_handle = nullptr;
   void* handle = nullptr;  // its Coll or P2p event
@@ -60,6 +65,7 @@ struct Plan {
   ncclComm* comm = nullptr;
   uint64_t id = 0;
   bool persistent = false;
+  Way way = Way::kPlain;  // of all its collectives
   std::vector<Task> colls;
   std::vector<Task> transfers;
   void* group_handle = nullptr;
@@ -97,6 +103,7 @@ struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   int channels = 1;
   int warps = 1;
   int min_ctas = kConfigUndefined, max_ctas = kConfigUndefined;
+  int cta_policy = kConfigUndefined;
   bool has_nvls = false;
   bool has_ll128 = false;
   bool blocking = true;
@@ -123,6 +130,9 @@ struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   CUstream last_stream = nullptr;
   uint64_t last_graph = 0;  // 0: the last launch was not captured
   std::vector<powerccl::emulated_nccl::PersistentPlan*> persistent_plans;
+
+  std::mutex windows_mutex;
+  std::vector<std::unique_ptr<ncclWindow_vidmem>> windows;  // symmetric ones
 
   std::mutex reductions_mutex;
   std::vector<powerccl::emulated_nccl::UserReduction> reductions;

@@ -8,6 +8,7 @@
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/method.h"
+#include "emulator/nccl/plugin.h"
 #include "emulator/nccl/profiler.h"
 
 namespace powerccl::emulated_nccl {
@@ -100,6 +101,9 @@ ncclResult_t launch_plan(ncclComm* comm, std::unique_ptr<Plan> owned) {
   Plan& plan = *owned;
   CUresult cuda = order_streams_before(comm, stream);
 
+  const bool told = plan.way == Way::kPlain || (plan.way == Way::kSymmetric && nccl_version() >= 23100);
+  if (!told)
+    for (Task& task : plan.colls) task.mask &= kEventCeColl;  // no launch, group, task or channel event
   const bool by_host_node = plan.persistent && wants_kernel_events(plan);
   if (plan.persistent) {
     PersistentPlan& persistent = keep_for_ever();
@@ -109,12 +113,14 @@ ncclResult_t launch_plan(ncclComm* comm, std::unique_ptr<Plan> owned) {
   }
 
   launch_started(plan, stream);
+  if (plan.way == Way::kCopyEngine) copies_started(plan);
   pwe_op op{};
   if (cuda == CUDA_SUCCESS) {
     const std::vector<std::byte> payload = payload_of(plan);
     cuda = driver.pwe_submit(stream, payload.data(), payload.size(), &op);
   }
   launch_stopped(plan);
+  if (plan.way == Way::kCopyEngine) copies_stopped(plan);
   if (cuda != CUDA_SUCCESS) {
     warn("launching a kernel of communicator %016lx failed with CUresult %d", comm->hash, cuda);
     return ncclUnhandledCudaError;
@@ -150,6 +156,8 @@ ncclResult_t launch(ncclComm* comm) {
     // NCCL launches what carries most first; equal ones stay in order, so ranks agree.
     std::stable_sort(comm->colls.begin(), comm->colls.end(),
                      [](const Task& a, const Task& b) { return a.traffic_bytes > b.traffic_bytes; });
+    std::stable_sort(comm->colls.begin(), comm->colls.end(),
+                     [](const Task& a, const Task& b) { return a.way > b.way; });
     std::vector<Task> transfers = in_rounds(*comm, comm->transfers);
     size_t coll = 0, transfer = 0;
     while (result == ncclSuccess && (coll < comm->colls.size() || transfer < transfers.size())) {
@@ -158,7 +166,10 @@ ncclResult_t launch(ncclComm* comm) {
       plan->id = comm->next_plan++;
       plan->persistent = comm->capturing;
       size_t room = emulator::kMaxTasks;
-      for (; coll < comm->colls.size() && room > 0; --room) plan->colls.push_back(comm->colls[coll++]);
+      if (coll < comm->colls.size()) plan->way = comm->colls[coll].way;
+      for (; coll < comm->colls.size() && comm->colls[coll].way == plan->way && room > 0; --room)
+        plan->colls.push_back(comm->colls[coll++]);
+      if (plan->way != Way::kPlain) room = 0;
       for (; transfer < transfers.size() && room > 0; --room) plan->transfers.push_back(transfers[transfer++]);
       result = launch_plan(comm, std::move(plan));
     }

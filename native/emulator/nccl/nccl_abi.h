@@ -45,7 +45,10 @@ enum ncclScalarResidence_t : int { ncclScalarDevice = 0, ncclScalarHostImmediate
 
 struct ncclComm;
 using ncclComm_t = ncclComm*;
-struct ncclWindow_vidmem;
+struct ncclWindow_vidmem {  // ours: what of it is registered
+  const char* begin;
+  size_t bytes;
+};
 using ncclWindow_t = ncclWindow_vidmem*;
 
 inline constexpr int kUniqueIdBytes = 128;
@@ -57,6 +60,8 @@ inline constexpr int kConfigUndefined = INT_MIN;
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kSplitNoColor = -1;
 inline constexpr unsigned kShrinkAbort = 1;
+inline constexpr int kWindowSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
+inline constexpr int kCtaPolicyZero = 2;    // NCCL_CTA_POLICY_ZERO: copy engines where they can
 
 // Grows at its end from version to version; `size` says how much of it the caller knows.
 struct ncclConfig_t {

@@ -7,7 +7,9 @@
 
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
+#include "emulator/nccl/plugin.h"
 #include "emulator/nccl/profiler.h"
+#include "emulator/nccl/settings.h"
 #include "emulator/server/collective_types.h"
 
 namespace powerccl::emulated_nccl {
@@ -102,6 +104,27 @@ TaskKind wire_kind(Func func) {
     default:
       return TaskKind::kAllReduce;
   }
+}
+
+bool in_window(ncclComm* comm, const void* buffer, size_t bytes) {
+  const auto* begin = static_cast<const char*>(buffer);
+  const std::lock_guard lock(comm->windows_mutex);
+  return std::any_of(comm->windows.begin(), comm->windows.end(), [&](const auto& window) {
+    return begin >= window->begin && begin + bytes <= window->begin + window->bytes;
+  });
+}
+
+// As NCCL from 2.27 on, where both buffers lie in symmetric windows.
+Way way_of(const Call& call, size_t send_bytes, size_t recv_bytes) {
+  ncclComm* comm = call.comm;
+  const bool has_kernel =
+      call.func == Func::kAllReduce || call.func == Func::kAllGather || call.func == Func::kReduceScatter;
+  if (!has_kernel || comm->ranks == 1 || !settings().windows || nccl_version() < 22700) return Way::kPlain;
+  if (!in_window(comm, call.send_buffer, send_bytes) || !in_window(comm, call.recv_buffer, recv_bytes))
+    return Way::kPlain;
+  const int policy = settings().cta_policy != kConfigUndefined ? settings().cta_policy : comm->cta_policy;
+  const bool copies = policy == kCtaPolicyZero && nccl_version() >= 22800;
+  return copies && call.func == Func::kAllGather ? Way::kCopyEngine : Way::kSymmetric;
 }
 
 ncclResult_t add_stream(const Call& call) {
@@ -202,6 +225,9 @@ ncclResult_t append_collective(const Call& call) {
   if (told) coll_api_started(comm, {call.func, call.count, call.type, call.root, call.stream, comm->capturing});
   Task task = make_task(call, wire);
   if (!told) task.mask = 0;
+  task.stream = call.stream;
+  task.way = way_of(call, call.func == Func::kReduceScatter ? bytes * ranks : bytes,
+                    call.func == Func::kAllGather ? bytes * ranks : bytes);
   task.api_handle = told ? api_state().coll_handle : nullptr;
   if (call.func == Func::kAllGather || call.func == Func::kBroadcast) {
     task.count = bytes;

@@ -33,6 +33,12 @@ const Task* first_masked(const Plan& plan) {
   return nullptr;
 }
 
+const char* symmetric_kernel(Func func) {
+  return func == Func::kAllGather       ? "AllGather_ST"
+         : func == Func::kReduceScatter ? "ReduceScatter_LD"
+                                        : "AllReduce_RSxLD_AGxST";
+}
+
 void start_coll(Plan& plan, Task& task) {
   ncclComm* comm = plan.comm;
   if (task.mask & kCollMask) {
@@ -47,9 +53,12 @@ void start_coll(Plan& plan, Task& task) {
     coll.datatype = datatype_name(task.type);
     coll.channels = static_cast<uint8_t>(task.channels);
     coll.warps = static_cast<uint8_t>(comm->warps);
-    coll.algo = algorithm_name(task);
-    coll.proto = protocol_name(task);
+    const bool symmetric = plan.way == Way::kSymmetric;
+    coll.algo = symmetric ? nullptr : algorithm_name(task);
+    coll.proto = symmetric ? nullptr : protocol_name(task);
     coll.parent_group = plan.group_handle;
+    coll.is_sym_coll = symmetric;
+    coll.kernel_variant = symmetric ? symmetric_kernel(task.func) : nullptr;
     ProfilerPlugin::start(comm->profiler_context, &task.handle, descriptor);
   }
   // Captured operations do not count, unless kernel events make NCCL see each replay on every rank.
@@ -200,6 +209,31 @@ void launch_stopped(Plan& plan) {
   if (!plan.launch_handle) return;
   ProfilerPlugin::stop(plan.launch_handle);
   plan.launch_handle = nullptr;
+}
+
+void copies_started(Plan& plan) {
+  if (ProfilerPlugin::abi_version() < 6) return;
+  for (Task& task : plan.colls) {
+    if ((task.mask & kEventCeColl) == 0) continue;
+    EventDescriptor descriptor = describe(kEventCeColl, task.api_handle, plan.comm->rank);
+    auto& copy = descriptor.ce_coll;
+    copy.seq_number = plan.comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
+    copy.func = func_name(task.func);
+    copy.send_buffer = task.send_buffer;
+    copy.recv_buffer = task.recv_buffer;
+    copy.count = task.count;
+    copy.datatype = datatype_name(task.type);
+    copy.sync_strategy = "UC";
+    copy.stream = task.stream;
+    ProfilerPlugin::start(plan.comm->profiler_context, &task.handle, descriptor);
+  }
+}
+
+void copies_stopped(Plan& plan) {
+  for (Task& task : plan.colls) {
+    if (task.handle) ProfilerPlugin::stop(task.handle);
+    task.handle = nullptr;
+  }
 }
 
 void plan_posted(Plan& plan) {

@@ -46,6 +46,9 @@ void p2p_api_stopped();
 bool wants_kernel_events(const Plan& plan);
 void launch_started(Plan& plan, CUstream stream);
 void launch_stopped(Plan& plan);
+// A collective on copy engines (v6 and later): around what is put into the stream.
+void copies_started(Plan& plan);
+void copies_stopped(Plan& plan);
 // Group and task events of a launched plan, and its tasks handed to the progress thread between start and stop.
 void plan_posted(Plan& plan);
 

@@ -24,6 +24,7 @@ enum EventType : uint64_t {
   kEventCollApi = 0x200,
   kEventP2pApi = 0x400,
   kEventKernelLaunch = 0x800,
+  kEventCeColl = 0x1000,  // v6
 };
 
 enum EventState : int { kKernelChStop = 22, kGroupStartApiStop = 23, kGroupEndApiStart = 24 };
@@ -88,6 +89,20 @@ struct EventDescriptor {
       uint8_t channel;
       uint64_t gpu_time_ns;
     } kernel_ch;
+    struct {  // v6
+      uint64_t seq_number;
+      const char* func;
+      const void* send_buffer;
+      void* recv_buffer;
+      size_t count;
+      int root;
+      const char* datatype;
+      const char* sync_strategy;
+      bool intra_batch_sync;
+      uint32_t batch_size, batches, ce_sequence;
+      void* stream;
+      uint64_t user_tag;  // v7
+    } ce_coll;
   };
 };
 

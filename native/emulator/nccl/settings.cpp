@@ -171,6 +171,11 @@ Settings read() {
   };
   read.min_ctas = ctas("NCCL_MIN_CTAS");
   read.max_ctas = ctas("NCCL_MAX_CTAS");
+  if (const char* policy = getenv("NCCL_CTA_POLICY"); policy && *policy) {
+    const bool zero = strcasecmp(policy, "ZERO") == 0 || strcasecmp(policy, "NCCL_CTA_POLICY_ZERO") == 0;
+    read.cta_policy = zero ? kCtaPolicyZero : static_cast<int>(number("NCCL_CTA_POLICY", 0));
+  }
+  read.windows = number("NCCL_WIN_ENABLE", 1) != 0;
   NcclSettings& wire = read.wire;
   wire.threads = threads_of(number("NCCL_NTHREADS", 0));
   if (const long bytes = number("NCCL_BUFFSIZE", 0); bytes > 0) wire.buffer_bytes = static_cast<uint64_t>(bytes);

@@ -23,6 +23,8 @@ struct Settings {
   bool ll128_asked[kFunctions] = {};
   int min_channels = 0, max_channels = kMostChannels;
   int min_ctas = kConfigUndefined, max_ctas = kConfigUndefined;  // before a communicator's own
+  int cta_policy = kConfigUndefined;
+  bool windows = true;  // NCCL_WIN_ENABLE
   emulator::NcclSettings wire{};
 };
 const Settings& settings();

@@ -14,6 +14,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from powerccl.traces import records
+
 MAX_DRIFT_PPM = 500.0  # crystals keep 100 ppm; more than this is noise read as a slope
 MIN_SPAN_NS = 2_000_000_000  # shorter traces cannot tell drift from delay
 
@@ -39,6 +41,24 @@ class ClockMap:
         if self.drift:
             mapped = mapped + np.rint(since * self.drift).astype(np.int64)
         return mapped
+
+    def to_gpu(self, host_ns: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """GPU times (ns) of host times (ns)."""
+        since = (host_ns.astype(np.int64) - (self.origin_ns + self.offset_ns)) / (1.0 + self.drift)
+        return np.maximum(np.rint(since).astype(np.int64) + self.origin_ns, 0).astype(np.uint64)
+
+
+def map_kernels(kernels: npt.NDArray[np.void]) -> ClockMap:
+    """Fit the map, and bring all KERNEL records to the GPU's clock, in place.
+
+    Kernels that were timed with CUDA events (HOST_TIMES) have host times already, which say nothing of the map.
+    """
+    on_host = (kernels["flags"] & records.FLAG_HOST_TIMES) != 0
+    found = fit_clock_map(kernels[~on_host])
+    if found.pairs and on_host.any():
+        for name in ("gpu_start_ns", "gpu_stop_ns"):
+            kernels[name][on_host] = found.to_gpu(kernels[name][on_host])
+    return found
 
 
 def fit_clock_map(kernels: npt.NDArray[np.void]) -> ClockMap:

@@ -17,7 +17,7 @@ from powerccl.aliases import current_policy
 from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.quantities import plural
 from powerccl.traces import records
-from powerccl.traces.clock_domain import ClockMap, fit_clock_map
+from powerccl.traces.clock_domain import ClockMap, map_kernels
 from powerccl.traces.sound import keep_sound, latest_ns
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def read_rank(
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
         emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
         kinds=kinds,
-        clock_map=fit_clock_map(kinds[records.KERNEL]),
+        clock_map=map_kernels(kinds[records.KERNEL]),
         problems=problems,
         calls_before=calls_before,
         latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),

@@ -38,6 +38,8 @@ FLAG_ENDED = 0x10
 FLAG_COLL_EVENT = 0x20
 FLAG_KERNEL_ASKED = 0x40
 FLAG_COPY_ENGINE = 0x80
+FLAG_SYMMETRIC = 0x100
+FLAG_HOST_TIMES = 0x200
 
 HEADER_FLAG_DRY = 0x1
 HEADER_FLAG_EMULATED = 0x2
@@ -46,7 +48,10 @@ HEADER_FLAG_EMULATED = 0x2
 PART_WINDOWS = 0x1
 PART_CLOCK = 0x2
 
-ALGORITHMS = ("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat", "copy engine")
+ALGORITHMS = (
+    *("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat"),
+    *("copy engine", "symmetric"),
+)
 PROTOCOLS = ("", "ll", "ll128", "simple")
 
 HEADER = np.dtype(

@@ -66,7 +66,7 @@ def calls(run: RunData) -> pl.DataFrame:
 
     Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, bytes, size_class (bytes), pattern, group,
     received_kib (of an all-to-all put together from sends and receives; else 0), captured, grouped, managed,
-    kernel_asked (bool).
+    kernel_asked, symmetric, copy_engine (bool).
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
@@ -85,6 +85,8 @@ def calls(run: RunData) -> pl.DataFrame:
         "grouped": pl.Boolean,
         "managed": pl.Boolean,
         "kernel_asked": pl.Boolean,
+        "symmetric": pl.Boolean,
+        "copy_engine": pl.Boolean,
     }
     parts: list[dict[str, object]] = []
     for rank in run.ranks:
@@ -108,6 +110,8 @@ def calls(run: RunData) -> pl.DataFrame:
                 "grouped": (flags & records.FLAG_GROUPED) != 0,
                 "managed": (flags & records.FLAG_MANAGED) != 0,
                 "kernel_asked": (flags & records.FLAG_KERNEL_ASKED) != 0,
+                "symmetric": (flags & records.FLAG_SYMMETRIC) != 0,
+                "copy_engine": (flags & records.FLAG_COPY_ENGINE) != 0,
             }
         )
     return _frame(schema, parts)

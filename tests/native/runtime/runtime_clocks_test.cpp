@@ -94,10 +94,9 @@ TEST_F(RuntimeTest, ACallThatWasNeverLaunchedDoesNotKeepTheClock) {
   Communicator* communicator = up();
   const Handle group = runtime->group_begins(communicator);
   runtime->collective(communicator, group, call(POWERCCL_ALL_REDUCE, 4u << 20));
-  runtime->group_ends(group);  // the library failed before its launch
+  runtime->group_ends(group);  // a symmetric kernel or copy engines, or the library failed before its launch
   ASSERT_TRUE(eventually([&] { return trace().of(POWERCCL_REC_CLOCK).size() == 1; }));
-  collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
-  ASSERT_EQ(behind.size(), 1u);
+  ASSERT_EQ(behind.size(), 1u) << "behind whatever the stream holds";
   run_callback();
   EXPECT_TRUE(eventually([&] { return trace().of(POWERCCL_REC_CLOCK).size() == 2; }));
   EXPECT_EQ(trace().of(POWERCCL_REC_CLOCK)[1].clock.max_mhz, 0u);

@@ -31,7 +31,8 @@ class RankState:
         self.clock: npt.NDArray[np.void] | None = None
         self.budget: npt.NDArray[np.void] | None = None
         self.pending: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.offset_ns: int | None = None
+        self.offset_ns: int | None = None  # None: no kernel with GPU times yet
+        self.timed = False  # there has been a kernel
         self.notes: list[str] = []
         self.newest_ns = 0
 
@@ -50,9 +51,13 @@ class RankState:
             self.pending = np.concatenate([self.pending, calls["call_id"][asked & (calls["group"] == 0)]])
         if len(kernels):
             self.newest_ns = max(self.newest_ns, int(kernels["seen_stop_ns"].max()))
+            on_host = (kernels["flags"] & records.FLAG_HOST_TIMES) != 0
             delays = kernels["seen_stop_ns"].astype(np.int64) - kernels["gpu_stop_ns"].astype(np.int64)
-            least = int(delays[kernels["seen_stop_ns"] > 0].min(initial=1 << 62))
-            self.offset_ns = least if self.offset_ns is None else min(self.offset_ns, least)
+            known = (kernels["seen_stop_ns"] > 0) & ~on_host
+            if known.any():
+                least = int(delays[known].min())
+                self.offset_ns = least if self.offset_ns is None else min(self.offset_ns, least)
+            self.timed = True
             self.pending = self.pending[self.pending > kernels["call_id"].max()]
             self.last_kernel = kernels[-1]
         self.pending = self.pending[-MOST_PENDING:]
@@ -71,12 +76,18 @@ class RankState:
         self.calls = np.concatenate([self.calls, calls])[-MOST_KEPT:]
         self.kernels = np.concatenate([self.kernels, kernels])[-MOST_KEPT:]
 
+    def host_ns(self, name: str) -> npt.NDArray[np.int64]:
+        """Times of the kernels on the host's clock, ns."""
+        on_host = (self.kernels["flags"] & records.FLAG_HOST_TIMES) != 0
+        times: npt.NDArray[np.int64] = self.kernels[name].astype(np.int64)
+        return times + np.where(on_host, 0, self.offset_ns or 0)
+
     def trim(self, from_ns: int) -> None:
         """Forget what was over before the window."""
         self.calls = self.calls[self.calls["start_ns"].astype(np.int64) >= from_ns]
         self.clocks = self.clocks[self.clocks["asked_ns"].astype(np.int64) >= from_ns]
-        if self.offset_ns is not None:
-            stops = self.kernels["gpu_stop_ns"].astype(np.int64) + self.offset_ns
+        if self.timed:
+            stops = self.host_ns("gpu_stop_ns")
             self.kernels = self.kernels[stops > from_ns]
 
 
@@ -85,10 +96,9 @@ def share_of(rank: RankState, from_ns: int, now_ns: int) -> tuple[float | None, 
 
     Timed kernels count once where they overlap; each call that was not timed is taken to last as its kind does.
     """
-    if rank.offset_ns is None:
+    if not rank.timed:
         return None, False
-    start = rank.kernels["gpu_start_ns"].astype(np.int64) + rank.offset_ns
-    stop = rank.kernels["gpu_stop_ns"].astype(np.int64) + rank.offset_ns
+    start, stop = rank.host_ns("gpu_start_ns"), rank.host_ns("gpu_stop_ns")
     busy_ns = float(iv.length_ns(iv.clip(iv.union(start, stop), from_ns, now_ns)))
     flags = rank.calls["flags"]
     silent = rank.calls[(flags & records.FLAG_KERNEL_ASKED) == 0]

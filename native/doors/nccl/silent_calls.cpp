@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "doors/nccl/silent_calls.h"
+
+#include "doors/nccl/live.h"
+#include "doors/nccl/marks.h"
+
+namespace powerccl::nccl {
+namespace {
+
+struct Call {
+  Communicator* communicator;
+  Handle group, call;
+  void* stream;
+  uint64_t bytes;  // NCCL tests' `size`
+  MarkPair* pair;  // of the first call in its stream; the others of the group share it
+  uint32_t live;
+  uint32_t kind;
+  uint8_t pattern;
+  bool asked, has_task, copied, ended;
+};
+
+constexpr uint32_t kCalls = 16;  // further ones of a group are recorded without times
+struct Calls {
+  uint32_t count;
+  Call calls[kCalls];
+};
+constinit thread_local Calls t_calls = {};
+
+// What is known of each kind. Two kinds may share a place: then some pairs are begun for nothing.
+constexpr uint8_t kSilent = 0x80, kEnoughTasks = 2;
+constexpr uint32_t kKinds = 4096;
+constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
+
+uint32_t kind_of_call(const Communicator* communicator, uint8_t pattern, uint64_t bytes) {
+  const uint64_t key = uint64_t{communicator->index} << 8 | pattern;
+  return static_cast<uint32_t>((key * 0x9e3779b97f4a7c15u ^ bytes * 0xc2b2ae3d27d4eb4fu) >> 52) % kKinds;
+}
+
+bool is_silent(uint8_t known) {
+  return (known & kSilent) != 0;
+}
+
+// A pair costs 3 us of the stream's time on an H200 (docs/concepts/hardware.md), so 800 us between two of them keep it
+// below half a per cent. The first 1024 are free: they hold a short job, and cost 3 ms.
+constexpr int64_t kBetweenPairsNs = 800000, kFreePairs = 1024;
+std::atomic<int64_t> g_paid_until_ns{0};
+
+bool affordable() {
+  const auto now = static_cast<int64_t>(monotonic_ns());
+  int64_t paid = g_paid_until_ns.load(std::memory_order_relaxed);
+  int64_t next = 0;
+  do {
+    next = (paid > now - kFreePairs * kBetweenPairsNs ? paid : now - kFreePairs * kBetweenPairsNs) + kBetweenPairsNs;
+    if (next > now) return false;
+  } while (!g_paid_until_ns.compare_exchange_weak(paid, next, std::memory_order_relaxed));
+  return true;
+}
+
+// Of an unknown kind only a call for which kernel events were asked can tell whether it has them.
+bool needs_pair(uint8_t known, bool asked) {
+  return is_silent(known) ? affordable() : asked && known < kEnoughTasks;
+}
+
+// No kernel events tell of it, as far as can be known.
+bool without_events(const Call& call) {
+  if (call.has_task) return false;
+  return call.copied || call.asked || g_kinds[call.kind].load(std::memory_order_relaxed) == kSilent;
+}
+
+Call* find(Handle call) {
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    if (t_calls.calls[i].call == call) return &t_calls.calls[i];
+  }
+  return nullptr;
+}
+
+// All-reduce and reduce-scatter need the GPU's processors. The others are copied where a version says so.
+uint8_t algorithm_of(const Call& call) {
+  return call.copied ? POWERCCL_ALGO_COPY_ENGINE : POWERCCL_ALGO_SYMMETRIC;
+}
+
+void learn(const Call& call) {
+  std::atomic<uint8_t>& kind = g_kinds[call.kind];
+  const uint8_t known = kind.load(std::memory_order_relaxed);
+  if (call.copied || (call.asked && !call.has_task)) {
+    kind.store(known | kSilent, std::memory_order_relaxed);
+  } else if (call.has_task && (known & ~kSilent) < kEnoughTasks) {
+    kind.store(static_cast<uint8_t>(known + 1), std::memory_order_relaxed);
+  }
+}
+
+// This call and the later ones of its communicator in its stream: one launch or several, one time.
+void end_stream(uint32_t first) {
+  Call& head = t_calls.calls[first];
+  MarkPair* pair = nullptr;
+  uint32_t live_slot = Live::kNone;
+  MarkOf of;
+  bool mixed = false;
+  for (uint32_t i = first; i < t_calls.count; ++i) {
+    Call& call = t_calls.calls[i];
+    if (call.ended || call.communicator != head.communicator || call.stream != head.stream) continue;
+    call.ended = true;
+    if (call.pair != nullptr) pair = call.pair;
+    if (call.live != Live::kNone) live_slot = call.live;
+    if (!without_events(call)) {
+      mixed = true;
+      continue;
+    }
+    if (of.kernel.calls++ == 0) {
+      of.call = {call.communicator, call.communicator->index, call.call};
+      of.kernel.pattern = call.pattern;
+      of.kernel.algorithm = algorithm_of(call);
+    }
+    of.kernel.bytes += call.bytes;
+  }
+  of.stream = reinterpret_cast<uint64_t>(head.stream);
+  of.ran = true;
+  const bool timed = of.kernel.calls > 0 && !mixed;
+  live().end(live_slot, head.stream, timed ? of.call : CallOfStream());
+  if (timed) {
+    marks().end(pair, head.stream, of);
+  } else {
+    marks().drop(pair);
+  }
+}
+
+void forget() {
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    live().end(t_calls.calls[i].live, t_calls.calls[i].stream, CallOfStream());
+    marks().drop(t_calls.calls[i].pair);
+  }
+  t_calls.count = 0;
+}
+
+}  // namespace
+
+void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
+  if (t_calls.count > 0 && t_calls.calls[0].group != group) forget();  // a group whose end never came
+  if (call == 0 || communicator == nullptr || communicator->nranks < 2 || seen.message_bytes == 0 || seen.captured ||
+      communicator->launches_elsewhere.load(std::memory_order_relaxed) || t_calls.count == kCalls) {
+    return;
+  }
+  Call made = {};
+  made.communicator = communicator;
+  made.group = group;
+  made.call = call;
+  made.stream = reinterpret_cast<void*>(seen.stream);  // NOLINT(performance-no-int-to-ptr): it was one
+  made.bytes = seen.message_bytes *
+               (size_counts_ranks(seen.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+  made.pattern = seen.pattern;
+  made.kind = kind_of_call(communicator, seen.pattern, made.bytes);
+  made.asked = asked;
+  made.live = Live::kNone;
+  bool shared = false;
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    const Call& earlier = t_calls.calls[i];
+    shared |= earlier.pair != nullptr && earlier.communicator == communicator && earlier.stream == made.stream;
+  }
+  const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
+  if (!shared && needs_pair(known, asked)) {
+    made.pair = marks().begin(made.stream);
+    if (is_silent(known) && communicator->gpu->conductor != nullptr) made.live = live().begin(made.stream);
+  }
+  t_calls.calls[t_calls.count++] = made;
+}
+
+void silent_call_has_task(Communicator* communicator, Handle call) {
+  Call* its = find(call);
+  if (its != nullptr) {
+    its->has_task = true;
+  } else if (communicator != nullptr && t_calls.count == 0 && (call & kCapturedBit) == 0) {
+    // NCCL launches from a thread of its own (a non-blocking communicator): no group's end says anything.
+    communicator->launches_elsewhere.store(true, std::memory_order_relaxed);
+  }
+}
+
+void silent_call_is_copied(Handle call) {
+  if (Call* its = find(call)) its->copied = true;
+}
+
+void silent_calls_end(Runtime* runtime, Handle group) {
+  if (t_calls.count == 0 || t_calls.calls[0].group != group) return;
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    Call& call = t_calls.calls[i];
+    learn(call);
+    if (without_events(call)) {
+      const uint32_t flags = (call.copied ? POWERCCL_FLAG_COPY_ENGINE : POWERCCL_FLAG_SYMMETRIC) |
+                             (call.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0u);
+      runtime->carried_out(call.communicator, call.call, static_cast<uint16_t>(flags));
+    }
+    if (!call.ended) end_stream(i);
+  }
+  t_calls.count = 0;
+  marks().look();
+}
+
+}  // namespace powerccl::nccl

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on symmetric windows: kernels and copies for which NCCL raises no events, on emulated GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from harness import Powerccl
+
+from powerccl.traces import records, tables
+from powerccl.traces.folder import RunData, read_run
+
+SWEEP = ("-b", "16M", "-e", "64M", "-f", "2", "-n", "8", "--no-energy")
+
+
+def measured(
+    powerccl: Powerccl, pattern: str, version: str, *options: str, machine: str = "h200x4", **environment: str
+) -> RunData:
+    """A run of the bench on symmetric windows under that NCCL."""
+    command = [powerccl.bench, pattern, "-R", "2", *SWEEP]
+    policy = options or ("--policy", "observe")
+    done = powerccl(
+        *("run", "--quiet", "--emulate", machine, *policy, "--", *command),
+        POWERCCL_EMULATOR_NCCL_VERSION=version,
+        **environment,
+    )
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    run = read_run(powerccl.runs[-1])
+    assert not run.problems
+    return run
+
+
+def of_windows(run: RunData) -> pl.DataFrame:
+    """The calls that were not made to bring the ranks together."""
+    return tables.calls(run).filter(pl.col("bytes") >= 1 << 24)
+
+
+@pytest.mark.parametrize("version", ["2.28.9", "2.30.7", "2.32.3"])
+@pytest.mark.parametrize("pattern", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_symmetric_kernels_are_timed(powerccl: Powerccl, pattern: str, version: str) -> None:
+    run = measured(powerccl, pattern, version)
+    calls = of_windows(run)
+    assert len(calls) >= 4 * 3 * 9
+    assert calls["symmetric"].all()
+    kernels = tables.kernels(run).join(calls.select("rank", "call_id"), on=["rank", "call_id"])
+    assert len(kernels) == len(calls), "each has its time"
+    assert set(kernels["algorithm"].cast(pl.String)) == {"symmetric"}
+    bench = tables.kernels(run).filter(pl.col("bytes") == 1 << 26)["duration_ns"].median()
+    assert isinstance(bench, float) and 100e3 < bench < 3e6
+
+
+@pytest.mark.parametrize("version", ["2.28.9", "2.30.7", "2.32.3"])
+def test_copy_engines_are_timed(powerccl: Powerccl, version: str) -> None:
+    run = measured(powerccl, "all_gather", version, NCCL_CTA_POLICY="ZERO")
+    calls = of_windows(run)
+    # NCCL 2.28 tells neither of symmetric kernels nor of copies.
+    assert calls["symmetric" if version.startswith("2.28") else "copy_engine"].all()
+    kernels = tables.kernels(run).join(calls.select("rank", "call_id"), on=["rank", "call_id"])
+    assert len(kernels) == len(calls)
+
+
+def stuck_low_ms(run: RunData) -> float:
+    """The longest time for which a rank wanted a low clock after its last collective had ended."""
+    longest = 0.0
+    ends = dict(tables.kernels(run).group_by("rank", maintain_order=True).agg(pl.col("stop_ns").max()).iter_rows())
+    for rank, requests in tables.clocks(run).group_by("rank", maintain_order=True):
+        last: dict[str, Any] = requests.sort("asked_ns").row(-1, named=True)
+        assert last["min_mhz"] == 0, "the clock is given back"
+        longest = max(longest, (last["asked_ns"] - ends[rank[0]]) / 1e6)
+    return longest
+
+
+@pytest.mark.parametrize("version", ["2.28.9", "2.30.7", "2.32.3"])
+@pytest.mark.parametrize("policy", ["per-call", "auto"])
+def test_no_clock_stays_low_behind_them(powerccl: Powerccl, policy: str, version: str) -> None:
+    options = ("--policy", policy, "--platform", "t4x8")
+    run = measured(powerccl, "all_gather", version, *options, machine="t4x8", NCCL_CTA_POLICY="ZERO")
+    if policy == "per-call":
+        assert of_windows(run)["managed"].any()
+        assert stuck_low_ms(run) < 50
+    assert all(rank.kinds[records.KERNEL].size for rank in run.ranks)
+
+
+def test_plain_calls_keep_their_events(powerccl: Powerccl) -> None:
+    """Nothing of theirs is timed twice."""
+    run = measured(powerccl, "all_reduce", "2.28.9", NCCL_WIN_ENABLE="0")
+    calls = of_windows(run)
+    assert not calls["symmetric"].any()
+    kernels = tables.kernels(run)
+    assert kernels.select("rank", "call_id").is_unique().all()
+    flags = [rank.kinds[records.KERNEL]["flags"] & records.FLAG_HOST_TIMES for rank in run.ranks]
+    assert not any(each.any() for each in flags)
