@@ -44,7 +44,7 @@ struct NcclApi {
   int (*all_to_all)(const void*, void*, size_t, int type, NcclComm, CUstream);         // since 2.28; null before
   int (*gather)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);   // since 2.28
   int (*scatter)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);  // since 2.28
-  int (*mem_alloc)(void**, size_t);  // since 2.19; null before
+  int (*mem_alloc)(void**, size_t);                                                    // since 2.19; null before
   int (*mem_free)(void*);
   int (*window_register)(NcclComm, void*, size_t, void** window, int flags);  // since 2.27; null before
   int (*window_deregister)(NcclComm, void* window);

@@ -217,7 +217,8 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       break;
     case 'R':
       options.registration = parse_integer(value, "-R", 0, 2);
-      if (options.registration == 1) usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
+      if (options.registration == 1)
+        usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
       break;
     case 'G':
       options.graph_launches = parse_integer(value, "-G", 0);

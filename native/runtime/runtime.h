@@ -121,9 +121,10 @@ struct Communicator {
   std::atomic<uint32_t> held{0};
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
-  std::atomic<uint32_t> all_to_alls{0};     // made so far
-  std::atomic<uint64_t> kernel_stop_ns{0};  // the last one's that kernel_ran was told of
-  std::atomic<bool> launches_elsewhere{false};  // from another thread than the one that calls (door's)
+  std::atomic<uint32_t> all_to_alls{0};         // made so far
+  std::atomic<uint64_t> kernel_stop_ns{0};      // the last one's that kernel_ran was told of
+  std::atomic<bool> launches_elsewhere{false};  // the door's: from another thread than the one that calls
+  std::atomic<bool> events_distrusted{false};   // the door's: kernel events have the times of other kernels
 };
 
 class Runtime {

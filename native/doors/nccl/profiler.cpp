@@ -162,6 +162,7 @@ Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescr
     add_stream(&task.operation);
   } else {
     silent_call_has_task(communicator, task.call);
+    if (communicator->events_distrusted.load(std::memory_order_relaxed)) return 0;
   }
   const bool symmetric = kVersion >= 7 && coll.symmetric;
   if (symmetric) runtime->carried_out(communicator, task.call, POWERCCL_FLAG_SYMMETRIC);
@@ -179,7 +180,12 @@ Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescri
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
   task.operation.root = task.peer = p2p.peer;
-  if (kVersion == 4) add_stream(&task.operation);
+  if (kVersion == 4) {
+    add_stream(&task.operation);
+  } else {
+    silent_call_has_task(communicator, task.call);
+    if (communicator->events_distrusted.load(std::memory_order_relaxed)) return 0;
+  }
   task.point_to_point = true;
   task.send = is_send(p2p.function);
   task.channels = p2p.channels;
@@ -206,8 +212,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return runtime->group_begins(communicator);
     case kEventCollApi: {
       const CollApi& api = event.coll_api;
-      const CallSeen seen =
-          call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
+      const CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
       const bool asked = runtime->selection().asked();
       const Handle call = runtime->collective(communicator, from(event.parent), seen);
       silent_call_made(communicator, from(event.parent), call, seen, asked);
@@ -215,9 +220,14 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
     }
     case kEventP2pApi: {
       const P2pApi& api = event.p2p_api;
-      return runtime->point_to_point(
-          communicator, from(event.parent), is_send(api.function),
-          call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured));
+      const CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
+      const bool asked = runtime->selection().asked();
+      const Handle call = runtime->point_to_point(communicator, from(event.parent), is_send(api.function), seen);
+      // What its group exchanges is one call to us, of one kind.
+      CallSeen exchange = seen;
+      exchange.pattern = POWERCCL_PATTERN_UNKNOWN;
+      silent_call_made(communicator, from(event.parent), call, exchange, asked);
+      return call;
     }
     case kEventKernelLaunch:
       return runtime->launch_begins(communicator, from(event.parent), event.kernel_launch.stream);
@@ -247,7 +257,7 @@ Result stop_event(void* handle) {
   if (runtime == nullptr) return 0;
   switch (kind_of(from(handle))) {
     case HandleKind::kGroup:
-      silent_calls_end(runtime, from(handle));
+      silent_calls_end(runtime, from(handle), g_version >= 7);
       runtime->group_ends(from(handle));
       break;
     case HandleKind::kLaunch:

@@ -3,6 +3,7 @@
 
 #include "doors/nccl/live.h"
 #include "doors/nccl/marks.h"
+#include "doors/nccl/thread.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -17,6 +18,7 @@ struct Call {
   uint32_t kind;
   uint8_t pattern;
   bool asked, has_task, copied, ended;
+  bool distrusted;  // it may have a task event, which is not heeded
 };
 
 constexpr uint32_t kCalls = 16;  // further ones of a group are recorded without times
@@ -56,15 +58,14 @@ bool affordable() {
   return true;
 }
 
-// Of an unknown kind only a call for which kernel events were asked can tell whether it has them.
-bool needs_pair(uint8_t known, bool asked) {
-  return is_silent(known) ? affordable() : asked && known < kEnoughTasks;
+bool needs_pair(uint8_t known) {
+  return (is_silent(known) || known < kEnoughTasks) && affordable();
 }
 
 // No kernel events tell of it, as far as can be known.
 bool without_events(const Call& call) {
   if (call.has_task) return false;
-  return call.copied || call.asked || g_kinds[call.kind].load(std::memory_order_relaxed) == kSilent;
+  return call.copied || call.distrusted || call.asked || g_kinds[call.kind].load(std::memory_order_relaxed) == kSilent;
 }
 
 Call* find(Handle call) {
@@ -74,14 +75,21 @@ Call* find(Handle call) {
   return nullptr;
 }
 
-// All-reduce and reduce-scatter need the GPU's processors. The others are copied where a version says so.
+// Symmetric kernels are there for three patterns. NCCL 2.29 and later broadcast without kernel events in any memory.
+bool may_be_symmetric(const Call& call) {
+  return call.pattern == POWERCCL_ALL_REDUCE || call.pattern == POWERCCL_ALL_GATHER ||
+         call.pattern == POWERCCL_REDUCE_SCATTER;
+}
+
 uint8_t algorithm_of(const Call& call) {
-  return call.copied ? POWERCCL_ALGO_COPY_ENGINE : POWERCCL_ALGO_SYMMETRIC;
+  if (call.copied) return POWERCCL_ALGO_COPY_ENGINE;
+  return may_be_symmetric(call) && !call.distrusted ? POWERCCL_ALGO_SYMMETRIC : POWERCCL_ALGO_UNKNOWN;
 }
 
 void learn(const Call& call) {
   std::atomic<uint8_t>& kind = g_kinds[call.kind];
   const uint8_t known = kind.load(std::memory_order_relaxed);
+  if (call.distrusted) return;
   if (call.copied || (call.asked && !call.has_task)) {
     kind.store(known | kSilent, std::memory_order_relaxed);
   } else if (call.has_task && (known & ~kSilent) < kEnoughTasks) {
@@ -136,8 +144,9 @@ void forget() {
 
 void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
   if (t_calls.count > 0 && t_calls.calls[0].group != group) forget();  // a group whose end never came
-  if (call == 0 || communicator == nullptr || communicator->nranks < 2 || seen.message_bytes == 0 || seen.captured ||
-      communicator->launches_elsewhere.load(std::memory_order_relaxed) || t_calls.count == kCalls) {
+  if (call == 0 || communicator == nullptr || find(call) != nullptr || communicator->nranks < 2 ||
+      seen.message_bytes == 0 || seen.captured || communicator->launches_elsewhere.load(std::memory_order_relaxed) ||
+      t_calls.count == kCalls) {
     return;
   }
   Call made = {};
@@ -145,21 +154,22 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   made.group = group;
   made.call = call;
   made.stream = reinterpret_cast<void*>(seen.stream);  // NOLINT(performance-no-int-to-ptr): it was one
-  made.bytes = seen.message_bytes *
-               (size_counts_ranks(seen.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+  made.bytes = seen.message_bytes * (size_counts_ranks(seen.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
   made.pattern = seen.pattern;
   made.kind = kind_of_call(communicator, seen.pattern, made.bytes);
   made.asked = asked;
   made.live = Live::kNone;
+  made.distrusted = communicator->events_distrusted.load(std::memory_order_relaxed);
   bool shared = false;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     const Call& earlier = t_calls.calls[i];
     shared |= earlier.pair != nullptr && earlier.communicator == communicator && earlier.stream == made.stream;
   }
   const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
-  if (!shared && needs_pair(known, asked)) {
+  if (!shared && (made.distrusted ? affordable() : needs_pair(known))) {
     made.pair = marks().begin(made.stream);
-    if (is_silent(known) && communicator->gpu->conductor != nullptr) made.live = live().begin(made.stream);
+    if ((is_silent(known) || made.distrusted) && communicator->gpu->conductor != nullptr)
+      made.live = live().begin(made.stream);
   }
   t_calls.calls[t_calls.count++] = made;
 }
@@ -167,7 +177,7 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
 void silent_call_has_task(Communicator* communicator, Handle call) {
   Call* its = find(call);
   if (its != nullptr) {
-    its->has_task = true;
+    its->has_task = !its->distrusted;
   } else if (communicator != nullptr && t_calls.count == 0 && (call & kCapturedBit) == 0) {
     // NCCL launches from a thread of its own (a non-blocking communicator): no group's end says anything.
     communicator->launches_elsewhere.store(true, std::memory_order_relaxed);
@@ -178,13 +188,20 @@ void silent_call_is_copied(Handle call) {
   if (Call* its = find(call)) its->copied = true;
 }
 
-void silent_calls_end(Runtime* runtime, Handle group) {
+void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
   if (t_calls.count == 0 || t_calls.calls[0].group != group) return;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Call& call = t_calls.calls[i];
     learn(call);
+    // The GPU counts such a kernel and NCCL's host side does not, so from here on each kernel's times are those of
+    // another one (NVIDIA/nccl#2368, seen with 2.32.3).
+    if (counted_apart && call.pattern == POWERCCL_BROADCAST && call.asked && !call.has_task) {
+      call.communicator->events_distrusted.store(true, std::memory_order_relaxed);
+    }
     if (without_events(call)) {
-      const uint32_t flags = (call.copied ? POWERCCL_FLAG_COPY_ENGINE : POWERCCL_FLAG_SYMMETRIC) |
+      const uint8_t algorithm = algorithm_of(call);
+      const uint32_t flags = (algorithm == POWERCCL_ALGO_COPY_ENGINE ? POWERCCL_FLAG_COPY_ENGINE : 0u) |
+                             (algorithm == POWERCCL_ALGO_SYMMETRIC ? POWERCCL_FLAG_SYMMETRIC : 0u) |
                              (call.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0u);
       runtime->carried_out(call.communicator, call.call, static_cast<uint16_t>(flags));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that NCCL carries out without kernel events: by symmetric kernels or by copy engines (NCCL 2.27 and later,
-// on buffers in symmetric windows). The plugin is told of such a call when it is made, and of nothing afterwards, so
-// the call is timed with a pair of CUDA events in its own stream.
+// Collectives that NCCL carries out without kernel events: by symmetric kernels or by copy engines (NCCL 2.27 and
+// later, on buffers in symmetric windows). The plugin is told of such a call when it is made, and of nothing
+// afterwards, so the call is timed with a pair of CUDA events in its own stream.
 //
 // Which calls these are is learnt: a call for which kernel events were asked and for which no task came until its group
 // ended is silent. A kind of call (communicator, pattern, bytes) gets a pair until it has twice come with a task.
@@ -19,8 +19,9 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
 void silent_call_has_task(Communicator* communicator, Handle call);
 // Copy engines carry it out.
 void silent_call_is_copied(Handle call);
-// The launch is behind us. Before the runtime is told that the group ends.
-void silent_calls_end(Runtime* runtime, Handle group);
+// The launch is behind us. Before the runtime is told that the group ends. `counted_apart`: this NCCL has a thread of
+// its own for kernel events (2.31 and later).
+void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart);
 
 }  // namespace powerccl::nccl
 #endif
