@@ -8,6 +8,7 @@ import random
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic
 from synthetic import MS, TraceWriter, write_info
@@ -305,6 +306,30 @@ def test_power_not_yet_written(tmp_path: Path) -> None:
     path = tmp_path / "power-node1.csv"
     path.write_bytes(b"")
     assert len(read_power(path).samples) == 0
+
+
+def test_kernels_timed_on_the_host_are_of_the_same_clock(tmp_path: Path) -> None:
+    """Timed with CUDA events, among others whose times are the GPU's: they neither bend its map nor are moved by it."""
+    trace = TraceWriter(start_ns=1 * MS)
+    for call in range(40):
+        at_ns = (100 * call + 10) * MS
+        timed = call % 2 == 1
+        trace.call(call + 1, at_ns, 1024)
+        trace.kernel(
+            call + 1,
+            at_ns,
+            at_ns + 3 * MS,
+            1024,
+            ahead_ns=0 if timed else synthetic.GPU_AHEAD_NS,
+            delay_ns=0 if timed else 20_000,
+            flags=records.FLAG_HOST_TIMES if timed else 0,
+        )
+    trace.write(tmp_path)
+    write_info(tmp_path, 5000 * MS)
+    kernels = tables.kernels(read_run(tmp_path)).sort("call_id")
+    expected = np.array([(100 * call + 10) * MS for call in range(40)])
+    assert np.abs(kernels["start_ns"].to_numpy() - expected).max() < 25_000
+    assert np.abs(kernels["duration_ns"].to_numpy() - 3 * MS).max() < 10
 
 
 def test_journal_tells_who_holds_a_clock(tmp_path: Path) -> None:
