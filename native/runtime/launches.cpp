@@ -42,7 +42,8 @@ Handle Runtime::copy_begins(Communicator* communicator, Handle call, void* strea
   powerccl_trace_record* record = find_call(communicator, call);
   if (record == nullptr) return 0;
   record->flags |= POWERCCL_FLAG_COPY_ENGINE;
-  return launch_begins(communicator, make_handle(HandleKind::kGroup, slot - 1, groups_[slot - 1].serial.load()), stream);
+  return launch_begins(communicator, make_handle(HandleKind::kGroup, slot - 1, groups_[slot - 1].serial.load()),
+                       stream);
 }
 
 // The library tells of no launch where a call becomes none of its profiled kernels. Its group has ended, so what the
