@@ -44,7 +44,11 @@ def test_symmetric_kernels_are_timed(powerccl: Powerccl, pattern: str, version: 
     run = measured(powerccl, pattern, version)
     calls = of_windows(run)
     assert len(calls) >= 4 * 3 * 9
-    assert calls["symmetric"].all()
+    # The first call of a size may be one for which no kernel events were asked: what it is cannot be known.
+    unknown = calls.filter(~pl.col("symmetric"))
+    assert len(unknown) <= 4 * 3
+    assert not unknown["kernel_asked"].any()
+    calls = calls.filter(pl.col("symmetric"))
     kernels = tables.kernels(run).join(calls.select("rank", "call_id"), on=["rank", "call_id"])
     assert len(kernels) == len(calls), "each has its time"
     assert set(kernels["algorithm"].cast(pl.String)) == {"symmetric"}

@@ -29,7 +29,9 @@ struct Calls {
 constinit thread_local Calls t_calls = {};
 
 // What is known of each kind. Two kinds may share a place: then some pairs are begun for nothing.
-constexpr uint8_t kSilent = 0x80, kEnoughTasks = 2;
+// Bit 7: silent. Bits 4 to 6: pairs begun without having asked for kernel events, so that only copies could tell.
+// Bits 0 and 1: calls that had a task.
+constexpr uint8_t kSilent = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEnoughTasks = 2;
 constexpr uint32_t kKinds = 4096;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
 
@@ -58,14 +60,21 @@ bool affordable() {
   return true;
 }
 
-bool needs_pair(uint8_t known) {
-  return (is_silent(known) || known < kEnoughTasks) && affordable();
+bool needs_pair(std::atomic<uint8_t>* kind, bool asked) {
+  const uint8_t known = kind->load(std::memory_order_relaxed);
+  if (!is_silent(known)) {
+    if ((known & kTasks) >= kEnoughTasks) return false;
+    if (!asked && (known & kTries) == kTries) return false;
+    if (!asked) kind->store(static_cast<uint8_t>(known + kTry), std::memory_order_relaxed);
+  }
+  return affordable();
 }
 
 // No kernel events tell of it, as far as can be known.
 bool without_events(const Call& call) {
   if (call.has_task) return false;
-  return call.copied || call.distrusted || call.asked || g_kinds[call.kind].load(std::memory_order_relaxed) == kSilent;
+  const uint8_t known = g_kinds[call.kind].load(std::memory_order_relaxed);
+  return call.copied || call.distrusted || call.asked || (known & (kSilent | kTasks)) == kSilent;
 }
 
 Call* find(Handle call) {
@@ -92,7 +101,7 @@ void learn(const Call& call) {
   if (call.distrusted) return;
   if (call.copied || (call.asked && !call.has_task)) {
     kind.store(known | kSilent, std::memory_order_relaxed);
-  } else if (call.has_task && (known & ~kSilent) < kEnoughTasks) {
+  } else if (call.has_task && (known & kTasks) < kEnoughTasks) {
     kind.store(static_cast<uint8_t>(known + 1), std::memory_order_relaxed);
   }
 }
@@ -166,7 +175,7 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
     shared |= earlier.pair != nullptr && earlier.communicator == communicator && earlier.stream == made.stream;
   }
   const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
-  if (!shared && (made.distrusted ? affordable() : needs_pair(known))) {
+  if (!shared && (made.distrusted ? affordable() : needs_pair(&g_kinds[made.kind], asked))) {
     made.pair = marks().begin(made.stream);
     if ((is_silent(known) || made.distrusted) && communicator->gpu->conductor != nullptr)
       made.live = live().begin(made.stream);
