@@ -35,9 +35,10 @@ constexpr uint8_t kSilent = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEn
 constexpr uint32_t kKinds = 4096;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
 
+// By size class, because a job may exchange another number of bytes each time.
 uint32_t kind_of_call(const Communicator* communicator, uint8_t pattern, uint64_t bytes) {
-  const uint64_t key = uint64_t{communicator->index} << 8 | pattern;
-  return static_cast<uint32_t>((key * 0x9e3779b97f4a7c15u ^ bytes * 0xc2b2ae3d27d4eb4fu) >> 52) % kKinds;
+  const uint64_t key = uint64_t{communicator->index} << 16 | uint64_t{pattern} << 8 | size_class(bytes);
+  return static_cast<uint32_t>(key * 0x9e3779b97f4a7c15u >> 52) % kKinds;
 }
 
 bool is_silent(uint8_t known) {

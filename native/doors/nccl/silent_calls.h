@@ -4,7 +4,7 @@
 // afterwards, so the call is timed with a pair of CUDA events in its own stream.
 //
 // Which calls these are is learnt: a call for which kernel events were asked and for which no task came until its group
-// ended is silent. A kind of call (communicator, pattern, bytes) gets a pair until it has twice come with a task.
+// ended is silent. A kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
 #ifndef POWERCCL_DOORS_NCCL_SILENT_CALLS_H
 #define POWERCCL_DOORS_NCCL_SILENT_CALLS_H
 #include "doors/nccl/door.h"
