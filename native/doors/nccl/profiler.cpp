@@ -148,6 +148,17 @@ void add_stream(CallSeen* seen) {
   seen->stream_known = its.known;
 }
 
+// False: the task's kernel events are not to be heeded.
+template <int kVersion>
+bool meet_task(Communicator* communicator, TaskSeen* task) {
+  if (kVersion == 4) {
+    add_stream(&task->operation);
+    return true;
+  }
+  silent_call_has_task(communicator, task->call);
+  return !communicator->events_distrusted.load(std::memory_order_relaxed);
+}
+
 bool is_send(const char* function) {
   return function != nullptr && function[0] == 'S';
 }
@@ -158,12 +169,7 @@ Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescr
   TaskSeen task;
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(coll.function, coll.count, coll.datatype, coll.root, nullptr, false);
-  if (kVersion == 4) {
-    add_stream(&task.operation);
-  } else {
-    silent_call_has_task(communicator, task.call);
-    if (communicator->events_distrusted.load(std::memory_order_relaxed)) return 0;
-  }
+  if (!meet_task<kVersion>(communicator, &task)) return 0;
   const bool symmetric = kVersion >= 7 && coll.symmetric;
   if (symmetric) runtime->carried_out(communicator, task.call, POWERCCL_FLAG_SYMMETRIC);
   task.algorithm = symmetric ? uint8_t{POWERCCL_ALGO_SYMMETRIC} : algorithm_of(coll.algorithm);
@@ -180,12 +186,7 @@ Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescri
   task.call = kVersion >= 5 ? from(event.parent) : 0;
   task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
   task.operation.root = task.peer = p2p.peer;
-  if (kVersion == 4) {
-    add_stream(&task.operation);
-  } else {
-    silent_call_has_task(communicator, task.call);
-    if (communicator->events_distrusted.load(std::memory_order_relaxed)) return 0;
-  }
+  if (!meet_task<kVersion>(communicator, &task)) return 0;
   task.point_to_point = true;
   task.send = is_send(p2p.function);
   task.channels = p2p.channels;

@@ -173,7 +173,8 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   bool shared = false;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     const Call& earlier = t_calls.calls[i];
-    shared |= earlier.pair != nullptr && earlier.communicator == communicator && earlier.stream == made.stream;
+    const bool begun = earlier.pair != nullptr || earlier.live != Live::kNone;
+    shared |= begun && earlier.communicator == communicator && earlier.stream == made.stream;
   }
   const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
   if (!shared && (made.distrusted ? affordable() : needs_pair(&g_kinds[made.kind], asked))) {
