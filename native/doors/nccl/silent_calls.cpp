@@ -210,9 +210,7 @@ void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
       call.communicator->events_distrusted.store(true, std::memory_order_relaxed);
     }
     if (without_events(call)) {
-      const uint8_t algorithm = algorithm_of(call);
-      const uint32_t flags = (algorithm == POWERCCL_ALGO_COPY_ENGINE ? POWERCCL_FLAG_COPY_ENGINE : 0u) |
-                             (algorithm == POWERCCL_ALGO_SYMMETRIC ? POWERCCL_FLAG_SYMMETRIC : 0u) |
+      const uint32_t flags = (algorithm_of(call) == POWERCCL_ALGO_SYMMETRIC ? POWERCCL_FLAG_SYMMETRIC : 0u) |
                              (call.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0u);
       runtime->carried_out(call.communicator, call.call, static_cast<uint16_t>(flags));
     }
