@@ -181,6 +181,15 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   return false;
 }
 
+void Runtime::calls_withdrawn() {
+  if (!armed()) return;
+  const uint32_t count = gpu_count_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    gpus_[i].policy.store(&gpus_[i].observe, std::memory_order_release);
+    gpus_[i].actuator.settle(kSettleNs);
+  }
+}
+
 void Runtime::shut_down() {
   if (!armed()) return;
   const uint32_t count = gpu_count_.load(std::memory_order_acquire);

@@ -176,6 +176,13 @@ void read_mpi_environment(MpiEnvironment* environment) {
   path(Variable::POWERCCL_SYSFS, environment->sysfs);
 }
 
+void read_chain_environment(ChainEnvironment* environment) {
+  environment->profiler = text_of_variable(Variable::POWERCCL_CHAINED_PROFILER);
+  environment->tuner = text_of_variable(Variable::POWERCCL_CHAINED_TUNER);
+  environment->debug = static_cast<int>(integer(Variable::POWERCCL_DEBUG, 0, 2));
+  environment->speaks = local_rank() <= 0;
+}
+
 void read_tuner_environment(TunerEnvironment* environment) {
   *environment = TunerEnvironment();
   environment->table = text_of_variable(Variable::POWERCCL_TUNER_TABLE);

@@ -58,6 +58,16 @@ struct TunerEnvironment {
   bool speaks = true;  // as Environment::speaks
 };
 
+// The user's own plugins for the places in NCCL that PowerCCL takes, as NCCL_PROFILER_PLUGIN and NCCL_TUNER_PLUGIN
+// would name them: the environment's own text. Empty: NCCL's default.
+struct ChainEnvironment {
+  const char* profiler = "";
+  const char* tuner = "";
+  int debug = 0;
+  bool speaks = true;  // as Environment::speaks
+};
+void read_chain_environment(ChainEnvironment* environment);
+
 // Says nothing and reads nothing more where no table is named.
 void read_tuner_environment(TunerEnvironment* environment);
 

@@ -38,6 +38,14 @@ void KernelSelection::tell(bool on) {
   tell_(context_, on);
 }
 
+void KernelSelection::others_decide(Others what) {
+  SpinGuard guard(lock_);
+  if (tell_ == nullptr) return;
+  const bool decided = others_.exchange(what != Others::kOurs, std::memory_order_relaxed);
+  if (!decided) own_ = asked();
+  tell(what == Others::kOurs ? own_ : what == Others::kAll);
+}
+
 void KernelSelection::made(const Operation& operation, bool asked) {
   if (operation.pattern >= POWERCCL_PATTERNS) return;
   Class& its = class_of(operation.pattern, operation.bytes);
@@ -62,9 +70,11 @@ void KernelSelection::made(const Operation& operation, bool asked) {
   if (operation.captured) {
     SpinGuard guard(lock_);
     fixed_.store(true, std::memory_order_relaxed);
-    if (asked != asked_.load(std::memory_order_relaxed)) tell(asked);
+    own_ = asked;
+    if (!others_.load(std::memory_order_relaxed) && asked != asked_.load(std::memory_order_relaxed)) tell(asked);
     return;
   }
+  if (others_.load(std::memory_order_relaxed)) return;
   const uint32_t now = signature_of(operation);
   const uint32_t before = previous_.exchange(now, std::memory_order_relaxed);
   if (before != 0) successors_[hash(before)].store(uint64_t{before} << 32 | now, std::memory_order_relaxed);
@@ -73,7 +83,7 @@ void KernelSelection::made(const Operation& operation, bool asked) {
   const bool want = wanted(next);
   if (want == asked_.load(std::memory_order_relaxed)) return;
   SpinGuard guard(lock_);
-  if (open_groups_ == 0 && !fixed_.load(std::memory_order_relaxed)) tell(want);
+  if (open_groups_ == 0 && free_to_choose()) tell(want);
 }
 
 bool KernelSelection::wanted(uint32_t signature) {
@@ -109,7 +119,7 @@ bool KernelSelection::answers(uint8_t pattern, uint64_t bytes) const {
 
 void KernelSelection::point_to_point_begins(bool with_a_send) {
   SpinGuard guard(lock_);
-  if (open_groups_++ == 0 && !fixed_.load(std::memory_order_relaxed) && changed_by_ != this_thread() &&
+  if (open_groups_++ == 0 && free_to_choose() && changed_by_ != this_thread() &&
       changed_ns_ != 0 && monotonic_ns() - changed_ns_ < kRecentlyNs && asked() != with_a_send) {
     tell(with_a_send);
   }

@@ -47,6 +47,10 @@ class KernelSelection {
     uint64_t bytes;
     bool captured;
   };
+  // Somebody else has the library tell of all kernels, or none: then that is what is asked for, until kOurs.
+  enum class Others { kOurs, kAll, kNone };
+  void others_decide(Others what);
+
   // An operation was made, with `asked` as its wish. Makes the wish for the next one.
   void made(const Operation& operation, bool asked);
 
@@ -77,9 +81,13 @@ class KernelSelection {
   Class& class_of(uint8_t pattern, uint64_t bytes) { return classes_[pattern][size_class(bytes)]; }
   bool wanted(uint32_t signature);
   void tell(bool on);
+  bool free_to_choose() const {
+    return !fixed_.load(std::memory_order_relaxed) && !others_.load(std::memory_order_relaxed);
+  }
 
   std::atomic<bool> asked_{false};
-  std::atomic<bool> fixed_{true};
+  std::atomic<bool> fixed_{true}, others_{false};
+  bool own_ = false;  // what was asked for when others came to decide
   void (*tell_)(void*, bool) = nullptr;
   void* context_ = nullptr;
 

@@ -186,6 +186,9 @@ class Runtime {
   CallOfStream graph_launches(uint64_t graph);
   void graph_ran(Communicator* communicator, Handle call, uint64_t start_ns, uint64_t stop_ns);
 
+  // Calls are not told of any more: no clock may stay changed for what cannot be seen.
+  void calls_withdrawn();
+
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();
   // A forked child: the traces and clocks are its parent's.
@@ -230,7 +233,6 @@ class Runtime {
   void launch_the_rest(CallGroup* group, Handle handle);
   static void callback_fired(void* data);
   void cancel_callbacks(Communicator* communicator);
-  void degrade(Gpu* gpu, const char* note);
 
   // kernels.cpp
   LaunchedKernel* lock_kernel(Handle handle);

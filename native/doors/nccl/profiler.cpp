@@ -3,6 +3,7 @@
 // passes some of what a plugin returns on to the job.
 #include <stdio.h>
 
+#include "doors/nccl/chained_profiler.h"
 #include "doors/nccl/door.h"
 #include "doors/nccl/live.h"
 #include "doors/nccl/marks.h"
@@ -10,34 +11,12 @@
 #include "doors/nccl/profiler_abi.h"
 #include "doors/nccl/silent_calls.h"
 #include "doors/nccl/words.h"
+#include "runtime/log.h"
 
 namespace powerccl::nccl {
 namespace {
 
 int g_version = 0;  // the profiler version that NCCL chose; one a process
-
-// NCCL's own event masks: one a loaded NCCL, which may be unloaded when its communicators have gone.
-struct Mask {
-  std::atomic<int*> word{nullptr};
-  uint32_t communicators = 0;  // under g_mutex
-};
-constexpr uint32_t kMasks = 4;
-Mask g_masks[kMasks];
-std::atomic<int> g_base_mask{0};
-
-constexpr int kAskedMask = kEventColl | kEventP2p | kEventKernelCh;
-
-void ask_kernel_events(void*, bool on) {
-  const int mask = g_base_mask.load(std::memory_order_relaxed) | (on ? kAskedMask : 0);
-  for (Mask& each : g_masks) {
-    int* word = each.word.load(std::memory_order_acquire);
-    if (word != nullptr) __atomic_store_n(word, mask, __ATOMIC_RELAXED);
-  }
-}
-
-Handle from(void* handle) {
-  return reinterpret_cast<Handle>(handle);
-}
 
 // What is always asked for. v4 knows no API events and has no place to choose per operation.
 int base_mask(int version, bool managed) {
@@ -46,84 +25,95 @@ int base_mask(int version, bool managed) {
          (managed ? int{kEventKernelLaunch} : 0);
 }
 
-Mask* mask_of(int* word) {
-  Mask* unused = nullptr;
-  for (Mask& mask : g_masks) {
-    int* known = mask.word.load(std::memory_order_relaxed);
-    if (known == word) return &mask;
-    if (known == nullptr && unused == nullptr) unused = &mask;
-  }
-  if (unused != nullptr) unused->word.store(word, std::memory_order_release);
-  return unused;
-}
-
-Communicator* communicator_up(int version, int* event_mask, const CommunicatorSeen& seen) {
+Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSeen& seen) {
   Runtime* runtime = open_runtime();
   if (g_version == 0) g_version = version;
   // A second NCCL in this process that speaks another version is left alone: a trace has one vocabulary.
   // So is one beside an NCCL whose calls we have told of ourselves.
-  if (version != g_version || event_mask == nullptr || api_came()) return nullptr;
+  if (version != g_version || api_came()) return nullptr;
   set_plugin_came();
-  Mask* mask = mask_of(event_mask);
-  if (mask == nullptr) return nullptr;
 
   Door door;
   char how[16];
   snprintf(how, sizeof(how), "profiler v%d", version);
   library_text(door.library, sizeof(door.library), how);
   door.sees_calls = version >= 5;
-  door.ask_kernel_events = ask_kernel_events;
+  door.ask_kernel_events = want_kernel_events;
   door.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
   door.open_clock = open_nvml_clock;
-  if (g_base_mask.load(std::memory_order_relaxed) == 0) {
-    g_base_mask.store(base_mask(version, false), std::memory_order_relaxed);
-  }
   Communicator* communicator = runtime->communicator_up(seen, current_gpu(g_cuda), door);
-  if (communicator == nullptr) {
-    if (mask->communicators == 0) mask->word.store(nullptr, std::memory_order_release);
-    return nullptr;
-  }
+  if (communicator == nullptr) return nullptr;
   communicator->door = mask;
-  ++mask->communicators;
-  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr)
-    g_base_mask.store(base_mask(version, true), std::memory_order_relaxed);
-  ask_kernel_events(nullptr, runtime->selection().asked());
+  mask->ours.store(true, std::memory_order_relaxed);
+  if (wanted_events() == 0) want_events(base_mask(version, false));
+  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr) want_events(base_mask(version, true));
+  want_kernel_events(nullptr, runtime->selection().asked());
   return communicator;
 }
 
-Result init(int version, void** context, int* event_mask, const CommunicatorSeen& seen) {
+Result init(int version, void** context, int* event_mask, const CommunicatorSeen& seen, Logger log) {
   *context = nullptr;
+  if (event_mask == nullptr) return 0;
+  Both* both = chain_communicator(version, seen, log);
   pthread_mutex_lock(&g_mutex);
-  *context = communicator_up(version, event_mask, seen);
+  EventMask* mask = add_to_mask(event_mask);
+  Communicator* ours = mask == nullptr ? nullptr : communicator_up(version, mask, seen);
+  if (ours == nullptr && both == nullptr) remove_from_mask(mask);
   pthread_mutex_unlock(&g_mutex);
+  *context = ours;
+  if (both == nullptr) return 0;
+  both->ours = ours;
+  both->mask = mask;
+  *context = context_of(both);
+  heed_chained_mask();
   return 0;
 }
 
-Result init_v4(void** context, int* event_mask, const char* name, uint64_t id, int nodes, int ranks, int rank, Logger) {
-  return init(4, context, event_mask, {id, name, ranks, rank, nodes});
+Result init_v4(void** context, int* event_mask, const char* name, uint64_t id, int nodes, int ranks, int rank,
+               Logger log) {
+  return init(4, context, event_mask, {id, name, ranks, rank, nodes}, log);
 }
 
 template <int kVersion>
-Result init_v5(void** context, uint64_t id, int* event_mask, const char* name, int nodes, int ranks, int rank, Logger) {
-  return init(kVersion, context, event_mask, {id, name, ranks, rank, nodes});
+Result init_v5(void** context, uint64_t id, int* event_mask, const char* name, int nodes, int ranks, int rank,
+               Logger log) {
+  return init(kVersion, context, event_mask, {id, name, ranks, rank, nodes}, log);
 }
 
 Result finalize(void* context) {
+  Both* both = both_of(context);
+  Communicator* communicator = both != nullptr ? both->ours : static_cast<Communicator*>(context);
+  EventMask* mask = both != nullptr ? both->mask : nullptr;
+  if (both != nullptr) unchain_communicator(both);
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  Communicator* communicator = static_cast<Communicator*>(context);
-  if (runtime == nullptr || communicator == nullptr) return 0;
-  marks().finish(communicator);
-  live().finish(communicator);
-  runtime->communicator_down(communicator);
-  pthread_mutex_lock(&g_mutex);
-  Mask* mask = static_cast<Mask*>(communicator->door);
-  if (mask != nullptr && mask->communicators > 0) {
-    --mask->communicators;
-    if (mask->communicators == 0) mask->word.store(nullptr, std::memory_order_release);
+  if (runtime != nullptr && communicator != nullptr) {
+    marks().finish(communicator);
+    live().finish(communicator);
+    runtime->communicator_down(communicator);
+    mask = static_cast<EventMask*>(communicator->door);
+    communicator->door = nullptr;
   }
-  communicator->door = nullptr;
+  pthread_mutex_lock(&g_mutex);
+  remove_from_mask(mask);
   pthread_mutex_unlock(&g_mutex);
   return 0;
+}
+
+// Somebody else has changed which events NCCL tells of: an operator, for one, with NCCL's RAS client. It stays so, and
+// what is not told of any more is not waited for.
+void heed_others(Runtime* runtime, Communicator* communicator) {
+  int now = 0;
+  EventMask* mask = static_cast<EventMask*>(communicator->door);
+  if (!was_taken(mask, &now)) return;
+  const bool calls = (now & wanted_events()) == wanted_events();
+  if (runtime->environment().speaks()) {
+    say(nullptr, "NCCL's mask of profiler events was set to 0x%x by something else and stays so; %s",
+        static_cast<unsigned>(now),
+        calls ? "kernels are recorded as it says" : "what it leaves out is not recorded, and clocks are let go");
+  }
+  if (!calls) runtime->calls_withdrawn();
+  runtime->selection().others_decide((now & kEventKernelCh) != 0 ? KernelSelection::Others::kAll
+                                                                 : KernelSelection::Others::kNone);
 }
 
 CallSeen call_seen(const char* function, size_t count, const char* datatype, int root, void* stream, bool captured) {
@@ -197,6 +187,7 @@ template <int kVersion>
 Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
   switch (kVersion == 4 ? event.type & 0xff : event.type) {
     case kEventGroup:
+      if (kVersion == 4) heed_others(runtime, communicator);
       return runtime->kernel_begins(communicator);
     case kEventColl:
       return start_coll<kVersion>(runtime, communicator, event);
@@ -210,6 +201,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
   if (kVersion == 4) return 0;
   switch (event.type) {
     case kEventGroupApi:
+      heed_others(runtime, communicator);
       return runtime->group_begins(communicator);
     case kEventCollApi: {
       const CollApi& api = event.coll_api;
@@ -242,45 +234,58 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
   }
 }
 
+// With another profiler the mask is that of both: what only they have asked for is not for us.
+template <int kVersion>
+bool is_for_us(const EventDescriptor& event) {
+  return kVersion == 4 || (event.type != kEventColl && event.type != kEventP2p) || we_asked_for(event);
+}
+
 template <int kVersion>
 Result start_event(void* context, void** handle, EventDescriptor* descriptor) {
   // NCCL reads the handle back whatever is returned, and keeps an old one where none is written.
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  const Handle named = runtime == nullptr || context == nullptr
-                           ? 0
-                           : start<kVersion>(runtime, static_cast<Communicator*>(context), *descriptor);
-  *handle = reinterpret_cast<void*>(named);  // NOLINT(performance-no-int-to-ptr): never followed, by nobody
+  Both* both = both_of(context);
+  Communicator* communicator = both == nullptr ? static_cast<Communicator*>(context) : both->ours;
+  Handle ours = 0;
+  if (runtime != nullptr && communicator != nullptr && (both == nullptr || is_for_us<kVersion>(*descriptor)))
+    ours = start<kVersion>(runtime, communicator, *descriptor);
+  *handle = both != nullptr ? start_chained(*both, kVersion, ours, *handle, descriptor)
+                            : reinterpret_cast<void*>(ours);  // NOLINT(performance-no-int-to-ptr): never followed
   return 0;
 }
 
 Result stop_event(void* handle) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime == nullptr) return 0;
-  switch (kind_of(from(handle))) {
+  const Handle ours = from(handle);
+  switch (runtime == nullptr ? HandleKind::kNone : kind_of(ours)) {
     case HandleKind::kGroup:
-      silent_calls_end(runtime, from(handle), g_version >= 7);
-      runtime->group_ends(from(handle));
+      silent_calls_end(runtime, ours, g_version >= 7);
+      runtime->group_ends(ours);
       break;
     case HandleKind::kLaunch:
-      runtime->launch_ends(from(handle));
+      runtime->launch_ends(ours);
       break;
     case HandleKind::kKernel:
-      runtime->kernel_enqueued(from(handle));
+      runtime->kernel_enqueued(ours);
       break;
     default:
       break;
   }
+  if (is_shared(handle)) stop_chained(handle);
   return 0;
 }
 
 Result record_event_state(void* handle, int state, StateArguments* arguments) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime == nullptr) return 0;
-  if (state == kStateKernelChStop && arguments != nullptr) {
-    runtime->channel_stops(from(handle), arguments->gpu_timer);
-  } else if (state == kStateGroupEndApiStart) {
-    runtime->group_ending(from(handle));
+  const Handle ours = from(handle);
+  if (runtime != nullptr && ours != 0) {
+    if (state == kStateKernelChStop && arguments != nullptr) {
+      runtime->channel_stops(ours, arguments->gpu_timer);
+    } else if (state == kStateGroupEndApiStart) {
+      runtime->group_ending(ours);
+    }
   }
+  if (is_shared(handle)) record_state_chained(handle, state, arguments);
   return 0;
 }
 

@@ -15,16 +15,59 @@ namespace powerccl::nccl {
 constexpr uint64_t kEventGroup = 1u << 0;          // a kernel plan: what is launched together
 constexpr uint64_t kEventColl = 1u << 1;           // a collective in it
 constexpr uint64_t kEventP2p = 1u << 2;            // a send or receive in it
+constexpr uint64_t kEventProxyOp = 1u << 3;        // what NCCL's network thread does for it
+constexpr uint64_t kEventProxyStep = 1u << 4;      // a transfer of that
 constexpr uint64_t kEventKernelCh = 1u << 6;       // one channel of a kernel, timed on the GPU
+constexpr uint64_t kEventNetPlugin = 1u << 7;      // what the network's plugin tells of a transfer
 constexpr uint64_t kEventGroupApi = 1u << 8;       // v5: an outermost group of API calls
 constexpr uint64_t kEventCollApi = 1u << 9;        // v5
 constexpr uint64_t kEventP2pApi = 1u << 10;        // v5
 constexpr uint64_t kEventKernelLaunch = 1u << 11;  // v5
 constexpr uint64_t kEventCeColl = 1u << 12;        // v6: a collective on copy engines
+constexpr uint64_t kEventCeSync = 1u << 13;        // v6: its ranks meet
+constexpr uint64_t kEventCeBatch = 1u << 14;       // v6: its copies
 
 // States given to recordEventState.
 constexpr int kStateKernelChStop = 22;
 constexpr int kStateGroupEndApiStart = 24;  // v5: everything has been put into the group
+
+// What a version has words for: events, and states up to this one.
+constexpr uint64_t events_of_version(int version) {
+  if (version <= 4) return 0xff;
+  if (version == 5) return 0xfff;
+  return version == 6 ? 0x7fff : ~uint64_t{0};
+}
+constexpr int last_state_of_version(int version) {
+  return version <= 4 ? kStateKernelChStop : version == 5 ? kStateGroupEndApiStart : 0x7fffffff;
+}
+
+// NCCL tells of an event also where only what happens inside it was asked for.
+constexpr uint64_t events_inside(uint64_t type) {
+  constexpr uint64_t kStep = kEventNetPlugin, kOp = kEventProxyStep | kStep;
+  constexpr uint64_t kTask = kEventKernelCh | kEventProxyOp | kOp, kCopies = kEventCeSync | kEventCeBatch;
+  constexpr uint64_t kKernel = kEventColl | kEventP2p | kTask;
+  switch (type) {
+    case kEventGroupApi:
+      return kEventGroup | kEventCollApi | kEventP2pApi | kEventKernelLaunch | kEventCeColl | kKernel | kCopies;
+    case kEventCollApi:
+      return kEventColl | kTask | kEventCeColl | kCopies;
+    case kEventP2pApi:
+      return kEventP2p | kTask;
+    case kEventGroup:
+      return kKernel;
+    case kEventColl:
+    case kEventP2p:
+      return kTask;
+    case kEventProxyOp:
+      return kOp;
+    case kEventProxyStep:
+      return kStep;
+    case kEventCeColl:
+      return kCopies;
+    default:
+      return 0;
+  }
+}
 
 struct GroupApi {
   bool graph_captured;

@@ -25,10 +25,13 @@ extern constinit thread_local Thread t_thread;
 
 class Inside {
  public:
-  Inside() { t_thread.inside = true; }
-  ~Inside() { t_thread.inside = false; }
+  Inside() : before_(t_thread.inside) { t_thread.inside = true; }
+  ~Inside() { t_thread.inside = before_; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
+
+ private:
+  bool before_;
 };
 
 // The caller's errno, whatever happens in between.

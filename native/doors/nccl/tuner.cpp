@@ -13,6 +13,7 @@
 #include <atomic>
 #include <new>
 
+#include "doors/nccl/chained_tuner.h"
 #include "doors/nccl/tuner_abi.h"
 #include "doors/nccl/tuner_table.h"
 #include "libc/calls.h"
@@ -20,12 +21,18 @@
 #include "runtime/environment.h"
 #include "runtime/log.h"
 
+#define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
+POWERCCL_EXPORT powerccl::nccl::TunerV4 ncclTunerPlugin_v4;
+POWERCCL_EXPORT powerccl::nccl::TunerV5 ncclTunerPlugin_v5;
+POWERCCL_EXPORT powerccl::nccl::TunerV6 ncclTunerPlugin_v6;
+
 namespace powerccl::nccl {
 namespace {
 
 struct Tuner {
   TunerShape shape;
-  TunerTable table;
+  TunerTable table;  // without rules where there is none
+  ChainedTuner chained;
 };
 
 // Whether this is another complaint than the last: communicators come by the dozen, and say it once.
@@ -91,38 +98,55 @@ int narrowed(size_t number) {
   return number < INT_MAX ? static_cast<int>(number) : INT_MAX;
 }
 
-// Null where there is nothing to say: no table, or one that was refused.
-Tuner* make_tuner(int version, size_t ranks, size_t nodes) {
+// Leaves the table empty where there is none, or one that was refused.
+void read_table(Tuner* tuner, const TunerStart& start) {
   TunerEnvironment environment;
   read_tuner_environment(&environment);
-  if (environment.disabled || environment.table[0] == '\0') return nullptr;
-  void* memory = malloc(sizeof(Tuner));
-  if (memory == nullptr) return nullptr;
-  Tuner* tuner = new (memory) Tuner;
-  tuner->shape = {narrowed(nodes), narrowed(ranks)};
+  if (environment.disabled || environment.table[0] == '\0') return;
   TunerTable::Refusal refusal;
   const bool good = environment.table[0] == '/' ? load(environment.table, &tuner->table, &refusal)
                                                 : tuner->table.parse(environment.table, &refusal);
   if (!good) {
     say_refused(environment, refusal);
-    free(memory);
-    return nullptr;
+  } else if (environment.debug >= 1 && environment.speaks) {
+    say(nullptr, "tuner v%d: %u rules; communicator of %zu ranks, nodes: %zu", start.version, tuner->table.count(),
+        start.ranks, start.nodes);
   }
-  if (environment.debug >= 1 && environment.speaks) {
-    say(nullptr, "tuner v%d: %u rules; communicator of %zu ranks, nodes: %zu", version, tuner->table.count(), ranks,
-        nodes);
-  }
-  return tuner;
 }
 
-int init_v4(size_t ranks, size_t nodes, TunerLogger, void** context) {
-  if (context != nullptr) *context = make_tuner(4, ranks, nodes);
+// Null where there is nothing to say: neither rules nor another tuner.
+Tuner* make_tuner(const TunerStart& start) {
+  void* memory = malloc(sizeof(Tuner));
+  if (memory == nullptr) return nullptr;
+  Tuner* tuner = new (memory) Tuner;
+  tuner->shape = {narrowed(start.nodes), narrowed(start.ranks)};
+  read_table(tuner, start);
+  tuner->chained = chain_tuner(start);
+  if (tuner->table.count() > 0 || tuner->chained.there) return tuner;
+  free(memory);
+  return nullptr;
+}
+
+int init_v4(size_t ranks, size_t nodes, TunerLogger log, void** context) {
+  if (context != nullptr) *context = make_tuner({4, 0, ranks, nodes, log, nullptr, nullptr});
+  return 0;
+}
+
+int get_chunk_size(void* context, int collective, size_t bytes, int algorithm, int protocol, int channels,
+                   size_t* chunk_bytes) {
+  const Tuner* tuner = static_cast<const Tuner*>(context);
+  const GetChunkSize theirs = tuner != nullptr && tuner->chained.there ? chained_chunk_size() : nullptr;
+  if (theirs != nullptr) theirs(tuner->chained.context, collective, bytes, algorithm, protocol, channels, chunk_bytes);
   return 0;
 }
 
 template <int kVersion>
-int init_v5(void** context, uint64_t, size_t ranks, size_t nodes, TunerLogger, NvlDomains*, void*) {
-  if (context != nullptr) *context = make_tuner(kVersion, ranks, nodes);
+int init_v5(void** context, uint64_t id, size_t ranks, size_t nodes, TunerLogger log, NvlDomains* domains,
+            void* constants) {
+  if (context == nullptr) return 0;
+  *context = make_tuner({kVersion, id, ranks, nodes, log, domains, constants});
+  // NCCL goes by whether there is such a function, so there is one only where theirs has one.
+  if (kVersion == 6 && chained_chunk_size() != nullptr) ncclTunerPlugin_v6.get_chunk_size = get_chunk_size;
   return 0;
 }
 
@@ -130,13 +154,17 @@ int get_collective_info(void* context, int collective, size_t bytes, int pipe_op
                         int protocols, int registered, int* channels) {
   const Tuner* tuner = static_cast<const Tuner*>(context);
   if (tuner == nullptr) return 0;
+  ask_chained(tuner->chained, collective, bytes, pipe_ops, costs, algorithms, protocols, registered, channels);
   put(decide(tuner->table, tuner->shape, collective, bytes, pipe_ops, registered), reinterpret_cast<float*>(costs),
       algorithms, protocols, channels);
   return 0;
 }
 
 int finalize(void* context) {
-  free(context);
+  Tuner* tuner = static_cast<Tuner*>(context);
+  if (tuner == nullptr) return 0;
+  unchain_tuner(tuner->chained);
+  free(tuner);
   return 0;
 }
 
@@ -144,11 +172,6 @@ int finalize(void* context) {
 }  // namespace powerccl::nccl
 
 using namespace powerccl::nccl;
-
-#define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
-POWERCCL_EXPORT TunerV4 ncclTunerPlugin_v4;
-POWERCCL_EXPORT TunerV5 ncclTunerPlugin_v5;
-POWERCCL_EXPORT TunerV6 ncclTunerPlugin_v6;
 
 TunerV4 ncclTunerPlugin_v4 = {"PowerCCL", init_v4, get_collective_info, finalize};
 TunerV5 ncclTunerPlugin_v5 = {"PowerCCL", init_v5<5>, get_collective_info, finalize};

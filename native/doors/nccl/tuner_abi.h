@@ -46,6 +46,15 @@ using TunerLogger = void (*)(int level, unsigned long flags, const char* file, i
 using GetCollectiveInfo = int (*)(void* context, int collective, size_t bytes, int pipe_ops, float** costs,
                                   int algorithms, int protocols, int registered, int* channels);
 
+// As v4, without `registered`: plugins have it that were made for NCCL 2.21 to 2.23, and NCCL still takes them.
+using GetCollectiveInfoV3 = int (*)(void* context, int collective, size_t bytes, int pipe_ops, float** costs,
+                                    int algorithms, int protocols, int* channels);
+struct TunerV3 {
+  const char* name;
+  int (*init)(size_t ranks, size_t nodes, TunerLogger log, void** context);
+  GetCollectiveInfoV3 get_collective_info;
+  int (*destroy)(void* context);
+};
 struct TunerV4 {
   const char* name;
   int (*init)(size_t ranks, size_t nodes, TunerLogger log, void** context);

@@ -215,6 +215,8 @@ TunerDecision decide(const TunerTable& table, TunerShape shape, int collective, 
   return {};
 }
 
+constexpr float kAlmostFreeUs = 1e-3f;
+
 void put(TunerDecision decision, float* costs, int algorithms, int protocols, int* channels) {
   if (decision.algorithm < 0 || decision.algorithm >= algorithms || decision.protocol < 0 ||
       decision.protocol >= protocols || costs == nullptr) {
@@ -223,8 +225,12 @@ void put(TunerDecision decision, float* costs, int algorithms, int protocols, in
   float& cost = costs[decision.algorithm * protocols + decision.protocol];
   // Whatever is no cost, be it another number than kCostUnavailable, is left as it is.
   if (!(cost >= 0.0f)) return;
+  // Another tuner may have made something else free, with channels to go with it.
+  for (int i = 0; i < algorithms * protocols; ++i) {
+    if (costs[i] == 0.0f) costs[i] = kAlmostFreeUs;
+  }
   cost = 0.0f;
-  if (decision.channels > 0 && channels != nullptr) *channels = decision.channels;
+  if (channels != nullptr) *channels = decision.channels;
 }
 
 }  // namespace powerccl::nccl

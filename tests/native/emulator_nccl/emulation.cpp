@@ -8,10 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -142,6 +145,27 @@ std::string errors(const std::vector<Finished>& ranks) {
   std::string all;
   for (const Finished& rank : ranks) all += rank.errors;
   return all;
+}
+
+Lines read_lines(const std::string& path) {
+  std::ifstream file(path);
+  Lines lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+Lines only(const Lines& lines, const std::string& pattern) {
+  const std::regex wanted(pattern);
+  Lines kept;
+  std::copy_if(lines.begin(), lines.end(), std::back_inserter(kept),
+               [&](const auto& line) { return std::regex_search(line, wanted); });
+  return kept;
+}
+
+std::string joined(const Lines& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
 }
 
 }  // namespace powerccl::test

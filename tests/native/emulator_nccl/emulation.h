@@ -45,6 +45,13 @@ class Emulation {
   std::vector<pid_t> running_;
 };
 
+// What plugins that write down what they are told have written.
+using Lines = std::vector<std::string>;
+Lines read_lines(const std::string& path);
+// Those in which the pattern is found.
+Lines only(const Lines& lines, const std::string& pattern);
+std::string joined(const Lines& lines);
+
 // Exit codes alone.
 std::vector<int> statuses(const std::vector<Finished>& ranks);
 std::string errors(const std::vector<Finished>& ranks);

@@ -5,36 +5,12 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <fstream>
 #include <regex>
 
 #include "emulation.h"
 
 namespace powerccl::test {
 namespace {
-
-using Lines = std::vector<std::string>;
-
-Lines read_lines(const std::string& path) {
-  std::ifstream file(path);
-  Lines lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
-
-Lines only(const Lines& lines, const std::string& pattern) {
-  const std::regex wanted(pattern);
-  Lines kept;
-  std::copy_if(lines.begin(), lines.end(), std::back_inserter(kept),
-               [&](const auto& line) { return std::regex_search(line, wanted); });
-  return kept;
-}
-
-std::string joined(const Lines& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
-}
 
 class Profiler : public ::testing::Test {
  protected:

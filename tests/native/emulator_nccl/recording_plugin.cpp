@@ -2,7 +2,8 @@
 // A profiler plugin of every ABI version that writes down what NCCL tells it, a line an event, to $RECORD.<rank>.
 //
 // RECORD_MASK: the mask of events (default: all). RECORD_FROM: kernel events are asked for inside the API event of
-// operations of at least so many elements, and withdrawn inside smaller ones'.
+// operations of at least so many elements, and withdrawn inside smaller ones'. RECORD_FAIL: its start fails.
+// Compiled with RECORD_ONLY it has that version alone.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -108,11 +109,11 @@ int start_any(void** handle, const EventDescriptor& d) {
   return 0;
 }
 
-int start_v5(void*, void** handle, void* descriptor) {
+[[maybe_unused]] int start_v5(void*, void** handle, void* descriptor) {
   return start_any(handle, *static_cast<EventDescriptor*>(descriptor));
 }
 
-int start_v4(void*, void** handle, void* descriptor) {
+[[maybe_unused]] int start_v4(void*, void** handle, void* descriptor) {
   EventDescriptor d = *static_cast<EventDescriptor*>(descriptor);
   d.type = *static_cast<uint8_t*>(descriptor);
   return start_any(handle, d);
@@ -139,7 +140,7 @@ int init_any(int version, void** context, uint64_t comm_id, int* wanted, const c
              int rank, Logger log) {
   std::lock_guard lock(mutex);
   const char* path = getenv("RECORD");
-  if (!path) return 1;
+  if (!path || getenv("RECORD_FAIL")) return 1;
   if (!file) file = fopen((std::string(path) + "." + std::to_string(rank)).c_str(), "w");
   mask = wanted;
   const char* chosen = getenv("RECORD_MASK");
@@ -157,8 +158,8 @@ template <int kVersion>
 int init(void** context, uint64_t comm_id, int* wanted, const char* name, int nodes, int ranks, int rank, Logger log) {
   return init_any(kVersion, context, comm_id, wanted, name, nodes, ranks, rank, log);
 }
-int init_v4(void** context, int* wanted, const char* name, uint64_t comm_id, int nodes, int ranks, int rank,
-            Logger log) {
+[[maybe_unused]] int init_v4(void** context, int* wanted, const char* name, uint64_t comm_id, int nodes, int ranks,
+                             int rank, Logger log) {
   return init_any(4, context, comm_id, wanted, name, nodes, ranks, rank, log);
 }
 
@@ -172,11 +173,21 @@ int finalize(void*) {
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#if !defined(RECORD_ONLY) || RECORD_ONLY == 3
+EXPORT PluginV4 ncclProfiler_v3;  // there, but of another shape
+PluginV4 ncclProfiler_v3 = {"recording", init_v4, start_v4, stop, record, finalize};
+#endif
+#if !defined(RECORD_ONLY) || RECORD_ONLY == 4
 EXPORT PluginV4 ncclProfiler_v4;
+PluginV4 ncclProfiler_v4 = {"recording", init_v4, start_v4, stop, record, finalize};
+#endif
+#if !defined(RECORD_ONLY) || RECORD_ONLY == 5
 EXPORT PluginV5 ncclProfiler_v5;
+PluginV5 ncclProfiler_v5 = {"recording", init<5>, start_v5, stop, record, finalize};
+#endif
+#ifndef RECORD_ONLY
 EXPORT PluginV5 ncclProfiler_v6;
 EXPORT PluginV5 ncclProfiler_v7;
-PluginV4 ncclProfiler_v4 = {"recording", init_v4, start_v4, stop, record, finalize};
-PluginV5 ncclProfiler_v5 = {"recording", init<5>, start_v5, stop, record, finalize};
 PluginV5 ncclProfiler_v6 = {"recording", init<6>, start_v5, stop, record, finalize};
 PluginV5 ncclProfiler_v7 = {"recording", init<7>, start_v5, stop, record, finalize};
+#endif

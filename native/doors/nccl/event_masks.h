@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL is asked to tell: a word of event bits in each loaded NCCL, which it reads again for every group of calls.
+//
+// The word holds what PowerCCL wants and what the chained profiler wants. Others may write it too (an operator through
+// NCCL's RAS client, `profiler_mask`): then it is theirs, and is left as it is.
+#ifndef POWERCCL_DOORS_NCCL_EVENT_MASKS_H
+#define POWERCCL_DOORS_NCCL_EVENT_MASKS_H
+#include <stdint.h>
+
+#include <atomic>
+
+namespace powerccl::nccl {
+
+struct EventMask {
+  std::atomic<int*> word{nullptr};  // NCCL's own; null: this place is not in use
+  std::atomic<int> written{0};      // what we left in it
+  std::atomic<bool> ours{false};    // it serves communicators that PowerCCL records
+  std::atomic<bool> taken{false};   // somebody else has written it
+  uint32_t communicators = 0;
+};
+
+// The place of NCCL's `word`, for one communicator more; null: no room.
+EventMask* add_to_mask(int* word);
+// One communicator less. Behind the last one NCCL may be unloaded, and its word is touched no more.
+void remove_from_mask(EventMask* mask);
+
+// What PowerCCL always wants, whether it wants kernel events too (Door::ask_kernel_events), and what the chained
+// profiler wants. From any thread.
+void want_events(int mask);
+void want_kernel_events(void*, bool on);
+void want_for_chained(int mask);
+int wanted_events();
+
+// Whether somebody else has written a word since it was last asked, and what it is now. From any thread; costs two
+// loads where not.
+bool was_taken(EventMask* mask, int* now);
+
+}  // namespace powerccl::nccl
+#endif
