@@ -190,9 +190,23 @@ def test_percall_without_a_gpu_records_only() -> None:
     assert "POWERCCL_POLICY=observe" in result.stdout
 
 
-def test_a_users_own_profiler_is_replaced_aloud() -> None:
-    result = powerccl("run", "-q", "--", "true", NCCL_PROFILER_PLUGIN="inspector")
-    assert "NCCL loads one profiler" in result.stderr
+def environment_of_job(*options: str, **environment: str) -> dict[str, str]:
+    result = powerccl("run", "-q", *options, "--", "env", **environment)
+    assert result.returncode == 0, result.stderr
+    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+
+
+def test_a_users_own_profiler_is_chained() -> None:
+    job = environment_of_job(NCCL_PROFILER_PLUGIN="inspector")
+    ours = job["NCCL_PROFILER_PLUGIN"]
+    assert ours.endswith("libpowerccl-nccl.so")
+    assert job["POWERCCL_CHAINED_PROFILER"] == "inspector"
+    # In a run within a run ours is there already, and the user's stays behind it.
+    nested = environment_of_job(NCCL_PROFILER_PLUGIN=ours, POWERCCL_CHAINED_PROFILER="inspector")
+    assert nested["POWERCCL_CHAINED_PROFILER"] == "inspector"
+    assert "POWERCCL_CHAINED_PROFILER" not in environment_of_job()
+    refused = environment_of_job(NCCL_PROFILER_PLUGIN="x", POWERCCL_CHAINED_PROFILER="none")
+    assert refused["POWERCCL_CHAINED_PROFILER"] == "none"
 
 
 @pytest.mark.parametrize(("command", "code"), [(["no-such-program"], 127), (["./data"], 126)])

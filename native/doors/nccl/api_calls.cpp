@@ -2,6 +2,7 @@
 #include "doors/nccl/api_calls.h"
 
 #include "doors/nccl/api_communicators.h"
+#include "doors/nccl/event_masks.h"
 #include "doors/nccl/live.h"
 #include "doors/nccl/marks.h"
 #include "doors/nccl/preload_abi.h"
@@ -90,7 +91,10 @@ void call_made(const ApiCall& call) {
   }
   const uint64_t handle = reinterpret_cast<uint64_t>(call.stream);
   t_thread.stream = {handle, t_calls.count == 1 || (t_thread.stream.known && t_thread.stream.handle == handle)};
-  if (communicator == nullptr) return;
+  if (communicator == nullptr) {
+    heed_others(its);  // where the plugin is told of nothing any more, it cannot see that
+    return;
+  }
 
   CallSeen seen;
   seen.pattern = call.pattern;

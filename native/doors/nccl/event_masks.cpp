@@ -3,6 +3,7 @@
 
 #include "doors/nccl/profiler_abi.h"
 #include "runtime/basics.h"
+#include "runtime/log.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -30,6 +31,18 @@ void write(EventMask* mask) {
 
 void write_all() {
   for (EventMask& each : g_masks) write(&each);
+}
+
+// It is theirs from now on.
+bool was_taken(EventMask* mask, int* now) {
+  int* word = mask->word.load(std::memory_order_acquire);
+  if (word == nullptr || !written_by_others(*mask, word)) return false;
+  SpinGuard guard(g_lock);  // not in the midst of a write of ours
+  if (mask->word.load(std::memory_order_relaxed) != word || !written_by_others(*mask, word)) return false;
+  *now = __atomic_load_n(word, __ATOMIC_RELAXED);
+  mask->written.store(*now, std::memory_order_relaxed);
+  mask->taken.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace
@@ -84,15 +97,21 @@ void want_for_chained(int mask) {
   write_all();
 }
 
-bool was_taken(EventMask* mask, int* now) {
-  int* word = mask == nullptr ? nullptr : mask->word.load(std::memory_order_acquire);
-  if (word == nullptr || !written_by_others(*mask, word)) return false;
-  SpinGuard guard(g_lock);  // not in the midst of a write of ours
-  if (mask->word.load(std::memory_order_relaxed) != word || !written_by_others(*mask, word)) return false;
-  *now = __atomic_load_n(word, __ATOMIC_RELAXED);
-  mask->written.store(*now, std::memory_order_relaxed);
-  mask->taken.store(true, std::memory_order_relaxed);
-  return true;
+void heed_others(Runtime* runtime) {
+  int now = 0;
+  for (EventMask& mask : g_masks) {
+    if (!was_taken(&mask, &now)) continue;
+    const int base = g_base.load(std::memory_order_relaxed);
+    const bool calls = (now & base) == base;
+    if (runtime->environment().speaks()) {
+      say(nullptr, "NCCL's mask of profiler events was set to 0x%x by something else, and stays so; %s",
+          static_cast<unsigned>(now),
+          calls ? "kernels are recorded as it says" : "what it leaves out is not recorded, and no clock is changed");
+    }
+    if (!calls) runtime->calls_withdrawn();
+    runtime->selection().others_decide((now & kEventKernelCh) != 0 ? KernelSelection::Others::kAll
+                                                                   : KernelSelection::Others::kNone);
+  }
 }
 
 }  // namespace powerccl::nccl

@@ -9,6 +9,8 @@
 
 #include <atomic>
 
+#include "runtime/runtime.h"
+
 namespace powerccl::nccl {
 
 struct EventMask {
@@ -31,9 +33,9 @@ void want_kernel_events(void*, bool on);
 void want_for_chained(int mask);
 int wanted_events();
 
-// Whether somebody else has written a word since it was last asked, and what it is now. From any thread; costs two
-// loads where not.
-bool was_taken(EventMask* mask, int* now);
+// Has somebody else written a word since this was last asked? Then that is said, kernel events are what it makes them,
+// and where calls are not told of any more no clock stays changed. From any thread; costs a few loads where not.
+void heed_others(Runtime* runtime);
 
 }  // namespace powerccl::nccl
 #endif

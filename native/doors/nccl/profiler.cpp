@@ -11,7 +11,6 @@
 #include "doors/nccl/profiler_abi.h"
 #include "doors/nccl/silent_calls.h"
 #include "doors/nccl/words.h"
-#include "runtime/log.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -99,23 +98,6 @@ Result finalize(void* context) {
   return 0;
 }
 
-// Somebody else has changed which events NCCL tells of: an operator, for one, with NCCL's RAS client. It stays so, and
-// what is not told of any more is not waited for.
-void heed_others(Runtime* runtime, Communicator* communicator) {
-  int now = 0;
-  EventMask* mask = static_cast<EventMask*>(communicator->door);
-  if (!was_taken(mask, &now)) return;
-  const bool calls = (now & wanted_events()) == wanted_events();
-  if (runtime->environment().speaks()) {
-    say(nullptr, "NCCL's mask of profiler events was set to 0x%x by something else and stays so; %s",
-        static_cast<unsigned>(now),
-        calls ? "kernels are recorded as it says" : "what it leaves out is not recorded, and clocks are let go");
-  }
-  if (!calls) runtime->calls_withdrawn();
-  runtime->selection().others_decide((now & kEventKernelCh) != 0 ? KernelSelection::Others::kAll
-                                                                 : KernelSelection::Others::kNone);
-}
-
 CallSeen call_seen(const char* function, size_t count, const char* datatype, int root, void* stream, bool captured) {
   const Datatype type = datatype_of(datatype);
   CallSeen seen;
@@ -187,7 +169,7 @@ template <int kVersion>
 Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
   switch (kVersion == 4 ? event.type & 0xff : event.type) {
     case kEventGroup:
-      if (kVersion == 4) heed_others(runtime, communicator);
+      if (kVersion == 4) heed_others(runtime);
       return runtime->kernel_begins(communicator);
     case kEventColl:
       return start_coll<kVersion>(runtime, communicator, event);
@@ -201,7 +183,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
   if (kVersion == 4) return 0;
   switch (event.type) {
     case kEventGroupApi:
-      heed_others(runtime, communicator);
+      heed_others(runtime);
       return runtime->group_begins(communicator);
     case kEventCollApi: {
       const CollApi& api = event.coll_api;

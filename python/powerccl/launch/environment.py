@@ -31,8 +31,22 @@ SLOWDOWN_VARIABLE = "POWERCCL_MAX_SLOWDOWN"
 SLOWDOWN_RANGE_PCT = (0.01, 100.0)  # that the runtime takes (native/runtime/environment.cpp)
 DEFAULT_SLOWDOWN_PCT = 1.0
 
+# NCCL loads one plugin of each kind. Ours takes its place and loads the user's in turn.
+PROFILER = "NCCL_PROFILER_PLUGIN"
+TUNER = "NCCL_TUNER_PLUGIN"
+CHAINED = {PROFILER: "POWERCCL_CHAINED_PROFILER", TUNER: "POWERCCL_CHAINED_TUNER"}
+
 # File names of the libraries whose calls ours stand before.
 CALLED = ("libnccl", "libcuda", "libmpi")
+
+
+def with_plugin(base: Mapping[str, str], kind: str, native: NativeFiles) -> dict[str, str]:
+    """The environment with our library as NCCL's plugin of that kind, in front of the one that it names so far."""
+    ours = str(native.path(NCCL_DOOR))
+    environment = {**base, kind: ours}
+    if base.get(kind, ours) != ours:
+        environment.setdefault(CHAINED[kind], base[kind])
+    return environment
 
 
 def emulated_environment(base: Mapping[str, str], native: NativeFiles, listening: Path) -> dict[str, str]:
@@ -60,8 +74,7 @@ def job_environment(
     `slowdown_pct`: what policies that learn may cost; None leaves what the user's environment says.
     """
     environment = {
-        **base,
-        "NCCL_PROFILER_PLUGIN": str(native.path(NCCL_DOOR)),
+        **with_plugin(base, PROFILER, native),
         "POWERCCL_RUN_FOLDER": str(folder),
         "POWERCCL_POLICY": policy,
         "POWERCCL_CLOCKS": clocks,

@@ -308,8 +308,6 @@ class _Recording:
         environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
         if self._no_mpi and request.mpi:
             say_once(self._no_mpi)
-        if "NCCL_PROFILER_PLUGIN" in base:
-            say_once("NCCL loads one profiler: PowerCCL replaces your NCCL_PROFILER_PLUGIN for this run")
         self._info.start_ns = time.monotonic_ns()
         return environment
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.launch.environment import CHAINED, TUNER
 from powerccl.launch.native import BENCH, NCCL_DOOR, NativeFiles
 from powerccl.quantities import seconds as duration
 from powerccl.tuning.rules import Rule, inline_rules
@@ -30,7 +31,6 @@ from powerccl.tuning.workload import Case
 START_S = 120.0
 GRACE_S = 5.0  # a server that is asked to end
 TABLE = "POWERCCL_TUNER_TABLE"
-PLUGIN = "NCCL_TUNER_PLUGIN"
 
 # Seconds measured of each case; stretches of it that are timed apart. Energy, of one stretch, is known from updates of
 # a counter every 20 to 100 ms.
@@ -58,6 +58,8 @@ class BenchServer:
         self.command += ["--nccl", nccl] if nccl else []
         self.plugin = str(native.path(NCCL_DOOR))
         self.environment = dict(environment)
+        if environment.get(TUNER, self.plugin) != self.plugin:
+            self.environment.setdefault(CHAINED[TUNER], environment[TUNER])
         self.timeout_s, self.log = timeout_s, log
         self.about: dict[str, Any] = {}  # what the server says of the machine
         self.servers = self.opened = 0
@@ -84,7 +86,7 @@ class BenchServer:
                 self._start()
             variables = dict(configuration)
             if rules:
-                variables |= {PLUGIN: self.plugin, TABLE: inline_rules(rules)}
+                variables |= {TUNER: self.plugin, TABLE: inline_rules(rules)}
             lines = ["clear", *(f"set {name}={value}" for name, value in sorted(variables.items()))]
             self.opened += 1
             try:

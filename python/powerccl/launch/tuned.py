@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.launch.environment import TUNER, with_plugin
 from powerccl.launch.gpus import query_gpus, query_gpus_in
-from powerccl.launch.native import NCCL_DOOR, NativeFiles
-from powerccl.launch.trials import PLUGIN, TABLE
+from powerccl.launch.native import NativeFiles
+from powerccl.launch.trials import TABLE
 from powerccl.tuning.rules import inline_rules
 from powerccl.tuning.tuned import TunedProfile, check_tuned, load_tuned
 
@@ -70,14 +71,8 @@ def tuned_environment(
             here = base.get(name, "not set")
             say(f"'{profile.name}' was tuned with {name}={value}; in your environment it is {here}")
     if profile.rules:
-        if base.get(PLUGIN, str(native.path(NCCL_DOOR))) != str(native.path(NCCL_DOOR)):
-            say(
-                f"the rules of '{profile.name}' are not applied: NCCL loads one tuner, and your {PLUGIN} "
-                "names another; unset it"
-            )
-        else:
-            environment[PLUGIN] = str(native.path(NCCL_DOOR))
-            environment[TABLE] = inline_rules(profile.rules)
+        environment = with_plugin(environment, TUNER, native)
+        environment[TABLE] = inline_rules(profile.rules)
     environment[RECORDED] = f"{profile.name}@{profile.digest}"
     return environment
 

@@ -20,6 +20,7 @@ import msgspec
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch.environment import PROFILER
 from powerccl.launch.gpus import nvlink_generation
 from powerccl.launch.native import find_native
 from powerccl.launch.trials import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
@@ -98,7 +99,7 @@ class Tuning:
             platform = emulated_platform(self.native, asked.emulate)
             base = self._stack.enter_context(Emulation(self.native, platform, None)).environment(base)
         # Doors of an outer `powerccl run` would see every trial.
-        self.environment = {name: value for name, value in base.items() if name != "NCCL_PROFILER_PLUGIN"}
+        self.environment = {name: value for name, value in base.items() if name != PROFILER}
         try:
             asked.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -243,6 +243,43 @@ TEST_P(Door, PercallRunsDry) {
   EXPECT_EQ(file.of(POWERCCL_REC_CALLBACK).size(), callbacks ? 3u : 0u);
 }
 
+TEST_P(ApiDoor, AMaskThatSomebodyElseSetStaysAndIsFollowed) {
+  in_child([&] {
+    use_table();
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    const auto kernels = [&](int count) {
+      for (int i = 0; i < count; ++i)
+        Communicator::run(plugin, communicator.collective("AllReduce", 64), 1000 * i + 100, 1000 * i + 200);
+    };
+    kernels(100);
+    const int own = Communicator::mask;
+    EXPECT_NE(own, 0);
+    const int more = own | static_cast<int>(nccl::kEventKernelCh | nccl::kEventColl | nccl::kEventProxyOp);
+    Communicator::mask = more;  // such as NCCL's RAS client sets
+    kernels(100);
+    EXPECT_EQ(Communicator::mask, more);
+    // Calls are not told of any more, while one holds a clock.
+    const KernelOnGpu held = communicator.collective("AllReduce", 4 << 20);
+    usleep(20000);
+    const int less = static_cast<int>(nccl::kEventGroupApi);
+    Communicator::mask = less;
+    kernels(3);
+    EXPECT_EQ(Communicator::mask, less);
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  EXPECT_EQ(calls.size(), 201u);
+  // Of the second hundred, all are asked for but perhaps the first.
+  const auto asked = std::count_if(calls.begin() + 101, calls.begin() + 200,
+                                   [](const auto& call) { return (call.flags & POWERCCL_FLAG_KERNEL_ASKED) != 0; });
+  EXPECT_EQ(asked, 99);
+  const auto clocks = file.of(POWERCCL_REC_CLOCK);
+  ASSERT_FALSE(clocks.empty());
+  EXPECT_EQ(clocks.back().clock.max_mhz, 0u);
+}
+
 TEST_P(ApiDoor, CapturedCallsGetNoCallback) {
   in_child([&] {
     use_table();
