@@ -94,6 +94,19 @@ Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuId
   return communicator;
 }
 
+Communicator* Runtime::only_communicator(int nranks, int rank, const GpuIdentity& gpu) {
+  if (!armed()) return nullptr;
+  MutexGuard guard(&mutex_);
+  Communicator* found = nullptr;
+  for (Communicator& each : communicators_) {
+    if (!each.alive.load(std::memory_order_relaxed) || each.nranks != nranks || each.rank != rank) continue;
+    if (each.gpu->identity.device != gpu.device) continue;
+    if (found != nullptr) return nullptr;
+    found = &each;
+  }
+  return found;
+}
+
 void Runtime::communicator_down(Communicator* communicator) {
   if (!armed() || communicator == nullptr) return;
   MutexGuard guard(&mutex_);

@@ -7,6 +7,7 @@
 #include "doors/nccl/marks.h"
 #include "doors/nccl/preload_abi.h"
 #include "doors/nccl/thread.h"
+#include "doors/nccl/untold_calls.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -70,6 +71,7 @@ void forget_calls() {
   t_calls.group = 0;
   t_calls.count = 0;
   t_thread.stream = {};
+  untold_forget();
 }
 
 void call_made(const ApiCall& call) {
@@ -93,6 +95,7 @@ void call_made(const ApiCall& call) {
   t_thread.stream = {handle, t_calls.count == 1 || (t_thread.stream.known && t_thread.stream.handle == handle)};
   if (communicator == nullptr) {
     heed_others(its);  // where the plugin is told of nothing any more, it cannot see that
+    untold_call_made(call, part->captured);
     return;
   }
 
@@ -115,6 +118,7 @@ void launch_begins() {
   Runtime* its = runtime();
   Streams* streams = its != nullptr ? its->streams() : nullptr;
   if (streams == nullptr || t_calls.count == 0) return;
+  untold_launch_begins();
   if (t_calls.group != 0) its->group_ending(t_calls.group);
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Part& part = t_calls.parts[i];
@@ -131,6 +135,7 @@ void launch_begins() {
 }
 
 void launch_ended(int result) {
+  untold_launch_ended(result);
   Runtime* its = runtime();
   Streams* streams = its != nullptr ? its->streams() : nullptr;
   for (uint32_t i = 0; i < t_calls.count; ++i) {

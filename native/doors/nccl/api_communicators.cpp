@@ -14,7 +14,8 @@ namespace {
 struct Known {
   uint64_t id = 0;
   std::atomic<Communicator*> communicator{nullptr};
-  std::atomic<bool> settled{false};  // brought up, or to be left alone
+  std::atomic<Communicator*> plugins{nullptr};  // the plugin's, where there is one
+  std::atomic<bool> settled{false};             // brought up, or to be left alone
   uint32_t splits = 0;
 };
 KeyTable<Known, 1024> g_known;
@@ -80,6 +81,27 @@ Communicator* communicator_of(void* comm) {
   return known->communicator.load(std::memory_order_acquire);
 }
 
+Communicator* plugins_communicator(void* comm) {
+  Known* known = g_known.find(reinterpret_cast<uint64_t>(comm));
+  if (known == nullptr || runtime() == nullptr) return nullptr;
+  Communicator* found = known->plugins.load(std::memory_order_acquire);
+  if (found != nullptr) return found;
+  int ranks = 0, rank = 0, device = -1;
+  if (!ask("ncclCommCount", comm, &ranks) || !ask("ncclCommUserRank", comm, &rank) ||
+      !ask("ncclCommCuDevice", comm, &device)) {
+    return nullptr;
+  }
+  found = runtime()->only_communicator(ranks, rank, gpu_of_device(g_cuda, device));
+  if (found != nullptr) known->plugins.store(found, std::memory_order_release);
+  return found;
+}
+
+void plugins_communicator_is(void* comm, Communicator* communicator) {
+  Known* known = g_known.find(reinterpret_cast<uint64_t>(comm));
+  if (known == nullptr || known->plugins.load(std::memory_order_relaxed) == communicator) return;
+  known->plugins.store(communicator, std::memory_order_release);
+}
+
 void communicator_coming(void** slot, uint64_t id) {
   if (slot == nullptr || t_coming.count == kComing) return;
   t_coming.slot[t_coming.count] = slot;
@@ -100,6 +122,7 @@ void communicators_came(int result) {
     known->id = t_coming.id[i];
     known->splits = 0;
     known->communicator.store(nullptr, std::memory_order_relaxed);
+    known->plugins.store(nullptr, std::memory_order_relaxed);
     known->settled.store(false, std::memory_order_relaxed);
     if (result == kNcclSuccess) bring_up(comm, known);
     pthread_mutex_unlock(&g_mutex);

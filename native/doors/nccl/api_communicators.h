@@ -11,6 +11,10 @@ namespace powerccl::nccl {
 // when it came (a non-blocking one) is brought up here.
 Communicator* communicator_of(void* comm);
 
+// The plugin's for NCCL's, once a call of it has told, or where only one can be meant. Null: not known.
+Communicator* plugins_communicator(void* comm);
+void plugins_communicator_is(void* comm, Communicator* communicator);
+
 // One will be in `*slot` when the present function, or the outermost group, has returned. `id` is the same on all its
 // ranks.
 void communicator_coming(void** slot, uint64_t id);

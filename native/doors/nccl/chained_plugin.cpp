@@ -51,7 +51,13 @@ void* open_chained_plugin(const char* kind, const char* value, char* reason, siz
   void* found = open_named(kind, value, RTLD_NOW | RTLD_LOCAL);
   if (found == nullptr && value[0] != '\0') {
     const char* error = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread
-    snprintf(reason, reason_size, "%s", error == nullptr ? "it cannot be opened" : error);
+    const size_t length = strlen(value);
+    const bool repeats =
+        error != nullptr && strncmp(error, value, length) == 0 && strncmp(error + length, ": ", 2) == 0;
+    snprintf(reason, reason_size, "%s",
+             error == nullptr ? "it cannot be opened"
+             : repeats        ? error + length + 2
+                              : error);
   }
   return found != nullptr ? found : open_network_plugin();
 }

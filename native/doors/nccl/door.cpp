@@ -12,7 +12,8 @@ namespace {
 // Constructed when the first communicator comes, so that a process that loads the library and never communicates pays
 // nothing; never destroyed, because NCCL's threads may outlive everything.
 alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
-std::atomic<bool> g_plugin_came{false}, g_api_came{false};
+std::atomic<int> g_plugin_version{0};
+std::atomic<bool> g_api_came{false};
 
 void forked_child() {
   if (Runtime* its = runtime()) its->forked_child();
@@ -40,10 +41,13 @@ Runtime* open_runtime() {
 }
 
 bool plugin_came() {
-  return g_plugin_came.load(std::memory_order_acquire);
+  return plugin_version() != 0;
 }
-void set_plugin_came() {
-  g_plugin_came.store(true, std::memory_order_release);
+void set_plugin_came(int version) {
+  g_plugin_version.store(version, std::memory_order_release);
+}
+int plugin_version() {
+  return g_plugin_version.load(std::memory_order_acquire);
 }
 bool api_came() {
   return g_api_came.load(std::memory_order_acquire);

@@ -24,7 +24,8 @@ Runtime* open_runtime();
 
 // NCCL has loaded our plugin: it tells of everything that is told of calls and kernels.
 bool plugin_came();
-void set_plugin_came();
+void set_plugin_came(int version);
+int plugin_version();  // of NCCL's interface; 0: it has not come
 // We have told of an NCCL's calls ourselves, as functions that stand before its own.
 bool api_came();
 void set_api_came();

@@ -97,6 +97,11 @@ void want_for_chained(int mask) {
   write_all();
 }
 
+bool tells_of_calls(const EventMask* mask) {
+  const int* word = mask == nullptr ? nullptr : mask->word.load(std::memory_order_acquire);
+  return word != nullptr && (__atomic_load_n(word, __ATOMIC_RELAXED) & kEventCollApi) != 0;
+}
+
 void heed_others(Runtime* runtime) {
   int now = 0;
   for (EventMask& mask : g_masks) {

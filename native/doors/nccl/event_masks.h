@@ -33,6 +33,9 @@ void want_kernel_events(void*, bool on);
 void want_for_chained(int mask);
 int wanted_events();
 
+// Whether NCCL tells of calls, as far as its word goes.
+bool tells_of_calls(const EventMask* mask);
+
 // Has somebody else written a word since this was last asked? Then that is said, kernel events are what it makes them,
 // and where calls are not told of any more no clock stays changed. From any thread; costs a few loads where not.
 void heed_others(Runtime* runtime);

@@ -44,7 +44,9 @@ int around_call(const ApiCall& call, const Real& real) {
     call_made(call);
     if (alone) launch_begins();
   });
+  if (alone) t_thread.comm = call.comm;
   const int result = from_inside(real);
+  t_thread.comm = nullptr;
   if (alone) ours([&] { launch_ended(result); });
   return result;
 }

@@ -10,12 +10,11 @@
 #include "doors/nccl/nvml_client.h"
 #include "doors/nccl/profiler_abi.h"
 #include "doors/nccl/silent_calls.h"
+#include "doors/nccl/untold_calls.h"
 #include "doors/nccl/words.h"
 
 namespace powerccl::nccl {
 namespace {
-
-int g_version = 0;  // the profiler version that NCCL chose; one a process
 
 // What is always asked for. v4 knows no API events and has no place to choose per operation.
 int base_mask(int version, bool managed) {
@@ -26,11 +25,10 @@ int base_mask(int version, bool managed) {
 
 Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSeen& seen) {
   Runtime* runtime = open_runtime();
-  if (g_version == 0) g_version = version;
   // A second NCCL in this process that speaks another version is left alone: a trace has one vocabulary.
   // So is one beside an NCCL whose calls we have told of ourselves.
-  if (version != g_version || api_came()) return nullptr;
-  set_plugin_came();
+  if ((plugin_came() && version != plugin_version()) || api_came()) return nullptr;
+  set_plugin_came(version);
 
   Door door;
   char how[16];
@@ -186,6 +184,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       heed_others(runtime);
       return runtime->group_begins(communicator);
     case kEventCollApi: {
+      plugin_told_of(communicator);
       const CollApi& api = event.coll_api;
       const CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
       const bool asked = runtime->selection().asked();
@@ -194,6 +193,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return call;
     }
     case kEventP2pApi: {
+      plugin_told_of(communicator);
       const P2pApi& api = event.p2p_api;
       const CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
       const bool asked = runtime->selection().asked();
@@ -241,7 +241,7 @@ Result stop_event(void* handle) {
   const Handle ours = from(handle);
   switch (runtime == nullptr ? HandleKind::kNone : kind_of(ours)) {
     case HandleKind::kGroup:
-      silent_calls_end(runtime, ours, g_version >= 7);
+      silent_calls_end(runtime, ours, plugin_version() >= 7);
       runtime->group_ends(ours);
       break;
     case HandleKind::kLaunch:

@@ -152,6 +152,10 @@ void forget() {
 
 }  // namespace
 
+bool may_time_silent_call() {
+  return affordable();
+}
+
 void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
   if (t_calls.count > 0 && t_calls.calls[0].group != group) forget();  // a group whose end never came
   if (call == 0 || communicator == nullptr || find(call) != nullptr || communicator->nranks < 2 ||

@@ -23,5 +23,8 @@ void silent_call_is_copied(Handle call);
 // its own for kernel events (2.31 and later).
 void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart);
 
+// Whether a pair of events is within what timing such calls may cost. True spends it.
+bool may_time_silent_call();
+
 }  // namespace powerccl::nccl
 #endif

@@ -148,10 +148,11 @@ ncclResult_t add_stream(const Call& call) {
   return ncclSuccess;
 }
 
-ncclResult_t begin_task(const Call& call) {
+// `told`: a profiler plugin hears of it.
+ncclResult_t begin_task(const Call& call, bool told) {
   group_joined(call.comm);
   if (const ncclResult_t result = add_stream(call); result != ncclSuccess) return result;
-  if (call.comm->ranks > 1 || call.func == Func::kSend || call.func == Func::kRecv) {
+  if (told) {
     group_api_started(call.comm, call.comm->capturing, group_depth());
     group_api_start_stopped();
   }
@@ -174,7 +175,7 @@ Task make_task(const Call& call, const CollectiveTask& wire) {
 
 ncclResult_t append_transfer(const Call& call, uint8_t pattern) {
   ncclComm* comm = call.comm;
-  if (const ncclResult_t result = begin_task(call); result != ncclSuccess) return result;
+  if (const ncclResult_t result = begin_task(call, true); result != ncclSuccess) return result;
   p2p_api_started(comm, {call.func, call.count, call.type, call.root, call.stream, comm->capturing});
   CollectiveTask wire{};
   wire.kind = static_cast<uint8_t>(wire_kind(call.func));
@@ -219,15 +220,16 @@ ncclResult_t append_collective(const Call& call) {
         resolve(comm, call.name, call.recv_buffer, call.func == Func::kAllGather ? bytes * ranks : bytes, wire.output);
   if (result != ncclSuccess) return result;
 
-  if (result = begin_task(call); result != ncclSuccess) return result;
-  // Alone in its communicator a rank copies, and NCCL tells no plugin.
-  const bool told = comm->ranks > 1;
+  const Way way = way_of(call, call.func == Func::kReduceScatter ? bytes * ranks : bytes,
+                         call.func == Func::kAllGather ? bytes * ranks : bytes);
+  // Alone in its communicator a rank copies, and NCCL tells no plugin; nor does 2.28 of any copies (seen with 2.28.9).
+  const bool told = comm->ranks > 1 && (way != Way::kCopyEngine || nccl_version() >= 22900);
+  if (result = begin_task(call, told); result != ncclSuccess) return result;
   if (told) coll_api_started(comm, {call.func, call.count, call.type, call.root, call.stream, comm->capturing});
   Task task = make_task(call, wire);
   if (!told) task.mask = 0;
   task.stream = call.stream;
-  task.way = way_of(call, call.func == Func::kReduceScatter ? bytes * ranks : bytes,
-                    call.func == Func::kAllGather ? bytes * ranks : bytes);
+  task.way = way;
   task.api_handle = told ? api_state().coll_handle : nullptr;
   if (call.func == Func::kAllGather || call.func == Func::kBroadcast) {
     task.count = bytes;
