@@ -94,6 +94,12 @@ Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuId
   return communicator;
 }
 
+void Runtime::calls_given_up(Communicator* communicator) {
+  if (!armed() || communicator == nullptr) return;
+  cancel_callbacks(communicator);
+  drop_holds(communicator);
+}
+
 Communicator* Runtime::only_communicator(int nranks, int rank, const GpuIdentity& gpu) {
   if (!armed()) return nullptr;
   MutexGuard guard(&mutex_);

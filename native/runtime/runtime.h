@@ -139,6 +139,8 @@ class Runtime {
   // The first one arms the runtime. Null: this communicator is to be left alone.
   Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Door& door);
   void communicator_down(Communicator* communicator);
+  // What it has been given may never run: holds for it are given back.
+  void calls_given_up(Communicator* communicator);
   // The one communicator of that size in which this GPU has that rank; null: none, or several.
   Communicator* only_communicator(int nranks, int rank, const GpuIdentity& gpu);
 

@@ -18,6 +18,7 @@ struct ApiCall {
   bool exchange = false, send = false;
   int type = 0, root = -1;
   size_t count = 0;
+  bool one_sided = false;  // a signal or a wait for one: an exchange that no plugin is told of
 };
 
 // Before NCCL is given the call; what is launched now, where there is no group, or else at the group's end.

@@ -146,6 +146,19 @@ uint64_t id_of_split(void* parent, int color) {
   return mixed(mixed(known->id, ++known->splits), static_cast<uint64_t>(color));
 }
 
+uint64_t id_without(void* parent, const int* ranks, int count) {
+  uint64_t left_out = 0;
+  for (int i = 0; ranks != nullptr && i < count; ++i) left_out = mixed(left_out, static_cast<uint64_t>(ranks[i]));
+  return id_of_split(parent, static_cast<int>(left_out >> 33));
+}
+
+void communicator_given_up(void* comm) {
+  Runtime* its = runtime();
+  if (its == nullptr) return;
+  Communicator* communicator = communicator_of(comm);
+  its->calls_given_up(communicator != nullptr ? communicator : plugins_communicator(comm));
+}
+
 Communicator* communicator_taken(void* comm) {
   Known* known = g_known.find(reinterpret_cast<uint64_t>(comm));
   if (known == nullptr) return nullptr;

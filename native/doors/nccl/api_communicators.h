@@ -25,6 +25,11 @@ uint64_t id_of(const UniqueId& id);
 uint64_t id_of_all();
 // Of what comes of splitting `parent` for the next time.
 uint64_t id_of_split(void* parent, int color);
+// Of `parent` without some ranks.
+uint64_t id_without(void* parent, const int* ranks, int count);
+
+// What the communicator has been given may never run.
+void communicator_given_up(void* comm);
 
 // NCCL is about to end it, and has: taken off the list before, because its address may be the next one's.
 Communicator* communicator_taken(void* comm);

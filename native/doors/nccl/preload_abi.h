@@ -22,6 +22,8 @@ struct LaunchConfig {
 };
 static_assert(offsetof(LaunchConfig, stream) == 32);
 
+constexpr int kShrinkAborts = 1;         // NCCL_SHRINK_ABORT
+constexpr int kInt8 = 0;                 // ncclInt8
 constexpr int kErrorNotSupported = 801;  // cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED
 
 constexpr int kNcclSuccess = 0, kNcclInvalidUsage = 5, kNcclInProgress = 7;

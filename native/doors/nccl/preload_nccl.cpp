@@ -111,6 +111,22 @@ struct Others {
   POWERCCL_OTHER(ncclCommSplit, void* parent, int color, int, void** comm, void*) {
     return around_coming(comm, id_of_split(parent, color), real);
   }
+  POWERCCL_OTHER(ncclCommShrink, void* parent, int* ranks, int count, void** comm, void*, int flags) {
+    if ((flags & kShrinkAborts) != 0) ours([&] { communicator_given_up(parent); });
+    return around_coming(comm, id_without(parent, ranks, count), real);
+  }
+  // New ranks have no parent to know it by, so theirs is of another name; NCCLs that can grow tell a plugin.
+  POWERCCL_OTHER(ncclCommGrow, void* parent, int ranks, const UniqueId* id, int, void** comm, void*) {
+    return around_coming(comm, parent != nullptr || id == nullptr ? id_of_split(parent, ranks) : id_of(*id), real);
+  }
+  POWERCCL_OTHER(ncclCommSuspend, void* comm, int) {
+    ours([&] { communicator_given_up(comm); });
+    return from_inside(real);
+  }
+  POWERCCL_OTHER(ncclCommRevoke, void* comm, int) {
+    ours([&] { communicator_given_up(comm); });
+    return from_inside(real);
+  }
   POWERCCL_OTHER(ncclCommFinalize, void*) { return from_inside(real); }
   POWERCCL_OTHER(ncclCommDestroy, void* comm) {
     Communicator* const communicator = communicator_taken(comm);
@@ -147,6 +163,15 @@ void powerccl::names::objects_were_unloaded() {
     POWERCCL_REAL(name, parameters);                                                                               \
     if (t_thread.inside) return real arguments;                                                                    \
     return around_call({comm, stream, pattern, false, false, type, root_, count}, [&] { return real arguments; }); \
+  }
+
+#define POWERCCL_NCCL_ONE_SIDED(name, is_send, peer_, type_, count_, parameters, arguments)       \
+  POWERCCL_EXPORT int name parameters {                                                           \
+    POWERCCL_REAL(name, parameters);                                                              \
+    if (t_thread.inside) return real arguments;                                                   \
+    ApiCall call = {comm, stream, POWERCCL_PATTERN_UNKNOWN, true, is_send, type_, peer_, count_}; \
+    call.one_sided = true;                                                                        \
+    return around_call(call, [&] { return real arguments; });                                     \
   }
 
 #define POWERCCL_NCCL_EXCHANGE(name, is_send, parameters, arguments)                             \

@@ -11,13 +11,15 @@
 namespace powerccl::nccl {
 namespace {
 
-constexpr int kVersion = 5;  // of the profiler interface, which NCCL 2.28 alone speaks at most
+constexpr int kCopiesUntold = 5;  // by that version of the profiler interface, which only NCCL 2.28 speaks at most
 
+constexpr uint32_t kCalls = 16;  // of a group; a larger one is not recorded
 struct Pending {
-  ApiCall call;
-  Communicator* communicator = nullptr;  // null: there is none to look at
-  uint32_t calls = 0, told = 0;
+  Communicator* communicator = nullptr;
+  uint32_t count = 0, told = 0;
+  bool others = false;  // there are calls that a plugin may be told of, or of another communicator or stream
   MarkPair* pair = nullptr;
+  ApiCall calls[kCalls];
 };
 constinit thread_local Pending t_pending = {};
 
@@ -27,72 +29,99 @@ constexpr uint8_t kToldTwice = 2, kUntold = 3;
 constexpr uint32_t kKinds = 1024;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
 
+uint64_t bytes_of(const ApiCall& call) {
+  return call.count * bytes_of_type(call.type);
+}
+
 std::atomic<uint8_t>& kind_of_call(const Communicator& communicator, const ApiCall& call) {
-  const uint64_t bytes = call.count * bytes_of_type(call.type);
-  const uint64_t key = uint64_t{communicator.index} << 16 | uint64_t{call.pattern} << 8 | size_class(bytes);
+  const uint64_t key = uint64_t{communicator.index} << 16 | uint64_t{call.pattern} << 8 | size_class(bytes_of(call));
   return g_kinds[(key * 0x9e3779b97f4a7c15u >> 54) % kKinds];
 }
 
-bool may_be_copied(uint8_t pattern) {
-  return pattern == POWERCCL_ALL_GATHER || pattern == POWERCCL_ALL_TO_ALL || pattern == POWERCCL_GATHER ||
-         pattern == POWERCCL_SCATTER;
+bool may_be_untold(const ApiCall& call) {
+  if (call.one_sided) return true;
+  if (plugin_version() != kCopiesUntold || call.exchange || call.count == 0) return false;
+  return call.pattern == POWERCCL_ALL_GATHER || call.pattern == POWERCCL_ALL_TO_ALL ||
+         call.pattern == POWERCCL_GATHER || call.pattern == POWERCCL_SCATTER;
 }
 
-// As the plugin would have been told of it, with its events in the stream already.
-void record(Runtime* runtime, const Pending& pending) {
-  const ApiCall& call = pending.call;
-  Communicator* communicator = pending.communicator;
+bool are_complete(const Pending& pending) {
+  return pending.count > 0 && !pending.others && pending.communicator != nullptr && pending.told == t_thread.told;
+}
+
+CallSeen seen_of(const ApiCall& call) {
   CallSeen seen;
   seen.pattern = call.pattern;
   seen.datatype = static_cast<uint8_t>(call.type);
-  seen.message_bytes = call.count * bytes_of_type(call.type);
+  seen.message_bytes = bytes_of(call);
   seen.root = call.root;
   seen.stream = reinterpret_cast<uint64_t>(call.stream);
-  const Handle group = runtime->group_begins(communicator);
-  const Handle made = runtime->collective(communicator, group, seen);
-  runtime->group_ending(group);
-  runtime->launch_ends(runtime->copy_begins(communicator, made, call.stream));
-  runtime->carried_out(communicator, made, pending.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0);
-  runtime->group_ends(group);
-  if (pending.pair == nullptr) return;
+  return seen;
+}
+
+// As the plugin would have told of them, with their events in the stream already.
+void record(Runtime* runtime, const Pending& pending) {
+  Communicator* communicator = pending.communicator;
   MarkOf of;
-  of.call = {communicator, communicator->index, made};
-  of.stream = seen.stream;
+  of.stream = reinterpret_cast<uint64_t>(pending.calls[0].stream);
   of.ran = true;
-  of.kernel.pattern = call.pattern;
-  of.kernel.algorithm = POWERCCL_ALGO_COPY_ENGINE;
-  of.kernel.calls = 1;
-  of.kernel.bytes =
-      seen.message_bytes * (size_counts_ranks(call.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
-  marks().end(pending.pair, call.stream, of);
+  of.kernel.pattern = pending.calls[0].pattern;
+  bool copied = false;
+  const Handle group = runtime->group_begins(communicator);
+  for (uint32_t i = 0; i < pending.count; ++i) {
+    const ApiCall& call = pending.calls[i];
+    const CallSeen seen = seen_of(call);
+    const Handle made = call.exchange ? runtime->point_to_point(communicator, group, call.send, seen)
+                                      : runtime->collective(communicator, group, seen);
+    if (of.call.call == 0) of.call = {communicator, communicator->index, made};
+    if (call.exchange && of.kernel.calls > 0) continue;  // all that is exchanged in a group is one call
+    copied = !call.exchange;
+    ++of.kernel.calls;
+    of.kernel.bytes +=
+        seen.message_bytes * (size_counts_ranks(call.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+    if (copied) runtime->carried_out(communicator, made, pending.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0);
+  }
+  runtime->group_ending(group);
+  void* stream = pending.calls[0].stream;
+  runtime->launch_ends(copied ? runtime->copy_begins(communicator, of.call.call, stream)
+                              : runtime->launch_begins(communicator, group, stream));
+  runtime->group_ends(group);
+  if (copied) of.kernel.algorithm = POWERCCL_ALGO_COPY_ENGINE;
+  if (pending.pair != nullptr) marks().end(pending.pair, stream, of);
 }
 
 }  // namespace
 
 void untold_call_made(const ApiCall& call, bool captured) {
-  if (plugin_version() != kVersion) return;
-  ++t_pending.calls;
-  if (captured || call.exchange || call.count == 0 || !may_be_copied(call.pattern)) return;
-  t_pending.call = call;
-  t_pending.communicator = plugins_communicator(call.comm);
-  t_pending.told = t_thread.told;
+  Pending& pending = t_pending;
+  const bool first = pending.count == 0;
+  if (captured || pending.count == kCalls || !may_be_untold(call)) pending.others = true;
+  if (!first && (pending.calls[0].comm != call.comm || pending.calls[0].stream != call.stream)) pending.others = true;
+  if (pending.others) return;
+  if (first) {
+    pending.communicator = plugins_communicator(call.comm);
+    pending.told = t_thread.told;
+  }
+  pending.calls[pending.count++] = call;
 }
 
 void untold_launch_begins() {
   Pending& pending = t_pending;
-  if (pending.calls != 1 || pending.communicator == nullptr || pending.told != t_thread.told) return;
-  const uint8_t known = kind_of_call(*pending.communicator, pending.call).load(std::memory_order_relaxed);
-  if (known != kToldTwice && may_time_silent_call()) pending.pair = marks().begin(pending.call.stream);
+  if (!are_complete(pending)) return;
+  const ApiCall& call = pending.calls[0];
+  const bool told =
+      !call.one_sided && kind_of_call(*pending.communicator, call).load(std::memory_order_relaxed) == kToldTwice;
+  if (!told && may_time_silent_call()) pending.pair = marks().begin(call.stream);
 }
 
 void untold_launch_ended(int result) {
   Pending& pending = t_pending;
+  if (pending.count == 0) return;
   Runtime* its = runtime();
-  const bool untold = result == kNcclSuccess && pending.calls == 1 && pending.communicator != nullptr &&
-                      pending.communicator->nranks > 1 && pending.told == t_thread.told && its != nullptr &&
-                      tells_of_calls(static_cast<EventMask*>(pending.communicator->door));
-  if (pending.calls == 1 && pending.communicator != nullptr) {
-    std::atomic<uint8_t>& kind = kind_of_call(*pending.communicator, pending.call);
+  const bool untold = result == kNcclSuccess && are_complete(pending) && pending.communicator->nranks > 1 &&
+                      its != nullptr && tells_of_calls(static_cast<EventMask*>(pending.communicator->door));
+  if (pending.communicator != nullptr && !pending.others && result == kNcclSuccess) {
+    std::atomic<uint8_t>& kind = kind_of_call(*pending.communicator, pending.calls[0]);
     const uint8_t known = kind.load(std::memory_order_relaxed);
     if (untold) {
       kind.store(kUntold, std::memory_order_relaxed);
@@ -109,7 +138,10 @@ void untold_launch_ended(int result) {
 
 void untold_forget() {
   marks().drop(t_pending.pair);
-  t_pending = {};
+  t_pending.pair = nullptr;
+  t_pending.communicator = nullptr;
+  t_pending.count = 0;
+  t_pending.others = false;
 }
 
 void plugin_told_of(Communicator* communicator) {

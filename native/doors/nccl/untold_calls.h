@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that no plugin is told of: NCCL 2.28 carries collectives out by copy engines before its profiler hears of them
-// (seen with 2.28.9). The functions that stand before NCCL's see such a call: when it comes back, no event has come.
+// Calls that no plugin is told of: signals and waits for them (NCCL 2.29 and later), and in NCCL 2.28 collectives on
+// copy engines, which it carries out before its profiler hears of them (seen with 2.28.9). The functions that stand
+// before NCCL's see such calls. When they come back and no event has come, they are recorded.
 #ifndef POWERCCL_DOORS_NCCL_UNTOLD_CALLS_H
 #define POWERCCL_DOORS_NCCL_UNTOLD_CALLS_H
 #include "doors/nccl/api_calls.h"
@@ -8,7 +9,7 @@
 
 namespace powerccl::nccl {
 
-// All from the thread that makes the call. Only a call that is launched by itself can be told from others.
+// All from the thread that makes the calls. Of a group, only where no plugin is told of any of its calls.
 void untold_call_made(const ApiCall& call, bool captured);
 void untold_launch_begins();
 void untold_launch_ended(int result);

@@ -12,15 +12,10 @@
 
 #include "../runtime/trace_reader.h"
 #include "nccl_driver.h"
+#include "policy_table.h"
 
 namespace powerccl::test {
 namespace {
-
-constexpr char kTable[] =
-    "powerccl-policy-table 1\nplatform test\ngpu Tesla T4\nclock_max_mhz 1590\n"
-    "overhead_bytes all_reduce 1048576\nmin_clock_mhz all_reduce 1048576 inf 480\n"
-    "overhead_bytes all_to_all 1048576\nmin_clock_mhz all_to_all 1048576 inf 510\n"
-    "overhead_bytes send_receive never\nend 8\n";
 
 struct FakeCuda {
   void* library = dlopen(POWERCCL_FAKE_CUDA_PATH, RTLD_NOW | RTLD_GLOBAL);
@@ -47,11 +42,7 @@ class Door : public testing::TestWithParam<int> {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
   }
-  void use_table() {
-    folder.write("table", kTable);
-    setenv("POWERCCL_POLICY", "per-call", 1);
-    setenv("POWERCCL_POLICY_TABLE", (folder / "table").c_str(), 1);
-  }
+  void use_table() { use_policy_table(folder); }
   TraceFile trace(const std::string& name = "rank-0.trace") { return read_trace(folder / name); }
   TraceFile only_trace() {
     const auto traces = folder.traces();

@@ -74,6 +74,31 @@ EXPORT int ncclCommDestroy(void*) {
 EXPORT int ncclCommAbort(void*) {
   return 0;
 }
+EXPORT int ncclCommShrink(void* parent, int*, int count, void** comm, void*, int) {
+  Comm smaller = *static_cast<Comm*>(parent);
+  smaller.ranks -= count;
+  *comm = make(smaller);
+  return 0;
+}
+EXPORT int ncclCommGrow(void* parent, int ranks, const Id*, int rank, void** comm, void*) {
+  *comm = make({ranks, parent != nullptr ? static_cast<Comm*>(parent)->rank : rank, 0, 0});
+  return 0;
+}
+EXPORT int ncclCommSuspend(void*, int) {
+  return called();
+}
+EXPORT int ncclCommRevoke(void*, int) {
+  return called();
+}
+EXPORT int ncclPutSignal(const void*, size_t, int, int, void*, size_t, int, int, unsigned, void*, void*) {
+  return called();
+}
+EXPORT int ncclSignal(int, int, int, unsigned, void*, void*) {
+  return called();
+}
+EXPORT int ncclWaitSignal(int, void*, void*, void*) {
+  return called();
+}
 EXPORT int ncclGroupStart() {
   ++t_depth;
   return 0;

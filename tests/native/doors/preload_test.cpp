@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "../runtime/trace_reader.h"
+#include "doors/nccl/profiler_abi.h"
+#include "policy_table.h"
 
 extern "C" {
 struct Id {
@@ -25,6 +28,13 @@ int ncclCommInitRankConfig(void**, int, Id, int, void*);
 int ncclCommInitAll(void**, int, const int*);
 int ncclCommSplit(void*, int, int, void**, void*);
 int ncclCommDestroy(void*);
+int ncclCommShrink(void*, int*, int, void**, void*, int);
+int ncclCommGrow(void*, int, const Id*, int, void**, void*);
+int ncclCommSuspend(void*, int);
+int ncclCommRevoke(void*, int);
+int ncclPutSignal(const void*, size_t, int, int, void*, size_t, int, int, unsigned, void*, void*);
+int ncclSignal(int, int, int, unsigned, void*, void*);
+int ncclWaitSignal(int, void*, void*, void*);
 int ncclGroupStart();
 int ncclGroupEnd();
 int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
@@ -371,6 +381,87 @@ TEST_F(Preload, NonBlockingCommunicatorsAreTakenUpOnceReady) {
     ncclCommDestroy(comm);
   });
   EXPECT_EQ(only_trace().of(POWERCCL_REC_CALL).size(), 1u);
+}
+
+TEST_F(Preload, CommunicatorsThatShrinkAndGrowAreCommunicators) {
+  in_child([&] {
+    void *comm = comm_of(), *smaller = nullptr, *larger = nullptr;
+    int gone[] = {3};
+    EXPECT_EQ(ncclCommShrink(comm, gone, 1, &smaller, nullptr, 0), 0);
+    const Id id = {"same on new ranks"};
+    EXPECT_EQ(ncclCommGrow(comm, 6, &id, -1, &larger, nullptr), 0);
+    all_reduce(smaller, communicating);
+    all_reduce(larger, communicating);
+    for (void* each : {smaller, larger, comm}) ncclCommDestroy(each);
+  });
+  const TraceFile file = only_trace();
+  std::vector<int> ranks;
+  std::vector<uint64_t> ids;
+  for (const auto& comm : file.of(POWERCCL_REC_COMM)) {
+    if ((comm.flags & POWERCCL_FLAG_ENDED) != 0) continue;
+    ranks.push_back(comm.comm_up.nranks);
+    ids.push_back(comm.comm_up.comm_id);
+  }
+  EXPECT_EQ(ranks, (std::vector<int>{4, 3, 6}));
+  EXPECT_NE(ids[0], ids[1]);
+  EXPECT_NE(ids[1], ids[2]);
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 2u);
+}
+
+// A hold is for a call that will run; one that is given up never does.
+TEST_F(Preload, WhatIsRevokedOrSuspendedHoldsNoClock) {
+  for (const auto& give_up : std::vector<std::function<int(void*)>>{
+           [](void* comm) { return ncclCommRevoke(comm, 0); }, [](void* comm) { return ncclCommSuspend(comm, 1); },
+           [](void* comm) {
+             void* smaller = nullptr;
+             int gone[] = {3};
+             return ncclCommShrink(comm, gone, 1, &smaller, nullptr, 1);
+           }}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) std::filesystem::remove_all(entry);
+    in_child([&] {
+      use_policy_table(folder);
+      void* comm = comm_of();
+      all_reduce(comm, communicating, 4 << 20);
+      usleep(20000);
+      EXPECT_EQ(give_up(comm), 0);
+      usleep(400000);  // the job's end gives all back
+    });
+    const auto clocks = only_trace().of(POWERCCL_REC_CLOCK);
+    ASSERT_EQ(clocks.size(), 2u);
+    EXPECT_NE(clocks[0].clock.max_mhz, 0u);
+    EXPECT_EQ(clocks[1].clock.max_mhz, 0u);
+    EXPECT_LT(clocks[1].clock.asked_ns - clocks[0].clock.asked_ns, 300'000'000u);
+  }
+}
+
+// No profiler plugin is told of signals, in no version.
+TEST_F(Preload, SignalsAreRecordedBesideAPlugin) {
+  in_child([&] {
+    int mask = 0;
+    void* context = nullptr;
+    auto* plugin = static_cast<nccl::ProfilerV6*>(dlsym(RTLD_DEFAULT, "ncclProfiler_v6"));
+    ASSERT_NE(plugin, nullptr);
+    ASSERT_EQ(plugin->init(&context, 0x77, &mask, nullptr, 1, 4, 0, nullptr), 0);
+    ASSERT_NE(context, nullptr);
+    void* comm = comm_of();
+    ncclPutSignal(nullptr, 1 << 20, kFloat, 1, nullptr, 0, 0, 0, 0, comm, communicating);
+    ncclGroupStart();
+    ncclSignal(1, 0, 0, 0, comm, communicating);
+    ncclWaitSignal(1, nullptr, comm, communicating);
+    ncclGroupEnd();
+    ncclAllGather(nullptr, nullptr, 1 << 20, kFloat, comm, communicating);  // whose plugin's events do not come here
+    EXPECT_EQ(fake_calls(), 4);
+    plugin->finalize(context);
+    ncclCommDestroy(comm);
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].call.bytes, 4u << 20);
+  EXPECT_EQ(calls[1].call.bytes, 0u);
+  const auto kernels = file.of(POWERCCL_REC_KERNEL);
+  ASSERT_EQ(kernels.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(kernels[i].kernel.call_id, calls[i].call.call_id);
 }
 
 TEST_F(Preload, RanksOfOneProcessHaveTheirOwnTraces) {
