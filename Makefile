@@ -140,6 +140,7 @@ lint-quick: setup build/test/.configured
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows native
+	$(BIN)/python tools/check-nccl-functions
 	$(BIN)/python tools/generate-reference --check
 	$(BIN)/python tools/check-prose --out build/figures/words.json
 	$(SITE)
