@@ -309,7 +309,8 @@ void check_serve(const Options& options) {
 }
 
 void check_together(const Options& options) {
-  if (options.mode != Mode::kSweep && options.registration != 0) usage_error("-R is for patterns");
+  if (options.mode != Mode::kSweep && options.mode != Mode::kServe && options.registration != 0)
+    usage_error("-R is for patterns and serve");
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {
     const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";

@@ -110,6 +110,11 @@ void Rank::leave() {
 void Rank::abandon() {
   abort();
   wait(stream_);
+  if (options_.registration == 2) {  // the windows went with it, and their memory stays NCCL's
+    send_ = recv_ = 0;
+    send_bytes_ = recv_bytes_ = 0;
+    windows_[0] = windows_[1] = nullptr;
+  }
   const std::lock_guard lock(communicator_mutex_);
   communicator_ = nullptr;
 }

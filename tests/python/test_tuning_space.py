@@ -19,6 +19,12 @@ def names(*links: str, nccl: str = "2.28.9", patterns: tuple[str, ...] = ("all_r
     return {parameter.name for parameter in space.parameters}
 
 
+ALL_OF_WINDOWS = {parameter.name for parameter in read_data()[0] if parameter.windows} - {
+    *("NCCL_SYM_CTAS", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_HIER_CE_COLL_NUM_CTX"),
+    "NCCL_CE_COLL_AG_MULTICAST_THRESHOLD",
+}
+
+
 def test_the_data_is_sound() -> None:
     parameters, conflicts = read_data()
     assert len(parameters) >= 45  # the publication's own filter left so many
@@ -42,9 +48,31 @@ def test_links_version_patterns_and_environment_filter() -> None:
     assert "NCCL_BUFFSIZE" not in names("sockets", environment={"NCCL_BUFFSIZE": "1048576"})
 
 
+@pytest.mark.parametrize(
+    ("nccl", "there"),
+    [
+        ("2.28.9", {"NCCL_CTA_POLICY", "NCCL_SYM_KERNEL"}),
+        ("2.29.7", {"NCCL_CTA_POLICY", "NCCL_SYM_KERNEL", "NCCL_SYM_CE_THRESHOLD"}),
+        ("2.30.7", {"NCCL_CTA_POLICY", "NCCL_SYM_KERNEL", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"}),
+        (
+            "2.32.3",
+            {
+                *("NCCL_CTA_POLICY", "NCCL_SYM_KERNEL", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"),
+                *("NCCL_CE_CHUNK_SIZE", "NCCL_CE_INTRA_GPU_MEMCPY_ENABLE", "NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE"),
+            },
+        ),
+    ],
+)
+def test_symmetric_windows_have_parameters_of_their_own(nccl: str, there: set[str]) -> None:
+    newer = {name for name in ALL_OF_WINDOWS if name not in there}
+    found = names("nvlink", "ib", patterns=("all_gather",), nccl=nccl, windows=True)
+    assert there <= found and not newer & found
+    assert not there & names("nvlink", "ib", patterns=("all_gather",), nccl=nccl)
+
+
 def test_what_a_user_adds_fixes_and_forbids() -> None:
-    assert "NCCL_CTA_POLICY" not in names("nvlink")  # risky
-    assert "NCCL_CTA_POLICY" in names("nvlink", add=("NCCL_CTA_POLICY",))
+    assert "NCCL_COLLNET_ENABLE" not in names("ib")  # risky
+    assert "NCCL_COLLNET_ENABLE" in names("ib", add=("NCCL_COLLNET_ENABLE",))
     space = make_space(
         machine("sockets"), ["all_reduce"], {}, ["NCCL_NEW_THING=1,2"], ["NCCL_BUFFSIZE=8388608"], ["NCCL_NTHREADS"]
     )

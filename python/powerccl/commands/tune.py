@@ -75,6 +75,12 @@ DEFAULT_TIME = "10m"
     help="Set this parameter in all trials, defaults included. Repeatable.",
 )
 @click.option("--forbid", multiple=True, metavar="NAME", help="Do not search this parameter. Repeatable.")
+@click.option(
+    "--symmetric",
+    is_flag=True,
+    help="Put the buffers into symmetric windows, for jobs that do. NCCL then uses symmetric kernels and copy engines, "
+    "and asks no tuner.",
+)
 @click.option("--no-narrow", is_flag=True, help="Skip the second search, over the parameters that matter most.")
 @click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
@@ -104,6 +110,7 @@ def command(
     add: tuple[str, ...],
     fix: tuple[str, ...],
     forbid: tuple[str, ...],
+    symmetric: bool,
     no_narrow: bool,
     no_rules: bool,
     seed: int,
@@ -147,7 +154,8 @@ def command(
         fix=fix,
         forbid=forbid,
         narrow=not no_narrow,
-        rules=not no_rules,
+        rules=not no_rules and not symmetric,
+        windows=profile.windows if profile else symmetric,
         seed=seed,
         folder=out or Path("tune") / (name or _default_name(emulate, source, patterns)),
     )

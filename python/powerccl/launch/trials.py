@@ -51,11 +51,16 @@ class BenchServer:
         timeout_s: float,
         log: Path,
         nccl: str = "",
+        windows: bool = False,
     ) -> None:
-        """`gpus`: ranks, 0 for all there are; `timeout_s`: for one communicator, or one case; `nccl`: the library."""
+        """`gpus`: ranks, 0 for all there are; `timeout_s`: for one communicator, or one case; `nccl`: the library.
+
+        `windows`: buffers lie in symmetric windows.
+        """
         self.command = [str(native.path(BENCH)), "serve", "--timeout", str(max(1, round(timeout_s)))]
         self.command += ["-g", str(gpus)] if gpus else []
         self.command += ["--nccl", nccl] if nccl else []
+        self.command += ["-R", "2"] if windows else []
         self.plugin = str(native.path(NCCL_DOOR))
         self.environment = dict(environment)
         if environment.get(TUNER, self.plugin) != self.plugin:

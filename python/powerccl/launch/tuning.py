@@ -66,6 +66,7 @@ class Asked:
     forbid: tuple[str, ...] = ()
     narrow: bool = True
     rules: bool = True
+    windows: bool = False  # buffers lie in symmetric windows
     seed: int = 1
     folder: Path = Path("tune")
 
@@ -109,7 +110,7 @@ class Tuning:
         log = asked.folder / "bench.log"
         library = asked.nccl or nccl_library(self.environment)
         self.bench = self._stack.enter_context(
-            BenchServer(self.native, self.environment, asked.gpus, asked.timeout_s, log, library)
+            BenchServer(self.native, self.environment, asked.gpus, asked.timeout_s, log, library, windows=asked.windows)
         )
         about = self.bench.about
         ranks = int(about.get("ranks", 0))
@@ -128,6 +129,7 @@ class Tuning:
             asked.fix,
             asked.forbid,
             lambda: names_in(Path(str(about.get("nccl_path")))),
+            windows=asked.windows,
         )
         self.kept = {name: value for name, value in sorted(self.environment.items()) if name.startswith("NCCL_")}
 
@@ -209,6 +211,7 @@ class Tuning:
             "objective": self.asked.objective.text,
             "cases": " ".join(case.key for case in self.asked.workload.cases),
             "parameters": " ".join(f"{p.name}={','.join(p.choices)}" for p in space.parameters),
+            **({"windows": "symmetric"} if self.asked.windows else {}),
             "fixed": " ".join(f"{name}={value}" for name, value in sorted(space.fixed.items())),
         }
 
@@ -344,6 +347,7 @@ class Tuning:
             emulated=found.emulated,
             environment=self.kept,
             workload=self.asked.workload.source,
+            windows=self.asked.windows,
             created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             trials=len(found.outcomes),
             seconds=round(found.seconds, 1),

@@ -29,7 +29,8 @@ class Parameter(msgspec.Struct, frozen=True):
     """One variable: what it may be set to, on which links and NCCL versions it says anything, and for which patterns.
 
     `links`: `any`, or some of LINKS; `a+b` wants both. `default` is NCCL's own, in words where it is not a value.
-    `risky`: known to fail or hang in places; searched only when asked for by name.
+    `windows`: says something only of buffers in symmetric windows. `risky`: known to fail or hang in places; searched
+    only when asked for by name.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Parameter(msgspec.Struct, frozen=True):
     since: str = ""
     until: str = ""
     patterns: tuple[str, ...] = ()
+    windows: bool = False
     risky: bool = False
 
     @property
@@ -150,7 +152,7 @@ def version_key(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _why_not(parameter: Parameter, machine: Machine, patterns: set[str]) -> str:
+def _why_not(parameter: Parameter, machine: Machine, patterns: set[str], windows: bool) -> str:
     version = version_key(machine.nccl)
     if version and parameter.since and version < version_key(parameter.since):
         return f"needs NCCL {parameter.since} or newer"
@@ -161,6 +163,8 @@ def _why_not(parameter: Parameter, machine: Machine, patterns: set[str]) -> str:
         return f"only for {' or '.join(parameter.links)}"
     if parameter.patterns and not set(parameter.patterns) & patterns:
         return f"only for {', '.join(parameter.patterns)}"
+    if parameter.windows and not windows:
+        return "only for buffers in symmetric windows (--symmetric)"
     return "may fail or hang; add it with --parameter" if parameter.risky else ""
 
 
@@ -178,12 +182,13 @@ def make_space(
     fix: Iterable[str] = (),
     forbid: Iterable[str] = (),
     read_by_nccl: Callable[[], Collection[str]] = frozenset,
+    windows: bool = False,
 ) -> Space:
     """The search space of a machine and a workload.
 
     `environment`: variables that the user has set there are kept and not searched. `add`: NAME=V1,V2,... (or NAME of a
     risky one); `fix`: NAME=VALUE; `forbid`: NAME. `read_by_nccl`: names that the library reads, asked for only where
-    one is not among the known parameters; empty if that cannot be told.
+    one is not among the known parameters; empty if that cannot be told. `windows`: buffers are in symmetric windows.
 
     Raises:
         PowercclError: one of the three is not understood or names no variable of NCCL, or nothing is left to search.
@@ -223,7 +228,7 @@ def make_space(
         elif name in asked:
             why = ""
         else:
-            why = _why_not(parameter, machine, wanted)
+            why = _why_not(parameter, machine, wanted, windows)
         if why:
             space.left_out[name] = why
         else:
