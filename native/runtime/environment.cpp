@@ -206,6 +206,7 @@ void read_environment(Environment* environment) {
   environment->clocks = static_cast<ClockClientName>(
       choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));
   path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);
+  path(Variable::POWERCCL_SHM, environment->shm);
   environment->kernel_events = static_cast<KernelEvents>(
       choice(Variable::POWERCCL_KERNEL_EVENTS, kKernelEvents, 3, "it is one of auto, all and none"));
   environment->trace_limit_bytes = static_cast<uint64_t>(integer(Variable::POWERCCL_TRACE_LIMIT_MB, 1, 1 << 20)) << 20;

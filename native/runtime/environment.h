@@ -18,6 +18,7 @@ struct Environment {
   char run_folder[PATH_MAX] = "";    // empty: fully passive
   char policy_table[PATH_MAX] = "";  // empty: none
   char lease_socket[PATH_MAX] = "";
+  char shm[PATH_MAX] = "";
   PolicyName policy = PolicyName::kObserve;
   ClockClientName clocks = ClockClientName::kDry;
   KernelEvents kernel_events = KernelEvents::kAuto;

@@ -9,9 +9,11 @@
 #include "doors/nccl/marks.h"
 #include "doors/nccl/nvml_client.h"
 #include "doors/nccl/profiler_abi.h"
+#include "doors/nccl/shm_room.h"
 #include "doors/nccl/silent_calls.h"
 #include "doors/nccl/untold_calls.h"
 #include "doors/nccl/words.h"
+#include "runtime/log.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -21,6 +23,25 @@ int base_mask(int version, bool managed) {
   if (version == 4) return kEventGroup | kEventColl | kEventP2p;
   return kEventGroup | kEventGroupApi | kEventCollApi | kEventP2pApi | (version >= 6 ? int{kEventCeColl} : 0) |
          (managed ? int{kEventKernelLaunch} : 0);
+}
+
+// Asks for no kernel events where NCCL would crash for want of shared memory.
+void look_for_room(Runtime* runtime, const Communicator& communicator, const CommunicatorSeen& seen) {
+  const Environment& environment = runtime->environment();
+  if (environment.emulated || environment.kernel_events == KernelEvents::kNone) return;
+  const auto ranks =
+      static_cast<uint32_t>(seen.nnodes > 1 ? (seen.nranks + seen.nnodes - 1) / seen.nnodes : seen.nranks);
+  const ShmRoom room = shm_room(environment.shm, ranks, static_cast<uint32_t>(communicator.gpu->communicators));
+  if (room.enough) return;
+  time_calls_without_kernel_events();
+  runtime->selection().others_decide(KernelSelection::Others::kNone);
+  static std::atomic<bool> said{false};
+  if (said.exchange(true) || !environment.speaks()) return;
+  say("give containers more, such as `docker run --ipc=host` or `--shm-size=8g`",
+      "%s has %llu MiB free, and NCCL may need %llu MiB there for kernel events and crash without: kernels are timed "
+      "with CUDA events instead, some of them",
+      environment.shm, static_cast<unsigned long long>(room.free_bytes >> 20),
+      static_cast<unsigned long long>(room.needed_bytes >> 20));
 }
 
 Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSeen& seen) {
@@ -44,6 +65,7 @@ Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSe
   mask->ours.store(true, std::memory_order_relaxed);
   if (wanted_events() == 0) want_events(base_mask(version, false));
   if (communicator->gpu->managed && communicator->gpu->conductor == nullptr) want_events(base_mask(version, true));
+  look_for_room(runtime, *communicator, seen);
   want_kernel_events(nullptr, runtime->selection().asked());
   return communicator;
 }

@@ -32,6 +32,7 @@ constinit thread_local Calls t_calls = {};
 // Bit 7: silent. Bits 4 to 6: pairs begun without having asked for kernel events, so that only copies could tell.
 // Bits 0 and 1: calls that had a task.
 constexpr uint8_t kSilent = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEnoughTasks = 2;
+constinit std::atomic<bool> g_no_kernel_events{false};
 constexpr uint32_t kKinds = 4096;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
 
@@ -152,6 +153,10 @@ void forget() {
 
 }  // namespace
 
+void time_calls_without_kernel_events() {
+  g_no_kernel_events.store(true, std::memory_order_relaxed);
+}
+
 bool may_time_silent_call() {
   return affordable();
 }
@@ -173,7 +178,8 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   made.kind = kind_of_call(communicator, seen.pattern, made.bytes);
   made.asked = asked;
   made.live = Live::kNone;
-  made.distrusted = communicator->events_distrusted.load(std::memory_order_relaxed);
+  made.distrusted = communicator->events_distrusted.load(std::memory_order_relaxed) ||
+                    g_no_kernel_events.load(std::memory_order_relaxed);
   bool shared = false;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     const Call& earlier = t_calls.calls[i];

@@ -34,6 +34,7 @@ class Door : public testing::TestWithParam<int> {
     const pid_t child = fork();
     if (child == 0) {
       setenv("POWERCCL_RUN_FOLDER", folder.path().c_str(), 0);
+      setenv("POWERCCL_SHM", "/", 0);  // with room, whatever this machine has for shared memory
       body();
       fflush(nullptr);
       exit(testing::Test::HasFailure() ? 1 : 0);
@@ -269,6 +270,26 @@ TEST_P(ApiDoor, AMaskThatSomebodyElseSetStaysAndIsFollowed) {
   const auto clocks = file.of(POWERCCL_REC_CLOCK);
   ASSERT_FALSE(clocks.empty());
   EXPECT_EQ(clocks.back().clock.max_mhz, 0u);
+}
+
+// NCCL has a pool in /dev/shm for each rank and communicator once it is asked for kernel events, and crashes where that
+// does not fit.
+TEST_P(ApiDoor, WithoutSharedMemoryNoKernelEventsAreAskedFor) {
+  in_child([&] {
+    setenv("POWERCCL_KERNEL_EVENTS", "all", 1);
+    FakeCuda cuda;
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator few(plugin, 2, 0);
+    EXPECT_NE(Communicator::mask & nccl::kEventKernelCh, 0u);
+    Communicator::run(plugin, few.collective("AllReduce", 1 << 20), 100, 200);
+    Communicator many(plugin, 100'000'000, 0);
+    EXPECT_EQ(Communicator::mask & nccl::kEventKernelCh, 0u);
+    for (int i = 0; i < 100; ++i) few.collective("AllReduce", 1 << 20);
+    EXPECT_EQ(Communicator::mask & nccl::kEventKernelCh, 0u);
+    EXPECT_NE(Communicator::mask & nccl::kEventCollApi, 0u);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 101u);
 }
 
 TEST_P(ApiDoor, CapturedCallsGetNoCallback) {
