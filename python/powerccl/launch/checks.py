@@ -13,13 +13,14 @@ import os
 import platform as machine
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch import native as files
+from powerccl.launch.gpu_power import GpuPower, query_power
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import GUIDE, NoDaemonError, connect, socket_path
 from powerccl.launch.native import NativeFiles, find_native
@@ -27,8 +28,6 @@ from powerccl.quantities import plural
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
 NEEDED_GLIBC = (2, 17)
-# The newest profiler plugin ABI that each NCCL loads, newest first: (least NCCL version, ABI).
-PROFILER_ABI = ((23100, 7), (22900, 6), (22800, 5), (22700, 4))
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,12 @@ def check_machine() -> list[Check]:
     gpus = query_gpus()
     daemon = check_daemon(socket_path(os.environ))
     checks += check_gpus(gpus, leases=daemon.state == "ok")
+    checks += check_power(query_power())
     checks.append(daemon)
-    checks += _nccl()
     from powerccl.launch.mpi_checks import check_mpi
+    from powerccl.launch.nccl_checks import check_nccl
 
+    checks += check_nccl(native, len(gpus.names))
     checks += check_mpi(native)
     checks.append(_emulation(native))
     return checks
@@ -151,6 +152,36 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
         yield Check("clocks", "missing", f"{span}; this user may not set them", advice)
 
 
+def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:
+    """What an administrator has set that bounds the power of these GPUs."""
+    limits = sorted({gpu.limit_w for gpu in gpus if gpu.limit_w is not None})
+    lowered = sum(
+        gpu.limit_w is not None and gpu.default_limit_w is not None and gpu.limit_w < gpu.default_limit_w
+        for gpu in gpus
+    )
+    if limits:
+        found = " to ".join(f"{watts:.0f} W" for watts in dict.fromkeys((limits[0], limits[-1])))
+        below = f"; {lowered} of {plural(len(gpus), 'GPU')} below the default" if lowered else ""
+        advice = "a profile made with other limits predicts other savings: make one with these" if lowered else ""
+        yield Check("power limit", "ok", f"{found}{below}", advice)
+    profiles = sorted({name for gpu in gpus for name in gpu.profiles})
+    if profiles:
+        yield Check(
+            "power profile",
+            "ok",
+            f"{', '.join(profiles)} (NVIDIA's workload power profiles)",
+            "it sets clocks and limits too; what PowerCCL measures is with it",
+        )
+    smoothed = sum(bool(gpu.smoothing) for gpu in gpus)
+    if smoothed:
+        yield Check(
+            "power smoothing",
+            "missing",
+            f"on for {plural(smoothed, 'GPU')}: they keep up a least power while idle",
+            "lower clocks save less there; measure before you rely on them",
+        )
+
+
 def check_daemon(path: Path) -> Check:
     """Whether a clock daemon listens there and would give this user leases. Jobs that only observe need none."""
     name = "clock daemon"
@@ -173,58 +204,6 @@ def check_daemon(path: Path) -> Check:
             name, "missing", f"{found}; draining: it grants no new leases", "ask the administrator when it will"
         )
     return Check(name, "ok", f"{found}; you may have leases{' and revoke those of others' if leases.admin else ''}")
-
-
-def _nccl() -> Iterator[Check]:
-    found = 0
-    for path in _nccl_libraries():
-        version = _nccl_version(path)
-        if not version:
-            continue
-        found += 1
-        text = f"{version // 10000}.{version % 10000 // 100}.{version % 100} in {path}"
-        abi = next((newest for least, newest in PROFILER_ABI if version >= least), 0)
-        if abi >= 5:
-            yield Check("NCCL", "ok", f"{text}; profiler plugin v{abi}")
-        elif abi:
-            yield Check(
-                "NCCL", "ok", f"{text}; profiler plugin v{abi}: no API times", "NCCL 2.28 and newer report API times"
-            )
-        else:
-            yield Check("NCCL", "missing", f"{text}; it cannot load this profiler plugin", "use NCCL 2.27 or newer")
-    if not found:
-        yield Check(
-            "NCCL",
-            "missing",
-            "the loader and this Python find no libnccl.so.2",
-            "a job may have its own; else: pip install nvidia-nccl-cu13",
-        )
-
-
-def _nccl_libraries() -> list[str]:
-    """libnccl.so.2 as this Python's packages carry it, and as the loader finds it."""
-    folders = [Path(entry) for entry in sys.path if entry]
-    packaged = [str(path) for folder in folders for path in folder.glob("nvidia/nccl*/lib/libnccl.so.2")]
-    return list(dict.fromkeys([*packaged, "libnccl.so.2"]))
-
-
-def _nccl_version(path: str) -> int:
-    """ncclGetVersion, in a process of its own: loading a foreign libnccl is its business, not ours."""
-    code = (
-        "import ctypes,sys;v=ctypes.c_int();l=ctypes.CDLL(sys.argv[1]);l.ncclGetVersion(ctypes.byref(v));print(v.value)"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, path],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return int(done.stdout) if done.returncode == 0 and done.stdout.strip().isdigit() else 0
 
 
 def _emulation(native: NativeFiles | None) -> Check:

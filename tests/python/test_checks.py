@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `powerccl doctor` says of NCCL, of other plugins and of what bounds a GPU's power."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from powerccl.launch.checks import check_power
+from powerccl.launch.gpu_power import GpuPower, read_power
+from powerccl.launch.native import NCCL_DOOR, find_native
+from powerccl.launch.nccl_checks import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "words"),
+    [
+        (21705, "missing", "too old"),
+        (22105, "ok", "preloaded functions"),
+        (22707, "ok", "profiler plugin v4"),
+        (22809, "ok", "profiler plugin v5"),
+        (23007, "ok", "profiler plugin v6: calls, kernels and copy engines"),
+        (23203, "ok", "profiler plugin v7"),
+    ],
+)
+def test_what_works_with_an_nccl(version: int, state: str, words: str) -> None:
+    check = check_version("libnccl.so.2", version)
+    assert check.state == state and words in check.found
+    assert ("2355" in check.advice) == (version >= 23100)
+
+
+def test_another_profiler_is_named() -> None:
+    native = find_native()
+    ours = str(native.root / NCCL_DOOR)
+    checks = {check.name: check for check in check_nccl(native, 0, {"NCCL_PROFILER_PLUGIN": "/nowhere/inspector.so"})}
+    assert checks["your profiler"].state == "missing" and "cannot be loaded" in checks["your profiler"].found
+    assert "your profiler" not in {check.name for check in check_nccl(native, 0, {"NCCL_PROFILER_PLUGIN": ours})}
+    chained = {"NCCL_PROFILER_PLUGIN": ours, "POWERCCL_CHAINED_PROFILER": ours + ".other"}
+    assert "your profiler" in {check.name for check in check_nccl(native, 0, chained)}
+    # Any library that has the tables will do: ours has them all.
+    loaded = check_plugin("NCCL_PROFILER_PLUGIN", ours)
+    assert loaded.state == "ok" and "v4, v5, v6, v7" in loaded.found
+    assert check_plugin("NCCL_TUNER_PLUGIN", "libc.so.6").state == "missing"
+
+
+def test_shared_memory_is_compared_with_what_kernel_events_need(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def of(megabytes: int) -> Any:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=megabytes << 8, f_frsize=4096))
+        return check_shared_memory(tmp_path, 8)
+
+    small = of(64)
+    assert small.state == "missing" and "64 MiB" in small.found and "--shm-size=2g" in small.advice
+    assert of((POOL_BYTES >> 20) * 8 * 4).state == "ok"
+    assert of(0).state == "ok" and "no limit" in of(0).found
+
+
+class Nvml:
+    """An NVML of two GPUs; what `lacks` names it does not have."""
+
+    def __init__(self, limits_w: tuple[float, float], profiles: int = 0, smoothing: int | None = None) -> None:
+        self.limits_w, self.profiles, self.smoothing = limits_w, profiles, smoothing
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802 - NVML's names
+        return 0
+
+    nvmlShutdown = nvmlInit_v2  # noqa: N815
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = 2
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, device: Any) -> int:  # noqa: N802
+        device._obj.value = index.value + 1
+        return 0
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: Any, limit: Any) -> int:  # noqa: N802
+        limit._obj.value = int(1000 * self.limits_w[device.value - 1])
+        return 0
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, device: Any, limit: Any) -> int:  # noqa: N802
+        limit._obj.value = 700_000
+        return 0
+
+    def nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(self, device: Any, current: Any) -> int:  # noqa: N802
+        assert current._obj.version == 0x01000064
+        current._obj.enforced[0] = self.profiles
+        return 0
+
+    def nvmlDeviceGetFieldValues(self, device: Any, count: Any, field: Any) -> int:  # noqa: N802
+        assert field._obj.field_id == 256
+        field._obj.status = 3 if self.smoothing is None else 0
+        field._obj.value = self.smoothing or 0
+        return 0
+
+
+def test_what_bounds_the_power_is_read() -> None:
+    assert read_power(Nvml((700, 400))) == [GpuPower(700, 700), GpuPower(400, 700)]
+    assert read_power(Nvml((700, 700), 0b10000010, 1))[0] == GpuPower(700, 700, ("Max-Q", "LLM training"), True)
+    assert read_power(Nvml((700, 700), smoothing=0))[0].smoothing is False
+    old = SimpleNamespace(
+        **{name: getattr(Nvml((1, 1)), name) for name in ("nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2")},
+        nvmlDeviceGetHandleByIndex_v2=Nvml((1, 1)).nvmlDeviceGetHandleByIndex_v2,
+    )
+    assert read_power(old) == [GpuPower(), GpuPower()]
+
+
+def test_what_bounds_the_power_is_said() -> None:
+    assert list(check_power([])) == []
+    assert [(check.state, check.found) for check in check_power([GpuPower(700, 700)] * 2)] == [("ok", "700 W")]
+    found = list(check_power([GpuPower(700, 700, ("Max-Q",), True), GpuPower(400, 700)]))
+    assert [check.name for check in found] == ["power limit", "power profile", "power smoothing"]
+    assert found[0].found == "400 W to 700 W; 1 of 2 GPUs below the default"
+    assert found[2].state == "missing"
