@@ -453,6 +453,21 @@ def test_a_launcher_whose_children_are_reaped_for_it_still_sees_the_end() -> Non
     assert launcher.wait(20) == 9
 
 
+def test_a_launcher_that_was_stopped_for_long_goes_on_passing_signals_on() -> None:
+    script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.1; done"
+    launcher = start_launcher("sh", "-c", script)
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "ready\n"
+    for _ in range(2):
+        launcher.send_signal(signal.SIGSTOP)
+        time.sleep(0.8)  # more than the launcher waits for a signal at a time
+        launcher.send_signal(signal.SIGCONT)
+        launcher.send_signal(signal.SIGUSR1)  # which ends whoever does not pass it on
+        assert launcher.stdout.readline() == "got\n"
+    launcher.terminate()
+    assert launcher.wait(20) == 143
+
+
 def test_a_stopped_child_is_not_an_ended_one() -> None:
     launcher = start_launcher("sh", "-c", "echo $$; sleep 0.3; exit 4")
     assert launcher.stdout is not None
