@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from powerccl.errors import one_line
-from powerccl.launch.witness import Witness
+from powerccl.launch.witness import Witness, signal_within
 
 # A fault of this process raises these: a handler would return to the fault for ever.
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
@@ -227,13 +227,6 @@ def _cause(program: str, error: OSError) -> OSError:
     return error
 
 
-def _signal_within(watched: set[int], seconds: float) -> signal.struct_siginfo | None:
-    """The next of these signals, or None after that time."""
-    info = signal.sigtimedwait(watched, seconds)
-    # Python 3.11 and 3.12 answer with no signal at all when this process was stopped for longer than that.
-    return info if info is not None and info.si_signo in watched else None
-
-
 class _Relay:
     """Waits for the child and passes on what was sent to us alone."""
 
@@ -266,7 +259,7 @@ class _Relay:
         if self._child_stopped and asked and signal.SIGCONT not in signal.sigpending():
             self._forget_stop()
             os.kill(os.getpid(), signal.SIGSTOP)
-        info = _signal_within(self._watched, _LOOK_S)
+        info = signal_within(self._watched, _LOOK_S)
         while self._elsewhere:
             self._pass_on(self._elsewhere.pop(0))
         if info is None:
