@@ -8,11 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from rich.console import Console
 from synthetic import MS, TraceWriter, write_info
 
-from powerccl.analysis.findings import RunSummary, read_summary, write_summary
+from powerccl.analysis.clock_switches import wanted_low
+from powerccl.analysis.findings import (
+    Clocks,
+    Communication,
+    Energy,
+    RunSummary,
+    Shares,
+    read_summary,
+    write_summary,
+)
 from powerccl.analysis.summary import summarise
 from powerccl.reports.policy import policy_lines
 from powerccl.reports.terminal import print_summary
@@ -212,3 +222,36 @@ def test_a_reset_that_nobody_asked_for_has_no_latency(tmp_path: Path) -> None:
     clocks = summarise(read_run(tmp_path)).clocks
     assert (clocks.requests, clocks.resets) == (2, 1)
     assert clocks.mean_latency_us == pytest.approx(3_010)
+
+
+def requests(*rows: tuple[str, int, int]) -> pl.DataFrame:
+    """Clock requests by GPU, time asked for in ns, and highest clock (0: the default)."""
+    return pl.DataFrame(rows, schema=["gpu", "asked_ns", "max_mhz"], orient="row")
+
+
+def test_the_time_at_a_low_clock_lasts_until_it_is_taken_back() -> None:
+    low = wanted_low(requests(("a", 10, 600), ("b", 20, 600), ("a", 30, 900), ("a", 50, 0), ("a", 70, 600)))
+    assert {gpu: spans.tolist() for gpu, spans in low.items()} == {"a": [[10, 50]]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "low_s", "communicating_s", "said"),
+    [
+        ("per-call", 1.16, 0.045, True),
+        ("per-call", 1.16, 0.9, False),  # which is what it is for
+        ("per-call", 0.001, 0.0, False),
+        ("observe", 1.16, 0.045, False),
+        ("per-call", None, None, False),
+    ],
+)
+def test_per_call_says_when_computation_ran_at_its_low_clock(
+    policy: str, low_s: float | None, communicating_s: float | None, said: bool
+) -> None:
+    clocks = Clocks(low_s=low_s, low_communicating_s=communicating_s)
+    summary = RunSummary(
+        policy=policy, wall_s=10.0, clocks=clocks, energy=Energy(), communication=Communication(), shares=Shares()
+    )
+    lines = policy_lines(summary)
+    assert bool(lines) == said
+    if said:
+        assert "1.16 s per GPU, with 45.0 ms of communication" in lines[0]

@@ -110,7 +110,7 @@ def summarise(
         finished=bool(info and info.end_ns),
         energy=_energy(gpus, missing_ranks(*ranks_of(run.ranks))),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
-        clocks=clock_switches(tables.clocks(run), run.journal),
+        clocks=clock_switches(tables.clocks(run), run.journal, communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
         gpus=[gpu.finding for gpu in gpus],

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a clock policy that learns did, in plain lines: its windows, clocks and slowdown, or why it lowered no clock."""
+"""What a clock policy did, in plain lines: its windows, clocks and slowdown, or why it lowered no clock."""
 
 from __future__ import annotations
 
 from powerccl.analysis.findings import PolicyOutcome, RunSummary
 from powerccl.quantities import change, change_between, exact, mhz, plural, seconds
 
+MOSTLY = 0.5  # of the time at a low clock: less communication than this is worth a line
+NOTABLE = 0.01  # of the job's time
 LONGEST_CALLS = 2048  # of an iteration that is found (Rhythm::kLongest of native/runtime/rhythm.h)
 
 
 def policy_lines(summary: RunSummary) -> list[str]:
-    """Where clocks were lowered and the slowdown, or why none was; no lines where no policy learnt anything."""
+    """Where clocks were lowered and the slowdown, or why none was; no lines where there is nothing to say."""
     found = summary.policy_outcome
     if found is None:
-        return []
+        return _low_beside_computation(summary)
     name = f"{found.policy}, dry run" if found.dry else found.policy
     if not found.calls:
         return [f"{name}: {_no_iteration(summary, found)}"]
@@ -30,6 +32,19 @@ def policy_lines(summary: RunSummary) -> list[str]:
                 "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job"
             )
     return lines
+
+
+def _low_beside_computation(summary: RunSummary) -> list[str]:
+    """`per-call` has the clock low from a call on, and the host may make calls long before the GPU comes to them."""
+    low, communicating = summary.clocks.low_s, summary.clocks.low_communicating_s
+    if summary.policy != "per-call" or low is None or communicating is None:
+        return []
+    if communicating > MOSTLY * low or low < NOTABLE * (summary.wall_s or 0.0):
+        return []
+    return [
+        f"per-call: a low clock was wanted for {seconds(low)} per GPU, with {seconds(communicating)} of communication "
+        "in it: the host queues work ahead, and computation before a collective runs at the low clock too"
+    ]
 
 
 def _no_iteration(summary: RunSummary, found: PolicyOutcome) -> str:
