@@ -96,6 +96,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
   const Handle handle = call_handle(communicator, group_handle, record);
+  record_tag(record, communicator, call.tag);
   if (CallGroup* group = find_group(group_handle)) {
     if (group->call_count == CallGroup::kCalls) flush_calls(group, monotonic_ns(), true);
     group->calls[group->call_count++] = {communicator, record};
@@ -127,6 +128,7 @@ Handle Runtime::point_to_point(Communicator* communicator, Handle group_handle, 
   if (exchange->communicator == nullptr) {
     exchange->communicator = communicator;
     exchange->record = new_call(communicator, call, selection_.asked(), door_.sees_calls);
+    record_tag(exchange->record, communicator, call.tag);
   }
   (send ? exchange->parts.sends : exchange->parts.receives) += 1;
   (send ? exchange->parts.sent_bytes : exchange->parts.received_bytes) += call.message_bytes;
@@ -201,6 +203,16 @@ void Runtime::flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow) 
   for (uint32_t i = 0; i < group->exchange_count; ++i) {
     record_call(group->exchanges[i].communicator, &group->exchanges[i].record, stop_ns, group->number);
   }
+}
+
+void Runtime::record_tag(const powerccl_trace_record& call, Communicator* communicator, uint64_t tag) {
+  if (tag == 0) return;
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_TAG;
+  record.comm = call.comm;
+  record.tag.call_id = call.call.call_id;
+  record.tag.tag = tag;
+  communicator->gpu->trace.append(record);
 }
 
 void Runtime::record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns,

@@ -119,8 +119,8 @@ bool KernelSelection::answers(uint8_t pattern, uint64_t bytes) const {
 
 void KernelSelection::point_to_point_begins(bool with_a_send) {
   SpinGuard guard(lock_);
-  if (open_groups_++ == 0 && free_to_choose() && changed_by_ != this_thread() &&
-      changed_ns_ != 0 && monotonic_ns() - changed_ns_ < kRecentlyNs && asked() != with_a_send) {
+  if (open_groups_++ == 0 && free_to_choose() && changed_by_ != this_thread() && changed_ns_ != 0 &&
+      monotonic_ns() - changed_ns_ < kRecentlyNs && asked() != with_a_send) {
     tell(with_a_send);
   }
 }

@@ -70,6 +70,7 @@ struct CallSeen {
   uint64_t stream = 0;
   bool captured = false;
   bool stream_known = true;  // else 0 is no stream
+  uint64_t tag = 0;          // the job's own; 0: none
 };
 
 // A kernel, timed from outside: `calls` of the same kind and `bytes` together, from `start_ns` to `stop_ns`.
@@ -226,6 +227,7 @@ class Runtime {
                       uint64_t call_id);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
+  void record_tag(const powerccl_trace_record& call, Communicator* communicator, uint64_t tag);
   void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);
   void evict_groups();
   void note_stream(Communicator* communicator, Handle call, const CallSeen& seen);

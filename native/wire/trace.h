@@ -57,6 +57,7 @@ enum powerccl_record_kind {
   POWERCCL_REC_WAIT = 10,      // a stream that computes waited for a call's communication
   POWERCCL_REC_BUDGET = 11,    // what a policy that learns has come to, and what it costs in time
   POWERCCL_REC_PAUSE = 12,     // waits are not recorded for a while, lest that slow the job
+  POWERCCL_REC_TAG = 13,       // the job has given a call a tag of its own
 };
 
 // record.flags
@@ -170,6 +171,10 @@ struct powerccl_trace_record {
       uint32_t burst;             // the pause comes behind this one
       uint32_t reserved;
     } pause;
+    struct {
+      uint64_t call_id;
+      uint64_t tag;  // not 0. NCCL 2.31 and later: ncclCollConfig_t.userProfilerTag
+    } tag;
     struct {
       uint64_t time_ns;
       char text[48];  // zero-padded, not necessarily terminated

@@ -92,6 +92,10 @@ class TraceWriter:
         body = struct.pack("<QQQQQIiBBBBI", call_id, *times, size, 7, group, -1, kind, 7, *parts, 0)
         self._add(2, flags, 0, body)
 
+    def tag(self, call_id: int, tag: int) -> None:
+        """The job's own tag of a call."""
+        self._add(13, 0, 0, struct.pack("<QQ", call_id, tag))
+
     def kernel(
         self,
         call_id: int,

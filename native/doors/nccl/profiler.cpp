@@ -208,7 +208,8 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
     case kEventCollApi: {
       plugin_told_of(communicator);
       const CollApi& api = event.coll_api;
-      const CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
+      CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
+      if (kVersion >= 7) seen.tag = api.user_tag;
       const bool asked = runtime->selection().asked();
       const Handle call = runtime->collective(communicator, from(event.parent), seen);
       silent_call_made(communicator, from(event.parent), call, seen, asked);
@@ -217,7 +218,8 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
     case kEventP2pApi: {
       plugin_told_of(communicator);
       const P2pApi& api = event.p2p_api;
-      const CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
+      CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
+      if (kVersion >= 7) seen.tag = api.user_tag;
       const bool asked = runtime->selection().asked();
       const Handle call = runtime->point_to_point(communicator, from(event.parent), is_send(api.function), seen);
       // What its group exchanges is one call to us, of one kind.

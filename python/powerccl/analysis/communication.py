@@ -10,7 +10,7 @@ import polars as pl
 
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.findings import PatternRow
+from powerccl.analysis.findings import PatternRow, PhaseRow
 
 KEY = ["pattern", "size_class"]
 
@@ -74,6 +74,33 @@ def _ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     ran = np.unique(ran)
     at = np.minimum(np.searchsorted(ran, called), len(ran) - 1)
     return pl.Series(ran[at] == called)
+
+
+def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame, gpus: int) -> list[PhaseRow]:
+    """One row a tag of traces.tables.tags, the longest first; none without tags. `gpus` as in pattern_rows."""
+    if tags.is_empty():
+        return []
+    named = ["rank", "call_id"]
+    calls = coverage.calls.filter(~pl.col("captured")).join(tags, on=named, how="left", maintain_order="left")
+    called = calls.group_by("tag", maintain_order=True).agg(
+        calls=pl.len(), total_bytes=pl.col("bytes").sum(), estimated_ns=pl.col("estimate_ns").sum()
+    )
+    ran = kernels.join(tags, on=named, how="left", maintain_order="left")
+    ran = ran.join(calls.select(named), on=named, how="semi", maintain_order="left")
+    times = ran.group_by("tag", maintain_order=True).agg(timed=pl.len(), time_ns=pl.col("duration_ns").sum())
+    joined = called.join(times, on="tag", how="left", nulls_equal=True, maintain_order="left")
+    rows = [
+        PhaseRow(
+            tag=row["tag"],
+            calls=row["calls"],
+            timed=row["timed"] or 0,
+            total_bytes=row["total_bytes"],
+            time_s=(row["time_ns"] or 0) / 1e9 / max(gpus, 1),
+            estimated_s=(row["estimated_ns"] or 0) / 1e9 / max(gpus, 1),
+        )
+        for row in joined.iter_rows(named=True)
+    ]
+    return sorted(rows, key=lambda row: -(row.time_s + row.estimated_s))
 
 
 def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -81,6 +81,17 @@ class PatternRow(msgspec.Struct, kw_only=True):
     joules_high: float | None = None
 
 
+class PhaseRow(msgspec.Struct, kw_only=True):
+    """The calls to which the job has given one tag of its own (ncclCollConfig_t.userProfilerTag), over all ranks."""
+
+    tag: int | None  # None: the calls without one
+    calls: int
+    timed: int
+    total_bytes: int
+    time_s: float  # summed durations of timed kernels, mean per GPU
+    estimated_s: float
+
+
 class Clocks(msgspec.Struct, kw_only=True):
     """Clock requests of all ranks."""
 
@@ -296,6 +307,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     clocks: Clocks
     policy_outcome: PolicyOutcome | None = None  # None: no rank told of a policy that learns
     patterns: list[PatternRow] = []
+    phases: list[PhaseRow] = []  # by the job's own tags; empty without
     gpus: list[Gpu] = []
     mpi: MpiSummary | None = None
     mpi_unseen: str = ""  # why a job that looks like one of MPI left no MPI trace

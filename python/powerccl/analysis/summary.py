@@ -13,7 +13,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
-from powerccl.analysis.communication import communication_intervals, cover, pattern_rows
+from powerccl.analysis.communication import communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, missing_ns, split, window_of
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
@@ -113,6 +113,7 @@ def summarise(
         clocks=clock_switches(tables.clocks(run), run.journal, communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
+        phases=phase_rows(coverage, kernels, tables.tags(run), max(count_ranks(run.ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         notes=notes,

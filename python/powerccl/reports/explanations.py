@@ -52,6 +52,10 @@ EXPLANATIONS: dict[str, tuple[str, ...]] = {
         "Not known: the data cannot separate this kind from others. The reason stands beside it.",
         "The energy includes everything that the GPU did meanwhile.",
     ),
+    "phases": (
+        "Calls by the tag that the job has given them (userProfilerTag of NCCL 2.31 and later).",
+        "Time is that of their kernels, mean per GPU; a mark ~ says that part of it is estimated.",
+    ),
     "clocks": (
         "How often a clock policy asked for a clock, and how long a switch took.",
         "A dry run decides and records, and sets no clock.",

@@ -23,6 +23,7 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.phases import COLUMNS, phase_cells
 from powerccl.reports.report import size_texts
 
 MOST = 64
@@ -33,6 +34,7 @@ def tables(found: ReportFindings) -> dict[str, Any]:
     """Header and rows of each table, as text, by its name; those with nothing to say are left out."""
     made = {
         "link": _link(found),
+        "phases": _phases(found),
         "energy": _energy(found),
         "energy_totals": _energy_totals(found),
         "stragglers": _stragglers(found),
@@ -129,6 +131,10 @@ def _stragglers(found: ReportFindings) -> dict[str, Any]:
             for row in found.peers.ranks
         ],
     )
+
+
+def _phases(found: ReportFindings) -> dict[str, Any]:
+    return _table(["phase", *COLUMNS], [phase_cells(row) for row in found.summary.phases])
 
 
 def _clocks(found: ReportFindings) -> dict[str, Any]:

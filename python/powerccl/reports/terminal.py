@@ -27,6 +27,7 @@ from powerccl.quantities import (
     watts,
 )
 from powerccl.reports.mpi import mpi_waits, print_mpi
+from powerccl.reports.phases import phases_table
 from powerccl.reports.policy import policy_lines
 from powerccl.reports.table import Table
 
@@ -96,6 +97,9 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
     if summary.patterns:
         console.print()
         console.print(_patterns(summary.patterns, console.width < NARROW))
+    if summary.phases:
+        console.print()
+        console.print(phases_table(summary.phases))
 
 
 def ranks_text(summary: RunSummary) -> str:

@@ -37,6 +37,7 @@ _COUNTED = {
     records.CALLBACK: ("call_id",),
     records.WAIT: ("call_id", "burst"),
     records.PAUSE: ("burst",),
+    records.TAG: ("call_id",),
 }
 
 

@@ -75,7 +75,7 @@ class RankTrace:
         """Latest host time in any record but notes; the start if there is none."""
         latest = max(self.start_ns, self.latest_ns)
         for kind, names in records.HOST_TIMES.items():
-            if kind != records.NOTE and len(self.kinds[kind]):
+            if names and kind != records.NOTE and len(self.kinds[kind]):
                 latest = max(latest, int(self.kinds[kind][names[-1]].max()))
         return latest
 

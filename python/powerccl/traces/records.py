@@ -14,7 +14,7 @@ RECORD_BYTES = 64
 
 COMM, CALL, KERNEL, CLOCK, CALLBACK, NOTE = 1, 2, 3, 4, 5, 6
 MPI_CALL, MPI_TOTAL, PROCESS = 7, 8, 9
-WAIT, BUDGET, PAUSE = 10, 11, 12
+WAIT, BUDGET, PAUSE, TAG = 10, 11, 12, 13
 KINDS = {
     COMM: "comm",
     CALL: "call",
@@ -28,6 +28,7 @@ KINDS = {
     WAIT: "wait",
     BUDGET: "budget",
     PAUSE: "pause",
+    TAG: "tag",
 }
 
 FLAG_CAPTURED = 0x01
@@ -219,6 +220,14 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("reserved", "V28"),
         ]
     ),
+    TAG: np.dtype(
+        [
+            *_COMMON,
+            ("call_id", "<u8"),
+            ("tag", "<u8"),
+            ("reserved", "V40"),
+        ]
+    ),
     BUDGET: np.dtype(
         [
             *_COMMON,
@@ -256,6 +265,7 @@ HOST_TIMES = {
     WAIT: ("stall_ns", "resume_ns"),
     BUDGET: ("time_ns",),
     PAUSE: ("time_ns",),
+    TAG: (),
 }
 
 for _kind, _layout in LAYOUTS.items():

@@ -117,6 +117,22 @@ def calls(run: RunData) -> pl.DataFrame:
     return _frame(schema, parts)
 
 
+def tags(run: RunData) -> pl.DataFrame:
+    """Tags that the job has given its calls. Columns: rank, call_id, tag (never 0)."""
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "call_id": pl.Int64, "tag": pl.UInt64}
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[records.TAG]
+        parts.append(
+            {
+                "rank": np.full(len(rows), rank.rank),
+                "call_id": _int(rows["call_id"]),
+                "tag": rows["tag"].astype(np.uint64),
+            }
+        )
+    return _frame(schema, parts)
+
+
 def kernels(run: RunData) -> pl.DataFrame:
     """Communication kernels as run on the GPU, mapped onto the host's clock.
 

@@ -272,6 +272,25 @@ TEST_P(ApiDoor, AMaskThatSomebodyElseSetStaysAndIsFollowed) {
   EXPECT_EQ(clocks.back().clock.max_mhz, 0u);
 }
 
+TEST_P(ApiDoor, TagsOfTheJobAreRecordedFromV7On) {
+  in_child([&] {
+    const Plugin plugin = Plugin::load(GetParam());
+    Communicator communicator(plugin, 4, 0);
+    communicator.collective("AllReduce", 100);
+    communicator.user_tag = 7;
+    communicator.collective("AllReduce", 100);
+  });
+  const TraceFile file = only_trace();
+  const auto calls = file.of(POWERCCL_REC_CALL);
+  const auto tags = file.of(POWERCCL_REC_TAG);
+  ASSERT_EQ(calls.size(), 2u);
+  ASSERT_EQ(tags.size(), GetParam() >= 7 ? 1u : 0u);
+  for (const auto& tag : tags) {
+    EXPECT_EQ(tag.tag.call_id, calls[1].call.call_id);
+    EXPECT_EQ(tag.tag.tag, 7u);
+  }
+}
+
 // NCCL has a pool in /dev/shm for each rank and communicator once it is asked for kernel events, and crashes where that
 // does not fit.
 TEST_P(ApiDoor, WithoutSharedMemoryNoKernelEventsAreAskedFor) {

@@ -89,7 +89,7 @@ void Communicator::add_collective(const char* function, size_t count, const char
   void* handle = nullptr;
   if (plugin_.version >= 5 && (loaded_mask_ & static_cast<int>(kEventCollApi | kEventColl | kEventKernelCh))) {
     EventDescriptor event = descriptor(kEventCollApi, group_handle_, 0);
-    event.coll_api = {function, count, datatype, root, reinterpret_cast<void*>(0x10), captured, 0};
+    event.coll_api = {function, count, datatype, root, reinterpret_cast<void*>(0x10), captured, user_tag};
     plugin_.start(context_, &handle, &event);
     if (handle != nullptr) plugin_.stop(handle);
   }

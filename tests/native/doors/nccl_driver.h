@@ -46,6 +46,8 @@ class Communicator {
 
   void* context() const { return context_; }
 
+  uint64_t user_tag = 0;  // of the collectives to come (v7)
+
   // One collective by itself. Returns what is then on the GPU.
   KernelOnGpu collective(const char* function, size_t count, const char* datatype = "ncclFloat32", int root = 0,
                          bool captured = false, void* stream = nullptr);
