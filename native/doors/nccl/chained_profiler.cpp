@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "doors/nccl/chained_plugin.h"
 #include "doors/nccl/thread.h"
@@ -25,6 +26,7 @@ struct Chain {
   bool failed = false;  // final, as in NCCL
 };
 constinit Chain g_chain;
+std::atomic<int> g_pid{0};
 constinit pthread_mutex_t g_chain_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 constexpr uint32_t kCommunicators = Runtime::kCommunicators;
@@ -41,7 +43,7 @@ struct Pair {
 constexpr uint64_t kPairs = 1 << 16;
 constexpr Handle kChannelBit = 8;
 constexpr int kNumberShift = 4;
-constinit Pair g_pairs[2][kPairs];
+Pair g_pairs[2][kPairs];  // all zero; too many for clang to see that it is constant
 constinit std::atomic<uint64_t> g_next_pair[2] = {1, 1};
 
 Pair& place_of(Handle pair) {
@@ -95,11 +97,16 @@ void call_begins(uint64_t type, unsigned wished) {
   }
 }
 
+// NCCL's network thread serves other processes too, and then tells of handles of theirs.
+bool is_of_another_process(uint64_t type, const EventDescriptor& event) {
+  return type == kEventProxyOp && event.proxy_op.pid != g_pid.load(std::memory_order_relaxed);
+}
+
 // What was wanted when the call that `event` is part of was made.
 unsigned wished_for(const EventDescriptor& event, uint64_t type, unsigned now) {
   if (type == kEventGroupApi || type == kEventCollApi || type == kEventP2pApi) return now;
   const Handle parent = reinterpret_cast<Handle>(event.parent);
-  if ((parent & kHandleBits) == kPairBits && type != kEventProxyOp) {
+  if ((parent & kHandleBits) == kPairBits && !is_of_another_process(type, event)) {
     const Pair& pair = place_of(parent);
     const unsigned wished = pair.wished.load(std::memory_order_acquire);
     if (pair.name.load(std::memory_order_acquire) == parent) return wished;
@@ -219,8 +226,7 @@ void* start_theirs(const ProfilerV5& table, int theirs_version, void* context, i
   if (version >= 5 && type == kEventColl) group = &event->coll.parent_group;
   if (version >= 5 && type == kEventP2p) group = &event->p2p.parent_group;
   void* const parent_group = group == nullptr ? nullptr : *group;
-  // A transfer that another process has asked for carries a handle of that process.
-  if (type != kEventProxyOp) event->parent = theirs_of(parent);
+  if (!is_of_another_process(type, *event)) event->parent = theirs_of(parent);
   if (group != nullptr) *group = theirs_of(parent_group);
   if (group != nullptr && theirs_version == 4) event->parent = *group;
   void* theirs = theirs_of(before);
@@ -248,6 +254,7 @@ void heed_chained_mask() {
 
 Both* chain_communicator(int version, const CommunicatorSeen& seen, Logger log) {
   const Inside inside;
+  g_pid.store(getpid(), std::memory_order_relaxed);
   pthread_mutex_lock(&g_chain_mutex);
   Both* both = load(version) ? unused_place() : nullptr;
   if (both != nullptr) {

@@ -71,8 +71,9 @@ EventMask* add_to_mask(int* word) {
 
 void remove_from_mask(EventMask* mask) {
   SpinGuard guard(g_lock);
-  if (mask != nullptr && mask->communicators > 0 && --mask->communicators == 0)
-    mask->word.store(nullptr, std::memory_order_release);
+  if (mask == nullptr || mask->communicators == 0) return;
+  --mask->communicators;
+  if (mask->communicators == 0) mask->word.store(nullptr, std::memory_order_release);
 }
 
 void want_events(int mask) {

@@ -119,6 +119,9 @@ struct P2p {
   void* parent_group;  // v5; see Coll
   uint64_t user_tag;   // v7
 };
+struct ProxyOp {
+  int pid;  // of the process that made the call, whose handle the parent is
+};
 struct KernelCh {
   uint8_t channel;
   uint64_t gpu_timer;  // ns of the GPU's globaltimer
@@ -154,6 +157,7 @@ struct EventDescriptor {
     KernelLaunch kernel_launch;  // v5
     Coll coll;
     P2p p2p;
+    ProxyOp proxy_op;
     KernelCh kernel_channel;
     CeColl ce_coll;            // v6
     KernelPhase kernel_phase;  // v7

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A profiler or tuner of the user's behind PowerCCL's: it is told what it is told alone.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <regex>
 #include <sstream>
 
 #include "emulation.h"
+#include "emulator/nccl/profiler_abi.h"
 
 namespace powerccl::test {
 namespace {
@@ -163,6 +169,99 @@ TEST_F(Chained, ItIsToldOfEverythingWherePowercclIsDisabled) {
   const Lines expected = alone("profiled", {}, POWERCCL_TEST_PLUGIN);
   EXPECT_EQ(joined(chained("profiled", {{"POWERCCL_DISABLE", "1"}}, POWERCCL_TEST_PLUGIN)), joined(expected));
   EXPECT_FALSE(recorded());
+}
+
+// Told by hand what the emulated NCCL does not tell: a network's events, and more calls than handles are kept of.
+class ByHand : public Chained {
+ protected:
+  Lines recorded_by(const std::string& library,
+                    const std::function<void(const emulated_nccl::PluginV5&, void*)>& tell) {
+    std::filesystem::remove(record + ".0");
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv("RECORD", record.c_str(), 1);
+      setenv("POWERCCL_CHAINED_PROFILER", POWERCCL_TEST_PLUGIN, 1);
+      setenv("POWERCCL_RUN_FOLDER", emulation.folder().c_str(), 1);
+      setenv("POWERCCL_SHM", "/", 1);
+      const auto* plugin = static_cast<const emulated_nccl::PluginV5*>(
+          dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), "ncclProfiler_v5"));
+      void* context = nullptr;
+      int mask = 0;
+      plugin->init(&context, 1, &mask, nullptr, 1, 2, 0, nullptr);
+      tell(*plugin, context);
+      plugin->finalize(context);
+      fflush(nullptr);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    return read_lines(record + ".0");
+  }
+  static void* start(const emulated_nccl::PluginV5& plugin, void* context, uint64_t type, void* parent,
+                     void* group = nullptr) {
+    emulated_nccl::EventDescriptor event{};
+    event.type = type;
+    event.parent = parent;
+    const int pid = type == emulated_nccl::kEventProxyOp ? getpid() : 0;
+    memcpy(&event.coll, &pid, sizeof(pid));  // where a transfer says whose it is
+    if (type == emulated_nccl::kEventColl || type == emulated_nccl::kEventCollApi) {
+      if (type == emulated_nccl::kEventColl) {
+        event.coll.func = "AllReduce";
+        event.coll.datatype = "ncclInt8";
+        event.coll.algo = "RING";
+        event.coll.proto = "LL";
+        event.coll.parent_group = group;
+      } else {
+        event.coll_api.func = "AllReduce";
+        event.coll_api.datatype = "ncclInt8";
+      }
+    }
+    void* handle = nullptr;
+    plugin.start_event(context, &handle, &event);
+    return handle;
+  }
+  // One collective; returns its task.
+  static void* collective(const emulated_nccl::PluginV5& plugin, void* context) {
+    void* group = start(plugin, context, emulated_nccl::kEventGroupApi, nullptr);
+    void* call = start(plugin, context, emulated_nccl::kEventCollApi, group);
+    plugin.stop_event(call);
+    void* kernel = start(plugin, context, emulated_nccl::kEventGroup, nullptr);
+    void* task = start(plugin, context, emulated_nccl::kEventColl, call, kernel);
+    plugin.stop_event(task);
+    plugin.stop_event(kernel);
+    plugin.stop_event(group);
+    return task;
+  }
+};
+
+TEST_F(ByHand, TransfersKeepTheirParents) {
+  const auto tell = [](const emulated_nccl::PluginV5& plugin, void* context) {
+    void* task = collective(plugin, context);
+    void* channel = start(plugin, context, emulated_nccl::kEventKernelCh, task);
+    void* operation = start(plugin, context, emulated_nccl::kEventProxyOp, task);
+    void* step = start(plugin, context, emulated_nccl::kEventProxyStep, operation);
+    void* network = start(plugin, context, emulated_nccl::kEventNetPlugin, step);
+    emulated_nccl::EventStateArgs arguments{};
+    plugin.record_event_state(step, 9, &arguments);
+    for (void* each : {network, step, operation, channel}) plugin.stop_event(each);
+  };
+  const Lines alone = recorded_by(POWERCCL_TEST_PLUGIN, tell);
+  ASSERT_GE(alone.size(), 16u);
+  EXPECT_EQ(joined(recorded_by(POWERCCL_TEST_DOOR, tell)), joined(alone));
+}
+
+TEST_F(ByHand, WhatIsForgottenIsToldToNobody) {
+  const Lines lines = recorded_by(POWERCCL_TEST_DOOR, [](const emulated_nccl::PluginV5& plugin, void* context) {
+    void* first = collective(plugin, context);
+    for (int i = 0; i < 20000; ++i) collective(plugin, context);
+    plugin.stop_event(first);  // its place is another's
+    void* last = collective(plugin, context);
+    plugin.stop_event(start(plugin, context, emulated_nccl::kEventKernelCh, last));
+  });
+  EXPECT_EQ(only(lines, "start Coll ").size(), 20002u);
+  EXPECT_EQ(only(lines, "stop Coll ").size(), 20002u);
+  EXPECT_EQ(only(lines, "stop KernelCh").size(), 1u);
 }
 
 // What the emulated NCCL chose, or the other tuner was asked, as `pattern` of the first rank's output.
