@@ -8,7 +8,7 @@
 
 namespace powerccl::bench {
 
-Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank)
+Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank, int cta_policy)
     : nccl_(std::move(nccl)), board_(board), rank_(rank) {
   NcclUniqueId mine{};
   int result = kNcclSuccess;
@@ -16,7 +16,15 @@ Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, in
   const auto id = board_.exchange_id(rank, rank == 0 && result == kNcclSuccess ? &mine : nullptr);
   nccl_->check(result, "ncclGetUniqueId");
   if (!id) throw NcclFailure("rank 0 could not make an id for the communicator");
-  nccl_->check(nccl_->comm_init_rank(&all_, board_.ranks(), *id, rank), "ncclCommInitRank");
+  if (cta_policy < 0) {
+    nccl_->check(nccl_->comm_init_rank(&all_, board_.ranks(), *id, rank), "ncclCommInitRank");
+  } else if (nccl_->comm_init_rank_config != nullptr) {
+    NcclConfig config;
+    config.cta_policy = cta_policy;
+    nccl_->check(nccl_->comm_init_rank_config(&all_, board_.ranks(), *id, rank, &config), "ncclCommInitRankConfig");
+  } else {
+    throw Failure(kExitMissing, "this NCCL has no CTA policy", "--way takes NCCL 2.27 or newer (--nccl FILE)");
+  }
   standing_.push_back(all_);
 }
 

@@ -15,7 +15,8 @@ namespace powerccl::bench {
 class Communicator {
  public:
   // Joins the others; all ranks of the board must do so.
-  Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank);
+  // `cta_policy`: negative for NCCL's own.
+  Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank, int cta_policy = -1);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   // Leaves them. Throws Aborted where the watchdog was faster: its call into NCCL may still be under way.

@@ -91,7 +91,8 @@ std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) 
 void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, const Scenario& scenario,
                Rank& rank) {
   Board& board = rank.board();
-  rank.join(NcclApi::instance(options.nccl));
+  const Way first = plan.empty() ? Way::kAsGiven : plan.front().way;
+  rank.join(NcclApi::instance(options.nccl), options.mode == Mode::kSweep ? first : Way::kAsGiven);
   if (rank.rank() == 0) {
     board.start = {};
     rank.nccl().check(rank.nccl().get_version(&board.start.nccl_version), "ncclGetVersion");

@@ -41,6 +41,7 @@ NcclApi look_up(const Library& library) {
   library.optional(api.scatter, "ncclScatter");
   library.optional(api.mem_alloc, "ncclMemAlloc");
   library.optional(api.mem_free, "ncclMemFree");
+  library.optional(api.comm_init_rank_config, "ncclCommInitRankConfig");
   library.optional(api.window_register, "ncclCommWindowRegister");
   library.optional(api.window_deregister, "ncclCommWindowDeregister");
   api.path = library.path("ncclGetVersion");

@@ -6,6 +6,7 @@
 #define POWERCCL_BENCH_NCCL_API_H
 #include <cuda.h>
 
+#include <climits>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -20,13 +21,27 @@ struct NcclUniqueId {
 };
 using NcclComm = struct NcclCommOpaque*;
 
+// ncclConfig_t of NCCL 2.27, which later ones take: they only add to its end.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 22700;
+  int blocking = kUndefined, cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined, traffic_class = kUndefined;
+  const char* comm_name = nullptr;
+  int collnet_enable = kUndefined, cta_policy = kUndefined, shrink_share = kUndefined, nvls_ctas = kUndefined;
+  static constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT
+};
+
 enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
 
 struct NcclApi {
   int (*get_version)(int*);
   int (*get_unique_id)(NcclUniqueId*);
   int (*comm_init_rank)(NcclComm*, int ranks, NcclUniqueId, int rank);
-  int (*comm_split)(NcclComm, int color, int key, NcclComm*, void* config);  // since 2.18; null before
+  int (*comm_init_rank_config)(NcclComm*, int ranks, NcclUniqueId, int rank, NcclConfig*);  // since 2.14; null before
+  int (*comm_split)(NcclComm, int color, int key, NcclComm*, void* config);                 // since 2.18; null before
   int (*comm_destroy)(NcclComm);
   int (*comm_abort)(NcclComm);
   int (*comm_get_async_error)(NcclComm, int*);

@@ -66,10 +66,26 @@ std::vector<Op> parse_ops(const std::string& text) {
   return chosen;
 }
 
+// "all", or names with commas.
+std::vector<Way> parse_ways(const std::string& text) {
+  std::vector<Way> chosen;
+  for (const std::string& name : split(text, ',')) {
+    if (name == "all") {
+      for (const WayInfo& each : ways()) chosen.push_back(each.way);
+    } else if (const auto way = way_named(name)) {
+      chosen.push_back(*way);
+    } else {
+      usage_error("--way: no way is called '" + name + "'", "plain, symmetric, copy-engine, efficiency, all");
+    }
+  }
+  return chosen;
+}
+
 enum LongOnly {
   kThreads = 256,
   kInPlace,
   kGrouped,
+  kWay,
   kJson,
   kJsonLines,
   kResume,
@@ -117,6 +133,7 @@ const option kLongOptions[] = {
     {"events", no_argument, nullptr, kEvents},
     {"blocking", no_argument, nullptr, kBlocking},
     {"local_register", required_argument, nullptr, 'R'},
+    {"way", required_argument, nullptr, kWay},
     {"threads", no_argument, nullptr, kThreads},
     {"in-place", no_argument, nullptr, kInPlace},
     {"grouped", no_argument, nullptr, kGrouped},
@@ -215,6 +232,9 @@ void apply(Options& options, int code, const std::string& value, const std::stri
     case 'z':
       options.blocking = parse_integer(value, "-z", 0, 3) != 0;
       break;
+    case kWay:
+      options.ways = parse_ways(value);
+      break;
     case 'R':
       options.registration = parse_integer(value, "-R", 0, 2);
       if (options.registration == 1)
@@ -311,6 +331,16 @@ void check_serve(const Options& options) {
 void check_together(const Options& options) {
   if (options.mode != Mode::kSweep && options.mode != Mode::kServe && options.registration != 0)
     usage_error("-R is for patterns and serve");
+  if (options.ways != std::vector<Way>{Way::kAsGiven}) {
+    if (options.mode != Mode::kSweep) usage_error("--way is for patterns");
+    if (options.registration != 0) usage_error("--way chooses the buffers: leave -R out");
+    if (options.graph_launches > 0) usage_error("--way measures no graphs: leave -G out");
+    for (const Way way : options.ways) {
+      const bool any = std::ranges::any_of(options.patterns, [&](Pattern each) { return carries_out(way, each); });
+      if (!any)
+        usage_error(std::string("--way ") + info(way).name + ": NCCL carries out none of these patterns that way");
+    }
+  }
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {
     const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";

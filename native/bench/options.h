@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/pattern.h"
+#include "bench/way.h"
 
 namespace powerccl::bench {
 
@@ -40,6 +41,7 @@ struct Options {
   std::vector<Op> ops{Op::kSum};
   int root = 0;          // -1: each rank in turn
   int registration = 0;  // 2: buffers in symmetric windows
+  std::vector<Way> ways{Way::kAsGiven};
   std::vector<int> clocks_mhz{kClockAsFound};
 
   int gpus = 0;  // 0: all there are

@@ -23,7 +23,8 @@ std::string key_of(const Point& point, int ranks) {
   return join({pattern.name, std::to_string(point.shape.size_bytes), info(point.type).name,
                pattern.reduces ? info(point.op).name : "null", pattern.has_root ? std::to_string(point.root) : "null",
                point.in_place ? "true" : "false", std::to_string(ranks),
-               point.clock_mhz == kClockAsFound ? "null" : std::to_string(point.clock_mhz)});
+               point.clock_mhz == kClockAsFound ? "null" : std::to_string(point.clock_mhz),
+               point.way == Way::kAsGiven ? "null" : info(point.way).name});
 }
 
 std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes) {
@@ -35,9 +36,9 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
     if (file.eof() || !line.ends_with('}')) break;
     whole += line.size() + 1;
     if (field(line, "type") != "point" || field(line, "valid") == "false") continue;
-    done.insert(
-        join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
-              field(line, "root"), field(line, "in_place"), field(line, "ranks"), field(line, "clock_requested_mhz")}));
+    done.insert(join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
+                      field(line, "root"), field(line, "in_place"), field(line, "ranks"),
+                      field(line, "clock_requested_mhz"), field(line, "way").empty() ? "null" : field(line, "way")}));
   }
   if (whole_bytes != nullptr) *whole_bytes = whole;
   return done;
@@ -60,19 +61,22 @@ std::vector<Point> make_plan(const Options& options, int ranks, const std::set<s
   const auto add = [&](Point point) {
     if (!done.contains(key_of(point, ranks))) plan.push_back(point);
   };
-  for (const int clock : options.clocks_mhz) {
-    for (const Pattern pattern : options.patterns) {
-      const PatternInfo& about = info(pattern);
-      const std::vector<Op> ops = about.reduces ? options.ops : std::vector<Op>{Op::kSum};
-      const int first_root = about.has_root && options.root >= 0 ? options.root : 0;
-      const int last_root = about.has_root && options.root < 0 ? ranks - 1 : first_root;
-      for (const Type type : options.types) {
-        for (const Op op : ops) {
-          for (int root = first_root; root <= last_root; ++root) {
-            for (const size_t size : sizes_of(options)) {
-              const Shape shape = shape_of(pattern, size, type, ranks);
-              add({pattern, type, op, root, clock, false, shape});
-              if (options.in_place && about.in_place) add({pattern, type, op, root, clock, true, shape});
+  for (const Way way : options.ways) {
+    for (const int clock : options.clocks_mhz) {
+      for (const Pattern pattern : options.patterns) {
+        if (!carries_out(way, pattern)) continue;
+        const PatternInfo& about = info(pattern);
+        const std::vector<Op> ops = about.reduces ? options.ops : std::vector<Op>{Op::kSum};
+        const int first_root = about.has_root && options.root >= 0 ? options.root : 0;
+        const int last_root = about.has_root && options.root < 0 ? ranks - 1 : first_root;
+        for (const Type type : options.types) {
+          for (const Op op : ops) {
+            for (int root = first_root; root <= last_root; ++root) {
+              for (const size_t size : sizes_of(options)) {
+                const Shape shape = shape_of(pattern, size, type, ranks);
+                add({pattern, type, op, root, clock, false, shape, way});
+                if (options.in_place && about.in_place) add({pattern, type, op, root, clock, true, shape, way});
+              }
             }
           }
         }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/options.h"
+#include "bench/way.h"
 
 namespace powerccl::bench {
 
@@ -19,6 +20,7 @@ struct Point {
   int clock_mhz;  // kClockAsFound: leave it
   bool in_place;
   Shape shape;
+  Way way = Way::kAsGiven;
 };
 
 // Identifies a point in `--json-lines` files, whatever order their fields have.
@@ -28,7 +30,8 @@ std::string key_of(const Point& point, int ranks);
 // `whole_bytes`, if given, is set to the length of the file up to its last whole line.
 std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes = nullptr);
 
-// Clocks outermost, since changing one is slow and must settle; then pattern, type, operator, root, size.
+// Ways outermost, since each takes a communicator of its own; then clocks, since changing one is slow and must settle;
+// then pattern, type, operator, root, size.
 std::vector<Point> make_plan(const Options& options, int ranks, const std::set<std::string>& done);
 
 std::vector<size_t> sizes_of(const Options& options);

@@ -88,8 +88,10 @@ Rank::Rank(const Options& options, Board& board, int rank, int device, bool spin
   }
 }
 
-void Rank::join(const std::shared_ptr<const NcclApi>& nccl) {
-  auto joined = std::make_shared<Communicator>(nccl, board_, rank_);
+void Rank::join(const std::shared_ptr<const NcclApi>& nccl, Way way) {
+  const bool given = way == Way::kAsGiven;
+  auto joined = std::make_shared<Communicator>(nccl, board_, rank_, given ? -1 : info(way).cta_policy);
+  windows_wanted_ = given ? options_.registration == 2 : info(way).windows;
   const std::lock_guard lock(communicator_mutex_);
   communicator_ = std::move(joined);
 }
@@ -101,16 +103,27 @@ std::shared_ptr<Communicator> Rank::communicator() {
 
 void Rank::leave() {
   const auto left = communicator();
-  if (left != nullptr) forget_windows();
+  if (left != nullptr) forget_buffers();
   if (left != nullptr) left->destroy();
   const std::lock_guard lock(communicator_mutex_);
   communicator_ = nullptr;
 }
 
+void Rank::change_way(Way way) {
+  const auto nccl = NcclApi::instance(options_.nccl);
+  leave();
+  for (CUdeviceptr* buffer : {&send_, &recv_}) {
+    if (*buffer != 0) cuda_.check(cuda_.mem_free(*buffer), "cuMemFree");
+    *buffer = 0;
+  }
+  send_bytes_ = recv_bytes_ = 0;
+  join(nccl, way);
+}
+
 void Rank::abandon() {
   abort();
   wait(stream_);
-  if (options_.registration == 2) {  // the windows went with it, and their memory stays NCCL's
+  if (windows_wanted_) {  // the windows went with it, and their memory stays NCCL's
     send_ = recv_ = 0;
     send_bytes_ = recv_bytes_ = 0;
     windows_[0] = windows_[1] = nullptr;
@@ -130,9 +143,9 @@ void Rank::close() {
 // All ranks together, with the same size.
 void Rank::reserve_windows(size_t bytes) {
   if (send_bytes_ >= bytes) return;
-  forget_windows();
+  forget_buffers();
   const NcclApi& api = nccl();
-  if (api.window_register == nullptr) throw Failure(kExitUsage, "-R 2: this NCCL has no windows; it needs 2.27");
+  if (api.window_register == nullptr) throw Failure(kExitUsage, "this NCCL has no windows: -R 2 and --way need 2.27");
   for (int i = 0; i < 2; ++i) {
     void* buffer = nullptr;
     api.check(api.mem_alloc(&buffer, bytes), "ncclMemAlloc", comm());
@@ -143,8 +156,9 @@ void Rank::reserve_windows(size_t bytes) {
   send_bytes_ = recv_bytes_ = bytes;
 }
 
-void Rank::forget_windows() {
-  if (options_.registration != 2) return;
+// Windows are the communicator's; other buffers may stay.
+void Rank::forget_buffers() {
+  if (!windows_wanted_) return;
   for (int i = 0; i < 2; ++i) {
     CUdeviceptr& buffer = i == 0 ? send_ : recv_;
     if (windows_[i] != nullptr) nccl().window_deregister(comm(), windows_[i]);
@@ -156,7 +170,7 @@ void Rank::forget_windows() {
 }
 
 void Rank::reserve(size_t send_bytes, size_t recv_bytes) {
-  if (options_.registration == 2) return reserve_windows(std::max<size_t>({send_bytes, recv_bytes, 256}));
+  if (windows_wanted_) return reserve_windows(std::max<size_t>({send_bytes, recv_bytes, 256}));
   const auto grow = [&](CUdeviceptr& buffer, size_t& has, size_t wanted) {
     wanted = std::max<size_t>(wanted, 256);
     if (has >= wanted) return;

@@ -29,7 +29,9 @@ class Rank {
 
   // Joins the communicator of all ranks, which all must do; and leaves it, with those split off it. May be repeated,
   // each time with another instance of NCCL.
-  void join(const std::shared_ptr<const NcclApi>& nccl);
+  void join(const std::shared_ptr<const NcclApi>& nccl, Way way = Way::kAsGiven);
+  // Another communicator and other buffers, for another way: all ranks together.
+  void change_way(Way way);
   void leave();
   // After NCCL has refused a call to all ranks: aborts instead, and waits until the GPU has nothing left to do.
   void abandon();
@@ -70,7 +72,7 @@ class Rank {
  private:
   std::shared_ptr<Communicator> communicator();
   void reserve_windows(size_t bytes);
-  void forget_windows();
+  void forget_buffers();
 
   const Options& options_;
   Board& board_;
@@ -82,7 +84,8 @@ class Rank {
   std::shared_ptr<Communicator> communicator_;
   CUdeviceptr send_ = 0, recv_ = 0;
   size_t send_bytes_ = 0, recv_bytes_ = 0;
-  void* windows_[2] = {};  // of both, with -R 2
+  bool windows_wanted_ = false;  // of the present communicator
+  void* windows_[2] = {};        // of both buffers
   CUevent done_ = nullptr;
   std::vector<CUevent> events_;
 };

@@ -192,6 +192,7 @@ int Report::conclude() {
     } else {
       std::printf("# Out of bounds values : N/A\n# Avg bus bandwidth    : N/A (no point was measured in this run)\n");
     }
+    if (!measured_.empty()) ways_table();
     if (sampler_ != nullptr && !sampler_->trouble().empty()) {
       std::printf("# NVML failed at times  : %s\n", sampler_->trouble().c_str());
     }

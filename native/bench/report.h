@@ -48,6 +48,8 @@ class Report {
   void on_step();
   void on_iteration();
   void table_header();
+  void way_line(const Point& point);
+  void ways_table() const;
   void table_line(const Point& point, const PointNews& news, const Window& window);
   void write_line(const std::string& line);
   void write_json(bool finished);
@@ -84,6 +86,13 @@ class Report {
   uint64_t started_ns_;
   StartNews start_{};
   std::vector<json::Raw> results_;
+  struct Measured {
+    Point point;
+    double time_us;
+    std::optional<double> joules;  // of an operation and GPU
+  };
+  std::vector<Measured> measured_;  // with ways to compare
+  Way way_ = Way::kAsGiven;         // of the last line
   std::vector<StepNews> steps_;
   std::vector<IterationNews> iterations_;
   json::Object summary_;  // of train and scenario

@@ -105,6 +105,7 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("op", about.reduces ? std::optional<std::string>(info(point.op).name) : std::nullopt)
       .add("root", about.has_root ? std::optional<int>(point.root) : std::nullopt)
       .add("in_place", point.in_place)
+      .add("way", point.way == Way::kAsGiven ? std::nullopt : std::optional<std::string>(info(point.way).name))
       .add("ranks", ranks)
       .add("clock_requested_mhz", as_found ? std::nullopt : std::optional<int>(point.clock_mhz))
       .add("iterations", news.iterations)

@@ -2,6 +2,8 @@
 // What stands on stdout: NCCL tests' table for a sweep, one line an iteration for a training step.
 #include <unistd.h>
 
+#include <algorithm>
+#include <set>
 #include <string>
 
 #include "bench/report.h"
@@ -72,7 +74,45 @@ void Report::table_header() {
   std::fflush(stdout);
 }
 
+void Report::way_line(const Point& point) {
+  if (point.way == way_) return;
+  way_ = point.way;
+  std::printf("# way: %s\n", info(point.way).name);
+}
+
+// A line a pattern and size: what each way takes.
+void Report::ways_table() const {
+  std::printf("#\n# %16s  %12s", "pattern", "size(B)");
+  for (const Way way : options_.ways) std::printf("  %21s", info(way).name);
+  std::printf("\n# %16s  %12s", "", "");
+  for (size_t i = 0; i < options_.ways.size(); ++i) std::printf("  %10s %10s", "us", "mJ/GPU");
+  std::printf("\n");
+  std::set<std::string> told;
+  for (const Measured& first : measured_) {
+    const auto same = [&](const Measured& each, Way way) {
+      Point point = each.point, wanted = first.point;
+      point.way = wanted.way = Way::kAsGiven;
+      return each.point.way == way && key_of(point, board_.ranks()) == key_of(wanted, board_.ranks());
+    };
+    Point key = first.point;
+    key.way = Way::kAsGiven;
+    if (!told.insert(key_of(key, board_.ranks())).second) continue;
+    std::printf("# %16s  %12zu", info(first.point.pattern).name, first.point.shape.size_bytes);
+    for (const Way way : options_.ways) {
+      const auto found = std::ranges::find_if(measured_, [&](const Measured& each) { return same(each, way); });
+      std::optional<double> us, mj;
+      if (found != measured_.end()) {
+        us = found->time_us;
+        if (found->joules.has_value()) mj = *found->joules * 1e3;
+      }
+      std::printf("%s%s", short_cell(us, 10).c_str(), cell(mj, 3, 9).c_str());
+    }
+    std::printf("\n");
+  }
+}
+
 void Report::table_line(const Point& point, const PointNews& news, const Window& window) {
+  way_line(point);
   const PatternInfo& about = info(point.pattern);
   if (!point.in_place) {
     if (line_open_) std::printf("\n");
@@ -91,6 +131,10 @@ void Report::table_line(const Point& point, const PointNews& news, const Window&
   line += cell(told ? std::optional<double>(window.watts_per_gpu) : std::nullopt, 2, 7);
   line += cell(told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt, 5, 8);
   if (!news.valid) line += "  invalid";
+  if (options_.ways.size() > 1 && news.valid) {
+    measured_.push_back(
+        {point, news.time_us, told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt});
+  }
   std::printf("%s", line.c_str());
   line_open_ = !point.in_place && options_.in_place && about.in_place;
   if (!line_open_) std::printf("\n");

@@ -16,11 +16,17 @@ class Sweep {
     reserve_for(plan_, rank_);
     int clock = kClockAsFound;
     bool refused = false;
+    Way way = plan_.empty() ? Way::kAsGiven : plan_.front().way;
     for (size_t i = 0; i < plan_.size(); ++i) {
       const Point& point = plan_[i];
       // Once the driver has refused, all clocks are the clock as found: measuring the first one's points is enough.
       if (refused && point.clock_mhz != plan_.front().clock_mhz) continue;
       rank_.set_deadline();
+      if (point.way != way) {
+        rank_.change_way(point.way);
+        reserve_for(plan_, rank_);
+        way = point.way;
+      }
       Measurement measurement(options_, point, rank_);
       if (point.clock_mhz != clock && !refused) {
         refused = !set_clock(point.clock_mhz);

@@ -30,6 +30,9 @@ sweep
   -z, --blocking          after each operation, wait for it and for all ranks
   -R, --local_register N  0: ordinary buffers (0); 2: buffers in symmetric
                           windows, for symmetric kernels and copy engines
+      --way LIST          how NCCL carries collectives out: plain, symmetric,
+                          copy-engine, efficiency, or all. Buffers and
+                          communicator are made for each
   -G, --graph N           capture operations in a CUDA graph, launch it N times
   -I, --events            also time each operation between two CUDA events
       --in-place          also measure the in-place form

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,6 +14,7 @@ from harness import Powerccl
 from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData, read_run
 
+NCCL = "POWERCCL_EMULATOR_NCCL_VERSION"
 SWEEP = ("-b", "16M", "-e", "64M", "-f", "2", "-n", "8", "--no-energy")
 
 
@@ -103,3 +106,40 @@ def test_plain_calls_keep_their_events(powerccl: Powerccl) -> None:
     assert kernels.select("rank", "call_id").is_unique().all()
     flags = [rank.kinds[records.KERNEL]["flags"] & records.FLAG_HOST_TIMES for rank in run.ranks]
     assert not any(each.any() for each in flags)
+
+
+def test_ways_are_measured_one_after_the_other(powerccl: Powerccl, tmp_path: Path) -> None:
+    file = tmp_path / "ways.json"
+    bench = [
+        powerccl.bench,
+        "all_reduce",
+        "all_gather",
+        "--way",
+        "all",
+        "-b",
+        "16M",
+        "-e",
+        "16M",
+        "-g",
+        "2",
+        "--no-energy",
+    ]
+    done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, "--json", str(file), **{NCCL: "2.30.7"})
+    assert done.code == 0, done.err
+    assert "Out of bounds values : 0 OK" in done.out
+    results = json.loads(file.read_text())["results"]
+    ways = [(point["pattern"], point["way"]) for point in results]
+    assert ways == [
+        *(("all_reduce", "plain"), ("all_gather", "plain")),
+        *(("all_reduce", "symmetric"), ("all_gather", "symmetric"), ("all_gather", "copy-engine")),
+        *(("all_reduce", "efficiency"), ("all_gather", "efficiency")),
+    ]
+    # The table below compares them: what a way does not do is N/A.
+    rows = [line.split() for line in done.out.splitlines() if line.startswith("#  ") and "16777216" in line]
+    assert [row[1] for row in rows] == ["all_reduce", "all_gather"]
+    assert rows[0][7] == "N/A" and "N/A" not in (rows[1][3], rows[1][7])
+    # And the record tells them apart.
+    calls = of_windows(read_run(powerccl.runs[-1]))
+    assert (
+        calls["copy_engine"].any() and calls["symmetric"].any() and (~calls["copy_engine"] & ~calls["symmetric"]).any()
+    )

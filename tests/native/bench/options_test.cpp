@@ -130,6 +130,18 @@ TEST(Options, AllTypesAndOperators) {
   EXPECT_EQ(options.root, -1);
 }
 
+TEST(Options, WaysAreThoseThatThePatternsCanGo) {
+  EXPECT_EQ(parse({"all_reduce"}).ways, (std::vector<Way>{Way::kAsGiven}));
+  EXPECT_EQ(parse({"all_gather", "--way", "all"}).ways,
+            (std::vector<Way>{Way::kPlain, Way::kSymmetric, Way::kCopyEngine, Way::kEfficiency}));
+  EXPECT_EQ(parse({"all_reduce,all_gather", "--way", "copy-engine,plain"}).ways,
+            (std::vector<Way>{Way::kCopyEngine, Way::kPlain}));
+  EXPECT_NE(refusal({"all_reduce", "--way", "fast"}).find("fast"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "--way", "copy-engine"}).find("copy-engine"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "--way", "plain", "-R", "2"}).find("-R"), std::string::npos);
+  EXPECT_NE(refusal({"serve", "--way", "plain"}).find("--way"), std::string::npos);
+}
+
 TEST(Options, SayWhatIsWrong) {
   EXPECT_NE(refusal({}).find("pattern"), std::string::npos);
   EXPECT_NE(refusal({"all_redux"}).find("all_redux"), std::string::npos);

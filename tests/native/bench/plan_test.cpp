@@ -52,6 +52,22 @@ TEST(Plan, ChangesClocksSeldom) {
   EXPECT_EQ(plan[1].shape.size_bytes, 2048U);
 }
 
+TEST_F(Lines, EachWayHasItsPointsTogether) {
+  Options options = two_sizes();
+  options.patterns = {Pattern::kAllReduce, Pattern::kAllGather};
+  options.ways = {Way::kPlain, Way::kCopyEngine};
+  const std::vector<Point> plan = make_plan(options, 8, {});
+  ASSERT_EQ(plan.size(), 4U + 2U);  // copy engines reduce nothing
+  for (size_t i = 0; i < plan.size(); ++i) EXPECT_EQ(plan[i].way, i < 4 ? Way::kPlain : Way::kCopyEngine);
+  // What was measured one way is not done the other.
+  EXPECT_NE(key_of(plan[2], 8), key_of(plan[4], 8));
+  write(
+      R"({"type": "point", "pattern": "all_gather", "size_bytes": 1024, "dtype": "float32", "op": null, "root": null, )"
+      R"("in_place": false, "way": "copy-engine", "ranks": 8, "clock_requested_mhz": null})"
+      "\n");
+  EXPECT_EQ(make_plan(options, 8, done_points(path_)).size(), 5U);
+}
+
 TEST(Plan, OperatorsAndRootsOnlyWhereTheyMean) {
   Options options = two_sizes();
   options.max_bytes = options.min_bytes;

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// How NCCL carries a collective out: its rings and trees on ordinary buffers, or, on buffers in symmetric windows,
+// kernels of their own, copy engines (the zero-CTA policy), or as few thread blocks as will do (the efficiency policy).
+#ifndef POWERCCL_BENCH_WAY_H
+#define POWERCCL_BENCH_WAY_H
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bench/pattern.h"
+
+namespace powerccl::bench {
+
+enum class Way : uint8_t {
+  kAsGiven,  // by -R and NCCL's own variables
+  kPlain,
+  kSymmetric,
+  kCopyEngine,
+  kEfficiency,
+};
+inline constexpr size_t kWays = 4;  // without the first
+
+struct WayInfo {
+  Way way;
+  const char* name;
+  bool windows;    // buffers lie in symmetric windows
+  int cta_policy;  // of the communicator: ncclConfig_t's CTAPolicy; negative: NCCL's default
+};
+
+const std::array<WayInfo, kWays>& ways();
+// Only of one of those.
+const WayInfo& info(Way way);
+std::optional<Way> way_named(const std::string& name);
+
+// Whether NCCL can carry the pattern out that way; else it takes another.
+bool carries_out(Way way, Pattern pattern);
+
+}  // namespace powerccl::bench
+#endif
