@@ -143,8 +143,13 @@ struct CollectivePlan {
   uint32_t moves_data;  // 0: nobody looks at the result; where all ranks say so, only time passes
 };
 
-constexpr uint8_t method_byte(uint8_t algorithm, uint8_t protocol) {
-  return static_cast<uint8_t>(0x80u | (static_cast<unsigned>(algorithm) << 4) | protocol);
+// What carries a collective out. All but the first on buffers in symmetric windows.
+enum class Carrier : uint8_t { kChannels = 0, kSymmetricKernel = 1, kCopyEngines = 2, kFewestBlocks = 3 };
+inline constexpr size_t kCarriers = 4;
+
+constexpr uint8_t method_byte(uint8_t algorithm, uint8_t protocol, Carrier carrier = Carrier::kChannels) {
+  return static_cast<uint8_t>(0x80u | (static_cast<unsigned>(algorithm) << 4) | static_cast<unsigned>(carrier) << 2 |
+                              protocol);
 }
 
 // Where nothing is tuned: a ring of simple copies for what is large, the low-latency protocol below, and a channel for

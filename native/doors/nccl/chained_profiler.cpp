@@ -309,10 +309,10 @@ void* start_chained(const Both& both, int version, Handle ours, void* before, Ev
   const bool known = (type & events_of_version(theirs_version)) != 0;
   const bool wanted = known && (wished & kBitsOfInt & (type | events_inside(type))) != 0;
   void* theirs = wanted ? start_theirs(*table, theirs_version, both.theirs, version, before, event) : nullptr;
-  // What has parts keeps what was wanted for them.
+  // What has parts keeps what was wanted, even by neither: its parts come long after it.
   const bool has_parts = (type & (kEventCollApi | kEventP2pApi | kEventColl | kEventP2p)) != 0;
   const bool plain = (reinterpret_cast<Handle>(theirs) & kHandleBits) == 0;
-  if (theirs == nullptr && (ours == 0 || !has_parts)) return as_pointer(ours);
+  if (theirs == nullptr && !has_parts) return as_pointer(ours);
   if (ours == 0 && plain && !has_parts) return theirs;
   return as_pointer(make_pair(type == kEventKernelCh, ours, theirs, wished));
 }

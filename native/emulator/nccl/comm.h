@@ -53,6 +53,7 @@ struct Task {
   uint8_t algorithm = emulator::kRing;
   uint8_t protocol = emulator::kSimple;
   Way way = Way::kPlain;
+  bool efficient = false;     // by the efficiency policy: a symmetric kernel of fewer blocks
   CUstream stream = nullptr;  // of a collective
   uint64_t mask = 0;          // of event types
   void* group_api_handle = nullptr;

@@ -81,7 +81,11 @@ bool pick(const CostTable& costs, Task& task) {
 }
 
 void put_on_wire(Task& task) {
-  task.wire.method = emulator::method_byte(task.algorithm, task.protocol);
+  const auto carrier = task.way == Way::kCopyEngine ? emulator::Carrier::kCopyEngines
+                       : task.way == Way::kPlain    ? emulator::Carrier::kChannels
+                       : task.efficient             ? emulator::Carrier::kFewestBlocks
+                                                    : emulator::Carrier::kSymmetricKernel;
+  task.wire.method = emulator::method_byte(task.algorithm, task.protocol, carrier);
   task.wire.channels = static_cast<uint8_t>(task.channels);
 }
 

@@ -61,7 +61,8 @@ inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kSplitNoColor = -1;
 inline constexpr unsigned kShrinkAbort = 1;
 inline constexpr int kWindowSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
-inline constexpr int kCtaPolicyZero = 2;    // NCCL_CTA_POLICY_ZERO: copy engines where they can
+inline constexpr int kCtaPolicyEfficiency = 1;
+inline constexpr int kCtaPolicyZero = 2;  // NCCL_CTA_POLICY_ZERO: copy engines where they can
 
 // Grows at its end from version to version; `size` says how much of it the caller knows.
 struct ncclConfig_t {

@@ -114,6 +114,10 @@ bool in_window(ncclComm* comm, const void* buffer, size_t bytes) {
   });
 }
 
+int cta_policy_of(const ncclComm* comm) {
+  return settings().cta_policy != kConfigUndefined ? settings().cta_policy : comm->cta_policy;
+}
+
 // As NCCL from 2.27 on, where both buffers lie in symmetric windows.
 Way way_of(const Call& call, size_t send_bytes, size_t recv_bytes) {
   ncclComm* comm = call.comm;
@@ -122,8 +126,7 @@ Way way_of(const Call& call, size_t send_bytes, size_t recv_bytes) {
   if (!has_kernel || comm->ranks == 1 || !settings().windows || nccl_version() < 22700) return Way::kPlain;
   if (!in_window(comm, call.send_buffer, send_bytes) || !in_window(comm, call.recv_buffer, recv_bytes))
     return Way::kPlain;
-  const int policy = settings().cta_policy != kConfigUndefined ? settings().cta_policy : comm->cta_policy;
-  const bool copies = policy == kCtaPolicyZero && nccl_version() >= 22800;
+  const bool copies = cta_policy_of(comm) == kCtaPolicyZero && nccl_version() >= 22800;
   return copies && call.func == Func::kAllGather ? Way::kCopyEngine : Way::kSymmetric;
 }
 
@@ -230,6 +233,7 @@ ncclResult_t append_collective(const Call& call) {
   if (!told) task.mask = 0;
   task.stream = call.stream;
   task.way = way;
+  task.efficient = cta_policy_of(comm) == kCtaPolicyEfficiency;
   task.api_handle = told ? api_state().coll_handle : nullptr;
   if (call.func == Func::kAllGather || call.func == Func::kBroadcast) {
     task.count = bytes;

@@ -172,8 +172,11 @@ Settings read() {
   read.min_ctas = ctas("NCCL_MIN_CTAS");
   read.max_ctas = ctas("NCCL_MAX_CTAS");
   if (const char* policy = getenv("NCCL_CTA_POLICY"); policy && *policy) {
-    const bool zero = strcasecmp(policy, "ZERO") == 0 || strcasecmp(policy, "NCCL_CTA_POLICY_ZERO") == 0;
-    read.cta_policy = zero ? kCtaPolicyZero : static_cast<int>(number("NCCL_CTA_POLICY", 0));
+    const std::string prefix = "NCCL_CTA_POLICY_";
+    const char* name = strncasecmp(policy, prefix.c_str(), prefix.size()) == 0 ? policy + prefix.size() : policy;
+    read.cta_policy = strcasecmp(name, "ZERO") == 0         ? kCtaPolicyZero
+                      : strcasecmp(name, "EFFICIENCY") == 0 ? kCtaPolicyEfficiency
+                                                            : static_cast<int>(number("NCCL_CTA_POLICY", 0));
   }
   read.windows = number("NCCL_WIN_ENABLE", 1) != 0;
   NcclSettings& wire = read.wire;

@@ -83,9 +83,9 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
       largest = bytes;
       const Pattern pattern = step_pattern(task);
       as = Truth::operation(static_cast<uint8_t>(pattern), bytes);
-      power =
-          power_factor(engine_.platform(), method_of(engine_.platform(), pattern, bytes, task.method, task.channels),
-                       default_method(engine_.platform(), pattern, bytes));
+      power = power_factor(engine_.platform(), pattern, bytes,
+                           method_of(engine_.platform(), pattern, bytes, task.method, task.channels),
+                           default_method(engine_.platform(), pattern, bytes));
       continue;
     }
     const bool send = task.kind == static_cast<uint8_t>(TaskKind::kSend);

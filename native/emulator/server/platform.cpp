@@ -23,6 +23,8 @@ constexpr size_t kMostBytes = 256 * 1024;  // of a file; the largest of ours has
 constexpr const char* kPatternNames[kPatterns] = {"all_reduce",   "broadcast", "reduce", "all_gather", "reduce_scatter",
                                                   "send_receive", "scatter",   "gather", "all_to_all"};
 
+constexpr const char* kCarrierNames[kCarriers - 1] = {"symmetric", "copy_engine", "efficiency"};
+
 double interpolate(const Line& line, double x, double otherwise) {
   if (line.empty()) return otherwise;
   if (x <= line.front().first) return line.front().second;
@@ -231,6 +233,12 @@ void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
     keys[name + ".knee_mhz"] = [&model](const std::string& text) { return parse_curve(text, true, model.knee_mhz); };
     keys[name + ".boost"] = [&model](const std::string& text) { return parse_curve(text, true, model.boost); };
     keys[name + ".fall"] = [&model](const std::string& text) { return parse_curve(text, true, model.fall); };
+    for (size_t way = 0; way < kCarriers - 1; ++way) {
+      WayModel& its = p.ways[way][i];
+      const std::string key = std::string(kCarrierNames[way]) + "." + name;
+      keys[key + ".time"] = [&its](const std::string& text) { return parse_curve(text, true, its.time); };
+      keys[key + ".power"] = [&its](const std::string& text) { return parse_curve(text, true, its.power); };
+    }
     keys[name + ".base_latency_us"] = [&model](const std::string& text) {
       return parse_number(text, model.base_latency_us) && model.base_latency_us > 0;
     };

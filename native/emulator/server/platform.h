@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/collective_protocol.h"
+
 namespace powerccl::emulator {
 
 // Names and order as in wire/trace.h (powerccl_pattern).
@@ -40,6 +42,12 @@ struct PatternModel {
   SizeCurve boost;
   SizeCurve fall;
   double base_latency_us = 10;  // no operation is shorter
+};
+
+// A collective carried out otherwise than by NCCL's channels, beside that with its defaults: time, and the power that
+// communication adds. Empty: the same.
+struct WayModel {
+  SizeCurve time, power;
 };
 
 // How NCCL's variables and a tuner's choices change a collective's time and power (server/tuning.cpp has the formula).
@@ -113,6 +121,7 @@ struct Platform {
   uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins are told
 
   std::array<PatternModel, kPatterns> patterns;
+  WayModel ways[kCarriers - 1][kPatterns];  // by Carrier, without the first
   TuningModel tune;
 
   // Bus bandwidth in GB/s (10^9 bytes) that NCCL tests would print for an operation of `bytes` (NCCL tests' size).

@@ -79,6 +79,12 @@ double bandwidth_of(const Platform& platform, double bytes, uint32_t ranks, cons
   return bandwidth;
 }
 
+// Null: by channels.
+const WayModel* way_of(const Platform& platform, Pattern pattern, const Method& method) {
+  if (method.carrier == Carrier::kChannels) return nullptr;
+  return &platform.ways[static_cast<size_t>(method.carrier) - 1][static_cast<size_t>(pattern)];
+}
+
 }  // namespace
 
 Method default_method(const Platform& platform, Pattern pattern, double bytes) {
@@ -91,6 +97,7 @@ Method method_of(const Platform& platform, Pattern pattern, double bytes, uint8_
   if (method != 0) {
     made.algorithm = (method >> 4) & 7;
     made.protocol = method & 3;
+    made.carrier = static_cast<Carrier>((method >> 2) & 3);
   }
   if (channels != 0) made.channels = channels;
   return made;
@@ -100,6 +107,7 @@ double tuned_ns(const Platform& platform, Pattern pattern, double bytes, double 
                 const Method& method, const NcclSettings& settings) {
   const double plain_ns = platform.collective_ns(pattern, bytes, clock_mhz, ranks);
   const Method usual = default_method(platform, pattern, bytes);
+  if (const WayModel* way = way_of(platform, pattern, method)) return plain_ns * at_size(way->time, bytes, 1);
   if (method == usual && !(settings.flags & NcclSettings::kTuned)) return plain_ns;
   const TuningModel& model = platform.tune;
   const PatternModel& curves = platform.patterns[static_cast<size_t>(pattern)];
@@ -119,7 +127,9 @@ double transfer_factor(const Platform& platform, double bytes, uint32_t ranks, c
          bandwidth_of(platform, bytes, ranks, usual, NcclSettings{});
 }
 
-double power_factor(const Platform& platform, const Method& method, const Method& usual) {
+double power_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method,
+                    const Method& usual) {
+  if (const WayModel* way = way_of(platform, pattern, method)) return at_size(way->power, bytes, 1);
   if (method.channels == usual.channels) return 1;
   const double more = static_cast<double>(method.channels) / usual.channels - 1;
   return std::max(0.0, 1 + platform.tune.channel_power * more);

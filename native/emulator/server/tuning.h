@@ -12,6 +12,7 @@ struct Method {
   uint8_t algorithm = kRing;
   uint8_t protocol = kSimple;
   uint32_t channels = 1;
+  Carrier carrier = Carrier::kChannels;  // others have neither algorithm, protocol nor channels
   bool operator==(const Method&) const = default;
 };
 
@@ -25,7 +26,7 @@ double tuned_ns(const Platform& platform, Pattern pattern, double bytes, double 
 // Of sends and receives, whose method is NCCL's own: their bandwidth beside that with default settings.
 double transfer_factor(const Platform& platform, double bytes, uint32_t ranks, const NcclSettings& settings);
 // Of the power that communication adds: channels are thread blocks, each busy on a multiprocessor of its own.
-double power_factor(const Platform& platform, const Method& method, const Method& usual);
+double power_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method, const Method& usual);
 
 }  // namespace powerccl::emulator
 #endif

@@ -47,7 +47,7 @@ class Tuning {
   // Of a GPU, over one operation.
   double joules(double bytes, const Trial& trial) const {
     const double mhz = platform.clock_max_mhz;
-    const double factor = power_factor(platform, method(bytes, trial), method(bytes, {}));
+    const double factor = power_factor(platform, Pattern::kAllReduce, bytes, method(bytes, trial), method(bytes, {}));
     const double watts =
         platform.static_w + platform.tree_w * platform.fv2(mhz) + platform.communication_w(bytes, mhz) * factor;
     return watts * ns(bytes, trial) * 1e-9;
@@ -66,7 +66,7 @@ TEST(TuningCalibration, DefaultsAreExactlyThePlatforms) {
           EXPECT_EQ(usual, default_method(platform, pattern, bytes));
           EXPECT_EQ(tuned_ns(platform, pattern, bytes, mhz, 3, usual, {}),
                     platform.collective_ns(pattern, bytes, mhz, 3));
-          EXPECT_EQ(power_factor(platform, usual, usual), 1);
+          EXPECT_EQ(power_factor(platform, pattern, bytes, usual, usual), 1);
           EXPECT_EQ(transfer_factor(platform, bytes, 3, {}), 1);
         }
       }
@@ -172,6 +172,39 @@ TEST(TuningCalibration, NvlsIsWhereAPlatformHasIt) {
     return tuned_ns(*with, Pattern::kAllReduce, 256 * kMiB, 1980, 4, method, tuned);
   };
   EXPECT_NEAR(ns(ring) / ns(nvls), 1.3, 0.02);
+}
+
+// Two H100s, NCCL 2.30.7: microseconds and mJ of a GPU, ordinary buffers and otherwise. 122 W: idle with a context.
+TEST(TuningCalibration, WaysAreBesideNcclsDefaultsAsMeasured) {
+  const Platform platform = platform_or_fail("h200x4");
+  constexpr double kIdleW = 122;
+  const struct {
+    Pattern pattern;
+    double mib;
+    Carrier carrier;
+    double plain_us, plain_mj, us, mj;
+  } measured[] = {
+      {Pattern::kAllGather, 16, Carrier::kSymmetricKernel, 64.6, 14.6, 57.6, 10.0},
+      {Pattern::kAllGather, 256, Carrier::kSymmetricKernel, 553, 154.6, 596, 142.8},
+      {Pattern::kAllGather, 16, Carrier::kCopyEngines, 64.6, 14.6, 70.4, 11.7},
+      {Pattern::kAllGather, 256, Carrier::kCopyEngines, 553, 154.6, 471, 121.2},
+      {Pattern::kReduceScatter, 16, Carrier::kSymmetricKernel, 64.1, 14.3, 60.4, 10.4},
+      {Pattern::kReduceScatter, 256, Carrier::kSymmetricKernel, 573, 159.0, 688, 155.0},
+      {Pattern::kAllReduce, 16, Carrier::kSymmetricKernel, 88.8, 19.6, 85.5, 15.1},
+      {Pattern::kAllReduce, 16, Carrier::kFewestBlocks, 88.8, 19.6, 79.3, 13.6},
+      {Pattern::kAllReduce, 256, Carrier::kSymmetricKernel, 894, 256.3, 1036, 227.7},
+  };
+  for (const auto& each : measured) {
+    const double bytes = each.mib * kMiB;
+    const Method usual = default_method(platform, each.pattern, bytes);
+    const Method other =
+        method_of(platform, each.pattern, bytes, method_byte(kRing, kSimple, each.carrier), uint8_t{0});
+    const auto ns = [&](const Method& method) { return tuned_ns(platform, each.pattern, bytes, 1980, 4, method, {}); };
+    EXPECT_NEAR(ns(other) / ns(usual), each.us / each.plain_us, 0.01);
+    const double added_w = each.plain_mj * 1e3 / each.plain_us - kIdleW;
+    const double watts = kIdleW + added_w * power_factor(platform, each.pattern, bytes, other, usual);
+    EXPECT_NEAR(watts * each.us * 1e-3, each.mj, 0.03 * each.mj) << pattern_name(each.pattern) << " " << each.mib;
+  }
 }
 
 TEST(TuningCalibration, PeerAccessOffIsSlow) {

@@ -38,7 +38,8 @@ Lines comparable(const Lines& lines) {
       }
       std::string text = part[1].str() + " " + part[2].str() + " " + part[3].str();
       if (of_main) text += " " + renamed(part[4]);
-      if (part[5].matched) text += " parent=" + renamed(part[5]);
+      const bool known = of_main || names.contains(part[5]);  // else it is one of those without order
+      if (part[5].matched) text += " parent=" + (known ? renamed(part[5]) : "another's");
       text += std::regex_replace(part[6].str(), time, "");
       (of_main ? mine : others).push_back(text);
     }
