@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from harness import Done, Powerccl
 
+from powerccl.tuning.space import Machine, make_space
+
 TUNED_S = 25
 EMULATED = ("--emulate", "h200x4-sockets")
 # What the emulated sockets gain by, and one parameter that does nothing for this size.
@@ -177,3 +179,22 @@ def test_wrong_words_are_refused(powerccl: Powerccl) -> None:
     assert listed.code == 0 and "NCCL_NSOCKS_PERTHREAD" in listed.out and "NCCL_IB_TC" not in listed.out
     assert "NCCL_IB_ADAPTIVE_ROUTING is left out: only for ib" in listed.out
     assert not Path(powerccl.folder / "tune/all_reduce/study.journal").exists()
+
+
+def test_buffers_in_symmetric_windows_have_a_search_of_their_own(powerccl: Powerccl) -> None:
+    searched = {"NCCL_CTA_POLICY", "NCCL_SYM_CTAS", "NCCL_SYM_TMA_ENABLE"}
+    h200 = Machine("NVIDIA H200", 4, 1, "2.30.7", ("nvlink",))
+    space = make_space(h200, ["all_gather"], {}, windows=True)
+    forbidden = [f"--forbid={each.name}" for each in space.parameters if each.name not in searched]
+    done = powerccl(
+        *("tune", "all_gather", "--symmetric", "--sizes", "256M", "--emulate", "h200x4", "--time", "20s"),
+        *("--no-narrow", "--name", "windows", *forbidden),
+        POWERCCL_EMULATOR_NCCL_VERSION="2.30.7",
+        POWERCCL_EMULATOR_MOVE_DATA="0",
+    )
+    assert done.code == 0, done.err
+    profile = result(powerccl, "windows")["profile"]
+    # Copy engines, which no rule of a tuner can choose, are 15 % faster there.
+    assert profile["variables"].get("NCCL_CTA_POLICY") == "ZERO"
+    assert profile["windows"] and not profile["rules"]
+    assert profile["confirmed"][0]["time_high"] < 0.95
