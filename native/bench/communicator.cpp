@@ -21,7 +21,13 @@ Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, in
   } else if (nccl_->comm_init_rank_config != nullptr) {
     NcclConfig config;
     config.cta_policy = cta_policy;
-    nccl_->check(nccl_->comm_init_rank_config(&all_, board_.ranks(), *id, rank, &config), "ncclCommInitRankConfig");
+    const int refused = nccl_->comm_init_rank_config(&all_, board_.ranks(), *id, rank, &config);
+    if (refused == kNcclInvalidArgument) {
+      throw Failure(kExitMissing, "this NCCL refuses the CTA policy " + std::to_string(cta_policy),
+                    "NCCL 2.28.9 has no zero-CTA policy for a communicator: take 2.29 or newer (--nccl FILE), or leave "
+                    "copy-engine out of --way");
+    }
+    nccl_->check(refused, "ncclCommInitRankConfig");
   } else {
     throw Failure(kExitMissing, "this NCCL has no CTA policy", "--way takes NCCL 2.27 or newer (--nccl FILE)");
   }

@@ -34,7 +34,7 @@ struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT
 };
 
-enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+enum NcclResult : int { kNcclSuccess = 0, kNcclInvalidArgument = 4, kNcclInProgress = 7 };
 
 struct NcclApi {
   int (*get_version)(int*);

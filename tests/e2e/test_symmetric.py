@@ -143,3 +143,24 @@ def test_ways_are_measured_one_after_the_other(powerccl: Powerccl, tmp_path: Pat
     assert (
         calls["copy_engine"].any() and calls["symmetric"].any() and (~calls["copy_engine"] & ~calls["symmetric"]).any()
     )
+
+
+def test_a_way_that_this_nccl_refuses_is_said(powerccl: Powerccl) -> None:
+    bench = (
+        "bench",
+        "--emulate",
+        "h200x4",
+        "all_gather",
+        "--way",
+        "all",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "-g",
+        "2",
+        "--no-energy",
+    )
+    done = powerccl(*bench, **{NCCL: "2.28.9"})
+    assert done.code != 0
+    assert "refuses the CTA policy 2" in done.err and "leave copy-engine out of --way" in done.err

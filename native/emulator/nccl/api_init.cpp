@@ -11,6 +11,7 @@
 #include "emulator/nccl/group.h"
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
+#include "emulator/nccl/plugin.h"
 #include "emulator/nccl/settings.h"
 
 using namespace powerccl::emulated_nccl;
@@ -41,6 +42,10 @@ bool read_config(const ncclConfig_t* given, ncclConfig_t& config) {
   }
   if (config.blocking != kConfigUndefined && config.blocking != 0 && config.blocking != 1) {
     warn("Invalid config blocking attribute value %d", config.blocking);
+    return false;
+  }
+  if (config.CTAPolicy == kCtaPolicyZero && nccl_version() < 22900) {  // seen with 2.28.9; the variable it takes
+    warn("Invalid config CTAPolicy attribute value %d", config.CTAPolicy);
     return false;
   }
   return true;
