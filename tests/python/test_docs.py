@@ -3,27 +3,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_module import load_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    loader = SourceFileLoader("check_prose", str(ROOT / "tools/check-prose"))
-    spec = importlib.util.spec_from_loader("check_prose", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules["check_prose"] = module  # dataclasses look their module up
-    loader.exec_module(module)
-    return module
+    return load_tool("check-prose")
 
 
 def test_sentences_are_counted_as_a_reader_reads_them(tool: ModuleType) -> None:

@@ -3,24 +3,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from tool_module import load_tool
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    loader = SourceFileLoader("check_nccl_functions", str(ROOT / "tools/check-nccl-functions"))
-    spec = importlib.util.spec_from_loader("check_nccl_functions", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_tool("check-nccl-functions")
 
 
 def test_an_unknown_function_is_noticed(tool: ModuleType) -> None:

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of tools/ as modules, for tests of their functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def load_tool(name: str) -> ModuleType:
+    """The program tools/`name`, not run."""
+    module_name = name.replace("-", "_")
+    loader = SourceFileLoader(module_name, str(TOOLS / name))
+    spec = importlib.util.spec_from_loader(module_name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    loader.exec_module(module)
+    return module
