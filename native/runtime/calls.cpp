@@ -88,7 +88,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return 0;
   const bool asked = selection_.asked();
   powerccl_trace_record record = new_call(communicator, call, asked, door_.sees_calls);
-  record.call.bytes = call.message_bytes * (size_counts_ranks(call.pattern) ? communicator->nranks : 1);
+  record.call.bytes = total_bytes(call.pattern, call.message_bytes, communicator->nranks);
   if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
   if (communicator->gpu->conductor != nullptr && !call.captured) {
     tell_conductor(communicator, call.pattern, record.call.bytes, nullptr, record.call.call_id);

@@ -65,8 +65,7 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
       kernel->pattern = POWERCCL_PATTERN_UNKNOWN;
     }
   } else {
-    const uint32_t ranks = static_cast<uint32_t>(communicator->nranks);
-    kernel->bytes += task.operation.message_bytes * (size_counts_ranks(pattern) ? ranks : 1);
+    kernel->bytes += total_bytes(pattern, task.operation.message_bytes, communicator->nranks);
     if (kernel->pattern == POWERCCL_PATTERN_UNKNOWN) kernel->pattern = pattern;
   }
   if (kernel->tasks++ == 0) {

@@ -21,6 +21,11 @@ constexpr bool size_counts_ranks(uint8_t pattern) {
          pattern == POWERCCL_GATHER || pattern == POWERCCL_ALL_TO_ALL;
 }
 
+// NCCL tests' `size` of a collective of so many ranks.
+constexpr uint64_t total_bytes(uint8_t pattern, uint64_t message_bytes, int ranks) {
+  return message_bytes * (size_counts_ranks(pattern) ? static_cast<uint64_t>(ranks) : 1);
+}
+
 // What one rank put into one group on one communicator.
 struct PointToPoint {
   uint32_t sends = 0, receives = 0;

@@ -55,7 +55,7 @@ void add_to_kernel(KernelRan* kernel, const Communicator* communicator, const Ap
     return;
   }
   if (kernel->calls++ == 0) kernel->pattern = call.pattern;
-  kernel->bytes += bytes * (size_counts_ranks(call.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+  kernel->bytes += total_bytes(call.pattern, bytes, communicator->nranks);
 }
 
 bool first_of_stream(uint32_t index) {
@@ -66,6 +66,16 @@ bool first_of_stream(uint32_t index) {
 }
 
 }  // namespace
+
+CallSeen seen_of(const ApiCall& call) {
+  CallSeen seen;
+  seen.pattern = call.pattern;
+  seen.datatype = static_cast<uint8_t>(call.type);
+  seen.message_bytes = call.count * bytes_of_type(call.type);
+  seen.root = call.root;
+  seen.stream = reinterpret_cast<uint64_t>(call.stream);
+  return seen;
+}
 
 void forget_calls() {
   t_calls.group = 0;
@@ -99,12 +109,7 @@ void call_made(const ApiCall& call) {
     return;
   }
 
-  CallSeen seen;
-  seen.pattern = call.pattern;
-  seen.datatype = static_cast<uint8_t>(call.type);
-  seen.message_bytes = call.count * bytes_of_type(call.type);
-  seen.root = call.root;
-  seen.stream = handle;
+  CallSeen seen = seen_of(call);
   seen.captured = part->captured;
   if (its->selection().asked()) part->asked = true;
   if (t_calls.group == 0) t_calls.group = its->group_begins(communicator);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "wire/trace.h"
+#include "runtime/runtime.h"
 
 namespace powerccl::nccl {
 
@@ -20,6 +20,9 @@ struct ApiCall {
   size_t count = 0;
   bool one_sided = false;  // a signal or a wait for one: an exchange that no plugin is told of
 };
+
+// As the runtime is told of it, but for whether a graph captures it.
+CallSeen seen_of(const ApiCall& call);
 
 // Before NCCL is given the call; what is launched now, where there is no group, or else at the group's end.
 void call_made(const ApiCall& call);

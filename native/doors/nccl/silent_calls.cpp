@@ -173,7 +173,7 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   made.group = group;
   made.call = call;
   made.stream = reinterpret_cast<void*>(seen.stream);  // NOLINT(performance-no-int-to-ptr): it was one
-  made.bytes = seen.message_bytes * (size_counts_ranks(seen.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+  made.bytes = total_bytes(seen.pattern, seen.message_bytes, communicator->nranks);
   made.pattern = seen.pattern;
   made.kind = kind_of_call(communicator, seen.pattern, made.bytes);
   made.asked = asked;

@@ -49,16 +49,6 @@ bool are_complete(const Pending& pending) {
   return pending.count > 0 && !pending.others && pending.communicator != nullptr && pending.told == t_thread.told;
 }
 
-CallSeen seen_of(const ApiCall& call) {
-  CallSeen seen;
-  seen.pattern = call.pattern;
-  seen.datatype = static_cast<uint8_t>(call.type);
-  seen.message_bytes = bytes_of(call);
-  seen.root = call.root;
-  seen.stream = reinterpret_cast<uint64_t>(call.stream);
-  return seen;
-}
-
 // As the plugin would have told of them, with their events in the stream already.
 void record(Runtime* runtime, const Pending& pending) {
   Communicator* communicator = pending.communicator;
@@ -77,8 +67,7 @@ void record(Runtime* runtime, const Pending& pending) {
     if (call.exchange && of.kernel.calls > 0) continue;  // all that is exchanged in a group is one call
     copied = !call.exchange;
     ++of.kernel.calls;
-    of.kernel.bytes +=
-        seen.message_bytes * (size_counts_ranks(call.pattern) ? static_cast<uint64_t>(communicator->nranks) : 1);
+    of.kernel.bytes += total_bytes(call.pattern, seen.message_bytes, communicator->nranks);
     if (copied) runtime->carried_out(communicator, made, pending.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0);
   }
   runtime->group_ending(group);
@@ -133,7 +122,6 @@ void untold_launch_ended(int result) {
     record(its, pending);
     pending.pair = nullptr;
   }
-  untold_forget();
 }
 
 void untold_forget() {

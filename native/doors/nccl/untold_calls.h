@@ -12,7 +12,7 @@ namespace powerccl::nccl {
 // All from the thread that makes the calls. Of a group, only where no plugin is told of any of its calls.
 void untold_call_made(const ApiCall& call, bool captured);
 void untold_launch_begins();
-void untold_launch_ended(int result);
+void untold_launch_ended(int result);  // untold_forget() comes next
 void untold_forget();
 
 // The plugin is told of a call of `communicator`.
