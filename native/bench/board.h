@@ -27,7 +27,19 @@ struct RankAbout {
 };
 
 // What rank 0 tells its supervisor. Times in ns are CLOCK_MONOTONIC.
-enum class Tell : uint32_t { kNothing, kStart, kClock, kPoint, kStep, kIteration, kOpened, kClosed, kRefused, kFinish };
+enum class Tell : uint32_t {
+  kNothing,
+  kStart,
+  kClock,
+  kLoad,
+  kPoint,
+  kStep,
+  kIteration,
+  kOpened,
+  kClosed,
+  kRefused,
+  kFinish
+};
 
 struct StartNews {
   int32_t nccl_version, cuda_version;
@@ -44,6 +56,14 @@ struct PointNews {
   bool valid;              // false: emulated, and this machine was too slow for the times to be the platform's
   int32_t repeats;
   double times_us[kMaxRepeats];  // of each repeat; time_us is their median
+  double unit_us;                // of the computation beside it, a unit; negative: there was none
+};
+// Computation by itself, before collectives are measured beside it.
+struct LoadNews {
+  Beside beside;
+  uint64_t start_ns, end_ns;
+  double unit_us;          // mean over GPUs
+  double emulated_joules;  // of a unit, all GPUs together; negative: not emulated
 };
 struct StepNews {
   int32_t iteration, warmup, buckets;
@@ -125,6 +145,7 @@ class Board {
   int32_t clock_mhz;
   StartNews start;
   PointNews point;
+  LoadNews load;
   StepNews step;
   IterationNews iteration;
 

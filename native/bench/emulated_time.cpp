@@ -72,6 +72,13 @@ void EmulatedTime::go_until(CUevent event, CUstream stream) {
   cuda.submit_as_of(moment);
 }
 
+double EmulatedTime::joules_between(CUevent from, CUevent to) const {
+  double from_uj = 0, to_uj = 0;
+  rank_.cuda().check(rank_.cuda().event_energy(from, &from_uj), "pwe_event_energy");
+  rank_.cuda().check(rank_.cuda().event_energy(to, &to_uj), "pwe_event_energy");
+  return (to_uj - from_uj) * 1e-6;
+}
+
 void EmulatedTime::go() {
   if (stop_ == 0) return;
   const CudaApi& cuda = rank_.cuda();

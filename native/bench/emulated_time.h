@@ -39,6 +39,8 @@ class EmulatedTime {
   // stopped by stop(), it goes on until the event and stops there again, so that what is enqueued next is enqueued at
   // that very moment. On real GPUs: only waits.
   void go_until(CUevent event, CUstream stream);
+  // What this rank's emulated GPU used between two events that are behind it.
+  double joules_between(CUevent from, CUevent to) const;
   // Whether model time has waited each time on this rank. If not, the host was too slow: times are not the platform's.
   bool kept_up() const { return kept_up_; }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "bench/beside.h"
 #include "bench/graph.h"
 #include "bench/verify.h"
 
@@ -14,9 +15,10 @@ namespace {
 constexpr int kStretches = 5;
 constexpr size_t kMostTimedEvents = 1000;
 constexpr double kTrustedEstimateMs = 2;
-constexpr int kAttempts = 3;        // at a loop that is as long as --min-time
-constexpr double kEnough = 0.8;     // of it
-constexpr uint8_t kGarbage = 0xa5;  // what a receive buffer holds before a check
+constexpr int kAttempts = 3;           // at a loop that is as long as --min-time
+constexpr double kEnough = 0.8;        // of it
+constexpr double kLeastBesideS = 0.1;  // even without energy: the clock settles in tens of milliseconds
+constexpr uint8_t kGarbage = 0xa5;     // what a receive buffer holds before a check
 
 }  // namespace
 
@@ -31,7 +33,7 @@ Measurement::Measurement(const Options& options, const Point& point, Rank& rank)
 
 PointNews Measurement::measure() {
   PointNews news{};
-  news.low_us = news.high_us = news.event_us = -1;
+  news.low_us = news.high_us = news.event_us = news.unit_us = -1;
   news.emulated_joules = emulated_.emulated() ? 0 : -1;
   news.wrong = options_.check > 0 ? check() : -1;
   const WithoutData without_data(rank_.cuda());
@@ -55,6 +57,23 @@ PointNews Measurement::measure() {
   if (options_.events) news.event_us = board_.max(rank_.rank(), time_single());
   news.valid = board_.max(rank_.rank(), emulated_.kept_up() ? 0 : 1) == 0;
   return news;
+}
+
+PointNews Measurement::measure_beside(Load& load, double unit_us) {
+  PointNews news{};
+  news.event_us = -1;
+  news.emulated_joules = -1;
+  news.wrong = options_.check > 0 ? check() : -1;
+  const WithoutData without_data(rank_.cuda());
+  const double operation_us = estimate() * 1e6;
+  BesideMeasurement(rank_, emulated_, load)
+      .both(std::max(options_.min_time_s, kLeastBesideS), [&] { one(); }, operation_us, unit_us, news);
+  news.valid = board_.max(rank_.rank(), emulated_.kept_up() ? 0 : 1) == 0;
+  return news;
+}
+
+LoadNews Measurement::measure_load(Load& load) {
+  return BesideMeasurement(rank_, emulated_, load).alone(std::max(options_.min_time_s, kLeastBesideS));
 }
 
 // The greatest times of all ranks, of the loop just made. Emulated GPUs' time is model time, which events tell; the
@@ -96,14 +115,7 @@ double Measurement::elapsed_us() const {
 
 // Of this rank's GPU, in the loop just made.
 double Measurement::loop_joules() {
-  return options_.blocking ? blocked_joules_ : joules_between(rank_.event(0), rank_.event(last_event_));
-}
-
-double Measurement::joules_between(CUevent from, CUevent to) const {
-  double from_uj = 0, to_uj = 0;
-  rank_.cuda().check(rank_.cuda().event_energy(from, &from_uj), "pwe_event_energy");
-  rank_.cuda().check(rank_.cuda().event_energy(to, &to_uj), "pwe_event_energy");
-  return (to_uj - from_uj) * 1e-6;
+  return options_.blocking ? blocked_joules_ : emulated_.joules_between(rank_.event(0), rank_.event(last_event_));
 }
 
 void Measurement::one() {
@@ -229,7 +241,7 @@ void Measurement::time_each(PointNews& news) {
     one();
     end(alone, 1);
     blocked_us_ += rank_.elapsed_ms(rank_.event(0), rank_.event(1)) * 1e3;
-    blocked_joules_ += joules_between(rank_.event(0), rank_.event(1));
+    blocked_joules_ += emulated_.joules_between(rank_.event(0), rank_.event(1));
   }
   news.end_ns = monotonic_ns();
 }

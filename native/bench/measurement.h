@@ -6,6 +6,7 @@
 
 #include "bench/board.h"
 #include "bench/emulated_time.h"
+#include "bench/load.h"
 #include "bench/options.h"
 #include "bench/plan.h"
 #include "bench/rank.h"
@@ -20,6 +21,10 @@ class Measurement {
   void run_for(double seconds);
   // What rank 0 has to tell; `index` is left to the caller.
   PointNews measure();
+  // The same beside computation, of which a unit takes `unit_us` by itself.
+  PointNews measure_beside(Load& load, double unit_us);
+  // That computation by itself; `beside` is left to the caller.
+  LoadNews measure_load(Load& load);
 
  private:
   void one();
@@ -33,7 +38,6 @@ class Measurement {
   void end(PointNews& news, size_t last);
   double elapsed_us() const;
   double loop_joules();
-  double joules_between(CUevent from, CUevent to) const;
   void time_queued(PointNews& news);
   void time_blocking(PointNews& news);
   void time_each(PointNews& news);

@@ -81,11 +81,30 @@ std::vector<Way> parse_ways(const std::string& text) {
   return chosen;
 }
 
+// What else is computed: nothing first, then what was named, each once.
+std::vector<Beside> parse_besides(const std::string& text) {
+  std::vector<Beside> chosen{Beside::kNothing};
+  const auto add = [&](Beside each) {
+    if (std::ranges::find(chosen, each) == chosen.end()) chosen.push_back(each);
+  };
+  for (const std::string& name : split(text, ',')) {
+    if (name == "all") {
+      for (size_t i = 0; i < kBesides; ++i) add(static_cast<Beside>(i));
+    } else if (const auto beside = beside_named(name)) {
+      add(*beside);
+    } else {
+      usage_error("--beside: no computation is called '" + name + "'", "matmul, memory, both, all");
+    }
+  }
+  return chosen;
+}
+
 enum LongOnly {
   kThreads = 256,
   kInPlace,
   kGrouped,
   kWay,
+  kBeside,
   kJson,
   kJsonLines,
   kResume,
@@ -134,6 +153,7 @@ const option kLongOptions[] = {
     {"blocking", no_argument, nullptr, kBlocking},
     {"local_register", required_argument, nullptr, 'R'},
     {"way", required_argument, nullptr, kWay},
+    {"beside", required_argument, nullptr, kBeside},
     {"threads", no_argument, nullptr, kThreads},
     {"in-place", no_argument, nullptr, kInPlace},
     {"grouped", no_argument, nullptr, kGrouped},
@@ -234,6 +254,9 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       break;
     case kWay:
       options.ways = parse_ways(value);
+      break;
+    case kBeside:
+      options.besides = parse_besides(value);
       break;
     case 'R':
       options.registration = parse_integer(value, "-R", 0, 2);
@@ -340,6 +363,11 @@ void check_together(const Options& options) {
       if (!any)
         usage_error(std::string("--way ") + info(way).name + ": NCCL carries out none of these patterns that way");
     }
+  }
+  if (options.besides.size() > 1) {
+    if (options.mode != Mode::kSweep) usage_error("--beside is for patterns");
+    if (options.graph_launches > 0 || options.blocking || options.in_place)
+      usage_error("--beside measures operations back to back, out of place: leave -G, -z and --in-place out");
   }
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {

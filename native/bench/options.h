@@ -42,6 +42,7 @@ struct Options {
   int root = 0;          // -1: each rank in turn
   int registration = 0;  // 2: buffers in symmetric windows
   std::vector<Way> ways{Way::kAsGiven};
+  std::vector<Beside> besides{Beside::kNothing};  // nothing is always among them, and first
   std::vector<int> clocks_mhz{kClockAsFound};
 
   int gpus = 0;  // 0: all there are

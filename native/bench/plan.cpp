@@ -24,7 +24,8 @@ std::string key_of(const Point& point, int ranks) {
                pattern.reduces ? info(point.op).name : "null", pattern.has_root ? std::to_string(point.root) : "null",
                point.in_place ? "true" : "false", std::to_string(ranks),
                point.clock_mhz == kClockAsFound ? "null" : std::to_string(point.clock_mhz),
-               point.way == Way::kAsGiven ? "null" : info(point.way).name});
+               point.way == Way::kAsGiven ? "null" : info(point.way).name,
+               point.beside == Beside::kNothing ? "null" : name_of(point.beside)});
 }
 
 std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes) {
@@ -38,7 +39,8 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
     if (field(line, "type") != "point" || field(line, "valid") == "false") continue;
     done.insert(join({field(line, "pattern"), field(line, "size_bytes"), field(line, "dtype"), field(line, "op"),
                       field(line, "root"), field(line, "in_place"), field(line, "ranks"),
-                      field(line, "clock_requested_mhz"), field(line, "way").empty() ? "null" : field(line, "way")}));
+                      field(line, "clock_requested_mhz"), field(line, "way").empty() ? "null" : field(line, "way"),
+                      field(line, "beside").empty() ? "null" : field(line, "beside")}));
   }
   if (whole_bytes != nullptr) *whole_bytes = whole;
   return done;
@@ -56,12 +58,24 @@ std::vector<size_t> sizes_of(const Options& options) {
   return sizes;
 }
 
+namespace {
+
+std::vector<std::pair<Way, Beside>> ways_beside(const Options& options) {
+  std::vector<std::pair<Way, Beside>> all;
+  for (const Way way : options.ways) {
+    for (const Beside beside : options.besides) all.emplace_back(way, beside);
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<Point> make_plan(const Options& options, int ranks, const std::set<std::string>& done) {
   std::vector<Point> plan;
   const auto add = [&](Point point) {
     if (!done.contains(key_of(point, ranks))) plan.push_back(point);
   };
-  for (const Way way : options.ways) {
+  for (const auto& [way, beside] : ways_beside(options)) {
     for (const int clock : options.clocks_mhz) {
       for (const Pattern pattern : options.patterns) {
         if (!carries_out(way, pattern)) continue;
@@ -74,8 +88,8 @@ std::vector<Point> make_plan(const Options& options, int ranks, const std::set<s
             for (int root = first_root; root <= last_root; ++root) {
               for (const size_t size : sizes_of(options)) {
                 const Shape shape = shape_of(pattern, size, type, ranks);
-                add({pattern, type, op, root, clock, false, shape, way});
-                if (options.in_place && about.in_place) add({pattern, type, op, root, clock, true, shape, way});
+                add({pattern, type, op, root, clock, false, shape, way, beside});
+                if (options.in_place && about.in_place) add({pattern, type, op, root, clock, true, shape, way, beside});
               }
             }
           }

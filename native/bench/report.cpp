@@ -67,6 +67,9 @@ void Report::run() {
       case Tell::kClock:
         answer = on_clock();
         break;
+      case Tell::kLoad:
+        on_load();
+        break;
       case Tell::kPoint:
         on_point();
         break;
@@ -149,7 +152,8 @@ void Report::on_point() {
   if (!news.valid) ++invalid_;
   bandwidth_sum_ += algbw_gbs(point, news) * bus_factor(point.pattern, board_.ranks());
   ++points_;
-  const json::Object object = point_object(point, news, window, board_.ranks(), setting_.clock_control == "set");
+  const json::Object object =
+      point_object(point, news, window, board_.ranks(), setting_.clock_control == "set", cost_of(point, news, window));
   results_.push_back(object.raw());
   if (lines_ != nullptr) write_line(json::Object().add("type", "point").merge(object).text());
   table_line(point, news, window);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/beside_cost.h"
 #include "bench/clock_guard.h"
 #include "bench/json.h"
 #include "bench/launch.h"
@@ -44,10 +45,13 @@ class Report {
   bool resumes();  // else the run has failed: --resume, of another machine's file
   int on_clock();
   bool clock_holds();  // else the run has failed
+  void on_load();
   void on_point();
   void on_step();
   void on_iteration();
   void table_header();
+  std::optional<BesideCost> cost_of(const Point& point, const PointNews& news, const Window& window) const;
+  bool compares() const { return options_.ways.size() > 1 || options_.besides.size() > 1; }
   void way_line(const Point& point);
   void ways_table() const;
   void table_line(const Point& point, const PointNews& news, const Window& window);
@@ -90,9 +94,11 @@ class Report {
     Point point;
     double time_us;
     std::optional<double> joules;  // of an operation and GPU
+    std::optional<BesideCost> cost;
   };
-  std::vector<Measured> measured_;  // with ways to compare
-  Way way_ = Way::kAsGiven;         // of the last line
+  std::vector<Measured> measured_;    // with ways or computation to compare
+  std::optional<TimeAndPower> load_;  // the last computation by itself, a unit
+  Way way_ = Way::kAsGiven;           // of the last line
   std::vector<StepNews> steps_;
   std::vector<IterationNews> iterations_;
   json::Object summary_;  // of train and scenario

@@ -85,10 +85,12 @@ double algbw_gbs(const Point& point, const PointNews& news) {
   return news.time_us > 0 ? static_cast<double>(point.shape.size_bytes) / news.time_us * 1e-3 : 0;
 }
 
-json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set) {
+json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set,
+                          const std::optional<BesideCost>& cost) {
   const PatternInfo& about = info(point.pattern);
   const double algbw = algbw_gbs(point, news);
   const bool told = !window.source.empty();
+  const bool only_its = told && !cost;  // else the computation's joules are among them
   const auto if_told = [&](double value) { return told ? std::optional<double>(value) : std::nullopt; };
   const bool as_found = point.clock_mhz == kClockAsFound || !clock_set;
   std::optional<std::string> throttle;
@@ -106,6 +108,7 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("root", about.has_root ? std::optional<int>(point.root) : std::nullopt)
       .add("in_place", point.in_place)
       .add("way", point.way == Way::kAsGiven ? std::nullopt : std::optional<std::string>(info(point.way).name))
+      .add("beside", cost ? std::optional<std::string>(name_of(point.beside)) : std::nullopt)
       .add("ranks", ranks)
       .add("clock_requested_mhz", as_found ? std::nullopt : std::optional<int>(point.clock_mhz))
       .add("iterations", news.iterations)
@@ -123,8 +126,8 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("sm_clock_max_mhz", window.clock_max_mhz)
       .add("watts_per_gpu", if_told(window.watts_per_gpu))
       .add("watts_all_gpus", if_told(window.watts_all_gpus))
-      .add("joules_per_gpu", if_told(window.watts_per_gpu * news.time_us * 1e-6))
-      .add("joules_all_gpus", if_told(window.watts_all_gpus * news.time_us * 1e-6))
+      .add("joules_per_gpu", only_its ? if_told(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt)
+      .add("joules_all_gpus", only_its ? if_told(window.watts_all_gpus * news.time_us * 1e-6) : std::nullopt)
       .add("energy_source", unless_empty(window.source))
       .add("energy_window_s", if_told(window.window_s))
       .add("energy_updates", if_told(window.updates))
@@ -134,6 +137,14 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("throttle_reasons", throttle)
       .add("start_ns", news.start_ns)
       .add("end_ns", news.end_ns);
+  if (cost) {
+    object.add("unit_us", news.unit_us)
+        .add("unit_alone_us", cost->alone.us)
+        .add("unit_alone_watts_per_gpu", cost->alone.watts_per_gpu)
+        .add("slowed_pct", cost->slowed_pct)
+        .add("added_us", cost->added_us)
+        .add("added_joules_per_gpu", cost->added_joules);
+  }
   return object;
 }
 

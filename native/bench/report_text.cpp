@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "bench/report.h"
@@ -11,9 +10,6 @@
 #include "bench/version.h"
 
 namespace powerccl::bench {
-namespace {
-
-// A right-aligned column; N/A where nothing is known.
 std::string cell(std::optional<double> value, int decimals, int width) {
   char text[48];
   if (value) {
@@ -24,13 +20,10 @@ std::string cell(std::optional<double> value, int decimals, int width) {
   return text;
 }
 
-// Four significant digits at most, as far as they fit: small times need decimals, large ones room.
 std::string short_cell(std::optional<double> value, int width) {
   const int decimals = !value || *value >= 1000 ? 1 : *value >= 10 ? 2 : 3;
   return cell(value, decimals, width);
 }
-
-}  // namespace
 
 void Report::table_header() {
   std::printf("# powerccl-bench version %s nccl-library=%d (%s)\n", kVersion, start_.nccl_version, start_.nccl_path);
@@ -74,43 +67,6 @@ void Report::table_header() {
   std::fflush(stdout);
 }
 
-void Report::way_line(const Point& point) {
-  if (point.way == way_) return;
-  way_ = point.way;
-  std::printf("# way: %s\n", info(point.way).name);
-}
-
-// A line a pattern and size: what each way takes.
-void Report::ways_table() const {
-  std::printf("#\n# %16s  %12s", "pattern", "size(B)");
-  for (const Way way : options_.ways) std::printf("  %21s", info(way).name);
-  std::printf("\n# %16s  %12s", "", "");
-  for (size_t i = 0; i < options_.ways.size(); ++i) std::printf("  %10s %10s", "us", "mJ/GPU");
-  std::printf("\n");
-  std::set<std::string> told;
-  for (const Measured& first : measured_) {
-    const auto same = [&](const Measured& each, Way way) {
-      Point point = each.point, wanted = first.point;
-      point.way = wanted.way = Way::kAsGiven;
-      return each.point.way == way && key_of(point, board_.ranks()) == key_of(wanted, board_.ranks());
-    };
-    Point key = first.point;
-    key.way = Way::kAsGiven;
-    if (!told.insert(key_of(key, board_.ranks())).second) continue;
-    std::printf("# %16s  %12zu", info(first.point.pattern).name, first.point.shape.size_bytes);
-    for (const Way way : options_.ways) {
-      const auto found = std::ranges::find_if(measured_, [&](const Measured& each) { return same(each, way); });
-      std::optional<double> us, mj;
-      if (found != measured_.end()) {
-        us = found->time_us;
-        if (found->joules.has_value()) mj = *found->joules * 1e3;
-      }
-      std::printf("%s%s", short_cell(us, 10).c_str(), cell(mj, 3, 9).c_str());
-    }
-    std::printf("\n");
-  }
-}
-
 void Report::table_line(const Point& point, const PointNews& news, const Window& window) {
   way_line(point);
   const PatternInfo& about = info(point.pattern);
@@ -129,11 +85,13 @@ void Report::table_line(const Point& point, const PointNews& news, const Window&
   line += news.wrong < 0 ? cell({}, 0, 6) : cell(static_cast<double>(news.wrong), 0, 6);
   line += cell(window.clock_mean_mhz, 0, 6);
   line += cell(told ? std::optional<double>(window.watts_per_gpu) : std::nullopt, 2, 7);
-  line += cell(told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt, 5, 8);
+  const bool only_its = told && point.beside == Beside::kNothing;  // else the computation's joules are among them
+  line += cell(only_its ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt, 5, 8);
   if (!news.valid) line += "  invalid";
-  if (options_.ways.size() > 1 && news.valid) {
-    measured_.push_back(
-        {point, news.time_us, told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt});
+  if (compares() && news.valid) {
+    measured_.push_back({point, news.time_us,
+                         told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt,
+                         cost_of(point, news, window)});
   }
   std::printf("%s", line.c_str());
   line_open_ = !point.in_place && options_.in_place && about.in_place;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/sweep.h"
 
+#include <cstdio>
+#include <memory>
+
+#include "bench/load.h"
 #include "bench/measurement.h"
 
 namespace powerccl::bench {
@@ -22,6 +26,7 @@ class Sweep {
       // Once the driver has refused, all clocks are the clock as found: measuring the first one's points is enough.
       if (refused && point.clock_mhz != plan_.front().clock_mhz) continue;
       rank_.set_deadline();
+      if (point.way != way && !offers(point.way)) continue;
       if (point.way != way) {
         rank_.change_way(point.way);
         reserve_for(plan_, rank_);
@@ -33,7 +38,9 @@ class Sweep {
         clock = point.clock_mhz;
         if (!refused) measurement.run_for(options_.settle_s);
       }
-      PointNews news = measurement.measure();
+      const bool alone = point.beside == Beside::kNothing;
+      if (!alone) compute_beside(point, measurement);
+      PointNews news = alone ? measurement.measure() : measurement.measure_beside(*load_, unit_us_);
       news.index = i;
       if (rank_.rank() != 0) continue;
       board_.point = news;
@@ -42,6 +49,37 @@ class Sweep {
   }
 
  private:
+  // Before 2.29 NCCL refuses a communicator the zero-CTA policy. Ways that it has are measured all the same.
+  bool offers(Way way) {
+    constexpr int kZeroPolicy = 22900;
+    int version = 0;
+    if (way != Way::kCopyEngine || rank_.nccl().get_version(&version) != kNcclSuccess || version >= kZeroPolicy) {
+      return true;
+    }
+    if (rank_.rank() == 0 && !said_) {
+      std::fprintf(stderr, "powerccl-bench: copy-engine is left out: it needs NCCL 2.29 or newer (--nccl FILE)\n");
+    }
+    said_ = true;
+    return false;
+  }
+
+  // The computation by itself, again for each way and clock: the GPU's temperature and clock follow what has run.
+  void compute_beside(const Point& point, Measurement& measurement) {
+    if (load_ != nullptr && load_for_.beside == point.beside && load_for_.way == point.way &&
+        load_for_.clock_mhz == point.clock_mhz) {
+      return;
+    }
+    load_.reset();
+    load_ = std::make_unique<Load>(rank_, point.beside);
+    load_for_ = point;
+    LoadNews news = measurement.measure_load(*load_);
+    news.beside = point.beside;
+    unit_us_ = news.unit_us;
+    if (rank_.rank() != 0) return;
+    board_.load = news;
+    board_.tell(Tell::kLoad);
+  }
+
   bool set_clock(int mhz) {
     double refused = 0;
     if (rank_.rank() == 0) {
@@ -55,6 +93,10 @@ class Sweep {
   const std::vector<Point>& plan_;
   Rank& rank_;
   Board& board_;
+  std::unique_ptr<Load> load_;
+  Point load_for_{};  // of these points' way, clock and computation
+  double unit_us_ = 0;
+  bool said_ = false;
 };
 
 }  // namespace

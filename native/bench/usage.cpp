@@ -33,6 +33,9 @@ sweep
       --way LIST          how NCCL carries collectives out: plain, symmetric,
                           copy-engine, efficiency, or all. Buffers and
                           communicator are made for each
+      --beside LIST       also measure beside computation in another stream:
+                          matmul, memory, both, or all. Tells how much either
+                          slows the other (matmul on real GPUs needs cuBLAS)
   -G, --graph N           capture operations in a CUDA graph, launch it N times
   -I, --events            also time each operation between two CUDA events
       --in-place          also measure the in-place form

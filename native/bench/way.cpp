@@ -15,6 +15,8 @@ constexpr std::array<WayInfo, kWays> kAll = {{
     {Way::kEfficiency, "efficiency", true, kEfficient},
 }};
 
+constexpr std::array<const char*, kBesides> kBesideNames = {"nothing", "matmul", "memory", "both"};
+
 }  // namespace
 
 const std::array<WayInfo, kWays>& ways() {
@@ -28,6 +30,21 @@ const WayInfo& info(Way way) {
 std::optional<Way> way_named(const std::string& name) {
   const auto* found = std::find_if(kAll.begin(), kAll.end(), [&](const WayInfo& each) { return name == each.name; });
   return found == kAll.end() ? std::nullopt : std::optional(found->way);
+}
+
+const std::array<const char*, kBesides>& beside_names() {
+  return kBesideNames;
+}
+
+std::optional<Beside> beside_named(const std::string& name) {
+  const auto* found =
+      std::find_if(kBesideNames.begin(), kBesideNames.end(), [&](const char* each) { return name == each; });
+  if (found == kBesideNames.end()) return std::nullopt;
+  return static_cast<Beside>(found - kBesideNames.begin());
+}
+
+const char* name_of(Beside beside) {
+  return kBesideNames[static_cast<size_t>(beside)];
 }
 
 bool carries_out(Way way, Pattern pattern) {

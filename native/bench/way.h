@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How NCCL carries a collective out: its rings and trees on ordinary buffers, or, on buffers in symmetric windows,
 // kernels of their own, copy engines (the zero-CTA policy), or as few thread blocks as will do (the efficiency policy).
+// And what the GPU computes meanwhile.
 #ifndef POWERCCL_BENCH_WAY_H
 #define POWERCCL_BENCH_WAY_H
 #include <array>
@@ -33,6 +34,12 @@ const std::array<WayInfo, kWays>& ways();
 // Only of one of those.
 const WayInfo& info(Way way);
 std::optional<Way> way_named(const std::string& name);
+
+enum class Beside : uint8_t { kNothing, kMatmul, kMemory, kBoth };
+inline constexpr size_t kBesides = 4;
+const std::array<const char*, kBesides>& beside_names();  // "nothing" first
+std::optional<Beside> beside_named(const std::string& name);
+const char* name_of(Beside beside);
 
 // Whether NCCL can carry the pattern out that way; else it takes another.
 bool carries_out(Way way, Pattern pattern);

@@ -105,6 +105,38 @@ TEST_F(Emulated, AResultThatTheMachineWasTooSlowForIsInvalid) {
   EXPECT_NE(again.out.find("all_reduce"), std::string::npos) << "an invalid point counts as done";
 }
 
+TEST_F(Emulated, CollectivesAreMeasuredBesideComputation) {
+  const Ended ended = bench({"all_reduce", "--beside", "matmul,memory", "-b", "4M", "-e", "4M", "-n", "3", "-g", "2",
+                             "--min-time", "0.02", "--json", file("a.json")});
+  EXPECT_EQ(ended.code, 0) << ended.err << ended.out;
+  EXPECT_EQ(json("a.json", "[r[\"beside\"] for r in d[\"results\"]], d[\"summary\"][\"wrong\"]"),
+            "[None, 'matmul', 'memory'] 0");
+  // The computation is slowed, the power of both is not given as the collective's, and what it adds is less than all.
+  EXPECT_EQ(json("a.json", "all(r[\"slowed_pct\"] > 1 for r in d[\"results\"][1:])"), "True");
+  EXPECT_EQ(json("a.json", "[r[\"joules_per_gpu\"] for r in d[\"results\"][1:]]"), "[None, None]");
+  EXPECT_EQ(json("a.json",
+                 "all(0 < r[\"added_us\"] < r[\"time_us\"] and abs(r[\"added_us\"] - r[\"time_us\"] * (1 - "
+                 "r[\"unit_alone_us\"] / r[\"unit_us\"])) < 1e-6 * r[\"time_us\"] and r[\"added_joules_per_gpu\"] "
+                 "< r[\"watts_per_gpu\"] * r[\"time_us\"] * 1e-6 for r in d[\"results\"][1:])"),
+            "True");
+  EXPECT_NE(ended.out.find("beside memory"), std::string::npos) << ended.out;
+}
+
+TEST_F(Emulated, AWayThatThisNcclLacksIsLeftOut) {
+  const std::vector<std::string> sweep{"all_gather", "--way",       "all",    "-b",          "1M", "-e",
+                                       "1M",         "-n",          "3",      "-g",          "2",  "--min-time",
+                                       "0",          "--no-energy", "--json", file("a.json")};
+  const std::string measured = "[r[\"way\"] for r in d[\"results\"]]";
+  const Ended older = bench(sweep, {{"POWERCCL_EMULATOR_NCCL_VERSION", "2.28.9"}});
+  EXPECT_EQ(older.code, 0) << older.err;
+  EXPECT_NE(older.err.find("copy-engine is left out: it needs NCCL 2.29"), std::string::npos) << older.err;
+  EXPECT_EQ(json("a.json", measured), "['plain', 'symmetric', 'efficiency']");
+  const Ended newer = bench(sweep, {{"POWERCCL_EMULATOR_NCCL_VERSION", "2.30.7"}});
+  EXPECT_EQ(newer.code, 0) << newer.err;
+  EXPECT_EQ(newer.err, "");
+  EXPECT_EQ(json("a.json", measured), "['plain', 'symmetric', 'copy-engine', 'efficiency']");
+}
+
 TEST_F(Emulated, EmptyCollectivesAreMeasured) {
   const Ended ended =
       bench({"all", "-b", "0", "-e", "0", "-n", "2", "-g", "4", "--no-energy", "--json", file("a.json")});

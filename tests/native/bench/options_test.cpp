@@ -142,6 +142,19 @@ TEST(Options, WaysAreThoseThatThePatternsCanGo) {
   EXPECT_NE(refusal({"serve", "--way", "plain"}).find("--way"), std::string::npos);
 }
 
+TEST(Options, ComputationBesideBeginsWithNothing) {
+  EXPECT_EQ(parse({"all_reduce"}).besides, (std::vector<Beside>{Beside::kNothing}));
+  EXPECT_EQ(parse({"all_reduce", "--beside", "memory,matmul,memory"}).besides,
+            (std::vector<Beside>{Beside::kNothing, Beside::kMemory, Beside::kMatmul}));
+  EXPECT_EQ(parse({"all_reduce", "--beside", "all"}).besides,
+            (std::vector<Beside>{Beside::kNothing, Beside::kMatmul, Beside::kMemory, Beside::kBoth}));
+  EXPECT_NE(refusal({"all_reduce", "--beside", "games"}).find("games"), std::string::npos);
+  EXPECT_NE(refusal({"serve", "--beside", "matmul"}).find("--beside"), std::string::npos);
+  for (const char* other : {"-G5", "--blocking", "--in-place"}) {
+    EXPECT_NE(refusal({"all_reduce", "--beside", "matmul", other}).find("--beside"), std::string::npos) << other;
+  }
+}
+
 TEST(Options, SayWhatIsWrong) {
   EXPECT_NE(refusal({}).find("pattern"), std::string::npos);
   EXPECT_NE(refusal({"all_redux"}).find("all_redux"), std::string::npos);

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "bench/beside_cost.h"
+
 namespace powerccl::bench {
 namespace {
 
@@ -66,6 +68,37 @@ TEST_F(Lines, EachWayHasItsPointsTogether) {
       R"("in_place": false, "way": "copy-engine", "ranks": 8, "clock_requested_mhz": null})"
       "\n");
   EXPECT_EQ(make_plan(options, 8, done_points(path_)).size(), 5U);
+}
+
+TEST_F(Lines, EachComputationHasItsPointsTogether) {
+  Options options = two_sizes();
+  options.patterns = {Pattern::kAllGather};
+  options.ways = {Way::kPlain, Way::kCopyEngine};
+  options.besides = {Beside::kNothing, Beside::kMatmul};
+  const std::vector<Point> plan = make_plan(options, 8, {});
+  ASSERT_EQ(plan.size(), 8U);
+  for (size_t i = 0; i < plan.size(); ++i) {
+    EXPECT_EQ(plan[i].way, i < 4 ? Way::kPlain : Way::kCopyEngine);
+    EXPECT_EQ(plan[i].beside, i % 4 < 2 ? Beside::kNothing : Beside::kMatmul);
+  }
+  write(
+      R"({"type": "point", "pattern": "all_gather", "size_bytes": 1024, "dtype": "float32", "op": null, "root": null, )"
+      R"("in_place": false, "way": "plain", "beside": "matmul", "ranks": 8, "clock_requested_mhz": null})"
+      "\n");
+  const std::vector<Point> rest = make_plan(options, 8, done_points(path_));
+  ASSERT_EQ(rest.size(), 7U);
+  EXPECT_EQ(rest[2].shape.size_bytes, 2048U);  // of those beside computation, plain: the second size is left
+}
+
+TEST(BesideCost, IsWhatIsMoreThanTheComputationAlone) {
+  // 1 ms of collective, in which half a unit is done, at 600 W in all. By itself that takes 0.5 ms at 700 W.
+  const BesideCost cost = beside_cost({1000, 600}, 2000, {1000, 700});
+  EXPECT_DOUBLE_EQ(cost.slowed_pct, 100);
+  EXPECT_DOUBLE_EQ(cost.added_us, 500);
+  ASSERT_TRUE(cost.added_joules.has_value());
+  EXPECT_DOUBLE_EQ(*cost.added_joules, 0.6 - 0.35);
+  EXPECT_FALSE(beside_cost({1000, std::nullopt}, 2000, {1000, 700}).added_joules.has_value());
+  EXPECT_FALSE(beside_cost({1000, 600}, 2000, {1000, std::nullopt}).added_joules.has_value());
 }
 
 TEST(Plan, OperatorsAndRootsOnlyWhereTheyMean) {

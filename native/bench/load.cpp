@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/load.h"
+
+#include <cstdlib>
+#include <vector>
+
+#include "bench/compute_kernel.h"
+#include "bench/library.h"
+
+namespace powerccl::bench {
+
+// A product of two square bfloat16 matrices by cuBLAS, as a transformer's layers make them. Emulated GPUs have no
+// cuBLAS: there a kernel takes the declared time.
+class MatrixProduct {
+ public:
+  MatrixProduct(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
+    if (rank.cuda().stop_time != nullptr) {
+      emulated_ = std::make_unique<ComputeKernel>(rank, true);
+    } else {
+      load_cublas();
+    }
+  }
+  ~MatrixProduct() {
+    if (handle_ != nullptr) destroy_(handle_);
+    for (const CUdeviceptr matrix : matrices_) rank_.cuda().mem_free(matrix);
+  }
+  MatrixProduct(const MatrixProduct&) = delete;
+  MatrixProduct& operator=(const MatrixProduct&) = delete;
+
+  void enqueue() {
+    if (emulated_ != nullptr) return emulated_->enqueue(kEmulatedMs, stream_);
+    const float one = 1, zero = 0;
+    check(gemm_(handle_, kNoTranspose, kNoTranspose, kSide, kSide, kSide, &one, pointer(0), kBfloat16, kSide,
+                pointer(1), kBfloat16, kSide, &zero, pointer(2), kBfloat16, kSide, kComputeFloat32, kDefault),
+          "cublasGemmEx");
+  }
+
+ private:
+  // Side of the matrices: a layer's products of some thousand tokens have this size. Products half as wide no longer
+  // fill a Hopper GPU, those twice as wide last 12 ms and leave few units in a measurement.
+  static constexpr int kSide = 8192;
+  static constexpr double kEmulatedMs = 1.5;  // what such a product takes on an H100 at its power limit
+  // Values of cublas_api.h and library_types.h.
+  static constexpr int kNoTranspose = 0, kBfloat16 = 14, kComputeFloat32 = 68, kDefault = -1;
+
+  static void check(int status, const char* doing) {
+    if (status != 0) {
+      throw Failure(kExitRankFailed, std::string(doing) + " failed with cuBLAS status " + std::to_string(status));
+    }
+  }
+  void* pointer(int index) const {
+    return reinterpret_cast<void*>(matrices_[index]);  // NOLINT(performance-no-int-to-ptr)
+  }
+
+  void load_cublas() {
+    std::vector<std::string> names{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
+    if (const char* named = std::getenv("CUBLAS_LIBRARY")) names = {named};
+    const Library library =
+        Library::open(names,
+                      "--beside matmul needs cuBLAS: add its folder to LD_LIBRARY_PATH, or name the file in "
+                      "CUBLAS_LIBRARY");
+    int (*create)(void**) = nullptr;
+    int (*set_stream)(void*, CUstream) = nullptr;
+    library.required(create, "cublasCreate_v2");
+    library.required(destroy_, "cublasDestroy_v2");
+    library.required(set_stream, "cublasSetStream_v2");
+    library.required(gemm_, "cublasGemmEx");
+    check(create(&handle_), "cublasCreate");
+    check(set_stream(handle_, stream_), "cublasSetStream");
+    fill();
+  }
+
+  // Random values: a product of zeros draws a third less power.
+  void fill() {
+    const CudaApi& cuda = rank_.cuda();
+    constexpr size_t kBytes = size_t{kSide} * kSide * 2, kPart = kBytes / 16;
+    std::vector<uint16_t> values(kPart / 2);
+    uint32_t state = 1;
+    for (uint16_t& value : values) {
+      state = state * 1664525 + 1013904223;  // the usual linear congruential generator
+      // bfloat16 with any sign and mantissa and an exponent of -4 to -1: magnitudes from 1/16 to 1.
+      value = static_cast<uint16_t>((state >> 16 & 0x807fu) | (123u + (state >> 28 & 3u)) << 7);
+    }
+    for (CUdeviceptr& matrix : matrices_) {
+      cuda.check(cuda.mem_alloc(&matrix, kBytes), "cuMemAlloc");
+      for (size_t at = 0; at < kBytes; at += kPart) {
+        cuda.check(cuda.memcpy_to_device(matrix + at, values.data(), kPart), "cuMemcpyHtoD");
+      }
+    }
+  }
+
+  Rank& rank_;
+  CUstream stream_;
+  std::unique_ptr<ComputeKernel> emulated_;
+  void* handle_ = nullptr;
+  CUdeviceptr matrices_[3] = {};
+  int (*destroy_)(void*) = nullptr;
+  int (*gemm_)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*,
+               void*, int, int, int, int) = nullptr;
+};
+
+namespace {
+
+// Reads one buffer and writes another, 16 bytes a thread and turn.
+const char kCopyPtx[] = R"(
+.version 6.3
+.target sm_70
+.address_size 64
+
+.visible .entry powerccl_bench_copy(
+    .param .u64 from,
+    .param .u64 to,
+    .param .u64 bytes,
+    .param .u64 declared_ns
+)
+{
+    .reg .pred %again;
+    .reg .u32 %x, %y, %z, %a, %b, %c, %d;
+    .reg .u64 %at, %end, %step, %from, %to, %here;
+
+    ld.param.u64 %from, [from];
+    ld.param.u64 %to, [to];
+    ld.param.u64 %end, [bytes];
+    mov.u32 %x, %ctaid.x;
+    mov.u32 %y, %ntid.x;
+    mov.u32 %z, %tid.x;
+    mad.lo.u32 %x, %x, %y, %z;
+    mul.wide.u32 %at, %x, 16;
+    mov.u32 %z, %nctaid.x;
+    mul.lo.u32 %y, %y, %z;
+    mul.wide.u32 %step, %y, 16;
+loop:
+    setp.ge.u64 %again, %at, %end;
+    @%again bra done;
+    add.u64 %here, %from, %at;
+    ld.global.v4.u32 {%a, %b, %c, %d}, [%here];
+    add.u64 %here, %to, %at;
+    st.global.v4.u32 [%here], {%a, %b, %c, %d};
+    add.u64 %at, %at, %step;
+    bra loop;
+done:
+    ret;
+}
+)";
+
+}  // namespace
+
+// A copy within the GPU's memory by its multiprocessors, bound by memory as normalisation and activations are.
+class MemoryCopy {
+ public:
+  MemoryCopy(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
+    const CudaApi& cuda = rank.cuda();
+    CUmodule module = nullptr;
+    cuda.check(cuda.module_load_data(&module, kCopyPtx), "cuModuleLoadData");
+    cuda.check(cuda.module_get_function(&function_, module, "powerccl_bench_copy"), "cuModuleGetFunction");
+    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, kBytes), "cuMemAlloc");
+  }
+  ~MemoryCopy() {
+    for (const CUdeviceptr buffer : buffers_) rank_.cuda().mem_free(buffer);
+  }
+  MemoryCopy(const MemoryCopy&) = delete;
+  MemoryCopy& operator=(const MemoryCopy&) = delete;
+
+  void enqueue() {
+    uint64_t bytes = kBytes, declared_ns = kEmulatedNs;
+    void* parameters[] = {&buffers_[0], &buffers_[1], &bytes, &declared_ns};
+    const auto blocks = static_cast<unsigned>(rank_.sm_count()) * kBlocksPerSm;
+    rank_.cuda().check(
+        rank_.cuda().launch_kernel(function_, blocks, 1, 1, kThreads, 1, 1, 0, stream_, parameters, nullptr),
+        "cuLaunchKernel");
+  }
+
+ private:
+  static constexpr uint64_t kBytes = uint64_t{1} << 30;  // far beyond every cache
+  // Threads enough to have all of the memory's bandwidth under way; more add nothing.
+  static constexpr unsigned kBlocksPerSm = 4, kThreads = 512;
+  static constexpr uint64_t kEmulatedNs = 800'000;  // 2 GiB of traffic at 2.7 TB/s
+
+  Rank& rank_;
+  CUstream stream_;
+  CUfunction function_ = nullptr;
+  CUdeviceptr buffers_[2] = {};
+};
+
+Load::Load(Rank& rank, Beside kind) : rank_(rank) {
+  rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, stream_);
+  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream_);
+}
+
+Load::~Load() {
+  product_.reset();
+  copy_.reset();
+  rank_.cuda().stream_destroy(stream_);
+}
+
+void Load::enqueue() {
+  if (product_ != nullptr) product_->enqueue();
+  if (copy_ != nullptr) copy_->enqueue();
+}
+
+}  // namespace powerccl::bench
