@@ -108,6 +108,22 @@ def test_clocks_are_chosen_within_the_range(served: Daemon, on_machine: Powerccl
     assert "hint: try --clocks 1000,900" in none.err
 
 
+def test_a_daemon_that_answers_late_is_asked_again(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    served.start()
+    options = (*FEW, "--clocks", "900", "--out", "made.json")
+    running = on_machine.start("profile", *options, POWERCCL_LEASE_SOCKET=str(served.socket))
+    # The run that times setting clocks is about to ask for its leases.
+    assert eventually(lambda: "with PCCL's events" in running.err.read_text()), running.err.read_text()
+    assert served.process is not None
+    os.kill(served.process.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    os.kill(served.process.pid, signal.SIGCONT)
+    done = running.wait()
+    assert done.code == 0, done.err
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert made["clock_switch"]["requests"] > 0
+
+
 @pytest.mark.slow
 def test_a_lease_that_is_revoked(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
     served.start()
