@@ -1,7 +1,8 @@
 """A rank of scripts/step-cost: trains one model with fully_shard, eager and compiled, whenever it is its turn.
 
 TURNS is a folder. The rank waits until TURNS/go holds a number that it has not run yet, trains --steps of each model,
-appends a line of JSON to TURNS/<way>.<rank> and waits for the next; -1 ends it.
+appends a line of JSON to TURNS/<way>.<rank> and waits for the next; -1 ends it. With the time of a step it tells the
+energy of its own GPU, where a turn lasts long enough for the counter (see `Counter`).
 """
 
 import argparse
@@ -16,7 +17,26 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-WIDTH, HEADS, HIDDEN, VOCABULARY = 2048, 16, 5632, 32000
+WIDTH, HEAD, HIDDEN, VOCABULARY = 2048, 128, 5632, 32000  # the first and third: --width, --hidden
+
+
+class Counter:
+    """The energy counter of this rank's GPU, which moves every 100 ms: read as it moves, so that no part is lost."""
+
+    def __init__(self, device: int) -> None:
+        """Open it."""
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+        self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+    def moved(self) -> float:
+        """Wait until it moves; return joules."""
+        before = self._read()
+        while (now := self._read()) == before:
+            time.sleep(0.001)
+        return now
 
 
 class Block(nn.Module):
@@ -31,7 +51,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output of the same shape: sequences, tokens, WIDTH."""
-        shape = (*x.shape[:2], HEADS, WIDTH // HEADS)
+        shape = (*x.shape[:2], WIDTH // HEAD, HEAD)
         q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(self.before(x)).chunk(3, -1))
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # deterministic where asked to be; cuDNN's is not
             mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -60,21 +80,28 @@ def build(layers: int, compiled: bool) -> tuple[nn.Module, torch.optim.Optimizer
 
 def main() -> None:
     """Train whenever it is our turn."""
+    global WIDTH, HIDDEN
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way")
     parser.add_argument("turns", type=Path)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--tokens", type=int, default=8192, help="of each rank and step, a multiple of 1,024")
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--hidden", type=int, default=5632)
+    parser.add_argument("--models", default="eager,compiled")
+    parser.add_argument("--energy", action="store_true")
     options = parser.parse_args()
+    WIDTH, HIDDEN = options.width, options.hidden
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     torch.use_deterministic_algorithms(True, warn_only=True)  # so that losses can be compared
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     torch.manual_seed(100 + rank)
     data = torch.randint(VOCABULARY, (options.tokens // 1024, 1025), device="cuda")
-    models = {name: build(options.layers, name == "compiled") for name in ("eager", "compiled")}
+    models = {name: build(options.layers, name == "compiled") for name in options.models.split(",")}
+    counter = Counter(local) if options.energy else None
     losses: dict[str, list[float]] = {name: [] for name in models}
 
     def train(name: str, steps: int) -> float:
@@ -107,11 +134,13 @@ def main() -> None:
             time.sleep(0.02)
             continue
         done = turn
-        times = {}
+        times, joules = {}, {}
         for name in models:
             train(name, 1)  # what has stood still begins anew
+            before = counter.moved() if counter else 0.0
             times[name] = train(name, options.steps)
-        out.write(json.dumps({"turn": turn, "ms": times}) + "\n")
+            joules[name] = (counter.moved() - before) / options.steps if counter else None
+        out.write(json.dumps({"turn": turn, "ms": times, "joules": joules}) + "\n")
     out.write(json.dumps({"losses": losses}) + "\n")
     dist.destroy_process_group()
 

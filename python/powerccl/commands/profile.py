@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,12 @@ SIZES = "128K:64M:2"
     help="Also measure the power of computation alone; takes seconds per clock.",
 )
 @click.option(
+    "--ways",
+    is_flag=True,
+    help="Measure how NCCL carries collectives out (plain, symmetric, copy engines, efficiency), alone and beside "
+    "computation. Needs no right, takes minutes, and is what `powerccl run --ways auto` goes by.",
+)
+@click.option(
     "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."
 )
 def command(
@@ -72,6 +79,7 @@ def command(
     resume: bool,
     set_clocks: bool,
     computing: bool,
+    ways: bool,
     table: Path | None,
 ) -> int:
     """Measure bandwidth and power by pattern, message size and clock.
@@ -80,6 +88,10 @@ def command(
     page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with
     Ctrl-C, and continue with --resume.
     """
+    if ways:
+        if set_clocks or clocks or table:
+            raise PowercclError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
+        return _ways(emulate, patterns, sizes, name, out, resume)
     from powerccl.launch.profiling import Profiling
 
     started = time.monotonic()
@@ -99,6 +111,34 @@ def command(
     _write(profile, out)
     _show(profile, out, table)
     return 0
+
+
+def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool) -> int:
+    from powerccl.console import Console
+    from powerccl.launch import ways_profile
+    from powerccl.reports.ways import print_table
+
+    known = ways_profile.PATTERNS
+    wanted = list(known) if patterns == "all" else [choose("pattern", p.strip(), known) for p in patterns.split(",")]
+    span = ways_profile.SIZES if sizes == SIZES else _span(sizes)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        table, written = ways_profile.measure(emulate, wanted, span, name, out, resume, say)
+    except KeyboardInterrupt:
+        say("interrupted; the same command with --resume goes on from here")
+        raise
+    print_table(Console(), table)
+    say(f"written: {written}")
+    return 0
+
+
+def _span(text: str) -> tuple[int, int, int]:
+    """Sizes as first, last and factor."""
+    listed = _sizes(text)
+    factor = listed[1] // listed[0] if len(listed) > 1 else 2
+    if any(later != factor * before for before, later in pairwise(listed)):
+        raise PowercclError(f"--sizes {text}: --ways takes sizes that grow by one whole factor", "try 16M:256M:2")
+    return listed[0], listed[-1], factor
 
 
 def _measure(profiling: Profiling, started: float) -> PlatformProfile:

@@ -69,6 +69,13 @@ if TYPE_CHECKING:
     help=f"How late a wait in MPI may end, in percent of its length.  [default: {DEFAULT_MAX_DELAY_PCT:g}]",
 )
 @click.option("--tuned", default="", metavar="NAME|FILE", help="Apply NCCL parameters that `powerccl tune` found.")
+@click.option(
+    "--ways",
+    default="",
+    metavar="auto|NAME|FILE",
+    help="Carry the all-gathers of PyTorch's FSDP2 out by copy engines where that is never slower, by a table that "
+    "`powerccl profile --ways` measured. Needs NCCL 2.29 and memory for two layers.",
+)
 @click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
 @runs_dir_option
 @click.option("--baseline", default="", metavar="RUN", help="Compare the summary with this earlier run.")
@@ -99,6 +106,7 @@ def command(
     mpi: str,
     mpi_max_delay: float | None,
     tuned: str,
+    ways: str,
     name: str,
     runs_dir: Path,
     baseline: str,
@@ -134,6 +142,7 @@ def command(
         emulate=emulate,
         set_clocks=set_clocks,
         overhead=overhead,
+        ways=ways,
         name=name,
         runs=runs_dir,
         interval_ms=interval_ms,
@@ -148,7 +157,7 @@ def command(
         with interruptible():
             recorded = record(request, say)
             if recorded.folder and recorded.leads:
-                _report_or_say(recorded, recorded.folder, before, json_file, quiet)
+                _report_or_say(recorded, recorded.folder, before, json_file, quiet, bool(ways))
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
     except InterruptionError as interruption:
@@ -160,10 +169,16 @@ def command(
     return recorded.ended.code
 
 
-def _report_or_say(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+def _report_or_say(
+    recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool
+) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
         _report(recorded, folder, before, json_file, quiet)
+        if ways and not quiet:
+            from powerccl.launch.ways import describe
+
+            say(describe(folder))
     except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
         with contextlib.suppress(Exception):
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")

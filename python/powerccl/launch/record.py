@@ -63,6 +63,7 @@ class Request:
     table_text: str = ""  # a policy table as it is, instead of one made from a profile
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the child's
     tuned: str = ""  # a tuned profile, NAME, NAME@DIGEST or a file
+    ways: str = ""  # auto, or a table of ways, NAME or file; empty: collectives stay as NCCL carries them out
     output: str = ""  # file in the run folder that takes the child's output, instead of the terminal
 
 
@@ -221,6 +222,11 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
 
         tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
         base = dict(tuned_environment(base, native, tuned, say_once))
+    if request.ways:
+        from powerccl.launch import ways
+
+        here = gpus if gpus.names else (query_gpus_in(base) if request.emulate else query_gpus())
+        base = ways.ways_environment(base, ways.choose_table(request.ways, here), say_once)
     return _Job(native, base, launcher, mode, gpus, policy, table_text, folder)
 
 

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives FSDP2's all-gathers outputs in symmetric windows, so that NCCL carries them out by copy engines.
+
+Runs in the job's own Python (3.9 and later) and imports nothing of the package `powerccl`. It uses public interfaces
+of PyTorch: `fully_shard`, `FSDPModule.set_custom_all_gather`, `torch.cuda.MemPool`.
+
+A window is registered only when it is proven that all ranks have their outputs at equal offsets: for a while outputs
+come from the pool unregistered, each rank notes where they lay, and then all ranks compare. Where anything differs,
+fails or is missing, on any rank, everything stays as PyTorch has it on all ranks. docs/decisions has the reasons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import functools
+import hashlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"  # bytes of an all-gather's output from which it gets a window
+POLICY_VARIABLE, ZERO_CTA = "NCCL_CTA_POLICY", "2"
+FIRST_NCCL = (2, 29)  # before, NCCL refuses the zero-CTA policy to communicators made by PyTorch
+# All ranks compare after so many gathers of a group, since counting is what they do alike. A large model has some
+# hundred gathers a step; where outputs still came to lie elsewhere in the second half, the next one decides.
+COMPARE_AFTER = (64, 256, 1024)
+# How long a rank waits for the others then. They are at the same gather, so more than a step's time is a rank that does
+# not come; the job stands still meanwhile.
+PATIENCE = datetime.timedelta(seconds=30)
+
+
+def install() -> None:
+    """Hook the imports of PyTorch. Does nothing without POWERCCL_WINDOWS_FROM."""
+    if os.environ.get(LEAST_VARIABLE, "").isdigit():
+        sys.meta_path.insert(0, _Finder({"torch": _torch_is_there, "torch.distributed.fsdp": _fsdp_is_there}))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a function behind the first import of each module."""
+
+    def __init__(self, wanted: dict[str, Callable[[Any], None]]) -> None:
+        self.wanted = dict(wanted)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname not in self.wanted:
+            return None
+        then = self.wanted.pop(fullname)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            _safely(then, module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _safely(then: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return then(*arguments)
+    except Exception as error:
+        _note("off", f"{type(error).__name__}: {error}")
+        return None
+
+
+_states: dict[str, dict[str, object]] = {}  # of each group, "" is all of it
+
+
+def _note(state: str, reason: str = "", group: str = "", **more: object) -> None:
+    """Leave word in the run folder, which the summary reads; anew where the state changes."""
+    folder = os.environ.get("POWERCCL_RUN_FOLDER")
+    if not folder:
+        return
+    _states[group] = {"state": state, "reason": reason, **more}
+    text = json.dumps({"groups": list(_states.values())})
+    with contextlib.suppress(OSError):
+        (Path(folder) / f"windows-{os.environ.get('RANK', '0')}.json").write_text(text)
+
+
+def nccl_version() -> tuple[int, ...]:
+    """Return the version of the NCCL in this process, which need not be what PyTorch was built with; () if unknown."""
+    libraries: list[str | None] = [None]  # what is linked or preloaded
+    with Path("/proc/self/maps").open() as maps:
+        libraries += sorted({line.split(maxsplit=5)[5].strip() for line in maps if "libnccl.so" in line})
+    for library in libraries:
+        number = ctypes.c_int()
+        try:
+            if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number)) == 0:
+                return number.value // 10000, number.value % 10000 // 100, number.value % 100
+        except (OSError, AttributeError):
+            continue
+    return ()
+
+
+def _torch_is_there(_torch: Any) -> None:
+    version = nccl_version()
+    if version < FIRST_NCCL:
+        shown = ".".join(map(str, version)) or "of an unknown version"
+        _note("off", f"copy engines need NCCL {FIRST_NCCL[0]}.{FIRST_NCCL[1]} or newer; this job has NCCL {shown}")
+        os.environ.pop(LEAST_VARIABLE, None)
+        return
+    # Before any communicator is made. It concerns collectives on windows alone.
+    os.environ.setdefault(POLICY_VARIABLE, ZERO_CTA)
+
+
+def _fsdp_is_there(fsdp: Any) -> None:
+    least = os.environ.get(LEAST_VARIABLE, "")
+    if not least.isdigit():
+        return
+    if not hasattr(getattr(fsdp, "FSDPModule", None), "set_custom_all_gather"):
+        _note("off", "this PyTorch has no FSDPModule.set_custom_all_gather")
+        return
+    original = fsdp.fully_shard
+
+    @functools.wraps(original)
+    def fully_shard(module: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = original(module, *arguments, **keywords)
+        for each in module if isinstance(module, (list, tuple)) else [module]:
+            _safely(_set_windows, each, int(least))
+        return result
+
+    # These refuse a module whose all-gather has been replaced: it is put back before.
+    for name in ("set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm"):
+        if hasattr(fsdp.FSDPModule, name):
+            setattr(fsdp.FSDPModule, name, _putting_back(getattr(fsdp.FSDPModule, name)))
+    for name in ("torch.distributed.fsdp", "torch.distributed.fsdp._fully_shard"):
+        if getattr(sys.modules.get(name), "fully_shard", None) is original:
+            vars(sys.modules[name])["fully_shard"] = fully_shard
+
+
+def _gather_of(module: Any) -> Any:
+    """Return what gathers a module's parameters, or None: it has none, or this PyTorch keeps that elsewhere."""
+    state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+    return getattr(getattr(state, "_fsdp_param_group", None), "_all_gather_comm", None)
+
+
+def _set_windows(module: Any, least_bytes: int) -> None:
+    before = _gather_of(module)
+    if type(before).__name__ == "DefaultAllGather":
+        module.set_custom_all_gather(WindowAllGather(least_bytes, before))
+
+
+def _putting_back(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(module: Any, *arguments: Any, **keywords: Any) -> Any:
+        ours = _gather_of(module)
+        if isinstance(ours, WindowAllGather):
+            module.set_custom_all_gather(ours.before)
+        return original(module, *arguments, **keywords)
+
+    return method
+
+
+class WindowAllGather:
+    """FSDP2's communication of one module (PyTorch's protocol `AllGather`)."""
+
+    def __init__(self, least_bytes: int, before: Any = None) -> None:
+        self.least_bytes = least_bytes
+        self.before = before  # PyTorch's own
+        self.windows: Windows | None = None  # of the group, which the first call tells
+
+    def allocate(self, size: Iterable[Any], *, dtype: Any, device: Any) -> Any:
+        """Return an empty tensor for an output."""
+        import torch
+
+        tensor = None
+        if self.windows is not None and dtype.itemsize * _product(size) >= self.least_bytes:
+            tensor = self.windows.empty(size, dtype, device)
+        return torch.empty(*size, dtype=dtype, device=device) if tensor is None else tensor
+
+    def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
+        """Gather, as PyTorch's own does."""
+        import torch.distributed as dist
+
+        if self.windows is None:
+            self.windows = _safely(windows_of, group)
+        work = dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+        if self.windows is not None and output_tensor.nbytes >= self.least_bytes:
+            self.windows.gathered()
+        return work
+
+
+def _product(size: Iterable[Any]) -> int:
+    count = 1
+    for each in size:
+        count *= int(each)
+    return count
+
+
+_windows: dict[str, Windows] = {}  # by the group's name
+
+
+def windows_of(group: Any) -> Windows:
+    """Return the windows that all modules of a group share."""
+    if group.group_name not in _windows:
+        _windows[group.group_name] = Windows(group)
+    return _windows[group.group_name]
+
+
+class Windows:
+    """Outputs of one group: learning, then on or off, alike on all ranks."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.state = "learning"
+        self.pool: Any = None
+        self.failed = ""
+        self.placed: list[tuple[int, int]] = []  # address and size of each output so far
+        self.gathers = 0
+
+    def empty(self, size: Iterable[Any], dtype: Any, device: Any) -> Any:
+        """Return a tensor of the pool, or None: it is to come from where it always comes."""
+        import torch
+
+        if self.state == "off" or self.failed:
+            return None
+        try:
+            if self.pool is None:
+                self.pool = torch.cuda.MemPool(self.group._get_backend(device).mem_allocator)
+                self.device = torch.device(device)
+            with torch.cuda.use_mem_pool(self.pool):
+                tensor = torch.empty(*size, dtype=dtype, device=device)
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"
+            return None
+        if self.state == "learning":
+            self.placed.append((tensor.data_ptr(), tensor.nbytes))
+        return tensor
+
+    def gathered(self) -> None:
+        """One more gather. After some of them all ranks compare."""
+        if self.state == "learning":
+            self.gathers += 1
+            if self.gathers in COMPARE_AFTER:
+                try:
+                    self._compare()
+                except Exception as error:
+                    self._end(f"{type(error).__name__}: {error}")
+
+    def _compare(self) -> None:
+        step, failed = f"places-{self.gathers}", self.failed
+        digest, settled = "", False
+        try:
+            if not failed:
+                digest, settled = self._layout()
+        except Exception as error:
+            failed = f"{type(error).__name__}: {error}"
+        verdict = self._agree(step, {"digest": digest, "settled": settled, "failed": failed}, self._judge_places)
+        if verdict == "on":
+            self._register()
+        elif verdict != "again":
+            self._end(verdict)
+
+    def _judge_places(self, ranks: list[Any]) -> str:
+        failed = next((each["failed"] for each in ranks if each["failed"]), "")
+        if failed:
+            return f"a rank failed: {failed}"
+        if len({each["digest"] for each in ranks}) > 1:
+            return "outputs do not lie at equal offsets on all ranks"
+        if all(each["settled"] for each in ranks):
+            return "on"
+        if self.gathers < COMPARE_AFTER[-1]:
+            return "again"
+        return "outputs come to lie elsewhere again and again"
+
+    def _layout(self) -> tuple[str, bool]:
+        """Return a digest of where outputs lay within the pool's segments, and whether no new place came lately.
+
+        PyTorch registers a pool's segments in the order of their addresses, all ranks together, one window each.
+        """
+        segments = sorted((each["address"], each["total_size"]) for each in self.pool.snapshot())
+        lines = [" ".join(str(size) for _, size in segments)]
+        newest, seen = 0, set()
+        for index, (address, size) in enumerate(self.placed):
+            number, start = next(
+                (number, start) for number, (start, total) in enumerate(segments) if start <= address < start + total
+            )
+            lines.append(f"{number} {address - start} {size}")
+            if address not in seen:
+                seen.add(address)
+                newest = index
+        self.bytes = sum(size for _, size in segments)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest(), 2 * newest < len(self.placed)
+
+    def _agree(self, step: str, mine: object, judge: Callable[[list[Any]], str]) -> str:
+        """Return one verdict for all ranks of the group: the group's first rank judges what all have to say.
+
+        Through the job's store and not by a collective, because a rank without this hook would never come to that. The
+        verdict is set once: who has waited too long sets another, or learns that there is one.
+        """
+        import torch.distributed as dist
+
+        store = dist.distributed_c10d._get_default_store()
+        ranks, rank = dist.get_process_group_ranks(self.group), dist.get_rank()
+        base = f"powerccl/{self.group.group_name}/{step}"
+        store.set(f"{base}/{rank}", json.dumps(mine))
+        try:
+            if rank != ranks[0]:
+                store.wait([f"{base}/verdict"], 2 * PATIENCE)
+                return str(store.get(f"{base}/verdict").decode())
+            keys = [f"{base}/{each}" for each in ranks]
+            store.wait(keys, PATIENCE)
+            verdict = judge([json.loads(store.get(key)) for key in keys])
+        except Exception as error:
+            verdict = f"not all ranks could compare: {error}"
+        return str(store.compare_set(f"{base}/verdict", "", verdict).decode())
+
+    def _register(self) -> None:
+        backend, error = self.group._get_backend(self.device), ""
+        try:
+            backend.register_mem_pool(self.pool, symm=True)
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+        verdict = self._agree("registered", error, lambda errors: next(filter(None, errors), "on"))
+        if verdict == "on":
+            self.state, self.placed = "on", []
+            _note("on", group=self.group.group_name, bytes=self.bytes, learned=self.gathers)
+            return
+        if not error:
+            _safely(backend.deregister_mem_pool, self.pool)
+        self._end(f"a rank could not register windows: {verdict}")
+
+    def _end(self, reason: str) -> None:
+        self.state, self.placed, self.pool = "off", [], None
+        _note("off", reason, self.group.group_name)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job's collectives are carried out, from outside: `powerccl run --ways`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+import powerccl.hooks
+from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes
+from powerccl.launch.gpus import Gpus
+from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, table_for
+from powerccl.quantities import byte_size, plural
+
+AUTO = "auto"
+LEAST = "POWERCCL_WINDOWS_FROM"
+HOOKS = Path(powerccl.hooks.__file__).parent
+
+
+class RankWindows(msgspec.Struct):
+    """What a rank's hook left in the run folder of one group of ranks."""
+
+    state: str
+    reason: str = ""
+    bytes: int = 0  # of memory that the windows take
+
+
+class _Note(msgspec.Struct):
+    groups: list[RankWindows]
+
+
+def choose_table(ways: str, gpus: Gpus) -> WaysTable:
+    """The table that `--ways` names, or that of this machine's GPUs.
+
+    Raises:
+        PowercclError: there is none, or it is of other GPUs.
+    """
+    if ways != AUTO:
+        table = load_table(ways)
+        if gpus.names and set(gpus.names) != {table.gpu}:
+            raise PowercclError(
+                f"the table of ways '{table.name}' was measured on {table.gpus} x {table.gpu}; this machine: "
+                f"{gpus.describe()}",
+                "measure this machine: powerccl profile --ways",
+            )
+        return table
+    found = table_for(gpus.names)
+    if found is None:
+        raise PowercclError(
+            f"no table of ways for {gpus.describe()}",
+            "measure this machine, in some minutes and without any right: powerccl profile --ways",
+        )
+    return found
+
+
+def ways_environment(base: Mapping[str, str], table: WaysTable, say: Callable[[str], None]) -> dict[str, str]:
+    """The job's environment with PyTorch hooked where the table says that copy engines are never slower."""
+    least = never_slower_from(table, "all_gather", COPY_ENGINE)
+    if least is None:
+        say(f"--ways changes nothing: by '{table.name}' copy engines are slower somewhere at every size")
+        return dict(base)
+    path = os.pathsep.join(filter(None, [str(HOOKS), base.get("PYTHONPATH", "")]))
+    return {**base, LEAST: str(least), "PYTHONPATH": path}
+
+
+def read_notes(folder: Path) -> list[RankWindows]:
+    """What the hooks of all ranks left in a run folder; of a damaged file nothing."""
+    found: list[RankWindows] = []
+    for path in sorted(folder.glob("windows-*.json")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            found += decode_json(read_bytes(path), _Note).groups
+    return found
+
+
+def describe(folder: Path) -> str:
+    """One line about what came of `--ways`."""
+    notes = read_notes(folder)
+    on = [note for note in notes if note.state == "on"]
+    if on:
+        memory = byte_size(max(note.bytes for note in on))
+        return (
+            f"ways: all-gathers by copy engines on {plural(len(on), 'rank')}, with {memory} of memory each for windows"
+        )
+    reasons = sorted({note.reason for note in notes if note.reason})
+    return f"ways: nothing changed: {reasons[0] if reasons else 'no FSDP2 all-gather was large enough'}"

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `powerccl profile --ways` does: every way of each pattern and size, by itself and beside computation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes, write_whole
+from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
+from powerccl.launch.native import BENCH, find_native
+from powerccl.platforms.ways import WayPoint, WaysTable, encode, medians, ways_folder
+
+ROUNDS = 3  # all ways in turn, so that a GPU that warms up or changes its state does so for each of them
+# Seconds of a point. Energy counters move every 100 ms: three rounds of half a second know a power to some 2 %.
+MIN_TIME_S = "0.5"
+EMULATED_S = "0.02"  # emulated times and energies are exact however long it takes, and no data need be moved
+BESIDE = "matmul,memory"
+PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # that have a way other than plain
+SIZES = (16 << 20, 256 << 20, 2)  # first, last, factor: below, a call's own cost is most of its time
+POLL_S = 0.2
+
+
+class BenchWayPoint(msgspec.Struct):
+    """A point of powerccl-bench's `--json-lines`, as far as it is needed here."""
+
+    pattern: str
+    size_bytes: int
+    time_us: float
+    way: str | None = None
+    beside: str | None = None
+    joules_per_gpu: float | None = None
+    added_us: float | None = None
+    added_joules_per_gpu: float | None = None
+    slowed_pct: float | None = None
+    wrong: int | None = None
+    valid: bool = True
+
+
+class BenchMachine(msgspec.Struct):
+    """Where that was measured: the file's first line."""
+
+    emulated: bool
+    gpu: str
+    ranks: int
+    nccl_version: str | None = None
+    cuda_version: str | None = None
+    driver: str | None = None
+
+
+def read_round(path: Path) -> tuple[BenchMachine | None, list[WayPoint]]:
+    """One round's file, less what an interruption cut off; (None, []) where there is none yet.
+
+    Raises:
+        PowercclError: elements were wrong, so that nothing there is to be trusted.
+    """
+    machine: BenchMachine | None = None
+    points: list[WayPoint] = []
+    try:
+        lines = read_bytes(path).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None, []
+    for line in lines:
+        try:
+            kind = decode_json(line, dict[str, object]).get("type")
+            if kind == "header":
+                machine = decode_json(line, BenchMachine)
+            point = decode_json(line, BenchWayPoint) if kind == "point" else None
+        except msgspec.MsgspecError:
+            continue
+        if point is None or not point.valid or not point.way:
+            continue
+        if point.wrong:
+            raise PowercclError(
+                f"{point.way} {point.pattern} of {point.size_bytes} bytes gave {point.wrong} wrong elements",
+                "update NCCL, and tell its maintainers; this machine has no table of ways",
+            )
+        points.append(
+            WayPoint(
+                pattern=point.pattern,
+                size_bytes=point.size_bytes,
+                way=point.way,
+                beside=point.beside or "",
+                time_us=point.time_us,
+                joules_per_gpu=point.joules_per_gpu,
+                added_us=point.added_us,
+                added_joules_per_gpu=point.added_joules_per_gpu,
+                slowed_pct=point.slowed_pct,
+            )
+        )
+    return machine, points
+
+
+def table_of(files: list[Path], name: str, made: str) -> WaysTable:
+    """The table of some rounds' files. `made`: who made it, and when.
+
+    Raises:
+        PowercclError: there is nothing in them, or they are of different machines.
+    """
+    rounds = [read_round(path) for path in files]
+    machines = [machine for machine, _ in rounds if machine is not None]
+    if not machines or not any(points for _, points in rounds):
+        raise PowercclError("powerccl-bench measured nothing", f"read the logs beside {files[0]}")
+    machine = machines[0]
+    if any(
+        (each.gpu, each.ranks, each.nccl_version) != (machine.gpu, machine.ranks, machine.nccl_version)
+        for each in machines
+    ):
+        raise PowercclError("these rounds are of different machines", "omit --resume to start anew")
+    versions = {"nccl": machine.nccl_version, "cuda": machine.cuda_version, "driver": machine.driver}
+    return WaysTable(
+        name=name,
+        gpu=machine.gpu,
+        gpus=machine.ranks,
+        emulated=machine.emulated,
+        provenance=made,
+        versions={key: value for key, value in versions.items() if value},
+        points=medians(point for _, points in rounds for point in points),
+    )
+
+
+def measure(
+    emulate: str,
+    patterns: list[str],
+    sizes: tuple[int, int, int],
+    name: str,
+    out: Path | None,
+    resume: bool,
+    say: Callable[[str], None],
+) -> tuple[WaysTable, Path]:
+    """Measure all of it, or with `resume` what is left; the table, and the file that has it now.
+
+    Raises:
+        PowercclError: no GPU, or powerccl-bench failed; what it had measured is kept for --resume.
+    """
+    native = find_native()
+    with ExitStack() as stack:
+        environment: Mapping[str, str] = os.environ
+        if emulate:
+            emulation = stack.enter_context(Emulation(native, emulated_platform(native, emulate), None))
+            environment = emulation.environment(os.environ)
+        gpus = query_gpus_in(environment) if emulate else query_gpus()
+        if not gpus.names:
+            raise PowercclError(
+                f"no GPU to profile: {gpus.describe()}",
+                "profile an emulated server instead: powerccl profile --ways --emulate h200x4",
+            )
+        name = name or (platform_name(emulate) if emulate else _name(gpus))
+        out = out or ways_folder() / f"{name}.json"
+        work = out.with_suffix(".measuring")
+        if not resume:
+            shutil.rmtree(work, ignore_errors=True)
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PowercclError(f"cannot write {work}: {error.strerror}", "name another file with --out") from error
+        files = [work / f"round-{number}.jsonl" for number in range(1, ROUNDS + 1)]
+        first, last, factor = sizes
+        for number, file in enumerate(files, 1):
+            say(f"round {number} of {ROUNDS}")
+            command = [str(native.path(BENCH)), *patterns, "-b", str(first), "-e", str(last), "-f", str(factor)]
+            command += ["--way", "all", "--beside", BESIDE, "-n", "5", "--json-lines", str(file), "--resume"]
+            command += ["-c", "0", "--min-time", EMULATED_S] if emulate else ["--min-time", MIN_TIME_S]
+            _run(command, environment, work / f"round-{number}.log")
+        made = f"powerccl profile --ways, {time.strftime('%Y-%m-%d')}"
+        table = table_of(files, name, made)
+    write_whole(out, encode(table))
+    shutil.rmtree(work, ignore_errors=True)
+    return table, out
+
+
+def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        )
+    if done.returncode:
+        lines = log.read_text("utf-8", "replace").splitlines()
+        words = [line for line in lines if line.strip() and not line.startswith(("#", "hint:"))]
+        raise PowercclError(
+            f"powerccl-bench ended with exit code {done.returncode}: {words[-1] if words else 'no message'}",
+            f"read {log}; the same command with --resume continues from here",
+        )
+
+
+def _name(gpus: Gpus) -> str:
+    model = gpus.name.removeprefix("NVIDIA ").replace(" ", "-").lower()
+    return f"{model}x{len(gpus.names)}"

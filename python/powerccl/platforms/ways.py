@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each way of carrying a collective out takes on one machine: a JSON file, `schema_version` 1.
+
+The ways are those of `powerccl bench --way`: plain (rings and trees), symmetric (kernels on symmetric windows),
+copy-engine (zero-CTA policy) and efficiency (fewest thread blocks). `powerccl profile --ways` measures them; it needs
+no right to set clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from powerccl.errors import PowercclError
+from powerccl.files import decode_json, read_bytes
+from powerccl.patterns import PATTERNS
+from powerccl.platforms.store import BUILTIN, user_folder
+
+SCHEMA_VERSION = 1
+PLAIN, COPY_ENGINE = "plain", "copy-engine"
+WAYS = (PLAIN, "symmetric", COPY_ENGINE, "efficiency")
+TOLERANCE = 0.01  # of a time: what differs by less is as quick; two measurements on one GPU differ by as much
+
+
+class WayPoint(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One pattern, size and way, by itself or beside computation. Medians of `rounds` measurements, per operation.
+
+    Beside computation, `added_*` is what is more than the computation done meanwhile takes alone, and `slowed_pct` how
+    much longer the computation takes; energy is one GPU's. None: not known.
+    """
+
+    pattern: str
+    size_bytes: int  # as NCCL tests count it: of an all-gather, the output
+    way: str
+    beside: str = ""  # matmul, memory, both; empty: by itself
+    time_us: float
+    joules_per_gpu: float | None = None
+    added_us: float | None = None
+    added_joules_per_gpu: float | None = None
+    slowed_pct: float | None = None
+    rounds: int = 1
+
+    @property
+    def cost_us(self) -> float:
+        """The time that it costs a job."""
+        return self.time_us if self.added_us is None else self.added_us
+
+    @property
+    def cost_joules(self) -> float | None:
+        """The energy that it costs a job, of each GPU."""
+        return self.added_joules_per_gpu if self.beside else self.joules_per_gpu
+
+
+class WaysTable(msgspec.Struct, kw_only=True):
+    """What was measured on one machine."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    gpu: str  # as NVML prints it
+    gpus: int
+    emulated: bool
+    provenance: str  # what measured it, and when
+    versions: dict[str, str] = {}
+    points: list[WayPoint] = []
+
+    def point(self, pattern: str, size_bytes: int, way: str, beside: str) -> WayPoint | None:
+        """The point at exactly that."""
+        wanted = (pattern, size_bytes, way, beside)
+        return next((p for p in self.points if (p.pattern, p.size_bytes, p.way, p.beside) == wanted), None)
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """A way against plain at one pattern and size: what it saves."""
+
+    pattern: str
+    size_bytes: int
+    way: str
+    never_slower: bool  # in no measured surrounding
+    time_saved_pct: float  # by itself
+    energy_saved_pct: float | None
+    beside_saved_us: dict[str, float]  # of what it adds, by what is computed beside it
+    beside_saved_joules: dict[str, float]  # of each GPU
+
+
+def compare(table: WaysTable, way: str) -> list[Comparison]:
+    """The way against plain wherever both were measured by themselves; by pattern, then by size."""
+    found = []
+    for plain in table.points:
+        other = table.point(plain.pattern, plain.size_bytes, way, "")
+        if plain.way != PLAIN or plain.beside or other is None:
+            continue
+        pairs = list(_beside(table, plain, way))
+        slower = other.time_us > (1 + TOLERANCE) * plain.time_us or any(
+            theirs.cost_us > mine.cost_us + TOLERANCE * plain.time_us for mine, theirs in pairs
+        )
+        energy = None
+        if plain.joules_per_gpu and other.joules_per_gpu is not None:
+            energy = 100 * (1 - other.joules_per_gpu / plain.joules_per_gpu)
+        found.append(
+            Comparison(
+                pattern=plain.pattern,
+                size_bytes=plain.size_bytes,
+                way=way,
+                never_slower=not slower,
+                time_saved_pct=100 * (1 - other.time_us / plain.time_us),
+                energy_saved_pct=energy,
+                beside_saved_us={mine.beside: mine.cost_us - theirs.cost_us for mine, theirs in pairs},
+                beside_saved_joules={
+                    mine.beside: mine.cost_joules - theirs.cost_joules
+                    for mine, theirs in pairs
+                    if mine.cost_joules is not None and theirs.cost_joules is not None
+                },
+            )
+        )
+    return sorted(found, key=lambda each: (each.pattern, each.size_bytes))
+
+
+def _beside(table: WaysTable, plain: WayPoint, way: str) -> Iterator[tuple[WayPoint, WayPoint]]:
+    """Both ways beside each computation that both were measured beside."""
+    for mine in table.points:
+        if (mine.pattern, mine.size_bytes, mine.way) != (plain.pattern, plain.size_bytes, PLAIN) or not mine.beside:
+            continue
+        theirs = table.point(mine.pattern, mine.size_bytes, way, mine.beside)
+        if theirs is not None:
+            yield mine, theirs
+
+
+def never_slower_from(table: WaysTable, pattern: str, way: str) -> int | None:
+    """The size in bytes from which the way is at no measured size slower than plain, in no surrounding; else None."""
+    least = None
+    for each in reversed([c for c in compare(table, way) if c.pattern == pattern]):
+        if not each.never_slower:
+            break
+        least = each.size_bytes
+    return least
+
+
+def medians(points: Iterable[WayPoint]) -> list[WayPoint]:
+    """One point of all with the same pattern, size, way and surrounding; by these."""
+    groups: dict[tuple[str, int, str, str], list[WayPoint]] = {}
+    for point in points:
+        groups.setdefault((point.pattern, point.size_bytes, point.way, point.beside), []).append(point)
+
+    def of(group: list[WayPoint], field: str, digits: int) -> float | None:
+        values = [value for each in group if (value := getattr(each, field)) is not None]
+        return round(median(values), digits) if values else None
+
+    def order(key: tuple[str, int, str, str]) -> tuple[str, int, str, int]:
+        return key[0], key[1], key[3], WAYS.index(key[2])
+
+    return [
+        WayPoint(
+            pattern=key[0],
+            size_bytes=key[1],
+            way=key[2],
+            beside=key[3],
+            time_us=of(groups[key], "time_us", 2) or 0.0,
+            joules_per_gpu=of(groups[key], "joules_per_gpu", 6),
+            added_us=of(groups[key], "added_us", 2),
+            added_joules_per_gpu=of(groups[key], "added_joules_per_gpu", 6),
+            slowed_pct=of(groups[key], "slowed_pct", 2),
+            rounds=len(groups[key]),
+        )
+        for key in sorted(groups, key=order)
+    ]
+
+
+def ways_folder() -> Path:
+    """Where `powerccl profile --ways` puts its tables: `ways` beside the folder of platform profiles."""
+    return user_folder().parent / "ways"
+
+
+def known_tables() -> dict[str, Path]:
+    """Tables by name; the user's own hide built-in ones."""
+    found = {path.stem: path for path in sorted((BUILTIN / "ways").glob("*.json"))}
+    found.update({path.stem: path for path in sorted(ways_folder().glob("*.json"))})
+    return found
+
+
+def load_table(name: str) -> WaysTable:
+    """A table by name or path.
+
+    Raises:
+        PowercclError: there is none, or it is damaged.
+    """
+    again = "make it with `powerccl profile --ways`"
+    path = Path(name)
+    if "/" not in name and path.suffix != ".json":
+        known = known_tables()
+        if name not in known:
+            raise PowercclError(f"unknown table of ways '{name}'", f"known: {', '.join(known) or 'none yet'}; {again}")
+        path = known[name]
+    try:
+        table = decode_json(read_bytes(path), WaysTable)
+    except OSError as error:
+        raise PowercclError(f"cannot read the table of ways {path}: {error.strerror}", again) from error
+    except msgspec.MsgspecError as error:
+        raise PowercclError(f"{path} is not a table of ways: {error}", again) from error
+    if table.schema_version != SCHEMA_VERSION:
+        raise PowercclError(
+            f"{path}: schema {table.schema_version}; this powerccl reads {SCHEMA_VERSION}",
+            f"update powerccl, or {again}",
+        )
+    for point in table.points:
+        if point.pattern not in PATTERNS or point.way not in WAYS or not point.time_us > 0 or point.size_bytes <= 0:
+            raise PowercclError(
+                f"{path}: impossible point: {point.pattern}, {point.size_bytes} bytes, {point.way}, {point.time_us} us",
+                again,
+            )
+    return table
+
+
+def table_for(names: list[str]) -> WaysTable | None:
+    """The user's or built-in table of GPUs like these (`names` as NVML prints them), if there is one."""
+    for path in known_tables().values():
+        try:
+            table = load_table(str(path.absolute()))
+        except PowercclError:
+            continue
+        if not table.emulated and table.gpus == len(names) and set(names) == {table.gpu}:
+            return table
+    return None
+
+
+def encode(table: WaysTable) -> bytes:
+    """JSON with one point a line."""
+    plain = msgspec.to_builtins(table)
+    points = ",\n".join("    " + msgspec.json.encode(each).decode() for each in plain.pop("points"))
+    head = ",\n".join(f'  "{key}": {msgspec.json.encode(value).decode()}' for key, value in plain.items())
+    return f'{{\n{head},\n  "points": [\n{points}\n  ]\n}}\n'.encode()

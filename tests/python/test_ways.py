@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of ways: reading, choosing by them, and what they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from powerccl.errors import PowercclError
+from powerccl.launch import ways as launched
+from powerccl.launch.gpus import Gpus
+from powerccl.launch.ways_profile import table_of
+from powerccl.platforms.ways import (
+    COPY_ENGINE,
+    PLAIN,
+    WayPoint,
+    WaysTable,
+    compare,
+    encode,
+    known_tables,
+    load_table,
+    medians,
+    never_slower_from,
+    table_for,
+)
+
+MIB = 1 << 20
+
+
+def point(
+    size: int, way: str, time_us: float, beside: str = "", added_us: float | None = None, **more: object
+) -> WayPoint:
+    return WayPoint(
+        pattern="all_gather", size_bytes=size, way=way, beside=beside, time_us=time_us, added_us=added_us, **more
+    )  # type: ignore[arg-type]
+
+
+def table(*points: WayPoint, **more: object) -> WaysTable:
+    made = {"name": "here", "gpu": "NVIDIA H200", "gpus": 2, "emulated": False, "provenance": "a test", **more}
+    return WaysTable(points=list(points), **made)  # type: ignore[arg-type]
+
+
+def pair(size: int, plain_us: float, other_us: float, plain_added: float, other_added: float) -> list[WayPoint]:
+    return [
+        point(size, PLAIN, plain_us, joules_per_gpu=0.2),
+        point(size, COPY_ENGINE, other_us, joules_per_gpu=0.15),
+        point(size, PLAIN, 3 * plain_us, "matmul", plain_added, added_joules_per_gpu=0.1),
+        point(size, COPY_ENGINE, 2 * other_us, "matmul", other_added, added_joules_per_gpu=0.04),
+    ]
+
+
+def test_a_way_that_is_slower_anywhere_is_not_chosen() -> None:
+    # By itself quicker at every size; beside computation dearer at 64 MiB.
+    made = table(
+        *pair(16 * MIB, 50, 40, 30, 20), *pair(64 * MIB, 150, 130, 60, 100), *pair(256 * MIB, 550, 440, 250, 150)
+    )
+    found = compare(made, COPY_ENGINE)
+    assert [each.never_slower for each in found] == [True, False, True]
+    assert found[2].time_saved_pct == pytest.approx(20)
+    assert found[2].energy_saved_pct == pytest.approx(25)
+    assert found[2].beside_saved_us == {"matmul": pytest.approx(100)}
+    assert found[2].beside_saved_joules == {"matmul": pytest.approx(0.06)}
+    assert never_slower_from(made, "all_gather", COPY_ENGINE) == 256 * MIB
+    assert never_slower_from(made, "all_reduce", COPY_ENGINE) is None
+
+
+def test_a_percent_is_no_difference_and_nothing_known_is_no_saving() -> None:
+    made = table(*pair(16 * MIB, 100, 100.9, 50, 50.9))
+    assert compare(made, COPY_ENGINE)[0].never_slower
+    worse = table(*pair(16 * MIB, 100, 101.1, 50, 50))
+    assert not compare(worse, COPY_ENGINE)[0].never_slower
+    blind = table(point(MIB, PLAIN, 10), point(MIB, COPY_ENGINE, 9))
+    assert compare(blind, COPY_ENGINE)[0].energy_saved_pct is None
+    assert compare(table(point(MIB, PLAIN, 10)), COPY_ENGINE) == []
+
+
+def test_medians_are_of_what_is_known() -> None:
+    found = medians([point(MIB, PLAIN, us, joules_per_gpu=joules) for us, joules in ((10, None), (30, 0.5), (20, 0.7))])
+    assert len(found) == 1
+    assert (found[0].time_us, found[0].joules_per_gpu, found[0].rounds) == (20, 0.6, 3)
+    assert medians([point(MIB, PLAIN, 10)])[0].joules_per_gpu is None
+
+
+def test_a_table_is_what_it_was(tmp_path: Path) -> None:
+    made = table(*pair(16 * MIB, 50, 40, 30, 20))
+    (tmp_path / "here.json").write_bytes(encode(made))
+    assert load_table(str(tmp_path / "here.json")) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema_version": 9}, "schema 9"),
+        ({"points": [{"pattern": "all_gather", "size_bytes": 1, "way": "by hand", "time_us": 1}]}, "impossible point"),
+        ({"points": [{"pattern": "all_gather", "size_bytes": 1, "way": "plain", "time_us": 0}]}, "impossible point"),
+        ({"points": [{"pattern": "all_gather"}]}, "not a table of ways"),
+        ({"gpus": "two"}, "not a table of ways"),
+    ],
+)
+def test_damaged_tables_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    whole = json.loads(encode(table(*pair(16 * MIB, 50, 40, 30, 20))))
+    (tmp_path / "bad.json").write_text(json.dumps(whole | change))
+    with pytest.raises(PowercclError) as refusal:
+        load_table(str(tmp_path / "bad.json"))
+    assert said in str(refusal.value) and "powerccl profile --ways" in refusal.value.hint
+
+
+def test_the_built_in_tables_are_measured_and_of_use() -> None:
+    assert set(known_tables()) >= {"h200x2", "h200x4"}
+    for name in ("h200x2", "h200x4"):
+        built = load_table(name)
+        assert not built.emulated and "2026" in built.provenance and built.versions["nccl"] == "2.30.7"
+        assert never_slower_from(built, "all_gather", COPY_ENGINE) == 256 * MIB
+
+
+def test_a_machine_finds_its_own_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert table_for(["NVIDIA H200"] * 2) == load_table("h200x2")
+    assert table_for(["NVIDIA H200"] * 3) is None
+    assert table_for(["NVIDIA H200", "NVIDIA H100"]) is None
+    assert table_for([]) is None
+    folder = tmp_path / "powerccl/ways"
+    folder.mkdir(parents=True)
+    (folder / "h200x2.json").write_text("damaged")
+    assert table_for(["NVIDIA H200"] * 2) is None, "the user's own hides the built-in one"
+    (folder / "mine.json").write_bytes(encode(table(*pair(16 * MIB, 50, 40, 30, 20))))
+    found = table_for(["NVIDIA H200"] * 2)
+    assert found is not None and found.name == "here"
+
+
+def test_a_job_is_hooked_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    good = table(*pair(256 * MIB, 550, 440, 250, 150))
+    found = launched.ways_environment({"PYTHONPATH": "/mine", "A": "b"}, good, said.append)
+    assert found["POWERCCL_WINDOWS_FROM"] == str(256 * MIB)
+    hooks, mine = found["PYTHONPATH"].split(os.pathsep)
+    assert (Path(hooks) / "sitecustomize.py").is_file() and mine == "/mine" and found["A"] == "b"
+    assert said == []
+    poor = table(*pair(256 * MIB, 550, 600, 250, 150))
+    assert launched.ways_environment({"A": "b"}, poor, said.append) == {"A": "b"}
+    assert "changes nothing" in said[0]
+
+
+def test_a_table_of_other_gpus_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(encode(table(*pair(MIB, 50, 40, 30, 20))))
+    with pytest.raises(PowercclError, match="was measured on 2 x NVIDIA H200"):
+        launched.choose_table(str(tmp_path / "t.json"), Gpus(names=["NVIDIA A100"] * 2))
+    with pytest.raises(PowercclError) as refusal:
+        launched.choose_table("auto", Gpus(names=["NVIDIA A100"] * 2))
+    assert "powerccl profile --ways" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ([{"state": "on", "bytes": 2 << 30}, {"state": "on", "bytes": 1 << 30}], "on 2 ranks, with 2 GiB of memory"),
+        ([{"state": "off", "reason": "NCCL is old"}], "nothing changed: NCCL is old"),
+        ([], "no FSDP2 all-gather was large enough"),
+    ],
+)
+def test_the_summary_says_what_came_of_it(tmp_path: Path, notes: list[dict[str, object]], said: str) -> None:
+    for rank, note in enumerate(notes):
+        (tmp_path / f"windows-{rank}.json").write_text(json.dumps({"groups": [note]}))
+    (tmp_path / "windows-9.json").write_text("torn")
+    assert said in launched.describe(tmp_path)
+
+
+def lines(*points: dict[str, object], gpu: str = "NVIDIA H200") -> str:
+    header = {"type": "header", "emulated": False, "gpu": gpu, "ranks": 2, "nccl_version": "2.30.7"}
+    usual = {
+        "type": "point",
+        "pattern": "all_gather",
+        "size_bytes": MIB,
+        "way": "plain",
+        "beside": None,
+        "time_us": 10.0,
+    }
+    return "".join(json.dumps(each) + "\n" for each in (header, *(usual | each for each in points)))
+
+
+def test_rounds_become_a_table(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in (1, 2, 3)]
+    files[0].write_text(lines({"time_us": 10.0}, {"time_us": 90.0, "beside": "matmul", "added_us": 5.0}))
+    files[1].write_text(lines({"time_us": 12.0}, {"time_us": 500.0, "valid": False}) + '{"type": "po')
+    made = table_of(files, "here", "a test")
+    assert [(each.beside, each.time_us, each.rounds) for each in made.points] == [("", 11.0, 2), ("matmul", 90.0, 1)]
+    assert made.versions == {"nccl": "2.30.7"}
+    files[1].write_text(lines({}, gpu="NVIDIA A100"))
+    with pytest.raises(PowercclError, match="different machines"):
+        table_of(files, "here", "a test")
+    files[1].write_text(lines({"wrong": 3}))
+    with pytest.raises(PowercclError, match="3 wrong elements"):
+        table_of(files, "here", "a test")
+    with pytest.raises(PowercclError, match="measured nothing"):
+        table_of(files[2:], "here", "a test")
