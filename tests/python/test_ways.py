@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from powerccl.errors import PowercclError
@@ -26,6 +27,8 @@ from powerccl.platforms.ways import (
     never_slower_from,
     table_for,
 )
+from powerccl.reports.ways import possible_lines, what_to_write
+from powerccl.tuning.ways import Possible, Range, WaysFindings, possible
 
 MIB = 1 << 20
 
@@ -166,6 +169,68 @@ def test_the_summary_says_what_came_of_it(tmp_path: Path, notes: list[dict[str, 
         (tmp_path / f"windows-{rank}.json").write_text(json.dumps({"groups": [note]}))
     (tmp_path / "windows-9.json").write_text("torn")
     assert said in launched.describe(tmp_path)
+
+
+def calls(*groups: tuple[str, int, int, bool]) -> pl.DataFrame:
+    """Calls of two GPUs by pattern, bytes, number and whether by copy engines: one each millisecond."""
+    rows = [
+        {
+            "pattern": pattern,
+            "bytes": size,
+            "size_class": 1 << (size.bit_length() - 1),
+            "ranks": 2,
+            "gpu": gpu,
+            "symmetric": False,
+            "copy_engine": copied,
+        }
+        for pattern, size, count, copied in groups
+        for _ in range(count)
+        for gpu in ("a", "b")
+    ]
+    made = pl.DataFrame(rows).with_row_index("n")
+    return made.with_columns(
+        start_ns=pl.col("n").cast(pl.Int64) * 500_000, stop_ns=pl.col("n").cast(pl.Int64) * 500_000 + 10
+    )
+
+
+def test_what_a_job_could_have_is_a_range() -> None:
+    made = table(*pair(256 * MIB, 550, 440, 250, 150))
+    found = possible(calls(("all_gather", 128 * MIB, 1000, False)), made)
+    (row,) = found.rows
+    assert (row.pattern, row.way, row.calls, row.size_bytes) == ("all_gather", COPY_ENGINE, 1000, 128 * MIB)
+    # Half of what is saved at twice the size: 100 us beside computation, 110 us alone; 60 and 50 mJ of each GPU.
+    assert (row.saved_s.low, row.saved_s.high) == (pytest.approx(0.05), pytest.approx(0.055))
+    assert row.saved_joules is not None
+    assert (row.saved_joules.low, row.saved_joules.high) == (pytest.approx(50), pytest.approx(60))
+    assert found.span_s == pytest.approx(1.0, rel=1e-2)
+    (sentence,) = possible_lines(found)
+    assert "5.0 % to 5.5 % of each GPU's time" in sentence and "256 MiB of memory" in sentence
+    assert what_to_write(found)[0][1].startswith("PyTorch FSDP2: powerccl run --ways auto")
+
+
+def test_nothing_to_be_had_is_said() -> None:
+    poor = table(*pair(256 * MIB, 550, 600, 250, 260))
+    job = calls(("all_gather", 256 * MIB, 10, False), ("all_gather", 256 * MIB, 5, True), ("all_reduce", 4, 7, False))
+    found = possible(job, poor)
+    assert (found.rows, found.other_ways, found.unmeasured) == ([], 10, 14)
+    text = " ".join(possible_lines(found))
+    assert text.startswith("Nothing:") and "10 calls went another way" in text and "14 calls of a pattern" in text
+    far = possible(calls(("all_gather", 600 * MIB, 10, False)), table(*pair(256 * MIB, 550, 440, 250, 150)))
+    assert (far.rows, far.unmeasured) == ([], 20)
+    assert possible(job.clear(), poor).calls == 0
+
+
+def test_what_saves_hardly_anything_is_left_out() -> None:
+    made = table(*pair(256 * MIB, 550, 549.9, 250, 249.9))
+    assert possible(calls(("all_gather", 256 * MIB, 10, False)), made).rows == []
+
+
+def test_every_way_of_the_built_in_tables_can_be_written() -> None:
+    for name in ("h200x2", "h200x4"):
+        for way in ("symmetric", "copy-engine", "efficiency"):
+            for each in compare(load_table(name), way):
+                row = Possible(each.pattern, each.size_bytes, 1, way, Range(0, 1), None, 0)
+                assert all(text for _, text in what_to_write(WaysFindings("t", "a test", 1.0, [row])))
 
 
 def lines(*points: dict[str, object], gpu: str = "NVIDIA H200") -> str:

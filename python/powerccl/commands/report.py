@@ -16,6 +16,8 @@ from powerccl.files import write_whole
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
+    from powerccl.platforms.ways import WaysTable
+    from powerccl.traces.folder import RunData
 
 
 @click.command("report")
@@ -55,6 +57,12 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="Platform profile to rate bandwidth against.  [default: the run's own]",
 )
+@click.option(
+    "--ways",
+    default="",
+    metavar="NAME|FILE",
+    help="Table of ways to say by what could be had without changing a clock.  [default: that of the run's GPUs]",
+)
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
 @runs_dir_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -68,6 +76,7 @@ def command(
     baseline: str,
     kineto: tuple[str, ...],
     platform: str,
+    ways: str,
     window: str,
     runs_dir: Path,
     quiet: bool,
@@ -85,6 +94,7 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.report import report
     from powerccl.commands import say, write_out
+    from powerccl.tuning.ways import possible
 
     folder = find_run(name, runs_dir, quiet=quiet)
     before = find_run(baseline, runs_dir, "baseline run") if baseline else None
@@ -94,10 +104,11 @@ def command(
     found = made.findings
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
+    table = _ways(ways, made.run)
     if html_file:
         from powerccl.reports.report_page import report_page
 
-        write_out(html_file, report_page(made).encode())
+        write_out(html_file, report_page(made, possible(made.calls, table) if table else None).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 
@@ -123,6 +134,10 @@ def command(
 
         console = Console(stderr=json_file == "-")
         print_report(console, found)
+        if table:
+            from powerccl.reports.ways import print_possible
+
+            print_possible(console, possible(made.calls, table))
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder, "metrics": prometheus}
         for what, path in written.items():
             if path:
@@ -160,6 +175,19 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         write(path)
     except OSError as error:
         raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def _ways(name: str, run: RunData) -> WaysTable | None:
+    """The table asked for, or that of GPUs like the run's; None where there is none."""
+    from powerccl.commands.references import gpu_names
+    from powerccl.platforms.ways import load_table, table_for
+
+    if name:
+        return load_table(name)
+    if run.emulated or (run.info and run.info.emulated):
+        return None
+    nodes = list(gpu_names(run).values())
+    return table_for(nodes[0]) if len(nodes) == 1 else None
 
 
 def _reference(platform: str, folder: Path) -> Reference | None:

@@ -81,6 +81,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     never_slower: bool  # in no measured surrounding
     time_saved_pct: float  # by itself
     energy_saved_pct: float | None
+    alone_saved_us: float
+    alone_saved_joules: float | None  # of each GPU
     beside_saved_us: dict[str, float]  # of what it adds, by what is computed beside it
     beside_saved_joules: dict[str, float]  # of each GPU
 
@@ -96,9 +98,10 @@ def compare(table: WaysTable, way: str) -> list[Comparison]:
         slower = other.time_us > (1 + TOLERANCE) * plain.time_us or any(
             theirs.cost_us > mine.cost_us + TOLERANCE * plain.time_us for mine, theirs in pairs
         )
-        energy = None
+        energy = saved_joules = None
         if plain.joules_per_gpu and other.joules_per_gpu is not None:
-            energy = 100 * (1 - other.joules_per_gpu / plain.joules_per_gpu)
+            saved_joules = plain.joules_per_gpu - other.joules_per_gpu
+            energy = 100 * saved_joules / plain.joules_per_gpu
         found.append(
             Comparison(
                 pattern=plain.pattern,
@@ -107,6 +110,8 @@ def compare(table: WaysTable, way: str) -> list[Comparison]:
                 never_slower=not slower,
                 time_saved_pct=100 * (1 - other.time_us / plain.time_us),
                 energy_saved_pct=energy,
+                alone_saved_us=plain.time_us - other.time_us,
+                alone_saved_joules=saved_joules,
                 beside_saved_us={mine.beside: mine.cost_us - theirs.cost_us for mine, theirs in pairs},
                 beside_saved_joules={
                     mine.beside: mine.cost_joules - theirs.cost_joules

@@ -35,14 +35,16 @@ from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
 from powerccl.reports.report import iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
+from powerccl.reports.ways import possible_lines, possible_table, what_to_write
+from powerccl.tuning.ways import WaysFindings
 
 # One hue a pattern, of like lightness; more patterns than these are not met in one job.
 PATTERN_COLOURS = ("#2a78d6", "#c77700", "#2e9e5b", "#a04fb0", "#c8372d", "#6b7683", "#12908e", "#b8860b", "#d0568c")
 MOST_RANKS = 64
 
 
-def report_page(made: Report) -> str:
-    """The page's HTML, self-contained, under 6 MB."""
+def report_page(made: Report, ways: WaysFindings | None = None) -> str:
+    """The page's HTML, self-contained, under 6 MB. `ways`: what could be had without changing a clock."""
     found = made.findings
     drawing = draw(made)
     figures: dict[str, Any] = {}
@@ -82,7 +84,9 @@ def report_page(made: Report) -> str:
         ],
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
         straggler=sentences(*straggler_line(found.peers).splitlines()) if summary.ranks else [],
-        tables=tables(found),
+        tables=tables(found) | (possible_table(ways) if ways else {}),
+        ways=[*possible_lines(ways), *(f"{way}: {text}" for way, text in what_to_write(ways))] if ways else [],
+        ways_table=f"'{ways.table}', {ways.provenance}" if ways else "",
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
         problems=[*energy_missing(summary), *summary.problems],

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How NCCL's ways of carrying collectives out compare on one machine, in the terminal."""
+"""How NCCL's ways of carrying collectives out compare on one machine, and what a job could have by them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from powerccl.console import Console
 from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WAYS, Comparison, WaysTable, compare, never_slower_from
-from powerccl.quantities import NOT_KNOWN, byte_size, change
+from powerccl.quantities import NOT_KNOWN, byte_size, change, joules, microseconds, percent, plural, seconds
 from powerccl.reports.table import Table
+from powerccl.reports.terminal import heading
+from powerccl.tuning.ways import Possible, WaysFindings
 
 
 def print_table(console: Console, table: WaysTable) -> None:
@@ -49,4 +52,93 @@ def _row(each: Comparison, besides: list[str]) -> Iterator[str]:
     yield NOT_KNOWN if each.energy_saved_pct is None else change(-each.energy_saved_pct)
     for beside in besides:
         saved_us = each.beside_saved_us.get(beside)
-        yield NOT_KNOWN if saved_us is None else f"{-saved_us:+.0f} us"
+        sign = "+" if saved_us is not None and saved_us < 0 else "-"
+        yield NOT_KNOWN if saved_us is None else f"{sign}{microseconds(abs(saved_us))}"
+
+
+# By pattern and way, what a user writes. Names as of PyTorch 2.12, Megatron-LM 0.17, vLLM 0.25 and SGLang 0.5.20.
+_SYMMETRIC = (
+    "PyTorch FSDP2 newer than 2.11: FSDPModule.set_symm_mem_for_comm(). Megatron-FSDP: --use-nccl-ub. "
+    "NCCL itself: buffers of ncclMemAlloc, registered with ncclCommWindowRegister(..., NCCL_WIN_COLL_SYMMETRIC)."
+)
+_SERVING = "vLLM: VLLM_USE_NCCL_SYMM_MEM=1. SGLang: --enable-symm-mem."
+_WHAT_TO_WRITE = {
+    ("all_gather", COPY_ENGINE): "PyTorch FSDP2: powerccl run --ways auto. Or as `symmetric`, with NCCL_CTA_POLICY=2.",
+    ("all_to_all", COPY_ENGINE): "buffers as for `symmetric`, with NCCL_CTA_POLICY=2 (NCCL 2.29 and newer).",
+    ("all_gather", "symmetric"): _SYMMETRIC,
+    ("reduce_scatter", "symmetric"): _SYMMETRIC,
+    ("all_reduce", "symmetric"): f"{_SERVING} {_SYMMETRIC.partition('. ')[2]}",
+}
+_EFFICIENT = "as `symmetric`, with NCCL_CTA_POLICY=1."
+
+
+POSSIBLE_COLUMNS = ("collective", "size", "way", "calls", "time saved", "energy saved")
+
+
+def print_possible(console: Console, found: WaysFindings) -> None:
+    """What a recorded job could have without a clock being changed, and how."""
+    console.print()
+    console.print(heading("what could be had without changing a clock"))
+    console.print(f"by the table '{found.table}': {found.provenance}", style="dim")
+    for line in possible_lines(found):
+        console.print(line)
+    if not found.rows:
+        return
+    grid = Table()
+    for index, name in enumerate(POSSIBLE_COLUMNS):
+        grid.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
+    for row in found.rows:
+        grid.add_row(*possible_cells(row))
+    console.print(grid)
+    for way, text in what_to_write(found):
+        console.print(f"{way}: {text}")
+
+
+def possible_cells(row: Possible) -> list[str]:
+    """A row as text."""
+    return [
+        row.pattern.replace("_", "-"),
+        byte_size(row.size_bytes),
+        row.way,
+        f"{row.calls:,}",
+        seconds.between(row.saved_s.low, row.saved_s.high),
+        NOT_KNOWN if row.saved_joules is None else joules.between(row.saved_joules.low, row.saved_joules.high),
+    ]
+
+
+def possible_table(found: WaysFindings) -> dict[str, dict[str, Any]]:
+    """The rows for an HTML page, as report_tables.tables has them."""
+    if not found.rows:
+        return {}
+    return {"ways": {"header": POSSIBLE_COLUMNS, "rows": [possible_cells(row) for row in found.rows], "more": 0}}
+
+
+def possible_lines(found: WaysFindings) -> list[str]:
+    """What it comes to, in sentences."""
+    lines = []
+    if found.rows and found.span_s > 0:
+        least, most = (100 * saved / found.span_s for saved in (found.saved_s.low, found.saved_s.high))
+        memory = byte_size(max(row.memory_bytes for row in found.rows))
+        lines.append(
+            f"{percent(least)} to {percent(most)} of each GPU's time, depending on what the GPU computes while a "
+            f"collective runs. It takes {memory} of memory for each GPU, if two buffers of the largest size are enough."
+        )
+    elif found.calls > found.other_ways + found.unmeasured:
+        lines.append("Nothing: for this job's collectives NCCL's rings and trees are as good as any other way.")
+    if found.other_ways:
+        lines.append(f"{plural(found.other_ways, 'call')} went another way than rings and trees already.")
+    if found.unmeasured:
+        lines.append(f"{plural(found.unmeasured, 'call')} of a pattern, size or number of ranks that the table lacks.")
+    return lines
+
+
+def what_to_write(found: WaysFindings) -> list[tuple[str, str]]:
+    """For each pattern and way of the rows, the lines or options that bring it about."""
+    wanted = dict.fromkeys((row.pattern, row.way) for row in found.rows)
+    return [
+        (
+            f"{pattern.replace('_', '-')}, {way}",
+            _WHAT_TO_WRITE.get((pattern, way), _EFFICIENT if way == "efficiency" else ""),
+        )
+        for pattern, way in wanted
+    ]
