@@ -187,10 +187,8 @@ def calls(*groups: tuple[str, int, int, bool]) -> pl.DataFrame:
         for _ in range(count)
         for gpu in ("a", "b")
     ]
-    made = pl.DataFrame(rows).with_row_index("n")
-    return made.with_columns(
-        start_ns=pl.col("n").cast(pl.Int64) * 500_000, stop_ns=pl.col("n").cast(pl.Int64) * 500_000 + 10
-    )
+    start = pl.col("n").cast(pl.Int64) * 500_000
+    return pl.DataFrame(rows).with_row_index("n").with_columns(start_ns=start, stop_ns=start + 10)
 
 
 def test_what_a_job_could_have_is_a_range() -> None:
