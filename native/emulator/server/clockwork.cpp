@@ -112,7 +112,7 @@ void Clockwork::rate_work(WorkId id, Work& work) {
   if (work.kernel) {
     const Gpu& gpu = gpus_[work.gpus.front()];
     rate /= std::max(1u, gpu.kernels());
-    if (gpu.communicating()) rate *= platform_.overlap_compute_rate;
+    rate *= gpu.compute_rate();
   }
   if (work.timer != 0 && rate == work.rate) return;
   work.rate = rate;

@@ -74,38 +74,37 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
 
   kernel->comm = comm;
   kernel->rank = plan.rank;
-  double largest = 0, power = 1;
-  Truth::Operation as;
+  Communication largest;
   for (const CollectiveTask& task : kernel->tasks) {
     if (!is_transfer(task)) {
       const double bytes = operation_bytes(task, comm->size());
-      if (bytes <= largest) continue;
-      largest = bytes;
+      if (bytes <= largest.bytes) continue;
+      const Platform& platform = engine_.platform();
       const Pattern pattern = step_pattern(task);
-      as = Truth::operation(static_cast<uint8_t>(pattern), bytes);
-      power = power_factor(engine_.platform(), pattern, bytes,
-                           method_of(engine_.platform(), pattern, bytes, task.method, task.channels),
-                           default_method(engine_.platform(), pattern, bytes));
+      const Method method = method_of(platform, pattern, bytes, task.method, task.channels);
+      largest.bytes = bytes;
+      largest.power = power_factor(platform, pattern, bytes, method, default_method(platform, pattern, bytes));
+      largest.slows = slowing_factor(platform, pattern, bytes, method);
+      largest.as = Truth::operation(static_cast<uint8_t>(pattern), bytes);
       continue;
     }
     const bool send = task.kind == static_cast<uint8_t>(TaskKind::kSend);
     (send ? kernel->send_bytes : kernel->receive_bytes) += task_bytes(task);
     if (static_cast<uint32_t>(task.peer) != plan.rank) ++(send ? kernel->sends : kernel->receives);
   }
-  if (const double transferred = std::max(kernel->send_bytes, kernel->receive_bytes); transferred > largest) {
-    largest = transferred;
-    power = 1;
+  if (const double transferred = std::max(kernel->send_bytes, kernel->receive_bytes); transferred > largest.bytes) {
     const auto first = std::find_if(kernel->tasks.begin(), kernel->tasks.end(), is_transfer);
     const Pattern pattern = transfer_pattern(*kernel, static_cast<size_t>(first - kernel->tasks.begin()));
     // As a trace has it (docs/concepts/patterns.md): what is sent, or else received.
-    as = Truth::operation(static_cast<uint8_t>(pattern), kernel->sends > 0 ? kernel->send_bytes : transferred);
+    const double named = kernel->sends > 0 ? kernel->send_bytes : transferred;
+    largest = {transferred, 1, 1, Truth::operation(static_cast<uint8_t>(pattern), named)};
   }
 
   RankKernel& entered = *kernel;
   kernels_[arrival.op] = std::move(kernel);
   state.kernels.push_back(&entered);
   // Alone in its communicator a rank only copies: no kernel of NCCL's runs.
-  if (comm->size() > 1) engine_.start(arrival.op, largest, power, as);
+  if (comm->size() > 1) engine_.start(arrival.op, largest);
   advance(entered);
 }
 

@@ -50,8 +50,8 @@ Gpu& Engine::gpu(uint32_t index) {
   return parts_->clockwork.gpu(index);
 }
 
-void Engine::start(OpId op, double bytes, double power, Truth::Operation as) {
-  parts_->streams.start_collective(op, bytes, power, as);
+void Engine::start(OpId op, const Communication& communication) {
+  parts_->streams.start_collective(op, communication);
 }
 
 void Engine::finish(OpId op, int32_t result) {

@@ -31,9 +31,9 @@ class Engine {
   // ---- For the collective engine.
   Time now() const;
   const Platform& platform() const;
-  // The op's kernel is on the GPU from now: the start is published and the GPU draws communication power for `bytes`,
-  // times `power`. `as` is for the truth only.
-  void start(OpId op, double bytes, double power = 1, Truth::Operation as = {});
+  // The op's kernel is on the GPU from now: the start is published and the GPU draws what `communication` draws and
+  // is slowed by it.
+  void start(OpId op, const Communication& communication);
   // The op is over; its stream goes on. `result` is published in the op's slot (0: fine). Without start() it counts as
   // started now. Unknown ids are ignored.
   void finish(OpId op, int32_t result = 0);

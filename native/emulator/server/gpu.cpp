@@ -34,13 +34,19 @@ Gpu::Gpu(const Platform& platform, int64_t start)
   energy_.latched_before = energy_.latched - energy_.rate * static_cast<double>(period_ns(platform));
 }
 
-void Gpu::communication_started(double bytes, double scale, Truth::Operation as) {
-  communications_.insert({bytes, scale, as});
-  if (truth_ != nullptr) truth_->began(state_.gpu, as);
+double Gpu::compute_rate() const {
+  double slows = 0;
+  for (const Communication& each : communications_) slows = std::max(slows, each.slows);
+  return std::max(0.01, 1 - (1 - platform_->overlap_compute_rate) * slows);  // it gets on, whatever runs beside it
 }
 
-void Gpu::communication_stopped(double bytes, double scale, Truth::Operation as) {
-  auto found = communications_.find({bytes, scale, as});
+void Gpu::communication_started(const Communication& communication) {
+  communications_.insert(communication);
+  if (truth_ != nullptr) truth_->began(state_.gpu, communication.as);
+}
+
+void Gpu::communication_stopped(const Communication& communication) {
+  auto found = communications_.find(communication);
   if (found != communications_.end()) communications_.erase(found);
 }
 
@@ -54,7 +60,7 @@ void Gpu::note_state() {
   state_.asleep = asleep_;
   state_.computing = computing();
   state_.running.clear();
-  for (const auto& [bytes, scale, as] : communications_) state_.running.push_back(as);
+  for (const Communication& each : communications_) state_.running.push_back(each.as);
   std::sort(state_.running.begin(), state_.running.end());
 }
 
@@ -78,8 +84,8 @@ double Gpu::watts_at(double clock_mhz, bool computes) const {
   double watts = p.static_w + leakage_w + p.tree_w * fv2;
   if (computes) watts += p.compute_w * fv2;
   if (!communications_.empty()) {
-    const auto& [bytes, scale, as] = *communications_.rbegin();
-    watts += p.communication_w(bytes, clock_mhz) * scale;
+    const Communication& largest = *communications_.rbegin();
+    watts += p.communication_w(largest.bytes, clock_mhz) * largest.power;
   }
   return std::max(watts, p.idle_p8_w);
 }

@@ -16,6 +16,15 @@
 
 namespace powerccl::emulator {
 
+// An operation's kernels or copies on one GPU.
+struct Communication {
+  double bytes = 0;
+  double power = 1;       // of what so many bytes draw
+  double slows = 1;       // of how much the platform's communication slows computation beside it
+  Truth::Operation as{};  // what the truth calls it
+  auto operator<=>(const Communication&) const = default;
+};
+
 class Gpu {
  public:
   Gpu(const Platform& platform, int64_t start);
@@ -26,15 +35,16 @@ class Gpu {
   double energy_uj() const { return energy_.value; }  // at the last settle()
   uint32_t kernels() const { return kernels_; }
   bool communicating() const { return !communications_.empty(); }
+  // Of a kernel here: 1, or slowed by the communication beside it.
+  double compute_rate() const;
   bool asleep() const { return asleep_; }
 
   void settle(int64_t now);
   // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
   void kernel_started() { ++kernels_; }
   void kernel_stopped() { --kernels_; }
-  // `scale`: of the power that so many bytes add; `as`: what the truth calls it.
-  void communication_started(double bytes, double scale = 1, Truth::Operation as = {});
-  void communication_stopped(double bytes, double scale = 1, Truth::Operation as = {});
+  void communication_started(const Communication& communication);
+  void communication_stopped(const Communication& communication);
   void wake();                                    // a context came up: out of P8 for a while
   void lock(uint32_t min_mhz, uint32_t max_mhz);  // 0, 0: unlocked
   bool update();
@@ -66,7 +76,7 @@ class Gpu {
   uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
   bool asleep_ = true;
   bool capped_ = false;
-  std::multiset<std::tuple<double, double, Truth::Operation>> communications_;  // bytes, scale, name of each here
+  std::multiset<Communication> communications_;  // of each that runs here
   Integral energy_{};
   Integral busy_{};
   Truth* truth_ = nullptr;

@@ -238,6 +238,7 @@ void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
       const std::string key = std::string(kCarrierNames[way]) + "." + name;
       keys[key + ".time"] = [&its](const std::string& text) { return parse_curve(text, true, its.time); };
       keys[key + ".power"] = [&its](const std::string& text) { return parse_curve(text, true, its.power); };
+      keys[key + ".slows"] = [&its](const std::string& text) { return parse_curve(text, true, its.slows); };
     }
     keys[name + ".base_latency_us"] = [&model](const std::string& text) {
       return parse_number(text, model.base_latency_us) && model.base_latency_us > 0;

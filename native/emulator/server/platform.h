@@ -45,9 +45,9 @@ struct PatternModel {
 };
 
 // A collective carried out otherwise than by NCCL's channels, beside that with its defaults: time, and the power that
-// communication adds. Empty: the same.
+// communication adds, and how much it slows computation beside it. Empty: the same.
 struct WayModel {
-  SizeCurve time, power;
+  SizeCurve time, power, slows;
 };
 
 // How NCCL's variables and a tuner's choices change a collective's time and power (server/tuning.cpp has the formula).

@@ -339,16 +339,14 @@ OpSlot* Streams::op_slot(const Stream& stream, const std::vector<std::byte>& mes
   return op < kMaxOps ? &clients_[stream.client]->ops[op] : nullptr;
 }
 
-void Streams::start_collective(OpId op, double bytes, double power, Truth::Operation as) {
+void Streams::start_collective(OpId op, const Communication& communication) {
   const auto found = collectives_.find(op);
   if (found == collectives_.end() || found->second.started) return;
   RunningCollective& running = found->second;
   running.started = true;
-  running.bytes = bytes;
-  running.power = power;
-  running.as = as;
+  running.communication = communication;
   const Stream& stream = streams_.at(running.stream);
-  clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_started(bytes, power, as); });
+  clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_started(communication); });
   OpSlot* slot = op_slot(stream, running.message);
   if (slot == nullptr) return;
   slot->started_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -358,15 +356,14 @@ void Streams::start_collective(OpId op, double bytes, double power, Truth::Opera
 }
 
 void Streams::finish_collective(OpId op, int32_t result) {
-  start_collective(op, 0);
+  start_collective(op, {});
   const auto found = collectives_.find(op);
   if (found == collectives_.end()) return;
   const RunningCollective running = std::move(found->second);
   collectives_.erase(found);
   const Key key = running.stream;
   Stream& stream = streams_.at(key);
-  clockwork_.change_gpu(stream.gpu,
-                        [&](Gpu& gpu) { gpu.communication_stopped(running.bytes, running.power, running.as); });
+  clockwork_.change_gpu(stream.gpu, [&](Gpu& gpu) { gpu.communication_stopped(running.communication); });
   stream.collective = 0;
   if (OpSlot* slot = op_slot(stream, running.message)) {
     slot->stopped_ns.store(static_cast<uint64_t>(clockwork_.now()));
@@ -398,10 +395,9 @@ void Streams::remove_client(ClientId client) {
     }
     const auto found = collectives_.find(stream.collective);
     if (found != collectives_.end()) {
-      const double bytes = found->second.bytes, power = found->second.power;
-      const Truth::Operation as = found->second.as;
+      const Communication communication = found->second.communication;
       if (found->second.started) {
-        clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(bytes, power, as); });
+        clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(communication); });
       }
       withdrawn.emplace_back(found->first, std::move(found->second));
       collectives_.erase(found);

@@ -33,7 +33,7 @@ class Streams {
   bool start_time(ClientId client, uint64_t stop);  // false: it went on before
   void start_all(ClientId client);
 
-  void start_collective(OpId op, double bytes, double power = 1, Truth::Operation as = {});
+  void start_collective(OpId op, const Communication& communication);
   void finish_collective(OpId op, int32_t result);
 
  private:
@@ -60,9 +60,7 @@ class Streams {
   struct RunningCollective {
     Key stream = 0;
     std::vector<std::byte> message;
-    double bytes = 0;
-    double power = 1;  // of what so many bytes draw
-    Truth::Operation as;
+    Communication communication;
     bool started = false;
   };
   struct Waiter {

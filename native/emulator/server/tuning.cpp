@@ -135,4 +135,9 @@ double power_factor(const Platform& platform, Pattern pattern, double bytes, con
   return std::max(0.0, 1 + platform.tune.channel_power * more);
 }
 
+double slowing_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method) {
+  const WayModel* way = way_of(platform, pattern, method);
+  return way == nullptr ? 1 : at_size(way->slows, bytes, 1);
+}
+
 }  // namespace powerccl::emulator

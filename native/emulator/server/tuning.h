@@ -28,5 +28,8 @@ double transfer_factor(const Platform& platform, double bytes, uint32_t ranks, c
 // Of the power that communication adds: channels are thread blocks, each busy on a multiprocessor of its own.
 double power_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method, const Method& usual);
 
+// Of how much communication slows computation beside it: copy engines take no multiprocessor.
+double slowing_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method);
+
 }  // namespace powerccl::emulator
 #endif

@@ -174,7 +174,8 @@ TEST(TuningCalibration, NvlsIsWhereAPlatformHasIt) {
   EXPECT_NEAR(ns(ring) / ns(nvls), 1.3, 0.02);
 }
 
-// Two H100s, NCCL 2.30.7: microseconds and mJ of a GPU, ordinary buffers and otherwise. 122 W: idle with a context.
+// Four H200s, NCCL 2.30.7 (bench/results/ways-h200x4.json): microseconds and mJ of a GPU, ordinary buffers and
+// otherwise. 122 W: idle with a context.
 TEST(TuningCalibration, WaysAreBesideNcclsDefaultsAsMeasured) {
   const Platform platform = platform_or_fail("h200x4");
   constexpr double kIdleW = 122;
@@ -184,15 +185,17 @@ TEST(TuningCalibration, WaysAreBesideNcclsDefaultsAsMeasured) {
     Carrier carrier;
     double plain_us, plain_mj, us, mj;
   } measured[] = {
-      {Pattern::kAllGather, 16, Carrier::kSymmetricKernel, 64.6, 14.6, 57.6, 10.0},
-      {Pattern::kAllGather, 256, Carrier::kSymmetricKernel, 553, 154.6, 596, 142.8},
-      {Pattern::kAllGather, 16, Carrier::kCopyEngines, 64.6, 14.6, 70.4, 11.7},
-      {Pattern::kAllGather, 256, Carrier::kCopyEngines, 553, 154.6, 471, 121.2},
-      {Pattern::kReduceScatter, 16, Carrier::kSymmetricKernel, 64.1, 14.3, 60.4, 10.4},
-      {Pattern::kReduceScatter, 256, Carrier::kSymmetricKernel, 573, 159.0, 688, 155.0},
-      {Pattern::kAllReduce, 16, Carrier::kSymmetricKernel, 88.8, 19.6, 85.5, 15.1},
-      {Pattern::kAllReduce, 16, Carrier::kFewestBlocks, 88.8, 19.6, 79.3, 13.6},
-      {Pattern::kAllReduce, 256, Carrier::kSymmetricKernel, 894, 256.3, 1036, 227.7},
+      {Pattern::kAllGather, 16, Carrier::kSymmetricKernel, 64.02, 14.42, 44.57, 8.41},
+      {Pattern::kAllGather, 64, Carrier::kSymmetricKernel, 186.05, 50.65, 157.68, 36.70},
+      {Pattern::kAllGather, 256, Carrier::kSymmetricKernel, 656.87, 191.43, 604.24, 142.21},
+      {Pattern::kAllGather, 16, Carrier::kCopyEngines, 64.02, 14.42, 80.03, 13.72},
+      {Pattern::kAllGather, 64, Carrier::kCopyEngines, 186.05, 50.65, 185.42, 42.25},
+      {Pattern::kAllGather, 256, Carrier::kCopyEngines, 656.87, 191.43, 595.73, 150.16},
+      {Pattern::kReduceScatter, 16, Carrier::kSymmetricKernel, 57.90, 12.19, 51.84, 9.42},
+      {Pattern::kReduceScatter, 256, Carrier::kSymmetricKernel, 657.18, 191.53, 735.32, 166.63},
+      {Pattern::kAllReduce, 16, Carrier::kSymmetricKernel, 98.50, 23.18, 95.53, 17.20},
+      {Pattern::kAllReduce, 16, Carrier::kFewestBlocks, 98.50, 23.18, 96.30, 17.42},
+      {Pattern::kAllReduce, 256, Carrier::kSymmetricKernel, 1182.33, 349.22, 1386.61, 304.88},
   };
   for (const auto& each : measured) {
     const double bytes = each.mib * kMiB;
@@ -205,6 +208,29 @@ TEST(TuningCalibration, WaysAreBesideNcclsDefaultsAsMeasured) {
     const double watts = kIdleW + added_w * power_factor(platform, each.pattern, bytes, other, usual);
     EXPECT_NEAR(watts * each.us * 1e-3, each.mj, 0.03 * each.mj) << pattern_name(each.pattern) << " " << each.mib;
   }
+}
+
+// What a call adds beside matrix products, in microseconds, against what NCCL's channels add: the same four H200s.
+TEST(TuningCalibration, WaysSlowComputationAsMeasured) {
+  const Platform platform = platform_or_fail("h200x4");
+  const struct {
+    double mib;
+    Carrier carrier;
+    double plain_us, plain_added_us, us, added_us;
+  } measured[] = {
+      {16, Carrier::kCopyEngines, 64.02, 57.90, 80.03, 67.01},
+      {64, Carrier::kCopyEngines, 186.05, 116.03, 185.42, 154.57},
+      {256, Carrier::kCopyEngines, 656.87, 208.85, 595.73, 87.25},
+      {256, Carrier::kSymmetricKernel, 656.87, 208.85, 604.24, 162.47},
+  };
+  for (const auto& each : measured) {
+    const Method other = method_of(platform, Pattern::kAllGather, each.mib * kMiB,
+                                   method_byte(kRing, kSimple, each.carrier), uint8_t{0});
+    const double slows = slowing_factor(platform, Pattern::kAllGather, each.mib * kMiB, other);
+    EXPECT_NEAR(slows * each.us / each.plain_us, each.added_us / each.plain_added_us, 0.01) << each.mib;
+  }
+  EXPECT_EQ(slowing_factor(platform, Pattern::kAllGather, kMiB, default_method(platform, Pattern::kAllGather, kMiB)),
+            1);
 }
 
 TEST(TuningCalibration, PeerAccessOffIsSlow) {

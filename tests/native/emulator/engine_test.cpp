@@ -177,6 +177,22 @@ TEST(Engine, ComputationIsSlowerBesideCommunication) {
   EXPECT_NEAR(model.event_ms(ended) - 1000, 0.010 + 10 / model.platform.overlap_compute_rate, 1e-4);
 }
 
+TEST(Engine, CommunicationSlowsByItsWay) {
+  const Platform platform = steady();
+  const double rate = platform.overlap_compute_rate;
+  Gpu gpu(platform, 0);
+  EXPECT_EQ(gpu.compute_rate(), 1);
+  const Communication copies{256 * kMiB, 1, 0.5}, kernels{16 * kMiB, 1, 1}, all{kMiB, 1, 1000};
+  gpu.communication_started(copies);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), 1 - (1 - rate) * 0.5);
+  gpu.communication_started(kernels);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), rate);  // what slows most
+  gpu.communication_stopped(kernels);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), 1 - (1 - rate) * 0.5);
+  gpu.communication_started(all);
+  EXPECT_GT(gpu.compute_rate(), 0);  // it always gets on
+}
+
 TEST(Engine, AClientsEndTakesItsWorkAway) {
   Model model(steady());
   model.hold = true;

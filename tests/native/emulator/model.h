@@ -128,7 +128,7 @@ class Model final : public Outside, public CollectiveHandler {
     Transfer transfer;
     ASSERT_EQ(arrival.payload.size(), sizeof transfer);
     memcpy(&transfer, arrival.payload.data(), sizeof transfer);
-    engine.start(arrival.op, transfer.bytes);
+    engine.start(arrival.op, {transfer.bytes});
     const OpId op = arrival.op;
     open.insert(op);
     if (hold) return;
