@@ -130,7 +130,9 @@ def test_policies_see_what_runs_of_an_old_nccl(powerccl: Powerccl) -> None:
     clocks = tables.clocks(run)
     lowered = clocks.filter(pl.col("min_mhz") > 0)
     assert lowered["rank"].n_unique() == 8
-    assert len(clocks) - len(lowered) >= len(lowered)
+    # Each was taken back; on a busy host the next one may have come before that was carried out.
+    assert len(clocks) - len(lowered) + int(clocks["coalesced"].sum()) >= len(lowered)
+    assert (clocks.sort("rank", "asked_ns").group_by("rank").last()["min_mhz"] == 0).all()
     # Each while a kernel ran or was about to.
     both = lowered.select("rank", "asked_ns").join(tables.kernels(run), on="rank")
     during = both.filter(
