@@ -56,7 +56,7 @@ def test_ways_are_measured_and_used(powerccl: Powerccl, tmp_path: Path) -> None:
 
     used = powerccl("run", "--emulate", "h200x4", "--ways", "made.json", "--", *SHOW, **NEWER)
     assert used.code == 0, used.err
-    assert used.out.split() == [str(256 << 20), "hooked"]
+    assert used.out.split() == [f"{256 << 20}@4", "hooked"]
     assert "ways: nothing changed: no FSDP2 all-gather was large enough" in used.err
 
 

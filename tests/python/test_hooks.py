@@ -35,7 +35,7 @@ class Backend:
         self.registered.remove((pool, True))
 
 backend = Backend()
-group = SimpleNamespace(group_name="0", _get_backend=lambda device: backend)
+group = SimpleNamespace(group_name="0", _get_backend=lambda device: backend, size=lambda: 2)
 
 def sharded(count):
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -57,7 +57,7 @@ print(json.dumps({"registered": len(backend.registered), "exchanges": len(dist.e
 
 
 def run(
-    tmp_path: Path, body: str, nccl: str = "(2, 30, 7)", least: int = 1 << 20, **environment: str
+    tmp_path: Path, body: str, nccl: str = "(2, 30, 7)", least: str = f"{1 << 20}@2", notes: int = 1, **environment: str
 ) -> tuple[dict[str, object], dict[str, object] | None]:
     """What a job printed, and what its rank left in the run folder."""
     program = tmp_path / "job.py"
@@ -68,7 +68,7 @@ def run(
     variables = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{HOOKS}:{FAKE}",
-        "POWERCCL_WINDOWS_FROM": str(least),
+        "POWERCCL_WINDOWS_FROM": least,
         "POWERCCL_RUN_FOLDER": str(folder),
         **environment,
     }
@@ -77,8 +77,8 @@ def run(
     assert done.stderr == ""
     note = folder / "windows-0.json"
     groups = json.loads(note.read_text())["groups"] if note.exists() else [None]
-    assert len(groups) == 1
-    return json.loads(done.stdout), groups[0]
+    assert len(groups) == notes
+    return json.loads(done.stdout), groups[-1]
 
 
 def test_windows_are_registered_once_all_ranks_agree(tmp_path: Path) -> None:
@@ -100,6 +100,7 @@ def test_small_outputs_stay_as_they_are(tmp_path: Path) -> None:
         ('{**mine, "digest": "another"}', "equal offsets"),
         ('{**mine, "digest": "", "failed": "CUDA out of memory"}', "CUDA out of memory"),
         ("dist.silent", "not all ranks could compare"),
+        ('{**mine, "host": "another"}', "several hosts"),
     ],
 )
 def test_ranks_that_differ_stay_as_they_are(tmp_path: Path, other: str, reason: str) -> None:
@@ -112,8 +113,8 @@ def test_ranks_that_differ_stay_as_they_are(tmp_path: Path, other: str, reason: 
 def test_the_first_ranks_verdict_is_everybodys(tmp_path: Path, verdict: str, state: str) -> None:
     script = "dist.rank = 1\n"
     if verdict:
-        script += f"dist.store.values['powerccl/0/places-64/verdict'] = b'{verdict}'\n"
-        script += "dist.store.values['powerccl/0/registered/verdict'] = b'on'\n"
+        script += f"dist.store.values['powerccl/0.0/places-64/verdict'] = b'{verdict}'\n"
+        script += "dist.store.values['powerccl/0.0/registered/verdict'] = b'on'\n"
     found, note = run(tmp_path, script + "train(sharded(3), 40)\n")
     assert found["registered"] == (state == "on")
     assert note is not None and note["state"] == state
@@ -148,6 +149,35 @@ def test_an_older_nccl_changes_nothing(tmp_path: Path) -> None:
     found, note = run(tmp_path, "train(sharded(3), 40)\n", nccl="(2, 28, 9)")
     assert (found["registered"], found["in_pool"], found["policy"]) == (0, 0, None)
     assert note is not None and "this job has NCCL 2.28.9" in str(note["reason"])
+
+
+def test_another_nccl_below_does_not_get_our_policy(tmp_path: Path) -> None:
+    ours = {"NCCL_CTA_POLICY": "2", "POWERCCL_WINDOWS_POLICY": "1"}
+    assert run(tmp_path, "", nccl="(2, 28, 9)", **ours)[0]["policy"] is None
+    assert run(tmp_path, "", nccl="(2, 28, 9)", NCCL_CTA_POLICY="2")[0]["policy"] == "2", "the user's own"
+
+
+def test_a_group_of_another_size_stays_as_it_is(tmp_path: Path) -> None:
+    found, note = run(tmp_path, "train(sharded(3), 40)\n", least=f"{1 << 20}@8")
+    assert (found["registered"], found["in_pool"], found["exchanges"]) == (0, 0, 0)
+    assert note is not None and "measured with 8 ranks, and this group has 2" in str(note["reason"])
+    assert run(tmp_path, "train(sharded(3), 40)\n", least=str(1 << 20))[0]["registered"] == 1
+    assert run(tmp_path, "train(sharded(3), 40)\n", least="much")[0]["policy"] is None
+
+
+def test_a_later_group_of_the_same_name_compares_anew(tmp_path: Path) -> None:
+    body = """
+train(sharded(3), 40)
+group = SimpleNamespace(**vars(group))
+dist.other = lambda mine: {**mine, "digest": "another"}
+train(sharded(3), 40)
+assert len(backend.registered) == 1
+"""
+    program = tmp_path / "second"
+    program.mkdir()
+    found, note = run(program, body, notes=2)
+    assert found["exchanges"] == 3
+    assert note is not None and (note["state"], "equal offsets" in str(note["reason"])) == ("off", True)
 
 
 def test_a_users_own_choices_win(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_job_is_hooked_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     good = table(*pair(256 * MIB, 550, 440, 250, 150))
     found = launched.ways_environment({"PYTHONPATH": "/mine", "A": "b"}, good, said.append)
-    assert found["POWERCCL_WINDOWS_FROM"] == str(256 * MIB)
+    assert found["POWERCCL_WINDOWS_FROM"] == f"{256 * MIB}@2"
     hooks, mine = found["PYTHONPATH"].split(os.pathsep)
     assert (Path(hooks) / "sitecustomize.py").is_file() and mine == "/mine" and found["A"] == "b"
     assert said == []

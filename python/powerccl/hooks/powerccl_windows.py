@@ -26,8 +26,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"  # bytes of an all-gather's output from which it gets a window
+# BYTES@RANKS: from how large an output on it gets a window, and of how many ranks a group must be, since only that was
+# measured. Without @RANKS: any number.
+LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"
 POLICY_VARIABLE, ZERO_CTA = "NCCL_CTA_POLICY", "2"
+OUR_POLICY = "POWERCCL_WINDOWS_POLICY"  # set where the policy is ours, which another NCCL below this process may refuse
 FIRST_NCCL = (2, 29)  # before, NCCL refuses the zero-CTA policy to communicators made by PyTorch
 # All ranks compare after so many gathers of a group, since counting is what they do alike. A large model has some
 # hundred gathers a step; where outputs still came to lie elsewhere in the second half, the next one decides.
@@ -37,10 +40,23 @@ COMPARE_AFTER = (64, 256, 1024)
 PATIENCE = datetime.timedelta(seconds=30)
 
 
-def install() -> None:
-    """Hook the imports of PyTorch. Does nothing without POWERCCL_WINDOWS_FROM."""
-    if os.environ.get(LEAST_VARIABLE, "").isdigit():
-        sys.meta_path.insert(0, _Finder({"torch": _torch_is_there, "torch.distributed.fsdp": _fsdp_is_there}))
+def install() -> _Finder:
+    """Hook the imports of PyTorch, unless POWERCCL_WINDOWS_FROM cannot be read; return what does."""
+    hooks = {"torch": _torch_is_there, "torch.distributed.fsdp": _fsdp_is_there}
+    finder = _Finder(hooks if wanted() is not None else {})
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def wanted() -> tuple[int, int | None] | None:
+    """Return what POWERCCL_WINDOWS_FROM says: bytes, and ranks or None; None where it says nothing."""
+    least, _, ranks = os.environ.get(LEAST_VARIABLE, "").partition("@")
+    if not least.isdigit() or (ranks and not ranks.isdigit()):
+        return None
+    return int(least), int(ranks) if ranks else None
+
+
+_usable = False  # this process's NCCL has what it takes
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -108,15 +124,19 @@ def _torch_is_there(_torch: Any) -> None:
     if version < FIRST_NCCL:
         shown = ".".join(map(str, version)) or "of an unknown version"
         _note("off", f"copy engines need NCCL {FIRST_NCCL[0]}.{FIRST_NCCL[1]} or newer; this job has NCCL {shown}")
-        os.environ.pop(LEAST_VARIABLE, None)
+        if os.environ.pop(OUR_POLICY, None):
+            os.environ.pop(POLICY_VARIABLE, None)
         return
+    global _usable
+    _usable = True
     # Before any communicator is made. It concerns collectives on windows alone.
-    os.environ.setdefault(POLICY_VARIABLE, ZERO_CTA)
+    if POLICY_VARIABLE not in os.environ:
+        os.environ.update({POLICY_VARIABLE: ZERO_CTA, OUR_POLICY: "1"})
 
 
 def _fsdp_is_there(fsdp: Any) -> None:
-    least = os.environ.get(LEAST_VARIABLE, "")
-    if not least.isdigit():
+    least = wanted()
+    if least is None or not _usable:
         return
     if not hasattr(getattr(fsdp, "FSDPModule", None), "set_custom_all_gather"):
         _note("off", "this PyTorch has no FSDPModule.set_custom_all_gather")
@@ -127,7 +147,7 @@ def _fsdp_is_there(fsdp: Any) -> None:
     def fully_shard(module: Any, *arguments: Any, **keywords: Any) -> Any:
         result = original(module, *arguments, **keywords)
         for each in module if isinstance(module, (list, tuple)) else [module]:
-            _safely(_set_windows, each, int(least))
+            _safely(_set_windows, each, least[0])
         return result
 
     # These refuse a module whose all-gather has been replaced: it is put back before.
@@ -191,6 +211,11 @@ class WindowAllGather:
         return work
 
 
+def _host() -> str:
+    """Return what tells hosts apart, in containers too."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def _product(size: Iterable[Any]) -> int:
     count = 1
     for each in size:
@@ -198,26 +223,32 @@ def _product(size: Iterable[Any]) -> int:
     return count
 
 
-_windows: dict[str, Windows] = {}  # by the group's name
+_windows: dict[str, list[Windows]] = {}  # by the group's name; those of groups that went before it too
 
 
 def windows_of(group: Any) -> Windows:
     """Return the windows that all modules of a group share."""
-    if group.group_name not in _windows:
-        _windows[group.group_name] = Windows(group)
-    return _windows[group.group_name]
+    known = _windows.setdefault(group.group_name, [])
+    if not known or known[-1].group is not group:
+        known.append(Windows(group, len(known)))
+    return known[-1]
 
 
 class Windows:
     """Outputs of one group: learning, then on or off, alike on all ranks."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, before: int = 0) -> None:
+        """`before`: how many groups of this name there were before, so that none reads an earlier one's verdict."""
         self.group = group
+        self.name = f"{group.group_name}.{before}"
         self.state = "learning"
         self.pool: Any = None
         self.failed = ""
         self.placed: list[tuple[int, int]] = []  # address and size of each output so far
         self.gathers = 0
+        ranks = (wanted() or (0, None))[1]
+        if ranks is not None and group.size() != ranks:
+            self._end(f"ways were measured with {ranks} ranks, and this group has {group.size()}")
 
     def empty(self, size: Iterable[Any], dtype: Any, device: Any) -> Any:
         """Return a tensor of the pool, or None: it is to come from where it always comes."""
@@ -250,13 +281,15 @@ class Windows:
 
     def _compare(self) -> None:
         step, failed = f"places-{self.gathers}", self.failed
-        digest, settled = "", False
+        digest, settled, host = "", False, ""
         try:
+            host = _host()
             if not failed:
                 digest, settled = self._layout()
         except Exception as error:
             failed = f"{type(error).__name__}: {error}"
-        verdict = self._agree(step, {"digest": digest, "settled": settled, "failed": failed}, self._judge_places)
+        mine = {"digest": digest, "settled": settled, "failed": failed, "host": host}
+        verdict = self._agree(step, mine, self._judge_places)
         if verdict == "on":
             self._register()
         elif verdict != "again":
@@ -266,6 +299,8 @@ class Windows:
         failed = next((each["failed"] for each in ranks if each["failed"]), "")
         if failed:
             return f"a rank failed: {failed}"
+        if len({each["host"] for each in ranks}) > 1:
+            return "ranks are on several hosts, where ways were not measured"
         if len({each["digest"] for each in ranks}) > 1:
             return "outputs do not lie at equal offsets on all ranks"
         if all(each["settled"] for each in ranks):
@@ -303,7 +338,7 @@ class Windows:
 
         store = dist.distributed_c10d._get_default_store()
         ranks, rank = dist.get_process_group_ranks(self.group), dist.get_rank()
-        base = f"powerccl/{self.group.group_name}/{step}"
+        base = f"powerccl/{self.name}/{step}"
         store.set(f"{base}/{rank}", json.dumps(mine))
         try:
             if rank != ranks[0]:
@@ -325,7 +360,7 @@ class Windows:
         verdict = self._agree("registered", error, lambda errors: next(filter(None, errors), "on"))
         if verdict == "on":
             self.state, self.placed = "on", []
-            _note("on", group=self.group.group_name, bytes=self.bytes, learned=self.gathers)
+            _note("on", group=self.name, bytes=self.bytes, learned=self.gathers)
             return
         if not error:
             _safely(backend.deregister_mem_pool, self.pool)
@@ -333,4 +368,4 @@ class Windows:
 
     def _end(self, reason: str) -> None:
         self.state, self.placed, self.pool = "off", [], None
-        _note("off", reason, self.group.group_name)
+        _note("off", reason, self.name)

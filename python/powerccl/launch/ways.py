@@ -65,7 +65,7 @@ def ways_environment(base: Mapping[str, str], table: WaysTable, say: Callable[[s
         say(f"--ways changes nothing: by '{table.name}' copy engines are slower somewhere at every size")
         return dict(base)
     path = os.pathsep.join(filter(None, [str(HOOKS), base.get("PYTHONPATH", "")]))
-    return {**base, LEAST: str(least), "PYTHONPATH": path}
+    return {**base, LEAST: f"{least}@{table.gpus}", "PYTHONPATH": path}
 
 
 def read_notes(folder: Path) -> list[RankWindows]:
