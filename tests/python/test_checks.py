@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from powerccl.launch.checks import check_power
+from powerccl.launch.checks import check_power, check_ways
 from powerccl.launch.gpu_power import GpuPower, read_power
 from powerccl.launch.native import NCCL_DOOR, find_native
 from powerccl.launch.nccl_checks import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
@@ -117,3 +117,12 @@ def test_what_bounds_the_power_is_said() -> None:
     assert [check.name for check in found] == ["power limit", "power profile", "power smoothing"]
     assert found[0].found == "400 W to 700 W; 1 of 2 GPUs below the default"
     assert found[2].state == "missing"
+
+
+def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (known,) = check_ways(["NVIDIA H200"] * 2)
+    assert known.state == "ok" and "copy engines for FSDP2 from 256 MiB" in known.found and "h200x2" in known.found
+    (unknown,) = check_ways(["NVIDIA A100"] * 8)
+    assert unknown.state == "missing" and "powerccl profile --ways" in unknown.advice
+    assert list(check_ways(["NVIDIA H200"])) == list(check_ways([])) == []

@@ -24,7 +24,7 @@ from powerccl.launch.gpu_power import GpuPower, query_power
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.leases import GUIDE, NoDaemonError, connect, socket_path
 from powerccl.launch.native import NativeFiles, find_native
-from powerccl.quantities import plural
+from powerccl.quantities import byte_size, plural
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
 NEEDED_GLIBC = (2, 17)
@@ -57,6 +57,7 @@ def check_machine() -> list[Check]:
     daemon = check_daemon(socket_path(os.environ))
     checks += check_gpus(gpus, leases=daemon.state == "ok")
     checks += check_power(query_power())
+    checks += check_ways(gpus.names)
     checks.append(daemon)
     from powerccl.launch.mpi_checks import check_mpi
     from powerccl.launch.nccl_checks import check_nccl
@@ -180,6 +181,22 @@ def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:
             f"on for {plural(smoothed, 'GPU')}: they keep up a least power while idle",
             "lower clocks save less there; measure before you rely on them",
         )
+
+
+def check_ways(names: list[str]) -> Iterator[Check]:
+    """What `powerccl run --ways auto` would do on these GPUs; `names` as NVML prints them."""
+    from powerccl.platforms.ways import COPY_ENGINE, never_slower_from, table_for
+
+    if len(names) < 2:  # nothing to communicate with
+        return
+    table = table_for(names)
+    if table is None:
+        advice = "powerccl profile --ways, which takes some minutes and no right"
+        yield Check("ways", "missing", "no table for these GPUs: `run --ways auto` has nothing to go by", advice)
+        return
+    least = never_slower_from(table, "all_gather", COPY_ENGINE)
+    does = "changes nothing here" if least is None else f"uses copy engines for FSDP2 from {byte_size(least)} on"
+    yield Check("ways", "ok", f"`run --ways auto` {does} (table {table.name})")
 
 
 def check_daemon(path: Path) -> Check:
