@@ -11,6 +11,7 @@ from powerccl.errors import PowercclError
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
     from powerccl.platforms.schema import PlatformProfile
+    from powerccl.platforms.ways import WaysTable
     from powerccl.traces.folder import RunData
 
 
@@ -43,6 +44,16 @@ def gpu_names(run: RunData) -> dict[str, list[str]]:
         head.get("host", ""): [text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"]
         for head in heads
     }
+
+
+def own_table(run: RunData) -> WaysTable | None:
+    """The table of ways of GPUs like the run's; None also where it ran on several nodes or was emulated."""
+    from powerccl.platforms.ways import table_for
+
+    if run.emulated or (run.info and run.info.emulated):
+        return None
+    nodes = list(gpu_names(run).values())
+    return table_for(nodes[0]) if len(nodes) == 1 else None
 
 
 def check_profile(profile: PlatformProfile, run: RunData) -> None:

@@ -16,8 +16,6 @@ from powerccl.files import write_whole
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
-    from powerccl.platforms.ways import WaysTable
-    from powerccl.traces.folder import RunData
 
 
 @click.command("report")
@@ -94,6 +92,8 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.report import report
     from powerccl.commands import say, write_out
+    from powerccl.commands.references import own_table
+    from powerccl.platforms.ways import load_table
     from powerccl.tuning.ways import possible
 
     folder = find_run(name, runs_dir, quiet=quiet)
@@ -104,7 +104,7 @@ def command(
     found = made.findings
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
-    table = _ways(ways, made.run)
+    table = load_table(ways) if ways else own_table(made.run)
     if html_file:
         from powerccl.reports.report_page import report_page
 
@@ -175,19 +175,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         write(path)
     except OSError as error:
         raise PowercclError(f"cannot write {path}: {error.strerror}", "name another file") from error
-
-
-def _ways(name: str, run: RunData) -> WaysTable | None:
-    """The table asked for, or that of GPUs like the run's; None where there is none."""
-    from powerccl.commands.references import gpu_names
-    from powerccl.platforms.ways import load_table, table_for
-
-    if name:
-        return load_table(name)
-    if run.emulated or (run.info and run.info.emulated):
-        return None
-    nodes = list(gpu_names(run).values())
-    return table_for(nodes[0]) if len(nodes) == 1 else None
 
 
 def _reference(platform: str, folder: Path) -> Reference | None:

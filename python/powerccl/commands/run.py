@@ -25,6 +25,7 @@ from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
 
 if TYPE_CHECKING:
     from powerccl.analysis.findings import RunSummary
+    from powerccl.traces.folder import RunData
 
 
 @with_old_options
@@ -174,11 +175,7 @@ def _report_or_say(
 ) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(recorded, folder, before, json_file, quiet)
-        if ways and not quiet:
-            from powerccl.launch.ways import describe
-
-            say(describe(folder))
+        _report(recorded, folder, before, json_file, quiet, ways)
     except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
         with contextlib.suppress(Exception):
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
@@ -187,7 +184,7 @@ def _report_or_say(
 MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part
 
 
-def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool) -> None:
+def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
     from powerccl.analysis.brief import brief, has_traces
 
     if quiet and not json_file and not has_traces(folder):
@@ -213,6 +210,23 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
     if before:
         earlier = read_run(before)
         print_comparison(console, compare(summarise(earlier, reference=own_reference(earlier)), summary))
+    if line := _about_ways(run, ways):
+        say(line)
+
+
+def _about_ways(run: RunData, used: bool) -> str:
+    """What came of `--ways`, or what the run could have without changing a clock; empty: nothing worth a line."""
+    if used:
+        from powerccl.launch.ways import describe
+
+        return describe(run.folder)
+    from powerccl.commands.references import own_table
+    from powerccl.reports.ways import hint
+    from powerccl.traces import tables
+    from powerccl.tuning.ways import possible
+
+    table = own_table(run)
+    return hint(possible(tables.calls(run), table)) if table else ""
 
 
 def _write(summary: RunSummary, recorded: Recorded, folder: Path) -> None:
