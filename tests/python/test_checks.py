@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,3 +127,9 @@ def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (unknown,) = check_ways(["NVIDIA A100"] * 8)
     assert unknown.state == "missing" and "powerccl profile --ways" in unknown.advice
     assert list(check_ways(["NVIDIA H200"])) == list(check_ways([])) == []
+
+
+def test_the_pool_is_as_large_as_the_runtime_thinks() -> None:
+    header = (Path(__file__).parents[2] / "native/doors/nccl/shm_room.h").read_text()
+    ((number, shift),) = re.findall(r"kPoolBytes = uint64_t\{(\d+)\} << (\d+);", header)
+    assert int(number) << int(shift) == POOL_BYTES
