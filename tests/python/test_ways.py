@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,7 @@ import pytest
 from powerccl.errors import PowercclError
 from powerccl.launch import ways as launched
 from powerccl.launch.gpus import Gpus
-from powerccl.launch.ways_profile import table_of
+from powerccl.launch.ways_profile import table_of, with_libraries
 from powerccl.platforms.ways import (
     COPY_ENGINE,
     PLAIN,
@@ -144,7 +145,10 @@ def test_a_job_is_hooked_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == []
     poor = table(*pair(256 * MIB, 550, 600, 250, 150))
     assert launched.ways_environment({"A": "b"}, poor, said.append) == {"A": "b"}
-    assert "changes nothing" in said[0]
+    assert "changes nothing" in said[0] and "copy-engine is slower somewhere" in said[0]
+    older = table(point(MIB, PLAIN, 10), versions={"nccl": "2.28.9"})
+    launched.ways_environment({}, older, said.append)
+    assert "copy-engine was not measured for all_gather, with NCCL 2.28.9" in said[1]
 
 
 def test_a_table_of_other_gpus_is_refused(tmp_path: Path) -> None:
@@ -270,3 +274,16 @@ def test_rounds_become_a_table(tmp_path: Path) -> None:
         table_of(files, "here", "a test")
     with pytest.raises(PowercclError, match="measured nothing"):
         table_of(files[2:], "here", "a test")
+
+
+def test_the_wheels_libraries_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for library in ("cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2"):
+        (tmp_path / "nvidia" / library).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nvidia" / library).touch()
+    for module in [name for name in sys.modules if name.split(".")[0] == "nvidia"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = with_libraries({"LD_LIBRARY_PATH": "/mine"})
+    assert found["LD_LIBRARY_PATH"] == f"/mine:{tmp_path}/nvidia/cu13/lib"
+    assert found["NCCL_LIBRARY"] == f"{tmp_path}/nvidia/nccl/lib/libnccl.so.2"
+    assert with_libraries({"NCCL_LIBRARY": "/mine.so"})["NCCL_LIBRARY"] == "/mine.so"

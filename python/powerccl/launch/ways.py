@@ -14,7 +14,7 @@ import powerccl.hooks
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.launch.gpus import Gpus
-from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, table_for
+from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, table_for, why_never
 from powerccl.quantities import byte_size, plural
 
 AUTO = "auto"
@@ -62,7 +62,7 @@ def ways_environment(base: Mapping[str, str], table: WaysTable, say: Callable[[s
     """The job's environment with PyTorch hooked where the table says that copy engines are never slower."""
     least = never_slower_from(table, "all_gather", COPY_ENGINE)
     if least is None:
-        say(f"--ways changes nothing: by '{table.name}' copy engines are slower somewhere at every size")
+        say(f"--ways changes nothing: by '{table.name}' {why_never(table, 'all_gather', COPY_ENGINE)}")
         return dict(base)
     path = os.pathsep.join(filter(None, [str(HOOKS), base.get("PYTHONPATH", "")]))
     return {**base, LEAST: f"{least}@{table.gpus}", "PYTHONPATH": path}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from powerccl.files import decode_json, read_bytes, write_whole
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
+from powerccl.launch.tuned import nccl_library
 from powerccl.platforms.ways import WayPoint, WaysTable, encode, medians, ways_folder
 
 ROUNDS = 3  # all ways in turn, so that a GPU that warms up or changes its state does so for each of them
@@ -154,6 +156,8 @@ def measure(
                 f"no GPU to profile: {gpus.describe()}",
                 "profile an emulated server instead: powerccl profile --ways --emulate h200x4",
             )
+        if not emulate:
+            environment = with_libraries(environment)
         name = name or (platform_name(emulate) if emulate else _name(gpus))
         out = out or ways_folder() / f"{name}.json"
         work = out.with_suffix(".measuring")
@@ -176,6 +180,23 @@ def measure(
     write_whole(out, encode(table))
     shutil.rmtree(work, ignore_errors=True)
     return table, out
+
+
+def with_libraries(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which powerccl-bench finds NCCL and cuBLAS where PyTorch's wheels have put them.
+
+    What the user names in NCCL_LIBRARY, CUBLAS_LIBRARY or LD_LIBRARY_PATH comes first.
+    """
+    made = dict(environment)
+    if library := nccl_library(environment):
+        made["NCCL_LIBRARY"] = library
+    found = importlib.util.find_spec("nvidia")
+    places = found.submodule_search_locations if found else None
+    # Of CUDA 13, and of those before, which had a wheel for each library.
+    folders = [Path(place, folder) for place in places or () for folder in ("cu13/lib", "cublas/lib")]
+    with_cublas = [str(folder) for folder in folders if any(folder.glob("libcublas.so.*"))]
+    made["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [environment.get("LD_LIBRARY_PATH", ""), *with_cublas]))
+    return made
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:

@@ -143,6 +143,13 @@ def never_slower_from(table: WaysTable, pattern: str, way: str) -> int | None:
     return least
 
 
+def why_never(table: WaysTable, pattern: str, way: str) -> str:
+    """Why there is no such size, in words."""
+    if any(each.pattern == pattern for each in compare(table, way)):
+        return f"{way} is slower somewhere at every measured size of {pattern}"
+    return f"{way} was not measured for {pattern}, with NCCL {table.versions.get('nccl', 'not known')}"
+
+
 def medians(points: Iterable[WayPoint]) -> list[WayPoint]:
     """One point of all with the same pattern, size, way and surrounding; by these."""
     groups: dict[tuple[str, int, str, str], list[WayPoint]] = {}

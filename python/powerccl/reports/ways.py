@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from powerccl.console import Console
-from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WAYS, Comparison, WaysTable, compare, never_slower_from
+from powerccl.platforms.ways import (
+    COPY_ENGINE,
+    PLAIN,
+    WAYS,
+    Comparison,
+    WaysTable,
+    compare,
+    never_slower_from,
+    why_never,
+)
 from powerccl.quantities import NOT_KNOWN, byte_size, change, joules, microseconds, percent, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading
@@ -37,7 +46,7 @@ def print_table(console: Console, table: WaysTable) -> None:
     console.print("*: slower than plain, by itself or beside computation")
     least = never_slower_from(table, "all_gather", COPY_ENGINE)
     if least is None:
-        console.print("`powerccl run --ways` would change nothing: copy engines are slower somewhere at every size.")
+        console.print(f"`powerccl run --ways` would change nothing: {why_never(table, 'all_gather', COPY_ENGINE)}.")
     else:
         console.print(
             f"`powerccl run --ways` would use copy engines for FSDP2's all-gathers from {byte_size(least)} on."
