@@ -89,6 +89,41 @@ def test_windows_are_registered_once_all_ranks_agree(tmp_path: Path) -> None:
     assert note == {"state": "on", "reason": "", "bytes": 2 << 20, "learned": 64}
 
 
+def test_a_model_of_many_layers_learns_behind_its_first_gathers(tmp_path: Path) -> None:
+    # Each module's first gather tells its group, and comes from no pool.
+    found, note = run(tmp_path, "train(sharded(80), 3)\n")
+    assert found["registered"] == 1
+    assert note is not None and note["learned"] == 64
+
+
+def test_sizes_that_were_not_compared_stay_as_they_are(tmp_path: Path) -> None:
+    body = """
+layers = sharded(3)
+train(layers, 40)
+before = sum(each is not None for each in dist.gathered)
+train(layers, 10, elements=1 << 21)
+assert sum(each is not None for each in dist.gathered) == before
+"""
+    found, _ = run(tmp_path, body)
+    assert found["registered"] == 1
+
+
+def test_a_segment_is_the_same_by_address_and_by_age(tmp_path: Path) -> None:
+    body = """
+def layout(places):
+    windows = powerccl_windows.Windows(group)
+    windows.pool = torch.cuda.MemPool(None)
+    windows.pool.segments = [{"address": start, "total_size": 100} for start in (1000, 2000)]
+    windows.placed = [(address, 10) for address in places]
+    return windows._layout()[0]
+
+assert layout([1000, 2000] * 4) == layout([1000, 2000] * 4)
+assert layout([1000, 2000] * 4) != layout([2000, 1000] * 4)  # the second segment was made first
+assert layout([1000, 2000] * 4) != layout([1000, 2010] * 4)
+"""
+    run(tmp_path, body)
+
+
 def test_small_outputs_stay_as_they_are(tmp_path: Path) -> None:
     found, note = run(tmp_path, "train(sharded(3), 40, elements=1 << 10)\n")
     assert (found["registered"], found["exchanges"], found["in_pool"], note) == (0, 0, 0, None)

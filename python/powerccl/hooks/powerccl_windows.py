@@ -32,8 +32,8 @@ LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"
 POLICY_VARIABLE, ZERO_CTA = "NCCL_CTA_POLICY", "2"
 OUR_POLICY = "POWERCCL_WINDOWS_POLICY"  # set where the policy is ours, which another NCCL below this process may refuse
 FIRST_NCCL = (2, 29)  # before, NCCL refuses the zero-CTA policy to communicators made by PyTorch
-# All ranks compare after so many gathers of a group, since counting is what they do alike. A large model has some
-# hundred gathers a step; where outputs still came to lie elsewhere in the second half, the next one decides.
+# All ranks compare after so many outputs for a group, since counting is what they do alike. A large model has some
+# hundred a step; where they still came to lie elsewhere in the second half, the next one decides.
 COMPARE_AFTER = (64, 256, 1024)
 # How long a rank waits for the others then. They are at the same gather, so more than a step's time is a rank that does
 # not come; the job stands still meanwhile.
@@ -245,7 +245,8 @@ class Windows:
         self.pool: Any = None
         self.failed = ""
         self.placed: list[tuple[int, int]] = []  # address and size of each output so far
-        self.gathers = 0
+        self.outputs = self.compared = 0  # asked for so far, alike on all ranks; and when ranks compared last
+        self.sizes: set[int] = set()  # of the outputs that were compared
         ranks = (wanted() or (0, None))[1]
         if ranks is not None and group.size() != ranks:
             self._end(f"ways were measured with {ranks} ranks, and this group has {group.size()}")
@@ -254,7 +255,10 @@ class Windows:
         """Return a tensor of the pool, or None: it is to come from where it always comes."""
         import torch
 
-        if self.state == "off" or self.failed:
+        self.outputs += 1
+        # Once registered, a pool that grew would have all ranks register the new part together: it has no reason to.
+        late = self.state == "on" and dtype.itemsize * _product(size) not in self.sizes
+        if self.state == "off" or self.failed or late:
             return None
         try:
             if self.pool is None:
@@ -270,17 +274,16 @@ class Windows:
         return tensor
 
     def gathered(self) -> None:
-        """One more gather. After some of them all ranks compare."""
-        if self.state == "learning":
-            self.gathers += 1
-            if self.gathers in COMPARE_AFTER:
-                try:
-                    self._compare()
-                except Exception as error:
-                    self._end(f"{type(error).__name__}: {error}")
+        """An output was gathered. After some of them all ranks compare."""
+        if self.state == "learning" and self.outputs in COMPARE_AFTER and self.outputs != self.compared:
+            self.compared = self.outputs
+            try:
+                self._compare()
+            except Exception as error:
+                self._end(f"{type(error).__name__}: {error}")
 
     def _compare(self) -> None:
-        step, failed = f"places-{self.gathers}", self.failed
+        step, failed = f"places-{self.outputs}", self.failed
         digest, settled, host = "", False, ""
         try:
             host = _host()
@@ -305,23 +308,24 @@ class Windows:
             return "outputs do not lie at equal offsets on all ranks"
         if all(each["settled"] for each in ranks):
             return "on"
-        if self.gathers < COMPARE_AFTER[-1]:
+        if self.outputs < COMPARE_AFTER[-1]:
             return "again"
         return "outputs come to lie elsewhere again and again"
 
     def _layout(self) -> tuple[str, bool]:
         """Return a digest of where outputs lay within the pool's segments, and whether no new place came lately.
 
-        PyTorch registers a pool's segments in the order of their addresses, all ranks together, one window each.
+        PyTorch registers a pool's segments one after the other, all ranks together: in the order of their addresses or
+        of their making, by its version. So a segment counts as the same on two ranks only if it has both places.
         """
         segments = sorted((each["address"], each["total_size"]) for each in self.pool.snapshot())
         lines = [" ".join(str(size) for _, size in segments)]
-        newest, seen = 0, set()
+        newest, seen, made = 0, set(), dict[int, int]()
         for index, (address, size) in enumerate(self.placed):
             number, start = next(
                 (number, start) for number, (start, total) in enumerate(segments) if start <= address < start + total
             )
-            lines.append(f"{number} {address - start} {size}")
+            lines.append(f"{number} {made.setdefault(start, len(made))} {address - start} {size}")
             if address not in seen:
                 seen.add(address)
                 newest = index
@@ -359,8 +363,9 @@ class Windows:
             error = f"{type(caught).__name__}: {caught}"
         verdict = self._agree("registered", error, lambda errors: next(filter(None, errors), "on"))
         if verdict == "on":
+            self.sizes = {size for _, size in self.placed}
             self.state, self.placed = "on", []
-            _note("on", group=self.name, bytes=self.bytes, learned=self.gathers)
+            _note("on", group=self.name, bytes=self.bytes, learned=self.outputs)
             return
         if not error:
             _safely(backend.deregister_mem_pool, self.pool)
