@@ -25,11 +25,6 @@ void take_emulated_energy(const PointNews& news, int ranks, Window& window);
 json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set,
                           const std::optional<BesideCost>& cost = std::nullopt);
 
-// A right-aligned column of the table on stdout; N/A where nothing is known.
-std::string cell(std::optional<double> value, int decimals, int width);
-// Four significant digits at most, as far as they fit: small times need decimals, large ones room.
-std::string short_cell(std::optional<double> value, int width);
-
 inline std::optional<std::string> unless_empty(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<std::string>(text);
 }

@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <string>
 
+#include "bench/columns.h"
 #include "bench/report.h"
 #include "bench/report_json.h"
 #include "bench/version.h"
 
 namespace powerccl::bench {
-std::string cell(std::optional<double> value, int decimals, int width) {
-  char text[48];
-  if (value) {
-    std::snprintf(text, sizeof text, "  %*.*f", width, decimals, *value);
-  } else {
-    std::snprintf(text, sizeof text, "  %*s", width, "N/A");
-  }
-  return text;
-}
-
-std::string short_cell(std::optional<double> value, int width) {
-  const int decimals = !value || *value >= 1000 ? 1 : *value >= 10 ? 2 : 3;
-  return cell(value, decimals, width);
-}
-
 void Report::table_header() {
   std::printf("# powerccl-bench version %s nccl-library=%d (%s)\n", kVersion, start_.nccl_version, start_.nccl_path);
   std::printf("# Using devices\n");

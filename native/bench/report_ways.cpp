@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "bench/columns.h"
 #include "bench/report.h"
 #include "bench/report_json.h"
 
