@@ -15,13 +15,13 @@ from powerccl.errors import PowercclError
 from powerccl.launch import ways as launched
 from powerccl.launch.gpus import Gpus
 from powerccl.launch.ways_profile import table_of, with_libraries
+from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import (
     COPY_ENGINE,
     PLAIN,
     WayPoint,
     WaysTable,
     compare,
-    encode,
     known_tables,
     load_table,
     medians,
@@ -254,6 +254,7 @@ def lines(*points: dict[str, object], gpu: str = "NVIDIA H200") -> str:
         "size_bytes": MIB,
         "way": "plain",
         "beside": None,
+        "busbw_gbs": 1.0,
         "time_us": 10.0,
     }
     return "".join(json.dumps(each) + "\n" for each in (header, *(usual | each for each in points)))

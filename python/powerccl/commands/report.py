@@ -105,10 +105,11 @@ def command(
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
     table = load_table(ways) if ways else own_table(made.run)
+    other_ways = possible(made.calls, table) if table else None
     if html_file:
         from powerccl.reports.report_page import report_page
 
-        write_out(html_file, report_page(made, possible(made.calls, table) if table else None).encode())
+        write_out(html_file, report_page(made, other_ways).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 
@@ -134,10 +135,10 @@ def command(
 
         console = Console(stderr=json_file == "-")
         print_report(console, found)
-        if table:
+        if other_ways:
             from powerccl.reports.ways import print_possible
 
-            print_possible(console, possible(made.calls, table))
+            print_possible(console, other_ways)
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder, "metrics": prometheus}
         for what, path in written.items():
             if path:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
 from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes, write_whole
+from powerccl.files import write_whole
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.tuned import nccl_library
-from powerccl.platforms.ways import WayPoint, WaysTable, encode, medians, ways_folder
+from powerccl.platforms.measurements import BenchHeader, read_bench_lines
+from powerccl.platforms.schema import encode
+from powerccl.platforms.ways import WayPoint, WaysTable, medians, ways_folder
 
 ROUNDS = 3  # all ways in turn, so that a GPU that warms up or changes its state does so for each of them
 # Seconds of a point. Energy counters move every 100 ms: three rounds of half a second know a power to some 2 %.
@@ -32,54 +32,16 @@ SIZES = (16 << 20, 256 << 20, 2)  # first, last, factor: below, a call's own cos
 POLL_S = 0.2
 
 
-class BenchWayPoint(msgspec.Struct):
-    """A point of powerccl-bench's `--json-lines`, as far as it is needed here."""
-
-    pattern: str
-    size_bytes: int
-    time_us: float
-    way: str | None = None
-    beside: str | None = None
-    joules_per_gpu: float | None = None
-    added_us: float | None = None
-    added_joules_per_gpu: float | None = None
-    slowed_pct: float | None = None
-    wrong: int | None = None
-    valid: bool = True
-
-
-class BenchMachine(msgspec.Struct):
-    """Where that was measured: the file's first line."""
-
-    emulated: bool
-    gpu: str
-    ranks: int
-    nccl_version: str | None = None
-    cuda_version: str | None = None
-    driver: str | None = None
-
-
-def read_round(path: Path) -> tuple[BenchMachine | None, list[WayPoint]]:
+def read_round(path: Path) -> tuple[BenchHeader | None, list[WayPoint]]:
     """One round's file, less what an interruption cut off; (None, []) where there is none yet.
 
     Raises:
         PowercclError: elements were wrong, so that nothing there is to be trusted.
     """
-    machine: BenchMachine | None = None
+    header, measured = read_bench_lines(path)
     points: list[WayPoint] = []
-    try:
-        lines = read_bytes(path).split(b"\n")[:-1]
-    except FileNotFoundError:
-        return None, []
-    for line in lines:
-        try:
-            kind = decode_json(line, dict[str, object]).get("type")
-            if kind == "header":
-                machine = decode_json(line, BenchMachine)
-            point = decode_json(line, BenchWayPoint) if kind == "point" else None
-        except msgspec.MsgspecError:
-            continue
-        if point is None or not point.valid or not point.way:
+    for point in measured:
+        if not point.way:
             continue
         if point.wrong:
             raise PowercclError(
@@ -99,7 +61,7 @@ def read_round(path: Path) -> tuple[BenchMachine | None, list[WayPoint]]:
                 slowed_pct=point.slowed_pct,
             )
         )
-    return machine, points
+    return header, points
 
 
 def table_of(files: list[Path], name: str, made: str) -> WaysTable:

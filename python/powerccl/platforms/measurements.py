@@ -29,7 +29,7 @@ class BenchHeader(msgspec.Struct):
 
 
 class BenchPoint(msgspec.Struct):
-    """A further line: one pattern and size at one clock."""
+    """A further line: one pattern and size at one clock, or one way, alone or beside computation."""
 
     pattern: str
     size_bytes: int
@@ -43,6 +43,12 @@ class BenchPoint(msgspec.Struct):
     energy_uncertainty_pct: float | None = None
     sm_clock_mhz: float | None = None
     iterations: int | None = None
+    way: str | None = None
+    beside: str | None = None
+    added_us: float | None = None
+    added_joules_per_gpu: float | None = None
+    slowed_pct: float | None = None
+    wrong: int | None = None
     valid: bool = True  # false: emulated, and this machine was too slow for it
 
 

@@ -111,9 +111,9 @@ class PlatformProfile(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-def encode(profile: PlatformProfile) -> bytes:
-    """JSON with one point a line: small enough to commit, and a diff shows what changed."""
-    plain = msgspec.to_builtins(profile)
+def encode(document: msgspec.Struct) -> bytes:
+    """A profile or a table of ways as JSON, one point a line: small enough to commit, and a diff shows what changed."""
+    plain = msgspec.to_builtins(document)
     lines = []
     for key, value in plain.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):

@@ -25,11 +25,14 @@ def user_folder() -> Path:
     return Path(base) / "powerccl/platforms"
 
 
+def by_name(*folders: Path) -> dict[str, Path]:
+    """JSON files by name; those of a later folder hide those of an earlier one."""
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
+
+
 def known_profiles() -> dict[str, Path]:
     """Profiles by name; the user's own hide built-in ones."""
-    found = {path.stem: path for path in sorted(BUILTIN.glob("*.json"))}
-    found.update({path.stem: path for path in sorted(user_folder().glob("*.json"))})
-    return found
+    return by_name(BUILTIN, user_folder())
 
 
 def load_profile(name: str) -> PlatformProfile:

@@ -17,7 +17,7 @@ import msgspec
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
-from powerccl.platforms.store import BUILTIN, user_folder
+from powerccl.platforms.store import BUILTIN, by_name, user_folder
 
 SCHEMA_VERSION = 1
 PLAIN, COPY_ENGINE = "plain", "copy-engine"
@@ -187,9 +187,7 @@ def ways_folder() -> Path:
 
 def known_tables() -> dict[str, Path]:
     """Tables by name; the user's own hide built-in ones."""
-    found = {path.stem: path for path in sorted((BUILTIN / "ways").glob("*.json"))}
-    found.update({path.stem: path for path in sorted(ways_folder().glob("*.json"))})
-    return found
+    return by_name(BUILTIN / "ways", ways_folder())
 
 
 def load_table(name: str) -> WaysTable:
@@ -235,11 +233,3 @@ def table_for(names: list[str]) -> WaysTable | None:
         if not table.emulated and table.gpus == len(names) and set(names) == {table.gpu}:
             return table
     return None
-
-
-def encode(table: WaysTable) -> bytes:
-    """JSON with one point a line."""
-    plain = msgspec.to_builtins(table)
-    points = ",\n".join("    " + msgspec.json.encode(each).decode() for each in plain.pop("points"))
-    head = ",\n".join(f'  "{key}": {msgspec.json.encode(value).decode()}' for key, value in plain.items())
-    return f'{{\n{head},\n  "points": [\n{points}\n  ]\n}}\n'.encode()
