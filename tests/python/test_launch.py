@@ -16,6 +16,7 @@ import fakes
 import pytest
 
 from powerccl.errors import PowercclError
+from powerccl.launch import child as relay
 from powerccl.launch import folder as folders
 from powerccl.launch.child import ChildNotStartedError, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
@@ -380,6 +381,21 @@ def test_a_child_that_cannot_start(tmp_path: Path) -> None:
 def test_output_can_be_redirected(tmp_path: Path) -> None:
     run_child(["sh", "-c", "echo out; echo err >&2"], os.environ, tmp_path / "log")
     assert (tmp_path / "log").read_text() == "out\nerr\n"
+
+
+def test_a_stop_outlives_late_news_of_a_continued_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fg, and ^Z at once: we take the signal before we hear that the child goes on, and it stops after that."""
+    continued, stopped, ended = 0xFFFF, (signal.SIGTSTP << 8) | 0x7F, 7 << 8
+    news = iter([(0, 0), (1, continued), (1, stopped), (0, 0), (1, ended)])
+    typed = iter([signal.struct_siginfo((signal.SIGTSTP, 0, 0, 0, 0, 0, 0)), None, None])
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(relay, "signal_within", lambda *_: next(typed))
+    monkeypatch.setattr(os, "waitpid", lambda *_: next(news))
+    monkeypatch.setattr(os, "kill", lambda *pair: sent.append(pair))
+    child = relay.Child(pid=1)
+    relay._Relay(child, set(), relay.Witness(), []).wait()
+    assert (os.getpid(), signal.SIGSTOP) in sent
+    assert child.ended() == relay.Ended(7, None)
 
 
 def test_the_child_has_the_systems_signal_dispositions(tmp_path: Path) -> None:

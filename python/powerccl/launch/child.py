@@ -249,7 +249,7 @@ class _Relay:
             elif os.WIFSTOPPED(status):
                 self._child_stopped = True
             elif os.WIFCONTINUED(status):
-                self._forget_stop()
+                self._child_stopped = False  # a newer request to stop may have come already, but not to the child
             else:
                 self._child.status = status
                 return
