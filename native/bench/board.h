@@ -44,7 +44,8 @@ enum class Tell : uint32_t {
 struct StartNews {
   int32_t nccl_version, cuda_version;
   char nccl_path[512];
-  double compute_iterations_per_ms;  // 0: declared durations
+  double compute_iterations_per_ms;  // 0: declared durations, or units
+  double compute_unit_ms;            // of a scenario's computation; 0: declared durations, or no units
   int32_t blocks, threads;
 };
 struct PointNews {
@@ -148,6 +149,7 @@ class Board {
   LoadNews load;
   StepNews step;
   IterationNews iteration;
+  int32_t iterations;  // of a scenario, without warm-up; 0: not agreed on yet
 
   // ---- requests: the supervisor asks once rank 0 has answered the one before.
   void ask(const Request& request);

@@ -9,7 +9,7 @@
 namespace powerccl::bench {
 
 Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank, int cta_policy)
-    : nccl_(std::move(nccl)), board_(board), rank_(rank) {
+    : nccl_(std::move(nccl)), board_(board), rank_(rank), cta_policy_(cta_policy) {
   NcclUniqueId mine{};
   int result = kNcclSuccess;
   if (rank == 0) result = nccl_->get_unique_id(&mine);
@@ -25,11 +25,12 @@ Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, in
     if (refused == kNcclInvalidArgument) {
       throw Failure(kExitMissing, "this NCCL refuses the CTA policy " + std::to_string(cta_policy),
                     "NCCL 2.28.9 has no zero-CTA policy for a communicator: take 2.29 or newer (--nccl FILE), or leave "
-                    "copy-engine out of --way");
+                    "copy-engine out of --way or the scenario");
     }
     nccl_->check(refused, "ncclCommInitRankConfig");
   } else {
-    throw Failure(kExitMissing, "this NCCL has no CTA policy", "--way takes NCCL 2.27 or newer (--nccl FILE)");
+    throw Failure(kExitMissing, "this NCCL has no CTA policy",
+                  "--way and a scenario's `by` take NCCL 2.27 or newer (--nccl FILE)");
   }
   standing_.push_back(all_);
 }
@@ -39,7 +40,10 @@ NcclComm Communicator::split(int color) {
     throw Failure(kExitMissing, "this NCCL cannot split communicators", "groups take NCCL 2.18 or newer (--nccl FILE)");
   }
   NcclComm part = nullptr;
-  nccl_->check(nccl_->comm_split(all_, color, rank_, &part, nullptr), "ncclCommSplit", all_);
+  NcclConfig config;
+  config.cta_policy = cta_policy_;
+  nccl_->check(nccl_->comm_split(all_, color, rank_, &part, cta_policy_ < 0 ? nullptr : &config), "ncclCommSplit",
+               all_);
   const std::lock_guard lock(mutex_);
   standing_.push_back(part);
   return part;

@@ -23,8 +23,9 @@ class Communicator {
   void destroy();
 
   const NcclApi& nccl() const { return *nccl_; }
+  const std::shared_ptr<const NcclApi>& shared_nccl() const { return nccl_; }
   NcclComm all() const { return all_; }
-  // One with the ranks that give the same color, in their order; all ranks must call.
+  // One with the ranks that give the same color, in their order, and with the same policy; all ranks must call.
   NcclComm split(int color);
 
   // Reports an asynchronous error to the board.
@@ -37,7 +38,7 @@ class Communicator {
 
   std::shared_ptr<const NcclApi> nccl_;
   Board& board_;
-  int rank_;
+  int rank_, cta_policy_;
   NcclComm all_ = nullptr;
   std::mutex mutex_;
   std::vector<NcclComm> standing_;  // the first is that of all ranks

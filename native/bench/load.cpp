@@ -13,7 +13,8 @@ namespace powerccl::bench {
 // cuBLAS: there a kernel takes the declared time.
 class MatrixProduct {
  public:
-  MatrixProduct(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
+  MatrixProduct(Rank& rank, const UnitSize& size, CUstream stream)
+      : rank_(rank), side_(size.side), option_(size.option), stream_(stream) {
     if (rank.cuda().stop_time != nullptr) {
       emulated_ = std::make_unique<ComputeKernel>(rank, true);
     } else {
@@ -27,19 +28,15 @@ class MatrixProduct {
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  void enqueue() {
-    if (emulated_ != nullptr) return emulated_->enqueue(kEmulatedMs, stream_);
+  void enqueue(double emulated_ms) {
+    if (emulated_ != nullptr) return emulated_->enqueue(emulated_ms, stream_);
     const float one = 1, zero = 0;
-    check(gemm_(handle_, kNoTranspose, kNoTranspose, kSide, kSide, kSide, &one, pointer(0), kBfloat16, kSide,
-                pointer(1), kBfloat16, kSide, &zero, pointer(2), kBfloat16, kSide, kComputeFloat32, kDefault),
+    check(gemm_(handle_, kNoTranspose, kNoTranspose, side_, side_, side_, &one, pointer(0), kBfloat16, side_,
+                pointer(1), kBfloat16, side_, &zero, pointer(2), kBfloat16, side_, kComputeFloat32, kDefault),
           "cublasGemmEx");
   }
 
  private:
-  // Side of the matrices: a layer's products of some thousand tokens have this size. Products half as wide no longer
-  // fill a Hopper GPU, those twice as wide last 12 ms and leave few units in a measurement.
-  static constexpr int kSide = 8192;
-  static constexpr double kEmulatedMs = 1.5;  // what such a product takes on an H100 at its power limit
   // Values of cublas_api.h and library_types.h.
   static constexpr int kNoTranspose = 0, kBfloat16 = 14, kComputeFloat32 = 68, kDefault = -1;
 
@@ -56,9 +53,9 @@ class MatrixProduct {
     std::vector<std::string> names{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"};
     if (const char* named = std::getenv("CUBLAS_LIBRARY")) names = {named};
     const Library library =
-        Library::open(names,
-                      "--beside matmul needs cuBLAS: add its folder to LD_LIBRARY_PATH, or name the file in "
-                      "CUBLAS_LIBRARY");
+        Library::open(names, std::string(option_) +
+                                 " matmul needs cuBLAS: add its folder to LD_LIBRARY_PATH, or name the file in "
+                                 "CUBLAS_LIBRARY");
     int (*create)(void**) = nullptr;
     int (*set_stream)(void*, CUstream) = nullptr;
     library.required(create, "cublasCreate_v2");
@@ -73,8 +70,8 @@ class MatrixProduct {
   // Random values: a product of zeros draws a third less power.
   void fill() {
     const CudaApi& cuda = rank_.cuda();
-    constexpr size_t kBytes = size_t{kSide} * kSide * 2, kPart = kBytes / 16;
-    std::vector<uint16_t> values(kPart / 2);
+    const size_t side = static_cast<size_t>(side_), bytes = side * side * 2, part = bytes / 16;
+    std::vector<uint16_t> values(part / 2);
     uint32_t state = 1;
     for (uint16_t& value : values) {
       state = state * 1664525 + 1013904223;  // the usual linear congruential generator
@@ -82,14 +79,16 @@ class MatrixProduct {
       value = static_cast<uint16_t>((state >> 16 & 0x807fu) | (123u + (state >> 28 & 3u)) << 7);
     }
     for (CUdeviceptr& matrix : matrices_) {
-      cuda.check(cuda.mem_alloc(&matrix, kBytes), "cuMemAlloc");
-      for (size_t at = 0; at < kBytes; at += kPart) {
-        cuda.check(cuda.memcpy_to_device(matrix + at, values.data(), kPart), "cuMemcpyHtoD");
+      cuda.check(cuda.mem_alloc(&matrix, bytes), "cuMemAlloc");
+      for (size_t at = 0; at < bytes; at += part) {
+        cuda.check(cuda.memcpy_to_device(matrix + at, values.data(), part), "cuMemcpyHtoD");
       }
     }
   }
 
   Rank& rank_;
+  int side_;
+  const char* option_;
   CUstream stream_;
   std::unique_ptr<ComputeKernel> emulated_;
   void* handle_ = nullptr;
@@ -148,12 +147,12 @@ done:
 // A copy within the GPU's memory by its multiprocessors, bound by memory as normalisation and activations are.
 class MemoryCopy {
  public:
-  MemoryCopy(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
+  MemoryCopy(Rank& rank, const UnitSize& size, CUstream stream) : rank_(rank), bytes_(size.bytes), stream_(stream) {
     const CudaApi& cuda = rank.cuda();
     CUmodule module = nullptr;
     cuda.check(cuda.module_load_data(&module, kCopyPtx), "cuModuleLoadData");
     cuda.check(cuda.module_get_function(&function_, module, "powerccl_bench_copy"), "cuModuleGetFunction");
-    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, kBytes), "cuMemAlloc");
+    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, bytes_), "cuMemAlloc");
   }
   ~MemoryCopy() {
     for (const CUdeviceptr buffer : buffers_) rank_.cuda().mem_free(buffer);
@@ -161,8 +160,8 @@ class MemoryCopy {
   MemoryCopy(const MemoryCopy&) = delete;
   MemoryCopy& operator=(const MemoryCopy&) = delete;
 
-  void enqueue() {
-    uint64_t bytes = kBytes, declared_ns = kEmulatedNs;
+  void enqueue(double emulated_ms) {
+    uint64_t bytes = bytes_, declared_ns = static_cast<uint64_t>(emulated_ms * 1e6);
     void* parameters[] = {&buffers_[0], &buffers_[1], &bytes, &declared_ns};
     const auto blocks = static_cast<unsigned>(rank_.sm_count()) * kBlocksPerSm;
     rank_.cuda().check(
@@ -171,32 +170,44 @@ class MemoryCopy {
   }
 
  private:
-  static constexpr uint64_t kBytes = uint64_t{1} << 30;  // far beyond every cache
   // Threads enough to have all of the memory's bandwidth under way; more add nothing.
   static constexpr unsigned kBlocksPerSm = 4, kThreads = 512;
-  static constexpr uint64_t kEmulatedNs = 800'000;  // 2 GiB of traffic at 2.7 TB/s
 
   Rank& rank_;
+  uint64_t bytes_;
   CUstream stream_;
   CUfunction function_ = nullptr;
   CUdeviceptr buffers_[2] = {};
 };
 
+Units::Units(Rank& rank, Beside kind, const UnitSize& size, CUstream stream) : size_(size) {
+  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, size, stream);
+  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, size, stream);
+}
+
+Units::~Units() = default;
+
+void Units::enqueue() {
+  if (product_ != nullptr) product_->enqueue(size_.emulated_product_ms);
+  if (copy_ != nullptr) copy_->enqueue(size_.emulated_copy_ms);
+}
+
+void Units::enqueue_emulated(double ms) {
+  const double product_ms = product_ != nullptr ? size_.emulated_product_ms : 0;
+  const double copy_ms = copy_ != nullptr ? size_.emulated_copy_ms : 0;
+  const double scale = ms / (product_ms + copy_ms);
+  if (product_ != nullptr) product_->enqueue(product_ms * scale);
+  if (copy_ != nullptr) copy_->enqueue(copy_ms * scale);
+}
+
 Load::Load(Rank& rank, Beside kind) : rank_(rank) {
   rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, stream_);
-  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream_);
+  units_ = std::make_unique<Units>(rank, kind, kUnitsBeside, stream_);
 }
 
 Load::~Load() {
-  product_.reset();
-  copy_.reset();
+  units_.reset();
   rank_.cuda().stream_destroy(stream_);
-}
-
-void Load::enqueue() {
-  if (product_ != nullptr) product_->enqueue();
-  if (copy_ != nullptr) copy_->enqueue();
 }
 
 }  // namespace powerccl::bench

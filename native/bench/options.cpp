@@ -99,6 +99,13 @@ std::vector<Beside> parse_besides(const std::string& text) {
   return chosen;
 }
 
+Beside parse_compute(const std::string& text) {
+  for (size_t i = 0; i < kBesides; ++i) {
+    if (text == compute_name_of(static_cast<Beside>(i))) return static_cast<Beside>(i);
+  }
+  usage_error("--compute: no computation is called '" + text + "'", "fma, matmul, memory, both");
+}
+
 enum LongOnly {
   kThreads = 256,
   kInPlace,
@@ -123,6 +130,8 @@ enum LongOnly {
   kVersionFlag,
   kModel,
   kTrainIterations,
+  kSeconds,
+  kCompute,
   kForward,
   kBackward,
   kBuckets,
@@ -173,6 +182,8 @@ const option kLongOptions[] = {
     {"sample-ms", required_argument, nullptr, kSampleMs},
     {"model", required_argument, nullptr, kModel},
     {"iterations", required_argument, nullptr, kTrainIterations},
+    {"seconds", required_argument, nullptr, kSeconds},
+    {"compute", required_argument, nullptr, kCompute},
     {"forward-ms", required_argument, nullptr, kForward},
     {"backward-ms", required_argument, nullptr, kBackward},
     {"buckets", required_argument, nullptr, kBuckets},
@@ -192,6 +203,12 @@ void apply_train(Options& options, int code, const std::string& value) {
     case kTrainIterations:
       train.iterations = parse_integer(value, "--iterations", 1);
       options.scenario_iterations = train.iterations;
+      break;
+    case kSeconds:
+      options.seconds = parse_number(value, "--seconds", 0.001, 86400);
+      break;
+    case kCompute:
+      options.compute = parse_compute(value);
       break;
     case kForward:
       train.forward_ms = parse_number(value, "--forward-ms", 0, 1e6);
@@ -368,6 +385,12 @@ void check_together(const Options& options) {
     if (options.mode != Mode::kSweep) usage_error("--beside is for patterns");
     if (options.graph_launches > 0 || options.blocking || options.in_place)
       usage_error("--beside measures operations back to back, out of place: leave -G, -z and --in-place out");
+  }
+  if (options.mode != Mode::kScenario && options.seconds) usage_error("--seconds is for scenario");
+  if (options.mode != Mode::kScenario && options.compute != Beside::kNothing) usage_error("--compute is for scenario");
+  if (options.seconds && options.scenario_iterations) usage_error("--seconds and --iterations exclude each other");
+  if (options.seconds && options.train.warmup == 0) {
+    usage_error("--seconds needs a warm-up, which tells how long an iteration takes", "-w 1 or more");
   }
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {

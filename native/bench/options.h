@@ -63,6 +63,8 @@ struct Options {
   TrainOptions train;
   std::string scenario;                    // the file
   std::optional<int> scenario_iterations;  // else the file's own
+  std::optional<double> seconds;           // as many iterations as take about so long
+  Beside compute = Beside::kNothing;       // what a scenario's computation consists of; nothing: multiply-adds
 
   bool wants_clock() const { return clocks_mhz.size() > 1 || clocks_mhz.front() != kClockAsFound; }
 };

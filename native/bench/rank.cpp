@@ -96,16 +96,33 @@ void Rank::join(const std::shared_ptr<const NcclApi>& nccl, Way way) {
   communicator_ = std::move(joined);
 }
 
+Communicator& Rank::join_also(Way way) {
+  auto joined = std::make_shared<Communicator>(shared_nccl(), board_, rank_, info(way).cta_policy);
+  const std::lock_guard lock(communicator_mutex_);
+  more_.push_back(std::move(joined));
+  return *more_.back();
+}
+
 std::shared_ptr<Communicator> Rank::communicator() {
   const std::lock_guard lock(communicator_mutex_);
   return communicator_;
 }
 
-void Rank::leave() {
-  const auto left = communicator();
-  if (left != nullptr) forget_buffers();
-  if (left != nullptr) left->destroy();
+// In the order in which they were joined.
+std::vector<std::shared_ptr<Communicator>> Rank::communicators() {
   const std::lock_guard lock(communicator_mutex_);
+  std::vector<std::shared_ptr<Communicator>> all;
+  if (communicator_ != nullptr) all.push_back(communicator_);
+  all.insert(all.end(), more_.begin(), more_.end());
+  return all;
+}
+
+void Rank::leave() {
+  auto left = communicators();
+  if (!left.empty()) forget_buffers();
+  for (; !left.empty(); left.pop_back()) left.back()->destroy();
+  const std::lock_guard lock(communicator_mutex_);
+  more_.clear();
   communicator_ = nullptr;
 }
 
@@ -126,9 +143,10 @@ void Rank::abandon() {
   if (windows_wanted_) {  // the windows went with it, and their memory stays NCCL's
     send_ = recv_ = 0;
     send_bytes_ = recv_bytes_ = 0;
-    windows_[0] = windows_[1] = nullptr;
+    windows_ = nullptr;
   }
   const std::lock_guard lock(communicator_mutex_);
+  more_.clear();
   communicator_ = nullptr;
 }
 
@@ -144,28 +162,18 @@ void Rank::close() {
 void Rank::reserve_windows(size_t bytes) {
   if (send_bytes_ >= bytes) return;
   forget_buffers();
-  const NcclApi& api = nccl();
-  if (api.window_register == nullptr) throw Failure(kExitUsage, "this NCCL has no windows: -R 2 and --way need 2.27");
-  for (int i = 0; i < 2; ++i) {
-    void* buffer = nullptr;
-    api.check(api.mem_alloc(&buffer, bytes), "ncclMemAlloc", comm());
-    (i == 0 ? send_ : recv_) = reinterpret_cast<CUdeviceptr>(buffer);
-    constexpr int kSymmetric = 1;
-    api.check(api.window_register(comm(), buffer, bytes, &windows_[i], kSymmetric), "ncclCommWindowRegister", comm());
-  }
+  windows_ = std::make_unique<Windows>(shared_nccl(), comm(), bytes);
+  send_ = windows_->send();
+  recv_ = windows_->recv();
   send_bytes_ = recv_bytes_ = bytes;
 }
 
 // Windows are the communicator's; other buffers may stay.
 void Rank::forget_buffers() {
   if (!windows_wanted_) return;
-  for (int i = 0; i < 2; ++i) {
-    CUdeviceptr& buffer = i == 0 ? send_ : recv_;
-    if (windows_[i] != nullptr) nccl().window_deregister(comm(), windows_[i]);
-    if (buffer != 0) nccl().mem_free(reinterpret_cast<void*>(buffer));  // NOLINT(performance-no-int-to-ptr)
-    windows_[i] = nullptr;
-    buffer = 0;
-  }
+  if (windows_ != nullptr) windows_->release();
+  windows_ = nullptr;
+  send_ = recv_ = 0;
   send_bytes_ = recv_bytes_ = 0;
 }
 
@@ -219,13 +227,13 @@ void Rank::set_deadline() {
 }
 
 bool Rank::poll_async_error() {
-  const auto watched = communicator();
-  if (watched != nullptr) watched->poll_async_error();
-  return watched != nullptr;
+  const auto watched = communicators();
+  for (const auto& each : watched) each->poll_async_error();
+  return !watched.empty();
 }
 
 void Rank::abort() {
-  if (const auto aborted = communicator(); aborted != nullptr) aborted->abort();
+  for (auto aborted = communicators(); !aborted.empty(); aborted.pop_back()) aborted.back()->abort();
 }
 
 namespace {

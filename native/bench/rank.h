@@ -14,6 +14,7 @@
 #include "bench/failure.h"
 #include "bench/nccl_api.h"
 #include "bench/options.h"
+#include "bench/windows.h"
 
 namespace powerccl::bench {
 
@@ -33,6 +34,8 @@ class Rank {
   // Another communicator and other buffers, for another way: all ranks together.
   void change_way(Way way);
   void leave();
+  // One more communicator of all ranks, for a way, which all must join; it is watched, aborted and left with the first.
+  Communicator& join_also(Way way);
   // After NCCL has refused a call to all ranks: aborts instead, and waits until the GPU has nothing left to do.
   void abandon();
 
@@ -42,6 +45,7 @@ class Rank {
   const CudaApi& cuda() const { return cuda_; }
   CUstream stream() const { return stream_; }
   const NcclApi& nccl() const { return communicator_->nccl(); }
+  const std::shared_ptr<const NcclApi>& shared_nccl() const { return communicator_->shared_nccl(); }
   NcclComm comm() const { return communicator_->all(); }
   // It is watched, aborted and destroyed with the communicator of all.
   NcclComm split(int color) { return communicator_->split(color); }
@@ -71,6 +75,7 @@ class Rank {
 
  private:
   std::shared_ptr<Communicator> communicator();
+  std::vector<std::shared_ptr<Communicator>> communicators();
   void reserve_windows(size_t bytes);
   void forget_buffers();
 
@@ -80,12 +85,13 @@ class Rank {
   bool spin_;
   const CudaApi& cuda_;
   CUstream stream_ = nullptr;
-  std::mutex communicator_mutex_;  // between the rank's thread, which changes the pointer, and the watchdog's
+  std::mutex communicator_mutex_;  // between the rank's thread, which changes the pointers, and the watchdog's
   std::shared_ptr<Communicator> communicator_;
+  std::vector<std::shared_ptr<Communicator>> more_;
   CUdeviceptr send_ = 0, recv_ = 0;
   size_t send_bytes_ = 0, recv_bytes_ = 0;
   bool windows_wanted_ = false;  // of the present communicator
-  void* windows_[2] = {};        // of both buffers
+  std::unique_ptr<Windows> windows_;
   CUevent done_ = nullptr;
   std::vector<CUevent> events_;
 };

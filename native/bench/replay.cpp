@@ -4,24 +4,19 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
-#include "bench/compute_kernel.h"
+#include "bench/carriers.h"
+#include "bench/computation.h"
 #include "bench/failure.h"
 #include "bench/graph.h"
-#include "bench/scenario_ranks.h"
 #include "bench/timeline.h"
 
 namespace powerccl::bench {
 namespace {
-
-// Computation comes in kernels of about this length at most. A GPU's processors are free for a collective's kernel only
-// where one of ours ends, as between the matrix products of a model; emulated kernels leave them free at any time.
-constexpr double kKernelMs = 0.5, kEmulatedKernelMs = 10;
-constexpr Type kType = Type::kFloat16;  // results are not looked at, and time goes by bytes
 
 class Replay {
  public:
@@ -33,14 +28,20 @@ class Replay {
     prepare();
     timeline_ = std::make_unique<Timeline>(rank_, streams_);
     if (rank_.rank() == 0) tell_start();
-    const int iterations = iterations_of(options_, scenario_);
-    for (int i = -options_.train.warmup; i < iterations; ++i) {
+    for (int i = -options_.train.warmup; i < 0; ++i) {
       rank_.set_deadline();
-      iterate(i, scenario_.section_at(std::max(i, 0) / static_cast<double>(iterations)));
+      iterate(i, scenario_.sections.front());
+    }
+    const int iterations = agree_on_iterations();
+    for (int i = 0; i < iterations; ++i) {
+      rank_.set_deadline();
+      iterate(i, scenario_.section_at(i / static_cast<double>(iterations)));
     }
     board_.barrier();
     tell_last();
     graphs_.clear();
+    carriers_->close();
+    compute_.reset();  // before the streams that it works in
     for (const CUevent event : crossings_) rank_.cuda().event_destroy(event);
     for (size_t i = 1; i < streams_.size(); ++i) rank_.cuda().stream_destroy(streams_[i]);
   }
@@ -54,39 +55,36 @@ class Replay {
       cuda.check(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
       streams_.push_back(stream);
     }
-    for (const Group& group : scenario_.groups) {
-      const Place place = place_of(group, rank_.rank(), rank_.ranks());
-      places_.push_back(place);
-      const bool all = group.size == 0 && group.stride == 0;
-      comms_.push_back(all ? rank_.comm() : place.size > 1 ? rank_.split(place.first) : nullptr);
-    }
-    size_t bytes = 256;
-    for (const Section& section : scenario_.sections) {
-      for (const Operation& operation : section.operations) bytes = std::max(bytes, buffer_bytes(operation));
-    }
-    rank_.reserve(bytes, bytes);
+    carriers_ = std::make_unique<Carriers>(rank_, scenario_);
     // Streams wait for each other through this many events, used in turn: a wait goes by the record before it.
     for (size_t i = 0; i < streams_.size(); ++i) {
       CUevent event = nullptr;
       cuda.check(cuda.event_create(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
       crossings_.push_back(event);
     }
-    compute_ = std::make_unique<ComputeKernel>(rank_, std::getenv("POWERCCL_EMULATOR_SOCKET") != nullptr);
+    std::set<size_t> computing;
+    for (const Section& section : scenario_.sections) {
+      for (const Operation& operation : section.operations) {
+        if (operation.act == Act::kCompute) computing.insert(operation.stream);
+      }
+    }
+    compute_ = std::make_unique<Computation>(rank_, options_.compute, streams_, computing);
     for (const Section& section : scenario_.sections) capture_all(section);
   }
 
-  size_t buffer_bytes(const Operation& operation) const {
-    const int ranks = places_[operation.group].size;
-    if (operation.vary > 0) return largest_piece_bytes(operation, ranks) * static_cast<size_t>(ranks);
-    if (operation.act != Act::kCollective) return operation.bytes;
-    const Shape shape = shape_of(operation.pattern, operation.bytes, kType, ranks);
-    return std::max(shape.send_count, shape.recv_count) * info(kType).bytes;
+  // With --seconds, rank 0's last warm-up tells: later ones have neither connections to make nor kernels to load.
+  int agree_on_iterations() {
+    int iterations = iterations_of(options_, scenario_);
+    if (options_.seconds) {
+      const double mine = rank_.rank() == 0 ? iterations_in(*options_.seconds, last_s_) : 0;
+      iterations = static_cast<int>(board_.max(rank_.rank(), mine));
+    }
+    if (rank_.rank() == 0) board_.iterations = iterations;
+    return iterations;
   }
 
   void tell_start() {
-    board_.start.compute_iterations_per_ms = compute_->iterations_per_ms();
-    board_.start.blocks = static_cast<int32_t>(compute_->blocks());
-    board_.start.threads = ComputeKernel::kThreads;
+    compute_->tell(board_.start);
     board_.tell(Tell::kStart);
     board_.clock_mhz = options_.clocks_mhz.front();
     if (options_.wants_clock()) board_.tell(Tell::kClock);
@@ -97,9 +95,11 @@ class Replay {
     const auto& all = section.operations;
     for (size_t i = 0; i < all.size(); ++i) {
       if (all[i].act != Act::kCapture || graphs_.contains(all[i].line)) continue;
+      compute_->begin_graph();
       graphs_[all[i].line] = std::make_unique<Graph>(rank_.cuda(), streams_[0], [&] {
         for (size_t k = i + 1; all[k].act != Act::kEndCapture; ++k) enqueue_operation(all[k], 0);
       });
+      compute_->end_graph();
     }
   }
 
@@ -127,6 +127,7 @@ class Replay {
     tell_last();  // while the GPUs are busy: between iterations it would keep them waiting
     for (const CUstream stream : streams_) rank_.wait(stream);
     last_ = {number, start_ns};
+    last_s_ = static_cast<double>(monotonic_ns() - start_ns) * 1e-9;
     board_.times[number & 1][rank_.rank()] = timeline_->times();
   }
 
@@ -151,7 +152,7 @@ class Replay {
 
   void enqueue_operation(const Operation& operation, int iteration) {
     rank_.throw_if_failed();
-    const Place& place = places_[operation.group];
+    const Place& place = carriers_->place(operation);
     switch (operation.act) {
       case Act::kCompute:
         return compute(operation, iteration);
@@ -178,9 +179,7 @@ class Replay {
     const double ms = compute_ms(scenario_, operation, iteration, rank_.rank());
     if (ms <= 0) return;
     enter(operation, Timeline::Doing::kComputing);
-    const double longest_ms = compute_->iterations_per_ms() > 0 ? kKernelMs : kEmulatedKernelMs;
-    const int kernels = std::max(1, static_cast<int>(std::ceil(ms / longest_ms)));
-    for (int i = 0; i < kernels; ++i) compute_->enqueue(ms / kernels, streams_[operation.stream]);
+    compute_->enqueue(ms, operation.stream);
   }
 
   void cross(const Operation& operation) {
@@ -192,39 +191,39 @@ class Replay {
   }
 
   void collective(const Operation& operation, const Place& place) {
-    const Shape shape = shape_of(operation.pattern, operation.bytes, kType, place.size);
-    const Call call{operation.pattern, kType, Op::kSum, 0, place.size, place.rank, shape, false, false};
-    enqueue(rank_.nccl(), call, {rank_.send_buffer(), rank_.recv_buffer()}, comms_[operation.group],
-            streams_[operation.stream]);
+    const Shape shape = shape_of(operation.pattern, operation.bytes, kScenarioType, place.size);
+    const Call call{operation.pattern, kScenarioType, Op::kSum, 0, place.size, place.rank, shape, false, false};
+    const auto [comm, buffers] = carriers_->of(operation);
+    enqueue(rank_.nccl(), call, buffers, comm, streams_[operation.stream]);
   }
 
   void transfer(const Operation& operation, const Place& place) {
     const NcclApi& nccl = rank_.nccl();
-    const size_t count = operation.bytes / info(kType).bytes;
-    const int type = info(kType).nccl, peer = place.rank + operation.towards;
-    const NcclComm comm = comms_[operation.group];
+    const size_t count = operation.bytes / info(kScenarioType).bytes;
+    const int type = info(kScenarioType).nccl, peer = place.rank + operation.towards;
+    const auto [comm, buffers] = carriers_->of(operation);
     const CUstream stream = streams_[operation.stream];
     if (operation.act == Act::kSend) {
-      nccl.check(nccl.send(pointer(rank_.send_buffer()), count, type, peer, comm, stream), "ncclSend", comm);
+      nccl.check(nccl.send(pointer(buffers.send), count, type, peer, comm, stream), "ncclSend", comm);
     } else {
-      nccl.check(nccl.recv(pointer(rank_.recv_buffer()), count, type, peer, comm, stream), "ncclRecv", comm);
+      nccl.check(nccl.recv(pointer(buffers.recv), count, type, peer, comm, stream), "ncclRecv", comm);
     }
   }
 
   // An all-to-all whose pieces differ, as a mixture of experts makes it of sends and receives.
   void exchange(const Operation& operation, const Place& place, int iteration) {
     const NcclApi& nccl = rank_.nccl();
-    const NcclComm comm = comms_[operation.group];
+    const auto [comm, buffers] = carriers_->of(operation);
     const CUstream stream = streams_[operation.stream];
-    const int type = info(kType).nccl;
+    const int type = info(kScenarioType).nccl;
     const size_t room = largest_piece_bytes(operation, place.size);
-    const size_t mine = piece_bytes(scenario_, operation, iteration, place, place.rank) / info(kType).bytes;
+    const size_t mine = piece_bytes(scenario_, operation, iteration, place, place.rank) / info(kScenarioType).bytes;
     nccl.check(nccl.group_start(), "ncclGroupStart");
     for (int peer = 0; peer < place.size; ++peer) {
-      const size_t theirs = piece_bytes(scenario_, operation, iteration, place, peer) / info(kType).bytes;
+      const size_t theirs = piece_bytes(scenario_, operation, iteration, place, peer) / info(kScenarioType).bytes;
       const size_t offset = static_cast<size_t>(peer) * room;
-      nccl.check(nccl.send(pointer(rank_.send_buffer() + offset), theirs, type, peer, comm, stream), "ncclSend", comm);
-      nccl.check(nccl.recv(pointer(rank_.recv_buffer() + offset), mine, type, peer, comm, stream), "ncclRecv", comm);
+      nccl.check(nccl.send(pointer(buffers.send + offset), theirs, type, peer, comm, stream), "ncclSend", comm);
+      nccl.check(nccl.recv(pointer(buffers.recv + offset), mine, type, peer, comm, stream), "ncclRecv", comm);
     }
     nccl.check(nccl.group_end(), "ncclGroupEnd", comm);
   }
@@ -237,9 +236,8 @@ class Replay {
   Board& board_;
   std::vector<CUstream> streams_;
   std::vector<CUevent> crossings_;  // by the stream waited for
-  std::vector<Place> places_;       // by group
-  std::vector<NcclComm> comms_;     // by group; null where this rank has nobody to talk to
-  std::unique_ptr<ComputeKernel> compute_;
+  std::unique_ptr<Carriers> carriers_;
+  std::unique_ptr<Computation> compute_;
   std::map<int, std::unique_ptr<Graph>> graphs_;  // by line
   std::unique_ptr<Timeline> timeline_;
   bool timed_ = false;  // events inside a capture tell no time
@@ -247,12 +245,18 @@ class Replay {
     int number = 0;
     uint64_t start_ns = 0;  // 0: nothing to tell
   } last_;
+  double last_s_ = 0;  // how long that took on this rank
 };
 
 }  // namespace
 
 int iterations_of(const Options& options, const Scenario& scenario) {
   return options.scenario_iterations.value_or(scenario.iterations);
+}
+
+int iterations_in(double seconds, double iteration_s) {
+  constexpr double kMost = 1'000'000;
+  return static_cast<int>(std::clamp(std::round(seconds / std::max(iteration_s, 1e-9)), 1.0, kMost));
 }
 
 void run_scenario(const Options& options, const Scenario& scenario, Rank& rank) {

@@ -11,6 +11,8 @@ void run_scenario(const Options& options, const Scenario& scenario, Rank& rank);
 
 // From the scenario's own number of iterations, unless --iterations says another.
 int iterations_of(const Options& options, const Scenario& scenario);
+// --seconds: as many as take about so long, and at least one.
+int iterations_in(double seconds, double iteration_s);
 
 }  // namespace powerccl::bench
 #endif

@@ -96,6 +96,8 @@ void Report::on_start() {
   if (options_.resume && !resumes()) return;
   started_ = true;
   if (options_.energy) sampler_->start();
+  // A counter must have moved before the run begins, or nothing tells of the energy until it does.
+  if (options_.mode == Mode::kScenario) sampler_->wait_past(monotonic_ns());
   if (lines_ != nullptr && (!options_.resume || setting_.keep_json_lines_bytes == 0)) {
     write_line(json::Object().add("type", "header").merge(common()).text());
   }
@@ -173,12 +175,15 @@ json::Object Report::common() const {
     object.add("clock_requested_mhz", clock == kClockAsFound ? std::nullopt : std::optional<int>(clock));
     if (options_.mode == Mode::kTrain) add_train(object);
     if (options_.mode == Mode::kScenario) add_scenario(object);
-    const double per_ms = start_.compute_iterations_per_ms;
+    const auto if_known = [](auto value) { return value > 0 ? std::optional(value) : std::nullopt; };
+    const double per_ms = start_.compute_iterations_per_ms, unit_ms = start_.compute_unit_ms;
     object.add("compute", json::Object()
-                              .add("declared", per_ms <= 0)
-                              .add("iterations_per_ms", per_ms > 0 ? std::optional<double>(per_ms) : std::nullopt)
-                              .add("blocks", start_.blocks)
-                              .add("threads", start_.threads)
+                              .add("kind", compute_name_of(options_.compute))
+                              .add("declared", per_ms <= 0 && unit_ms <= 0)
+                              .add("iterations_per_ms", if_known(per_ms))
+                              .add("unit_ms", if_known(unit_ms))
+                              .add("blocks", if_known(start_.blocks))
+                              .add("threads", if_known(start_.threads))
                               .raw());
   }
   return object;

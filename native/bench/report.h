@@ -74,6 +74,10 @@ class Report {
   IterationEnd end_of(const IterationNews& iteration) const;
   json::Object iteration_object(const IterationNews& iteration);
   void conclude_scenario();
+  std::string iterations_text() const;
+  std::optional<double> joules_per_iteration(uint64_t start_ns, uint64_t end_ns, size_t iterations,
+                                             std::optional<double> run_joules);
+  std::string why_no_energy(double run_s) const;
 
   const Options& options_;
   Setting setting_;

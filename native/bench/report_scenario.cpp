@@ -13,6 +13,8 @@ namespace {
 
 using Time = double IterationTimes::*;
 
+constexpr double kLeastCountedS = 1;  // a counter that moves every 100 ms tells too little of less
+
 std::optional<double> known(double ms) {
   return ms < 0 ? std::nullopt : std::optional<double>(ms);
 }
@@ -46,9 +48,22 @@ std::string cell(std::optional<double> value) {
 
 }  // namespace
 
+std::string Report::iterations_text() const {
+  if (!options_.seconds) return std::to_string(iterations_of(options_, scenario_));
+  char text[48];
+  std::snprintf(text, sizeof text, "about %g s", *options_.seconds);
+  return text;
+}
+
 void Report::scenario_header() const {
-  std::printf("# Scenario %s (%s), iterations: %d, seed %llu\n#\n", scenario_.name.c_str(), scenario_.file.c_str(),
-              iterations_of(options_, scenario_), static_cast<unsigned long long>(scenario_.seed));
+  std::printf("# Scenario %s (%s), iterations: %s, seed %llu\n", scenario_.name.c_str(), scenario_.file.c_str(),
+              iterations_text().c_str(), static_cast<unsigned long long>(scenario_.seed));
+  if (options_.compute != Beside::kNothing) {
+    std::printf("# Computation           : %s", compute_name_of(options_.compute));
+    if (start_.compute_unit_ms > 0) std::printf(", in units of %.4f ms", start_.compute_unit_ms);
+    std::printf("\n");
+  }
+  std::printf("#\n");
   std::printf("# %9s  %9s  %9s  %9s  %9s\n", "iteration", "step(ms)", "compute", "comm", "exposed");
   std::fflush(stdout);
 }
@@ -63,10 +78,12 @@ void Report::add_scenario(json::Object& object) const {
                          .add("stride", group.stride > 0 ? std::optional<int>(group.stride) : std::nullopt)
                          .raw());
   }
+  std::optional<int> agreed = iterations_of(options_, scenario_);
+  if (options_.seconds) agreed = board_.iterations > 0 ? std::optional<int>(board_.iterations) : std::nullopt;
   object.add("scenario", json::Object()
                              .add("name", scenario_.name)
                              .add("file", scenario_.file)
-                             .add("iterations", iterations_of(options_, scenario_))
+                             .add("iterations", agreed)
                              .add("seed", scenario_.seed)
                              .add("streams", scenario_.streams)
                              .add("groups", groups)
@@ -117,6 +134,28 @@ json::Object Report::iteration_object(const IterationNews& iteration) {
   return object;
 }
 
+// Alike iterations are a steady load: power between the counter's updates inside the run leaves out its edges, where an
+// update covers what was before or behind. Sections differ, so theirs is the energy of the whole run.
+std::optional<double> Report::joules_per_iteration(uint64_t start_ns, uint64_t end_ns, size_t iterations,
+                                                   std::optional<double> run_joules) {
+  const double run_s = static_cast<double>(end_ns - start_ns) * 1e-9;
+  if (!sampler_->running() || !sampler_->counts() || iterations == 0 || run_s < kLeastCountedS) return std::nullopt;
+  std::optional<double> joules = run_joules;
+  if (scenario_.sections.size() == 1) {
+    const Window window = sampler_->window(start_ns, end_ns);
+    joules = window.source.empty() ? std::nullopt : std::optional<double>(window.watts_all_gpus * run_s);
+  }
+  return joules ? std::optional<double>(*joules / static_cast<double>(iterations)) : std::nullopt;
+}
+
+std::string Report::why_no_energy(double run_s) const {
+  if (!options_.energy) return "--no-energy";
+  if (!sampler_->running()) return "there is no NVML";
+  if (!sampler_->counts()) return "NVML has no energy counter";
+  return run_s < kLeastCountedS ? "the run takes less than a second: --seconds makes it longer"
+                                : "the counter moved too seldom";
+}
+
 void Report::conclude_scenario() {
   if (iterations_.empty()) return;
   const int ranks = board_.ranks();
@@ -144,12 +183,14 @@ void Report::conclude_scenario() {
   if (sampler_->running() && start_ns != 0) run_joules = sampler_->joules_all_gpus(start_ns, end_ns);
   if (run_joules) watts = *run_joules / ranks / run_s;
   const auto joules_each = median_of(joules);
+  const auto per_iteration = joules_per_iteration(start_ns, end_ns, step.size(), run_joules);
   summary_.add("iterations", step.size())
       .add("step_ms", median_of(step))
       .add("compute_ms", median_of(compute))
       .add("communication_ms", median_of(communication))
       .add("exposed_ms", median_of(exposed))
       .add("joules_per_gpu", joules_each ? std::optional<double>(*joules_each / ranks) : std::nullopt)
+      .add("joules_per_iteration", per_iteration)
       .add("run_s", run_s)
       .add("run_joules_per_gpu", run_joules ? std::optional<double>(*run_joules / ranks) : std::nullopt)
       .add("run_joules_all_gpus", run_joules)
@@ -158,9 +199,14 @@ void Report::conclude_scenario() {
               cell(median_of(step)).c_str(), cell(median_of(compute)).c_str(), cell(median_of(communication)).c_str(),
               cell(median_of(exposed)).c_str());
   if (run_joules) {
-    std::printf("# Whole run             : %.3f s, %g J per GPU, %g W\n#\n", run_s, *run_joules / ranks, *watts);
+    std::printf("# Whole run             : %.3f s, %g J per GPU, %g W\n", run_s, *run_joules / ranks, *watts);
   } else {
-    std::printf("# Whole run             : %.3f s, energy N/A\n#\n", run_s);
+    std::printf("# Whole run             : %.3f s, energy N/A\n", run_s);
+  }
+  if (per_iteration) {
+    std::printf("# Energy per iteration  : %g J of all GPUs\n#\n", *per_iteration);
+  } else {
+    std::printf("# Energy per iteration  : not known (%s)\n#\n", why_no_energy(run_s).c_str());
   }
 }
 

@@ -96,6 +96,10 @@ void Sampler::stop() {
   stop_ = false;
 }
 
+bool Sampler::counts() const {
+  return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.counts; });
+}
+
 void Sampler::start() {
   if (nvml_ != nullptr && !thread_.joinable()) thread_ = std::thread([this] { loop(); });
 }

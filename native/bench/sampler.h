@@ -59,6 +59,7 @@ class Sampler {
 
   void start();
   void stop();
+  bool counts() const;  // each GPU has an energy counter
   bool running() const { return thread_.joinable(); }
   Window window(uint64_t from_ns, uint64_t to_ns);
   // Sum over all GPUs; nothing if it cannot be told.

@@ -160,12 +160,23 @@ class Parser {
     }
     return static_cast<size_t>(found - scenario_.groups.begin());
   }
+  Way way(Pattern pattern) {
+    const std::string& name = next("a way");
+    const auto found = way_named(name);
+    if (!found) refuse("no way is called '" + name + "'", "there are " + names_of(ways()));
+    if (carries_out(*found, pattern)) return *found;
+    std::string others;
+    for (const WayInfo& each : ways()) {
+      if (carries_out(each.way, pattern)) others += (others.empty() ? "" : ", ") + std::string(each.name);
+    }
+    refuse("NCCL does not carry `" + words_[0] + "` out by " + name, "it does by " + others);
+  }
   std::vector<Operation>& operations() { return scenario_.sections.back().operations; }
 
   void statement(const std::string& verb) {
     const auto pattern = pattern_named(verb);
     if (pattern && verb == info(*pattern).name) {
-      right_ = verb + " 25M [vary 30%, of all_to_all] [in GROUP] [on STREAM]";
+      right_ = verb + " 25M [vary 30%, of all_to_all] [in GROUP] [on STREAM] [by WAY]";
       return collective(*pattern);
     }
     if (verb == "iterations" || verb == "seed" || verb == "streams" || verb == "group" || verb == "rank") {
@@ -227,21 +238,29 @@ class Parser {
     operations().push_back(operation);
   }
 
-  // [vary P%] [in GROUP] [on STREAM], in any order
+  // [vary P%] [in GROUP] [on STREAM] [by WAY], in any order
   void options(Operation& operation, bool may_vary, bool may_group) {
-    bool varies = false, grouped = false, streamed = false;
+    bool varies = false, grouped = false, streamed = false, has_way = false;
     while (at_ < words_.size()) {
       const std::string word = words_[at_++];
       bool* seen = word == "vary" && may_vary  ? &varies
                    : word == "in" && may_group ? &grouped
                    : word == "on"              ? &streamed
+                   : word == "by"              ? &has_way
                                                : nullptr;
+      if (word == "by" && operation.act != Act::kCollective) {
+        refuse("`" + words_[0] + "` goes no way of NCCL's", "`by` is for collectives; " + right_);
+      }
       if (seen == nullptr) refuse("`" + word + "` has no meaning here");
       if (*seen) refuse("`" + word + "` twice");
       *seen = true;
       if (word == "vary") operation.vary = percent(0, 90);
       if (word == "in") operation.group = group();
       if (word == "on") operation.stream = stream();
+      if (word == "by") operation.way = way(operation.pattern);
+    }
+    if (varies && has_way) {
+      refuse("`" + words_[0] + "` that varies is made of sends, which go no way of NCCL's", "leave `vary` or `by` out");
     }
     if (varies && in_capture()) refuse("a captured operation cannot vary: its graph is made once", "leave `vary` out");
   }

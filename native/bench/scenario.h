@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/pattern.h"
+#include "bench/way.h"
 
 namespace powerccl::bench {
 
@@ -21,6 +22,7 @@ struct Operation {
   size_t group = 0;    // in Scenario::groups
   size_t awaited = 0;  // kWait: the stream waited for
   Pattern pattern{};   // kCollective
+  Way way{};           // kCollective
   size_t bytes = 0;    // kCollective: NCCL tests' size; kSend, kReceive: the message
   int towards = 0;     // kSend, kReceive: +1 the next rank of the group, -1 the previous one
   double ms = 0;       // kCompute

@@ -65,6 +65,9 @@ train
 
 scenario (bench/scenarios/*.scn; native/bench/README.md has the language)
       --iterations N      measured iterations (the file's), after -w others (2)
+      --seconds S         as many iterations as take about S seconds, instead
+      --compute WHAT      what its computation consists of: fma (multiply-adds),
+                          matmul (on real GPUs needs cuBLAS), memory, both (fma)
       --clock MHZ         SM clock of the whole run
 
 serve (native/bench/README.md has requests and replies)

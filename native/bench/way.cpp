@@ -43,6 +43,10 @@ std::optional<Beside> beside_named(const std::string& name) {
   return static_cast<Beside>(found - kBesideNames.begin());
 }
 
+const char* compute_name_of(Beside kind) {
+  return kind == Beside::kNothing ? "fma" : name_of(kind);
+}
+
 const char* name_of(Beside beside) {
   return kBesideNames[static_cast<size_t>(beside)];
 }

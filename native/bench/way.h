@@ -39,6 +39,8 @@ enum class Beside : uint8_t { kNothing, kMatmul, kMemory, kBoth };
 inline constexpr size_t kBesides = 4;
 const std::array<const char*, kBesides>& beside_names();  // "nothing" first
 std::optional<Beside> beside_named(const std::string& name);
+// What a scenario computes with --compute: "fma" where nothing else was said.
+const char* compute_name_of(Beside kind);
 const char* name_of(Beside beside);
 
 // Whether NCCL can carry the pattern out that way; else it takes another.

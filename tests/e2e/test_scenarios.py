@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
-from harness import Powerccl
+from harness import Done, Powerccl
 
 from powerccl.analysis.findings import SUMMARY_FILE, read_summary
 from powerccl.traces import tables
@@ -61,6 +62,84 @@ def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
     assert 0 < outcome.covered_s < outcome.iteration_s
     table = (folder / "policy.table").read_text()
     assert re.search(r"\nswitch_call_us \d+\nswitch_transition_us 1000\n", table)
+
+
+def step_by(powerccl: Powerccl, way: str, *options: str, nccl: str = "2.30.7") -> tuple[Done, dict[str, Any]]:
+    """A step on emulated H200s that gathers its weights that way, with nothing to hide the time behind."""
+    lines = ["streams gather", "compute 2", "wait compute on gather", f"all_gather 256M on gather by {way}"]
+    file, out = powerccl.folder / "step.scn", powerccl.folder / "step.json"
+    file.write_text("\n".join([*lines, "wait gather on compute", "compute 2"]))
+    bench = [powerccl.bench, "scenario", str(file), "--json", str(out), *options]
+    done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, POWERCCL_EMULATOR_NCCL_VERSION=nccl)
+    return done, json.loads(out.read_text()) if done.code == 0 else {}
+
+
+def test_collectives_go_the_way_that_is_named(powerccl: Powerccl) -> None:
+    """Copy engines gather 256 MiB on these servers in a tenth less time than NCCL's channels."""
+    found = {}
+    for way in ("plain", "copy-engine"):
+        done, found[way] = step_by(powerccl, way, "--seconds", "1.5")
+        assert done.code == 0, done.err
+        calls = tables.calls(read_run(powerccl.runs[-1])).filter(pl.col("bytes") >= 1 << 24)
+        assert len(calls) > 4
+        # Of the first no events may have been asked, and then what it was is not known.
+        assert calls["copy_engine"].sum() >= (len(calls) - 4 if way == "copy-engine" else 0)
+        assert way == "copy-engine" or not calls["copy_engine"].any()
+        summary = found[way]["summary"]
+        # Four GPUs, each between what idle ones and the busiest take.
+        assert 4 * 50 < summary["joules_per_iteration"] / summary["step_ms"] * 1e3 < 4 * 800
+        assert found[way]["scenario"]["iterations"] == summary["iterations"]
+        assert 0.7 < summary["run_s"] < 6
+        assert f"{summary['joules_per_iteration']:g} J of all GPUs" in done.out
+    plain, copies = (found[way]["summary"] for way in ("plain", "copy-engine"))
+    assert copies["communication_ms"] < 0.97 * plain["communication_ms"]
+    assert copies["step_ms"] < plain["step_ms"]
+
+
+@pytest.mark.parametrize("kind", ["matmul", "memory", "both"])
+def test_computation_takes_its_time_whatever_it_consists_of(powerccl: Powerccl, kind: str) -> None:
+    done, found = step_by(powerccl, "symmetric", "--compute", kind, "--iterations", "8")
+    assert done.code == 0, done.err
+    # Two of 2 ms at the reference clock; GPUs go a little above it, and a busy host makes them later.
+    assert 3.5 < found["summary"]["compute_ms"] < 6
+    assert found["compute"] == {
+        "kind": kind,
+        "declared": True,
+        "iterations_per_ms": None,
+        "unit_ms": None,
+        "blocks": None,
+        "threads": None,
+    }
+    # So short a run tells nothing of its energy, and says so.
+    assert found["summary"]["joules_per_iteration"] is None
+    assert "not known (the run takes less than a second" in done.out
+
+
+def test_graphs_and_groups_go_ways_too(powerccl: Powerccl) -> None:
+    """Each way in each group has a communicator of its own, also behind a CUDA graph."""
+    file = powerccl.folder / "groups.scn"
+    file.write_text(
+        "group pair 2\nall_gather 64M in pair by symmetric\nall_gather 64M in pair by copy-engine\n"
+        "all_gather 64M in pair\ncapture\nall_gather 32M by copy-engine\nend\n"
+    )
+    bench = [powerccl.bench, "scenario", str(file), "--iterations", "6", "-w", "2"]
+    done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, POWERCCL_EMULATOR_NCCL_VERSION="2.30.7")
+    assert done.code == 0, done.err
+    run = read_run(powerccl.runs[-1])
+    assert not run.problems
+    calls = tables.calls(run).filter(pl.col("bytes") >= 1 << 24)
+    assert calls["symmetric"].any() and calls["copy_engine"].any()
+    assert (~calls["symmetric"] & ~calls["copy_engine"]).any()
+    assert calls["comm"].n_unique() >= 4
+
+
+def test_a_way_that_cannot_be_gone_is_refused(powerccl: Powerccl) -> None:
+    done, _ = step_by(powerccl, "copy-engine", nccl="2.28.9")
+    assert done.code != 0
+    assert "refuses the CTA policy 2" in done.err and "or the scenario" in done.err
+    done, _ = step_by(powerccl, "magic")
+    assert done.code != 0
+    assert "step.scn:4: no way is called 'magic'" in done.err and "copy-engine" in done.err
 
 
 def test_platforms_can_be_changed(powerccl: Powerccl) -> None:

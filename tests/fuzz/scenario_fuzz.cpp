@@ -17,6 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const Section& section : scenario.sections) {
       REQUIRE(!section.operations.empty() && section.operations.size() <= kMaxOperations + 1);
       for (const Operation& operation : section.operations) {
+        REQUIRE(operation.act == Act::kCollective || operation.way == Way::kAsGiven);
+        REQUIRE(operation.way == Way::kAsGiven ||
+                (carries_out(operation.way, operation.pattern) && operation.vary <= 0));
         REQUIRE(operation.stream < scenario.streams.size() && operation.awaited < scenario.streams.size());
         REQUIRE(operation.group < scenario.groups.size() && operation.ms >= 0);
       }

@@ -155,6 +155,21 @@ TEST(Options, ComputationBesideBeginsWithNothing) {
   }
 }
 
+TEST(Options, ScenariosComputeAndLastAsAsked) {
+  const Options asked = parse({"scenario", "a.scn", "--compute", "matmul", "--seconds", "2.5"});
+  EXPECT_EQ(asked.compute, Beside::kMatmul);
+  EXPECT_EQ(asked.seconds, 2.5);
+  EXPECT_EQ(parse({"scenario", "a.scn"}).compute, Beside::kNothing);
+  EXPECT_EQ(parse({"scenario", "a.scn", "--compute", "fma"}).compute, Beside::kNothing);
+  EXPECT_NE(refusal({"scenario", "a.scn", "--compute", "nothing"}).find("'nothing'"), std::string::npos);
+  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "0"}).find("--seconds"), std::string::npos);
+  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "2", "-w", "0"}).find("warm-up"), std::string::npos);
+  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "2", "--iterations", "3"}).find("--iterations"),
+            std::string::npos);
+  EXPECT_NE(refusal({"train", "--compute", "memory"}).find("--compute is for scenario"), std::string::npos);
+  EXPECT_NE(refusal({"all_reduce", "--seconds", "2"}).find("--seconds is for scenario"), std::string::npos);
+}
+
 TEST(Options, SayWhatIsWrong) {
   EXPECT_NE(refusal({}).find("pattern"), std::string::npos);
   EXPECT_NE(refusal({"all_redux"}).find("all_redux"), std::string::npos);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/computation.h"
 #include "bench/timeline.h"
 
 namespace powerccl::bench {
@@ -32,6 +33,33 @@ TEST(Iterations, TheFilesUnlessGiven) {
   EXPECT_EQ(iterations_of(options, scenario), 30);
   options.scenario_iterations = 5;
   EXPECT_EQ(iterations_of(options, scenario), 5);
+}
+
+TEST(Iterations, AsManyAsFillTheSeconds) {
+  EXPECT_EQ(iterations_in(2, 0.1), 20);
+  EXPECT_EQ(iterations_in(2, 0.3), 7);
+  EXPECT_EQ(iterations_in(1, 60), 1);
+  EXPECT_EQ(iterations_in(86400, 0), 1'000'000);
+}
+
+TEST(WholeUnits, LoseNoTimeInTotal) {
+  WholeUnits units(0.2);
+  int total = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const int taken = units.take(0.33);
+    EXPECT_GE(taken, 1);
+    EXPECT_LE(taken, 2);
+    total += taken;
+  }
+  EXPECT_EQ(total, 1650);
+}
+
+TEST(WholeUnits, WhatIsTooShortForOneWaitsUntilItIsNot) {
+  WholeUnits units(0.2);
+  EXPECT_EQ(units.take(0.06), 0);
+  EXPECT_EQ(units.take(0.06), 1);  // 0.12 is nearer to a unit than to none
+  EXPECT_EQ(units.take(0.06), 0);
+  EXPECT_EQ(units.take(0), 0);
 }
 
 }  // namespace

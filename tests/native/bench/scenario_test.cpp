@@ -64,6 +64,31 @@ TEST(Scenario, HeadingsAndOperations) {
   EXPECT_EQ(operations[5].act, Act::kSync);
 }
 
+TEST(Scenario, CollectivesMayNameAWay) {
+  const Scenario scenario = parsed(
+      "streams gather\ngroup tp 2\n"
+      "all_gather 256M on gather by copy-engine\n"
+      "all_reduce 1M by efficiency in tp\n"
+      "reduce_scatter 1M by symmetric\n"
+      "send_receive 1M by plain\n"
+      "all_gather 1M\n"
+      "capture\nall_to_all 1M by copy-engine\nend\n");
+  const auto& operations = scenario.sections[0].operations;
+  EXPECT_EQ(operations[0].way, Way::kCopyEngine);
+  EXPECT_EQ(operations[0].stream, 1U);
+  EXPECT_EQ(operations[1].way, Way::kEfficiency);
+  EXPECT_EQ(operations[1].group, 1U);
+  EXPECT_EQ(operations[2].way, Way::kSymmetric);
+  EXPECT_EQ(operations[3].way, Way::kPlain);
+  EXPECT_EQ(operations[4].way, Way::kAsGiven);
+  EXPECT_EQ(operations[6].way, Way::kCopyEngine);
+}
+
+TEST(Scenario, AWrongWayIsToldWhichThereAre) {
+  EXPECT_EQ(refusal("all_gather 1M by magic\n").hint, "there are plain, symmetric, copy-engine, efficiency");
+  EXPECT_EQ(refusal("all_reduce 1M by copy-engine\n").hint, "it does by plain, symmetric, efficiency");
+}
+
 TEST(Scenario, RepeatsAreWrittenOut) {
   const Scenario scenario = parsed("repeat 3\n  repeat 2\n    compute 1\n  end\n  all_gather 1M\nend\n");
   EXPECT_EQ(scenario.iterations, 120);
@@ -104,6 +129,16 @@ TEST(Scenario, WhatIsWrongIsNamedByLine) {
       {"all_reduce 1Q\n", "'1Q'"},
       {"all_reduce 1M in tp\n", "no group is called 'tp'"},
       {"all_reduce 1M vary 5%\n", "`vary` has no meaning here"},
+      {"all_gather 1M by\n", "`all_gather` without a way"},
+      {"all_gather 1M by magic\n", ":1: no way is called 'magic'"},
+      {"all_gather 1M by plain by plain\n", "`by` twice"},
+      {"compute 1\nall_reduce 1M by copy-engine\n", ":2: NCCL does not carry `all_reduce` out by copy-engine"},
+      {"broadcast 1M by symmetric\n", "does not carry `broadcast` out by symmetric"},
+      {"compute 1 by plain\n", "`compute` goes no way of NCCL's"},
+      {"send 1M to next by plain\n", "`send` goes no way of NCCL's"},
+      {"sync compute by plain\n", "'by' is one word too many"},
+      {"all_to_all 1M vary 5% by copy-engine\n", "`all_to_all` that varies is made of sends"},
+      {"all_to_all 1M by plain vary 5%\n", "`all_to_all` that varies is made of sends"},
       {"all_reduce_perf 1M\n", "means nothing"},
       {"send 1M next\n", "not `next` but `to`"},
       {"send 1M to 3\n", "neither next nor previous"},

@@ -62,6 +62,20 @@ TEST(H200Calibration, AllReduceOverNvlink) {
   }
 }
 
+TEST(H200Calibration, CollectivesSlowMatrixProducts) {
+  // Of 256 MiB by NCCL's channels, on four GPUs: what a call adds to the products' time, and takes by itself.
+  const struct {
+    Pattern pattern;
+    double added_us, alone_us;
+  } measured[] = {{Pattern::kAllGather, 208.85, 656.87},
+                  {Pattern::kAllReduce, 338.48, 1182.33},
+                  {Pattern::kReduceScatter, 216.73, 657.18}};
+  const Platform platform = platform_or_fail("h200x4");
+  for (const auto& row : measured) {
+    EXPECT_NEAR(1 - platform.overlap_compute_rate, row.added_us / row.alone_us, 0.03) << row.alone_us;
+  }
+}
+
 TEST(H200Calibration, AllReduceOverSockets) {
   Model model(platform_or_fail("h200x4-sockets"));
   EXPECT_NEAR(model.platform.bus_bandwidth_gbs(Pattern::kAllReduce, 64 * kMiB, 1980, 4), 3.7, 0.04);
