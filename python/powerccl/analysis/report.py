@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from powerccl import clean
@@ -102,6 +103,7 @@ class Report:
     """The findings, and the data that pictures are drawn from.
 
     `working`: the working time of all ranks together, host ns from and to; None where nothing was communicated.
+    `waiting_ns`: of each kernel, as stragglers.match has it.
     """
 
     findings: ReportFindings
@@ -109,6 +111,7 @@ class Report:
     calls: pl.DataFrame
     kernels: pl.DataFrame
     working: tuple[int, int] | None
+    waiting_ns: npt.NDArray[np.int64]
 
 
 def report(
@@ -165,7 +168,7 @@ def report(
         found.savings = _savings(baseline, found, window_s)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Report(found, run, calls, kernels, together)
+    return Report(found, run, calls, kernels, together, matched.waiting_ns)
 
 
 def _reconcile(found: ReportFindings) -> None:

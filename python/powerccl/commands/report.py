@@ -90,11 +90,14 @@ def command(
     powerccl report 20260101-120000-train --baseline 20260101-110000-train
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from powerccl.analysis.energy import energy_curves
     from powerccl.analysis.report import report
     from powerccl.commands import say, write_out
     from powerccl.commands.references import own_table
     from powerccl.platforms.ways import load_table
+    from powerccl.traces import tables
     from powerccl.tuning.ways import possible
+    from powerccl.tuning.ways_forecast import predict_best
 
     folder = find_run(name, runs_dir, quiet=quiet)
     before = find_run(baseline, runs_dir, "baseline run") if baseline else None
@@ -106,6 +109,9 @@ def command(
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
     table = load_table(ways) if ways else own_table(made.run)
     other_ways = possible(made.calls, table) if table else None
+    if table and other_ways and other_ways.rows:
+        kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
+        other_ways.predicted = predict_best(made.calls, kernels, tables.waits(made.run), energy_curves(made.run), table)
     if html_file:
         from powerccl.reports.report_page import report_page
 

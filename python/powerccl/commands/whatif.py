@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
 )
+@click.option(
+    "--ways",
+    default="",
+    metavar="auto|NAME|FILE",
+    help="Predict ways of carrying collectives out instead, by this table of ways (auto: that of the run's GPUs).",
+)
 @runs_dir_option
 @click.option("--gpus", "of_gpus", is_flag=True, help="Show each GPU as well.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
@@ -54,6 +60,7 @@ def command(
     call_us: float | None,
     transition_us: float | None,
     overhead: str,
+    ways: str,
     runs_dir: Path,
     of_gpus: bool,
     json_file: str,
@@ -64,9 +71,12 @@ def command(
     whatif takes the last run in --runs-dir. It changes no clock. The run shows where and how long computation waited.
     The platform profile gives power and time at other clocks.
 
+    With --ways it predicts what copy engines or symmetric kernels would save, at the clocks as they were.
+
     \b
     powerccl run -- torchrun train.py
     powerccl whatif runs/20260101-120000-train --platform my-machine
+    powerccl whatif runs/20260101-120000-train --ways auto
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.whatif import what_if
     from powerccl.commands.references import check_profile
@@ -76,6 +86,10 @@ def command(
     folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
+    if ways:
+        from powerccl.commands.whatif_ways import predict_ways
+
+        return predict_ways(run, folder, ways, json_file)
     profile = load_profile(platform) if platform else _own(run)
     check_profile(profile, run)
     replaced = _replaced(run)

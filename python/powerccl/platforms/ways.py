@@ -8,6 +8,7 @@ no right to set clocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,9 @@ from powerccl.platforms.store import BUILTIN, by_name, user_folder
 SCHEMA_VERSION = 1
 PLAIN, COPY_ENGINE = "plain", "copy-engine"
 WAYS = (PLAIN, "symmetric", COPY_ENGINE, "efficiency")
+# A call may be so much larger or smaller than what was measured, as a factor. Measured sizes grow by 2 or 4, so between
+# them one is always as near; beyond them nothing is said.
+REACH = 2.0
 TOLERANCE = 0.01  # of a time: what differs by less is as quick; two measurements on one GPU differ by as much
 
 
@@ -70,6 +74,14 @@ class WaysTable(msgspec.Struct, kw_only=True):
         """The point at exactly that."""
         wanted = (pattern, size_bytes, way, beside)
         return next((p for p in self.points if (p.pattern, p.size_bytes, p.way, p.beside) == wanted), None)
+
+    def nearest_size(self, pattern: str, size_bytes: float) -> int | None:
+        """The measured size in bytes that is nearest, if one is within reach."""
+        sizes = {point.size_bytes for point in self.points if point.pattern == pattern}
+        if size_bytes <= 0 or not sizes:
+            return None
+        nearest = min(sizes, key=lambda each: abs(math.log(each / size_bytes)))
+        return nearest if abs(math.log(nearest / size_bytes)) <= math.log(REACH) + 1e-9 else None
 
 
 class Comparison(msgspec.Struct, kw_only=True):

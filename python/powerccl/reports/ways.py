@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from powerccl.console import Console
@@ -17,10 +17,21 @@ from powerccl.platforms.ways import (
     never_slower_from,
     why_never,
 )
-from powerccl.quantities import NOT_KNOWN, byte_size, change, joules, microseconds, percent, plural, seconds
+from powerccl.quantities import (
+    NOT_KNOWN,
+    byte_size,
+    change,
+    change_between,
+    joules,
+    microseconds,
+    percent,
+    plural,
+    seconds,
+)
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading
 from powerccl.tuning.ways import Possible, WaysFindings
+from powerccl.tuning.ways_forecast import WaysForecast
 
 
 def print_table(console: Console, table: WaysTable) -> None:
@@ -145,6 +156,8 @@ def possible_lines(found: WaysFindings) -> list[str]:
             f"{percent(least)} to {percent(most)} of each GPU's time, depending on what the GPU computes while a "
             f"collective runs. It takes {memory} of memory for each GPU, if two buffers of the largest size are enough."
         )
+        if found.predicted:
+            lines.append(_predicted(found.predicted))
     elif found.calls > found.other_ways + found.unmeasured:
         lines.append("Nothing: for this job's collectives NCCL's rings and trees are as good as any other way.")
     if found.other_ways:
@@ -154,13 +167,26 @@ def possible_lines(found: WaysFindings) -> list[str]:
     return lines
 
 
+def _predicted(forecast: WaysForecast) -> str:
+    time = change_between(-forecast.time_saved_pct[1], -forecast.time_saved_pct[0])
+    energy = forecast.energy_saved_pct
+    joules_too = f" and its energy by {change_between(-energy[1], -energy[0])}" if energy else ""
+    return (
+        f"Followed through a typical iteration, the best ways together change its time by {time}{joules_too}: "
+        "powerccl whatif --ways says more."
+    )
+
+
 def what_to_write(found: WaysFindings) -> list[tuple[str, str]]:
     """For each pattern and way of the rows, the lines or options that bring it about."""
-    wanted = dict.fromkeys((row.pattern, row.way) for row in found.rows)
+    told = what_to_write_for(dict.fromkeys((row.pattern, row.way) for row in found.rows))
+    return [(f"{pattern.replace('_', '-')}, {way}", text) for (pattern, way), text in told]
+
+
+def what_to_write_for(wanted: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], str]]:
+    """For each pattern and way the lines or options that bring it about; plain takes none."""
     return [
-        (
-            f"{pattern.replace('_', '-')}, {way}",
-            _WHAT_TO_WRITE.get((pattern, way), _EFFICIENT if way == "efficiency" else ""),
-        )
-        for pattern, way in wanted
+        (each, _WHAT_TO_WRITE.get(each, _EFFICIENT if each[1] == "efficiency" else ""))
+        for each in wanted
+        if each[1] != PLAIN
     ]

@@ -8,16 +8,13 @@ over the surroundings that the table measured.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import polars as pl
 
 from powerccl.platforms.ways import PLAIN, WAYS, Comparison, WaysTable, compare
+from powerccl.tuning.ways_forecast import WaysForecast
 
-# A call may be so much larger or smaller than what was measured, as a factor. Measured sizes grow by 2 or 4, so between
-# them one is always as near; beyond them nothing is said.
-REACH = 2.0
 LEAST_SHARE = 0.001  # of the job's time: what would save less at best is left out
 ALIKE = 0.95  # of the best way's saving: a simpler one that has as much is taken
 
@@ -63,6 +60,7 @@ class WaysFindings:
     other_ways: int = 0  # calls that went another way already
     unmeasured: int = 0  # plain calls of a pattern, size or number of ranks that the table lacks
     calls: int = 0
+    predicted: WaysForecast | None = None  # of the best ways together, followed through a typical iteration
 
     @property
     def saved_s(self) -> Range:
@@ -96,7 +94,13 @@ def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
         .agg(count=pl.len(), bytes=pl.col("bytes").mean(), gpus=pl.col("gpu").n_unique())
     )
     for pattern, _, ranks, count, size, gpus in groups.iter_rows():
-        near = {way: each for way, all_of in measured.items() if (each := _nearest(all_of, str(pattern), size))}
+        at = table.nearest_size(str(pattern), size)
+        near = {
+            way: each
+            for way, all_of in measured.items()
+            for each in all_of
+            if each.pattern == pattern and each.size_bytes == at
+        }
         if ranks != table.gpus or not near:
             found.unmeasured += count
             continue
@@ -112,19 +116,6 @@ def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
 
 def _worth(row: Possible) -> float:
     return (row.saved_joules or row.saved_s).middle
-
-
-def _nearest(measured: list[Comparison], pattern: str, size: float) -> Comparison | None:
-    """The comparison of the measured size that is nearest, if one is within reach."""
-
-    def away(each: Comparison) -> float:
-        return abs(math.log(each.size_bytes / size))
-
-    alike = [each for each in measured if each.pattern == pattern]
-    if size <= 0 or not alike:
-        return None
-    nearest = min(alike, key=away)
-    return nearest if away(nearest) <= math.log(REACH) + 1e-9 else None
 
 
 def _row(each: Comparison, size: float, calls: float, gpus: int) -> Possible:
