@@ -216,7 +216,7 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
 
 def _about_ways(run: RunData, used: bool) -> str:
     """What came of `--ways`, or what the run could have without changing a clock; empty: nothing worth a line."""
-    if used:
+    if used or any(run.folder.glob("windows-*.json")):  # the latter: of a tuned profile
         from powerccl.launch.ways import describe
 
         return describe(run.folder)

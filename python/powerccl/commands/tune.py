@@ -29,14 +29,20 @@ DEFAULT_TIME = "10m"
 @click.command("tune")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("--from", "source", default="", metavar="RUN", help="Tune for the collectives of this recorded run.")
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Tune the iteration of this recorded run as a whole: replay its computation and collectives, and search the "
+    "ways of carrying them out.",
+)
 @click.option("--sizes", default="", metavar="LIST", help="Message sizes of PATTERNs.  [default: 16K,1M,8M,64M]")
 @click.option(
     "--objective",
-    default="time",
-    show_default=True,
+    default="",
     metavar="WHAT",
     help="What to minimise: time, energy, edp (energy-delay product), energy@slowdown=1% (energy, within that "
-    "slowdown) or time,energy (a Pareto front).",
+    "slowdown) or time,energy (a Pareto front).  [default: time; with --beside energy@slowdown=1%]",
 )
 @click.option(
     "--time",
@@ -98,6 +104,7 @@ DEFAULT_TIME = "10m"
 def command(
     patterns: tuple[str, ...],
     source: str,
+    beside: Path | None,
     sizes: str,
     objective: str,
     limit: str,
@@ -123,8 +130,9 @@ def command(
     """Search NCCL parameters that save time or energy in a workload.
 
     Tune writes a tuned profile that `powerccl run --tuned NAME` applies. The profile holds NCCL variables, and rules
-    for NCCL's tuner plugin: algorithm, protocol and channels by pattern and size. It holds only settings that
-    interleaved runs confirmed against NCCL's defaults.
+    for NCCL's tuner plugin: algorithm, protocol and channels by pattern and size. With --beside it also holds the way
+    of each collective: rings, symmetric kernels or copy engines. It holds only settings that interleaved runs confirmed
+    against NCCL's defaults.
 
     Stop with Ctrl-C; the same command continues. Workers with the same --out, on this or a similar node, share the
     search.
@@ -132,17 +140,25 @@ def command(
     \b
     powerccl tune all_reduce --sizes 1M,64M
     powerccl tune --from runs/train --objective energy@slowdown=1%
+    powerccl tune --beside runs/train
     powerccl tune all_reduce --emulate h200x4-sockets --time 60s
     powerccl run --tuned h200-x4-sockets -- torchrun train.py
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    from powerccl.launch.tuning import Asked, Tuning, parse_links
+    from powerccl.launch.links import parse_links
+    from powerccl.launch.tuning import Asked, Tuning
     from powerccl.tuning.objective import parse_objective
     from powerccl.tuning.tuned import load_tuned
 
     profile = load_tuned(verify) if verify else None
+    if profile and profile.ways and not beside:
+        raise PowercclError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
+    if beside and (patterns or source or sizes or symmetric):
+        raise PowercclError(
+            "--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out"
+        )
     asked = Asked(
-        workload=_confirmed_before(profile) if profile else _workload(patterns, source, sizes),
-        objective=parse_objective(profile.objective if profile else objective),
+        workload=_what(profile, beside, patterns, source, sizes),
+        objective=parse_objective(profile.objective if profile else objective or _objective(beside)),
         emulate=emulate,
         gpus=gpus or 0,
         nccl=nccl,
@@ -154,10 +170,11 @@ def command(
         fix=fix,
         forbid=forbid,
         narrow=not no_narrow,
-        rules=not no_rules and not symmetric,
+        rules=not no_rules and not symmetric and not beside,
         windows=profile.windows if profile else symmetric,
+        beside=beside,
         seed=seed,
-        folder=out or Path("tune") / (name or _default_name(emulate, source, patterns)),
+        folder=out or Path("tune") / (name or _default_name(emulate, str(beside or source), patterns)),
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that ranks end with us
     try:
@@ -186,7 +203,7 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     found = _search(tuning, asked)
     profile = tuning.profile(name, found)
     path = tuned_folder() / f"{name}.json"
-    tuned = bool(profile.variables or profile.rules)
+    tuned = bool(profile.variables or profile.rules or profile.ways)
     try:  # all of it before anything is printed: a terminal that fails costs no search
         result = write_result(asked.folder, found, profile)
         if csv_file and profile.table:
@@ -248,6 +265,20 @@ def _list(tuning: Tuning) -> int:
 
     print_space(Console(), tuning.space, every=True)
     return 0
+
+
+def _what(
+    profile: TunedProfile | None, beside: Path | None, patterns: tuple[str, ...], source: str, sizes: str
+) -> Workload:
+    from powerccl.tuning.workload import Workload
+
+    if beside:  # known once the machine is
+        return Workload([], str(beside))
+    return _confirmed_before(profile) if profile else _workload(patterns, source, sizes)
+
+
+def _objective(beside: Path | None) -> str:
+    return "energy@slowdown=1%" if beside else "time"
 
 
 def _workload(patterns: tuple[str, ...], source: str, sizes: str) -> Workload:

@@ -222,6 +222,10 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
 
         tuned = load_for_job(request.tuned, base, emulated=bool(request.emulate))
         base = dict(tuned_environment(base, native, tuned, say_once))
+        if tuned.ways and not request.ways:
+            from powerccl.launch.ways import tuned_ways_environment
+
+            base = tuned_ways_environment(base, tuned)
     if request.ways:
         from powerccl.launch import ways
 

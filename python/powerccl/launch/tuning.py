@@ -19,13 +19,17 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
-from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
+from powerccl.launch import replays
+from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.environment import PROFILER
-from powerccl.launch.gpus import nvlink_generation
+from powerccl.launch.links import find_links
 from powerccl.launch.native import find_native
+from powerccl.launch.replays import ReplayBench
 from powerccl.launch.trials import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
 from powerccl.launch.tuned import nccl_library
 from powerccl.machine import HOST, machine_of
+from powerccl.platforms.ways import table_for
+from powerccl.quantities import plural
 from powerccl.tuning import budget
 from powerccl.tuning.budget import Budget
 from powerccl.tuning.confirm import FEWEST_ROUNDS, LEAST_ROUNDS, Candidate, confirm
@@ -33,9 +37,10 @@ from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
 from powerccl.tuning.refine import refine, simplify
+from powerccl.tuning.replay import PARAMETERS, joined, parameters_of, split, step_of_run, workload_of
 from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
-from powerccl.tuning.space import LINKS, Configuration, Machine, make_space, names_in
+from powerccl.tuning.space import Configuration, Machine, Space, make_space, names_in
 from powerccl.tuning.study import DEFAULT_ROUNDS, Limits, Outcome, Study
 from powerccl.tuning.trials import TrialFailedError
 from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tuned
@@ -67,6 +72,7 @@ class Asked:
     narrow: bool = True
     rules: bool = True
     windows: bool = False  # buffers lie in symmetric windows
+    beside: Path | None = None  # a recorded run, whose iteration is tuned as a whole, ways of collectives included
     seed: int = 1
     folder: Path = Path("tune")
 
@@ -109,9 +115,15 @@ class Tuning:
             ) from error
         log = asked.folder / "bench.log"
         library = asked.nccl or nccl_library(self.environment)
-        self.bench = self._stack.enter_context(
-            BenchServer(self.native, self.environment, asked.gpus, asked.timeout_s, log, library, windows=asked.windows)
+        server = BenchServer(
+            self.native, self.environment, asked.gpus, asked.timeout_s, log, library, windows=asked.windows
         )
+        self.bench: BenchServer | ReplayBench = server
+        if asked.beside:
+            with server:  # what it says of the machine is all that is wanted of it
+                self.bench = self._replays(asked.beside, server.about, library)
+        else:
+            self._stack.enter_context(server)
         about = self.bench.about
         ranks = int(about.get("ranks", 0))
         if ranks < 2:
@@ -129,9 +141,33 @@ class Tuning:
             asked.fix,
             asked.forbid,
             lambda: names_in(Path(str(about.get("nccl_path")))),
-            windows=asked.windows,
+            windows=asked.windows or bool(asked.beside),
         )
+        if isinstance(self.bench, ReplayBench):
+            self._add_ways(self.space, self.bench)
         self.kept = {name: value for name, value in sorted(self.environment.items()) if name.startswith("NCCL_")}
+
+    def _replays(self, run: Path, about: Mapping[str, object], library: str) -> ReplayBench:
+        """The recorded iteration, to be replayed on this machine."""
+        table = None if self.asked.emulate else table_for([str(about.get("gpu", ""))] * int(str(about.get("ranks", 0))))
+        step = step_of_run(run, table)
+        if step.operations[0].ranks != about.get("ranks"):
+            raise PowercclError(
+                f"{run} was recorded with {plural(step.operations[0].ranks, 'rank')}; here are {about.get('ranks')}",
+                "tune where it was recorded; --gpus chooses fewer GPUs",
+            )
+        self.asked.workload = workload_of(step, run)
+        asked = self.asked
+        return ReplayBench(self.native, self.environment, step, about, asked.folder, asked.timeout_s, library)
+
+    def _add_ways(self, space: Space, bench: ReplayBench) -> None:
+        """Make it a space of ways, and of what else may matter beside computation."""
+        named = {text.partition("=")[0] for text in self.asked.add}
+        for parameter in space.parameters:
+            if parameter.name not in named and parameter.name not in PARAMETERS:
+                space.left_out[parameter.name] = "says little beside computation; add it with --parameter"
+        kept = [parameter for parameter in space.parameters if parameter.name not in space.left_out]
+        space.parameters = [*parameters_of(bench.step, self.machine.nccl), *kept]
 
     # ---- the search
 
@@ -156,6 +192,9 @@ class Tuning:
             return lambda outcome: told(stage, outcome, share())
 
         told("defaults", None, 0.0)
+        if isinstance(self.bench, ReplayBench):
+            recorded_ms, replayed_ms = self.bench.calibrate()
+            self.say(f"the recorded iteration takes {recorded_ms:.2f} ms, its replay {replayed_ms:.2f} ms")
         trials_began = time.monotonic()
         study.measure_defaults(self.bench)
         self.round_s = (time.monotonic() - trials_began) / DEFAULT_ROUNDS
@@ -228,6 +267,8 @@ class Tuning:
 
     def _thorough_s(self, energy: bool) -> float:
         """What a round of the proof takes, from what one of the search took."""
+        if self.asked.beside:
+            return self.round_s + replays.THOROUGH_S - replays.QUICK_S
         searched = ENERGY_S if self.asked.objective.needs_energy else QUICK_S
         measured = THOROUGH_ENERGY_S if energy else THOROUGH_S
         return self.round_s + len(self.asked.workload.cases) * (measured - searched)
@@ -317,7 +358,9 @@ class Tuning:
         Raises:
             PowercclError: NCCL fails under it, or with its defaults.
         """
-        candidate = Candidate(profile.variables, profile.rules)
+        candidate = Candidate({**profile.variables, **joined(profile.ways)}, profile.rules)
+        if isinstance(self.bench, ReplayBench):
+            self.bench.calibrate()
         try:
             energy = self.asked.objective.needs_energy or self.asked.seconds >= ENERGY_FROM_S
             left = self.asked.seconds - (time.monotonic() - self._began)
@@ -332,6 +375,7 @@ class Tuning:
 
     def profile(self, name: str, found: Found) -> TunedProfile:
         """What a job is to be given."""
+        variables, ways = split(found.variables)
         return TunedProfile(
             schema_version=1,
             name=name,
@@ -341,8 +385,9 @@ class Tuning:
             nccl=found.machine.nccl,
             links=list(found.machine.links),
             objective=self.asked.objective.text,
-            variables=found.variables,
+            variables=variables,
             rules=found.rules,
+            ways=ways,
             confirmed=found.confirmed,
             emulated=found.emulated,
             environment=self.kept,
@@ -376,34 +421,6 @@ def _without_losers(winner: Candidate) -> list[Rule]:
         return winner.rules
     sure = [(c.pattern, c.size_bytes) for c in winner.proof if _gains(c)]
     return [r for r in winner.rules if any(r.pattern == p and r.min_bytes <= b <= r.max_bytes for p, b in sure)]
-
-
-def find_links(environment: Mapping[str, str], gpu: str, emulate: str) -> tuple[str, ...]:
-    """What collectives on this host go over, from NCCL's variables and the driver; of LINKS."""
-    on = ("1", "true", "yes")
-    forced = all(environment.get(f"NCCL_{name}_DISABLE", "0").lower() in on for name in ("P2P", "SHM"))
-    if forced or "sockets" in platform_name(emulate):
-        verbs = Path("/sys/class/infiniband")
-        has_verbs = not emulate and verbs.is_dir() and any(verbs.iterdir())
-        return ("ib",) if has_verbs and environment.get("NCCL_IB_DISABLE", "0") == "0" else ("sockets",)
-    generation = (6 if "H200" in gpu else 0) if emulate else nvlink_generation()
-    if not generation:
-        return ("pcie",)
-    with_switch = generation >= 6 and environment.get("NCCL_NVLS_ENABLE", "") != "0" and not emulate
-    return ("nvlink", "nvls") if with_switch else ("nvlink",)
-
-
-def parse_links(text: str) -> tuple[str, ...]:
-    """Links of `--links`.
-
-    Raises:
-        PowercclError: one of them is not known.
-    """
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for link in found:
-        if link not in LINKS:
-            raise PowercclError(f"--links {text}: unknown link '{link}'", f"known: {', '.join(LINKS)}")
-    return found
 
 
 def _words(choice: Choice | None) -> str:

@@ -16,6 +16,7 @@ from powerccl.files import decode_json, read_bytes
 from powerccl.launch.gpus import Gpus
 from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, table_for, why_never
 from powerccl.quantities import byte_size, plural
+from powerccl.tuning.tuned import TunedProfile
 
 AUTO = "auto"
 LEAST = "POWERCCL_WINDOWS_FROM"
@@ -64,8 +65,26 @@ def ways_environment(base: Mapping[str, str], table: WaysTable, say: Callable[[s
     if least is None:
         say(f"--ways changes nothing: by '{table.name}' {why_never(table, 'all_gather', COPY_ENGINE)}")
         return dict(base)
+    return _hooked(base, least, table.gpus)
+
+
+def tuned_ways_environment(base: Mapping[str, str], profile: TunedProfile) -> dict[str, str]:
+    """The job's environment with PyTorch hooked where a tuned profile has all-gathers go by copy engines.
+
+    From the smallest size on from which it has no other way. Nothing else of its ways can be done from outside.
+    """
+    least = None
+    gathers = [each for each in profile.ways if each.pattern == "all_gather"]
+    for each in sorted(gathers, key=lambda each: -each.size_bytes):
+        if each.way != COPY_ENGINE:
+            break
+        least = each.size_bytes
+    return dict(base) if least is None else _hooked(base, least, profile.ranks)
+
+
+def _hooked(base: Mapping[str, str], least: int, ranks: int) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(HOOKS), base.get("PYTHONPATH", "")]))
-    return {**base, LEAST: f"{least}@{table.gpus}", "PYTHONPATH": path}
+    return {**base, LEAST: f"{least}@{ranks}", "PYTHONPATH": path}
 
 
 def read_notes(folder: Path) -> list[RankWindows]:

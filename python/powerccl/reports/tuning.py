@@ -14,13 +14,16 @@ from powerccl.patterns import bus_factor
 from powerccl.quantities import byte_size, change, joules, microseconds, number, percent, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, heading, warning
+from powerccl.reports.ways import what_to_write_for
+from powerccl.tuning.replay import split
+from powerccl.tuning.workload import STEP, Case
 
 if TYPE_CHECKING:
     from powerccl.tuning.found import Found
     from powerccl.tuning.importance import Importance
     from powerccl.tuning.rules import Rule
     from powerccl.tuning.space import Space
-    from powerccl.tuning.tuned import Confirmed
+    from powerccl.tuning.tuned import Confirmed, TunedWay
     from powerccl.tuning.workload import Workload
 
 BAR, NARROW_BAR = 24, 12
@@ -105,8 +108,10 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
     _print_importances(console, found.importances)
     console.print()
     if found.variables or found.rules:
-        for variable, value in found.variables.items():
+        variables, ways = split(found.variables)
+        for variable, value in variables.items():
             console.print(Text(f"{variable}={value}", style="bold"))
+        print_ways(console, ways)
         print_rules(console, found.rules)
     if len(found.front) > 1:
         ends = [f"{change(100 * (o.time - 1))} time {change(100 * ((o.energy or 1) - 1))} energy" for o in found.front]
@@ -124,12 +129,14 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
     for name in ("default", "tuned", *(["bus GB/s"] if bandwidth else []), "time", *(["energy"] if energy else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for each in confirmed:
-        factor = bus_factor(each.pattern, ranks) * each.size_bytes / 1e3
+        whole = each.pattern == STEP
+        factor = 0.0 if whole else bus_factor(each.pattern, ranks) * each.size_bytes / 1e3
+        speed = "" if whole else f"{number(factor / each.default_us)} → {number(factor / each.tuned_us)}"
         row: list[str | Text] = [
-            f"{each.pattern} {byte_size(each.size_bytes)}",
+            Case(each.pattern, each.size_bytes).name,
             microseconds(each.default_us),
             microseconds(each.tuned_us),
-            *([f"{number(factor / each.default_us)} → {number(factor / each.tuned_us)}"] if bandwidth else []),
+            *([speed] if bandwidth else []),
             _change(each.time, each.time_low, each.time_high),
         ]
         if energy and each.energy is not None:
@@ -138,7 +145,17 @@ def print_confirmed(console: Console, confirmed: Sequence[Confirmed], ranks: int
     console.print(table)
     if energy:
         spent = [f"{joules(e.default_joules)} → {joules(e.tuned_joules)}" for e in confirmed if e.default_joules]
-        console.print(Text(f"an operation, all GPUs: {', '.join(spent[:4])}", style="dim"))
+        of = "an iteration" if confirmed[0].pattern == STEP else "an operation"
+        console.print(Text(f"{of}, all GPUs: {', '.join(spent[:4])}", style="dim"))
+
+
+def print_ways(console: Console, ways: Sequence[TunedWay]) -> None:
+    """The ways that were found, and how each is brought about."""
+    for each in ways:
+        pattern = each.pattern.replace("_", "-")
+        console.print(Text(f"{pattern} {byte_size(each.size_bytes)}: {each.way}", style="bold"))
+    for (pattern, way), text in what_to_write_for(dict.fromkeys((each.pattern, each.way) for each in ways)):
+        console.print(Text(f"{pattern.replace('_', '-')}, {way}: {text}", style="dim"))
 
 
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:

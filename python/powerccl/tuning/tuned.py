@@ -12,6 +12,8 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes, write_whole
+from powerccl.patterns import PATTERNS
+from powerccl.platforms.ways import WAYS
 from powerccl.quantities import plural
 from powerccl.tuning.rules import Rule, write_rules
 from powerccl.tuning.space import Configuration, Machine
@@ -40,8 +42,16 @@ class Confirmed(msgspec.Struct, frozen=True):
     energy_high: float | None = None
 
 
+class TunedWay(msgspec.Struct, frozen=True):
+    """The way that was found best for one pattern and size (bytes, as NCCL tests count them)."""
+
+    pattern: str
+    size_bytes: int
+    way: str
+
+
 class TunedProfile(msgspec.Struct):
-    """Variables for the job, and rules for NCCL's tuner plugin; for this machine only."""
+    """Variables for the job, rules for NCCL's tuner plugin, and ways of collectives; for this machine only."""
 
     schema_version: int
     name: str
@@ -62,6 +72,7 @@ class TunedProfile(msgspec.Struct):
     trials: int = 0
     seconds: float = 0.0
     notes: list[str] = []
+    ways: list[TunedWay] = []  # where another than plain was found; empty unless tuned beside a recorded run
 
     @property
     def machine(self) -> Machine:
@@ -78,7 +89,8 @@ class TunedProfile(msgspec.Struct):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with what is applied: equal on hosts that apply the same."""
-        applied = msgspec.json.encode([sorted(self.variables.items()), self.rules])
+        parts: list[object] = [sorted(self.variables.items()), self.rules]
+        applied = msgspec.json.encode([*parts, self.ways] if self.ways else parts)
         return hashlib.sha256(applied).hexdigest()[:12]
 
 
@@ -125,6 +137,9 @@ def load_tuned(name: str) -> TunedProfile:
     for variable in profile.variables:
         if not variable.startswith("NCCL_"):
             raise PowercclError(f"{path}: '{variable}' is not a variable of NCCL", "tune again")
+    for each in profile.ways:
+        if each.pattern not in PATTERNS or each.way not in WAYS:
+            raise PowercclError(f"{path}: no way of a collective: {each.way} of {each.pattern}", "tune again")
     try:
         write_rules(profile.rules, [])
     except PowercclError as error:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_CASES = 12
 COVERED = 0.98  # of the time; what is beyond is left out
+STEP = "step"  # the pattern of a case that is a whole recorded iteration; it has no size
 DEFAULT_SIZES = "16K,1M,8M,64M"
 
 
@@ -32,8 +33,8 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """`all_reduce 64 MiB`."""
-        return f"{self.pattern} {byte_size(self.size_bytes)}"
+        """`all_reduce 64 MiB`, or what an iteration is called."""
+        return "iteration" if self.pattern == STEP else f"{self.pattern} {byte_size(self.size_bytes)}"
 
     @property
     def key(self) -> str:
