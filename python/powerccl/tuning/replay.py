@@ -127,14 +127,14 @@ def scenario_text(step: Step, ways: list[TunedWay], stretch: float = 1.0) -> str
             progress = at
         stream = streams[index % len(streams)]
         if waits:
-            lines.append(f"wait compute on {stream}")
+            lines.append(f"wait {stream} on compute")
         else:
             before = streams[(index - 1) % len(streams)]
-            order = [f"wait {stream} on {before}"] if index > 0 and before != stream else []
-            lines += [f"wait {stream} on compute", *order, _line(step.operations[index], chosen, stream)]
+            order = [f"wait {before} on {stream}"] if index > 0 and before != stream else []
+            lines += [f"wait compute on {stream}", *order, _line(step.operations[index], chosen, stream)]
     if step.work_us > progress + LEAST_US:
         lines.append(f"compute {round((step.work_us - progress) * stretch / 1e3, 4)}")
-    lines += [f"wait compute on {stream}" for stream in streams]
+    lines += [f"wait {stream} on compute" for stream in streams]
     return "\n".join(lines) + "\n"
 
 

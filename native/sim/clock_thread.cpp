@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/clock_thread.h"
+
+#include <algorithm>
+
+#include "runtime/change_cost.h"
+
+namespace powerccl::sim {
+namespace {
+
+constexpr Time kWakeNs = 15'000;               // a sleeping thread's way to a processor, on a host with one to spare
+constexpr Time kTellsEveryNs = 1'000'000'000;  // what a change of clock takes of a core
+constexpr Time kLongNs = 3'600'000'000'000;
+
+}  // namespace
+
+void ClockThread::look() {
+  if (!busy_) wake_in(kWakeNs);
+}
+
+void ClockThread::hold(uint32_t mhz) {
+  wished_mhz_ = mhz;
+  ++holds_;
+  look();
+}
+
+void ClockThread::release() {
+  if (holds_ > 0 && --holds_ == 0) look();
+}
+
+// The earlier of this and what was planned.
+void ClockThread::wake_in(Time ns) {
+  const Time at = server_.now() + std::clamp<Time>(ns, 0, kLongNs);
+  if (timer_ != 0 && wakes_at_ <= at) return;
+  if (timer_ != 0) server_.engine().cancel_timer(timer_);
+  wakes_at_ = at;
+  timer_ = server_.engine().at(at, [this](Time) {
+    timer_ = 0;
+    run();
+  });
+}
+
+void ClockThread::run() {
+  if (busy_) return;
+  if (conductor_ != nullptr) {
+    const Time ns = follow();
+    if (!busy_) wake_in(std::min(ns, watch()));
+    return;
+  }
+  const uint32_t wanted = holds_ > 0 ? wished_mhz_ : 0;
+  if (wanted != applied_mhz_) carry_out(wanted);
+}
+
+// Does what the conductor wants now. Returns how long that holds.
+Time ClockThread::follow() {
+  const auto now = static_cast<uint64_t>(server_.now());
+  const Conductor::Wanted wanted = conductor_->wanted(now);
+  if (server_.now() - told_ >= kTellsEveryNs) {
+    conductor_->took_of_core(ChangeCost::kAssumedNs);
+    told_ = server_.now();
+  }
+  if (conductor_->wants_sample()) conductor_->sampled(server_.clock_mhz(gpu_));
+  const Time holds = wanted.until_ns > now ? static_cast<Time>(std::min<uint64_t>(wanted.until_ns - now, kLongNs)) : 0;
+  if (wanted.mhz != applied_mhz_) carry_out(wanted.mhz);
+  return holds;
+}
+
+void ClockThread::carry_out(uint32_t mhz) {
+  const Time begin = server_.now();
+  const bool watches = conductor_ != nullptr && mhz != 0 && conductor_->wants_arrivals() &&
+                       Arrival::visible(server_.clock_mhz(gpu_), mhz);
+  arrival_.stop();
+  busy_ = true;
+  ++switches_;
+  server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, begin, [this, mhz, begin, watches](Time end) {
+    busy_ = false;
+    applied_mhz_ = mhz;
+    if (conductor_ != nullptr) {
+      conductor_->carried_out(mhz, static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
+    }
+    if (watches) {
+      arrival_.watch(static_cast<uint64_t>(end));
+      watched_mhz_ = mhz;
+    }
+    run();
+  });
+}
+
+// Looks whether the clock asked for last is there. Returns when to look again.
+Time ClockThread::watch() {
+  if (!arrival_.watching()) return kLongNs;
+  const auto now = static_cast<uint64_t>(server_.now());
+  if (now >= arrival_.look_at_ns()) {
+    const Arrival::Seen seen = arrival_.looked(now, now, Arrival::there(server_.clock_mhz(gpu_), watched_mhz_));
+    if (seen.most_ns != 0) conductor_->arrived(seen.least_ns, seen.most_ns, seen.precise);
+    if (!arrival_.watching()) return kLongNs;
+  }
+  return std::max<Time>(static_cast<Time>(arrival_.look_at_ns()) - server_.now(), 1000);
+}
+
+}  // namespace powerccl::sim

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock thread of one rank in virtual time: what runtime/clock_actuator does with a thread and the driver. It wakes
+// late by as much as a thread does, and a driver's call keeps it.
+#ifndef POWERCCL_SIM_CLOCK_THREAD_H
+#define POWERCCL_SIM_CLOCK_THREAD_H
+#include <cstdint>
+
+#include "runtime/arrival.h"
+#include "runtime/conductor.h"
+#include "sim/server.h"
+
+namespace powerccl::sim {
+
+class ClockThread {
+ public:
+  // `conductor`: the policy that it follows; null: it carries out holds.
+  ClockThread(Server& server, uint32_t gpu, Conductor* conductor) : server_(server), gpu_(gpu), conductor_(conductor) {}
+
+  void look();  // something happened that the conductor was told of
+  void hold(uint32_t mhz);
+  void release();
+
+  uint64_t switches() const { return switches_; }
+
+ private:
+  void wake_in(Time ns);
+  void run();
+  Time follow();
+  void carry_out(uint32_t mhz);
+  Time watch();
+
+  Server& server_;
+  uint32_t gpu_;
+  Conductor* conductor_;
+  Arrival arrival_;
+  emulator::TimerId timer_ = 0;
+  Time wakes_at_ = 0;
+  Time told_ = 0;
+  uint32_t applied_mhz_ = 0, wished_mhz_ = 0, watched_mhz_ = 0;
+  uint32_t holds_ = 0;
+  uint64_t switches_ = 0;
+  bool busy_ = false;  // in the driver
+};
+
+}  // namespace powerccl::sim
+#endif

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/host.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "bench/pattern.h"
+#include "emulator/server/collective_types.h"
+#include "wire/trace.h"
+
+namespace powerccl::sim {
+namespace {
+
+using bench::Act;
+using bench::Operation;
+using emulator::CollectivePlan;
+using emulator::CollectiveTask;
+using emulator::TaskKind;
+
+// What calls take of a host's time, as real-time runs of the emulator on two cores show; NCCL's own is longer.
+constexpr Time kLaunchNs = 6'000, kCallNs = 20'000, kCrossNs = 5'000, kWakeNs = 20'000;
+constexpr Time kKernelSeenNs = 30'000;  // NCCL's proxy looks all the time
+// Marks are read while the job makes other calls, and are as many as they may cost (doors/nccl/marks.cpp).
+constexpr Time kLookEveryNs = 4'000'000, kMarkSpanNs = 4'000'000, kFirstBurst = 1024, kBurst = 512;
+constexpr double kKernelMs = 10;  // computation comes in kernels of at most this length
+constexpr uint32_t kNoStream = UINT32_MAX;
+
+TaskKind kind_of(bench::Pattern pattern) {
+  switch (pattern) {
+    case bench::Pattern::kBroadcast:
+      return TaskKind::kBroadcast;
+    case bench::Pattern::kReduce:
+      return TaskKind::kReduce;
+    case bench::Pattern::kAllGather:
+      return TaskKind::kAllGather;
+    case bench::Pattern::kReduceScatter:
+      return TaskKind::kReduceScatter;
+    default:
+      return TaskKind::kAllReduce;
+  }
+}
+
+// The trace's and the emulator's patterns are in the order of bench's.
+uint8_t number_of(bench::Pattern pattern) {
+  return static_cast<uint8_t>(pattern);
+}
+
+}  // namespace
+
+Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
+           std::vector<uint64_t> comms, const Rules& rules, Conductor* conductor, std::function<void()> at_barrier)
+    : server_(server),
+      scenario_(scenario),
+      rank_(rank),
+      comms_(std::move(comms)),
+      rules_(rules),
+      conductor_(conductor),
+      clock_(server, rank, conductor),
+      at_barrier_(std::move(at_barrier)),
+      random_(seed * 1000003 + rank),
+      computes_(scenario.streams.size()),
+      last_call_(scenario.streams.size()),
+      last_stream_(scenario.groups.size(), kNoStream),
+      all_to_alls_(scenario.groups.size()) {
+  for (const bench::Group& group : scenario.groups) {
+    places_.push_back(bench::place_of(group, static_cast<int>(rank), static_cast<int>(ranks)));
+  }
+  for (const bench::Section& section : scenario.sections) {
+    for (const Operation& operation : section.operations) {
+      if (operation.act == Act::kCompute) computes_[operation.stream] = true;
+    }
+  }
+}
+
+// Host times vary: a tenth less to, rarely, three times as much.
+Time Host::some(Time usual) {
+  const double tail = std::exponential_distribution<double>(5)(random_);
+  return static_cast<Time>(static_cast<double>(usual) * (0.9 + std::min(tail, 2.0)));
+}
+
+void Host::begin(int iteration, const bench::Section& section) {
+  iteration_ = iteration;
+  section_ = &section;
+  at_ = 0;
+  ends_ = false;
+  next();
+}
+
+// Enqueues operation by operation, each behind what the one before it took.
+void Host::next() {
+  if (at_ == section_->operations.size()) {
+    ends_ = true;
+    for (uint32_t stream = 0; stream < scenario_.streams.size(); ++stream) waits_for_.push_back(stream);
+    return poll();
+  }
+  if (server_.now() - looked_ >= kLookEveryNs) {
+    looked_ = server_.now();
+    look_at_marks();
+  }
+  const Operation& operation = section_->operations[at_++];
+  if (operation.act == Act::kSync) {
+    waits_for_.push_back(static_cast<uint32_t>(operation.stream));
+    return poll();
+  }
+  server_.after(some(enqueue(operation)), [this] { next(); });
+}
+
+Time Host::enqueue(const Operation& operation) {
+  switch (operation.act) {
+    case Act::kCompute: {
+      const double ms = bench::compute_ms(scenario_, operation, iteration_, static_cast<int>(rank_));
+      if (ms <= 0) return 0;
+      const int kernels = std::max(1, static_cast<int>(std::ceil(ms / kKernelMs)));
+      for (int i = 0; i < kernels; ++i) server_.kernel(rank_, static_cast<uint32_t>(operation.stream), ms / kernels);
+      return kernels * kLaunchNs;
+    }
+    case Act::kCollective:
+    case Act::kSend:
+    case Act::kReceive:
+      return bench::takes_part(operation, places_[operation.group]) ? communicate(operation) : 0;
+    case Act::kWait:
+      return cross(operation);
+    default:
+      return 0;
+  }
+}
+
+// Operations of a communicator run in the order of their calls, whatever streams they are in.
+Time Host::communicate(const Operation& operation) {
+  const auto stream = static_cast<uint32_t>(operation.stream);
+  uint32_t& last = last_stream_[operation.group];
+  if (last != kNoStream && last != stream) server_.wait(rank_, stream, last);
+  last = stream;
+  const bench::Place& place = places_[operation.group];
+  const bool transfer = operation.act != Act::kCollective;
+  const auto pattern = number_of(transfer ? bench::Pattern::kSendReceive : operation.pattern);
+  uint64_t bytes = operation.bytes;
+  if (!transfer && operation.vary <= 0) {
+    bytes = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size).size_bytes;
+  }
+  Flight flight{++calls_, static_cast<uint32_t>(calls_ % emulator::kMaxOps), ++numbers_};
+  tell_call(operation, flight.call, pattern, bytes);
+  if (rules_.per_call) {
+    const uint32_t mhz = rules_.table->lookup(pattern, bytes);
+    flight.held = mhz != 0;
+    if (flight.held) clock_.hold(mhz);
+  }
+  const auto launch = [&] { server_.collective(rank_, stream, plan_of(operation), flight.slot, flight.number); };
+  if (computes_[stream]) {
+    mark(stream, flight.call, launch);
+  } else {
+    launch();
+  }
+  last_call_[stream] = flight.call;
+  flights_.push_back(flight);
+  return kCallNs;
+}
+
+void Host::tell_call(const Operation& operation, uint64_t call, uint8_t pattern, uint64_t bytes) {
+  if (conductor_ == nullptr) return;
+  const bool varies = operation.act == Act::kCollective && operation.vary > 0;
+  // What is exchanged between pairs may be of another size each time.
+  const uint64_t size = varies || operation.act != Act::kCollective ? 0 : bytes, comm = comms_[operation.group];
+  const uint64_t kind =
+      (comm ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;  // runtime/calls.cpp
+  const auto short_kind = static_cast<uint32_t>(kind ^ kind >> 32);
+  const uint32_t mhz = rules_.table->minimum_clock(pattern, bytes);
+  if (!varies) return conductor_->called(call, short_kind, mhz);
+  const uint32_t key = static_cast<uint32_t>(comm * 0x9e3779b97f4a7c15u >> 32) + all_to_alls_[operation.group]++;
+  conductor_->all_to_all_called(call, short_kind, mhz, key, received_bytes(operation));
+}
+
+uint64_t Host::received_bytes(const Operation& operation) const {
+  const bench::Place& place = places_[operation.group];
+  return bench::piece_bytes(scenario_, operation, iteration_, place, place.rank) *
+         static_cast<uint64_t>(place.size - 1);
+}
+
+// A stream waits for another, or for a collective of its own.
+Time Host::cross(const Operation& operation) {
+  const auto stream = static_cast<uint32_t>(operation.stream), on = static_cast<uint32_t>(operation.awaited);
+  const auto wait = [&] { server_.wait(rank_, stream, on); };
+  if (computes_[stream] && last_call_[on] != 0) {
+    mark(stream, last_call_[on], wait);
+  } else {
+    wait();
+  }
+  return kCrossNs;
+}
+
+// Where a stream that computes waits for communication, the runtime marks when that began and ended.
+void Host::mark(uint32_t stream, uint64_t call, const std::function<void()>& wait) {
+  if (!can_afford_a_mark()) return wait();
+  Mark mark{call, {}, ++numbers_};
+  for (uint32_t i = 0; i < 2; ++i) mark.events[i] = static_cast<uint32_t>((2 * numbers_ + i) % emulator::kMaxEvents);
+  server_.record(rank_, stream, mark.events[0], mark.number);
+  wait();
+  server_.record(rank_, stream, mark.events[1], mark.number);
+  marks_.push_back(mark);
+}
+
+bool Host::can_afford_a_mark() {
+  const Time now = server_.now(), most = now - (marks_paused_before_ ? kBurst : kFirstBurst) * kMarkSpanNs;
+  if (marks_paused_ && marks_spent_until_ > most) return false;
+  marks_spent_until_ = std::max(marks_spent_until_, most) + kMarkSpanNs;
+  marks_paused_ = marks_spent_until_ + kMarkSpanNs > now;
+  marks_paused_before_ |= marks_paused_;
+  return true;
+}
+
+std::vector<std::byte> Host::plan_of(const Operation& operation) const {
+  const bench::Place& place = places_[operation.group];
+  std::vector<CollectiveTask> tasks;
+  const auto add = [&](TaskKind kind, int peer, uint64_t count, uint8_t pattern) {
+    CollectiveTask task{};
+    task.kind = static_cast<uint8_t>(kind);
+    task.type = static_cast<uint8_t>(emulator::DataType::kFloat16);
+    task.pattern = pattern;
+    task.peer = static_cast<int16_t>(peer);
+    task.count = count;
+    task.input = task.output = task.scalar = {emulator::kNoAllocation, 0};
+    tasks.push_back(task);
+  };
+  constexpr size_t kElement = 2;  // bytes
+  constexpr auto kUnnamed = static_cast<uint8_t>(emulator::kNoPattern);
+  if (operation.act != Act::kCollective) {
+    add(operation.act == Act::kSend ? TaskKind::kSend : TaskKind::kReceive,
+        (place.rank + operation.towards + place.size) % place.size, operation.bytes / kElement, kUnnamed);
+  } else if (operation.pattern == bench::Pattern::kAllToAll) {
+    const bool varies = operation.vary > 0;
+    const size_t even = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size).count;
+    for (int peer = 0; peer < place.size; ++peer) {
+      const auto piece = [&](int to) {
+        return varies ? bench::piece_bytes(scenario_, operation, iteration_, place, to) / kElement : even;
+      };
+      add(TaskKind::kSend, peer, piece(peer), number_of(operation.pattern));
+      add(TaskKind::kReceive, peer, piece(place.rank), number_of(operation.pattern));
+    }
+  } else {
+    const bench::Shape shape = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size);
+    add(kind_of(operation.pattern), 0, shape.count, kUnnamed);
+  }
+  CollectivePlan plan{};
+  plan.comm = comms_[operation.group];
+  plan.rank = static_cast<uint32_t>(place.rank);
+  plan.tasks = static_cast<uint32_t>(tasks.size());
+  plan.plan = calls_;
+  std::vector<std::byte> bytes(sizeof plan + tasks.size() * sizeof(CollectiveTask));
+  memcpy(bytes.data(), &plan, sizeof plan);
+  memcpy(bytes.data() + sizeof plan, tasks.data(), tasks.size() * sizeof(CollectiveTask));
+  return bytes;
+}
+
+bool Host::has_all() const {
+  return std::all_of(waits_for_.begin(), waits_for_.end(),
+                     [this](uint32_t stream) { return server_.done(rank_, stream); });
+}
+
+void Host::poll() {
+  look_at_kernels();
+  if (waits_for_.empty() || !has_all()) return;
+  waits_for_.clear();
+  server_.after(some(kWakeNs), [this] { ends_ ? at_barrier_() : next(); });
+}
+
+void Host::look_at_kernels() {
+  size_t looked = 0;
+  for (Flight& flight : flights_) {
+    if (++looked > 2 * comms_.size()) break;  // of one communicator they run one after the other
+    const emulator::OpSlot& slot = server_.operation(rank_, flight.slot);
+    if (slot.generation.load() != flight.number) continue;
+    const auto state = static_cast<emulator::OpState>(slot.state.load());
+    if (!flight.started && state != emulator::OpState::kPending) {
+      flight.started = true;
+      const uint64_t at = slot.started_ns.load();
+      if (conductor_ != nullptr) {
+        server_.after(some(kKernelSeenNs), [this, call = flight.call, at] {
+          if (conductor_->started(call, at)) clock_.look();
+        });
+      }
+    }
+  }
+  for (auto flight = flights_.begin(); flight != flights_.end();) {
+    const emulator::OpSlot& slot = server_.operation(rank_, flight->slot);
+    const bool stopped = flight->started && slot.generation.load() == flight->number &&
+                         static_cast<emulator::OpState>(slot.state.load()) == emulator::OpState::kStopped;
+    if (!stopped) {
+      if (!flight->started) break;
+      ++flight;
+      continue;
+    }
+    const uint64_t at = slot.stopped_ns.load();
+    if (conductor_ != nullptr) {
+      server_.after(some(kKernelSeenNs), [this, call = flight->call, at] {
+        if (conductor_->stopped(call, at)) clock_.look();
+      });
+    }
+    if (flight->held) {
+      const auto callback_ns = static_cast<Time>(server_.engine().platform().hostfunc_us * 1e3);
+      server_.after(some(callback_ns), [this] { clock_.release(); });
+    }
+    flight = flights_.erase(flight);
+  }
+}
+
+void Host::look_at_marks() {
+  while (!marks_.empty()) {
+    const Mark& mark = marks_.front();
+    const emulator::EventSlot& begin = server_.event(rank_, mark.events[0]);
+    const emulator::EventSlot& end = server_.event(rank_, mark.events[1]);
+    if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return;
+    const uint64_t stall_ns = begin.time_ns.load();
+    exposed_ms_ += static_cast<double>(end.time_ns.load() - stall_ns) * 1e-6;
+    if (conductor_ != nullptr) {
+      conductor_->waited(mark.call, stall_ns);
+    }
+    marks_.pop_front();
+  }
+}
+
+}  // namespace powerccl::sim

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's process in virtual time: it runs a scenario's iterations as powerccl-bench does, and sees of them what
+// PowerCCL's runtime sees, as late as that does.
+#ifndef POWERCCL_SIM_HOST_H
+#define POWERCCL_SIM_HOST_H
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "bench/scenario.h"
+#include "bench/scenario_ranks.h"
+#include "runtime/policy_table.h"
+#include "sim/clock_thread.h"
+#include "sim/server.h"
+
+namespace powerccl::sim {
+
+// What a rank's calls go by.
+struct Rules {
+  const PolicyTable* table = nullptr;  // null: nothing is managed
+  bool per_call = false;               // holds for each call; else a conductor
+};
+
+class Host {
+ public:
+  // `comms`: by group, the rank's communicator. `at_barrier`: the rank has come to the end of an iteration.
+  Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
+       std::vector<uint64_t> comms, const Rules& rules, Conductor* conductor, std::function<void()> at_barrier);
+
+  void begin(int iteration, const bench::Section& section);  // all ranks have come
+  void poll();                                               // something may have happened on the GPU
+
+  double exposed_ms() const { return exposed_ms_; }
+  ClockThread& clock() { return clock_; }
+
+ private:
+  struct Flight {  // a collective that is enqueued
+    uint64_t call;
+    uint32_t slot;
+    uint64_t number;
+    bool started = false;
+    bool held = false;
+  };
+  struct Mark {  // around a wait of a computing stream
+    uint64_t call;
+    uint32_t events[2];
+    uint64_t number;
+  };
+
+  void next();
+  Time enqueue(const bench::Operation& operation);  // what it takes of the host's time
+  Time communicate(const bench::Operation& operation);
+  Time cross(const bench::Operation& operation);
+  void mark(uint32_t stream, uint64_t call, const std::function<void()>& wait);
+  bool can_afford_a_mark();
+  void tell_call(const bench::Operation& operation, uint64_t call, uint8_t pattern, uint64_t bytes);
+  void look_at_kernels();
+  void look_at_marks();
+  bool has_all() const;  // of what it waits for
+  Time some(Time usual);
+  uint64_t received_bytes(const bench::Operation& operation) const;
+  std::vector<std::byte> plan_of(const bench::Operation& operation) const;
+
+  Server& server_;
+  const bench::Scenario& scenario_;
+  uint32_t rank_;
+  std::vector<uint64_t> comms_;
+  std::vector<bench::Place> places_;
+  Rules rules_;
+  Conductor* conductor_;
+  ClockThread clock_;
+  std::function<void()> at_barrier_;
+  std::mt19937_64 random_;
+
+  const bench::Section* section_ = nullptr;
+  size_t at_ = 0;
+  int iteration_ = 0;
+  std::vector<uint32_t> waits_for_;  // streams
+  bool ends_ = false;                // waits for all, behind the iteration
+
+  uint64_t calls_ = 0, numbers_ = 0;
+  std::vector<bool> computes_;         // by stream
+  std::vector<uint64_t> last_call_;    // by stream; 0: none
+  std::vector<uint32_t> last_stream_;  // by group, of its last operation
+  std::vector<uint32_t> all_to_alls_;  // by group
+  std::deque<Flight> flights_;
+  std::deque<Mark> marks_;
+  Time looked_ = 0, marks_spent_until_ = 0;
+  bool marks_paused_ = false, marks_paused_before_ = false;
+  double exposed_ms_ = 0;
+};
+
+}  // namespace powerccl::sim
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// powerccl-sim: what a clock policy makes of a job on an emulated server, in virtual time.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "bench/failure.h"
+#include "bench/json.h"
+#include "sim/simulation.h"
+
+namespace {
+
+namespace sim = powerccl::sim;
+
+const std::map<std::string, sim::PolicyKind> kPolicies{{"observe", sim::PolicyKind::kObserve},
+                                                       {"per-call", sim::PolicyKind::kPerCall},
+                                                       {"exposed", sim::PolicyKind::kExposed},
+                                                       {"fixed", sim::PolicyKind::kFixed},
+                                                       {"auto", sim::PolicyKind::kAuto}};
+
+int fail(const std::string& text, const std::string& hint = "") {
+  std::fprintf(stderr, "powerccl-sim: %s\n", text.c_str());
+  if (!hint.empty()) std::fprintf(stderr, "hint: %s\n", hint.c_str());
+  return 1;
+}
+
+void print(const sim::Found& found, const std::string& policy, const std::string& json_file) {
+  const auto number = static_cast<double>(found.iterations.size());
+  const double ms = found.seconds * 1e3 / number, joules = found.joules / number;
+  std::printf("%s, simulated: %zu iterations of %.3f ms, %.3f J of all GPUs, %.3f ms exposed, %.2f switches/s\n",
+              policy.c_str(), found.iterations.size(), ms, joules, found.exposed_ms, found.switches_per_s);
+  std::printf("%.1f s of virtual time in %.2f s: %.0f times real time\n", found.virtual_s, found.real_s,
+              found.virtual_s / found.real_s);
+  if (json_file.empty()) return;
+  powerccl::bench::json::Object object;
+  object.add("policy", policy)
+      .add("iterations", found.iterations.size())
+      .add("iteration_ms", ms)
+      .add("joules_per_iteration", joules)
+      .add("exposed_ms", found.exposed_ms)
+      .add("switches_per_s", found.switches_per_s)
+      .add("virtual_s", found.virtual_s);
+  FILE* file = std::fopen(json_file.c_str(), "we");
+  if (file == nullptr) throw std::runtime_error("cannot write " + json_file);
+  std::fprintf(file, "%s\n", object.text().c_str());
+  std::fclose(file);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"What a clock policy makes of a job on an emulated server, in virtual time."};
+  std::string platform_file, scenario_file, table_file, policy = "observe", json_file;
+  sim::Asked asked;
+  app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench")->required();
+  app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
+  app.add_option("--policy", policy, "observe, per-call, exposed, fixed or auto")
+      ->check(CLI::IsMember(kPolicies))
+      ->capture_default_str();
+  app.add_option("--table", table_file, "Policy table of that platform, for all policies but observe");
+  app.add_option("--max-slowdown", asked.budget_pct, "In percent")
+      ->check(CLI::Range(0.01, 50.0))
+      ->capture_default_str();
+  app.add_option("--seconds", asked.seconds, "Virtual time that is measured")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
+  app.add_option("--warm-up", asked.warm_up_s, "Virtual seconds before it, at least an iteration")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--seed", asked.seed, "Of the hosts' times")->capture_default_str();
+  app.add_option("--json", json_file, "Also write the result to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::string error;
+    const auto platform = powerccl::emulator::read_platform(platform_file, error);
+    if (!platform) return fail(error);
+    const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
+    asked.policy = kPolicies.at(policy);
+    powerccl::PolicyTable table;
+    powerccl::PolicyTable::Refusal refusal;
+    if (asked.policy != sim::PolicyKind::kObserve) {
+      if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
+      if (!table.load(table_file.c_str(), &refusal)) {
+        return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);
+      }
+    }
+    print(sim::simulate(*platform, scenario, &table, asked), policy, json_file);
+  } catch (const powerccl::bench::Failure& failure) {
+    return fail(failure.what(), failure.hint());
+  } catch (const std::exception& failure) {
+    return fail(failure.what());
+  }
+  return 0;
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/server.h"
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace powerccl::sim {
+
+using emulator::ClientId;
+
+namespace {
+
+constexpr Time kBegin = 1'000'000'000;  // 0 means "never" in many places
+
+// Rank 0 is client 1: 0 is nobody.
+ClientId client_of(uint32_t rank) {
+  return rank + 1;
+}
+
+}  // namespace
+
+Server::Server(const emulator::Platform& platform, uint32_t ranks)
+    : engine_(platform, kBegin, *this), collectives_(engine_), sequences_(ranks) {
+  engine_.set_collective_handler(&collectives_);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    pages_.push_back(std::make_unique<emulator::ClientPage>());
+    engine_.add_client(client_of(rank), pages_.back().get());
+    emulator::Context context{};
+    context.header = {static_cast<uint32_t>(emulator::Message::kContext), sizeof context, static_cast<uint64_t>(kBegin),
+                      0};
+    context.gpu = rank;
+    context.alive = 1;
+    engine_.submit(client_of(rank), std::as_bytes(std::span(&context, 1)));
+  }
+}
+
+Server::~Server() {
+  engine_.set_collective_handler(nullptr);
+}
+
+bool Server::step() {
+  const Time next = engine_.next_event();
+  if (next == INT64_MAX) return false;
+  engine_.advance(next);
+  return true;
+}
+
+void Server::after(Time ns, std::function<void()> action) {
+  engine_.at(now() + ns, [action = std::move(action)](Time) { action(); });
+}
+
+template <typename Message>
+void Server::send(uint32_t rank, uint32_t stream, emulator::Message type, Message& message,
+                  std::span<const std::byte> more) {
+  message.to.header = {static_cast<uint32_t>(type), static_cast<uint32_t>(sizeof message + more.size()),
+                       static_cast<uint64_t>(now()), 0};
+  message.to.gpu = rank;
+  message.to.stream = stream;
+  message.to.sequence = ++sequences_[rank][stream];
+  std::vector<std::byte> bytes(sizeof message + more.size());
+  memcpy(bytes.data(), &message, sizeof message);
+  if (!more.empty()) memcpy(bytes.data() + sizeof message, more.data(), more.size());
+  engine_.submit(client_of(rank), bytes);
+}
+
+void Server::kernel(uint32_t rank, uint32_t stream, double ms) {
+  emulator::Kernel message{};
+  message.declared_ns = static_cast<uint64_t>(ms * 1e6);
+  send(rank, stream, emulator::Message::kKernel, message, {});
+}
+
+void Server::collective(uint32_t rank, uint32_t stream, std::span<const std::byte> payload, uint32_t slot,
+                        uint64_t number) {
+  emulator::OpSlot& operation = pages_[rank]->ops[slot];  // the client's to prepare
+  operation.generation.store(number);
+  operation.state.store(static_cast<uint32_t>(emulator::OpState::kPending));
+  emulator::Collective message{};
+  message.op = slot;
+  message.generation = number;
+  message.payload_bytes = static_cast<uint32_t>(payload.size());
+  send(rank, stream, emulator::Message::kCollective, message, payload);
+}
+
+void Server::record(uint32_t rank, uint32_t stream, uint32_t event, uint64_t number) {
+  emulator::EventRecord message{};
+  message.event = event;
+  message.generation = number;
+  send(rank, stream, emulator::Message::kEventRecord, message, {});
+}
+
+void Server::wait(uint32_t rank, uint32_t stream, uint32_t on) {
+  emulator::Wait message{};
+  message.on_stream = on;
+  message.on_sequence = sequences_[rank][on];
+  if (message.on_sequence == 0) return;  // nothing was ever in it
+  send(rank, stream, emulator::Message::kWait, message, {});
+}
+
+bool Server::done(uint32_t rank, uint32_t stream) const {
+  const auto found = sequences_[rank].find(stream);
+  return found == sequences_[rank].end() || pages_[rank]->streams[stream].completed.load() >= found->second;
+}
+
+uint64_t Server::communicator(const std::vector<uint32_t>& members) {
+  joined_ = 0;
+  ++keys_;
+  for (uint32_t i = 0; i < members.size(); ++i) {
+    emulator::Join join{};
+    memcpy(join.key, &keys_, sizeof keys_);
+    join.ranks = static_cast<uint32_t>(members.size());
+    join.rank = i;
+    join.gpu = members[i];
+    const auto type = static_cast<uint32_t>(emulator::CollectiveMessage::kJoin);
+    collectives_.message(client_of(members[i]), i + 1, type, std::as_bytes(std::span(&join, 1)), now());
+  }
+  if (joined_ == 0) throw std::runtime_error("the ranks of a communicator did not come together");
+  return joined_;
+}
+
+double Server::joules(uint32_t rank) {
+  engine_.settle();
+  return engine_.gpu(rank).energy_uj() * 1e-6;
+}
+
+void Server::reply(ClientId, uint64_t, int32_t error, std::span<const std::byte> body) {
+  emulator::Joined joined{};
+  if (body.size() != sizeof joined) return;
+  memcpy(&joined, body.data(), sizeof joined);
+  if (error != 0) throw std::runtime_error(std::string("a communicator was refused: ") + joined.text);
+  joined_ = joined.comm;
+}
+
+void Server::run_in_worker(std::function<void()> job, std::function<void(Time)> done) {
+  job();
+  engine_.from_outside(std::move(done), now());
+}
+
+}  // namespace powerccl::sim

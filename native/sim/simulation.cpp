@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <stdexcept>
+
+#include "bench/failure.h"
+#include "bench/scenario_ranks.h"
+#include "runtime/joint.h"
+#include "sim/host.h"
+
+namespace powerccl::sim {
+namespace {
+
+constexpr Time kBarrierNs = 30'000;  // from the last rank's arrival until the first one goes on
+
+void refuse_what_is_not_simulated(const bench::Scenario& scenario) {
+  for (const bench::Section& section : scenario.sections) {
+    for (const bench::Operation& operation : section.operations) {
+      const bool graph = operation.act == bench::Act::kCapture;
+      const bool pattern =
+          operation.act == bench::Act::kCollective &&
+          (operation.pattern == bench::Pattern::kScatter || operation.pattern == bench::Pattern::kGather ||
+           operation.pattern == bench::Pattern::kSendReceive);
+      const bool way = operation.way != bench::Way::kAsGiven && operation.way != bench::Way::kPlain;
+      if (!graph && !pattern && !way) continue;
+      throw bench::Failure(bench::kExitUsage,
+                           scenario.file + ":" + std::to_string(operation.line) + ": " +
+                               (graph ? "graphs"
+                                : way ? "other ways than plain"
+                                      : "this pattern") +
+                               " cannot be simulated yet",
+                           "replay it in real time: powerccl run --emulate");
+    }
+  }
+}
+
+class Simulation {
+ public:
+  Simulation(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+             const Asked& asked)
+      : scenario_(scenario),
+        asked_(asked),
+        ranks_(platform.gpus),
+        server_(platform, ranks_),
+        joint_(new (std::align_val_t{64}) Joint()) {
+    const bool follows = asked.policy >= PolicyKind::kExposed;
+    const Rules rules{table, asked.policy == PolicyKind::kPerCall};
+    std::vector<std::vector<uint64_t>> comms(ranks_);
+    for (const bench::Group& group : scenario.groups) join(group, comms);
+    for (uint32_t rank = 0; rank < ranks_; ++rank) {
+      Conductor* conductor = nullptr;
+      if (follows) {
+        conductors_.push_back(std::make_unique<Conductor>());
+        conductor = conductors_.back().get();
+        conductor->begin(terms(*table, rank));
+      }
+      hosts_.push_back(std::make_unique<Host>(server_, scenario, rank, ranks_, asked.seed, comms[rank], rules,
+                                              conductor, [this] { arrive(); }));
+    }
+  }
+
+  Found run() {
+    const auto began = std::chrono::steady_clock::now();
+    const Time first = server_.now();
+    start_ = first;
+    go();
+    while (!over_) {
+      if (!server_.step()) throw std::runtime_error("the ranks have come to a standstill: nothing will ever happen");
+      for (const auto& host : hosts_) host->poll();
+    }
+    found_.virtual_s = static_cast<double>(server_.now() - first) * 1e-9;
+    found_.real_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const auto number = static_cast<double>(std::max<size_t>(found_.iterations.size(), 1));
+    uint64_t switches = 0;
+    for (const auto& host : hosts_) {
+      found_.exposed_ms += host->exposed_ms();
+      switches += host->clock().switches();
+    }
+    found_.exposed_ms = (found_.exposed_ms - exposed_before_) / number / ranks_;
+    found_.switches_per_s = static_cast<double>(switches) / found_.virtual_s / ranks_;
+    return found_;
+  }
+
+ private:
+  void join(const bench::Group& group, std::vector<std::vector<uint64_t>>& comms) {
+    std::vector<uint64_t> made(ranks_);  // by a communicator's first rank
+    for (uint32_t rank = 0; rank < ranks_; ++rank) {
+      const bench::Place place = bench::place_of(group, static_cast<int>(rank), static_cast<int>(ranks_));
+      uint64_t& number = made[static_cast<size_t>(place.first)];
+      if (number == 0 && place.size > 1) {
+        std::vector<uint32_t> members;
+        for (int i = 0; i < place.size; ++i) members.push_back(static_cast<uint32_t>(place.member(i)));
+        number = server_.communicator(members);
+      }
+      comms[rank].push_back(number);
+    }
+  }
+
+  // As runtime/arming_policy.cpp gives them.
+  Conductor::Terms terms(const PolicyTable& table, uint32_t rank) {
+    Conductor::Terms terms;
+    terms.budget = asked_.budget_pct / 100;
+    if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
+    if (table.switch_transition_us() != 0) terms.transition_ns = uint64_t{table.switch_transition_us()} * 1000;
+    terms.windows = asked_.policy != PolicyKind::kFixed;
+    terms.search = asked_.policy != PolicyKind::kExposed;
+    terms.most_mhz = table.clock_max_mhz();
+    terms.least_mhz = table.least_mhz();
+    terms.joint = joint_.get();
+    terms.number = 2 * uint64_t{rank} + 1;
+    return terms;
+  }
+
+  void arrive() {
+    if (++arrived_ < ranks_) return;
+    arrived_ = 0;
+    end_iteration();
+    if (!over_) server_.after(kBarrierNs, [this] { go(); });
+  }
+
+  void go() {
+    begun_ = server_.now();
+    if (!measured_ && since_s(start_) >= asked_.warm_up_s && number_ > 0) {
+      measured_ = true;
+      measured_since_ = begun_;
+      for (const auto& host : hosts_) exposed_before_ += host->exposed_ms();
+    }
+    joules_ = joules();
+    if (measured_ && found_.iterations.empty()) first_joules_ = joules_;
+    const double share = measured_ ? std::min(since_s(measured_since_) / asked_.seconds, 0.999999) : 0;
+    const bench::Section& section = scenario_.section_at(share);
+    for (const auto& host : hosts_) host->begin(number_, section);
+    ++number_;
+  }
+
+  void end_iteration() {
+    if (!measured_) return;
+    const double now = joules();
+    found_.iterations.push_back({static_cast<double>(begun_ - start_) * 1e-6,
+                                 static_cast<double>(server_.now() - begun_) * 1e-6, now - joules_});
+    found_.seconds = since_s(measured_since_);
+    found_.joules = now - first_joules_;
+    over_ = found_.seconds >= asked_.seconds;
+  }
+
+  double since_s(Time when) const { return static_cast<double>(server_.now() - when) * 1e-9; }
+  double joules() {
+    double sum = 0;
+    for (uint32_t rank = 0; rank < ranks_; ++rank) sum += server_.joules(rank);
+    return sum;
+  }
+
+  struct FreeJoint {
+    void operator()(Joint* joint) const { operator delete(joint, std::align_val_t{64}); }
+  };
+
+  const bench::Scenario& scenario_;
+  Asked asked_;
+  uint32_t ranks_;
+  Server server_;
+  std::unique_ptr<Joint, FreeJoint> joint_;
+  std::vector<std::unique_ptr<Conductor>> conductors_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  Found found_;
+  uint32_t arrived_ = 0;
+  int number_ = 0;
+  bool measured_ = false, over_ = false;
+  Time start_ = 0, begun_ = 0, measured_since_ = 0;
+  double joules_ = 0, first_joules_ = 0, exposed_before_ = 0;
+};
+
+}  // namespace
+
+Found simulate(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+               const Asked& asked) {
+  refuse_what_is_not_simulated(scenario);
+  bench::check_ranks(scenario, static_cast<int>(platform.gpus));
+  return Simulation(platform, scenario, table, asked).run();
+}
+
+}  // namespace powerccl::sim

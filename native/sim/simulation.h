@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scenario on a platform under a clock policy, in virtual time: all ranks, each with the policy's own code.
+#ifndef POWERCCL_SIM_SIMULATION_H
+#define POWERCCL_SIM_SIMULATION_H
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/scenario.h"
+#include "emulator/server/platform.h"
+#include "runtime/policy_table.h"
+
+namespace powerccl::sim {
+
+enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto };
+
+struct Asked {
+  PolicyKind policy = PolicyKind::kObserve;
+  double budget_pct = 1;  // largest slowdown
+  double seconds = 60;    // of virtual time that are measured
+  double warm_up_s = 0;   // before it
+  uint64_t seed = 1;      // of hosts' times; a scenario has its own
+};
+
+struct Iteration {
+  double begin_ms, ms;  // since the job began
+  double joules;        // of all GPUs
+};
+
+struct Found {
+  std::vector<Iteration> iterations;  // measured ones
+  double seconds = 0, joules = 0;     // of them
+  double exposed_ms = 0;              // of an iteration and GPU
+  double switches_per_s = 0;          // of a GPU
+  double real_s = 0;                  // that the simulation took
+  double virtual_s = 0;
+};
+
+// Throws std::runtime_error where the ranks come to a standstill, and bench::Failure for what cannot be simulated.
+Found simulate(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+               const Asked& asked);
+
+}  // namespace powerccl::sim
+#endif

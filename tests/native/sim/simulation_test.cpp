@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs in virtual time: what takes how long, and what policies make of it.
+#include "sim/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "bench/failure.h"
+
+namespace powerccl::sim {
+namespace {
+
+emulator::Platform platform(const std::string& name, const std::string& changes = "") {
+  std::string error;
+  const auto found = emulator::read_platform(std::string(POWERCCL_PLATFORMS) + "/" + name + ".conf" + changes, error);
+  if (!found) ADD_FAILURE() << error;
+  return found.value_or(emulator::Platform{});
+}
+
+// Nothing limits the clock, and computation takes what is declared.
+emulator::Platform steady() {
+  emulator::Platform found = platform("t4x8");
+  found.power_limit_w = 1e6;
+  found.peak_limit_w = 0;
+  found.reference_clock_mhz = found.clock_max_mhz;
+  found.memory_bound_share = 0;
+  found.overlap_compute_rate = 1;
+  return found;
+}
+
+PolicyTable table() {
+  PolicyTable found;
+  PolicyTable::Refusal refusal;
+  const char text[] =
+      "powerccl-policy-table 1\nplatform t4x8\ngpu Tesla T4\ngpus 8\nclock_max_mhz 1590\nclock_min_mhz 300\n"
+      "switch_call_us 276\nswitch_transition_us 1000\noverhead_bytes all_reduce 4194304\n"
+      "min_clock_mhz all_reduce 131072 1073741824 450\nend 9\n";
+  if (!found.parse(text, &refusal)) ADD_FAILURE() << refusal.line << ": " << refusal.reason;
+  return found;
+}
+
+Found run(const emulator::Platform& on, const std::string& scenario, const Asked& asked) {
+  const PolicyTable its = table();
+  return simulate(on, bench::parse_scenario(scenario, "test.scn"), &its, asked);
+}
+
+Asked asked(PolicyKind policy, double seconds = 2, double warm_up_s = 0) {
+  Asked found;
+  found.policy = policy;
+  found.seconds = seconds;
+  found.warm_up_s = warm_up_s;
+  return found;
+}
+
+double ms_of(const Found& found) {
+  return found.seconds * 1e3 / static_cast<double>(found.iterations.size());
+}
+double joules_of(const Found& found) {
+  return found.joules / static_cast<double>(found.iterations.size());
+}
+
+// Gradients all-reduced behind computation, with nothing to hide them.
+const char kExposed[] = "compute 30\nall_reduce 116M\n";
+
+TEST(Simulation, AnIterationIsItsComputationAndItsCommunication) {
+  const emulator::Platform on = steady();
+  const double reduce_ms = on.collective_ns(emulator::Pattern::kAllReduce, 116.0 * 1024 * 1024, 1590, 8) * 1e-6;
+  const Found found = run(on, kExposed, asked(PolicyKind::kObserve));
+  EXPECT_NEAR(ms_of(found), 30 + reduce_ms, 0.3);  // and what launches and the host take
+  EXPECT_NEAR(found.exposed_ms, reduce_ms, 0.1);
+  EXPECT_EQ(found.switches_per_s, 0);
+  EXPECT_GE(found.seconds, 2);
+}
+
+TEST(Simulation, WhatIsHiddenTakesNoTime) {
+  const std::string hidden =
+      "streams comm\nwait compute on comm\nall_reduce 25M on comm\ncompute 60\nwait comm on compute\n";
+  const Found found = run(steady(), hidden, asked(PolicyKind::kObserve));
+  EXPECT_NEAR(ms_of(found), 60, 0.3);
+  EXPECT_LT(found.exposed_ms, 0.1);
+}
+
+TEST(Simulation, TheSameSeedGivesTheSame) {
+  const Found first = run(platform("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
+  const Found again = run(platform("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
+  ASSERT_EQ(first.iterations.size(), again.iterations.size());
+  for (size_t i = 0; i < first.iterations.size(); ++i) {
+    ASSERT_EQ(first.iterations[i].ms, again.iterations[i].ms) << i;
+    ASSERT_EQ(first.iterations[i].joules, again.iterations[i].joules) << i;
+  }
+  Asked other = asked(PolicyKind::kObserve);
+  other.seed = 2;
+  EXPECT_NE(run(platform("t4x8"), kExposed, other).iterations[0].ms,
+            run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve)).iterations[0].ms);
+}
+
+TEST(Simulation, PoliciesSaveWithinTheirBudget) {
+  const Found before = run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve, 60, 30));
+  for (const PolicyKind policy : {PolicyKind::kExposed, PolicyKind::kFixed, PolicyKind::kAuto}) {
+    const Found after = run(platform("t4x8"), kExposed, asked(policy, 60, 60));
+    EXPECT_LT(joules_of(after), 0.93 * joules_of(before)) << static_cast<int>(policy);
+    EXPECT_LT(ms_of(after), 1.012 * ms_of(before)) << static_cast<int>(policy);
+    EXPECT_GT(after.switches_per_s, 0);
+  }
+}
+
+TEST(Simulation, PerCallPaysForItsChangesOfClock) {
+  const Found before = run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve, 20, 10));
+  const Found quick = run(platform("t4x8"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+  const Found slow = run(platform("t4x8", ":clock_transition_us=20000"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+  EXPECT_LT(joules_of(quick), 0.85 * joules_of(before));
+  EXPECT_GT(ms_of(slow), ms_of(before) + 5);  // a low clock is left 20 ms late
+  EXPECT_NEAR(quick.switches_per_s, 2e3 / ms_of(quick), 1);
+}
+
+TEST(Simulation, WhatIsNotSimulatedIsRefused) {
+  for (const char* scenario : {"capture\nall_reduce 1M\nend\n", "scatter 1M\n", "all_reduce 1M by symmetric\n"}) {
+    EXPECT_THROW(run(steady(), scenario, asked(PolicyKind::kObserve)), bench::Failure) << scenario;
+  }
+}
+
+TEST(Simulation, RanksThatDoNotDivideAreRefused) {
+  EXPECT_THROW(run(steady(), "group three 3\nall_reduce 1M in three\n", asked(PolicyKind::kObserve)), bench::Failure);
+}
+
+}  // namespace
+}  // namespace powerccl::sim
