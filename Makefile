@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies figures-sim figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
 
 all: native
 
@@ -92,6 +92,11 @@ figures-daemon: build/test/.configured
 # make figures-policies    measures clock policies on six emulated platforms, in hours, into build/figures/policies.json
 figures-policies: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-policies --out build/figures/policies.json
+
+# make figures-sim    compares the simulator with the emulator in a quarter of an hour, into build/figures/sim.json
+figures-sim: build/test/.configured setup
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-sim.py --out build/figures/sim.json
 
 # make figures-first    measures a user's first minutes, into build/figures/first.json
 figures-first: native setup

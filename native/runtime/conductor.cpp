@@ -117,7 +117,11 @@ Conductor::Wanted Conductor::wanted(uint64_t now_ns) {
     const uint32_t mhz = mode(running).mhz;
     if (lots_.any()) stretch = lots_.stretch(timetable_, running, timetable_.position_of(latest->sequence), mhz != 0);
     wanted.mhz = stretched(mhz, stretch);
-    if (slack_.stages() > 1 && at(base_now, until) > now_ns) wanted.until_ns = at(base_now, until);
+    // Whoever looks at that very moment may be told of the stage before it, by rounding: they have to look again.
+    const uint64_t until_ns = at(base_now, until);
+    if (slack_.stages() > 1 && until_ns + kSoonNs > now_ns) {
+      wanted.until_ns = until_ns > now_ns ? until_ns : now_ns + kSoonNs;
+    }
   }
   const uint32_t outside_mhz = wanted.mhz;
   for (int ahead = -1; ahead <= 1; ++ahead) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -38,6 +40,22 @@ void refuse_what_is_not_simulated(const bench::Scenario& scenario) {
   }
 }
 
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+template <typename T>
+using Zeroed = std::unique_ptr<T, Free>;
+
+// In memory that is all zero to begin with, as both count on.
+template <typename T>
+Zeroed<T> zeroed() {
+  constexpr size_t kLine = 64, kBytes = (sizeof(T) + kLine - 1) / kLine * kLine;
+  void* memory = std::aligned_alloc(kLine, kBytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  memset(memory, 0, kBytes);
+  return Zeroed<T>(new (memory) T());
+}
+
 class Simulation {
  public:
   Simulation(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
@@ -54,7 +72,7 @@ class Simulation {
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
       Conductor* conductor = nullptr;
       if (follows) {
-        conductors_.push_back(std::make_unique<Conductor>());
+        conductors_.push_back(zeroed<Conductor>());
         conductor = conductors_.back().get();
         conductor->begin(terms(*table, rank));
       }
@@ -154,16 +172,12 @@ class Simulation {
     return sum;
   }
 
-  struct FreeJoint {
-    void operator()(Joint* joint) const { operator delete(joint, std::align_val_t{64}); }
-  };
-
   const bench::Scenario& scenario_;
   Asked asked_;
   uint32_t ranks_;
   Server server_;
-  std::unique_ptr<Joint, FreeJoint> joint_;
-  std::vector<std::unique_ptr<Conductor>> conductors_;
+  Zeroed<Joint> joint_;
+  std::vector<Zeroed<Conductor>> conductors_;
   std::vector<std::unique_ptr<Host>> hosts_;
   Found found_;
   uint32_t arrived_ = 0;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,51 @@ def test_no_clock_stays_low_behind_them(powerccl: Powerccl, policy: str, version
         assert of_windows(run)["managed"].any()
         assert stuck_low_ms(run) < 50
     assert all(rank.kinds[records.KERNEL].size for rank in run.ranks)
+
+
+@pytest.mark.parametrize("way", ["symmetric", "copy-engine"])
+def test_in_a_graph_they_are_left_alone(powerccl: Powerccl, way: str) -> None:
+    """What is captured is counted as such; nothing is put into the capture, and no clock waits for its end."""
+    scenario = powerccl.folder / "graph.scn"
+    scenario.write_text(f"capture\n  compute 1\n  all_gather 64M by {way}\nend\ncompute 1\nall_gather 64M by {way}\n")
+    command = [powerccl.bench, "scenario", str(scenario), "--iterations", "10"]
+    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", "t4x8")
+    done = powerccl("run", "--quiet", *options, "--", *command, POWERCCL_EMULATOR_NCCL_VERSION="2.30.7")
+    assert done.code == 0, done.err
+    run = read_run(powerccl.runs[-1])
+    calls = of_windows(run)
+    captured = calls.filter(pl.col("captured"))
+    assert len(captured) == 8, "each rank captures once"
+    assert not captured["managed"].any()
+    assert len(calls) == 8 * (1 + 10 + 2)
+    assert stuck_low_ms(run) < 50
+
+
+def test_a_communicator_goes_before_its_windows(powerccl: Powerccl, tmp_path: Path) -> None:
+    """As where a job ends in the midst of it: what was recorded until then is whole, and the job's own code stays."""
+    code = (
+        "import ctypes, os, sys; nccl = ctypes.CDLL('libnccl.so.2')\n"
+        "class Id(ctypes.Structure): _fields_ = [('bytes', ctypes.c_char * 128)]\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); assert cuda.cuInit(0) == 0\n"
+        "context = ctypes.c_void_p(); assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+        "assert cuda.cuCtxSetCurrent(context) == 0\n"
+        "name, comm, buffer, window = Id(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()\n"
+        "assert nccl.ncclGetUniqueId(ctypes.byref(name)) == 0\n"
+        "assert nccl.ncclCommInitRank(ctypes.byref(comm), 1, name, 0) == 0\n"
+        "size = ctypes.c_size_t(1 << 24); assert nccl.ncclMemAlloc(ctypes.byref(buffer), size) == 0\n"
+        "assert nccl.ncclCommWindowRegister(comm, buffer, size, ctypes.byref(window), 1) == 0\n"
+        "assert nccl.ncclAllReduce(buffer, buffer, ctypes.c_size_t(1 << 20), 7, 0, comm, None) == 0\n"
+        "assert cuda.cuStreamSynchronize(None) == 0\n"
+        "assert nccl.ncclCommDestroy(comm) == 0\n"
+        "assert nccl.ncclMemFree(buffer) == 0; sys.exit(7)\n"
+    )
+    (tmp_path / "job.py").write_text(code)
+    done = powerccl(
+        *("run", "--quiet", "--emulate", "h200x4", "--", sys.executable, str(tmp_path / "job.py")),
+        POWERCCL_EMULATOR_NCCL_VERSION="2.30.7",
+    )
+    assert done.code == 7, done.err
+    assert not read_run(powerccl.runs[-1]).problems
 
 
 def test_plain_calls_keep_their_events(powerccl: Powerccl) -> None:

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -104,6 +105,21 @@ TEST(Simulation, PoliciesSaveWithinTheirBudget) {
     EXPECT_LT(ms_of(after), 1.012 * ms_of(before)) << static_cast<int>(policy);
     EXPECT_GT(after.switches_per_s, 0);
   }
+}
+
+// A stage with slack is slowed for a part of its iteration, and told when that part ends. A thread that looked at that
+// very moment once was told of an hour.
+TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
+  const std::string pipeline =
+      "group pipe 4\nrepeat 6\n  receive 2M from previous in pipe\n  compute 2.7\n  send 2M to next in pipe\nend\n"
+      "repeat 6\n  receive 2M from next in pipe\n  compute 5.4\n  send 2M to previous in pipe\nend\ncompute 1\n";
+  const Found before = run(platform("t4x8"), pipeline, asked(PolicyKind::kObserve, 30, 30));
+  const Found after = run(platform("t4x8"), pipeline, asked(PolicyKind::kFixed, 60, 30));
+  EXPECT_LT(joules_of(after), 0.95 * joules_of(before));
+  EXPECT_LT(ms_of(after), 1.015 * ms_of(before));
+  const auto longest = std::max_element(after.iterations.begin(), after.iterations.end(),
+                                        [](const Iteration& a, const Iteration& b) { return a.ms < b.ms; });
+  EXPECT_LT(longest->ms, 1.2 * ms_of(before));
 }
 
 TEST(Simulation, PerCallPaysForItsChangesOfClock) {

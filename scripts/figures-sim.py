@@ -1,0 +1,97 @@
+"""The simulator beside the real-time emulator: the same scenarios, platforms and policies, one after the other.
+
+figures-sim.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S] [--warm-up S]. POWERCCL_NATIVE names the built
+programs. A row takes twice the warm-up and the seconds of real time, and wants a quiet machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from powerccl.launch.native import find_native
+from powerccl.platforms.policy_table import policy_table
+from powerccl.platforms.store import load_profile
+
+ROOT = Path(__file__).parents[1]
+ROWS = ("t4x8/ddp", "t4x8/exposed", "t4x8/fsdp", "t4x8/tp")
+ITERATION_S = 0.1  # about: a warm-up in real time is given in iterations
+Measured = tuple[float, float]  # ms and joules of an iteration
+
+
+def simulated(platform: str, scenario: Path, policy: str, folder: Path, options: argparse.Namespace) -> Measured:
+    """By powerccl-sim."""
+    native = find_native()
+    name, colon, changes = platform.partition(":")
+    table, out = folder / "table", folder / "sim.json"
+    table.write_text(policy_table(load_profile(name)))
+    file = f"{native.root}/share/platforms/{name}.conf{colon}{changes}"
+    times = ("--seconds", str(options.seconds), "--warm-up", str(options.warm_up))
+    command = [f"{native.root}/bin/powerccl-sim", str(scenario), "--platform", file, "--policy", policy, *times]
+    began = time.monotonic()
+    subprocess.run([*command, "--table", str(table), "--json", str(out)], check=True, stdout=subprocess.DEVNULL)
+    found = json.loads(out.read_text())
+    print(f"  simulated {found['virtual_s']:.0f} s in {time.monotonic() - began:.1f} s", flush=True)
+    return found["iteration_ms"], found["joules_per_iteration"]
+
+
+def real(platform: str, scenario: Path, policy: str, folder: Path, options: argparse.Namespace) -> Measured:
+    """By the emulator."""
+    out = folder / "real.json"
+    bench = [f"{find_native().root}/bin/powerccl-bench", "scenario", str(scenario), "--json", str(out)]
+    bench += ["--seconds", str(options.seconds), "-w", str(round(options.warm_up / ITERATION_S))]
+    managed = [] if policy == "observe" else ["--platform", platform.partition(":")[0]]
+    command = [f"{Path(sys.executable).parent}/powerccl", "run", "-q", "--emulate", platform, "--policy", policy]
+    command += [*managed, "--runs-dir", str(folder / "runs"), "--", *bench]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    results = [each for each in json.loads(out.read_text())["results"] if not each["warmup"]]
+    ms = sum(each["step_ms"] for each in results) / len(results)
+    return ms, json.loads(out.read_text())["summary"]["joules_per_iteration"]
+
+
+def main() -> None:
+    """Print a row each, and write figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", nargs="*", default=ROWS)
+    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warm-up", type=float, default=60)
+    options = parser.parse_args()
+    figures: dict[str, dict[str, object]] = {}
+    for row in options.rows:
+        platform, _, name = row.rpartition("/")
+        scenario = ROOT / "bench/scenarios" / f"{name}.scn"
+        print(row, flush=True)
+        found: dict[str, tuple[float, float]] = {}
+        for how in (real, simulated):
+            with tempfile.TemporaryDirectory() as folder:
+                before = how(platform, scenario, "observe", Path(folder), options)
+                after = how(platform, scenario, options.policy, Path(folder), options)
+            found[how.__name__] = (100 * (1 - after[1] / before[1]), 100 * (after[0] / before[0] - 1))
+            saved, slower = found[how.__name__]
+            print(f"  {how.__name__}: {before[0]:.2f} ms, saved {saved:.2f} %, slower {slower:.2f} %", flush=True)
+            key = f"sim.{platform.replace(':', '.')}.{name}.{how.__name__}"
+            figures[f"{key}.iteration_ms"] = {"value": round(before[0], 3), "unit": "ms", "n": 1}
+            figures[f"{key}.saved_pct"] = {"value": round(saved, 3), "unit": "%", "n": 1}
+            figures[f"{key}.slowdown_pct"] = {"value": round(slower, 3), "unit": "%", "n": 1}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        conditions = (
+            f"{options.policy}, {options.warm_up:g} s of warm-up and {options.seconds:g} s, {os.cpu_count()} cores"
+        )
+        data = {
+            "command": "make figures-sim",
+            "date": time.strftime("%Y-%m-%d"),
+            "conditions": conditions,
+            "figures": figures,
+        }
+        options.out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
