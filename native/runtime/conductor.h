@@ -132,7 +132,7 @@ class Conductor {
   static constexpr double kQueues = 1.5, kInTurn = 1.2;
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
-  static constexpr uint64_t kSoonNs = 1000;  // far above what doubles round, far below what a clock takes
+  static constexpr uint64_t kSoonNs = 1000;    // far above what doubles round, far below what a clock takes
   static constexpr uint64_t kPause = 64;       // iterations; doubles each time
   static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
   static constexpr double kSlower = 0.5;       // of the time at a low clock, that computation is behind for it
