@@ -68,6 +68,11 @@ def test_a_step_that_can_never_end_is_refused() -> None:
         time_us(step(1000.0, operation(900.0, None), operation(100.0, 500.0)))
 
 
+def test_a_step_without_computation_is_refused() -> None:
+    with pytest.raises(NoStepError, match="takes no time"):
+        time_us(step(-5.0, operation(0.0, 0.0)))
+
+
 class Recorded:
     """Tables of a job whose iteration computes 300 us, gathers 500 us while it computes 700, and waits for the rest."""
 

@@ -11,7 +11,7 @@ from test_step import Recorded
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.errors import PowercclError
 from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WayPoint, WaysTable
-from powerccl.tuning.ways_forecast import Forecaster, ways_what_if
+from powerccl.tuning.ways_forecast import Forecaster, predict_best, ways_what_if
 
 SIZE = 1 << 20
 KEY = ("all_gather", SIZE)
@@ -117,3 +117,22 @@ def test_a_replay_that_is_far_off_predicts_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("powerccl.tuning.ways_forecast.REPLAYED", -1.0)
     with pytest.raises(PowercclError, match="off, so it predicts nothing"):
         forecaster()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_that_make_no_sense_predict_nothing(seed: int) -> None:
+    """Rows that are missing, out of order or impossible: a prediction or none, and never an error."""
+    calls, kernels, waits = Recorded(ranks=2).tables
+    calls = calls.with_columns(symmetric=pl.lit(value=False), copy_engine=pl.lit(value=False))
+    damaged = [
+        (calls, kernels.sample(fraction=0.7, seed=seed), waits),
+        (calls, kernels, waits.sample(fraction=0.5, seed=seed)),
+        (calls.sample(fraction=0.5, seed=seed), kernels, waits),
+        (calls, kernels.with_columns(pl.col("start_ns").shuffle(seed=seed)), waits),
+        (calls, kernels, waits.with_columns(pl.col("stall_ns").shuffle(seed=seed))),
+        (calls, kernels.with_columns(stop_ns="start_ns", duration_ns=pl.lit(0)), waits),
+        (calls, kernels.head(seed), waits),
+    ]
+    for tables in damaged:
+        found = predict_best(*tables, {}, table(POINTS))
+        assert found is None or found.time_saved_pct[0] < 100

@@ -31,6 +31,7 @@ FEWEST_ITERATIONS = 5  # a median of fewer says little
 # A collective that begins within this after its call has waited for the host, not for the GPU: what a launch takes.
 HOST_US = 150.0
 QUEUED_US = 30.0  # between two collectives of a communicator, where the second had only waited for the first
+EVENTS = 8  # of a collective: it is released, begins, ends and is waited for; more is no progress
 MOST_LOST = 0.9  # of a collective's time: computation never stops for it altogether
 
 
@@ -254,11 +255,16 @@ class Simulated:
 
 
 def simulate(step: Step, costs: Sequence[Cost], iterations: int = 5) -> Simulated:
-    """Run the iteration so often, and look at the last but one: it is steady, and another one follows."""
+    """Run the iteration so often, and look at the last but one: it is steady, and another one follows.
+
+    Raises:
+        NoStepError: the iteration can never end, or takes no time.
+    """
     run = _Run(step, costs, iterations)
-    while run.advance():
-        pass
-    return run.found()
+    for _ in range(EVENTS * iterations * (len(step.operations) + 1)):
+        if not run.advance():
+            return run.found()
+    raise NoStepError("its collectives never end")
 
 
 class _Run:
@@ -329,6 +335,8 @@ class _Run:
 
     def found(self) -> Simulated:
         """What the last but one iteration came to."""
+        if len(self._marks) != 2:
+            raise NoStepError("its computation takes no time")
         (began, before), (ended, exposed) = self._marks
         mine = slice((self._iterations - 2) * self._number, (self._iterations - 1) * self._number)
         return Simulated(ended - began, exposed - before, self._beside[mine])

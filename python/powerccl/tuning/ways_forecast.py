@@ -308,9 +308,9 @@ def predict_best(
     """What the best ways would save in a run (tables as Forecaster takes them); None: nothing can be predicted."""
     try:
         found = Forecaster(calls, kernels, waits, curves, table)
-    except PowercclError:
+        return found.forecast("best", found.best())
+    except (PowercclError, NoStepError):
         return None
-    return found.forecast("best", found.best())
 
 
 def ways_what_if(forecaster: Forecaster) -> WaysWhatIf:
