@@ -25,7 +25,9 @@ void ClockThread::hold(uint32_t mhz) {
 }
 
 void ClockThread::release() {
-  if (holds_ > 0 && --holds_ == 0) look();
+  if (holds_ == 0) return;
+  --holds_;
+  if (holds_ == 0) look();
 }
 
 // The earlier of this and what was planned.

@@ -2,6 +2,8 @@
 // powerccl-sim: what a clock policy makes of a job on an emulated server, in virtual time.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
+#include <stdexcept>
 #include <string>
 
 #include "bench/failure.h"
@@ -12,11 +14,14 @@ namespace {
 
 namespace sim = powerccl::sim;
 
-const std::map<std::string, sim::PolicyKind> kPolicies{{"observe", sim::PolicyKind::kObserve},
-                                                       {"per-call", sim::PolicyKind::kPerCall},
-                                                       {"exposed", sim::PolicyKind::kExposed},
-                                                       {"fixed", sim::PolicyKind::kFixed},
-                                                       {"auto", sim::PolicyKind::kAuto}};
+const std::map<std::string, sim::PolicyKind>& policies() {
+  static const std::map<std::string, sim::PolicyKind> all{{"observe", sim::PolicyKind::kObserve},
+                                                          {"per-call", sim::PolicyKind::kPerCall},
+                                                          {"exposed", sim::PolicyKind::kExposed},
+                                                          {"fixed", sim::PolicyKind::kFixed},
+                                                          {"auto", sim::PolicyKind::kAuto}};
+  return all;
+}
 
 int fail(const std::string& text, const std::string& hint = "") {
   std::fprintf(stderr, "powerccl-sim: %s\n", text.c_str());
@@ -46,16 +51,14 @@ void print(const sim::Found& found, const std::string& policy, const std::string
   std::fclose(file);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   CLI::App app{"What a clock policy makes of a job on an emulated server, in virtual time."};
   std::string platform_file, scenario_file, table_file, policy = "observe", json_file;
   sim::Asked asked;
   app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench")->required();
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
   app.add_option("--policy", policy, "observe, per-call, exposed, fixed or auto")
-      ->check(CLI::IsMember(kPolicies))
+      ->check(CLI::IsMember(policies()))
       ->capture_default_str();
   app.add_option("--table", table_file, "Policy table of that platform, for all policies but observe");
   app.add_option("--max-slowdown", asked.budget_pct, "In percent")
@@ -70,25 +73,32 @@ int main(int argc, char** argv) {
   app.add_option("--seed", asked.seed, "Of the hosts' times")->capture_default_str();
   app.add_option("--json", json_file, "Also write the result to this file");
   CLI11_PARSE(app, argc, argv);
-  try {
-    std::string error;
-    const auto platform = powerccl::emulator::read_platform(platform_file, error);
-    if (!platform) return fail(error);
-    const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
-    asked.policy = kPolicies.at(policy);
-    powerccl::PolicyTable table;
-    powerccl::PolicyTable::Refusal refusal;
-    if (asked.policy != sim::PolicyKind::kObserve) {
-      if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
-      if (!table.load(table_file.c_str(), &refusal)) {
-        return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);
-      }
+  std::string error;
+  const auto platform = powerccl::emulator::read_platform(platform_file, error);
+  if (!platform) return fail(error);
+  const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
+  asked.policy = policies().at(policy);
+  powerccl::PolicyTable table;
+  powerccl::PolicyTable::Refusal refusal;
+  if (asked.policy != sim::PolicyKind::kObserve) {
+    if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
+    if (!table.load(table_file.c_str(), &refusal)) {
+      return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);
     }
-    print(sim::simulate(*platform, scenario, &table, asked), policy, json_file);
-  } catch (const powerccl::bench::Failure& failure) {
-    return fail(failure.what(), failure.hint());
-  } catch (const std::exception& failure) {
-    return fail(failure.what());
   }
+  print(sim::simulate(*platform, scenario, &table, asked), policy, json_file);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const powerccl::bench::Failure& failure) {
+    std::fprintf(stderr, "powerccl-sim: %s\nhint: %s\n", failure.what(), failure.hint().c_str());
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "powerccl-sim: %s\n", failure.what());
+  }
+  return 1;
 }

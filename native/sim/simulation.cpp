@@ -111,6 +111,7 @@ class Simulation {
       uint64_t& number = made[static_cast<size_t>(place.first)];
       if (number == 0 && place.size > 1) {
         std::vector<uint32_t> members;
+        members.reserve(static_cast<size_t>(place.size));
         for (int i = 0; i < place.size; ++i) members.push_back(static_cast<uint32_t>(place.member(i)));
         number = server_.communicator(members);
       }
