@@ -248,18 +248,12 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   return POWERCCL_FLAG_MANAGED;
 }
 
-// Calls of one kind do the same in each iteration.
-uint32_t Runtime::call_kind(const Communicator* communicator, uint8_t pattern, uint64_t size) {
-  const uint64_t kind = (communicator->id ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
-  return static_cast<uint32_t>(kind ^ kind >> 32);
-}
-
 // What is exchanged between pairs may be of another size each time.
 void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
                              uint64_t call_id) {
   Gpu* gpu = communicator->gpu;
   const uint64_t size = exchange != nullptr ? 0 : bytes;
-  const uint32_t kind = call_kind(communicator, pattern, size);
+  const uint32_t kind = call_kind(communicator->id, pattern, size);
   const uint32_t mhz = gpu->table.minimum_clock(pattern, bytes);
   if (exchange == nullptr || pattern != POWERCCL_ALL_TO_ALL) {
     gpu->conductor->called(call_id, kind, mhz);
@@ -267,7 +261,7 @@ void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64
   }
   // All ranks make a communicator's all-to-alls in the same order.
   const uint32_t number = communicator->all_to_alls.fetch_add(1, std::memory_order_relaxed);
-  const uint32_t key = static_cast<uint32_t>(communicator->id * 0x9e3779b97f4a7c15u >> 32) + number;
+  const uint32_t key = all_to_all_key(communicator->id, number);
   gpu->conductor->all_to_all_called(call_id, kind, mhz, key, exchange->received_bytes);
 }
 

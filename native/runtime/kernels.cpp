@@ -77,7 +77,7 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
     if ((call & kCapturedBit) != 0 && conductor != nullptr) {  // called once, when it was captured
       const uint64_t size = task.point_to_point ? 0 : kernel->bytes;
       const uint32_t mhz = communicator->gpu->table.minimum_clock(kernel->pattern, kernel->bytes);
-      const uint64_t replay = conductor->captured_begins(call_kind(communicator, kernel->pattern, size), mhz);
+      const uint64_t replay = conductor->captured_begins(call_kind(communicator->id, kernel->pattern, size), mhz);
       if (replay != 0) kernel->told = replay;
     }
   } else if (!task.point_to_point) {

@@ -50,5 +50,16 @@ constexpr uint32_t size_class(uint64_t bytes) {
 }
 constexpr uint32_t kSizeClasses = 65;
 
+// Calls of one kind do the same in each iteration.
+inline uint32_t call_kind(uint64_t communicator, uint8_t pattern, uint64_t size) {
+  const uint64_t kind = (communicator ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;
+  return static_cast<uint32_t>(kind ^ kind >> 32);
+}
+
+// The same on all ranks of the communicator's all-to-all of that number.
+inline uint32_t all_to_all_key(uint64_t communicator, uint32_t number) {
+  return static_cast<uint32_t>(communicator * 0x9e3779b97f4a7c15u >> 32) + number;
+}
+
 }  // namespace powerccl
 #endif

@@ -222,7 +222,6 @@ class Runtime {
   uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
-  static uint32_t call_kind(const Communicator* communicator, uint8_t pattern, uint64_t size);
   void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
                       uint64_t call_id);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);

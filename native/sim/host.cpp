@@ -8,6 +8,7 @@
 
 #include "bench/pattern.h"
 #include "emulator/server/collective_types.h"
+#include "runtime/patterns.h"
 #include "wire/trace.h"
 
 namespace powerccl::sim {
@@ -163,13 +164,11 @@ void Host::tell_call(const Operation& operation, uint64_t call, uint8_t pattern,
   const bool varies = operation.act == Act::kCollective && operation.vary > 0;
   // What is exchanged between pairs may be of another size each time.
   const uint64_t size = varies || operation.act != Act::kCollective ? 0 : bytes, comm = comms_[operation.group];
-  const uint64_t kind =
-      (comm ^ uint64_t{pattern} << 56) * 0x9e3779b97f4a7c15u ^ size * 0xc2b2ae3d27d4eb4fu;  // runtime/calls.cpp
-  const auto short_kind = static_cast<uint32_t>(kind ^ kind >> 32);
+  const uint32_t kind = call_kind(comm, pattern, size);
   const uint32_t mhz = rules_.table->minimum_clock(pattern, bytes);
-  if (!varies) return conductor_->called(call, short_kind, mhz);
-  const uint32_t key = static_cast<uint32_t>(comm * 0x9e3779b97f4a7c15u >> 32) + all_to_alls_[operation.group]++;
-  conductor_->all_to_all_called(call, short_kind, mhz, key, received_bytes(operation));
+  if (!varies) return conductor_->called(call, kind, mhz);
+  const uint32_t key = all_to_all_key(comm, all_to_alls_[operation.group]++);
+  conductor_->all_to_all_called(call, kind, mhz, key, received_bytes(operation));
 }
 
 uint64_t Host::received_bytes(const Operation& operation) const {

@@ -16,7 +16,7 @@ from powerccl.errors import PowercclError
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.replays import ReplayBench
 from powerccl.launch.ways import LEAST, tuned_ways_environment
-from powerccl.tuning.replay import joined, parameters_of, scenario_text, split, workload_of
+from powerccl.tuning.replay import joined, parameters_of, scenario_text, split, with_plain, workload_of
 from powerccl.tuning.trials import TrialFailedError
 from powerccl.tuning.tuned import TunedProfile, TunedWay
 
@@ -77,6 +77,14 @@ def test_ways_and_variables_are_told_apart() -> None:
     assert split({"NCCL_MAX_CTAS": "8", **joined(ways)}) == ({"NCCL_MAX_CTAS": "8"}, ways)
 
 
+def test_what_stays_plain_is_said_where_something_does_not(step: Step) -> None:
+    """A job is given copy engines from a size on: a larger one that stays plain must be known."""
+    parameters = parameters_of(step, "2.30.7")
+    found = [TunedWay("all_gather", GATHER, "copy-engine")]
+    assert with_plain(found, parameters) == [*found, TunedWay("reduce_scatter", SCATTER, "plain")]
+    assert with_plain([], parameters) == []
+
+
 def profile(*ways: TunedWay) -> TunedProfile:
     return TunedProfile(1, "x", "NVIDIA H200", 2, 1, "2.30.7", ["nvlink"], "time", {}, [], [], ways=list(ways))
 
@@ -88,6 +96,7 @@ def profile(*ways: TunedWay) -> TunedProfile:
         ([TunedWay("all_gather", GATHER, "copy-engine"), TunedWay("all_gather", 1 << 20, "symmetric")], f"{GATHER}@2"),
         ([TunedWay("all_gather", GATHER, "symmetric"), TunedWay("all_gather", 1 << 20, "copy-engine")], None),
         ([TunedWay("reduce_scatter", GATHER, "symmetric")], None),
+        ([TunedWay("all_gather", GATHER, "plain"), TunedWay("all_gather", 1 << 20, "copy-engine")], None),
     ],
 )
 def test_a_job_is_given_what_can_be_done_from_outside(ways: list[TunedWay], least: str | None) -> None:
@@ -160,11 +169,14 @@ def test_a_replay_that_hangs_is_ended(bench: ReplayBench, step: Step, monkeypatc
     monkeypatch.setattr("powerccl.launch.replays.START_S", 0.0)
     monkeypatch.setattr("powerccl.launch.replays.QUICK_S", 0.1)
     bench.timeout_s = 0.5
-    Path(bench.command[0]).write_text("#!/bin/sh\necho $$ > pid; exec sleep 60\n")
+    pid = bench.folder / "pid"
+    Path(bench.command[0]).write_text(f"#!/bin/sh\necho $$ > {pid}; exec sleep 60\n")
     bench.open({})
     with pytest.raises(TrialFailedError) as caught:
         bench.measure(workload_of(step, Path("run")).cases[0], energy=False)
     assert caught.value.hung
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_results_that_name_no_iteration_fail_the_trial(bench: ReplayBench, step: Step) -> None:

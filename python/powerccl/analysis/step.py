@@ -21,6 +21,9 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import BUSY_STREAM, marked
 from powerccl.analysis.iterations import cut
+from powerccl.analysis.stragglers import match
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData
 
 Floats = npt.NDArray[np.float64]
 Cut = tuple[int, tuple[int, int]]  # an iteration: its first row, and its edges in ns
@@ -70,6 +73,22 @@ class Step:
 
 class NoStepError(ValueError):
     """Why a run has no typical iteration."""
+
+
+# What to do where a run has none.
+RECORD = "record every kernel, and a hundred iterations: POWERCCL_KERNEL_EVENTS=all powerccl run -- COMMAND"
+
+
+def step_tables(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Calls, kernels and waits of a run as typical_step takes them.
+
+    Raises:
+        NoStepError: no kernel was timed.
+    """
+    calls, kernels = tables.calls(run), tables.kernels(run)
+    if not len(kernels):
+        raise NoStepError("no kernel of NCCL was timed")
+    return calls, kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns), tables.waits(run)
 
 
 def typical_step(calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame, loss: Loss) -> Step:

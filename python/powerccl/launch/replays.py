@@ -22,8 +22,7 @@ from powerccl.tuning.rules import Rule
 from powerccl.tuning.trials import Sample, TrialFailedError
 from powerccl.tuning.workload import Case
 
-# An energy counter moves every 20 to 100 ms: over two seconds that is 5 % at worst and, since both ends are looked at
-# where it moves, 1 % as a rule.
+# An energy counter moves every 20 to 100 ms: of two seconds that is 5 % at worst.
 QUICK_S, THOROUGH_S = 2.0, 4.0
 WARM_UP = 3  # iterations
 STRETCHES = 3

@@ -37,7 +37,7 @@ from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
 from powerccl.tuning.refine import refine, simplify
-from powerccl.tuning.replay import PARAMETERS, joined, parameters_of, split, step_of_run, workload_of
+from powerccl.tuning.replay import PARAMETERS, joined, parameters_of, split, step_of_run, with_plain, workload_of
 from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
 from powerccl.tuning.space import Configuration, Machine, Space, make_space, names_in
@@ -387,7 +387,7 @@ class Tuning:
             objective=self.asked.objective.text,
             variables=variables,
             rules=found.rules,
-            ways=ways,
+            ways=with_plain(ways, found.space.parameters),
             confirmed=found.confirmed,
             emulated=found.emulated,
             environment=self.kept,

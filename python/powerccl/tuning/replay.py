@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from powerccl.analysis.step import NoStepError, Operation, Step, typical_step
-from powerccl.analysis.stragglers import match
+from powerccl.analysis.step import RECORD, NoStepError, Operation, Step, step_tables, typical_step
 from powerccl.errors import PowercclError
-from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WaysTable
+from powerccl.platforms.ways import COPY_ENGINE, PLAIN, SURROUNDINGS, WaysTable
 from powerccl.quantities import byte_size, seconds
-from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 from powerccl.tuning.space import Configuration, Parameter, version_key
 from powerccl.tuning.tuned import TunedWay
@@ -48,15 +46,10 @@ def step_of_run(folder: Path, table: WaysTable | None) -> Step:
         run = read_run(folder)
     except FileNotFoundError as error:
         raise PowercclError(f"no run folder {folder}", "record one: powerccl run -- COMMAND") from error
-    calls, kernels = tables.calls(run), tables.kernels(run)
-    again = "record every kernel, and a hundred iterations: POWERCCL_KERNEL_EVENTS=all powerccl run -- COMMAND"
-    if not len(kernels):
-        raise PowercclError(f"{folder} has no kernel of NCCL", again)
-    kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
     try:
-        step = typical_step(calls, kernels, tables.waits(run), lambda pattern, size: _loss(table, pattern, size))
+        step = typical_step(*step_tables(run), lambda pattern, size: _lost_us(table, pattern, size) if table else 0.0)
     except NoStepError as error:
-        raise PowercclError(f"{folder} has no iteration to tune beside: {error}", again) from error
+        raise PowercclError(f"{folder} has no iteration to tune beside: {error}", RECORD) from error
     if len({each.ranks for each in step.operations}) > 1 or len({each.comm for each in step.operations}) > 1:
         raise PowercclError(
             f"{folder} has collectives of several communicators, which --beside cannot replay yet",
@@ -65,14 +58,12 @@ def step_of_run(folder: Path, table: WaysTable | None) -> Step:
     return step
 
 
-def _loss(table: WaysTable | None, pattern: str, size: float) -> float:
+def _lost_us(table: WaysTable, pattern: str, size: float) -> float:
     """Microseconds that computation loses to a plain call: the least that was measured; 0 where nothing was."""
-    near = table.nearest_size(pattern, size) if table else None
-    if table is None or near is None:
-        return 0.0
-    points = [table.point(pattern, near, PLAIN, beside) for beside in ("matmul", "memory")]
+    near = table.nearest_size(pattern, size)
+    points = [table.point(pattern, near, PLAIN, beside) for beside in SURROUNDINGS] if near else []
     lost = [point.added_us for point in points if point and point.added_us is not None]
-    return max(min(lost), 0.0) * size / near if lost else 0.0
+    return max(min(lost), 0.0) * size / near if near and lost else 0.0
 
 
 def workload_of(step: Step, folder: Path) -> Workload:
@@ -104,6 +95,12 @@ def split(configuration: Mapping[str, str]) -> tuple[Configuration, list[TunedWa
     return variables, ways
 
 
+def with_plain(ways: list[TunedWay], parameters: Iterable[Parameter]) -> list[TunedWay]:
+    """The ways that were found and, where any was, plain for all else that was searched: `run` goes by sizes."""
+    found, rest = joined(ways), {each.name: PLAIN for each in parameters if each.name.startswith(PREFIX)}
+    return split({**rest, **found})[1] if ways else []
+
+
 def joined(ways: Iterable[TunedWay]) -> Configuration:
     """Ways as a configuration has them."""
     return {f"{PREFIX}{each.pattern}.{each.size_bytes}": each.way for each in ways}
@@ -113,7 +110,7 @@ def scenario_text(step: Step, ways: list[TunedWay], stretch: float = 1.0) -> str
     """The iteration in the language of powerccl-bench's scenarios; `stretch` times as much computation."""
     chosen = {(each.pattern, each.size_bytes): each.way for each in ways}
     streams = [f"s{i}" for i in range(min(STREAMS, len(step.operations)))]
-    lines = [f"# {describe(step)}, as recorded on rank {step.rank}", f"streams {' '.join(streams)}"]
+    lines = [f"# {_describe(step)}, as recorded on rank {step.rank}", f"streams {' '.join(streams)}"]
     # What happens at which progress of computation: a collective begins before computation waits for it or another.
     events: list[tuple[float, int, int]] = []
     for index, each in enumerate(step.operations):
@@ -138,8 +135,7 @@ def scenario_text(step: Step, ways: list[TunedWay], stretch: float = 1.0) -> str
     return "\n".join(lines) + "\n"
 
 
-def describe(step: Step) -> str:
-    """What it is, in words."""
+def _describe(step: Step) -> str:
     return f"an iteration of {len(step.operations)} collectives in {seconds(step.time_us / 1e6)}"
 
 

@@ -72,7 +72,7 @@ class TunedProfile(msgspec.Struct):
     trials: int = 0
     seconds: float = 0.0
     notes: list[str] = []
-    ways: list[TunedWay] = []  # where another than plain was found; empty unless tuned beside a recorded run
+    ways: list[TunedWay] = []  # of all that was searched; empty unless another than plain was found for some of it
 
     @property
     def machine(self) -> Machine:

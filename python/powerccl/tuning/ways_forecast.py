@@ -17,17 +17,24 @@ import msgspec
 import polars as pl
 
 from powerccl.analysis.energy import EnergyCurve, energy_curves
-from powerccl.analysis.step import Cost, NoStepError, Operation, Simulated, Step, simulate, typical_step
-from powerccl.analysis.stragglers import match
+from powerccl.analysis.step import (
+    RECORD,
+    Cost,
+    NoStepError,
+    Operation,
+    Simulated,
+    Step,
+    simulate,
+    step_tables,
+    typical_step,
+)
 from powerccl.errors import PowercclError
-from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WAYS, WayPoint, WaysTable, never_slower_from
+from powerccl.platforms.ways import COPY_ENGINE, PLAIN, SURROUNDINGS, WAYS, WayPoint, WaysTable, never_slower_from
 from powerccl.quantities import percent
-from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
 Key = tuple[str, int]  # pattern and bytes
 Choice = dict[Key, str]  # by pattern and bytes the way; plain where it has none
-_RECORD = "record every kernel, and a hundred iterations: POWERCCL_KERNEL_EVENTS=all powerccl run -- COMMAND"
 REPLAYED = 0.05  # of the recorded time: a replay that is farther off says nothing
 ALIKE = 0.1  # percent of time: a choice that saves less more is not worth another way
 
@@ -103,7 +110,7 @@ class Forecaster:
         self._silent = {
             (str(p), int(b)) for p, b in silent.select("pattern", "bytes").unique(maintain_order=True).iter_rows()
         }
-        surroundings = sorted({point.beside for point in table.points if point.beside in ("matmul", "memory")})
+        surroundings = sorted({point.beside for point in table.points if point.beside in SURROUNDINGS})
         if not surroundings:
             raise PowercclError(
                 f"the table of ways '{table.name}' was not measured beside computation",
@@ -114,7 +121,7 @@ class Forecaster:
         except NoStepError as error:
             raise PowercclError(
                 f"there is no iteration to predict from: {error}",
-                _RECORD,
+                RECORD,
             ) from error
         self.step = self.scenes[0].step
         for scene in self.scenes:
@@ -129,11 +136,11 @@ class Forecaster:
     @classmethod
     def of_run(cls, run: RunData, table: WaysTable) -> Forecaster:
         """Of a run as it was read."""
-        calls, kernels = tables.calls(run), tables.kernels(run)
-        if not len(kernels):
-            raise PowercclError(f"{run.folder} has no kernel of NCCL", _RECORD)
-        waiting = pl.Series("waiting_ns", match(run, calls, kernels).waiting_ns)
-        return cls(calls, kernels.with_columns(waiting), tables.waits(run), energy_curves(run), table)
+        try:
+            recorded = step_tables(run)
+        except NoStepError as error:
+            raise PowercclError(f"{run.folder}: {error}", RECORD) from error
+        return cls(*recorded, energy_curves(run), table)
 
     def _scene(self, surrounding: str, calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame) -> _Scene:
         def loss(pattern: str, size: float) -> float:

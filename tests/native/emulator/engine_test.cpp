@@ -8,17 +8,6 @@
 namespace powerccl::emulator {
 namespace {
 
-// A GPU whose clock nothing but locks changes: durations follow by hand.
-Platform steady() {
-  Platform platform = platform_or_fail("t4x8");
-  platform.power_limit_w = 1e6;
-  platform.peak_limit_w = 0;
-  platform.reference_clock_mhz = platform.clock_max_mhz;
-  platform.memory_bound_share = 0;
-  platform.kernel_launch_us = 10;
-  return platform;
-}
-
 TEST(Engine, KernelsOfAStreamRunOneAfterAnother) {
   Model model(steady());
   const uint32_t begun = model.record();

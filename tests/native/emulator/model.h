@@ -13,18 +13,12 @@
 #include <vector>
 
 #include "emulator/server/engine.h"
+#include "platforms.h"
 
 namespace powerccl::emulator {
 
 inline constexpr Time kMs = 1'000'000;
 inline constexpr double kMiB = 1024.0 * 1024;
-
-inline Platform platform_or_fail(const std::string& name) {
-  std::string error;
-  const auto platform = read_platform(std::string(POWERCCL_PLATFORMS) + "/" + name + ".conf", error);
-  if (!platform) ADD_FAILURE() << error;
-  return platform.value_or(Platform{});
-}
 
 struct Transfer {
   Pattern pattern;

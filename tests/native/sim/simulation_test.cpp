@@ -9,24 +9,15 @@
 #include <string>
 
 #include "bench/failure.h"
+#include "platforms.h"
 
 namespace powerccl::sim {
 namespace {
 
-emulator::Platform platform(const std::string& name, const std::string& changes = "") {
-  std::string error;
-  const auto found = emulator::read_platform(std::string(POWERCCL_PLATFORMS) + "/" + name + ".conf" + changes, error);
-  if (!found) ADD_FAILURE() << error;
-  return found.value_or(emulator::Platform{});
-}
+using emulator::platform_or_fail;
 
-// Nothing limits the clock, and computation takes what is declared.
 emulator::Platform steady() {
-  emulator::Platform found = platform("t4x8");
-  found.power_limit_w = 1e6;
-  found.peak_limit_w = 0;
-  found.reference_clock_mhz = found.clock_max_mhz;
-  found.memory_bound_share = 0;
+  emulator::Platform found = emulator::steady();
   found.overlap_compute_rate = 1;
   return found;
 }
@@ -84,8 +75,8 @@ TEST(Simulation, WhatIsHiddenTakesNoTime) {
 }
 
 TEST(Simulation, TheSameSeedGivesTheSame) {
-  const Found first = run(platform("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
-  const Found again = run(platform("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
+  const Found first = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
+  const Found again = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
   ASSERT_EQ(first.iterations.size(), again.iterations.size());
   for (size_t i = 0; i < first.iterations.size(); ++i) {
     ASSERT_EQ(first.iterations[i].ms, again.iterations[i].ms) << i;
@@ -93,14 +84,14 @@ TEST(Simulation, TheSameSeedGivesTheSame) {
   }
   Asked other = asked(PolicyKind::kObserve);
   other.seed = 2;
-  EXPECT_NE(run(platform("t4x8"), kExposed, other).iterations[0].ms,
-            run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve)).iterations[0].ms);
+  EXPECT_NE(run(platform_or_fail("t4x8"), kExposed, other).iterations[0].ms,
+            run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve)).iterations[0].ms);
 }
 
 TEST(Simulation, PoliciesSaveWithinTheirBudget) {
-  const Found before = run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve, 60, 30));
+  const Found before = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve, 60, 30));
   for (const PolicyKind policy : {PolicyKind::kExposed, PolicyKind::kFixed, PolicyKind::kAuto}) {
-    const Found after = run(platform("t4x8"), kExposed, asked(policy, 60, 60));
+    const Found after = run(platform_or_fail("t4x8"), kExposed, asked(policy, 60, 60));
     EXPECT_LT(joules_of(after), 0.93 * joules_of(before)) << static_cast<int>(policy);
     EXPECT_LT(ms_of(after), 1.012 * ms_of(before)) << static_cast<int>(policy);
     EXPECT_GT(after.switches_per_s, 0);
@@ -113,8 +104,8 @@ TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
   const std::string pipeline =
       "group pipe 4\nrepeat 6\n  receive 2M from previous in pipe\n  compute 2.7\n  send 2M to next in pipe\nend\n"
       "repeat 6\n  receive 2M from next in pipe\n  compute 5.4\n  send 2M to previous in pipe\nend\ncompute 1\n";
-  const Found before = run(platform("t4x8"), pipeline, asked(PolicyKind::kObserve, 30, 30));
-  const Found after = run(platform("t4x8"), pipeline, asked(PolicyKind::kFixed, 60, 30));
+  const Found before = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kObserve, 30, 30));
+  const Found after = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kFixed, 60, 30));
   EXPECT_LT(joules_of(after), 0.95 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.015 * ms_of(before));
   const auto longest = std::max_element(after.iterations.begin(), after.iterations.end(),
@@ -123,9 +114,10 @@ TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
 }
 
 TEST(Simulation, PerCallPaysForItsChangesOfClock) {
-  const Found before = run(platform("t4x8"), kExposed, asked(PolicyKind::kObserve, 20, 10));
-  const Found quick = run(platform("t4x8"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
-  const Found slow = run(platform("t4x8", ":clock_transition_us=20000"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+  const Found before = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve, 20, 10));
+  const Found quick = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+  const Found slow =
+      run(platform_or_fail("t4x8", ":clock_transition_us=20000"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
   EXPECT_LT(joules_of(quick), 0.85 * joules_of(before));
   EXPECT_GT(ms_of(slow), ms_of(before) + 5);  // a low clock is left 20 ms late
   EXPECT_NEAR(quick.switches_per_s, 2e3 / ms_of(quick), 1);
