@@ -37,6 +37,37 @@ def saved(rounds: list[Path]) -> dict[str, dict[str, object]]:
     return {f"ways.{name}": spread([value for value, _ in all_of], all_of[0][1]) for name, all_of in found.items()}
 
 
+JOBS = {"handmade-2048": "fsdp_2048", "handmade-1024": "fsdp_1024", "fully_shard-2048": "fsdp2"}
+
+
+def of_job(folder: Path) -> dict[str, dict[str, object]]:
+    """What a job saved in turns against itself alone, and how far what had been predicted is from it."""
+    job = "ways." + JOBS.get(folder.name, f"jobs.{folder.name}")
+    made = json.loads((folder / "step.json").read_text())
+    several = len(made["raw_ms"]["nothing"][0]) > 1
+    figures: dict[str, dict[str, object]] = {}
+    for name, value in made["figures"].items():
+        *model, figure = name.removeprefix("nccl.").split(".")
+        way = [] if figure == "step_ms" else [each for each in [model.pop()] if each not in ("ways", "lines")]
+        name = ".".join([job, *(model if several else []), *way])
+        if figure == "step_ms":
+            figures[f"{name}.{figure}"] = value
+            continue
+        what = "energy" if "energy" in figure else "time"
+        saved = {"value": -value["value"], "low": -value["high"], "high": -value["low"]}
+        figures[f"{name}.{what}_saved_pct"] = value | saved
+    if (folder / "whatif.json").exists():
+        predicted = json.loads((folder / "whatif.json").read_text())["forecasts"][0]
+        for what in ("time", "energy"):
+            least, most = predicted[f"{what}_saved_pct"]
+            figures[f"{job}.whatif.{what}_saved_pct"] = spread([least, most], "%")
+            saved = next(
+                v["value"] for k, v in figures.items() if k.endswith(f"{what}_saved_pct") and "whatif" not in k
+            )
+            figures[f"{job}.whatif.{what}_error_points"] = spread([max(least - saved, saved - most, 0.0)], "points")
+    return figures
+
+
 def main() -> None:
     """Print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -47,10 +78,12 @@ def main() -> None:
     options = parser.parse_args()
     rounds = sorted(options.folder.glob("ways-*.jsonl"))
     figures = saved(rounds)
-    step = options.folder / "step.json"
-    if step.exists():
-        for name, value in json.loads(step.read_text())["figures"].items():
-            figures[name.replace("nccl.fsdp2.ways", "ways.fsdp2").replace("nccl.fsdp2", "ways.fsdp2")] = value
+    for folder in sorted(options.folder.glob("*")):
+        if (folder / "step.json").exists():
+            figures |= of_job(folder)
+    errors = [value["value"] for name, value in figures.items() if name.endswith("_error_points")]
+    if errors:
+        figures["ways.whatif_error_points"] = spread([max(errors)], "points")
     for name, value in figures.items():
         print(name, json.dumps(value))
     if options.table:

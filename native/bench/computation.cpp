@@ -35,7 +35,7 @@ Computation::Computation(Rank& rank, Beside kind, const std::vector<CUstream>& s
   }
   // One of its own for each stream: products of two streams at once must not share cuBLAS's workspace.
   for (const size_t stream : computing) {
-    units_[stream] = std::make_unique<Units>(rank, kind, kUnitsOfStep, streams[stream]);
+    units_[stream] = std::make_unique<Units>(rank, kind, "--compute", streams[stream]);
   }
   if (!emulated && !computing.empty()) calibrate(computing);
 }

@@ -13,8 +13,7 @@ namespace powerccl::bench {
 // cuBLAS: there a kernel takes the declared time.
 class MatrixProduct {
  public:
-  MatrixProduct(Rank& rank, const UnitSize& size, CUstream stream)
-      : rank_(rank), side_(size.side), option_(size.option), stream_(stream) {
+  MatrixProduct(Rank& rank, const char* option, CUstream stream) : rank_(rank), option_(option), stream_(stream) {
     if (rank.cuda().stop_time != nullptr) {
       emulated_ = std::make_unique<ComputeKernel>(rank, true);
     } else {
@@ -31,8 +30,8 @@ class MatrixProduct {
   void enqueue(double emulated_ms) {
     if (emulated_ != nullptr) return emulated_->enqueue(emulated_ms, stream_);
     const float one = 1, zero = 0;
-    check(gemm_(handle_, kNoTranspose, kNoTranspose, side_, side_, side_, &one, pointer(0), kBfloat16, side_,
-                pointer(1), kBfloat16, side_, &zero, pointer(2), kBfloat16, side_, kComputeFloat32, kDefault),
+    check(gemm_(handle_, kNoTranspose, kNoTranspose, kSide, kSide, kSide, &one, pointer(0), kBfloat16, kSide,
+                pointer(1), kBfloat16, kSide, &zero, pointer(2), kBfloat16, kSide, kComputeFloat32, kDefault),
           "cublasGemmEx");
   }
 
@@ -70,7 +69,7 @@ class MatrixProduct {
   // Random values: a product of zeros draws a third less power.
   void fill() {
     const CudaApi& cuda = rank_.cuda();
-    const size_t side = static_cast<size_t>(side_), bytes = side * side * 2, part = bytes / 16;
+    const size_t bytes = size_t{kSide} * kSide * 2, part = bytes / 16;
     std::vector<uint16_t> values(part / 2);
     uint32_t state = 1;
     for (uint16_t& value : values) {
@@ -87,7 +86,6 @@ class MatrixProduct {
   }
 
   Rank& rank_;
-  int side_;
   const char* option_;
   CUstream stream_;
   std::unique_ptr<ComputeKernel> emulated_;
@@ -147,12 +145,12 @@ done:
 // A copy within the GPU's memory by its multiprocessors, bound by memory as normalisation and activations are.
 class MemoryCopy {
  public:
-  MemoryCopy(Rank& rank, const UnitSize& size, CUstream stream) : rank_(rank), bytes_(size.bytes), stream_(stream) {
+  MemoryCopy(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
     const CudaApi& cuda = rank.cuda();
     CUmodule module = nullptr;
     cuda.check(cuda.module_load_data(&module, kCopyPtx), "cuModuleLoadData");
     cuda.check(cuda.module_get_function(&function_, module, "powerccl_bench_copy"), "cuModuleGetFunction");
-    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, bytes_), "cuMemAlloc");
+    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, kCopyBytes), "cuMemAlloc");
   }
   ~MemoryCopy() {
     for (const CUdeviceptr buffer : buffers_) rank_.cuda().mem_free(buffer);
@@ -161,7 +159,7 @@ class MemoryCopy {
   MemoryCopy& operator=(const MemoryCopy&) = delete;
 
   void enqueue(double emulated_ms) {
-    uint64_t bytes = bytes_, declared_ns = static_cast<uint64_t>(emulated_ms * 1e6);
+    uint64_t bytes = kCopyBytes, declared_ns = static_cast<uint64_t>(emulated_ms * 1e6);
     void* parameters[] = {&buffers_[0], &buffers_[1], &bytes, &declared_ns};
     const auto blocks = static_cast<unsigned>(rank_.sm_count()) * kBlocksPerSm;
     rank_.cuda().check(
@@ -174,35 +172,32 @@ class MemoryCopy {
   static constexpr unsigned kBlocksPerSm = 4, kThreads = 512;
 
   Rank& rank_;
-  uint64_t bytes_;
   CUstream stream_;
   CUfunction function_ = nullptr;
   CUdeviceptr buffers_[2] = {};
 };
 
-Units::Units(Rank& rank, Beside kind, const UnitSize& size, CUstream stream) : size_(size) {
-  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, size, stream);
-  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, size, stream);
+Units::Units(Rank& rank, Beside kind, const char* option, CUstream stream) {
+  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, option, stream);
+  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream);
 }
 
 Units::~Units() = default;
 
 void Units::enqueue() {
-  if (product_ != nullptr) product_->enqueue(size_.emulated_product_ms);
-  if (copy_ != nullptr) copy_->enqueue(size_.emulated_copy_ms);
+  if (product_ != nullptr) product_->enqueue(kEmulatedMs);
+  if (copy_ != nullptr) copy_->enqueue(kEmulatedMs);
 }
 
 void Units::enqueue_emulated(double ms) {
-  const double product_ms = product_ != nullptr ? size_.emulated_product_ms : 0;
-  const double copy_ms = copy_ != nullptr ? size_.emulated_copy_ms : 0;
-  const double scale = ms / (product_ms + copy_ms);
-  if (product_ != nullptr) product_->enqueue(product_ms * scale);
-  if (copy_ != nullptr) copy_->enqueue(copy_ms * scale);
+  const bool both = product_ != nullptr && copy_ != nullptr;
+  if (product_ != nullptr) product_->enqueue(both ? ms / 2 : ms);
+  if (copy_ != nullptr) copy_->enqueue(both ? ms / 2 : ms);
 }
 
 Load::Load(Rank& rank, Beside kind) : rank_(rank) {
   rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  units_ = std::make_unique<Units>(rank, kind, kUnitsBeside, stream_);
+  units_ = std::make_unique<Units>(rank, kind, "--beside", stream_);
 }
 
 Load::~Load() {

@@ -15,22 +15,18 @@ namespace powerccl::bench {
 class MatrixProduct;
 class MemoryCopy;
 
-struct UnitSize {
-  int side;                                      // of a product's matrices
-  uint64_t bytes;                                // of a copy; beyond every cache
-  double emulated_product_ms, emulated_copy_ms;  // what they take on an H100 at its power limit
-  const char* option;                            // that asks for them
-};
-// A layer's products of some thousand tokens have this size. Products half as wide no longer fill a Hopper GPU, those
-// twice as wide last 12 ms and leave few units in a measurement.
-inline constexpr UnitSize kUnitsBeside{8192, uint64_t{1} << 30, 1.5, 0.8, "--beside"};
-// Fine enough to make up a step's computation of a few milliseconds, although such products do not quite fill a GPU.
-inline constexpr UnitSize kUnitsOfStep{4096, uint64_t{1} << 28, 0.2, 0.2, "--compute"};
+// A product of matrices of kSide x kSide and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep their
+// multiprocessors until they end, so a collective waits for one that has begun: a product must not last longer than those
+// of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
+inline constexpr int kSide = 4096;
+inline constexpr uint64_t kCopyBytes = uint64_t{1} << 28;
+inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at its power limit
 
 // Equal units of work in one stream: one product, one copy, or one of each.
 class Units {
  public:
-  Units(Rank& rank, Beside kind, const UnitSize& size, CUstream stream);
+  // `option`: of powerccl-bench, that asks for them.
+  Units(Rank& rank, Beside kind, const char* option, CUstream stream);
   ~Units();
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
@@ -40,7 +36,6 @@ class Units {
   void enqueue_emulated(double ms);
 
  private:
-  UnitSize size_;
   std::unique_ptr<MatrixProduct> product_;
   std::unique_ptr<MemoryCopy> copy_;
 };

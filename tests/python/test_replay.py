@@ -16,7 +16,9 @@ from powerccl.errors import PowercclError
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.replays import ReplayBench
 from powerccl.launch.ways import LEAST, tuned_ways_environment
-from powerccl.tuning.replay import joined, parameters_of, scenario_text, split, with_plain, workload_of
+from powerccl.platforms.ways import COPY_ENGINE, PLAIN
+from powerccl.tuning.replay import first_tries, joined, parameters_of, scenario_text, split, with_plain, workload_of
+from powerccl.tuning.space import Parameter
 from powerccl.tuning.trials import TrialFailedError
 from powerccl.tuning.tuned import TunedProfile, TunedWay
 
@@ -70,6 +72,17 @@ def test_a_way_is_a_parameter_where_nccl_has_it(step: Step, nccl: str, gathers: 
     found = {parameter.name: parameter.values for parameter in parameters_of(step, nccl)}
     assert found.get(f"way.all_gather.{GATHER}") == gathers
     assert "copy-engine" not in found.get(f"way.reduce_scatter.{SCATTER}", ())
+
+
+def test_each_way_is_tried_before_anything_is_drawn() -> None:
+    ways = (PLAIN, "symmetric", COPY_ENGINE)
+    names = ("way.all_gather.200", "way.all_gather.100", "way.reduce_scatter.100")
+    parameters = [Parameter(name, ways if "gather" in name else ways[:2], default=PLAIN) for name in names]
+    first, second, third, *single = first_tries([*parameters, Parameter("NCCL_MAX_CTAS", ("1",))])
+    assert first == dict.fromkeys(names[:2], COPY_ENGINE)
+    assert second == dict.fromkeys(names[:2], "symmetric")
+    assert third == {names[2]: "symmetric"}
+    assert single == [{name: way} for way in (COPY_ENGINE, "symmetric") for name in names[:2]]
 
 
 def test_ways_and_variables_are_told_apart() -> None:

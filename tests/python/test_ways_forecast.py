@@ -47,10 +47,11 @@ def forecaster(
     gpus: int = 2,
     symmetric: bool = False,
     curves: dict[str, EnergyCurve] | None = None,
+    limit_w: float | None = None,
 ) -> Forecaster:
     calls, kernels, waits = Recorded().tables
     calls = calls.with_columns(symmetric=pl.lit(symmetric), copy_engine=pl.lit(value=False))
-    return Forecaster(calls, kernels, waits, curves or {}, table(points, gpus))
+    return Forecaster(calls, kernels, waits, curves or {}, table(points, gpus), limit_w)
 
 
 def test_time_follows_from_what_waits_and_what_is_slowed() -> None:
@@ -75,6 +76,28 @@ def test_energy_is_that_of_the_collectives_and_of_the_rest_of_the_time() -> None
     rest_us = 1300 * forecast.time_saved_pct[0] / 100 - collective_us
     saved = 2 * (joules + rest_us / 1e6 * 0.3 / 1000e-6)  # a GPU that waits draws what plain collectives do
     assert forecast.energy_saved_pct[0] == pytest.approx(100 * saved / (2 * WATTS * 1300e-6), rel=1e-3)
+
+
+def test_gpus_at_their_power_limit_save_as_much_energy_as_time() -> None:
+    """Two H200s that trained at 692 of 700 W saved 11.3 % of the time and 11.0 % of the energy."""
+    curves = {"GPU-0": curve(), "GPU-1": curve()}
+    found = ways_what_if(forecaster(curves=curves, limit_w=2 * WATTS / 0.98))
+    assert found.power_limited
+    assert found.forecasts[0].energy_saved_pct == pytest.approx(found.forecasts[0].time_saved_pct)
+    assert not ways_what_if(forecaster(curves=curves, limit_w=2 * WATTS / 0.96)).power_limited
+
+
+def test_no_gpu_draws_more_than_its_limit_in_the_mean() -> None:
+    """The job that takes less time draws more power, up to the limit."""
+    cheap = [*POINTS[:2], point(COPY_ENGINE, "", 800.0, 0.299), point(COPY_ENGINE, "matmul", 800.0, 0.199, 60.0)]
+    limit_w = 2 * WATTS / 0.96
+    curves = {"GPU-0": curve(), "GPU-1": curve()}
+    free, held = (ways_what_if(forecaster(cheap, curves=curves, limit_w=w)).forecasts[0] for w in (None, limit_w))
+    assert free.energy_saved_pct is not None
+    assert held.energy_saved_pct is not None
+    assert free.energy_saved_pct[0] < held.energy_saved_pct[0]
+    left = (1 - held.energy_saved_pct[0] / 100) / (1 - held.time_saved_pct[0] / 100)
+    assert left == pytest.approx(1 / 0.96)
 
 
 def test_a_way_that_costs_time_is_not_the_best() -> None:

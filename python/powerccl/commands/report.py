@@ -97,7 +97,7 @@ def command(
     from powerccl.platforms.ways import load_table
     from powerccl.traces import tables
     from powerccl.tuning.ways import possible
-    from powerccl.tuning.ways_forecast import predict_best
+    from powerccl.tuning.ways_forecast import power_limit, predict_best
 
     folder = find_run(name, runs_dir, quiet=quiet)
     before = find_run(baseline, runs_dir, "baseline run") if baseline else None
@@ -111,7 +111,8 @@ def command(
     other_ways = possible(made.calls, table) if table else None
     if table and other_ways and other_ways.rows:
         kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
-        other_ways.predicted = predict_best(made.calls, kernels, tables.waits(made.run), energy_curves(made.run), table)
+        curves, limit_w = energy_curves(made.run), power_limit(made.run)
+        other_ways.predicted = predict_best(made.calls, kernels, tables.waits(made.run), curves, table, limit_w)
     if html_file:
         from powerccl.reports.report_page import report_page
 

@@ -37,7 +37,16 @@ from powerccl.tuning.found import Found
 from powerccl.tuning.importance import Importance, importances, what_matters
 from powerccl.tuning.objective import Objective
 from powerccl.tuning.refine import refine, simplify
-from powerccl.tuning.replay import PARAMETERS, joined, parameters_of, split, step_of_run, with_plain, workload_of
+from powerccl.tuning.replay import (
+    PARAMETERS,
+    first_tries,
+    joined,
+    parameters_of,
+    split,
+    step_of_run,
+    with_plain,
+    workload_of,
+)
 from powerccl.tuning.rule_search import Choice, rules_for, search_rules
 from powerccl.tuning.rules import Rule
 from powerccl.tuning.space import Configuration, Machine, Space, make_space, names_in
@@ -198,7 +207,7 @@ class Tuning:
         trials_began = time.monotonic()
         study.measure_defaults(self.bench)
         self.round_s = (time.monotonic() - trials_began) / DEFAULT_ROUNDS
-        study.warm_start(self._earlier())
+        study.warm_start([*first_tries(self.space.parameters), *self._earlier()])
         trials_began, servers = time.monotonic(), len(study.outcomes())
         self.budget = Budget(
             self._began, asked.seconds, 2 * LEAST_ROUNDS * self._thorough_s(asked.objective.needs_energy)

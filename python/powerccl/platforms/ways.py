@@ -22,7 +22,8 @@ from powerccl.platforms.store import BUILTIN, by_name, user_folder
 
 SCHEMA_VERSION = 1
 PLAIN, COPY_ENGINE = "plain", "copy-engine"
-SURROUNDINGS = ("matmul", "memory")  # what `powerccl profile --ways` measures beside
+PRODUCTS = "matmul"
+SURROUNDINGS = (PRODUCTS, "memory")  # what `powerccl profile --ways` measures beside
 WAYS = (PLAIN, "symmetric", COPY_ENGINE, "efficiency")
 # A call may be so much larger or smaller than what was measured, as a factor. Measured sizes grow by 2 or 4, so between
 # them one is always as near; beyond them nothing is said.

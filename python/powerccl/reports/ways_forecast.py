@@ -18,6 +18,8 @@ ASSUMPTIONS = (
     "all iterations are like the typical one",
 )
 
+LIMITED = "the GPUs stay at their power limit: they compute matrix products, and save as much energy as time"
+
 
 def print_ways_what_if(console: Console, found: WaysWhatIf) -> None:
     """The iteration, what each choice would save, and which ways the best one takes."""
@@ -46,7 +48,7 @@ def print_ways_what_if(console: Console, found: WaysWhatIf) -> None:
         console.print(warning(note))
     console.print()
     console.print(Text("predicted, not measured; the prediction assumes:", style="dim"))
-    for text in ASSUMPTIONS:
+    for text in (*ASSUMPTIONS, *([LIMITED] if found.power_limited else [])):
         console.print(Text(f"- {text}", style="dim"))
 
 

@@ -83,6 +83,24 @@ def parameters_of(step: Step, nccl: str) -> list[Parameter]:
     return list(found.values())
 
 
+def first_tries(parameters: Iterable[Parameter]) -> list[Configuration]:
+    """What to try before anything is drawn: each way for all of a pattern's sizes, then for each of several sizes.
+
+    Few patterns and sizes make an iteration, and a trial takes seconds: what draws at random comes to each too late.
+    """
+    of_pattern: dict[str, list[Parameter]] = {}
+    for each in parameters:
+        if each.name.startswith(PREFIX):
+            of_pattern.setdefault(each.name.split(".")[1], []).append(each)
+    whole, single = [], []
+    for way in (COPY_ENGINE, *(each for each in SINCE if each != COPY_ENGINE)):
+        for sizes in of_pattern.values():
+            mine = [each.name for each in sizes if way in each.values]
+            whole += [dict.fromkeys(mine, way)] if mine else []
+            single += [{name: way} for name in mine if len(mine) > 1]
+    return whole + single
+
+
 def split(configuration: Mapping[str, str]) -> tuple[Configuration, list[TunedWay]]:
     """NCCL's variables and the ways of a configuration."""
     variables, ways = {}, []

@@ -6,6 +6,8 @@ beside computation depends on what is computed, which no record tells: every fig
 that the table measured.
 
 Energy is what the collectives' own energy changes by, and the power of waiting over whatever else the time changes by.
+GPUs at their power limit stay there, since clocks rise where anything takes less: they save as much energy as time.
+What they compute is matrix products, for nothing else draws so much.
 """
 
 from __future__ import annotations
@@ -29,13 +31,24 @@ from powerccl.analysis.step import (
     typical_step,
 )
 from powerccl.errors import PowercclError
-from powerccl.platforms.ways import COPY_ENGINE, PLAIN, SURROUNDINGS, WAYS, WayPoint, WaysTable, never_slower_from
+from powerccl.platforms.ways import (
+    COPY_ENGINE,
+    PLAIN,
+    PRODUCTS,
+    SURROUNDINGS,
+    WAYS,
+    WayPoint,
+    WaysTable,
+    never_slower_from,
+)
 from powerccl.quantities import percent
 from powerccl.traces.folder import RunData
+from powerccl.traces.sample_file import number_of
 
 Key = tuple[str, int]  # pattern and bytes
 Choice = dict[Key, str]  # by pattern and bytes the way; plain where it has none
 REPLAYED = 0.05  # of the recorded time: a replay that is farther off says nothing
+AT_LIMIT = 0.97  # of the power limit: the governor holds the mean within 3 % of it (two H200s: 691 to 693 of 700 W)
 ALIKE = 0.1  # percent of time: a choice that saves less more is not worth another way
 
 
@@ -75,6 +88,7 @@ class WaysWhatIf(msgspec.Struct, kw_only=True):
     replayed_ms: tuple[float, float]
     exposed_ms: float
     joules: float | None  # of an iteration, all GPUs
+    power_limited: bool  # GPUs are at their power limit
     forecasts: list[WaysForecast]
     unmeasured: int  # collectives of an iteration that the table says nothing of
     notes: list[str] = []
@@ -99,8 +113,9 @@ class Forecaster:
         waits: pl.DataFrame,
         curves: Mapping[str, EnergyCurve],
         table: WaysTable,
+        limit_w: float | None = None,
     ) -> None:
-        """Tables as analysis.step.typical_step takes them; `table`: of these GPUs.
+        """Tables as analysis.step.typical_step takes them; `table`: of these GPUs; `limit_w`: power limit of all GPUs.
 
         Raises:
             PowercclError: the run has no typical iteration, or its replay is not like it.
@@ -132,6 +147,12 @@ class Forecaster:
                     "the job's iterations may differ from each other; record more of them",
                 )
         self.joules = _joules(self.step, curves)
+        watts = self.joules / (self.step.time_us / 1e6) if self.joules is not None else 0.0
+        self.limit_w = limit_w
+        self.power_limited = limit_w is not None and watts >= AT_LIMIT * limit_w
+        products = [scene for scene in self.scenes if scene.surrounding == PRODUCTS]
+        if self.power_limited and products:
+            self.scenes = products
 
     @classmethod
     def of_run(cls, run: RunData, table: WaysTable) -> Forecaster:
@@ -140,7 +161,7 @@ class Forecaster:
             recorded = step_tables(run)
         except NoStepError as error:
             raise PowercclError(f"{run.folder}: {error}", RECORD) from error
-        return cls(*recorded, energy_curves(run), table)
+        return cls(*recorded, energy_curves(run), table, power_limit(run))
 
     def _scene(self, surrounding: str, calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame) -> _Scene:
         def loss(pattern: str, size: float) -> float:
@@ -220,6 +241,9 @@ class Forecaster:
         """Of an iteration, all GPUs."""
         if self.joules is None:
             return None
+        share = after.time_us / scene.before.time_us
+        if self.power_limited:
+            return self.joules * (1 - share)
         gpus = self.table.gpus
         watts = self.joules / (self.step.time_us / 1e6) / gpus
         joules = seconds = 0.0  # of one GPU, of the collectives themselves
@@ -234,7 +258,9 @@ class Forecaster:
             waiting.append(power)
         rest = (scene.before.time_us - after.time_us) / 1e6 - seconds
         idle = sum(waiting) / len(waiting) if waiting else watts
-        return gpus * (joules + rest * min(idle, watts))
+        saved = gpus * (joules + rest * min(idle, watts))
+        most = self.limit_w * self.step.time_us / 1e6 * share if self.limit_w else self.joules
+        return max(saved, self.joules - most)
 
     def _saved(
         self, each: Operation, way: str, surrounding: str, beside: float, watts: float
@@ -295,6 +321,16 @@ class Forecaster:
         return self.table.point(pattern, near, way, beside), size / near
 
 
+def power_limit(run: RunData) -> float | None:
+    """Watts that all sampled GPUs may draw together; None: not known of each."""
+    found = [
+        number_of(log.about, f"gpu{gpu}_power_limit_mw") / 1e3
+        for log in run.power
+        for gpu in range(int(number_of(log.about, "gpu_count")))
+    ]
+    return sum(found) if found and all(found) else None
+
+
 def _joules(step: Step, curves: Mapping[str, EnergyCurve]) -> float | None:
     """Of an iteration, all GPUs: the mean over all that was recorded between the first and the last typical one."""
     span = step.edges_ns[:1].copy()
@@ -311,10 +347,11 @@ def predict_best(
     waits: pl.DataFrame,
     curves: Mapping[str, EnergyCurve],
     table: WaysTable,
+    limit_w: float | None = None,
 ) -> WaysForecast | None:
-    """What the best ways would save in a run (tables as Forecaster takes them); None: nothing can be predicted."""
+    """What the best ways would save in a run (arguments as Forecaster takes them); None: nothing can be predicted."""
     try:
-        found = Forecaster(calls, kernels, waits, curves, table)
+        found = Forecaster(calls, kernels, waits, curves, table, limit_w)
         return found.forecast("best", found.best())
     except (PowercclError, NoStepError):
         return None
@@ -337,6 +374,7 @@ def ways_what_if(forecaster: Forecaster) -> WaysWhatIf:
         replayed_ms=(min(replayed), max(replayed)),
         exposed_ms=step.exposed_us / 1e3,
         joules=forecaster.joules,
+        power_limited=forecaster.power_limited,
         forecasts=forecasts,
         unmeasured=forecaster.unmeasured(),
     )
