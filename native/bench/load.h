@@ -16,8 +16,8 @@ class MatrixProduct;
 class MemoryCopy;
 
 // A product of matrices of kSide x kSide and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep their
-// multiprocessors until they end, so a collective waits for one that has begun: a product must not last longer than those
-// of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
+// multiprocessors until they end, so a collective waits for one that has begun: a product must not last longer than
+// those of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
 inline constexpr int kSide = 4096;
 inline constexpr uint64_t kCopyBytes = uint64_t{1} << 28;
 inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at its power limit

@@ -28,9 +28,13 @@ class Conductor {
     double budget = 0.01;        // slowdown that may be, as a fraction
     uint64_t call_ns = 1000000;  // what a change of clock takes, until it has been measured
     uint64_t transition_ns = 10000000;
-    bool dry = false;                      // nothing is changed, so nothing can be measured
-    bool windows = true;                   // lowers the clock while communication is exposed
-    bool search = false;                   // lowers it for all of the job
+    bool dry = false;     // nothing is changed, so nothing can be measured
+    bool windows = true;  // lowers the clock while communication is exposed
+    bool search = false;  // lowers it for all of the job
+    // Of the search: later stages and ranks with slack get a lower clock, and so do those that drew little of what is
+    // drawn anew in each iteration. Of windows: GPUs ask a driver that queues in turns. Off to learn what each is
+    // worth.
+    bool slack = true, lots = true, turns = true;
     uint32_t most_mhz = 0, least_mhz = 0;  // what the search tries
     Joint* joint = nullptr;                // shared with the host's other GPUs; null: alone
     uint64_t number = 1;                   // this GPU's among them, not 0

@@ -334,7 +334,7 @@ void Conductor::give_way() {
 void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
-  if (!terms_.search || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any()) return;
+  if (!terms_.search || !terms_.slack || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any()) return;
   if (now.control) return slack_.left_alone();
   const double length = static_cast<double>(timetable_.length().mean);
   // What is had of two clocks by turns is one; others are still being tried.

@@ -117,7 +117,7 @@ void Conductor::plan() {
 
 // Calls that take much longer than the quickest have waited for those of other GPUs.
 void Conductor::take_turns() {
-  if (terms_.joint == nullptr || !times_.measured || calls_ == 0 || terms_.dry) return;
+  if (terms_.joint == nullptr || !terms_.turns || !times_.measured || calls_ == 0 || terms_.dry) return;
   const double quickest = static_cast<double>(terms_.joint->quickest_call_ns(static_cast<uint64_t>(least_call_ns_)));
   const bool queues = times_.call_ns() > kQueues * quickest;
   if (queues && calls_ >= kCallsBeforeTurns) terms_.joint->take_turns();

@@ -191,7 +191,7 @@ Time Host::cross(const Operation& operation) {
 
 // Where a stream that computes waits for communication, the runtime marks when that began and ended.
 void Host::mark(uint32_t stream, uint64_t call, const std::function<void()>& wait) {
-  if (!can_afford_a_mark()) return wait();
+  if (!rules_.marks || !can_afford_a_mark()) return wait();
   Mark mark{call, {}, ++numbers_};
   for (uint32_t i = 0; i < 2; ++i) mark.events[i] = static_cast<uint32_t>((2 * numbers_ + i) % emulator::kMaxEvents);
   server_.record(rank_, stream, mark.events[0], mark.number);

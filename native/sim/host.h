@@ -22,6 +22,7 @@ namespace powerccl::sim {
 struct Rules {
   const PolicyTable* table = nullptr;  // null: nothing is managed
   bool per_call = false;               // holds for each call; else a conductor
+  bool marks = true;                   // where computation waits
 };
 
 class Host {

@@ -23,10 +23,25 @@ const std::map<std::string, sim::PolicyKind>& policies() {
   return all;
 }
 
+const std::map<std::string, bool sim::Parts::*>& parts() {
+  static const std::map<std::string, bool sim::Parts::*> all{
+      {"windows", &sim::Parts::windows}, {"search", &sim::Parts::search}, {"joint", &sim::Parts::joint},
+      {"slack", &sim::Parts::slack},     {"lots", &sim::Parts::lots},     {"turns", &sim::Parts::turns},
+      {"marks", &sim::Parts::marks}};
+  return all;
+}
+
 int fail(const std::string& text, const std::string& hint = "") {
   std::fprintf(stderr, "powerccl-sim: %s\n", text.c_str());
   if (!hint.empty()) std::fprintf(stderr, "hint: %s\n", hint.c_str());
   return 1;
+}
+
+std::vector<double> column(const sim::Found& found, double sim::Iteration::* field) {
+  std::vector<double> values;
+  values.reserve(found.iterations.size());
+  for (const sim::Iteration& each : found.iterations) values.push_back(each.*field);
+  return values;
 }
 
 void print(const sim::Found& found, const std::string& policy, const std::string& json_file) {
@@ -44,6 +59,9 @@ void print(const sim::Found& found, const std::string& policy, const std::string
       .add("joules_per_iteration", joules)
       .add("exposed_ms", found.exposed_ms)
       .add("switches_per_s", found.switches_per_s)
+      .add("first", found.first)
+      .add("each_ms", column(found, &sim::Iteration::ms))
+      .add("each_joules", column(found, &sim::Iteration::joules))
       .add("virtual_s", found.virtual_s);
   FILE* file = std::fopen(json_file.c_str(), "we");
   if (file == nullptr) throw std::runtime_error("cannot write " + json_file);
@@ -51,15 +69,53 @@ void print(const sim::Found& found, const std::string& policy, const std::string
   std::fclose(file);
 }
 
+constexpr uint64_t kLeastBytes = uint64_t{128} << 10, kMostBytes = uint64_t{256} << 20;
+constexpr uint32_t kClocks = 24;  // of a profile
+
+// What `powerccl profile` measures of a platform, without the noise of measuring: a JSON object.
+void write_profile(const powerccl::emulator::Platform& platform, const std::string& file_name) {
+  namespace emulator = powerccl::emulator;
+  FILE* file = std::fopen(file_name.c_str(), "we");
+  if (file == nullptr) throw std::runtime_error("cannot write " + file_name);
+  std::fprintf(file,
+               "{\"gpu\":\"%s\",\"gpus\":%u,\"clock_min_mhz\":%u,\"clock_max_mhz\":%u,\"set_clock_call_us\":%g,"
+               "\"clock_transition_us\":%g,\"points\":[",
+               platform.gpu_name.c_str(), platform.gpus, platform.clock_min_mhz, platform.clock_max_mhz,
+               platform.set_clock_call_us, platform.clock_transition_us);
+  const char* comma = "";
+  const double range = platform.clock_max_mhz - platform.clock_min_mhz;
+  for (size_t i = 0; i < emulator::kPatterns; ++i) {
+    const auto pattern = static_cast<emulator::Pattern>(i);
+    for (uint64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
+      for (uint32_t step = 0; step < kClocks; ++step) {
+        const double mhz = platform.snap_mhz(platform.clock_max_mhz - range * step / (kClocks - 1));
+        std::fprintf(file, "%s[\"%s\",%llu,%g,%g]", comma, emulator::pattern_name(pattern),
+                     static_cast<unsigned long long>(bytes), mhz,
+                     platform.collective_ns(pattern, static_cast<double>(bytes), mhz, platform.gpus) / 1e3);
+        comma = ",";
+      }
+    }
+  }
+  std::fprintf(file, "]}\n");
+  std::fclose(file);
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"What a clock policy makes of a job on an emulated server, in virtual time."};
-  std::string platform_file, scenario_file, table_file, policy = "observe", json_file;
+  std::string platform_file, scenario_file, table_file, policy = "observe", json_file, profile_file;
   sim::Asked asked;
-  app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench")->required();
+  app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
   app.add_option("--policy", policy, "observe, per-call, exposed, fixed or auto")
       ->check(CLI::IsMember(policies()))
       ->capture_default_str();
+  std::vector<std::string> without;
+  app.add_option("--without", without,
+                 "Parts of the policy to leave out: windows, search, joint, slack, lots, turns, marks")
+      ->check(CLI::IsMember(parts()))
+      ->delimiter(',');
+  app.add_option("--clock", asked.clock_mhz, "Hold this clock in MHz all the time, under policy observe");
+  app.add_option("--profile", profile_file, "Only write what profiling that platform would measure to this file");
   app.add_option("--table", table_file, "Policy table of that platform, for all policies but observe");
   app.add_option("--max-slowdown", asked.budget_pct, "In percent")
       ->check(CLI::Range(0.01, 50.0))
@@ -76,8 +132,15 @@ int parse_and_run(int argc, char** argv) {
   std::string error;
   const auto platform = powerccl::emulator::read_platform(platform_file, error);
   if (!platform) return fail(error);
+  if (!profile_file.empty()) {
+    write_profile(*platform, profile_file);
+    return 0;
+  }
+  if (scenario_file.empty()) return fail("there is no scenario to run", "name a file of bench/scenarios");
+  if (asked.clock_mhz != 0 && policy != "observe") return fail("--clock leaves no clock to policy " + policy);
   const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
   asked.policy = policies().at(policy);
+  for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
   powerccl::PolicyTable::Refusal refusal;
   if (asked.policy != sim::PolicyKind::kObserve) {

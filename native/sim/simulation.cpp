@@ -66,7 +66,7 @@ class Simulation {
         server_(platform, ranks_),
         joint_(new (std::align_val_t{64}) Joint()) {
     const bool follows = asked.policy >= PolicyKind::kExposed;
-    const Rules rules{table, asked.policy == PolicyKind::kPerCall};
+    const Rules rules{table, asked.policy == PolicyKind::kPerCall, asked.parts.marks};
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenario.groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
@@ -78,6 +78,7 @@ class Simulation {
       }
       hosts_.push_back(std::make_unique<Host>(server_, scenario, rank, ranks_, asked.seed, comms[rank], rules,
                                               conductor, [this] { arrive(); }));
+      if (asked.clock_mhz != 0) hosts_.back()->clock().hold(asked.clock_mhz);
     }
   }
 
@@ -125,11 +126,15 @@ class Simulation {
     terms.budget = asked_.budget_pct / 100;
     if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
     if (table.switch_transition_us() != 0) terms.transition_ns = uint64_t{table.switch_transition_us()} * 1000;
-    terms.windows = asked_.policy != PolicyKind::kFixed;
-    terms.search = asked_.policy != PolicyKind::kExposed;
+    const Parts& parts = asked_.parts;
+    terms.windows = parts.windows && asked_.policy != PolicyKind::kFixed;
+    terms.search = parts.search && asked_.policy != PolicyKind::kExposed;
+    terms.slack = parts.slack;
+    terms.lots = parts.lots;
+    terms.turns = parts.turns;
     terms.most_mhz = table.clock_max_mhz();
     terms.least_mhz = table.least_mhz();
-    terms.joint = joint_.get();
+    terms.joint = parts.joint ? joint_.get() : nullptr;
     terms.number = 2 * uint64_t{rank} + 1;
     return terms;
   }
@@ -146,6 +151,7 @@ class Simulation {
     if (!measured_ && since_s(start_) >= asked_.warm_up_s && number_ > 0) {
       measured_ = true;
       measured_since_ = begun_;
+      found_.first = number_;
       for (const auto& host : hosts_) exposed_before_ += host->exposed_ms();
     }
     joules_ = joules();

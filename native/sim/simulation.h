@@ -14,8 +14,16 @@ namespace powerccl::sim {
 
 enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto };
 
+// Parts of the policies that learn, which can be left out to see what each is worth.
+struct Parts {
+  bool windows = true, search = true, joint = true, slack = true, lots = true, turns = true;
+  bool marks = true;  // where computation waits
+};
+
 struct Asked {
   PolicyKind policy = PolicyKind::kObserve;
+  uint32_t clock_mhz = 0;  // with kObserve: held from the beginning to the end; 0: none is
+  Parts parts;
   double budget_pct = 1;  // largest slowdown
   double seconds = 60;    // of virtual time that are measured
   double warm_up_s = 0;   // before it
@@ -29,6 +37,7 @@ struct Iteration {
 
 struct Found {
   std::vector<Iteration> iterations;  // measured ones
+  int first = 0;                      // the number of the first of them, from 0
   double seconds = 0, joules = 0;     // of them
   double exposed_ms = 0;              // of an iteration and GPU
   double switches_per_s = 0;          // of a GPU

@@ -188,6 +188,7 @@ class CollectiveEngine : public CollectiveHandler {
   double share(const Flow& flow) const;
   double noise(Comm& comm) const;  // a factor of time for the next flow
   void load_changed(const Flow& flow, int by);
+  void rerate_flows();
 
   // collective_data.cpp: bytes
   // Starts moving; data_done(flow) is called behind it. False: there is nothing to move, or `error` says why it cannot.
@@ -203,6 +204,8 @@ class CollectiveEngine : public CollectiveHandler {
   std::map<uint64_t, std::unique_ptr<Comm>> comms_;
   std::map<OpId, std::unique_ptr<RankKernel>> kernels_;
   std::map<uint64_t, std::unique_ptr<Flow>> flows_;
+  uint32_t loads_changed_ = 0;  // GPUs whose flows have other shares now, a bit for each
+  bool looks_at_loads_ = false;
   std::vector<GpuLoad> load_;
 };
 

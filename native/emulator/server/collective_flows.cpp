@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flows: how long bytes take, at whose clock, and beside whom.
 #include <algorithm>
+#include <utility>
 
 #include "emulator/server/collective_engine.h"
 #include "emulator/server/tuning.h"
@@ -84,12 +85,20 @@ void CollectiveEngine::load_changed(const Flow& flow, int by) {
     load_[flow.source_gpu].sends += by;
     load_[flow.target_gpu].receives += by;
   }
-  for (const auto& [id, other] : flows_) {
-    if (other.get() == &flow || other->work == 0) continue;
-    const bool touched = std::any_of(other->gpus.begin(), other->gpus.end(), [&](uint32_t gpu) {
-      return std::find(flow.gpus.begin(), flow.gpus.end(), gpu) != flow.gpus.end();
-    });
-    if (touched) engine_.refresh_work(other->work);
+  static_assert(kMaxGpus <= 32);  // a bit for each
+  for (const uint32_t gpu : flow.gpus) loads_changed_ |= 1u << gpu;
+  // All that begins at one moment is looked at once.
+  if (!looks_at_loads_) engine_.at(engine_.now(), [this](Time) { rerate_flows(); });
+  looks_at_loads_ = true;
+}
+
+void CollectiveEngine::rerate_flows() {
+  looks_at_loads_ = false;
+  const uint32_t changed = std::exchange(loads_changed_, 0);
+  for (const auto& [id, flow] : flows_) {
+    const bool touched =
+        std::any_of(flow->gpus.begin(), flow->gpus.end(), [changed](uint32_t gpu) { return changed >> gpu & 1; });
+    if (touched && flow->work != 0) engine_.refresh_work(flow->work);
   }
 }
 
@@ -155,12 +164,16 @@ void CollectiveEngine::start_transfer_flow(Comm& comm, const Transfer& transfer)
       load_changed(flow, +1);
       flow.work = engine_.start_work(
           flow.gpus, bytes,
-          [this, id, curve, ranks, factor = transfer_factor(platform, curve.bytes, ranks, comm.settings) / noise(comm)](
-              std::span<const double> clocks_mhz) {
-            const double slowest = *std::min_element(clocks_mhz.begin(), clocks_mhz.end());
-            // GB/s is bytes per ns.
-            return engine_.platform().bus_bandwidth_gbs(curve.pattern, curve.bytes, slowest, ranks) * factor /
-                   share(*flows_.at(id));
+          // Most often only the share has changed: the bandwidth at a clock is kept.
+          [this, &flow, curve, ranks,
+           factor = transfer_factor(platform, curve.bytes, ranks, comm.settings) / noise(comm), at_mhz = 0.0,
+           gbs = 0.0](std::span<const double> clocks_mhz) mutable {
+            const double slowest = std::min(clocks_mhz[0], clocks_mhz[1]);
+            if (slowest != at_mhz) {
+              at_mhz = slowest;
+              gbs = engine_.platform().bus_bandwidth_gbs(curve.pattern, curve.bytes, slowest, ranks) * factor;
+            }
+            return gbs / share(flow);  // GB/s is bytes per ns
           },
           [this, id](Time) { work_done(id); });
     }

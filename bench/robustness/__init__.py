@@ -1,0 +1,1 @@
+"""Clock policies on random machines and jobs, in virtual time."""

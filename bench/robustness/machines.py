@@ -1,0 +1,95 @@
+"""Random machines: the emulator's platform files with what a real machine may differ in drawn anew.
+
+Seeds have a kind: constants of a policy may be chosen on `development` machines, never on `reported` ones.
+"""
+
+import math
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
+BASES = ("t4x8", "h200x4", "a100x4")
+GPUS = (4, 8, 16)  # powerccl-sim has room for 16
+# The emulator's platforms, and changed ones: the platform, and what is changed. Names are those of bench/policies.
+BUILT_IN = {
+    "t4x8": ("t4x8", {}),
+    "t4x8-fastlink": ("t4x8", {"link_scale": "4"}),
+    "t4x8-fastswitch": ("t4x8", {"set_clock_call_us": "20", "clock_transition_us": "30"}),
+    "t4x8-slowswitch": ("t4x8", {"set_clock_call_us": "4500", "clock_transition_us": "20000"}),
+    "t4x8-crawl": ("t4x8", {"set_clock_call_us": "4500", "clock_transition_us": "100000"}),
+    "h200x4": ("h200x4", {}),
+    "a100x4": ("a100x4", {}),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine: `conf` is the text of its platform file, `drawn` what was drawn, by key."""
+
+    name: str
+    base: str
+    gpus: int
+    conf: str
+    drawn: dict[str, float]
+
+
+def log_uniform(draw: random.Random, least: float, most: float) -> float:
+    """A factor as likely between 1 and 2 as between 2 and 4."""
+    return math.exp(draw.uniform(math.log(least), math.log(most)))
+
+
+def value_of(conf: str, key: str) -> str:
+    """What a platform file says of a key."""
+    found = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
+    if not found:
+        raise KeyError(key)
+    return found[1].strip()
+
+
+def changed(conf: str, values: dict[str, str]) -> str:
+    """A platform file with other values; a key that it lacks is added."""
+    for key, value in values.items():
+        line = f"{key} = {value}"
+        conf, count = re.subn(rf"^{re.escape(key)}\s*=.*$", line, conf, count=1, flags=re.MULTILINE)
+        conf = conf if count else f"{conf}\n{line}\n"
+    return conf
+
+
+def built_in(name: str, base: str, changes: dict[str, str]) -> Machine:
+    """One of the emulator's platforms, with some keys changed."""
+    conf = changed((PLATFORMS / f"{base}.conf").read_text(), changes)
+    return Machine(name, base, int(value_of(conf, "gpus")), conf, {})
+
+
+def machine(kind: str, number: int) -> Machine:
+    """The machine of that number; the same wherever it is drawn."""
+    draw = random.Random(f"machine {kind} {number}")
+    base = draw.choice(BASES)
+    conf = (PLATFORMS / f"{base}.conf").read_text()
+    least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
+
+    def scaled(key: str, low: float, high: float) -> float:
+        return float(value_of(conf, key)) * draw.uniform(low, high)
+
+    drawn = {
+        "gpus": float(draw.choice(GPUS)),
+        "memory_bound_share": draw.uniform(0.0, 0.8),
+        "governor_step_mhz": log_uniform(draw, 7, 375),
+        "governor_period_ms": log_uniform(draw, 1, 50),
+        "static_w": scaled("static_w", 0.5, 2.0),
+        "power_limit_w": scaled("power_limit_w", 0.7, 1.5),
+        "link_scale": log_uniform(draw, 0.25, 16),
+        "clock_transition_us": log_uniform(draw, 30, 150_000),
+        "set_clock_call_us": log_uniform(draw, 20, 5000),
+        "set_clock_serialised": float(draw.random() < 0.5),
+        "refresh_ms": log_uniform(draw, 5, 100),
+    }
+    # A voltage that is level up to some clock, and rises from there to the top.
+    top = float(value_of(conf, "voltage_v").split()[-1].split(":")[1])
+    floor, knee = top * draw.uniform(0.6, 0.85), least + (most - least) * draw.uniform(0.1, 0.7)
+    values = {key: f"{value:.6g}" for key, value in drawn.items()}
+    values["voltage_v"] = f"{least:.0f}:{floor:.4f} {knee:.0f}:{floor:.4f} {most:.0f}:{top:.4f}"
+    drawn["voltage_floor"] = floor / top
+    return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn)

@@ -1,0 +1,147 @@
+"""A policy on a machine with a job, simulated: what it saves, beside the best clock that could have been held."""
+
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.robustness.jobs import Job
+from bench.robustness.machines import Machine
+
+from powerccl.platforms.policy_table import policy_table
+from powerccl.platforms.schema import ClockSwitch, PlatformProfile, Point
+
+BUDGET_PCT = 1.0
+MEASURED_S, WARM_UP_S = 240.0, 60.0
+HELD_S, HELD_WARM_UP_S = 6.0, 3.0  # nothing is learned, but dies warm
+# Clocks that are tried, as shares of the range below the highest: close together where 1 % of time is soon lost.
+HELD = (0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.11, 0.15, 0.2, 0.27, 0.35, 0.45, 0.56, 0.68, 0.8, 0.9)
+LONGEST_S = 120.0  # of real time for a simulation: what takes longer stands still
+
+
+@dataclass(frozen=True)
+class Run:
+    """Iterations from number `first` on: milliseconds and joules of all GPUs."""
+
+    first: int
+    ms: list[float]
+    joules: list[float]
+    switches_per_s: float
+
+    def against(self, plain: "Run") -> tuple[float, float]:
+        """Energy saved and time added, percent, over the iterations that both measured: these have the same draws."""
+        begin = max(self.first, plain.first)
+        count = min(self.first + len(self.ms), plain.first + len(plain.ms)) - begin
+        mine, theirs = begin - self.first, begin - plain.first
+        ms, plain_ms = sum(self.ms[mine : mine + count]), sum(plain.ms[theirs : theirs + count])
+        joules, plain_joules = sum(self.joules[mine : mine + count]), sum(plain.joules[theirs : theirs + count])
+        return 100 * (1 - joules / plain_joules), 100 * (ms / plain_ms - 1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one machine, job and policy. Percent against `observe`; `held`: the best clock within the budget."""
+
+    policy: str
+    machine: str
+    job: str
+    base: str
+    scenario: str
+    iteration_ms: float
+    saved_pct: float
+    slowdown_pct: float
+    held_pct: float
+    held_mhz: int
+    switches_per_s: float
+
+
+def profile_of(points_file: Path, name: str) -> PlatformProfile:
+    """A profile from what powerccl-sim says that profiling would measure."""
+    told = json.loads(points_file.read_text())
+    points = [
+        Point(pattern=pattern, size_bytes=size, clock_mhz=round(mhz), time_us=us, busbw_gbs=1.0, provenance="simulated")
+        for pattern, size, mhz, us in told["points"]
+    ]
+    return PlatformProfile(
+        name=name,
+        gpu=told["gpu"],
+        gpus=told["gpus"],
+        emulated=True,
+        clock_max_mhz=told["clock_max_mhz"],
+        clock_min_mhz=told["clock_min_mhz"],
+        clocks_set=True,
+        points=points,
+        clock_switch=ClockSwitch(
+            call_us=told["set_clock_call_us"],
+            latency_us=told["set_clock_call_us"],
+            requests=0,
+            provenance="simulated",
+            transition_us=told["clock_transition_us"],
+        ),
+    )
+
+
+class Simulator:
+    """powerccl-sim for one machine and job, in a folder of its own."""
+
+    def __init__(self, program: Path, folder: Path, machine: Machine, job: Job) -> None:
+        self.program, self.folder = program, folder
+        self.platform, self.scenario = folder / "machine.conf", folder / "job.scn"
+        self.platform.write_text(machine.conf)
+        self.scenario.write_text(job.text)
+        self._call("--profile", str(folder / "points.json"))
+        self.profile = profile_of(folder / "points.json", machine.base)
+        (folder / "table").write_text(policy_table(self.profile, "published"))
+
+    def _call(self, *options: str) -> None:
+        command = [str(self.program), "--platform", str(self.platform), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+
+    def run(self, policy: str, seconds: float, warm_up_s: float, clock_mhz: int = 0) -> Run:
+        """One policy, or one clock held under none. `auto/slack,windows` is auto without these parts."""
+        out = self.folder / "run.json"
+        name, _, without = policy.partition("/")
+        options = ["--policy", name, "--table", str(self.folder / "table"), "--clock", str(clock_mhz)]
+        options += ["--without", without] if without else []
+        times = ["--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}"]
+        self._call(str(self.scenario), *options, *times, "--json", str(out))
+        told = json.loads(out.read_text())
+        return Run(told["first"], told["each_ms"], told["each_joules"], told["switches_per_s"])
+
+
+def try_out(program: Path, machine: Machine, job: Job, policies: list[str]) -> list[Trial]:
+    """Simulate it all, for each policy.
+
+    Raises:
+        RuntimeError: the simulator failed, and says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        simulator = Simulator(program, Path(folder), machine, job)
+        plain = simulator.run("observe", MEASURED_S, WARM_UP_S)
+        held_pct, held_mhz = best_held(simulator)
+        trials = []
+        for policy in policies:
+            managed = simulator.run(policy, MEASURED_S, WARM_UP_S)
+            saved, slowdown = managed.against(plain)
+            iteration_ms, switches = sum(plain.ms) / len(plain.ms), managed.switches_per_s
+            about = (policy, machine.name, job.name, machine.base, job.scenario)
+            trials.append(Trial(*about, iteration_ms, saved, slowdown, held_pct, held_mhz, switches))
+        return trials
+
+
+def best_held(simulator: Simulator) -> tuple[float, int]:
+    """What the best clock saves that may be held all the time, and which that is; 0, 0: none saves anything."""
+    plain = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
+    least, most = simulator.profile.clock_min_mhz, simulator.profile.clock_max_mhz
+    best, best_mhz = 0.0, 0
+    for share in HELD:
+        mhz = round(most - (most - least) * share)
+        saved, slower = simulator.run("observe", HELD_S, HELD_WARM_UP_S, mhz).against(plain)
+        if slower > 2 * BUDGET_PCT:
+            break  # lower ones take longer still
+        if slower <= BUDGET_PCT and saved > best:
+            best, best_mhz = saved, mhz
+    return best, best_mhz

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random machines and jobs that clock policies are tried on, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.robustness import jobs, machines
+from bench.robustness.trials import Run, profile_of
+
+from powerccl.platforms.policy_table import policy_table
+
+
+def test_a_machine_is_the_same_wherever_it_is_drawn() -> None:
+    assert machines.machine("reported", 7) == machines.machine("reported", 7)
+    assert jobs.job("reported", 7, 8) == jobs.job("reported", 7, 8)
+
+
+def test_what_constants_are_chosen_on_is_never_reported() -> None:
+    kinds = [{machines.machine(kind, number).conf for number in range(50)} for kind in ("development", "reported")]
+    assert len(kinds[0]) == len(kinds[1]) == 50
+    assert not kinds[0] & kinds[1]
+
+
+def test_machines_differ_as_they_are_meant_to() -> None:
+    drawn = [machines.machine("development", number).drawn for number in range(300)]
+    for key, least, most in (
+        ("memory_bound_share", 0, 0.8),
+        ("governor_step_mhz", 7, 375),
+        ("governor_period_ms", 1, 50),
+        ("link_scale", 0.25, 16),
+        ("clock_transition_us", 30, 150_000),
+    ):
+        values = [each[key] for each in drawn]
+        assert least <= min(values) < max(values) <= most
+        assert min(values) - least < 0.05 * (most - least) and most - max(values) < 0.2 * (most - least)
+
+
+def test_a_machine_has_what_was_drawn() -> None:
+    for number in range(20):
+        made = machines.machine("development", number)
+        for key, value in made.drawn.items():
+            if key != "voltage_floor":
+                assert float(machines.value_of(made.conf, key)) == pytest.approx(value, rel=1e-5)
+        volts = [float(each.split(":")[1]) for each in machines.value_of(made.conf, "voltage_v").split()]
+        assert volts == sorted(volts) and volts[0] / volts[-1] == pytest.approx(made.drawn["voltage_floor"], abs=1e-3)
+
+
+def test_a_key_that_a_platform_lacks_is_added() -> None:
+    assert machines.value_of(machines.changed("name = a\n", {"link_scale": "2"}), "link_scale") == "2"
+    with pytest.raises(KeyError):
+        machines.value_of("name = a\n", "link_scale")
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_job_is_its_scenario_with_other_numbers(number: int) -> None:
+    made = jobs.job("development", number, 8)
+    lines = [line.partition("#")[0].split() for line in jobs.built_in(made.scenario).text.splitlines()]
+    plain = [line for line in lines if line and line[0] != "seed"]
+    drawn = [line.split() for line in made.text.splitlines() if not line.startswith("seed")]
+    assert [line[0] for line in drawn] == [line[0] for line in plain]
+    assert drawn != plain
+
+
+def test_both_ends_of_a_transfer_are_of_one_size() -> None:
+    made = next(each for number in range(50) if (each := jobs.job("development", number, 8)).scenario == "pp")
+    assert len(set(re.findall(r"(?:send|receive) (\S+)", made.text))) == 1
+
+
+def test_sixteen_gpus_have_no_mixture_of_experts() -> None:
+    assert all(jobs.job("development", number, 16).scenario != "moe" for number in range(100))
+
+
+def test_only_iterations_that_both_measured_are_compared() -> None:
+    """The first of one and the last of the other are of other draws."""
+    plain = Run(10, [1.0, 2.0, 4.0], [10.0, 20.0, 40.0], 0.0)
+    managed = Run(11, [2.02, 4.04, 100.0], [18.0, 36.0, 1000.0], 0.0)
+    saved, slowdown = managed.against(plain)
+    assert saved == pytest.approx(10.0)
+    assert slowdown == pytest.approx(1.0)
+
+
+def test_a_simulated_profile_makes_a_policy_table(tmp_path: Path) -> None:
+    """An all-reduce that is as quick at 900 MHz as at 1590, and slower below."""
+    points = [["all_reduce", 1 << 24, mhz, 1000.0 if mhz >= 900 else 1500.0] for mhz in (1590, 1200, 900, 600)]
+    told = {"gpu": "Tesla T4", "gpus": 8, "clock_min_mhz": 300, "clock_max_mhz": 1590, "points": points}
+    file = tmp_path / "points.json"
+    file.write_text(json.dumps(told | {"set_clock_call_us": 250.0, "clock_transition_us": 1000.0}))
+    table = policy_table(profile_of(file, "here"), "published")
+    assert "switch_call_us 250" in table and "switch_transition_us 1000" in table
+    assert re.search(r"min_clock_mhz all_reduce \d+ inf 900", table)
