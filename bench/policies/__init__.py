@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clock policies measured on emulated platforms: what `scripts/figures-policies` is made of."""
+"""Clock policies measured on emulated platforms: what `scripts/figures-policies-emulated` is made of."""

@@ -101,7 +101,7 @@ def changed(base: PlatformProfile, name: str, spec: str) -> PlatformProfile:
         transition_us=platform["clock_transition_us"],
     )
     found = msgspec.structs.replace(base, name=name, clock_switch=switch)
-    found.notes = [*base.notes, f"computed from '{base.name}' for {spec} by scripts/figures-policies"]
+    found.notes = [*base.notes, f"computed from '{base.name}' for {spec} by scripts/figures-policies-emulated"]
     if faster != 1:
         found.points = [point(each) for each in base.points]
         found.overhead_samples = [sample(each) for each in base.overhead_samples]

@@ -108,7 +108,7 @@ def markdown(figures: Mapping[str, Figure], about: Mapping[str, object], source:
     lines = [
         "# Policies, measured",
         "",
-        f"<!-- made by `scripts/figures-policies --table {source} --markdown FILE`; do not edit -->",
+        f"<!-- made by `scripts/figures-policies-emulated --table {source} --markdown FILE`; do not edit -->",
         f"From [{source}](../../{source}): everything here is emulated.",
     ]
     said = [f"{key}: {about[key]}" for key in ("date", "commit", "conditions") if about.get(key)]

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "libc/calls.h"
+#include "runtime/joint_memory.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
 

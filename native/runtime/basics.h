@@ -3,7 +3,6 @@
 #ifndef POWERCCL_RUNTIME_BASICS_H
 #define POWERCCL_RUNTIME_BASICS_H
 #include <linux/futex.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -12,21 +11,10 @@
 
 #include <atomic>
 
+#include "libc/spin_lock.h"
 #include "runtime/kernel_clock.h"
 
 namespace powerccl {
-
-// libm is not among what the job's process is given.
-inline double square_root(double value) {
-  if (value <= 0) return 0;
-  double root = value > 1 ? value : 1;
-  for (int i = 0; i < 64; ++i) {
-    const double next = 0.5 * (root + value / root);
-    if (next >= root) break;
-    root = next;
-  }
-  return root;
-}
 
 // Copies at most size - 1 characters and always terminates.
 inline void copy_text(char* to, size_t size, const char* from) {
@@ -40,32 +28,6 @@ inline const char* file_name(const char* path) {
   const char* slash = strrchr(path, '/');
   return slash != nullptr && slash[1] != '\0' ? slash + 1 : path;
 }
-
-// Held for tens of nanoseconds at a time; a holder that lost its core is waited for by yielding.
-class SpinLock {
- public:
-  void lock() {
-    for (int spins = 0; locked_.exchange(true, std::memory_order_acquire); ++spins) {
-      if (spins >= 100) sched_yield();
-    }
-  }
-  bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
-  void unlock() { locked_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> locked_{false};
-};
-
-class SpinGuard {
- public:
-  explicit SpinGuard(SpinLock& lock) : lock_(lock) { lock_.lock(); }
-  ~SpinGuard() { lock_.unlock(); }
-  SpinGuard(const SpinGuard&) = delete;
-  SpinGuard& operator=(const SpinGuard&) = delete;
-
- private:
-  SpinLock& lock_;
-};
 
 // Waits while *word == expected, at most timeout_ns; spurious wake-ups happen.
 inline void futex_wait(std::atomic<uint32_t>* word, uint32_t expected, uint64_t timeout_ns) {

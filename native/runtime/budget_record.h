@@ -4,7 +4,7 @@
 #define POWERCCL_RUNTIME_BUDGET_RECORD_H
 #include <stdint.h>
 
-#include "runtime/conductor.h"
+#include "policy/conductor.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {

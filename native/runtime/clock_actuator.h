@@ -17,10 +17,10 @@
 
 #include <atomic>
 
-#include "runtime/arrival.h"
-#include "runtime/change_cost.h"
+#include "policy/arrival.h"
+#include "policy/change_cost.h"
 #include "runtime/clock_client.h"
-#include "runtime/conductor.h"
+#include "policy/conductor.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {

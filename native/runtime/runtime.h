@@ -18,7 +18,7 @@
 
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
-#include "runtime/conductor.h"
+#include "policy/conductor.h"
 #include "runtime/environment.h"
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"

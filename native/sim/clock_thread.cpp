@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/change_cost.h"
+#include "policy/change_cost.h"
 
 namespace powerccl::sim {
 namespace {

@@ -5,8 +5,8 @@
 #define POWERCCL_SIM_CLOCK_THREAD_H
 #include <cstdint>
 
-#include "runtime/arrival.h"
-#include "runtime/conductor.h"
+#include "policy/arrival.h"
+#include "policy/conductor.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {

@@ -11,7 +11,7 @@
 
 #include "bench/failure.h"
 #include "bench/scenario_ranks.h"
-#include "runtime/joint.h"
+#include "policy/joint.h"
 #include "sim/host.h"
 
 namespace powerccl::sim {

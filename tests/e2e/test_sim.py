@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from harness import Powerccl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.robustness import jobs, machines
+from bench.robustness.trials import Simulator
 
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.store import load_profile
@@ -46,3 +52,45 @@ def test_what_cannot_be_simulated_is_said(powerccl: Powerccl) -> None:
     done = simulated(powerccl, "none.scn")
     assert done.returncode == 1
     assert "none.scn" in done.stderr
+
+
+def test_a_clock_is_held(powerccl: Powerccl) -> None:
+    """Half the clock: computation takes longer, and all of the time."""
+    found = []
+    for clock in (0, 600):
+        done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--clock", str(clock), "--json", "held.json")
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads((powerccl.folder / "held.json").read_text()))
+    assert found[1]["iteration_ms"] > 1.4 * found[0]["iteration_ms"]
+    assert found[1]["switches_per_s"] < 1
+    assert len(found[0]["each_ms"]) == found[0]["iterations"] == len(found[0]["each_joules"])
+    done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--clock", "600", "--policy", "fixed", "--table", "none")
+    assert (done.returncode, "leaves no clock to policy fixed" in done.stderr) == (1, True)
+
+
+def test_parts_of_a_policy_are_left_out(powerccl: Powerccl) -> None:
+    (powerccl.folder / "table").write_text(policy_table(load_profile("t4x8")))
+    options = ("--policy", "exposed", "--table", "table", "--warm-up", "5", "--json", "run.json")
+    switches = []
+    for without in ((), ("--without", "windows,marks")):
+        done = simulated(powerccl, str(SCENARIOS / "exposed.scn"), *options, *without)
+        assert done.returncode == 0, done.stderr
+        switches.append(json.loads((powerccl.folder / "run.json").read_text())["switches_per_s"])
+    assert switches[0] > 5 > 1 > switches[1]
+    done = simulated(powerccl, str(SCENARIOS / "exposed.scn"), "--without", "everything")
+    assert done.returncode != 0
+    assert "everything" in done.stderr
+
+
+def test_a_random_machine_and_job_come_to_the_same_twice(powerccl: Powerccl) -> None:
+    machine = machines.machine("development", 3)
+    job = jobs.job("development", 3, machine.gpus)
+    program, found = powerccl.native.path("bin/powerccl-sim"), []
+    for folder in ("one", "two"):
+        (powerccl.folder / folder).mkdir()
+        simulator = Simulator(program, powerccl.folder / folder, machine, job)
+        run = simulator.run("auto/slack", 4, 1)
+        assert len(run.ms) > 100
+        found.append((powerccl.folder / folder / "run.json").read_bytes())
+    assert found[0] == found[1]
+    assert b'"each_ms"' in found[0]

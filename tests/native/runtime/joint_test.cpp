@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/joint.h"
+#include "runtime/joint_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from powerccl.analysis.whatif.findings import Forecast, Range
 
-# As native/runtime/trial.h and conductor.h have it.
+# As native/policy/trial.h and conductor.h have it.
 KNOWN = 0.5  # of the budget, that a slowdown must be known to
 OUTLIER = 1.5  # times the mean: a checkpoint, not an iteration
 BLOCK_NS = 16e9  # that are left alone at a time where iterations differ

@@ -17,9 +17,9 @@ from powerccl.quantities import exact, seconds
 NOTHING = "lowers no clock"
 # A mean of powers lies below the highest of them. Fits of power are a tenth off; half of it would doubt them.
 ABOVE = 1.25
-# native/runtime/conductor.h: kWarmNs, kReferenceNs and kTryNs. Before that a clock for the whole job is not tried.
+# native/policy/conductor.h: kWarmNs, kReferenceNs and kTryNs. Before that a clock for the whole job is not tried.
 SEARCH_S = 6.0 + 1.6 + 1.0
-# Iterations before the first window: three tell the rhythm (native/runtime/rhythm.cpp), three their times
+# Iterations before the first window: three tell the rhythm (native/policy/rhythm.cpp), three their times
 # (conductor.h, kReference). Half of them would promise windows of a job that ends first, double deny what was seen.
 FEWEST_ITERATIONS = 6
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks receive in all-to-alls tells how long they compute behind them, as native/runtime/lots.h finds it out.
+"""What ranks receive in all-to-alls tells how long they compute behind them, as native/policy/lots.h finds it out.
 
 Whoever received less computes more slowly, and iterations are compared without what their lots explain.
 """
@@ -16,11 +16,11 @@ import numpy.typing as npt
 from powerccl.analysis.whatif.lanes import Job
 from powerccl.analysis.whatif.slack import Rhythm
 
-# As native/runtime/lots.h has it.
+# As native/policy/lots.h has it.
 FEWEST = 16  # iterations
 EXPLAINED, PART_EXPLAINED, DIFFERS, LONG_ENOUGH = 0.7, 0.3, 0.03, 2.0
 DOUBT, MARGIN, MOST, MOST_RUSH = 2.0, 0.005, 2.5, 1.2
-OUTLIER = 1.5  # times the usual length, as native/runtime/trial.h has it
+OUTLIER = 1.5  # times the usual length, as native/policy/trial.h has it
 
 Values = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 # A conservative guess for GPUs whose transition nobody has measured: 10 to 100 ms are reported for Hopper.
 UNKNOWN_TRANSITION_US = 20_000.0
 TURNS_FROM = 3  # GPUs
-IN_TURNS = 1.25  # as native/runtime/windows.h has it
+IN_TURNS = 1.25  # as native/policy/windows.h has it
 # Of voltage over the clock, tried: where it begins to grow, what it is below (1: at the highest), how fast it grows.
 KNEES, LEAST_VOLTS, SLOPES = 30, np.linspace(0.4, 1.0, 121), np.linspace(0.0, 1.5, 31)
 LOWER_CLOCKS = 0.7  # of the highest

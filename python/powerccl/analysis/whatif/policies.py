@@ -14,7 +14,7 @@ from powerccl.analysis.whatif.power import MEMORY_BOUND_SHARE, PowerModel
 from powerccl.analysis.whatif.replay import Course
 from powerccl.analysis.whatif.timeline import GpuTimeline, deviation_of
 
-# As native/runtime/windows.h has it.
+# As native/policy/windows.h has it.
 JOIN_SHARE = 0.01  # of two windows' length: no further apart, the clock is held across
 CLOCK_STEP_MHZ = 15  # of NVIDIA's data centre GPUs
 SOONER = 2.0  # deviations of its end, that a clock is up again before it

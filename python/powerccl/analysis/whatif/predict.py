@@ -37,7 +37,7 @@ from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 
 BLOCKS = 20
-# Of the budget, that one clock takes in the end: between native/runtime/conductor.h's kPartOfBudget and kPartOnceKnown.
+# Of the budget, that one clock takes in the end: between native/policy/conductor.h's kPartOfBudget and kPartOnceKnown.
 SEARCHED_SHARE = 0.7
 UNKNOWN_SHARE = 0.01  # of the time: so much waiting for peers that are not known is worth a word
 MOST_OPERATIONS = 12_000  # of all GPUs together: of longer parts of a run as many are replayed, from the middle

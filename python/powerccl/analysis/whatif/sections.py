@@ -14,7 +14,7 @@ from powerccl.analysis.whatif.findings import Forecast, Range, WhatIf
 from powerccl.analysis.whatif.timeline import GpuTimeline
 from powerccl.quantities import plural, seconds
 
-LEARNING_NS = 10_000_000_000  # of an iteration and a clock: native/runtime/conductor.h, kWarmNs, kReferenceNs, kTryNs
+LEARNING_NS = 10_000_000_000  # of an iteration and a clock: native/policy/conductor.h, kWarmNs, kReferenceNs, kTryNs
 MOST_CALLS = 2048
 FEW = 8  # operations that tell no rhythm
 ALIKE, ODD = 0.15, 4  # by how much iterations of one rhythm differ; so many in a row that do not may be of another

@@ -17,7 +17,7 @@ from powerccl.analysis.whatif.meetings import PAIRS
 from powerccl.analysis.whatif.replay import Course
 from powerccl.analysis.whatif.timeline import deviation_of, numbers_of
 
-# As native/runtime/slack.h has it; shares are of an iteration.
+# As native/policy/slack.h has it; shares are of an iteration.
 GAIN, MARGIN, LEAST, MOST, GIVEN_BACK, IDLE, ALIKE, BUSY_SHARE = 0.75, 0.002, 1.02, 2.0, -0.2, 0.005, 0.05, 0.25
 SHORTEST = 0.02
 SMALL_MARGIN, CLEAR = 0.0005, 6.0  # where it waits for so many deviations of that

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/timetable.h"
+
+namespace powerccl {
+namespace {
+
+double between(uint64_t earlier_ns, uint64_t later_ns) {
+  return static_cast<double>(static_cast<int64_t>(later_ns - earlier_ns));
+}
+double magnitude(double value) {
+  return value < 0 ? -value : value;
+}
+
+}  // namespace
+
+uint64_t Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
+  const uint64_t sequence = rhythm_.called(kind);
+  Run& run = runs_[sequence % kRuns];
+  run = {};
+  run.call = call;
+  run.sequence = sequence;
+  run.mhz = mhz;
+  sequence_of_[call % kRuns] = sequence;
+  return sequence;
+}
+
+Timetable::Run* Timetable::find(uint64_t call) {
+  const uint64_t sequence = sequence_of_[call % kRuns];
+  Run& run = runs_[sequence % kRuns];
+  return sequence != 0 && run.call == call ? &run : nullptr;
+}
+
+bool Timetable::started(uint64_t call, uint64_t start_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  run->start_ns = start_ns;
+  if (latest_ == 0 || start_ns >= runs_[latest_ % kRuns].start_ns) latest_ = run->sequence;
+  return true;
+}
+
+bool Timetable::stopped(uint64_t call, uint64_t stop_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  run->stop_ns = stop_ns;
+  return true;
+}
+
+bool Timetable::waited(uint64_t call, uint64_t stall_ns) {
+  Run* run = find(call);
+  if (run == nullptr) return false;
+  // Of several streams that wait for it, the last to stall leaves it exposed.
+  if (stall_ns > run->stall_ns) run->stall_ns = stall_ns;
+  return true;
+}
+
+const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) const {
+  const uint64_t sequence = origin_ + iteration * period_ + position;
+  const Run& run = runs_[sequence % kRuns];
+  return run.sequence == sequence ? run : no_run_;
+}
+
+double Timetable::pause_ns(uint64_t iteration, uint32_t index) const {
+  const uint64_t stop_ns = run(iteration, order_[index]).stop_ns;
+  const bool last = index + 1 == order_count_;
+  const uint64_t next_ns = last ? start_of(iteration + 1) : run(iteration, order_[index + 1]).start_ns;
+  if (stop_ns == 0 || next_ns == 0) return -1;
+  return next_ns > stop_ns ? between(stop_ns, next_ns) : 0;
+}
+
+// How much intervals between kernels differ from those `lag` calls before, as a share of their length.
+double Timetable::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
+  double differences = 0, lengths = 0;
+  uint64_t previous = 0;
+  for (uint64_t sequence = from + lag; sequence <= to; ++sequence) {
+    const Run& run = runs_[sequence % kRuns];
+    const Run& before = runs_[(sequence - lag) % kRuns];
+    if (run.start_ns == 0 || before.start_ns == 0) continue;
+    if (previous != 0) {
+      const double interval = between(runs_[previous % kRuns].start_ns, run.start_ns);
+      const double then = between(runs_[(previous - lag) % kRuns].start_ns, before.start_ns);
+      differences += magnitude(interval - then);
+      lengths += magnitude(interval);
+    }
+    previous = sequence;
+  }
+  return lengths > 0 ? differences / lengths : 1;
+}
+
+bool Timetable::settle() {
+  const uint32_t base = rhythm_.period();
+  if (settled()) {
+    // A burst of equal calls may have been taken for iterations, which never shows in the calls.
+    if (latest_ >= look_again_) reconsider(base);
+    return true;
+  }
+  period_ = 0;
+  // Looked at once a base period at most: it costs some microseconds.
+  if (base == 0 || latest_ == 0 || latest_ < looked_at_ + base) return false;
+  looked_at_ = latest_;
+  double least = 1;
+  uint32_t most = 0;
+  if (const uint32_t lag = regular(base, &least, &most)) {
+    begin(lag, latest_);
+    return true;
+  }
+  const uint32_t lag = shortest(base, least, most);
+  if (lag != 0) begin(lag, latest_);
+  return lag != 0;
+}
+
+// Nothing repeats exactly: after enough of it the shortest of what repeats best. 0: there is not enough.
+uint32_t Timetable::shortest(uint32_t base, double least, uint32_t most) const {
+  const uint64_t from = first_of(base), available = latest_ - from;
+  // Where many calls differ in kind they tell the iteration themselves, and times are seldom needed; and what takes so
+  // long is no burst inside of an iteration.
+  const uint64_t began_ns = runs_[from % kRuns].start_ns;
+  const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
+  const uint64_t iterations = base >= kFewKinds || takes_long ? 16 : 48;
+  if (available < iterations * uint64_t{base} && available < kRuns / 4) return 0;
+  for (uint32_t multiple = 1; multiple <= most; ++multiple) {
+    if (irregularity(from, latest_, multiple * base) <= kHardlyLess * least) return multiple * base;
+  }
+  return 0;
+}
+
+// From which call on what is kept repeats.
+uint64_t Timetable::first_of(uint32_t base) const {
+  const uint64_t repeating = rhythm_.since() > 2 * uint64_t{base} ? rhythm_.since() - 2 * uint64_t{base} : 1;
+  const uint64_t kept = latest_ > kRuns / 2 ? latest_ - kRuns / 2 : 1;
+  return repeating > kept ? repeating : kept;
+}
+
+// Equal calls can still be different places of an iteration: four equal buckets, of which only the last is exposed. So
+// the calls' period is multiplied until the times repeat, too. 0: they do not. `least`: the least irregularity;
+// `most`: the multiples there was enough for.
+uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const {
+  const uint64_t from = first_of(base), available = latest_ - from;
+  double irregular[kMostMultiple + 1] = {};
+  for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
+    const uint64_t lag = uint64_t{multiple} * base;
+    // Where iterations differ by themselves two in a row are soon like two others by chance.
+    const uint64_t needed = (multiple > 1 && base >= kFewKinds ? 6 : 3) * lag;
+    if (lag > kLongest / 2 || available < needed || available < kFewest) break;
+    *most = multiple;
+    irregular[multiple] = irregularity(from, latest_, static_cast<uint32_t>(lag));
+    if (irregular[multiple] < *least) *least = irregular[multiple];
+    if (irregular[multiple] > kRegular) continue;
+    // What is hardly less regular and shorter is the iteration: of several, one is better by chance.
+    uint32_t shortest = 1;
+    while (irregular[shortest] > kAsRegular * irregular[multiple] && shortest < multiple) ++shortest;
+    return shortest * base;
+  }
+  return 0;
+}
+
+void Timetable::reconsider(uint32_t base) {
+  look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
+  if (irregularity(first_of(base), latest_, period_) <= kRegular) return;
+  double least = 1;
+  uint32_t most = 0;
+  uint32_t lag = regular(base, &least, &most);
+  if (lag == 0) {
+    // What repeated by chance at first is found out: several iterations are one by one from then on.
+    const uint32_t one = shortest(base, least, most);
+    if (one != 0 && period_ % one == 0) lag = one;
+  }
+  if (lag != 0 && lag != period_) begin(lag, latest_);
+}
+
+// The iteration begins with the kernel that comes after the longest time without one.
+void Timetable::begin(uint32_t period, uint64_t last) {
+  period_ = period;
+  since_ = rhythm_.since();
+  ++generation_;
+  look_again_ = last + (period < 8 ? 64 : 8 * uint64_t{period});
+  double longest = -1;
+  for (uint64_t sequence = last - period + 1; sequence <= last; ++sequence) {
+    const Run& run = runs_[sequence % kRuns];
+    if (run.start_ns == 0) continue;
+    uint64_t previous = sequence - 1;
+    while (previous > sequence - period && runs_[previous % kRuns].start_ns == 0) --previous;
+    const Run& one_before = runs_[previous % kRuns];
+    const double before = between(one_before.stop_ns != 0 ? one_before.stop_ns : one_before.start_ns, run.start_ns);
+    if (before > longest) {
+      longest = before;
+      origin_ = sequence;
+    }
+  }
+  for (uint32_t i = 0; i < period; ++i) positions_[i] = {};
+  order_count_ = 0;
+  length_ = usual_length_ = {};
+}
+
+void Timetable::learn(uint64_t iteration, bool usual) {
+  const uint64_t start_ns = start_of(iteration), next_ns = start_of(iteration + 1);
+  if (start_ns == 0 || next_ns == 0) return;
+  length_.add(between(start_ns, next_ns));
+  if (usual) usual_length_.add(between(start_ns, next_ns));
+  for (uint32_t i = 0; i < period_; ++i) {
+    Position& position = positions_[i];
+    const Run& run = this->run(iteration, i);
+    if (run.start_ns == 0) continue;
+    position.timed = true;
+    position.mhz = run.mhz;
+    position.kind = rhythm_.kind(run.sequence);
+    const double offset = between(start_ns, run.start_ns);
+    position.offset.add(offset);
+    if (usual) position.usual_offset.add(offset);
+    if (run.stop_ns != 0) {
+      const double duration = between(run.start_ns, run.stop_ns);
+      position.duration.add(duration);
+      if (usual) position.usual_duration.add(duration);
+    }
+    // Marks are looked at when the host comes round, which may be after the next iteration has begun.
+    if (iteration == 0) continue;
+    const Run& before = this->run(iteration - 1, i);
+    if (before.stall_ns != 0 && before.start_ns != 0) {
+      position.exposed_from.add(between(before.start_ns, before.stall_ns));
+    }
+  }
+  sort();
+}
+
+void Timetable::sort() {
+  order_count_ = 0;
+  for (uint32_t i = 0; i < period_; ++i) {
+    if (!positions_[i].timed) continue;
+    uint32_t at = order_count_++;
+    // Calls mostly run in the order they are made in, so that little is moved.
+    while (at > 0 && positions_[order_[at - 1]].offset.mean > positions_[i].offset.mean) {
+      order_[at] = order_[at - 1];
+      --at;
+    }
+    order_[at] = i;
+  }
+}
+
+}  // namespace powerccl

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' rhythm
+// and the kernels' times, so that a clock can be changed before something happens rather than after it.
+//
+// Not for several threads at once; nothing is allocated. All times are CLOCK_MONOTONIC in ns.
+#ifndef POWERCCL_POLICY_TIMETABLE_H
+#define POWERCCL_POLICY_TIMETABLE_H
+#include <stdint.h>
+
+#include "policy/rhythm.h"
+
+namespace powerccl {
+
+// A mean that follows, and how far values lie from it on average.
+struct Moving {
+  float mean = 0, deviation = 0;
+  uint32_t count = 0;
+
+  void add(double value) {
+    if (count < kMemory) ++count;
+    const double off = value - static_cast<double>(mean);
+    mean = static_cast<float>(static_cast<double>(mean) + off / count);
+    if (count > 1) {
+      deviation = static_cast<float>(static_cast<double>(deviation) +
+                                     ((off < 0 ? -off : off) - static_cast<double>(deviation)) / (count - 1));
+    }
+  }
+  static constexpr uint32_t kMemory = 8;
+};
+
+class Timetable {
+ public:
+  static constexpr uint32_t kLongest = Rhythm::kLongest;
+
+  // One call of an iteration. Offsets are from the start of the iteration's first kernel.
+  struct Position {
+    uint32_t kind = 0;
+    uint32_t mhz = 0;    // the least clock that keeps its bandwidth; 0: it is left alone
+    bool timed = false;  // it has a kernel that is seen to start
+    Moving offset;       // of its start, in the iterations learnt last
+    Moving duration;
+    Moving usual_offset;  // in iterations in which nothing was managed
+    Moving usual_duration;
+    Moving exposed_from;  // from its start to when computation waits for it, as far as the door's marks tell
+  };
+
+  // What one call did when it ran; 0: not seen.
+  struct Run {
+    uint64_t call = 0, sequence = 0;
+    uint64_t start_ns = 0, stop_ns = 0;
+    uint64_t stall_ns = 0;
+    uint32_t mhz = 0;
+  };
+
+  // A call was made, or has begun or ended to run, or was waited for by computation. False: the call is not known.
+  // Returns its number among all calls.
+  uint64_t called(uint64_t call, uint32_t kind, uint32_t mhz);
+  bool started(uint64_t call, uint64_t start_ns);
+  bool stopped(uint64_t call, uint64_t stop_ns);
+  bool waited(uint64_t call, uint64_t stall_ns);
+
+  // Looks for the iteration while it is not known. To be called now and then, when kernels have run. True: it is known.
+  bool settle();
+  bool settled() const { return period_ != 0 && rhythm_.period() != 0 && rhythm_.since() == since_; }
+  uint32_t period() const { return period_; }
+  // Counts up with each iteration that was found anew; what was learnt of the one before is gone.
+  uint64_t generation() const { return generation_; }
+
+  // Iterations are counted from when they were first known. The first one is complete when its successor has begun.
+  bool complete(uint64_t iteration) const { return start_of(iteration + 1) != 0; }
+  uint64_t iteration_of(uint64_t sequence) const { return (sequence - origin_) / period_; }
+  uint32_t position_of(uint64_t sequence) const { return static_cast<uint32_t>((sequence - origin_) % period_); }
+  bool belongs(uint64_t sequence) const { return period_ != 0 && sequence >= origin_; }
+  // When its first kernel began; 0: not yet, or no longer known.
+  uint64_t start_of(uint64_t iteration) const { return run(iteration, 0).start_ns; }
+  const Run& run(uint64_t iteration, uint32_t position) const;
+  // From the end of the kernel at that place of the order to the start of the next. Below 0: not known.
+  double pause_ns(uint64_t iteration, uint32_t index) const;
+
+  // Takes a complete iteration into account. `usual`: nothing was managed in it.
+  void learn(uint64_t iteration, bool usual);
+  const Position& position(uint32_t index) const { return positions_[index]; }
+  const Moving& length() const { return length_; }
+  const Moving& usual_length() const { return usual_length_; }
+  // Positions that are timed, by their offset.
+  uint32_t order_count() const { return order_count_; }
+  uint32_t order(uint32_t index) const { return order_[index]; }
+
+  // The kernel that began last: what the next one's time is told from.
+  const Run* latest() const { return latest_ != 0 ? &runs_[latest_ % kRuns] : nullptr; }
+
+ private:
+  static constexpr uint32_t kRuns = 2 * kLongest;
+  static constexpr uint32_t kMostMultiple = 64;
+  static constexpr uint32_t kFewest = 16;  // calls that tell anything about times
+  static constexpr double kRegular = 0.1;  // share by which intervals may differ from iteration to iteration
+  static constexpr double kAsRegular = 3, kHardlyLess = 2;
+  static constexpr uint32_t kFewKinds = 8;
+  static constexpr double kLongNs = 5e9;
+
+  Run* find(uint64_t call);
+  double irregularity(uint64_t from, uint64_t to, uint32_t lag) const;
+  uint64_t first_of(uint32_t base) const;
+  uint32_t regular(uint32_t base, double* least, uint32_t* most) const;
+  uint32_t shortest(uint32_t base, double least, uint32_t most) const;
+  void reconsider(uint32_t base);
+  void begin(uint32_t period, uint64_t last);
+  void sort();
+
+  Rhythm rhythm_;
+  Run runs_[kRuns] = {};              // by sequence
+  uint64_t sequence_of_[kRuns] = {};  // by call
+  uint64_t since_ = 0, origin_ = 0, latest_ = 0;
+  uint32_t period_ = 0;
+  uint64_t generation_ = 0, look_again_ = 0;
+  uint64_t looked_at_ = 0;  // calls when settle() looked last
+  Position positions_[kLongest];
+  uint32_t order_[kLongest] = {};
+  uint32_t order_count_ = 0;
+  Moving length_, usual_length_;
+  Run no_run_;
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/timetable.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace powerccl {
+namespace {
+
+struct Kernel {
+  uint32_t kind;
+  double gap_ms, lasts_ms;  // after the start of the one before it
+};
+
+class Player {
+ public:
+  // Calls, and runs, so many iterations.
+  void play(const std::vector<Kernel>& iteration, int count, double jitter = 0.001) {
+    for (int i = 0; i < count; ++i) {
+      for (const Kernel& kernel : iteration) {
+        now_ms_ += kernel.gap_ms * (1 + jitter * std::normal_distribution<double>()(random_));
+        const uint64_t call = ++calls_;
+        table->called(call, kernel.kind, 450);
+        const uint64_t start_ns = static_cast<uint64_t>(now_ms_ * 1e6);
+        EXPECT_TRUE(table->started(call, start_ns));
+        EXPECT_TRUE(table->stopped(call, start_ns + static_cast<uint64_t>(kernel.lasts_ms * 1e6)));
+        table->settle();
+      }
+    }
+  }
+  std::unique_ptr<Timetable> table = std::make_unique<Timetable>();
+
+ private:
+  std::mt19937_64 random_{5};
+  double now_ms_ = 1000;
+  uint64_t calls_ = 0;
+};
+
+TEST(Timetable, KindsAloneTellAnIteration) {
+  Player player;
+  player.play({{1, 20, 5}, {2, 6, 5}, {3, 6, 5}}, 8);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_EQ(player.table->period(), 3u);
+}
+
+TEST(Timetable, EqualCallsAreToldApartByTheirTimes) {
+  Player player;
+  player.play({{1, 60, 15}, {1, 15.5, 15}, {1, 15.5, 15}, {1, 15.5, 15}}, 10);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_EQ(player.table->period(), 4u);
+  // It begins behind the longest gap.
+  for (uint64_t i = 0; player.table->complete(i); ++i) player.table->learn(i, true);
+  EXPECT_NEAR(player.table->position(0).duration.mean, 15e6, 1e5);
+  EXPECT_NEAR(player.table->position(1).offset.mean, 15.5e6, 2e5);
+  EXPECT_NEAR(player.table->length().mean, 106.5e6, 1e6);
+}
+
+// As recorded from DDP with eight equal buckets: a burst that looks like a rhythm of its own, and long gaps.
+TEST(Timetable, ABurstOfEqualCallsIsNoIterationForLong) {
+  std::vector<Kernel> step{{1, 10.9, 2.3}};
+  for (const double gap : {2.3, 2.7, 2.7, 2.7, 3.4, 2.1, 2.1}) step.push_back({1, gap, 2});
+  Player player;
+  player.play({{1, 2.1, 2}}, 20);
+  player.play(step, 20);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_EQ(player.table->period(), 8u);
+}
+
+// A mark is looked at when the host comes round, which may be in the next iteration.
+TEST(Timetable, WaitsThatAreToldOfLateCount) {
+  Player player;
+  const std::vector<Kernel> iteration{{1, 60, 15}, {2, 20, 15}};
+  player.play(iteration, 12);
+  ASSERT_TRUE(player.table->settled());
+  uint64_t learnt = 0;
+  for (int i = 0; i < 6; ++i) {
+    const Timetable::Run before = *player.table->latest();
+    player.play(iteration, 1);
+    while (player.table->complete(learnt)) player.table->learn(learnt++, true);
+    // What ended the iteration before, now that this one has been learnt from.
+    EXPECT_TRUE(player.table->waited(before.call, before.start_ns + 5000000));
+  }
+  EXPECT_GT(player.table->position(1).exposed_from.count, 2u);
+  EXPECT_NEAR(player.table->position(1).exposed_from.mean, 5e6, 1e5);
+}
+
+TEST(Timetable, AnotherIterationIsLearntAnew) {
+  Player player;
+  player.play({{1, 20, 5}, {2, 6, 5}}, 20);
+  ASSERT_TRUE(player.table->settled());
+  const uint64_t before = player.table->generation();
+  player.play({{3, 30, 5}, {4, 6, 5}, {5, 6, 5}}, 1);
+  EXPECT_FALSE(player.table->settled());
+  player.play({{3, 30, 5}, {4, 6, 5}, {5, 6, 5}}, 10);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_EQ(player.table->period(), 3u);
+  EXPECT_GT(player.table->generation(), before);
+}
+
+TEST(Timetable, WhatIsIrregularIsTakenForItsShortestPeriod) {
+  Player player;
+  player.play({{1, 20, 5}, {2, 6, 5}}, 120, 0.3);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_LE(player.table->period(), 8u);
+}
+
+// Sharded data parallelism under a power limit: no two iterations are quite alike, and two are no better than one.
+// As recorded from GPT-350M over sockets on eight GPUs: half a second or 0.8 s each, which is never regular.
+TEST(Timetable, LongIterationsNeedNotBeManyToBeTakenAsTheyAre) {
+  Player player;
+  player.play({{1, 50, 290}, {2, 291, 0.3}, {3, 1.5, 290}}, 20, 0.3);
+  ASSERT_TRUE(player.table->settled());
+  EXPECT_EQ(player.table->period(), 3u);
+}
+
+TEST(Timetable, IrregularIterationsAreNotTakenForPairs) {
+  std::vector<Kernel> iteration;
+  for (uint32_t i = 0; i < 17; ++i) iteration.push_back({1 + (i == 0 ? 5 : i % 2), i % 3 == 0 ? 11.0 : 5.0, 3.7});
+  for (const double jitter : {0.08, 0.12, 0.16}) {
+    Player player;
+    player.play(iteration, 40, jitter);
+    ASSERT_TRUE(player.table->settled()) << jitter;
+    EXPECT_EQ(player.table->period(), 17u) << jitter;
+    const uint64_t generation = player.table->generation();
+    player.play(iteration, 300, jitter);
+    EXPECT_EQ(player.table->period(), 17u) << jitter;
+    EXPECT_EQ(player.table->generation(), generation) << jitter;
+  }
+}
+
+// As seen in a mixture of experts: the lots of one rank's first iterations went up and down by turns.
+TEST(Timetable, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
+  std::vector<Kernel> light, heavy;
+  for (uint32_t i = 0; i < 9; ++i) {
+    light.push_back({1 + i / 2 % 2 + (i == 8 ? 5 : 0), i % 2 != 0 ? 6.0 : 8.0, 3.7});
+    heavy.push_back(light.back());
+    if (i % 2 != 0) heavy.back().gap_ms = 11;
+  }
+  for (const int pairs : {4, 8}) {
+    Player player;
+    for (int i = 0; i < pairs; ++i) {
+      player.play(light, 1, 0.01);
+      player.play(heavy, 1, 0.01);
+    }
+    player.play(light, 100, 0.3);
+    ASSERT_TRUE(player.table->settled()) << pairs;
+    EXPECT_EQ(player.table->period(), 9u) << pairs;
+  }
+}
+
+TEST(Timetable, CallsOfLongAgoAreForgotten) {
+  Player player;
+  player.play({{1, 2, 1}}, 10000);
+  EXPECT_FALSE(player.table->started(1, 5));
+  EXPECT_FALSE(player.table->stopped(1, 5));
+  EXPECT_FALSE(player.table->waited(1, 5));
+  EXPECT_FALSE(player.table->started(999999, 5));
+}
+
+}  // namespace
+}  // namespace powerccl
