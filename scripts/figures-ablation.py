@@ -104,7 +104,7 @@ def main() -> None:
     wanted = [
         ("built-in platforms and scenarios", machines.built_in(name, *base), jobs.built_in(scenario))
         for name, base in machines.BUILT_IN.items()
-        for scenario in jobs.NAMES
+        for scenario in jobs.names_for(name)
     ]
     for number in range(options.random):
         drawn = machines.machine("development", number)

@@ -1,6 +1,6 @@
 """Clock policies on the built-in platforms and scenarios, simulated, beside what the best schedule could save.
 
-figures-policies.py [--platforms LIST] [--scenarios LIST] [--out FILE] [--markdown FILE]. The bound is that of
+figures-policies.py [--platforms LIST] [--out FILE] [--markdown FILE]. The bound is that of
 bench/oracle, from bench/results/policies-emulated.json. POWERCCL_NATIVE names the built programs.
 """
 
@@ -61,13 +61,12 @@ def main() -> None:
     """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platforms", default=",".join(machines.BUILT_IN))
-    parser.add_argument("--scenarios", default=",".join(jobs.NAMES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     program = Path(find_native().root) / "bin/powerccl-sim"
     known = json.loads(BOUNDS.read_text())["figures"]
-    wanted = [(p, s) for p in options.platforms.split(",") for s in options.scenarios.split(",")]
+    wanted = [(platform, job) for platform in options.platforms.split(",") for job in jobs.names_for(platform)]
     began = time.monotonic()
 
     def one(row: tuple[str, str]) -> list[Trial]:

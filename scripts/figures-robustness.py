@@ -52,6 +52,7 @@ def main() -> None:
     """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first; all earlier ones are in --rows")
     parser.add_argument("--kind", choices=("development", "reported"), default="reported")
     parser.add_argument("--policy", default="auto")
     parser.add_argument("--name", default="today", help="of the figures")
@@ -60,6 +61,8 @@ def main() -> None:
     options = parser.parse_args()
     program = Path(find_native().root) / "bin/powerccl-sim"
     began, trials, failed = time.monotonic(), [], 0
+    if options.first:
+        trials += [Trial(**json.loads(line)) for line in options.rows.read_text().splitlines()]
 
     def one(number: int) -> Trial | str:
         try:
@@ -69,7 +72,7 @@ def main() -> None:
             return f"{options.kind}-{number}: {error}"
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(one, range(options.number)):
+        for found in pool.map(one, range(options.first, options.number)):
             if isinstance(found, str):
                 failed += 1
                 print(found[:300], file=sys.stderr)

@@ -8,8 +8,9 @@ from pathlib import Path
 from bench.robustness.machines import log_uniform
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
-# Graphs cannot be simulated, and a job that changes half way is compared by its halves (bench/policies).
+# A job that changes half way is compared by its halves (bench/policies), and of what is in a graph little varies.
 NAMES = ("ddp", "exposed", "fsdp", "moe", "pp", "straggler", "tp", "zero1")
+OF_TODAY = ("h100/llama-fsdp", "h100/three-ways", "h100/serve")  # for h100x8
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class Job:
     name: str
     scenario: str
     text: str
+
+
+def names_for(platform: str) -> tuple[str, ...]:
+    """The scenarios that are simulated on a built-in platform."""
+    return OF_TODAY if platform == "h100x8" else (*NAMES, "graph")
 
 
 def built_in(name: str) -> Job:

@@ -21,6 +21,7 @@ BUILT_IN = {
     "t4x8-crawl": ("t4x8", {"set_clock_call_us": "4500", "clock_transition_us": "100000"}),
     "h200x4": ("h200x4", {}),
     "a100x4": ("a100x4", {}),
+    "h100x8": ("h100x8", {}),
 }
 
 

@@ -61,7 +61,7 @@ double Computation::time_units(Units& units, CUstream stream, int count) {
   return rank_.elapsed_ms(rank_.event(0), rank_.event(1)) / count;
 }
 
-void Computation::enqueue(double ms, size_t stream) {
+void Computation::enqueue(double ms, size_t stream, double memory) {
   if (ms <= 0) return;
   if (unit_ms_ > 0) {
     for (int left = whole_[stream].take(ms); left > 0; --left) units_[stream]->enqueue();
@@ -71,7 +71,7 @@ void Computation::enqueue(double ms, size_t stream) {
   const int kernels = kernels_for(ms, declared ? kEmulatedKernelMs : kKernelMs);
   for (int i = 0; i < kernels; ++i) {
     if (kernel_ != nullptr) {
-      kernel_->enqueue(ms / kernels, streams_[stream]);
+      kernel_->enqueue(ms / kernels, streams_[stream], memory);
     } else {
       units_[stream]->enqueue_emulated(ms / kernels);
     }

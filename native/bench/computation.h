@@ -26,7 +26,8 @@ class Computation {
   // All ranks together. `computing`: the streams, by their place among `streams`, in which there is computation.
   Computation(Rank& rank, Beside kind, const std::vector<CUstream>& streams, const std::set<size_t>& computing);
 
-  void enqueue(double ms, size_t stream);
+  // `memory`: see ComputeKernel.
+  void enqueue(double ms, size_t stream, double memory = -1);
   // What is enqueued until end_graph() is of a graph: it neither takes over the rest from before nor leaves one, since
   // nobody knows how often the graph will be launched.
   void begin_graph();

@@ -16,7 +16,8 @@ class ComputeKernel {
   ComputeKernel(Rank& rank, bool declared);
 
   // Computes for about `ms` at the clock it was calibrated at, or at the emulated platform's reference clock.
-  void enqueue(double ms, CUstream stream);
+  // `memory`: share of it that no clock changes, on emulated GPUs; below 0: as is usual there.
+  void enqueue(double ms, CUstream stream, double memory = -1);
 
   double iterations_per_ms() const { return iterations_per_ms_; }  // 0: declared
   unsigned blocks() const { return blocks_; }

@@ -179,7 +179,7 @@ class Replay {
     const double ms = compute_ms(scenario_, operation, iteration, rank_.rank());
     if (ms <= 0) return;
     enter(operation, Timeline::Doing::kComputing);
-    compute_->enqueue(ms, operation.stream);
+    compute_->enqueue(ms, operation.stream, operation.memory);
   }
 
   void cross(const Operation& operation) {

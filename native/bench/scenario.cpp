@@ -32,7 +32,7 @@ constexpr Form kForms[] = {
     {"streams", "streams comm prefetch"},
     {"group", "group tp 4 (four neighbours each), or group dp stride 4 (every fourth rank)"},
     {"rank", "rank 3 x1.2"},
-    {"compute", "compute 12.5 [vary 30%] [on STREAM]"},
+    {"compute", "compute 12.5 [memory 80%] [vary 30%] [on STREAM]"},
     {"send", "send 4M to next [in GROUP] [on STREAM]; next or previous"},
     {"receive", "receive 4M from previous [in GROUP] [on STREAM]; next or previous"},
     {"wait", "wait compute on comm: comm goes on when all enqueued in compute so far is done"},
@@ -238,12 +238,14 @@ class Parser {
     operations().push_back(operation);
   }
 
-  // [vary P%] [in GROUP] [on STREAM] [by WAY], in any order
+  // [memory P%] [vary P%] [in GROUP] [on STREAM] [by WAY], in any order
   void options(Operation& operation, bool may_vary, bool may_group) {
-    bool varies = false, grouped = false, streamed = false, has_way = false;
+    bool bound = false, varies = false, grouped = false, streamed = false, has_way = false;
     while (at_ < words_.size()) {
       const std::string word = words_[at_++];
-      bool* seen = word == "vary" && may_vary  ? &varies
+      const bool computes = operation.act == Act::kCompute;
+      bool* seen = word == "memory" && computes ? &bound
+                   : word == "vary" && may_vary  ? &varies
                    : word == "in" && may_group ? &grouped
                    : word == "on"              ? &streamed
                    : word == "by"              ? &has_way
@@ -254,6 +256,7 @@ class Parser {
       if (seen == nullptr) refuse("`" + word + "` has no meaning here");
       if (*seen) refuse("`" + word + "` twice");
       *seen = true;
+      if (word == "memory") operation.memory = percent(0, 100);
       if (word == "vary") operation.vary = percent(0, 90);
       if (word == "in") operation.group = group();
       if (word == "on") operation.stream = stream();

@@ -26,6 +26,7 @@ struct Operation {
   size_t bytes = 0;    // kCollective: NCCL tests' size; kSend, kReceive: the message
   int towards = 0;     // kSend, kReceive: +1 the next rank of the group, -1 the previous one
   double ms = 0;       // kCompute
+  double memory = -1;  // kCompute: share of it that no clock changes, on emulated GPUs; below 0: as is usual there
   double vary = 0;     // share by which a rank's draw makes it longer or shorter
 };
 

@@ -15,7 +15,7 @@
 
 namespace powerccl::emulator {
 
-inline constexpr uint32_t kAbi = 5;
+inline constexpr uint32_t kAbi = 6;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
@@ -131,8 +131,11 @@ struct StreamHeader {
 
 struct Kernel {
   StreamHeader to;
-  uint64_t declared_ns;  // at the platform's reference clock
+  // Nanoseconds at the platform's reference clock and, from bit kMemoryShareBit on, one more than the thousandths of
+  // them that no clock changes; 0: as many as the platform says.
+  uint64_t declared_ns;
 };
+inline constexpr int kMemoryShareBit = 48;
 
 struct EventRecord {
   StreamHeader to;

@@ -101,6 +101,11 @@ void Host::next() {
     look_at_marks();
   }
   const Operation& operation = section_->operations[at_++];
+  if (operation.act == Act::kCapture) {
+    launch_graph(operation.line);
+    server_.after(some(kLaunchNs), [this] { next(); });
+    return;
+  }
   if (operation.act == Act::kSync) {
     waits_for_.push_back(static_cast<uint32_t>(operation.stream));
     return poll();
@@ -110,13 +115,8 @@ void Host::next() {
 
 Time Host::enqueue(const Operation& operation) {
   switch (operation.act) {
-    case Act::kCompute: {
-      const double ms = bench::compute_ms(scenario_, operation, iteration_, static_cast<int>(rank_));
-      if (ms <= 0) return 0;
-      const int kernels = std::max(1, static_cast<int>(std::ceil(ms / kKernelMs)));
-      for (int i = 0; i < kernels; ++i) server_.kernel(rank_, static_cast<uint32_t>(operation.stream), ms / kernels);
-      return kernels * kLaunchNs;
-    }
+    case Act::kCompute:
+      return compute(operation, static_cast<uint32_t>(operation.stream)) * kLaunchNs;
     case Act::kCollective:
     case Act::kSend:
     case Act::kReceive:
@@ -128,20 +128,65 @@ Time Host::enqueue(const Operation& operation) {
   }
 }
 
+// Returns the number of kernels.
+int Host::compute(const Operation& operation, uint32_t stream) {
+  const double ms = bench::compute_ms(scenario_, operation, iteration_, static_cast<int>(rank_));
+  if (ms <= 0) return 0;
+  const int kernels = std::max(1, static_cast<int>(std::ceil(ms / kKernelMs)));
+  for (int i = 0; i < kernels; ++i) server_.kernel(rank_, stream, ms / kernels, operation.memory);
+  return kernels;
+}
+
+// All nodes go to `compute`, one behind the other, as on the emulator. The runtime sees the launch, and from events
+// around it when it ran; of what is captured it sees the kernels alone.
+void Host::launch_graph(int line) {
+  const uint64_t call = ++calls_;
+  if (conductor_ != nullptr) conductor_->graph_called(call, static_cast<uint32_t>(line));
+  Mark around = events_around(0, call, [this] {
+    for (; section_->operations[at_].act != Act::kEndCapture; ++at_) captured(section_->operations[at_]);
+    ++at_;
+  });
+  around.graph = true;
+  marks_.push_back(around);
+}
+
+void Host::captured(const Operation& operation) {
+  const bool transfer = operation.act == Act::kSend || operation.act == Act::kReceive;
+  if (operation.act == Act::kCompute) {
+    compute(operation, 0);
+  } else if ((transfer || operation.act == Act::kCollective) &&
+             bench::takes_part(operation, places_[operation.group])) {
+    const Sized sized = sized_of(operation);
+    Flight flight = next_flight(0);
+    flight.captured = true;
+    flight.kind = call_kind(comms_[operation.group], sized.pattern, transfer ? 0 : sized.bytes);
+    if (conductor_ != nullptr) flight.mhz = rules_.table->minimum_clock(sized.pattern, sized.bytes);
+    server_.collective(rank_, 0, plan_of(operation), flight.slot, flight.number);
+    flights_.push_back(flight);
+  }
+}
+
+Host::Sized Host::sized_of(const Operation& operation) const {
+  const bool transfer = operation.act != Act::kCollective;
+  const uint8_t pattern = number_of(transfer ? bench::Pattern::kSendReceive : operation.pattern);
+  if (transfer || operation.vary > 0) return {pattern, operation.bytes};
+  const int ranks = places_[operation.group].size;
+  return {pattern, bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, ranks).size_bytes};
+}
+
+Host::Flight Host::next_flight(uint64_t call) {
+  const uint64_t number = ++numbers_;
+  return {call, static_cast<uint32_t>(number % emulator::kMaxOps), number};
+}
+
 // Operations of a communicator run in the order of their calls, whatever streams they are in.
 Time Host::communicate(const Operation& operation) {
   const auto stream = static_cast<uint32_t>(operation.stream);
   uint32_t& last = last_stream_[operation.group];
   if (last != kNoStream && last != stream) server_.wait(rank_, stream, last);
   last = stream;
-  const bench::Place& place = places_[operation.group];
-  const bool transfer = operation.act != Act::kCollective;
-  const auto pattern = number_of(transfer ? bench::Pattern::kSendReceive : operation.pattern);
-  uint64_t bytes = operation.bytes;
-  if (!transfer && operation.vary <= 0) {
-    bytes = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size).size_bytes;
-  }
-  Flight flight{++calls_, static_cast<uint32_t>(calls_ % emulator::kMaxOps), ++numbers_};
+  const auto [pattern, bytes] = sized_of(operation);
+  Flight flight = next_flight(++calls_);
   tell_call(operation, flight.call, pattern, bytes);
   if (rules_.per_call) {
     const uint32_t mhz = rules_.table->lookup(pattern, bytes);
@@ -192,12 +237,18 @@ Time Host::cross(const Operation& operation) {
 // Where a stream that computes waits for communication, the runtime marks when that began and ended.
 void Host::mark(uint32_t stream, uint64_t call, const std::function<void()>& wait) {
   if (!rules_.marks || !can_afford_a_mark()) return wait();
+  marks_.push_back(events_around(stream, call, wait));
+}
+
+Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::function<void()>& what) {
   Mark mark{call, {}, ++numbers_};
-  for (uint32_t i = 0; i < 2; ++i) mark.events[i] = static_cast<uint32_t>((2 * numbers_ + i) % emulator::kMaxEvents);
+  for (uint32_t i = 0; i < 2; ++i) {
+    mark.events[i] = static_cast<uint32_t>((2 * mark.number + i) % emulator::kMaxEvents);
+  }
   server_.record(rank_, stream, mark.events[0], mark.number);
-  wait();
+  what();
   server_.record(rank_, stream, mark.events[1], mark.number);
-  marks_.push_back(mark);
+  return mark;
 }
 
 bool Host::can_afford_a_mark() {
@@ -274,7 +325,8 @@ void Host::look_at_kernels() {
     if (!flight.started && state != emulator::OpState::kPending) {
       flight.started = true;
       const uint64_t at = slot.started_ns.load();
-      if (conductor_ != nullptr) {
+      if (conductor_ != nullptr && flight.captured) flight.call = conductor_->captured_begins(flight.kind, flight.mhz);
+      if (conductor_ != nullptr && flight.call != 0) {
         server_.after(some(kKernelSeenNs), [this, call = flight.call, at] {
           if (conductor_->started(call, at)) clock_.look();
         });
@@ -291,7 +343,7 @@ void Host::look_at_kernels() {
       continue;
     }
     const uint64_t at = slot.stopped_ns.load();
-    if (conductor_ != nullptr) {
+    if (conductor_ != nullptr && flight->call != 0) {
       server_.after(some(kKernelSeenNs), [this, call = flight->call, at] {
         if (conductor_->stopped(call, at)) clock_.look();
       });
@@ -310,10 +362,13 @@ void Host::look_at_marks() {
     const emulator::EventSlot& begin = server_.event(rank_, mark.events[0]);
     const emulator::EventSlot& end = server_.event(rank_, mark.events[1]);
     if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return;
-    const uint64_t stall_ns = begin.time_ns.load();
-    exposed_ms_ += static_cast<double>(end.time_ns.load() - stall_ns) * 1e-6;
-    if (conductor_ != nullptr) {
-      conductor_->waited(mark.call, stall_ns);
+    const uint64_t begin_ns = begin.time_ns.load(), end_ns = end.time_ns.load();
+    if (!mark.graph) exposed_ms_ += static_cast<double>(end_ns - begin_ns) * 1e-6;
+    if (conductor_ != nullptr && mark.graph) {
+      const bool look = conductor_->started(mark.call, begin_ns);
+      if (conductor_->stopped(mark.call, end_ns) || look) clock_.look();
+    } else if (conductor_ != nullptr) {
+      conductor_->waited(mark.call, begin_ns);
     }
     marks_.pop_front();
   }

@@ -38,24 +38,37 @@ class Host {
   ClockThread& clock() { return clock_; }
 
  private:
-  struct Flight {  // a collective that is enqueued
-    uint64_t call;
+  struct Flight {   // a collective that is enqueued
+    uint64_t call;  // 0: captured, and there is none until it begins
     uint32_t slot;
     uint64_t number;
+    uint32_t kind = 0, mhz = 0;  // of a captured one
+    bool captured = false;
     bool started = false;
     bool held = false;
   };
-  struct Mark {  // around a wait of a computing stream
+  struct Mark {  // around a wait of a computing stream, or around a graph
     uint64_t call;
     uint32_t events[2];
     uint64_t number;
+    bool graph = false;
   };
 
   void next();
   Time enqueue(const bench::Operation& operation);  // what it takes of the host's time
   Time communicate(const bench::Operation& operation);
+  void launch_graph(int line);
+  void captured(const bench::Operation& operation);
+  Flight next_flight(uint64_t call);
+  struct Sized {  // as a trace has it
+    uint8_t pattern;
+    uint64_t bytes;
+  };
+  Sized sized_of(const bench::Operation& operation) const;
+  int compute(const bench::Operation& operation, uint32_t stream);
   Time cross(const bench::Operation& operation);
   void mark(uint32_t stream, uint64_t call, const std::function<void()>& wait);
+  Mark events_around(uint32_t stream, uint64_t call, const std::function<void()>& what);
   bool can_afford_a_mark();
   void tell_call(const bench::Operation& operation, uint64_t call, uint8_t pattern, uint64_t bytes);
   void look_at_kernels();

@@ -65,9 +65,10 @@ void Server::send(uint32_t rank, uint32_t stream, emulator::Message type, Messag
   engine_.submit(client_of(rank), bytes);
 }
 
-void Server::kernel(uint32_t rank, uint32_t stream, double ms) {
+void Server::kernel(uint32_t rank, uint32_t stream, double ms, double memory) {
   emulator::Kernel message{};
-  message.declared_ns = static_cast<uint64_t>(ms * 1e6);
+  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(memory * 1000 + 0.5) + 1;
+  message.declared_ns = static_cast<uint64_t>(ms * 1e6) | share << emulator::kMemoryShareBit;
   send(rank, stream, emulator::Message::kKernel, message, {});
 }
 

@@ -22,19 +22,15 @@ constexpr Time kBarrierNs = 30'000;  // from the last rank's arrival until the f
 void refuse_what_is_not_simulated(const bench::Scenario& scenario) {
   for (const bench::Section& section : scenario.sections) {
     for (const bench::Operation& operation : section.operations) {
-      const bool graph = operation.act == bench::Act::kCapture;
       const bool pattern =
           operation.act == bench::Act::kCollective &&
           (operation.pattern == bench::Pattern::kScatter || operation.pattern == bench::Pattern::kGather ||
            operation.pattern == bench::Pattern::kSendReceive);
       const bool way = operation.way != bench::Way::kAsGiven && operation.way != bench::Way::kPlain;
-      if (!graph && !pattern && !way) continue;
+      if (!pattern && !way) continue;
       throw bench::Failure(bench::kExitUsage,
                            scenario.file + ":" + std::to_string(operation.line) + ": " +
-                               (graph ? "graphs"
-                                : way ? "other ways than plain"
-                                      : "this pattern") +
-                               " cannot be simulated yet",
+                               (way ? "other ways than plain" : "this pattern") + " cannot be simulated yet",
                            "replay it in real time: powerccl run --emulate");
     }
   }

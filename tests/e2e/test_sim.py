@@ -43,9 +43,10 @@ def test_a_policy_is_simulated(powerccl: Powerccl) -> None:
 
 
 def test_what_cannot_be_simulated_is_said(powerccl: Powerccl) -> None:
-    done = simulated(powerccl, str(SCENARIOS / "graph.scn"))
+    (powerccl.folder / "ways.scn").write_text("compute 1\nall_gather 4M by copy-engine\n")
+    done = simulated(powerccl, "ways.scn")
     assert done.returncode == 1
-    assert "graph.scn:3: graphs cannot be simulated yet" in done.stderr
+    assert "ways.scn:2: other ways than plain cannot be simulated yet" in done.stderr
     done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--policy", "auto")
     assert done.returncode == 1
     assert "policy auto needs a policy table\nhint: --table FILE" in done.stderr

@@ -133,6 +133,7 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   whole("memory_clock_mhz", p.memory_clock_mhz);
   real("reference_clock_mhz", p.reference_clock_mhz);
   real("memory_bound_share", p.memory_bound_share);
+  real("memory_bound_power", p.memory_bound_power);
   real("overlap_compute_rate", p.overlap_compute_rate);
   real("kernel_launch_us", p.kernel_launch_us);
   real("hostfunc_us", p.hostfunc_us);
@@ -340,6 +341,7 @@ const char* missing(const Platform& p) {
     return "clock_idle_mhz is outside the range";
   if (p.reference_clock_mhz <= 0) return "reference_clock_mhz is missing";
   if (p.memory_bound_share > 1) return "memory_bound_share is a share of 1";
+  if (p.memory_bound_power > 1) return "memory_bound_power is a share of 1";
   if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
   if (p.voltage_v.empty()) return "voltage_v is missing";
   if (p.power_limit_w <= 0) return "power_limit_w is missing";

@@ -86,6 +86,7 @@ struct Platform {
   uint32_t clock_min_mhz = 0, clock_max_mhz = 0, clock_step_mhz = 15, memory_clock_mhz = 0, clock_idle_mhz = 0;
   double reference_clock_mhz = 0;   // declared durations hold at this clock
   double memory_bound_share = 0;    // of a kernel's time at the reference clock: does not scale with the clock
+  double memory_bound_power = 1;    // of a kernel's power, where all of its time is such
   double overlap_compute_rate = 1;  // a kernel's rate while the GPU also communicates
 
   double kernel_launch_us = 0, hostfunc_us = 0, memop_us = 0, event_us = 0, copy_launch_us = 0;

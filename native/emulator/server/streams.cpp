@@ -200,16 +200,23 @@ bool Streams::begin_front(Key key, Stream& stream) {
   }
 }
 
-void Streams::begin_kernel(Key key, Stream& stream, uint64_t declared_ns) {
+void Streams::begin_kernel(Key key, Stream& stream, uint64_t declared) {
   const uint32_t gpu = stream.gpu;
-  clockwork_.change_gpu(gpu, [](Gpu& changed) { changed.kernel_started(); });
-  const double memory_share = clockwork_.platform().memory_bound_share;
-  const double reference_mhz = clockwork_.platform().reference_clock_mhz;
+  const Platform& platform = clockwork_.platform();
+  const uint64_t declared_ns = declared & ((uint64_t{1} << kMemoryShareBit) - 1), told = declared >> kMemoryShareBit;
+  const double memory_share =
+      told == 0 ? platform.memory_bound_share : std::min(static_cast<double>(told - 1) / 1000, 1.0);
+  // What the platform's figures of power are of draws all of it.
+  const double power =
+      told == 0 ? 1 : 1 - (1 - platform.memory_bound_power) * std::max(0.0, memory_share - platform.memory_bound_share);
+  clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_started(power); });
+  const double reference_mhz = platform.reference_clock_mhz;
   auto rate = [memory_share, reference_mhz](std::span<const double> clocks) {
     return 1 / (memory_share + (1 - memory_share) * reference_mhz / clocks[0]);
   };
-  auto done = [this, key, gpu](Time) {
-    clockwork_.change_gpu(gpu, [](Gpu& changed) { changed.kernel_stopped(); });
+  stream.power = power;
+  auto done = [this, key, gpu, power](Time) {
+    clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_stopped(power); });
     const auto found = streams_.find(key);
     if (found == streams_.end()) return;
     found->second.work = 0;
@@ -391,7 +398,7 @@ void Streams::remove_client(ClientId client) {
     waiters_.erase(at->first);
     if (stream.work != 0) {
       clockwork_.cancel_work(stream.work);
-      clockwork_.change_gpu(stream.gpu, [](Gpu& gpu) { gpu.kernel_stopped(); });
+      clockwork_.change_gpu(stream.gpu, [power = stream.power](Gpu& gpu) { gpu.kernel_stopped(power); });
     }
     const auto found = collectives_.find(stream.collective);
     if (found != collectives_.end()) {

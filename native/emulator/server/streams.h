@@ -52,7 +52,8 @@ class Streams {
     bool doomed = false;                       // goes when it is empty
     std::deque<std::vector<std::byte>> queue;  // messages as they were sent
     TimerId timer = 0;                         // of the launch, or of the front's end
-    WorkId work = 0;                           // of a kernel
+    WorkId work = 0;
+    double power = 1;  // of the kernel that runs                           // of a kernel
     OpId collective = 0;
     Time due = 0;  // a callback's end, if the client is not much slower
     Clockwork::HoldId hold = 0;
@@ -73,7 +74,7 @@ class Streams {
   void step(Key key);
   void run_front(Key key);
   bool begin_front(Key key, Stream& stream);
-  void begin_kernel(Key key, Stream& stream, uint64_t declared_ns);
+  void begin_kernel(Key key, Stream& stream, uint64_t declared);
   bool begin_wait(Key key, Stream& stream);
   void begin_callback(Stream& stream);
   void begin_collective(Key key, Stream& stream);
