@@ -71,12 +71,18 @@ def main() -> None:
 
     def one(row: tuple[str, str]) -> list[Trial]:
         machine = machines.built_in(row[0], *machines.BUILT_IN[row[0]])
-        return try_out(program, machine, jobs.built_in(row[1]), POLICIES)
+        try:
+            return try_out(program, machine, jobs.built_in(row[1]), POLICIES)
+        except Exception as error:  # of one row: the others are kept
+            print(f"{row[0]}, {row[1]}: {error}"[:300], file=sys.stderr)
+            return []
 
     figures: dict[str, dict[str, object]] = {}
     rows = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (platform, scenario), trials in zip(wanted, pool.map(one, wanted), strict=True):
+            if not trials:
+                continue
             name = f"policies.{platform}.{scenario}"
             bound = None if platform in CHANGED else known.get(f"{name}.oracle.energy_saved_pct", {}).get("high")
             rows.append((platform, scenario, trials, bound))

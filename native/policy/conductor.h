@@ -118,6 +118,9 @@ class Conductor {
   static constexpr uint64_t kSearchAgainNs = 30000000000u;
   // Without windows, which cost more than they may, before they are tried again; doubles each time.
   static constexpr double kWithoutWindowsNs = 120e9;
+  // Slack is given back for so long, and twice as long each time, where iterations take longer by so many times the
+  // budget: a clock that was searched does not cost that.
+  static constexpr double kWithoutSlackNs = 600e9, kByFar = 2;
   static constexpr double kMemoryShare = 0.15;
   static constexpr double kPartOfBudget = 0.6;      // that the clock outside of windows may take
   static constexpr double kPartOnceKnown = 0.8;     // the same, once a trial has told what it takes,
@@ -158,6 +161,7 @@ class Conductor {
   void tell_search(uint64_t iteration, uint64_t duration_ns);
   void search_again(uint64_t now_ns);
   void do_without_windows();
+  void do_without_slack();
   void look_without_windows();
   void take_windows_back();
   bool on_trial(uint64_t iteration) const;
@@ -215,6 +219,8 @@ class Conductor {
   uint64_t pause_ = kPause;
   uint64_t windows_back_ = 0;  // there are none before this iteration; 0: there are
   double without_windows_ns_ = kWithoutWindowsNs;
+  uint64_t slack_back_ = 0;  // none is taken up before this iteration
+  double without_slack_ns_ = kWithoutSlackNs;
   uint64_t search_again_ns_ = 0, search_pause_ns_ = kSearchAgainNs;
   uint64_t settled_ = 0;           // since which it is managed as it is now
   uint64_t compare_from_ = 0;      // the next block that is left alone

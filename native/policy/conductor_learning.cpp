@@ -23,7 +23,8 @@ bool Conductor::on_trial(uint64_t iteration) const {
 // What this GPU would do in an iteration if it were for it to say.
 Mode Conductor::own_mode(uint64_t iteration) const {
   const bool left_alone = control(iteration) || (search_.begun() && search_.reference(iteration));
-  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0, windows_back_ == 0};
+  return {left_alone, search_.begun() && !left_alone ? search_.clock(iteration) : 0, windows_back_ == 0,
+          iteration >= slack_back_};
 }
 
 // When an iteration that has not begun will begin.
@@ -59,7 +60,7 @@ void Conductor::restart() {
   compare_from_ = UINT64_MAX;
   compared_ = gave_way_ = windows_on_trial_ = provisional_ = false;
   blocks_known_ = 0;
-  windows_back_ = left_alone_until_ = 0;
+  windows_back_ = left_alone_until_ = slack_back_ = 0;
   first_ns_ = 0;
   slack_.clear();
   lots_.clear();
@@ -113,6 +114,14 @@ void Conductor::do_without_windows() {
       learnt_ + 1 + static_cast<uint64_t>(without_windows_ns_ / static_cast<double>(timetable_.length().mean));
   without_windows_ns_ *= 2;
   windows_on_trial_ = false;
+}
+
+// Who takes slack up sees only what it waits for itself: where it comes last in turn with others, all are late and each
+// believes that it waits.
+void Conductor::do_without_slack() {
+  if (!terms_.search || !terms_.slack || terms_.joint == nullptr || learnt_ < slack_back_) return;
+  slack_back_ = learnt_ + 1 + static_cast<uint64_t>(without_slack_ns_ / static_cast<double>(timetable_.length().mean));
+  without_slack_ns_ *= 2;
 }
 
 // They take what one clock could have.
@@ -318,6 +327,7 @@ void Conductor::give_way() {
   gave_way_ = true;
   put_on_trial(learnt_);
   if (windows_on_trial_) return do_without_windows();
+  if (given_up_.estimate > kByFar * terms_.budget && given_up_.low > terms_.budget) do_without_slack();
   if (search_.done() && search_.found_mhz() != 0) {
     const double share = computing();
     return search_.raise(share > 0 ? (given_up_.estimate - kPartOfBudget * terms_.budget) / share : 1);
@@ -335,6 +345,10 @@ void Conductor::take_up_slack(uint64_t iteration) {
   const Mode now = mode(iteration);
   // How long a graph takes says nothing about waiting.
   if (!terms_.search || !terms_.slack || terms_.joint == nullptr || terms_.dry || graphs_ || lots_.any()) return;
+  if (!now.slack) {
+    unstretched_ns_ = 0;
+    return slack_.clear();
+  }
   if (now.control) return slack_.left_alone();
   const double length = static_cast<double>(timetable_.length().mean);
   // What is had of two clocks by turns is one; others are still being tried.

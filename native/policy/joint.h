@@ -15,6 +15,7 @@ struct Mode {
   bool control = true;  // nothing is managed
   uint32_t mhz = 0;     // outside of windows; 0: the default
   bool windows = true;  // there are any
+  bool slack = true;    // may be taken up
 };
 
 // Lies in that memory, which is all zero to begin with.
@@ -32,7 +33,8 @@ class Joint {
   }
   // `mode` is for iterations that begin from `from_ns` on; what was said before holds until then.
   void say(const Mode& mode, uint64_t from_ns, uint64_t now_ns) {
-    const uint64_t said = kSaid | (mode.control ? kControl : 0) | (mode.windows ? 0 : kNoWindows) | mode.mhz;
+    const uint64_t said = kSaid | (mode.control ? kControl : 0) | (mode.windows ? 0 : kNoWindows) |
+                          (mode.slack ? 0 : kNoSlack) | mode.mhz;
     const uint64_t before = next_.load(std::memory_order_relaxed);
     now_.store(before, std::memory_order_release);
     from_ns_.store(from_ns, std::memory_order_release);
@@ -44,7 +46,8 @@ class Joint {
   Mode mode_at(uint64_t begin_ns) const {
     const bool next = begin_ns >= from_ns_.load(std::memory_order_acquire);
     const uint64_t said = (next ? next_ : now_).load(std::memory_order_acquire);
-    return {(said & kSaid) == 0 || (said & kControl) != 0, static_cast<uint32_t>(said), (said & kNoWindows) == 0};
+    return {(said & kSaid) == 0 || (said & kControl) != 0, static_cast<uint32_t>(said), (said & kNoWindows) == 0,
+            (said & kNoSlack) == 0};
   }
 
   // Which of the host's GPUs this one is, from 0 in the order in which they asked, and how many have. With more than
@@ -125,7 +128,8 @@ class Joint {
   static uint64_t tag_of(uint32_t key) { return uint64_t{key / kLoads | 1u << 23} << (2 * kLoadBits); }
 
   static constexpr uint32_t kKinds = 448, kWays = 8, kPlaces = 32;
-  static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62, kNoWindows = uint64_t{1} << 61;
+  static constexpr uint64_t kSaid = uint64_t{1} << 63, kControl = uint64_t{1} << 62, kNoWindows = uint64_t{1} << 61,
+                            kNoSlack = uint64_t{1} << 60;
   std::atomic<uint64_t> leader_{0}, now_{0}, next_{0}, from_ns_{0}, said_ns_{0};
   std::atomic<uint64_t> call_ns_{0}, turns_{0};
   std::atomic<uint64_t> places_[kPlaces]{};

@@ -255,6 +255,27 @@ TEST_F(ConductorThatFound, AClockThatHasBecomeTooSlowIsRaised) {
   EXPECT_LT(mean(job.run(100), 0) / usual - 1, 0.012);
 }
 
+// Whose fault it is that iterations take far too long is not known: slack is given back on all ranks, and the clock
+// goes up as well.
+TEST(ConductorAuto, SlackIsGivenBackWhereItMayCostFarTooMuch) {
+  const auto joint = std::make_unique<Joint>();
+  Conductor::Terms terms;
+  terms.search = true;
+  terms.most_mhz = 1590;
+  terms.least_mhz = 300;
+  terms.joint = joint.get();
+  const auto conductor = std::make_unique<Conductor>();
+  conductor->begin(terms);
+  Job job(zero1(), {.natural_mhz = 1090, .marks = true}, conductor.get());
+  job.run(400);
+  EXPECT_TRUE(joint->mode_at(job.now_ns()).slack);
+  job.run_by_itself_at(1590);
+  job.run(600);
+  EXPECT_FALSE(joint->mode_at(job.now_ns()).slack);
+  const uint32_t mhz = conductor->state().clock_mhz;
+  EXPECT_TRUE(mhz == 0 || mhz > 1300) << mhz;
+}
+
 // Or one that was disturbed while it was looked for, or that has become lower since.
 TEST(ConductorJob, AClockThatWasNotFoundIsLookedForAgain) {
   Conductor::Terms terms;

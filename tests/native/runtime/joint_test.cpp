@@ -72,6 +72,10 @@ TEST(Joint, WhatIsSaidHoldsFromItsTimeOn) {
   EXPECT_EQ(joint->mode_at(1999).mhz, 900u);
   EXPECT_TRUE(joint->mode_at(1999).windows);
   EXPECT_FALSE(joint->mode_at(2000).windows);
+  EXPECT_TRUE(joint->mode_at(2000).slack);
+  joint->say({false, 0, true, false}, 3000, 2500);
+  EXPECT_FALSE(joint->mode_at(3000).slack);
+  EXPECT_TRUE(joint->mode_at(3000).windows);
   EXPECT_TRUE(joint->mode_at(2000).control);
 }
 
