@@ -2,6 +2,7 @@
 #include "bench/compute_kernel.h"
 
 #include "bench/failure.h"
+#include "bench/scenario_ranks.h"
 
 namespace powerccl::bench {
 namespace {
@@ -64,14 +65,6 @@ done:
 }
 )";
 
-// What the emulator reads: nanoseconds and, above them, the share that no clock changes, in thousandths, and one; none
-// is as is usual there.
-uint64_t declared(double ms, double memory) {
-  constexpr int kShareBit = 48;
-  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(memory * 1000 + 0.5) + 1;
-  return static_cast<uint64_t>(ms * 1e6) | share << kShareBit;
-}
-
 constexpr uint64_t kFirstTry = 20'000;
 constexpr double kTrustedMs = 20;
 
@@ -101,7 +94,7 @@ ComputeKernel::ComputeKernel(Rank& rank, bool declared)
 
 void ComputeKernel::enqueue(double ms, CUstream stream, double memory) {
   if (ms <= 0) return;
-  launch(static_cast<uint64_t>(ms * iterations_per_ms_), declared(ms, memory), stream);
+  launch(static_cast<uint64_t>(ms * iterations_per_ms_), declared_time(ms, memory), stream);
 }
 
 void ComputeKernel::launch(uint64_t iterations, uint64_t declared_ns, CUstream stream) {

@@ -245,11 +245,11 @@ class Parser {
       const std::string word = words_[at_++];
       const bool computes = operation.act == Act::kCompute;
       bool* seen = word == "memory" && computes ? &bound
-                   : word == "vary" && may_vary  ? &varies
-                   : word == "in" && may_group ? &grouped
-                   : word == "on"              ? &streamed
-                   : word == "by"              ? &has_way
-                                               : nullptr;
+                   : word == "vary" && may_vary ? &varies
+                   : word == "in" && may_group  ? &grouped
+                   : word == "on"               ? &streamed
+                   : word == "by"               ? &has_way
+                                                : nullptr;
       if (word == "by" && operation.act != Act::kCollective) {
         refuse("`" + words_[0] + "` goes no way of NCCL's", "`by` is for collectives; " + right_);
       }

@@ -154,6 +154,12 @@ double draw(uint64_t seed, int iteration, int rank) {
   return std::ldexp(static_cast<double>(word >> 11), -52) - 1;
 }
 
+uint64_t declared_time(double ms, double memory) {
+  constexpr int kShareBit = 48;
+  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(memory * 1000 + 0.5) + 1;
+  return static_cast<uint64_t>(ms * 1e6) | share << kShareBit;
+}
+
 double compute_ms(const Scenario& scenario, const Operation& operation, int iteration, int rank) {
   const auto factor = scenario.factors.find(rank);
   return operation.ms * (factor != scenario.factors.end() ? factor->second : 1) *

@@ -23,6 +23,9 @@ bool takes_part(const Operation& operation, const Place& place);
 // The draw that `vary` goes by: even in [-1, 1), one for each rank and iteration, the same on every machine.
 double draw(uint64_t seed, int iteration, int rank);
 double compute_ms(const Scenario& scenario, const Operation& operation, int iteration, int rank);
+// What the emulator reads of a kernel: nanoseconds and, above them, one more than the thousandths of them that no clock
+// changes; 0: `memory` is below 0, and that is as usual there.
+uint64_t declared_time(double ms, double memory);
 // Bytes that each rank of a varying all-to-all sends to the member `to`: those whose draw is high are sent more.
 size_t piece_bytes(const Scenario& scenario, const Operation& operation, int iteration, const Place& place, int to);
 size_t largest_piece_bytes(const Operation& operation, int ranks);

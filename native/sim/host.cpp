@@ -133,7 +133,8 @@ int Host::compute(const Operation& operation, uint32_t stream) {
   const double ms = bench::compute_ms(scenario_, operation, iteration_, static_cast<int>(rank_));
   if (ms <= 0) return 0;
   const int kernels = std::max(1, static_cast<int>(std::ceil(ms / kKernelMs)));
-  for (int i = 0; i < kernels; ++i) server_.kernel(rank_, stream, ms / kernels, operation.memory);
+  const uint64_t declared = bench::declared_time(ms / kernels, operation.memory);
+  for (int i = 0; i < kernels; ++i) server_.kernel(rank_, stream, declared);
   return kernels;
 }
 

@@ -65,10 +65,9 @@ void Server::send(uint32_t rank, uint32_t stream, emulator::Message type, Messag
   engine_.submit(client_of(rank), bytes);
 }
 
-void Server::kernel(uint32_t rank, uint32_t stream, double ms, double memory) {
+void Server::kernel(uint32_t rank, uint32_t stream, uint64_t declared) {
   emulator::Kernel message{};
-  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(memory * 1000 + 0.5) + 1;
-  message.declared_ns = static_cast<uint64_t>(ms * 1e6) | share << emulator::kMemoryShareBit;
+  message.declared_ns = declared;
   send(rank, stream, emulator::Message::kKernel, message, {});
 }
 

@@ -33,8 +33,7 @@ class Server final : public emulator::Outside {
   void after(Time ns, std::function<void()> action);
 
   // Of one rank's GPU.
-  // `memory`: share of it that no clock changes; below 0: as the platform says.
-  void kernel(uint32_t rank, uint32_t stream, double ms, double memory);
+  void kernel(uint32_t rank, uint32_t stream, uint64_t declared);
   void collective(uint32_t rank, uint32_t stream, std::span<const std::byte> payload, uint32_t slot, uint64_t number);
   void record(uint32_t rank, uint32_t stream, uint32_t event, uint64_t number);
   void wait(uint32_t rank, uint32_t stream, uint32_t on);  // for all that is in the other one now

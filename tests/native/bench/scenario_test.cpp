@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "bench/failure.h"
+#include "bench/scenario_ranks.h"
 
 namespace powerccl::bench {
 namespace {
@@ -27,6 +28,17 @@ Refusal refusal(const std::string& text) {
     return {failure.what(), failure.hint()};
   }
   return {};
+}
+
+TEST(Scenario, AKernelMaySayWhatOfItNoClockChanges) {
+  const auto operations = parsed("compute 5 memory 75% vary 10%\ncompute 5\n").sections[0].operations;
+  EXPECT_DOUBLE_EQ(operations[0].memory, 0.75);
+  EXPECT_DOUBLE_EQ(operations[0].vary, 0.1);
+  EXPECT_LT(operations[1].memory, 0);
+  EXPECT_EQ(declared_time(2, -1), 2'000'000U);
+  EXPECT_EQ(declared_time(2, 0.75) & ((uint64_t{1} << 48) - 1), 2'000'000U);
+  EXPECT_EQ(declared_time(2, 0.75) >> 48, 751U);
+  EXPECT_EQ(declared_time(2, 0) >> 48, 1U);
 }
 
 TEST(Scenario, HeadingsAndOperations) {
@@ -123,6 +135,9 @@ TEST(Scenario, WhatIsWrongIsNamedByLine) {
       {"compute 1 in all\n", "`in` has no meaning here"},
       {"compute 1 1\n", "`1` has no meaning here"},
       {"compute 1 vary 30\n", "it ends in %"},
+      {"compute 1 memory 101%\n", "'101'"},
+      {"compute 1 memory 5% memory 5%\n", "`memory` twice"},
+      {"all_reduce 1M memory 5%\n", "`memory` has no meaning here"},
       {"compute 1 vary 95%\n", "'95'"},
       {"compute 1 vary 5% vary 5%\n", "`vary` twice"},
       {"all_reduce\n", "`all_reduce` without a size"},
