@@ -156,7 +156,7 @@ double draw(uint64_t seed, int iteration, int rank) {
 
 uint64_t declared_time(double ms, double memory) {
   constexpr int kShareBit = 48;
-  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(memory * 1000 + 0.5) + 1;
+  const auto share = memory < 0 ? uint64_t{0} : static_cast<uint64_t>(std::lround(memory * 1000)) + 1;
   return static_cast<uint64_t>(ms * 1e6) | share << kShareBit;
 }
 

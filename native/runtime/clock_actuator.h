@@ -19,8 +19,8 @@
 
 #include "policy/arrival.h"
 #include "policy/change_cost.h"
-#include "runtime/clock_client.h"
 #include "policy/conductor.h"
+#include "runtime/clock_client.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {

@@ -16,9 +16,9 @@
 
 #include <atomic>
 
+#include "policy/conductor.h"
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
-#include "policy/conductor.h"
 #include "runtime/environment.h"
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/joint_memory.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "runtime/joint_memory.h"
 #include "trace_reader.h"
 
 namespace powerccl {
