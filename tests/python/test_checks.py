@@ -123,7 +123,7 @@ def test_what_bounds_the_power_is_said() -> None:
 def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (known,) = check_ways(["NVIDIA H200"] * 2)
-    assert known.state == "ok" and "copy engines for FSDP2 from 256 MiB" in known.found and "h200x2" in known.found
+    assert known.state == "ok" and "copy engines for FSDP2 from 64 MiB" in known.found and "h200x2" in known.found
     (unknown,) = check_ways(["NVIDIA A100"] * 8)
     assert unknown.state == "missing" and "powerccl profile --ways" in unknown.advice
     assert list(check_ways(["NVIDIA H200"])) == list(check_ways([])) == []
