@@ -91,13 +91,25 @@ def markdown(sets: dict[str, dict[str, list[Trial]]], made: dict[str, str]) -> s
     return "\n".join(lines)
 
 
+def read_rows(path: Path | None) -> dict[tuple[str, str], list[Trial]]:
+    """Trials by machine and job, as an earlier call left them."""
+    found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for line in path.read_text().splitlines() if path and path.exists() else ():
+        trial = Trial(**json.loads(line))
+        found[trial.machine, trial.job].append(trial)
+    return found
+
+
 def main() -> None:
     """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--random", type=int, default=60)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--rows", type=Path, help="write every trial to this file, a line of JSON each")
+    parser.add_argument(
+        "--rows", type=Path, help="write every trial to this file, a line of JSON each, and go on from it"
+    )
+    parser.add_argument("--kept", action="store_true", help="simulate nothing: of what is in --rows")
     options = parser.parse_args()
     program = Path(find_native().root) / "bin/powerccl-sim"
     policies = [f"auto/{part}" if part else "auto" for part in PARTS]
@@ -109,10 +121,15 @@ def main() -> None:
     for number in range(options.random):
         drawn = machines.machine("development", number)
         wanted.append(("random machines and jobs", drawn, jobs.job("development", number, drawn.gpus)))
-    began = time.monotonic()
+    began, kept = time.monotonic(), read_rows(options.rows)
+    if options.kept:
+        wanted = [each for each in wanted if len(kept[each[1].name, each[2].name]) == len(policies)]
     sets: dict[str, dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
 
     def one(each: tuple[str, machines.Machine, jobs.Job]) -> list[Trial] | str:
+        known = kept[each[1].name, each[2].name]
+        if len(known) == len(policies):
+            return known
         try:
             return try_out(program, each[1], each[2], policies)
         except Exception as error:
@@ -125,7 +142,7 @@ def main() -> None:
                 continue
             for part, trial in zip(PARTS, found, strict=True):
                 sets[each[0]][part].append(trial)
-            if options.rows:
+            if options.rows and found is not kept[each[1].name, each[2].name]:
                 with options.rows.open("a") as rows:
                     rows.writelines(json.dumps(asdict(trial)) + "\n" for trial in found)
     conditions = f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s, against `observe`; " + ", ".join(
