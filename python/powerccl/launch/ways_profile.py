@@ -28,7 +28,8 @@ MIN_TIME_S = "0.5"
 EMULATED_S = "0.02"  # emulated times and energies are exact however long it takes, and no data need be moved
 BESIDE = "matmul,memory"
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # that have a way other than plain
-SIZES = (16 << 20, 256 << 20, 2)  # first, last, factor: below, a call's own cost is most of its time
+# First, last, factor. Below, a call's own cost is most of its time; FSDP reduces a layer's gradients of up to a GiB.
+SIZES = (16 << 20, 1 << 30, 4)
 POLL_S = 0.2
 
 
