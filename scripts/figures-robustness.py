@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.robustness.jobs import job  # noqa: E402
 from bench.robustness.machines import machine  # noqa: E402
-from bench.robustness.trials import BUDGET_PCT, MEASURED_S, WARM_UP_S, Trial, try_out  # noqa: E402
+from bench.robustness.trials import BUDGET_PCT, HELD, MEASURED_S, WARM_UP_S, Trial, try_out  # noqa: E402
 
 from powerccl.launch.native import find_native  # noqa: E402
 
@@ -89,7 +89,7 @@ def main() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         conditions = (
             f"simulated: {len(trials)} {options.kind} machines with a job each, policy {options.policy}, "
-            f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s; held: the best of twelve clocks within the budget"
+            f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s; held: the best of {len(HELD)} clocks within the budget"
         )
         made = {"command": "make figures-robustness", "date": time.strftime("%Y-%m-%d"), "conditions": conditions}
         options.out.write_text(json.dumps(made | {"figures": figures}, indent=1) + "\n")
