@@ -30,13 +30,13 @@ PARTS = {
     "windows": "lowers the clock while communication is exposed",
     "search": "searches one clock for the whole job",
     "slack": "lowers it more where a rank or a stage has slack",
-    "lots": "lowers it more where a rank drew little",
-    "joint": "ranks of a host agree, which slack, lots and turns need",
+    "expert-load": "lowers it more where a rank has few tokens",
+    "joint": "ranks of a host agree, which slack, expert load and turns need",
     "turns": "ranks ask a driver that queues in turns",
     "marks": "knows where computation waits from marks in streams",
-    "windows,marks": "one clock for each rank",
-    "slack,lots": "one clock for the job, and windows",
-    "windows,slack,lots,turns,marks": "one clock for the job",
+    "windows,marks": "leaves one clock for each rank",
+    "slack,expert-load": "leaves one clock for the job, and windows",
+    "windows,slack,expert-load,turns,marks": "leaves one clock for the job",
 }
 
 

@@ -19,7 +19,7 @@ void Conductor::begin(const Terms& terms) {
   times_.measured = terms.dry;
   if (terms.joint != nullptr) {
     const uint32_t place = terms.joint->place(terms.number);
-    if (terms.search && terms.lots && !terms.dry) lots_.begin(terms.joint, place);
+    if (terms.search && terms.expert_load && !terms.dry) lots_.begin(terms.joint, place);
   }
 }
 

@@ -34,7 +34,7 @@ class Conductor {
     // Of the search: later stages and ranks with slack get a lower clock, and so do those that drew little of what is
     // drawn anew in each iteration. Of windows: GPUs ask a driver that queues in turns. Off to learn what each is
     // worth.
-    bool slack = true, lots = true, turns = true;
+    bool slack = true, expert_load = true, turns = true;
     uint32_t most_mhz = 0, least_mhz = 0;  // what the search tries
     Joint* joint = nullptr;                // shared with the host's other GPUs; null: alone
     uint64_t number = 1;                   // this GPU's among them, not 0

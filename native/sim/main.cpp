@@ -25,8 +25,8 @@ const std::map<std::string, sim::PolicyKind>& policies() {
 
 const std::map<std::string, bool sim::Parts::*>& parts() {
   static const std::map<std::string, bool sim::Parts::*> all{
-      {"windows", &sim::Parts::windows}, {"search", &sim::Parts::search}, {"joint", &sim::Parts::joint},
-      {"slack", &sim::Parts::slack},     {"lots", &sim::Parts::lots},     {"turns", &sim::Parts::turns},
+      {"windows", &sim::Parts::windows}, {"search", &sim::Parts::search},           {"joint", &sim::Parts::joint},
+      {"slack", &sim::Parts::slack},     {"expert-load", &sim::Parts::expert_load}, {"turns", &sim::Parts::turns},
       {"marks", &sim::Parts::marks}};
   return all;
 }
@@ -111,7 +111,7 @@ int parse_and_run(int argc, char** argv) {
       ->capture_default_str();
   std::vector<std::string> without;
   app.add_option("--without", without,
-                 "Parts of the policy to leave out: windows, search, joint, slack, lots, turns, marks")
+                 "Parts of the policy to leave out: windows, search, joint, slack, expert-load, turns, marks")
       ->check(CLI::IsMember(parts()))
       ->delimiter(',');
   app.add_option("--clock", asked.clock_mhz, "Hold this clock in MHz all the time, under policy observe");

@@ -126,7 +126,7 @@ class Simulation {
     terms.windows = parts.windows && asked_.policy != PolicyKind::kFixed;
     terms.search = parts.search && asked_.policy != PolicyKind::kExposed;
     terms.slack = parts.slack;
-    terms.lots = parts.lots;
+    terms.expert_load = parts.expert_load;
     terms.turns = parts.turns;
     terms.most_mhz = table.clock_max_mhz();
     terms.least_mhz = table.least_mhz();

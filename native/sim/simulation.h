@@ -16,7 +16,7 @@ enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto };
 
 // Parts of the policies that learn, which can be left out to see what each is worth.
 struct Parts {
-  bool windows = true, search = true, joint = true, slack = true, lots = true, turns = true;
+  bool windows = true, search = true, joint = true, slack = true, expert_load = true, turns = true;
   bool marks = true;  // where computation waits
 };
 
