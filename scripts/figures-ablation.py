@@ -6,13 +6,9 @@ programs.
 """
 
 import argparse
-import json
-import os
 import sys
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
@@ -20,9 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.robustness import jobs, machines  # noqa: E402
-from bench.robustness.trials import BUDGET_PCT, MEASURED_S, WARM_UP_S, Trial, try_out  # noqa: E402
-
-from powerccl.launch.native import find_native  # noqa: E402
+from bench.robustness.sweep import made_by, try_all, write_figures  # noqa: E402
+from bench.robustness.trials import BUDGET_PCT, MEASURED_S, WARM_UP_S, Trial  # noqa: E402
 
 # What is left out: a part, as powerccl-sim names it, and what it does.
 PARTS = {
@@ -91,15 +86,6 @@ def markdown(sets: dict[str, dict[str, list[Trial]]], made: dict[str, str]) -> s
     return "\n".join(lines)
 
 
-def read_rows(path: Path | None) -> dict[tuple[str, str], list[Trial]]:
-    """Trials by machine and job, as an earlier call left them."""
-    found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
-    for line in path.read_text().splitlines() if path and path.exists() else ():
-        trial = Trial(**json.loads(line))
-        found[trial.machine, trial.job].append(trial)
-    return found
-
-
 def main() -> None:
     """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -111,7 +97,6 @@ def main() -> None:
     )
     parser.add_argument("--kept", action="store_true", help="simulate nothing: of what is in --rows")
     options = parser.parse_args()
-    program = Path(find_native().root) / "bin/powerccl-sim"
     policies = [f"auto/{part}" if part else "auto" for part in PARTS]
     wanted = [
         ("built-in platforms and scenarios", machines.built_in(name, *base), jobs.built_in(scenario))
@@ -121,52 +106,32 @@ def main() -> None:
     for number in range(options.random):
         drawn = machines.machine("development", number)
         wanted.append(("random machines and jobs", drawn, jobs.job("development", number, drawn.gpus)))
-    began, kept = time.monotonic(), read_rows(options.rows)
-    if options.kept:
-        wanted = [each for each in wanted if len(kept[each[1].name, each[2].name]) == len(policies)]
+    began = time.monotonic()
     sets: dict[str, dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
-
-    def one(each: tuple[str, machines.Machine, jobs.Job]) -> list[Trial] | str:
-        known = kept[each[1].name, each[2].name]
-        if len(known) == len(policies):
-            return known
-        try:
-            return try_out(program, each[1], each[2], policies)
-        except Exception as error:
-            return f"{each[1].name}, {each[2].name}: {error}"
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for each, found in zip(wanted, pool.map(one, wanted), strict=True):
-            if isinstance(found, str):
-                print(found[:300], file=sys.stderr)
-                continue
-            for part, trial in zip(PARTS, found, strict=True):
-                sets[each[0]][part].append(trial)
-            if options.rows and found is not kept[each[1].name, each[2].name]:
-                with options.rows.open("a") as rows:
-                    rows.writelines(json.dumps(asdict(trial)) + "\n" for trial in found)
+    found = try_all([each[1:] for each in wanted], policies, options.rows, options.kept)
+    for (name, _, _), trials in zip(wanted, found, strict=True):
+        for part, trial in zip(PARTS if trials else (), trials, strict=True):
+            sets[name][part].append(trial)
     conditions = f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s, against `observe`; " + ", ".join(
         f"{len(by_part[''])} {name}" for name, by_part in sets.items()
     )
-    made = {"command": "make figures-ablation", "date": time.strftime("%Y-%m-%d"), "conditions": conditions}
+    made = made_by("make figures-ablation", conditions)
     page = markdown(sets, made)
     print(page)
     print(f"{time.monotonic() - began:.0f} s")
     if options.markdown:
         options.markdown.write_text(page)
-    if options.out:
-        figures = {
-            f"ablation.{'random' if 'random' in name else 'built_in'}.{part.replace(',', '+') or 'nothing'}.{key}": {
-                "value": round(value, 3),
-                "unit": "%",
-                "n": len(trials),
-            }
-            for name, by_part in sets.items()
-            for part, trials in by_part.items()
-            for key, value in summary(trials).items()
+    figures = {
+        f"ablation.{'random' if 'random' in name else 'built_in'}.{part.replace(',', '+') or 'nothing'}.{key}": {
+            "value": round(value, 3),
+            "unit": "%",
+            "n": len(trials),
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(made | {"figures": figures}, indent=1) + "\n")
+        for name, by_part in sets.items()
+        for part, trials in by_part.items()
+        for key, value in summary(trials).items()
+    }
+    write_figures(options.out, made, figures)
 
 
 if __name__ == "__main__":

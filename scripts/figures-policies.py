@@ -6,19 +6,16 @@ bench/oracle, from bench/results/policies-emulated.json. POWERCCL_NATIVE names t
 
 import argparse
 import json
-import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.robustness import jobs, machines  # noqa: E402
-from bench.robustness.trials import BUDGET_PCT, MEASURED_S, WARM_UP_S, Trial, try_out  # noqa: E402
-
-from powerccl.launch.native import find_native  # noqa: E402
+from bench.robustness.sweep import made_by, try_all, write_figures  # noqa: E402
+from bench.robustness.trials import BUDGET_PCT, MEASURED_S, WARM_UP_S, Trial  # noqa: E402
 
 POLICIES = ["per-call", "exposed", "fixed", "auto"]
 BOUNDS = ROOT / "bench/results/policies-emulated.json"
@@ -64,53 +61,35 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    program = Path(find_native().root) / "bin/powerccl-sim"
     known = json.loads(BOUNDS.read_text())["figures"]
-    wanted = [(platform, job) for platform in options.platforms.split(",") for job in jobs.names_for(platform)]
+    names = [(platform, job) for platform in options.platforms.split(",") for job in jobs.names_for(platform)]
+    wanted = [(machines.built_in(name, *machines.BUILT_IN[name]), jobs.built_in(job)) for name, job in names]
     began = time.monotonic()
-
-    def one(row: tuple[str, str]) -> list[Trial]:
-        machine = machines.built_in(row[0], *machines.BUILT_IN[row[0]])
-        try:
-            return try_out(program, machine, jobs.built_in(row[1]), POLICIES)
-        except Exception as error:  # of one row: the others are kept
-            print(f"{row[0]}, {row[1]}: {error}"[:300], file=sys.stderr)
-            return []
-
     figures: dict[str, dict[str, object]] = {}
     rows = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (platform, scenario), trials in zip(wanted, pool.map(one, wanted), strict=True):
-            if not trials:
-                continue
-            name = f"policies.{platform}.{scenario}"
-            bound = None if platform in CHANGED else known.get(f"{name}.oracle.energy_saved_pct", {}).get("high")
-            rows.append((platform, scenario, trials, bound))
-            for trial in trials:
-                for key in ("saved_pct", "slowdown_pct"):
-                    figures[f"{name}.{trial.policy}.{key}"] = {
-                        "value": round(getattr(trial, key), 3),
-                        "unit": "%",
-                        "n": 1,
-                    }
-                over = violation(trial, bound)
-                if over is not None:
-                    figures[f"{name}.{trial.policy}.bound_violation_points"] = {
-                        "value": round(over, 3),
-                        "unit": "points",
-                        "n": 1,
-                    }
+    for (platform, scenario), trials in zip(names, try_all(wanted, POLICIES), strict=True):
+        if not trials:
+            continue
+        name = f"policies.{platform}.{scenario}"
+        bound = None if platform in CHANGED else known.get(f"{name}.oracle.energy_saved_pct", {}).get("high")
+        rows.append((platform, scenario, trials, bound))
+        for trial in trials:
+            found = {"saved_pct": trial.saved_pct, "slowdown_pct": trial.slowdown_pct}
+            over = violation(trial, bound)
+            if over is not None:
+                found["bound_violation_points"] = over
+            for key, value in found.items():
+                unit = "points" if key.endswith("points") else "%"
+                figures[f"{name}.{trial.policy}.{key}"] = {"value": round(value, 3), "unit": unit, "n": 1}
     conditions = f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s, against `observe`"
-    made = {"command": "make figures-policies", "date": time.strftime("%Y-%m-%d"), "conditions": conditions}
+    made = made_by("make figures-policies", conditions)
     page = markdown(rows, made)
     print(page)
-    worst = max((v["value"], k) for k, v in figures.items() if k.endswith("bound_violation_points"))
-    print(f"worst beyond the bound: {worst[0]} points, {worst[1]}; {time.monotonic() - began:.0f} s")
+    beyond = [(v["value"], k) for k, v in figures.items() if k.endswith("bound_violation_points")]
+    print(f"worst beyond the bound: {max(beyond) if beyond else 'not known'}; {time.monotonic() - began:.0f} s")
     if options.markdown:
         options.markdown.write_text(page)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(made | {"figures": figures}, indent=1) + "\n")
+    write_figures(options.out, made, figures)
 
 
 if __name__ == "__main__":

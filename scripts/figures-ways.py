@@ -61,10 +61,10 @@ def of_job(folder: Path) -> dict[str, dict[str, object]]:
         for what in ("time", "energy"):
             least, most = predicted[f"{what}_saved_pct"]
             figures[f"{job}.whatif.{what}_saved_pct"] = spread([least, most], "%")
-            saved = next(
-                v["value"] for k, v in figures.items() if k.endswith(f"{what}_saved_pct") and "whatif" not in k
+            measured = figures[f"{job}.{what}_saved_pct"]["value"]
+            figures[f"{job}.whatif.{what}_error_points"] = spread(
+                [max(least - measured, measured - most, 0.0)], "points"
             )
-            figures[f"{job}.whatif.{what}_error_points"] = spread([max(least - saved, saved - most, 0.0)], "points")
     return figures
 
 

@@ -12,6 +12,7 @@
 
 namespace {
 
+namespace json = powerccl::bench::json;
 namespace sim = powerccl::sim;
 
 const std::map<std::string, sim::PolicyKind>& policies() {
@@ -44,6 +45,13 @@ std::vector<double> column(const sim::Found& found, double sim::Iteration::* fie
   return values;
 }
 
+void write(const json::Object& object, const std::string& file_name) {
+  FILE* file = std::fopen(file_name.c_str(), "we");
+  if (file == nullptr) throw std::runtime_error("cannot write " + file_name);
+  std::fprintf(file, "%s\n", object.text().c_str());
+  std::fclose(file);
+}
+
 void print(const sim::Found& found, const std::string& policy, const std::string& json_file) {
   const auto number = static_cast<double>(found.iterations.size());
   const double ms = found.seconds * 1e3 / number, joules = found.joules / number;
@@ -52,7 +60,7 @@ void print(const sim::Found& found, const std::string& policy, const std::string
   std::printf("%.1f s of virtual time in %.2f s: %.0f times real time\n", found.virtual_s, found.real_s,
               found.virtual_s / found.real_s);
   if (json_file.empty()) return;
-  powerccl::bench::json::Object object;
+  json::Object object;
   object.add("policy", policy)
       .add("iterations", found.iterations.size())
       .add("iteration_ms", ms)
@@ -63,10 +71,7 @@ void print(const sim::Found& found, const std::string& policy, const std::string
       .add("each_ms", column(found, &sim::Iteration::ms))
       .add("each_joules", column(found, &sim::Iteration::joules))
       .add("virtual_s", found.virtual_s);
-  FILE* file = std::fopen(json_file.c_str(), "we");
-  if (file == nullptr) throw std::runtime_error("cannot write " + json_file);
-  std::fprintf(file, "%s\n", object.text().c_str());
-  std::fclose(file);
+  write(object, json_file);
 }
 
 constexpr uint64_t kLeastBytes = uint64_t{128} << 10, kMostBytes = uint64_t{256} << 20;
@@ -75,29 +80,28 @@ constexpr uint32_t kClocks = 24;  // of a profile
 // What `powerccl profile` measures of a platform, without the noise of measuring: a JSON object.
 void write_profile(const powerccl::emulator::Platform& platform, const std::string& file_name) {
   namespace emulator = powerccl::emulator;
-  FILE* file = std::fopen(file_name.c_str(), "we");
-  if (file == nullptr) throw std::runtime_error("cannot write " + file_name);
-  std::fprintf(file,
-               "{\"gpu\":\"%s\",\"gpus\":%u,\"clock_min_mhz\":%u,\"clock_max_mhz\":%u,\"set_clock_call_us\":%g,"
-               "\"clock_transition_us\":%g,\"points\":[",
-               platform.gpu_name.c_str(), platform.gpus, platform.clock_min_mhz, platform.clock_max_mhz,
-               platform.set_clock_call_us, platform.clock_transition_us);
-  const char* comma = "";
+  std::vector<json::Raw> points;
   const double range = platform.clock_max_mhz - platform.clock_min_mhz;
   for (size_t i = 0; i < emulator::kPatterns; ++i) {
     const auto pattern = static_cast<emulator::Pattern>(i);
     for (uint64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
       for (uint32_t step = 0; step < kClocks; ++step) {
         const double mhz = platform.snap_mhz(platform.clock_max_mhz - range * step / (kClocks - 1));
-        std::fprintf(file, "%s[\"%s\",%llu,%g,%g]", comma, emulator::pattern_name(pattern),
-                     static_cast<unsigned long long>(bytes), mhz,
-                     platform.collective_ns(pattern, static_cast<double>(bytes), mhz, platform.gpus) / 1e3);
-        comma = ",";
+        const double us = platform.collective_ns(pattern, static_cast<double>(bytes), mhz, platform.gpus) / 1e3;
+        points.push_back({"[" + json::value(emulator::pattern_name(pattern)) + ", " + json::value(bytes) + ", " +
+                          json::value(mhz) + ", " + json::value(us) + "]"});
       }
     }
   }
-  std::fprintf(file, "]}\n");
-  std::fclose(file);
+  json::Object object;
+  object.add("gpu", platform.gpu_name)
+      .add("gpus", platform.gpus)
+      .add("clock_min_mhz", platform.clock_min_mhz)
+      .add("clock_max_mhz", platform.clock_max_mhz)
+      .add("set_clock_call_us", platform.set_clock_call_us)
+      .add("clock_transition_us", platform.clock_transition_us)
+      .add("points", points);
+  write(object, file_name);
 }
 
 int parse_and_run(int argc, char** argv) {
