@@ -32,7 +32,8 @@ class Counter:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+        # NVML counts all GPUs, CUDA those of CUDA_VISIBLE_DEVICES.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
     def moved(self) -> float:

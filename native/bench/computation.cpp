@@ -25,7 +25,7 @@ int WholeUnits::take(double ms) {
   return units;
 }
 
-Computation::Computation(Rank& rank, Beside kind, const std::vector<CUstream>& streams,
+Computation::Computation(Rank& rank, Beside kind, const Products& products, const std::vector<CUstream>& streams,
                          const std::set<size_t>& computing)
     : rank_(rank), streams_(streams), units_(streams.size()) {
   const bool emulated = rank.cuda().stop_time != nullptr;
@@ -35,7 +35,7 @@ Computation::Computation(Rank& rank, Beside kind, const std::vector<CUstream>& s
   }
   // One of its own for each stream: products of two streams at once must not share cuBLAS's workspace.
   for (const size_t stream : computing) {
-    units_[stream] = std::make_unique<Units>(rank, kind, "--compute", streams[stream]);
+    units_[stream] = std::make_unique<Units>(rank, kind, products, "--compute", streams[stream]);
   }
   if (!emulated && !computing.empty()) calibrate(computing);
 }

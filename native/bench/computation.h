@@ -24,7 +24,8 @@ class WholeUnits {
 class Computation {
  public:
   // All ranks together. `computing`: the streams, by their place among `streams`, in which there is computation.
-  Computation(Rank& rank, Beside kind, const std::vector<CUstream>& streams, const std::set<size_t>& computing);
+  Computation(Rank& rank, Beside kind, const Products& products, const std::vector<CUstream>& streams,
+              const std::set<size_t>& computing);
 
   // `memory`: see ComputeKernel.
   void enqueue(double ms, size_t stream, double memory = -1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/load.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -9,11 +10,12 @@
 
 namespace powerccl::bench {
 
-// A product of two square bfloat16 matrices by cuBLAS, as a transformer's layers make them. Emulated GPUs have no
-// cuBLAS: there a kernel takes the declared time.
+// Products of bfloat16 matrices by cuBLAS, as a transformer's layers make them: there and back in turn. Emulated GPUs
+// have no cuBLAS: there a kernel takes the declared time.
 class MatrixProduct {
  public:
-  MatrixProduct(Rank& rank, const char* option, CUstream stream) : rank_(rank), option_(option), stream_(stream) {
+  MatrixProduct(Rank& rank, const Products& shape, const char* option, CUstream stream)
+      : rank_(rank), shape_(shape), option_(option), stream_(stream) {
     if (rank.cuda().stop_time != nullptr) {
       emulated_ = std::make_unique<ComputeKernel>(rank, true);
     } else {
@@ -22,17 +24,21 @@ class MatrixProduct {
   }
   ~MatrixProduct() {
     if (handle_ != nullptr) destroy_(handle_);
-    for (const CUdeviceptr matrix : matrices_) rank_.cuda().mem_free(matrix);
+    for (const CUdeviceptr matrix : {weights_, narrow_, wide_, out_}) rank_.cuda().mem_free(matrix);
   }
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
   void enqueue(double emulated_ms) {
     if (emulated_ != nullptr) return emulated_->enqueue(emulated_ms, stream_);
+    // Rows of tokens are cuBLAS's columns. Outputs are never inputs, whose values would grow without end.
     const float one = 1, zero = 0;
-    check(gemm_(handle_, kNoTranspose, kNoTranspose, kSide, kSide, kSide, &one, pointer(0), kBfloat16, kSide,
-                pointer(1), kBfloat16, kSide, &zero, pointer(2), kBfloat16, kSide, kComputeFloat32, kDefault),
+    const int from = back_ ? shape_.hidden : shape_.width, to = back_ ? shape_.width : shape_.hidden;
+    check(gemm_(handle_, kNoTranspose, kNoTranspose, to, shape_.tokens, from, &one, pointer(weights_), kBfloat16, to,
+                pointer(back_ ? wide_ : narrow_), kBfloat16, from, &zero, pointer(out_), kBfloat16, to, kComputeFloat32,
+                kDefault),
           "cublasGemmEx");
+    back_ = !back_;
   }
 
  private:
@@ -44,8 +50,8 @@ class MatrixProduct {
       throw Failure(kExitRankFailed, std::string(doing) + " failed with cuBLAS status " + std::to_string(status));
     }
   }
-  void* pointer(int index) const {
-    return reinterpret_cast<void*>(matrices_[index]);  // NOLINT(performance-no-int-to-ptr)
+  static void* pointer(CUdeviceptr matrix) {
+    return reinterpret_cast<void*>(matrix);  // NOLINT(performance-no-int-to-ptr)
   }
 
   void load_cublas() {
@@ -63,34 +69,42 @@ class MatrixProduct {
     library.required(gemm_, "cublasGemmEx");
     check(create(&handle_), "cublasCreate");
     check(set_stream(handle_, stream_), "cublasSetStream");
-    fill();
+    const size_t tokens = shape_.tokens, width = shape_.width, hidden = shape_.hidden;
+    weights_ = filled(width * hidden);
+    narrow_ = filled(tokens * width);
+    wide_ = filled(tokens * hidden);
+    out_ = filled(tokens * std::max(width, hidden));
   }
 
   // Random values: a product of zeros draws a third less power.
-  void fill() {
+  CUdeviceptr filled(size_t count) {
     const CudaApi& cuda = rank_.cuda();
-    const size_t bytes = size_t{kSide} * kSide * 2, part = bytes / 16;
-    std::vector<uint16_t> values(part / 2);
+    std::vector<uint16_t> values(std::min(count, kRandom));
     uint32_t state = 1;
     for (uint16_t& value : values) {
       state = state * 1664525 + 1013904223;  // the usual linear congruential generator
       // bfloat16 with any sign and mantissa and an exponent of -4 to -1: magnitudes from 1/16 to 1.
       value = static_cast<uint16_t>((state >> 16 & 0x807fu) | (123u + (state >> 28 & 3u)) << 7);
     }
-    for (CUdeviceptr& matrix : matrices_) {
-      cuda.check(cuda.mem_alloc(&matrix, bytes), "cuMemAlloc");
-      for (size_t at = 0; at < bytes; at += part) {
-        cuda.check(cuda.memcpy_to_device(matrix + at, values.data(), part), "cuMemcpyHtoD");
-      }
+    CUdeviceptr matrix = 0;
+    cuda.check(cuda.mem_alloc(&matrix, count * 2), "cuMemAlloc");
+    for (size_t at = 0; at < count; at += kRandom) {
+      cuda.check(cuda.memcpy_to_device(matrix + at * 2, values.data(), std::min(count - at, kRandom) * 2),
+                 "cuMemcpyHtoD");
     }
+    return matrix;
   }
 
+  static constexpr size_t kRandom = size_t{1} << 20;  // values of which a matrix consists, again and again
+
   Rank& rank_;
+  Products shape_;
   const char* option_;
   CUstream stream_;
   std::unique_ptr<ComputeKernel> emulated_;
   void* handle_ = nullptr;
-  CUdeviceptr matrices_[3] = {};
+  CUdeviceptr weights_ = 0, narrow_ = 0, wide_ = 0, out_ = 0;
+  bool back_ = false;
   int (*destroy_)(void*) = nullptr;
   int (*gemm_)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*,
                void*, int, int, int, int) = nullptr;
@@ -177,8 +191,8 @@ class MemoryCopy {
   CUdeviceptr buffers_[2] = {};
 };
 
-Units::Units(Rank& rank, Beside kind, const char* option, CUstream stream) {
-  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, option, stream);
+Units::Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream) {
+  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, products, option, stream);
   if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream);
 }
 
@@ -195,9 +209,9 @@ void Units::enqueue_emulated(double ms) {
   if (copy_ != nullptr) copy_->enqueue(both ? ms / 2 : ms);
 }
 
-Load::Load(Rank& rank, Beside kind) : rank_(rank) {
+Load::Load(Rank& rank, Beside kind, const Products& products) : rank_(rank) {
   rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  units_ = std::make_unique<Units>(rank, kind, "--beside", stream_);
+  units_ = std::make_unique<Units>(rank, kind, products, "--beside", stream_);
 }
 
 Load::~Load() {

@@ -15,10 +15,9 @@ namespace powerccl::bench {
 class MatrixProduct;
 class MemoryCopy;
 
-// A product of matrices of kSide x kSide and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep their
-// multiprocessors until they end, so a collective waits for one that has begun: a product must not last longer than
-// those of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
-inline constexpr int kSide = 4096;
+// A product (Products says of which matrices) and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep
+// their multiprocessors until they end, so a collective waits for one that has begun: products must not last longer
+// than those of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
 inline constexpr uint64_t kCopyBytes = uint64_t{1} << 28;
 inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at its power limit
 
@@ -26,7 +25,7 @@ inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at i
 class Units {
  public:
   // `option`: of powerccl-bench, that asks for them.
-  Units(Rank& rank, Beside kind, const char* option, CUstream stream);
+  Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream);
   ~Units();
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
@@ -43,7 +42,7 @@ class Units {
 // Units in a stream of their own.
 class Load {
  public:
-  Load(Rank& rank, Beside kind);
+  Load(Rank& rank, Beside kind, const Products& products);
   ~Load();
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;

@@ -106,12 +106,20 @@ Beside parse_compute(const std::string& text) {
   usage_error("--compute: no computation is called '" + text + "'", "fma, matmul, memory, both");
 }
 
+Products parse_products(const std::string& text) {
+  const std::vector<std::string> sides = split(text, 'x');
+  if (sides.size() != 3) usage_error("--products: TOKENSxWIDTHxHIDDEN, not '" + text + "'", "4096x4096x14336");
+  const auto side = [&](size_t index) { return parse_integer(sides[index], "--products", 16, 1 << 20); };
+  return {side(0), side(1), side(2)};
+}
+
 enum LongOnly {
   kThreads = 256,
   kInPlace,
   kGrouped,
   kWay,
   kBeside,
+  kProducts,
   kJson,
   kJsonLines,
   kResume,
@@ -184,6 +192,7 @@ const option kLongOptions[] = {
     {"iterations", required_argument, nullptr, kTrainIterations},
     {"seconds", required_argument, nullptr, kSeconds},
     {"compute", required_argument, nullptr, kCompute},
+    {"products", required_argument, nullptr, kProducts},
     {"forward-ms", required_argument, nullptr, kForward},
     {"backward-ms", required_argument, nullptr, kBackward},
     {"buckets", required_argument, nullptr, kBuckets},
@@ -274,6 +283,9 @@ void apply(Options& options, int code, const std::string& value, const std::stri
       break;
     case kBeside:
       options.besides = parse_besides(value);
+      break;
+    case kProducts:
+      options.products = parse_products(value);
       break;
     case 'R':
       options.registration = parse_integer(value, "-R", 0, 2);

@@ -64,7 +64,8 @@ struct Options {
   std::string scenario;                    // the file
   std::optional<int> scenario_iterations;  // else the file's own
   std::optional<double> seconds;           // as many iterations as take about so long
-  Beside compute = Beside::kNothing;       // what a scenario's computation consists of; nothing: multiply-adds
+  Products products;
+  Beside compute = Beside::kNothing;  // what a scenario's computation consists of; nothing: multiply-adds
 
   bool wants_clock() const { return clocks_mhz.size() > 1 || clocks_mhz.front() != kClockAsFound; }
 };

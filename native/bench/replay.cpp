@@ -68,7 +68,7 @@ class Replay {
         if (operation.act == Act::kCompute) computing.insert(operation.stream);
       }
     }
-    compute_ = std::make_unique<Computation>(rank_, options_.compute, streams_, computing);
+    compute_ = std::make_unique<Computation>(rank_, options_.compute, options_.products, streams_, computing);
     for (const Section& section : scenario_.sections) capture_all(section);
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report_json.h"
 
+#include <algorithm>
+
 #include "bench/machine.h"
 #include "bench/version.h"
 
@@ -22,6 +24,14 @@ const char* mode_name(Mode mode) {
     default:
       return "sweep";
   }
+}
+
+// The shape of what `matmul` multiplied, as --products takes it; nothing where nothing was.
+std::optional<std::string> products_of(const Options& options) {
+  const auto multiplies = [](Beside kind) { return kind == Beside::kMatmul || kind == Beside::kBoth; };
+  if (!multiplies(options.compute) && std::ranges::none_of(options.besides, multiplies)) return std::nullopt;
+  const Products& shape = options.products;
+  return std::to_string(shape.tokens) + "x" + std::to_string(shape.width) + "x" + std::to_string(shape.hidden);
 }
 
 std::optional<double> measured(double value) {
@@ -63,6 +73,7 @@ json::Object header_object(const Options& options, const Setting& setting, const
       .add("gpu", if_started([&] { return board.about[0].name; }))
       .add("ranks", board.ranks())
       .add("launch", launch.kind)
+      .add("products", products_of(options))
       .add("gpus", gpus)
       .add("clock_control", setting.clock_control)
       .add("clock_control_reason", unless_empty(setting.clock_reason));

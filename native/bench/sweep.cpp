@@ -70,7 +70,7 @@ class Sweep {
       return;
     }
     load_.reset();
-    load_ = std::make_unique<Load>(rank_, point.beside);
+    load_ = std::make_unique<Load>(rank_, point.beside, options_.products);
     load_for_ = point;
     LoadNews news = measurement.measure_load(*load_);
     news.beside = point.beside;

@@ -36,6 +36,8 @@ sweep
       --beside LIST       also measure beside computation in another stream:
                           matmul, memory, both, or all. Tells how much either
                           slows the other (matmul on real GPUs needs cuBLAS)
+      --products TxWxH    matmul's shape: T tokens, from W wide to H and back in
+                          turn, as a layer's perceptron (4096x4096x4096)
   -G, --graph N           capture operations in a CUDA graph, launch it N times
   -I, --events            also time each operation between two CUDA events
       --in-place          also measure the in-place form
@@ -68,6 +70,7 @@ scenario (bench/scenarios/*.scn; native/bench/README.md has the language)
       --seconds S         as many iterations as take about S seconds, instead
       --compute WHAT      what its computation consists of: fma (multiply-adds),
                           matmul (on real GPUs needs cuBLAS), memory, both (fma)
+      --products TxWxH    matmul's shape, as in a sweep
       --clock MHZ         SM clock of the whole run
 
 serve (native/bench/README.md has requests and replies)

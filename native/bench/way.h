@@ -43,6 +43,12 @@ std::optional<Beside> beside_named(const std::string& name);
 const char* compute_name_of(Beside kind);
 const char* name_of(Beside beside);
 
+// What `matmul` multiplies: a perceptron's two products in turn, of so many tokens from a width to a hidden width and
+// back. How much a collective costs beside them depends on their shapes, since they share the multiprocessors.
+struct Products {
+  int tokens = 4096, width = 4096, hidden = 4096;
+};
+
 // Whether NCCL can carry the pattern out that way; else it takes another.
 bool carries_out(Way way, Pattern pattern);
 

@@ -96,6 +96,8 @@ def test_version() -> None:
         (["run", "--baseline", "none", "--", "true"], "no baseline run none", "runs/"),
         (["run", "--interval-ms", "-1", "--", "true"], "Invalid value for '--interval-ms'", "--help"),
         (["demo", "--model", "lama"], "unknown model 'lama'", "microllama"),
+        (["profile", "--products", "1x2x3"], "--products is for --ways", "add --ways"),
+        (["tune", "all_reduce", "--products", "1x2x3"], "--products is for --beside RUN", "leave it out"),
         (["profile", "--patterns", "all_redcue"], "unknown pattern 'all_redcue'", "did you mean 'all_reduce'?"),
         (["profile", "--sizes", "1M:x"], "--sizes 1M:x: not understood", "128K:64M:2"),
         (["profile", "--sizes", "0"], "no size above 0", "128K:64M:2"),

@@ -32,6 +32,7 @@ from powerccl.traces import plausible
 from powerccl.traces.folder import read_run
 from powerccl.traces.plausible import sustained
 from powerccl.traces.power import read_power
+from powerccl.tuning.ways_forecast import power_limit
 
 S = 1000 * MS
 WATTS = (50.0, 60.0)
@@ -165,6 +166,20 @@ def test_a_gap_between_two_counter_readings_has_their_difference(tmp_path: Path)
     part = summarise(read_run(folder), (10 * S, 25 * S))
     assert part.energy.missing == ["GPU 1: no power samples for 5.02 s of 15.0 s"]
     assert part.energy.joules_at_least == pytest.approx(15 * 50 + 10 * 60, rel=0.01)
+
+
+def test_gpus_of_others_are_not_the_jobs(tmp_path: Path) -> None:
+    """A host of four GPUs, of which CUDA_VISIBLE_DEVICES gave the job two."""
+    folder = training_run(tmp_path / "run")
+    path = write_power(folder, 4, 2 * S, lambda gpu, _: 50 + 10.0 * gpu)
+    limits = "".join(f"# gpu{gpu}_power_limit_mw: {100_000 * (gpu + 1)}\n" for gpu in range(4))
+    path.write_text(limits + path.read_text())
+    run = read_run(folder)
+    assert list(energy_curves(run)) == [uuid(0), uuid(1)]
+    assert power_limit(run) == 100 + 200
+    assert summarise(run).energy.joules == pytest.approx((50 + 60) * 1.8, rel=0.02)
+    run.ranks = []  # nobody names any
+    assert len(energy_curves(run)) == 4
 
 
 def test_a_seldom_counter_tells_what_power_missed(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_energy_needs_as_many_gpus_as_the_world(tmp_path: Path) -> None:
     folder = world_folder(tmp_path, "default-2", 2)
     world = scaling.examine(World(gpus=3, links="default"), folder, job_file(tmp_path / "job.json"))
     assert world.joules_per_iteration is None
-    assert any("2 of 2 sampled GPUs" in note for note in world.notes)
+    assert "no energy: that of 2 GPUs is known, and the job has 3" in world.notes
 
 
 def test_energy_needs_samples_over_all_iterations(tmp_path: Path) -> None:

@@ -142,17 +142,19 @@ def test_confirming_ends_in_time_but_not_too_soon() -> None:
 
 def test_stages_share_the_time_and_leave_enough_for_the_proof() -> None:
     began = time.monotonic()
-    found = budget.Budget(began, 100.0, proof_s=5.0)
+    found = budget.Budget(began, 100.0, proof_s=5.0, least_s=2.0)
     assert found.proof() == pytest.approx(100 - budget.END_S, abs=0.1)
     whole = found.stage()
     assert whole == pytest.approx(100 * (1 - budget.PROOF) - budget.END_S, abs=0.1)
     later = (budget.NARROWED, budget.REFINE, budget.SIMPLIFY, budget.RULES)
     assert budget.SEARCH + sum(later) == pytest.approx(1)
     assert found.stage(*later) == pytest.approx(budget.SEARCH * whole, abs=0.1)
-    dear = budget.Budget(began, 100.0, proof_s=40.0)
+    dear = budget.Budget(began, 100.0, proof_s=40.0, least_s=20.0)
     assert dear.stage() == pytest.approx(60 - budget.END_S, abs=0.1)
-    assert budget.Budget(began, 100.0, proof_s=400.0).stage() == pytest.approx(50, abs=0.5)
-    assert budget.Budget(began - 200, 100.0, proof_s=1.0).stage() == 0.0
+    assert budget.Budget(began, 100.0, proof_s=400.0, least_s=40.0).stage() == pytest.approx(50, abs=0.5)
+    assert budget.Budget(began - 200, 100.0, proof_s=1.0, least_s=1.0).stage() == 0.0
+    # A proof that takes most of the time leaves the rest to the search.
+    assert budget.Budget(began, 100.0, proof_s=160.0, least_s=80.0).stage() == pytest.approx(20, abs=1)
 
 
 class RulesBench(MadeUpBench):

@@ -101,14 +101,29 @@ class Attribution:
 
 
 def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
-    """Each sampled GPU's energy, by its UUID."""
+    """The energy of each of the job's GPUs, by UUID."""
     found: dict[str, EnergyCurve] = {}
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
-            curve = gpu_curve(log, rows)
-            if curve is not None:
-                found[str(uuid)] = curve
+    for log, rows in job_samples(run):
+        curve = gpu_curve(log, rows)
+        if curve is not None:
+            found[str(rows["uuid"][0])] = curve
     return found
+
+
+def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
+    """Samples of each of the job's GPUs: those that its ranks name. All, where ranks name none that was sampled.
+
+    A host samples all of its GPUs, also those that CUDA_VISIBLE_DEVICES keeps from the job and others work on.
+    """
+    uuids = {rank.gpu_uuid for rank in run.ranks} - {""}
+    unnamed = {(rank.host, rank.gpu_pci.lower()) for rank in run.ranks if not rank.gpu_uuid} - {("", "")}
+    sampled = []
+    for log in run.power:
+        for (uuid, index), rows in log.samples.group_by(["uuid", "gpu"], maintain_order=True):
+            here = (log.host, log.about.get(f"gpu{index}_pci", "").lower())
+            sampled.append((log, rows, uuid in uuids or here in unnamed))
+    ours = [(log, rows) for log, rows, named in sampled if named]
+    return ours or [(log, rows) for log, rows, _ in sampled]
 
 
 def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:

@@ -20,10 +20,11 @@ from powerccl import patterns
 from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.communication import communication_intervals
-from powerccl.analysis.energy import EnergyCurve, gpu_curve
+from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.exposure import WAITS, exposure, period
 from powerccl.analysis.shares import of_stretches
 from powerccl.files import decode_json, read_bytes, read_json
+from powerccl.quantities import plural
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
@@ -243,22 +244,12 @@ def _transfer_s(rows: pl.DataFrame) -> float | None:
 
 
 def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
-    of_job = {rank.gpu_uuid for rank in run.ranks if rank.gpu_uuid}
-    curves: list[EnergyCurve] = []
-    seen = 0
-    for log in run.power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
-            seen += 1
-            if of_job and str(uuid) not in of_job:
-                continue
-            curve = gpu_curve(log, rows)
-            if curve is not None:
-                curves.append(curve)
+    curves = list(energy_curves(run).values())
     if not curves:
         world.notes.append("no energy: no power was sampled")
         return
     if len(curves) != world.gpus:
-        told = f"{len(curves)} of {seen} sampled GPUs could be matched with the {world.gpus} GPUs of the job"
+        told = f"that of {plural(len(curves), 'GPU')} is known, and the job has {world.gpus}"
         world.notes.append(f"no energy: {told}")
         return
     if not all(curve.covers(spans).all() for curve in curves):

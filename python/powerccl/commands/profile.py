@@ -67,6 +67,13 @@ SIZES = "128K:64M:2"
     "computation. Needs no right, takes minutes, and is what `powerccl run --ways auto` goes by.",
 )
 @click.option(
+    "--products",
+    default="",
+    metavar="TOKENSxWIDTHxHIDDEN",
+    help="With --ways: the shape of the matrix products beside which collectives run, as your model's perceptrons have "
+    "it: tokens of a rank and micro-batch, width, hidden width.  [default: 4096x4096x4096]",
+)
+@click.option(
     "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."
 )
 def command(
@@ -80,6 +87,7 @@ def command(
     set_clocks: bool,
     computing: bool,
     ways: bool,
+    products: str,
     table: Path | None,
 ) -> int:
     """Measure bandwidth and power by pattern, message size and clock.
@@ -91,7 +99,9 @@ def command(
     if ways:
         if set_clocks or clocks or table:
             raise PowercclError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
-        return _ways(emulate, patterns, sizes, name, out, resume)
+        return _ways(emulate, patterns, sizes, name, out, resume, products)
+    if products:
+        raise PowercclError("--products is for --ways", "add --ways")
     from powerccl.launch.profiling import Profiling
 
     started = time.monotonic()
@@ -113,7 +123,7 @@ def command(
     return 0
 
 
-def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool) -> int:
+def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool, products: str) -> int:
     from powerccl.console import Console
     from powerccl.launch import ways_profile
     from powerccl.reports.ways import print_table
@@ -123,7 +133,7 @@ def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, 
     span = ways_profile.SIZES if sizes == SIZES else _span(sizes)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        table, written = ways_profile.measure(emulate, wanted, span, name, out, resume, say)
+        table, written = ways_profile.measure(emulate, wanted, span, name, out, resume, products, say)
     except KeyboardInterrupt:
         say("interrupted; the same command with --resume goes on from here")
         raise

@@ -87,6 +87,13 @@ DEFAULT_TIME = "10m"
     help="Put the buffers into symmetric windows, for jobs that do. NCCL then uses symmetric kernels and copy engines, "
     "and asks no tuner.",
 )
+@click.option(
+    "--products",
+    default="",
+    metavar="TOKENSxWIDTHxHIDDEN",
+    help="With --beside: the shape of the matrix products that stand for the job's computation, as its perceptrons "
+    "have it.  [default: 4096x4096x4096]",
+)
 @click.option("--no-narrow", is_flag=True, help="Skip the second search, over the parameters that matter most.")
 @click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
@@ -118,6 +125,7 @@ def command(
     fix: tuple[str, ...],
     forbid: tuple[str, ...],
     symmetric: bool,
+    products: str,
     no_narrow: bool,
     no_rules: bool,
     seed: int,
@@ -156,6 +164,8 @@ def command(
         raise PowercclError(
             "--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out"
         )
+    if products and not beside:
+        raise PowercclError("--products is for --beside RUN", "leave it out")
     asked = Asked(
         workload=_what(profile, beside, patterns, source, sizes),
         objective=parse_objective(profile.objective if profile else objective or _objective(beside)),
@@ -173,6 +183,7 @@ def command(
         rules=not no_rules and not symmetric and not beside,
         windows=profile.windows if profile else symmetric,
         beside=beside,
+        products=products,
         seed=seed,
         folder=out or Path("tune") / (name or _default_name(emulate, str(beside or source), patterns)),
     )

@@ -42,10 +42,15 @@ class ReplayBench:
         folder: Path,
         timeout_s: float,
         nccl: str = "",
+        products: str = "",
     ) -> None:
-        """`about`: what powerccl-bench says of the machine; `timeout_s`: of one measurement beyond what it measures."""
+        """`about`: what powerccl-bench says of the machine; `timeout_s`: of one measurement beyond what it measures.
+
+        `products`: the shape of the matrix products that stand for computation; empty: powerccl-bench's own.
+        """
         self.command = [str(native.path(BENCH)), "scenario"]
         self.more = ["-g", str(about.get("ranks", 0)), *(["--nccl", nccl] if nccl else [])]
+        self.more += ["--products", products] if products else []
         self.environment, self.step, self.about = dict(environment), step, dict(about)
         self.folder, self.timeout_s = folder, timeout_s
         self.servers = self.opened = 0

@@ -82,6 +82,7 @@ class Asked:
     rules: bool = True
     windows: bool = False  # buffers lie in symmetric windows
     beside: Path | None = None  # a recorded run, whose iteration is tuned as a whole, ways of collectives included
+    products: str = ""  # then: the shape of its matrix products, as `powerccl-bench --products` takes it
     seed: int = 1
     folder: Path = Path("tune")
 
@@ -167,7 +168,8 @@ class Tuning:
             )
         self.asked.workload = workload_of(step, run)
         asked = self.asked
-        return ReplayBench(self.native, self.environment, step, about, asked.folder, asked.timeout_s, library)
+        terms = (asked.folder, asked.timeout_s, library, asked.products)
+        return ReplayBench(self.native, self.environment, step, about, *terms)
 
     def _add_ways(self, space: Space, bench: ReplayBench) -> None:
         """Make it a space of ways, and of what else may matter beside computation."""
@@ -209,9 +211,11 @@ class Tuning:
         self.round_s = (time.monotonic() - trials_began) / DEFAULT_ROUNDS
         study.warm_start([*first_tries(self.space.parameters), *self._earlier()])
         trials_began, servers = time.monotonic(), len(study.outcomes())
-        self.budget = Budget(
-            self._began, asked.seconds, 2 * LEAST_ROUNDS * self._thorough_s(asked.objective.needs_energy)
-        )
+        round_s = self._thorough_s(asked.objective.needs_energy)
+        self.budget = Budget(self._began, asked.seconds, 2 * LEAST_ROUNDS * round_s, 2 * FEWEST_ROUNDS * round_s)
+        if self.budget.stage() < self.round_s:
+            more = asked.seconds - self.budget.proof() + 2 * LEAST_ROUNDS * round_s + self.round_s
+            self.say(f"too little time to try anything and to confirm it; use --time {ceil(more)}s or more")
         narrowed, rules = budget.NARROWED if asked.narrow else 0.0, budget.RULES if asked.rules else 0.0
 
         def limits(trials: int | None, *later: float) -> Limits:

@@ -77,10 +77,11 @@ def table_of(files: list[Path], name: str, made: str) -> WaysTable:
         raise PowercclError("powerccl-bench measured nothing", f"read the logs beside {files[0]}")
     machine = machines[0]
     if any(
-        (each.gpu, each.ranks, each.nccl_version) != (machine.gpu, machine.ranks, machine.nccl_version)
+        (each.gpu, each.ranks, each.nccl_version, each.products)
+        != (machine.gpu, machine.ranks, machine.nccl_version, machine.products)
         for each in machines
     ):
-        raise PowercclError("these rounds are of different machines", "omit --resume to start anew")
+        raise PowercclError("these rounds are of different machines or products", "omit --resume to start anew")
     versions = {"nccl": machine.nccl_version, "cuda": machine.cuda_version, "driver": machine.driver}
     return WaysTable(
         name=name,
@@ -89,6 +90,7 @@ def table_of(files: list[Path], name: str, made: str) -> WaysTable:
         emulated=machine.emulated,
         provenance=made,
         versions={key: value for key, value in versions.items() if value},
+        products=machine.products or "",
         points=medians(point for _, points in rounds for point in points),
     )
 
@@ -100,9 +102,12 @@ def measure(
     name: str,
     out: Path | None,
     resume: bool,
+    products: str,
     say: Callable[[str], None],
 ) -> tuple[WaysTable, Path]:
     """Measure all of it, or with `resume` what is left; the table, and the file that has it now.
+
+    `products`: the shape of matrix products, as `powerccl-bench --products` takes it; empty: its own.
 
     Raises:
         PowercclError: no GPU, or powerccl-bench failed; what it had measured is kept for --resume.
@@ -136,6 +141,7 @@ def measure(
             say(f"round {number} of {ROUNDS}")
             command = [str(native.path(BENCH)), *patterns, "-b", str(first), "-e", str(last), "-f", str(factor)]
             command += ["--way", "all", "--beside", BESIDE, "-n", "5", "--json-lines", str(file), "--resume"]
+            command += ["--products", products] if products else []
             command += ["-c", "0", "--min-time", EMULATED_S] if emulate else ["--min-time", MIN_TIME_S]
             _run(command, environment, work / f"round-{number}.log")
         made = f"powerccl profile --ways, {time.strftime('%Y-%m-%d')}"

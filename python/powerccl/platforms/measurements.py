@@ -24,6 +24,7 @@ class BenchHeader(msgspec.Struct):
     nccl_version: str | None = None
     cuda_version: str | None = None
     driver: str | None = None
+    products: str | None = None
     clock_control: str = "none"
     clock_control_reason: str | None = None
 

@@ -70,6 +70,7 @@ class WaysTable(msgspec.Struct, kw_only=True):
     emulated: bool
     provenance: str  # what measured it, and when
     versions: dict[str, str] = {}
+    products: str = ""  # tokens x width x hidden width of what `matmul` multiplied; empty: not known
     points: list[WayPoint] = []
 
     def point(self, pattern: str, size_bytes: int, way: str, beside: str) -> WayPoint | None:

@@ -13,7 +13,6 @@ from powerccl.reports.terminal import heading, warning
 from powerccl.tuning.ways_forecast import WaysForecast, WaysWhatIf
 
 ASSUMPTIONS = (
-    "computation is like the matrix products or the memory traffic that the table was measured beside",
     "the host gives its orders as early or late as it did",
     "all iterations are like the typical one",
 )
@@ -48,7 +47,9 @@ def print_ways_what_if(console: Console, found: WaysWhatIf) -> None:
         console.print(warning(note))
     console.print()
     console.print(Text("predicted, not measured; the prediction assumes:", style="dim"))
-    for text in (*ASSUMPTIONS, *([LIMITED] if found.power_limited else [])):
+    shape = f" ({found.products}; give your model's: powerccl profile --ways --products)" if found.products else ""
+    beside = f"computation is like the matrix products{shape} or the memory traffic that the table was measured beside"
+    for text in (beside, *ASSUMPTIONS, *([LIMITED] if found.power_limited else [])):
         console.print(Text(f"- {text}", style="dim"))
 
 

@@ -13,12 +13,16 @@ END_S = 0.5  # to end ranks and server, and to write
 
 
 class Budget:
-    """`began` on time.monotonic(); `proof_s`: what confirming one candidate takes."""
+    """`began` on time.monotonic(); `proof_s`: what confirming one candidate takes, and `least_s` at the least.
 
-    def __init__(self, began: float, seconds: float, proof_s: float) -> None:
+    Where time is short, the search has what `least_s` leaves: without a proof, whatever it finds is of no use.
+    """
+
+    def __init__(self, began: float, seconds: float, proof_s: float, least_s: float) -> None:
         self.over = began + seconds - END_S
         now = time.monotonic()
-        proof = min(max(PROOF * seconds, proof_s), MOST_FOR_PROOF * max(self.over - now, 0.0))
+        left = max(self.over - now, 0.0)
+        proof = min(max(PROOF * seconds, proof_s), max(MOST_FOR_PROOF * left, min(least_s, left)))
         self._end = self.over - proof
         self._trying = max(self._end - now, 0.0)
 

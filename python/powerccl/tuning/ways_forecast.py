@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 import polars as pl
 
-from powerccl.analysis.energy import EnergyCurve, energy_curves
+from powerccl.analysis.energy import EnergyCurve, energy_curves, job_samples
 from powerccl.analysis.step import (
     RECORD,
     Cost,
@@ -82,6 +82,7 @@ class WaysWhatIf(msgspec.Struct, kw_only=True):
     name: str = ""
     table: str
     provenance: str
+    products: str = ""  # as WaysTable has it
     rank: int
     iterations: int
     iteration_ms: float
@@ -310,8 +311,16 @@ class Forecaster:
         return Cost(each.lasts_us, each.lasts_us, lost)
 
     def _ways(self, pattern: str, size: int) -> list[str]:
-        """The ways other than plain that the table has near that size."""
-        return [way for way in WAYS if way != PLAIN and self._point(pattern, size, way, "")[0] is not None]
+        """The ways other than plain that the table has near that size: alone, and beside whatever is computed.
+
+        What was not measured beside computation would pass for costing it nothing.
+        """
+        wheres = ["", *(scene.surrounding for scene in self.scenes)]
+        return [
+            way
+            for way in WAYS
+            if way != PLAIN and all(self._point(pattern, size, way, where)[0] is not None for where in wheres)
+        ]
 
     def _point(self, pattern: str, size: int, way: str, beside: str) -> tuple[WayPoint | None, float]:
         """The table's point of the nearest measured size, and by what its times are to be multiplied."""
@@ -322,12 +331,8 @@ class Forecaster:
 
 
 def power_limit(run: RunData) -> float | None:
-    """Watts that all sampled GPUs may draw together; None: not known of each."""
-    found = [
-        number_of(log.about, f"gpu{gpu}_power_limit_mw") / 1e3
-        for log in run.power
-        for gpu in range(int(number_of(log.about, "gpu_count")))
-    ]
+    """Watts that the job's GPUs may draw together; None: not known of each."""
+    found = [number_of(log.about, f"gpu{rows['gpu'][0]}_power_limit_mw") / 1e3 for log, rows in job_samples(run)]
     return sum(found) if found and all(found) else None
 
 
@@ -368,6 +373,7 @@ def ways_what_if(forecaster: Forecaster) -> WaysWhatIf:
     return WaysWhatIf(
         table=forecaster.table.name,
         provenance=forecaster.table.provenance,
+        products=forecaster.table.products,
         rank=step.rank,
         iterations=step.iterations,
         iteration_ms=step.time_us / 1e3,

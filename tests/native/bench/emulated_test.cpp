@@ -107,8 +107,9 @@ TEST_F(Emulated, AResultThatTheMachineWasTooSlowForIsInvalid) {
 
 TEST_F(Emulated, CollectivesAreMeasuredBesideComputation) {
   const Ended ended = bench({"all_reduce", "--beside", "matmul,memory", "-b", "4M", "-e", "4M", "-n", "3", "-g", "2",
-                             "--min-time", "0.02", "--json", file("a.json")});
+                             "--min-time", "0.02", "--products", "2048x4096x14336", "--json", file("a.json")});
   EXPECT_EQ(ended.code, 0) << ended.err << ended.out;
+  EXPECT_EQ(json("a.json", "d[\"products\"]"), "2048x4096x14336");
   EXPECT_EQ(json("a.json", "[r[\"beside\"] for r in d[\"results\"]], d[\"summary\"][\"wrong\"]"),
             "[None, 'matmul', 'memory'] 0");
   // The computation is slowed, the power of both is not given as the collective's, and what it adds is less than all.

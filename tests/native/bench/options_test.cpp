@@ -155,6 +155,16 @@ TEST(Options, ComputationBesideBeginsWithNothing) {
   }
 }
 
+TEST(Options, ProductsHaveThreeSides) {
+  const Products usual = parse({"all_reduce"}).products;
+  EXPECT_EQ(std::vector({usual.tokens, usual.width, usual.hidden}), std::vector(3, 4096));
+  const Products asked = parse({"all_reduce", "--products", "2048x4096x14336"}).products;
+  EXPECT_EQ(std::vector({asked.tokens, asked.width, asked.hidden}), std::vector({2048, 4096, 14336}));
+  for (const char* wrong : {"2048", "2048x4096", "2048x4096x0", "axbxc", "2048x4096x14336x1", ""}) {
+    EXPECT_NE(refusal({"all_reduce", "--products", wrong}).find("--products"), std::string::npos) << wrong;
+  }
+}
+
 TEST(Options, ScenariosComputeAndLastAsAsked) {
   const Options asked = parse({"scenario", "a.scn", "--compute", "matmul", "--seconds", "2.5"});
   EXPECT_EQ(asked.compute, Beside::kMatmul);
