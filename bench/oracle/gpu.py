@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU in model time, as native/emulator/server/gpu.cpp: clock, governor, temperature, power, energy."""
+"""One GPU in model time, as native/physics/gpu.cpp: clock, governor, temperature, power, energy."""
 
 import math
 

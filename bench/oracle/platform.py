@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emulated platform (native/emulator/platforms/*.conf), by the rules of native/emulator/server/platform.cpp."""
+"""An emulated platform (native/emulator/platforms/*.conf), by the rules of native/physics/platform.cpp."""
 
 import math
 from dataclasses import dataclass, field

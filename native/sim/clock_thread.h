@@ -33,7 +33,7 @@ class ClockThread {
   uint32_t gpu_;
   Conductor* conductor_;
   Arrival arrival_;
-  emulator::TimerId timer_ = 0;
+  physics::TimerId timer_ = 0;
   Time wakes_at_ = 0;
   Time told_ = 0;
   uint32_t applied_mhz_ = 0, wished_mhz_ = 0, watched_mhz_ = 0;

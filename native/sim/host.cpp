@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bench/pattern.h"
-#include "emulator/server/collective_types.h"
+#include "physics/collective_types.h"
 #include "runtime/patterns.h"
 #include "wire/trace.h"
 
@@ -16,9 +16,9 @@ namespace {
 
 using bench::Act;
 using bench::Operation;
-using emulator::CollectivePlan;
-using emulator::CollectiveTask;
-using emulator::TaskKind;
+using physics::CollectivePlan;
+using physics::CollectiveTask;
+using physics::TaskKind;
 
 // What calls take of a host's time, as real-time runs of the emulator on two cores show; NCCL's own is longer.
 constexpr Time kLaunchNs = 6'000, kCallNs = 20'000, kCrossNs = 5'000, kWakeNs = 20'000;
@@ -177,7 +177,7 @@ Host::Sized Host::sized_of(const Operation& operation) const {
 
 Host::Flight Host::next_flight(uint64_t call) {
   const uint64_t number = ++numbers_;
-  return {call, static_cast<uint32_t>(number % emulator::kMaxOps), number};
+  return {call, static_cast<uint32_t>(number % physics::kMaxOps), number};
 }
 
 // Operations of a communicator run in the order of their calls, whatever streams they are in.
@@ -244,7 +244,7 @@ void Host::mark(uint32_t stream, uint64_t call, const std::function<void()>& wai
 Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::function<void()>& what) {
   Mark mark{call, {}, ++numbers_};
   for (uint32_t i = 0; i < 2; ++i) {
-    mark.events[i] = static_cast<uint32_t>((2 * mark.number + i) % emulator::kMaxEvents);
+    mark.events[i] = static_cast<uint32_t>((2 * mark.number + i) % physics::kMaxEvents);
   }
   server_.record(rank_, stream, mark.events[0], mark.number);
   what();
@@ -267,15 +267,15 @@ std::vector<std::byte> Host::plan_of(const Operation& operation) const {
   const auto add = [&](TaskKind kind, int peer, uint64_t count, uint8_t pattern) {
     CollectiveTask task{};
     task.kind = static_cast<uint8_t>(kind);
-    task.type = static_cast<uint8_t>(emulator::DataType::kFloat16);
+    task.type = static_cast<uint8_t>(physics::DataType::kFloat16);
     task.pattern = pattern;
     task.peer = static_cast<int16_t>(peer);
     task.count = count;
-    task.input = task.output = task.scalar = {emulator::kNoAllocation, 0};
+    task.input = task.output = task.scalar = {physics::kNoAllocation, 0};
     tasks.push_back(task);
   };
   constexpr size_t kElement = 2;  // bytes
-  constexpr auto kUnnamed = static_cast<uint8_t>(emulator::kNoPattern);
+  constexpr auto kUnnamed = static_cast<uint8_t>(physics::kNoPattern);
   if (operation.act != Act::kCollective) {
     add(operation.act == Act::kSend ? TaskKind::kSend : TaskKind::kReceive,
         (place.rank + operation.towards + place.size) % place.size, operation.bytes / kElement, kUnnamed);
@@ -320,10 +320,10 @@ void Host::look_at_kernels() {
   size_t looked = 0;
   for (Flight& flight : flights_) {
     if (++looked > 2 * comms_.size()) break;  // of one communicator they run one after the other
-    const emulator::OpSlot& slot = server_.operation(rank_, flight.slot);
+    const physics::OpSlot& slot = server_.operation(rank_, flight.slot);
     if (slot.generation.load() != flight.number) continue;
-    const auto state = static_cast<emulator::OpState>(slot.state.load());
-    if (!flight.started && state != emulator::OpState::kPending) {
+    const auto state = static_cast<physics::OpState>(slot.state.load());
+    if (!flight.started && state != physics::OpState::kPending) {
       flight.started = true;
       const uint64_t at = slot.started_ns.load();
       if (conductor_ != nullptr && flight.captured) flight.call = conductor_->captured_begins(flight.kind, flight.mhz);
@@ -335,9 +335,9 @@ void Host::look_at_kernels() {
     }
   }
   for (auto flight = flights_.begin(); flight != flights_.end();) {
-    const emulator::OpSlot& slot = server_.operation(rank_, flight->slot);
+    const physics::OpSlot& slot = server_.operation(rank_, flight->slot);
     const bool stopped = flight->started && slot.generation.load() == flight->number &&
-                         static_cast<emulator::OpState>(slot.state.load()) == emulator::OpState::kStopped;
+                         static_cast<physics::OpState>(slot.state.load()) == physics::OpState::kStopped;
     if (!stopped) {
       if (!flight->started) break;
       ++flight;
@@ -360,8 +360,8 @@ void Host::look_at_kernels() {
 void Host::look_at_marks() {
   while (!marks_.empty()) {
     const Mark& mark = marks_.front();
-    const emulator::EventSlot& begin = server_.event(rank_, mark.events[0]);
-    const emulator::EventSlot& end = server_.event(rank_, mark.events[1]);
+    const physics::EventSlot& begin = server_.event(rank_, mark.events[0]);
+    const physics::EventSlot& end = server_.event(rank_, mark.events[1]);
     if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return;
     const uint64_t begin_ns = begin.time_ns.load(), end_ns = end.time_ns.load();
     if (!mark.graph) exposed_ms_ += static_cast<double>(end_ns - begin_ns) * 1e-6;

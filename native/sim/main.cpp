@@ -78,17 +78,17 @@ constexpr uint64_t kLeastBytes = uint64_t{128} << 10, kMostBytes = uint64_t{256}
 constexpr uint32_t kClocks = 24;  // of a profile
 
 // What `powerccl profile` measures of a platform, without the noise of measuring: a JSON object.
-void write_profile(const powerccl::emulator::Platform& platform, const std::string& file_name) {
-  namespace emulator = powerccl::emulator;
+void write_profile(const powerccl::physics::Platform& platform, const std::string& file_name) {
+  namespace physics = powerccl::physics;
   std::vector<json::Raw> points;
   const double range = platform.clock_max_mhz - platform.clock_min_mhz;
-  for (size_t i = 0; i < emulator::kPatterns; ++i) {
-    const auto pattern = static_cast<emulator::Pattern>(i);
+  for (size_t i = 0; i < physics::kPatterns; ++i) {
+    const auto pattern = static_cast<physics::Pattern>(i);
     for (uint64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
       for (uint32_t step = 0; step < kClocks; ++step) {
         const double mhz = platform.snap_mhz(platform.clock_max_mhz - range * step / (kClocks - 1));
         const double us = platform.collective_ns(pattern, static_cast<double>(bytes), mhz, platform.gpus) / 1e3;
-        points.push_back({"[" + json::value(emulator::pattern_name(pattern)) + ", " + json::value(bytes) + ", " +
+        points.push_back({"[" + json::value(physics::pattern_name(pattern)) + ", " + json::value(bytes) + ", " +
                           json::value(mhz) + ", " + json::value(us) + "]"});
       }
     }
@@ -134,7 +134,7 @@ int parse_and_run(int argc, char** argv) {
   app.add_option("--json", json_file, "Also write the result to this file");
   CLI11_PARSE(app, argc, argv);
   std::string error;
-  const auto platform = powerccl::emulator::read_platform(platform_file, error);
+  const auto platform = powerccl::physics::read_platform(platform_file, error);
   if (!platform) return fail(error);
   if (!profile_file.empty()) {
     write_profile(*platform, profile_file);

@@ -8,7 +8,7 @@
 
 namespace powerccl::sim {
 
-using emulator::ClientId;
+using physics::ClientId;
 
 namespace {
 
@@ -21,14 +21,14 @@ ClientId client_of(uint32_t rank) {
 
 }  // namespace
 
-Server::Server(const emulator::Platform& platform, uint32_t ranks)
+Server::Server(const physics::Platform& platform, uint32_t ranks)
     : engine_(platform, kBegin, *this), collectives_(engine_), sequences_(ranks) {
   engine_.set_collective_handler(&collectives_);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    pages_.push_back(std::make_unique<emulator::ClientPage>());
+    pages_.push_back(std::make_unique<physics::ClientPage>());
     engine_.add_client(client_of(rank), pages_.back().get());
-    emulator::Context context{};
-    context.header = {static_cast<uint32_t>(emulator::Message::kContext), sizeof context, static_cast<uint64_t>(kBegin),
+    physics::Context context{};
+    context.header = {static_cast<uint32_t>(physics::Message::kContext), sizeof context, static_cast<uint64_t>(kBegin),
                       0};
     context.gpu = rank;
     context.alive = 1;
@@ -52,7 +52,7 @@ void Server::after(Time ns, std::function<void()> action) {
 }
 
 template <typename Message>
-void Server::send(uint32_t rank, uint32_t stream, emulator::Message type, Message& message,
+void Server::send(uint32_t rank, uint32_t stream, physics::Message type, Message& message,
                   std::span<const std::byte> more) {
   message.to.header = {static_cast<uint32_t>(type), static_cast<uint32_t>(sizeof message + more.size()),
                        static_cast<uint64_t>(now()), 0};
@@ -66,36 +66,36 @@ void Server::send(uint32_t rank, uint32_t stream, emulator::Message type, Messag
 }
 
 void Server::kernel(uint32_t rank, uint32_t stream, uint64_t declared) {
-  emulator::Kernel message{};
+  physics::Kernel message{};
   message.declared_ns = declared;
-  send(rank, stream, emulator::Message::kKernel, message, {});
+  send(rank, stream, physics::Message::kKernel, message, {});
 }
 
 void Server::collective(uint32_t rank, uint32_t stream, std::span<const std::byte> payload, uint32_t slot,
                         uint64_t number) {
-  emulator::OpSlot& operation = pages_[rank]->ops[slot];  // the client's to prepare
+  physics::OpSlot& operation = pages_[rank]->ops[slot];  // the client's to prepare
   operation.generation.store(number);
-  operation.state.store(static_cast<uint32_t>(emulator::OpState::kPending));
-  emulator::Collective message{};
+  operation.state.store(static_cast<uint32_t>(physics::OpState::kPending));
+  physics::Collective message{};
   message.op = slot;
   message.generation = number;
   message.payload_bytes = static_cast<uint32_t>(payload.size());
-  send(rank, stream, emulator::Message::kCollective, message, payload);
+  send(rank, stream, physics::Message::kCollective, message, payload);
 }
 
 void Server::record(uint32_t rank, uint32_t stream, uint32_t event, uint64_t number) {
-  emulator::EventRecord message{};
+  physics::EventRecord message{};
   message.event = event;
   message.generation = number;
-  send(rank, stream, emulator::Message::kEventRecord, message, {});
+  send(rank, stream, physics::Message::kEventRecord, message, {});
 }
 
 void Server::wait(uint32_t rank, uint32_t stream, uint32_t on) {
-  emulator::Wait message{};
+  physics::Wait message{};
   message.on_stream = on;
   message.on_sequence = sequences_[rank][on];
   if (message.on_sequence == 0) return;  // nothing was ever in it
-  send(rank, stream, emulator::Message::kWait, message, {});
+  send(rank, stream, physics::Message::kWait, message, {});
 }
 
 bool Server::done(uint32_t rank, uint32_t stream) const {
@@ -107,12 +107,12 @@ uint64_t Server::communicator(const std::vector<uint32_t>& members) {
   joined_ = 0;
   ++keys_;
   for (uint32_t i = 0; i < members.size(); ++i) {
-    emulator::Join join{};
+    physics::Join join{};
     memcpy(join.key, &keys_, sizeof keys_);
     join.ranks = static_cast<uint32_t>(members.size());
     join.rank = i;
     join.gpu = members[i];
-    const auto type = static_cast<uint32_t>(emulator::CollectiveMessage::kJoin);
+    const auto type = static_cast<uint32_t>(physics::CollectiveMessage::kJoin);
     collectives_.message(client_of(members[i]), i + 1, type, std::as_bytes(std::span(&join, 1)), now());
   }
   if (joined_ == 0) throw std::runtime_error("the ranks of a communicator did not come together");
@@ -125,7 +125,7 @@ double Server::joules(uint32_t rank) {
 }
 
 void Server::reply(ClientId, uint64_t, int32_t error, std::span<const std::byte> body) {
-  emulator::Joined joined{};
+  physics::Joined joined{};
   if (body.size() != sizeof joined) return;
   memcpy(&joined, body.data(), sizeof joined);
   if (error != 0) throw std::runtime_error(std::string("a communicator was refused: ") + joined.text);

@@ -11,22 +11,22 @@
 #include <span>
 #include <vector>
 
-#include "emulator/collective_protocol.h"
-#include "emulator/protocol.h"
-#include "emulator/server/collective_engine.h"
-#include "emulator/server/engine.h"
+#include "physics/collective_engine.h"
+#include "physics/collective_messages.h"
+#include "physics/engine.h"
+#include "physics/messages.h"
 
 namespace powerccl::sim {
 
-using emulator::Time;
+using physics::Time;
 
-class Server final : public emulator::Outside {
+class Server final : public physics::Outside {
  public:
-  Server(const emulator::Platform& platform, uint32_t ranks);
+  Server(const physics::Platform& platform, uint32_t ranks);
   ~Server() override;
 
   Time now() const { return engine_.now(); }
-  emulator::Engine& engine() { return engine_; }
+  physics::Engine& engine() { return engine_; }
   // To the next moment at which something happens. False: nothing ever will.
   bool step();
   // Calls `action` so many ns from now.
@@ -38,8 +38,8 @@ class Server final : public emulator::Outside {
   void record(uint32_t rank, uint32_t stream, uint32_t event, uint64_t number);
   void wait(uint32_t rank, uint32_t stream, uint32_t on);  // for all that is in the other one now
   bool done(uint32_t rank, uint32_t stream) const;         // nothing is left in it
-  const emulator::OpSlot& operation(uint32_t rank, uint32_t slot) const { return pages_[rank]->ops[slot]; }
-  const emulator::EventSlot& event(uint32_t rank, uint32_t slot) const { return pages_[rank]->events[slot]; }
+  const physics::OpSlot& operation(uint32_t rank, uint32_t slot) const { return pages_[rank]->ops[slot]; }
+  const physics::EventSlot& event(uint32_t rank, uint32_t slot) const { return pages_[rank]->events[slot]; }
 
   // A communicator of these ranks, in this order: the number by which plans name it.
   uint64_t communicator(const std::vector<uint32_t>& members);
@@ -48,18 +48,18 @@ class Server final : public emulator::Outside {
   uint32_t clock_mhz(uint32_t rank) { return static_cast<uint32_t>(engine_.gpu(rank).clock_mhz()); }
 
   // Outside
-  void reply(emulator::ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) override;
-  void run_callback(emulator::ClientId, uint64_t, uint32_t, uint64_t) override {}
-  std::shared_ptr<emulator::Memory> memory(emulator::ClientId, uint64_t) override { return nullptr; }
+  void reply(physics::ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) override;
+  void run_callback(physics::ClientId, uint64_t, uint32_t, uint64_t) override {}
+  std::shared_ptr<physics::Memory> memory(physics::ClientId, uint64_t) override { return nullptr; }
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done) override;
 
  private:
   template <typename Message>
-  void send(uint32_t rank, uint32_t stream, emulator::Message type, Message& message, std::span<const std::byte> more);
+  void send(uint32_t rank, uint32_t stream, physics::Message type, Message& message, std::span<const std::byte> more);
 
-  std::vector<std::unique_ptr<emulator::ClientPage>> pages_;
-  emulator::Engine engine_;
-  emulator::CollectiveEngine collectives_;
+  std::vector<std::unique_ptr<physics::ClientPage>> pages_;
+  physics::Engine engine_;
+  physics::CollectiveEngine collectives_;
   std::vector<std::map<uint32_t, uint64_t>> sequences_;  // of each rank's streams
   uint64_t joined_ = 0;                                  // the communicator that was made last
   uint64_t keys_ = 0;

@@ -54,7 +54,7 @@ Zeroed<T> zeroed() {
 
 class Simulation {
  public:
-  Simulation(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+  Simulation(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
              const Asked& asked)
       : scenario_(scenario),
         asked_(asked),
@@ -192,7 +192,7 @@ class Simulation {
 
 }  // namespace
 
-Found simulate(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+Found simulate(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
                const Asked& asked) {
   refuse_what_is_not_simulated(scenario);
   bench::check_ranks(scenario, static_cast<int>(platform.gpus));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/scenario.h"
-#include "emulator/server/platform.h"
+#include "physics/platform.h"
 #include "runtime/policy_table.h"
 
 namespace powerccl::sim {
@@ -46,7 +46,7 @@ struct Found {
 };
 
 // Throws std::runtime_error where the ranks come to a standstill, and bench::Failure for what cannot be simulated.
-Found simulate(const emulator::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+Found simulate(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
                const Asked& asked);
 
 }  // namespace powerccl::sim

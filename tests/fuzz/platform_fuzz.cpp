@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "emulator/server/platform.h"
 #include "fuzz.h"
+#include "physics/platform.h"
 
-using namespace powerccl::emulator;
+using namespace powerccl::physics;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string input(reinterpret_cast<const char*>(data), size);

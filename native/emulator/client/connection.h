@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "emulator/protocol.h"
+#include "emulator/messages.h"
 
 namespace powerccl::emulator {
 

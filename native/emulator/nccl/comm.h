@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "emulator/collective_protocol.h"
+#include "emulator/messages.h"
 #include "emulator/nccl/driver.h"
 #include "emulator/nccl/nccl_abi.h"
 #include "emulator/nccl/tuner_abi.h"

@@ -10,7 +10,7 @@
 #include "emulator/nccl/plugin.h"
 #include "emulator/nccl/profiler.h"
 #include "emulator/nccl/settings.h"
-#include "emulator/server/collective_types.h"
+#include "physics/collective_types.h"
 
 namespace powerccl::emulated_nccl {
 namespace {

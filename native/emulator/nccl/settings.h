@@ -5,7 +5,7 @@
 #define POWERCCL_EMULATOR_NCCL_SETTINGS_H
 #include <string>
 
-#include "emulator/collective_protocol.h"
+#include "emulator/messages.h"
 #include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {

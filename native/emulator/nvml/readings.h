@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "emulator/protocol.h"
+#include "emulator/messages.h"
 
 namespace powerccl::emulator {
 

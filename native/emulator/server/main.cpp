@@ -8,10 +8,8 @@
 #include <cstring>
 #include <string>
 
-#if POWERCCL_EMULATED_NCCL
-#include "emulator/server/collective_engine.h"
-#endif
 #include "emulator/server/server.h"
+#include "physics/collective_engine.h"
 
 namespace {
 
@@ -70,7 +68,7 @@ int main(int argc, char** argv) {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   std::string error;
-  const auto platform = powerccl::emulator::read_platform(platform_path, error);
+  const auto platform = powerccl::physics::read_platform(platform_path, error);
   if (!platform) {
     fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
     return 1;
@@ -80,12 +78,10 @@ int main(int argc, char** argv) {
     fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
     return 1;
   }
-#if POWERCCL_EMULATED_NCCL
-  powerccl::emulator::CollectiveEngine collectives(server.engine());
+  powerccl::physics::CollectiveEngine collectives(server.engine());
   server.engine().set_collective_handler(&collectives);
-#endif
   const char* truth_path = getenv("POWERCCL_EMULATOR_TRUTH");
-  powerccl::emulator::Truth truth;
+  powerccl::physics::Truth truth;
   if (truth_path != nullptr && *truth_path != '\0') server.engine().keep_truth(truth);
   puts("ready");
   fflush(stdout);

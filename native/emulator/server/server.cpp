@@ -19,7 +19,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "emulator/server/board.h"
+#include "physics/board.h"
 
 namespace powerccl::emulator {
 namespace {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "emulator/protocol.h"
-#include "emulator/server/engine.h"
-#include "emulator/server/platform.h"
+#include "emulator/messages.h"
+#include "physics/engine.h"
+#include "physics/platform.h"
 
 namespace powerccl::emulator {
 

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "emulator/protocol.h"
+#include "physics/messages.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -159,10 +159,10 @@ EXPORT int unlink(const char* path) {
 // The emulated NVML sets a clock by a message to the emulator. It returns when the call would.
 EXPORT ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   bool sets = false;
-  if (message->msg_iovlen > 0 && message->msg_iov[0].iov_len == sizeof(powerccl::emulator::SetLockedClocks)) {
-    powerccl::emulator::Header header;
+  if (message->msg_iovlen > 0 && message->msg_iov[0].iov_len == sizeof(powerccl::physics::SetLockedClocks)) {
+    powerccl::physics::Header header;
     std::memcpy(&header, message->msg_iov[0].iov_base, sizeof header);
-    sets = header.type == static_cast<uint32_t>(powerccl::emulator::Message::kSetLockedClocks);
+    sets = header.type == static_cast<uint32_t>(powerccl::physics::Message::kSetLockedClocks);
   }
   return at_crash_point(sets, [&] { return real<ssize_t(int, const msghdr*, int)>("sendmsg")(fd, message, flags); });
 }

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulator/protocol.h"
+#include "emulator/messages.h"
 
 namespace powerccl::emulator {
 namespace {

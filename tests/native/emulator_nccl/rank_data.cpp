@@ -2,13 +2,13 @@
 // Every pattern, datatype and operator against a reference, in place and out of place.
 #include <cmath>
 
-#include "emulator/server/collective_reduce.h"
+#include "physics/collective_reduce.h"
 #include "rank.h"
 
 namespace {
 
-using powerccl::emulator::DataType;
-using powerccl::emulator::element_bytes;
+using powerccl::physics::DataType;
+using powerccl::physics::element_bytes;
 
 constexpr ncclDataType_t kTypes[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
                                      ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
@@ -50,7 +50,7 @@ void encode(std::byte* to, double value, ncclDataType_t type) {
   }
   const auto narrow = static_cast<float>(value);
   const uint16_t bits =
-      type == ncclFloat16 ? powerccl::emulator::float_to_half(narrow) : powerccl::emulator::float_to_bfloat16(narrow);
+      type == ncclFloat16 ? powerccl::physics::float_to_half(narrow) : powerccl::physics::float_to_bfloat16(narrow);
   memcpy(to, &bits, sizeof bits);
 }
 
@@ -77,7 +77,7 @@ double decode(const std::byte* from, ncclDataType_t type) {
   }
   uint16_t bits;
   memcpy(&bits, from, sizeof bits);
-  return type == ncclFloat16 ? powerccl::emulator::half_to_float(bits) : powerccl::emulator::bfloat16_to_float(bits);
+  return type == ncclFloat16 ? powerccl::physics::half_to_float(bits) : powerccl::physics::bfloat16_to_float(bits);
 }
 
 // Small enough that every result is exact in every type.

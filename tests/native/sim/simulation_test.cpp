@@ -14,10 +14,10 @@
 namespace powerccl::sim {
 namespace {
 
-using emulator::platform_or_fail;
+using physics::platform_or_fail;
 
-emulator::Platform steady() {
-  emulator::Platform found = emulator::steady();
+physics::Platform steady() {
+  physics::Platform found = physics::steady();
   found.overlap_compute_rate = 1;
   return found;
 }
@@ -33,7 +33,7 @@ PolicyTable table() {
   return found;
 }
 
-Found run(const emulator::Platform& on, const std::string& scenario, const Asked& asked) {
+Found run(const physics::Platform& on, const std::string& scenario, const Asked& asked) {
   const PolicyTable its = table();
   return simulate(on, bench::parse_scenario(scenario, "test.scn"), &its, asked);
 }
@@ -57,8 +57,8 @@ double joules_of(const Found& found) {
 const char kExposed[] = "compute 30\nall_reduce 116M\n";
 
 TEST(Simulation, AnIterationIsItsComputationAndItsCommunication) {
-  const emulator::Platform on = steady();
-  const double reduce_ms = on.collective_ns(emulator::Pattern::kAllReduce, 116.0 * 1024 * 1024, 1590, 8) * 1e-6;
+  const physics::Platform on = steady();
+  const double reduce_ms = on.collective_ns(physics::Pattern::kAllReduce, 116.0 * 1024 * 1024, 1590, 8) * 1e-6;
   const Found found = run(on, kExposed, asked(PolicyKind::kObserve));
   EXPECT_NEAR(ms_of(found), 30 + reduce_ms, 0.3);  // and what launches and the host take
   EXPECT_NEAR(found.exposed_ms, reduce_ms, 0.1);
@@ -134,7 +134,7 @@ TEST(Simulation, AGraphIsItsNodesInTurn) {
 }
 
 TEST(Simulation, PoliciesSeeWhatIsInGraphs) {
-  const emulator::Platform on = platform_or_fail("t4x8");
+  const physics::Platform on = platform_or_fail("t4x8");
   const std::string job = "capture\ncompute 30\nall_reduce 116M\nend\ncompute 3\n";
   const Found plain = run(on, job, asked(PolicyKind::kObserve, 30, 30));
   const Found managed = run(on, job, asked(PolicyKind::kExposed, 60, 60));
@@ -147,7 +147,7 @@ TEST(Simulation, PoliciesSeeWhatIsInGraphs) {
 TEST(Simulation, AKernelSaysWhatOfItNoClockChanges) {
   Asked held = asked(PolicyKind::kObserve);
   held.clock_mhz = 795;  // half
-  emulator::Platform on = steady();
+  physics::Platform on = steady();
   on.memory_bound_power = 0.2;
   const Found bound = run(on, "compute 20 memory 75%\n", held), free = run(on, "compute 20 memory 0%\n", held);
   EXPECT_NEAR(ms_of(bound), 20 * (0.75 + 0.25 * 2), 0.5);

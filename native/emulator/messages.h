@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// What emulated GPUs are told and publish (native/physics), by the emulator's own name as well.
+#ifndef POWERCCL_EMULATOR_MESSAGES_H
+#define POWERCCL_EMULATOR_MESSAGES_H
+#include "physics/collective_messages.h"
+#include "physics/messages.h"
+
+namespace powerccl::physics {}
+namespace powerccl::emulator {
+using namespace physics;
+}
+#endif

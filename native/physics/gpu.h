@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// One emulated GPU: clock, governor, temperature, power and energy. Pure model time; knows nothing of streams or
+// clients.
+//
+// Power is constant between two calls of settle(), so its integral is exact. Whoever changes what runs calls
+// settle(now) first, then the change, then update(), which gives the new clock and power.
+#ifndef POWERCCL_PHYSICS_GPU_H
+#define POWERCCL_PHYSICS_GPU_H
+#include <cstdint>
+#include <set>
+#include <tuple>
+
+#include "physics/messages.h"
+#include "physics/platform.h"
+#include "physics/truth.h"
+
+namespace powerccl::physics {
+
+// An operation's kernels or copies on one GPU.
+struct Communication {
+  double bytes = 0;
+  double power = 1;       // of what so many bytes draw
+  double slows = 1;       // of how much the platform's communication slows computation beside it
+  Truth::Operation as{};  // what the truth calls it
+  auto operator<=>(const Communication&) const = default;
+};
+
+class Gpu {
+ public:
+  Gpu(const Platform& platform, int64_t start);
+
+  double clock_mhz() const { return clock_mhz_; }
+  double watts() const { return watts_; }
+  double temperature_c() const { return temperature_c_; }
+  double energy_uj() const { return energy_.value; }  // at the last settle()
+  uint32_t kernels() const { return kernels_; }
+  bool communicating() const { return !communications_.empty(); }
+  // Of a kernel here: 1, or slowed by the communication beside it.
+  double compute_rate() const;
+  bool asleep() const { return asleep_; }
+
+  void settle(int64_t now);
+  // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
+  // `power`: of what the platform says that computation draws.
+  void kernel_started(double power = 1) {
+    ++kernels_;
+    kernel_powers_ += power;
+  }
+  void kernel_stopped(double power = 1) { kernel_powers_ = --kernels_ == 0 ? 0 : kernel_powers_ - power; }
+  void communication_started(const Communication& communication);
+  void communication_stopped(const Communication& communication);
+  void wake();                                    // a context came up: out of P8 for a while
+  void lock(uint32_t min_mhz, uint32_t max_mhz);  // 0, 0: unlocked
+  bool update();
+  // The governor's periodic look at the averaged power. False: nothing to watch any more, stop until something runs.
+  bool tick(int64_t now);
+
+  void write(GpuState& state) const;              // into the board page
+  void keep_truth(Truth& truth, uint32_t index);  // from now on, as this GPU's
+
+ private:
+  double watts_at(double clock_mhz, bool computing) const;
+  double clock_for(double watts) const;  // highest at which computation draws no more
+  double target_mhz() const;
+  bool computing() const { return kernels_ > 0; }
+  void note_state();
+  void roll(Integral& integral, int64_t from, int64_t to) const;
+
+  const Platform* platform_;
+  int64_t settled_;
+  int64_t idle_since_;
+  int64_t refresh_;
+  double clock_mhz_;
+  double cap_mhz_;    // what the power governor allows
+  double average_w_;  // over the governor's lag
+  double slow_w_;     // over its long average
+  double temperature_c_;
+  double watts_ = 0;
+  uint32_t kernels_ = 0;
+  double kernel_powers_ = 0;  // of all of them; they share the GPU
+  uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
+  bool asleep_ = true;
+  bool capped_ = false;
+  std::multiset<Communication> communications_;  // of each that runs here
+  Integral energy_{};
+  Integral busy_{};
+  Truth* truth_ = nullptr;
+  Truth::State state_{};  // since settled_; kept for truth_ only
+};
+
+}  // namespace powerccl::physics
+#endif

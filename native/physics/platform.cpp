@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "physics/platform.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string_view>
+
+namespace powerccl::physics {
+namespace {
+
+constexpr size_t kMostBytes = 256 * 1024;  // of a file; the largest of ours has 7 KB
+
+constexpr const char* kPatternNames[kPatterns] = {"all_reduce",   "broadcast", "reduce", "all_gather", "reduce_scatter",
+                                                  "send_receive", "scatter",   "gather", "all_to_all"};
+
+constexpr const char* kCarrierNames[kCarriers - 1] = {"symmetric", "copy_engine", "efficiency"};
+
+double interpolate(const Line& line, double x, double otherwise) {
+  if (line.empty()) return otherwise;
+  if (x <= line.front().first) return line.front().second;
+  for (size_t i = 1; i < line.size(); ++i) {
+    if (x <= line[i].first) {
+      const double share = (x - line[i - 1].first) / (line[i].first - line[i - 1].first);
+      return line[i - 1].second + share * (line[i].second - line[i - 1].second);
+    }
+  }
+  return line.back().second;
+}
+
+// Straight between the points on logarithmic axes both: with bandwidth at most proportional to size no larger operation
+// is faster than a smaller one.
+double power_law(const SizeCurve& curve, double bytes) {
+  SizeCurve logarithms;
+  logarithms.reserve(curve.size());
+  for (const auto& [size, value] : curve) logarithms.emplace_back(size, std::log2(value));
+  return std::exp2(at_size(logarithms, bytes, 0));
+}
+
+bool parse_number(const std::string& text, double& value) {
+  char* end = nullptr;
+  value = std::strtod(text.c_str(), &end);
+  return end != text.c_str() && *end == '\0' && std::isfinite(value);
+}
+
+bool parse_bytes(const std::string& text, double& value) {
+  std::string digits = text;
+  double scale = 1;
+  if (!digits.empty()) {
+    const char unit = digits.back();
+    if (unit == 'K') scale = 1024.0;
+    if (unit == 'M') scale = 1024.0 * 1024;
+    if (unit == 'G') scale = 1024.0 * 1024 * 1024;
+    if (scale != 1) digits.pop_back();
+  }
+  if (!parse_number(digits, value)) return false;
+  value *= scale;
+  return value > 0;
+}
+
+// "128K:0.9 256K:1.2": sizes (or plain numbers) and values, ascending
+bool parse_curve(const std::string& text, bool sizes, std::vector<std::pair<double, double>>& curve) {
+  std::istringstream words(text);
+  std::string word;
+  curve.clear();
+  while (words >> word) {
+    const size_t colon = word.find(':');
+    if (colon == std::string::npos) return false;
+    double x, y;
+    if (!(sizes ? parse_bytes(word.substr(0, colon), x) : parse_number(word.substr(0, colon), x))) return false;
+    if (!parse_number(word.substr(colon + 1), y)) return false;
+    if (!curve.empty() && x <= curve.back().first) return false;
+    curve.emplace_back(x, y);
+  }
+  return !curve.empty();
+}
+
+std::string trim(const std::string& text) {
+  const size_t from = text.find_first_not_of(" \t\r");
+  if (from == std::string::npos) return "";
+  return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
+}
+
+// What stands in a file, fit for a message: it may be long, and mean something to a terminal.
+std::string shown(const std::string& text) {
+  std::string clean = text.substr(0, 60);
+  std::replace_if(clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return clean;
+}
+
+using Setter = std::function<bool(const std::string&)>;
+
+void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
+  auto real = [&](const char* key, double& field) {
+    keys[key] = [&field](const std::string& text) { return parse_number(text, field) && field >= 0; };
+  };
+  auto signed_real = [&](const char* key, double& field) {
+    keys[key] = [&field](const std::string& text) { return parse_number(text, field); };
+  };
+  auto whole = [&](const char* key, uint32_t& field) {
+    keys[key] = [&field](const std::string& text) {
+      double value;
+      if (!parse_number(text, value) || value < 0 || value > 4e9 || value != std::floor(value)) return false;
+      field = static_cast<uint32_t>(value);
+      return true;
+    };
+  };
+  auto flag = [&](const char* key, bool& field) {
+    keys[key] = [&field](const std::string& text) {
+      field = text == "1";
+      return text == "0" || text == "1";
+    };
+  };
+  whole("gpus", p.gpus);
+  whole("multiprocessors", p.multiprocessors);
+  whole("nccl_channels", p.nccl_channels);
+  whole("nccl_warps", p.nccl_warps);
+  whole("compute_major", p.compute_major);
+  whole("compute_minor", p.compute_minor);
+  whole("clock_min_mhz", p.clock_min_mhz);
+  whole("clock_max_mhz", p.clock_max_mhz);
+  whole("clock_step_mhz", p.clock_step_mhz);
+  whole("clock_idle_mhz", p.clock_idle_mhz);
+  whole("memory_clock_mhz", p.memory_clock_mhz);
+  real("reference_clock_mhz", p.reference_clock_mhz);
+  real("memory_bound_share", p.memory_bound_share);
+  real("memory_bound_power", p.memory_bound_power);
+  real("overlap_compute_rate", p.overlap_compute_rate);
+  real("kernel_launch_us", p.kernel_launch_us);
+  real("hostfunc_us", p.hostfunc_us);
+  real("memop_us", p.memop_us);
+  real("event_us", p.event_us);
+  real("copy_launch_us", p.copy_launch_us);
+  real("copy_host_gbs", p.copy_host_gbs);
+  real("copy_device_gbs", p.copy_device_gbs);
+  real("idle_p8_w", p.idle_p8_w);
+  real("idle_drop_ms", p.idle_drop_ms);
+  real("static_w", p.static_w);
+  real("tree_w", p.tree_w);
+  real("compute_w", p.compute_w);
+  real("comm_clock_w", p.comm_clock_w);
+  real("leakage_w_per_kv", p.leakage_w_per_kv);
+  real("leakage_reference_c", p.leakage_reference_c);
+  real("ambient_c", p.ambient_c);
+  real("thermal_k_per_w", p.thermal_k_per_w);
+  real("thermal_tau_ms", p.thermal_tau_ms);
+  real("start_temperature_c", p.start_temperature_c);
+  real("power_limit_w", p.power_limit_w);
+  real("peak_limit_w", p.peak_limit_w);
+  real("governor_period_ms", p.governor_period_ms);
+  real("governor_lag_ms", p.governor_lag_ms);
+  signed_real("governor_low_w", p.governor_low_w);
+  signed_real("governor_high_w", p.governor_high_w);
+  real("governor_step_mhz", p.governor_step_mhz);
+  real("governor_slow_ms", p.governor_slow_ms);
+  real("governor_slow_gain", p.governor_slow_gain);
+  real("governor_start_w", p.governor_start_w);
+  real("link_scale", p.link_scale);
+  real("refresh_ms", p.refresh_ms);
+  real("energy_read_us", p.energy_read_us);
+  real("set_clock_call_us", p.set_clock_call_us);
+  real("clock_transition_us", p.clock_transition_us);
+  flag("set_clock_serialised", p.set_clock_serialised);
+  flag("may_set_clocks", p.may_set_clocks);
+}
+
+void add_tuning(std::map<std::string, Setter>& keys, TuningModel& t) {
+  auto real = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field >= 0;
+    };
+  };
+  auto above_0 = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field > 0;
+    };
+  };
+  auto share = [&](const char* key, double& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      return parse_number(text, field) && field >= 0 && field <= 1;
+    };
+  };
+  auto flag = [&](const char* key, bool& field) {
+    keys[std::string("tune.") + key] = [&field](const std::string& text) {
+      field = text == "1";
+      return text == "0" || text == "1";
+    };
+  };
+  share("latency_share", t.latency_share);
+  above_0("ll_latency", t.ll_latency);
+  above_0("ll128_latency", t.ll128_latency);
+  above_0("tree_latency", t.tree_latency);
+  above_0("nvls_latency", t.nvls_latency);
+  above_0("ll_bandwidth", t.ll_bandwidth);
+  above_0("ll128_bandwidth", t.ll128_bandwidth);
+  above_0("tree_bandwidth", t.tree_bandwidth);
+  real("nvls_bandwidth", t.nvls_bandwidth);
+  flag("ll128", t.ll128);
+  real("channel_latency", t.channel_latency);
+  share("channel_power", t.channel_power);
+  real("threads_exponent", t.threads_exponent);
+  share("buffer_gain", t.buffer_gain);
+  real("buffer_fill", t.buffer_fill);
+  real("socket_workers_exponent", t.socket_workers_exponent);
+  real("socket_gain", t.socket_gain);
+  real("socket_contention", t.socket_contention);
+  real("socket_latency", t.socket_latency);
+  above_0("p2p_disabled", t.p2p_disabled);
+  above_0("shm_disabled", t.shm_disabled);
+  share("run_noise", t.run_noise);
+  share("op_noise", t.op_noise);
+  flag("noise_always", t.noise_always);
+  keys["tune.channel_half"] = [&t](const std::string& text) { return parse_curve(text, true, t.channel_half); };
+}
+
+void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
+  keys["voltage_v"] = [&p](const std::string& text) { return parse_curve(text, false, p.voltage_v); };
+  keys["comm_w"] = [&p](const std::string& text) { return parse_curve(text, true, p.comm_w); };
+  for (size_t i = 0; i < kPatterns; ++i) {
+    const std::string name = kPatternNames[i];
+    PatternModel& model = p.patterns[i];
+    keys[name + ".bandwidth_gbs"] = [&model](const std::string& text) {
+      return parse_curve(text, true, model.bandwidth_gbs);
+    };
+    keys[name + ".knee_mhz"] = [&model](const std::string& text) { return parse_curve(text, true, model.knee_mhz); };
+    keys[name + ".boost"] = [&model](const std::string& text) { return parse_curve(text, true, model.boost); };
+    keys[name + ".fall"] = [&model](const std::string& text) { return parse_curve(text, true, model.fall); };
+    for (size_t way = 0; way < kCarriers - 1; ++way) {
+      WayModel& its = p.ways[way][i];
+      const std::string key = std::string(kCarrierNames[way]) + "." + name;
+      keys[key + ".time"] = [&its](const std::string& text) { return parse_curve(text, true, its.time); };
+      keys[key + ".power"] = [&its](const std::string& text) { return parse_curve(text, true, its.power); };
+      keys[key + ".slows"] = [&its](const std::string& text) { return parse_curve(text, true, its.slows); };
+    }
+    keys[name + ".base_latency_us"] = [&model](const std::string& text) {
+      return parse_number(text, model.base_latency_us) && model.base_latency_us > 0;
+    };
+  }
+}
+
+void add_texts(std::map<std::string, Setter>& keys, Platform& p) {
+  keys["name"] = [&p](const std::string& text) { return !(p.name = text).empty() && text.size() < 32; };
+  keys["gpu_name"] = [&p](const std::string& text) { return !(p.gpu_name = text).empty() && text.size() < 64; };
+  keys["driver_version"] = [&p](const std::string& text) {
+    return !(p.driver_version = text).empty() && text.size() < 60;
+  };
+  keys["memory"] = [&p](const std::string& text) {
+    double bytes;
+    if (!parse_bytes(text, bytes) || bytes > 1e18) return false;
+    p.memory_bytes = static_cast<uint64_t>(bytes);
+    return true;
+  };
+}
+
+// "key = value", and the key is spent. False: `error` says what is wrong with it, and where.
+bool apply(const std::string& text, const std::string& where, std::map<std::string, Setter>& keys,
+           std::map<std::string, std::string>& in_force, std::string& error) {
+  const size_t equals = text.find('=');
+  const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
+  const auto found = keys.find(key);
+  const char* wrong = equals == std::string::npos                     ? "not `key = value`"
+                      : found == keys.end()                           ? "unknown key, or given twice"
+                      : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
+                                                                      : nullptr;
+  if (wrong == nullptr) {
+    keys.erase(found);
+    in_force[key] = trim(text.substr(equals + 1));
+    return true;
+  }
+  error = where;
+  error.append(": ").append(shown(key)).append(": ").append(wrong);
+  return false;
+}
+
+// FNV-1a, 32 bits: it tells platforms apart by accident, not against intent.
+uint32_t fingerprint_of(const std::map<std::string, std::string>& in_force) {
+  uint32_t hash = 0x811c9dc5u;
+  const auto take = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  };
+  for (const auto& [key, value] : in_force) {
+    take(key);
+    take("=");
+    take(value);
+    take("\n");
+  }
+  return hash;
+}
+
+// The text of a plain file; anything else may keep its reader waiting, or never end. Returns what is wrong.
+std::string read_text(const std::string& path, std::string* text) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) return std::strerror(errno);
+  struct stat about{};
+  std::string why;
+  if (fstat(file, &about) != 0)
+    why = std::strerror(errno);
+  else if (!S_ISREG(about.st_mode))
+    why = "not a regular file";
+  char part[4096];
+  ssize_t got = 1;
+  while (why.empty() && got != 0) {
+    got = read(file, part, sizeof part);
+    if (got < 0 && errno != EINTR) why = std::strerror(errno);
+    if (got > 0) text->append(part, static_cast<size_t>(got));
+    if (text->size() > kMostBytes) why = "it is larger than " + std::to_string(kMostBytes) + " bytes";
+  }
+  close(file);
+  return why;
+}
+
+// "a.conf:x=1,y=2" -> "a.conf" and {"x=1", "y=2"}. Values have colons of their own, but no commas.
+std::pair<std::string, std::vector<std::string>> split_changes(const std::string& path) {
+  constexpr std::string_view kEnding = ".conf";
+  const size_t ending = path.find(std::string(kEnding) + ":");
+  if (ending == std::string::npos) return {path, {}};
+  std::vector<std::string> changes;
+  std::istringstream text(path.substr(ending + kEnding.size() + 1));
+  for (std::string change; std::getline(text, change, ',');) changes.push_back(change);
+  return {path.substr(0, ending + kEnding.size()), changes};
+}
+
+// What the engine could not live with; the reader's message names the key.
+const char* missing(const Platform& p) {
+  if (p.name.empty()) return "name is missing";
+  if (p.gpu_name.empty()) return "gpu_name is missing";
+  if (p.gpus < 1 || p.gpus > 16) return "gpus must be 1 to 16";
+  if (p.memory_bytes == 0) return "memory is missing";
+  if (p.clock_step_mhz == 0 || p.clock_min_mhz == 0 || p.clock_max_mhz <= p.clock_min_mhz)
+    return "clock_*_mhz are missing or make no range";
+  if (p.clock_idle_mhz < p.clock_min_mhz || p.clock_idle_mhz > p.clock_max_mhz)
+    return "clock_idle_mhz is outside the range";
+  if (p.reference_clock_mhz <= 0) return "reference_clock_mhz is missing";
+  if (p.memory_bound_share > 1) return "memory_bound_share is a share of 1";
+  if (p.memory_bound_power > 1) return "memory_bound_power is a share of 1";
+  if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
+  if (p.voltage_v.empty()) return "voltage_v is missing";
+  if (p.power_limit_w <= 0) return "power_limit_w is missing";
+  if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
+  if (p.link_scale <= 0) return "link_scale must be above 0";
+  if (p.refresh_ms <= 0 || p.governor_period_ms <= 0 || p.governor_lag_ms <= 0 || p.thermal_tau_ms <= 0 ||
+      p.governor_slow_ms <= 0)
+    return "a period or time constant is 0";
+  if (p.copy_host_gbs <= 0 || p.copy_device_gbs <= 0) return "copy_*_gbs must be above 0";
+  if (p.tune.buffer_gain > 0.24) return "tune.buffer_gain must be below 0.25: four halvings take it away four times";
+  for (const PatternModel& model : p.patterns) {
+    if (model.bandwidth_gbs.empty()) return "a pattern has no bandwidth_gbs";
+    for (const auto& point : model.bandwidth_gbs)
+      if (point.second <= 0) return "a bandwidth is not above 0";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+double at_size(const SizeCurve& curve, double bytes, double otherwise) {
+  if (curve.empty()) return otherwise;
+  if (bytes <= curve.front().first) return curve.front().second;
+  for (size_t i = 1; i < curve.size(); ++i) {
+    if (bytes <= curve[i].first) {
+      const double from = std::log2(curve[i - 1].first);
+      const double share = (std::log2(bytes) - from) / (std::log2(curve[i].first) - from);
+      return curve[i - 1].second + share * (curve[i].second - curve[i - 1].second);
+    }
+  }
+  return curve.back().second;
+}
+
+const char* pattern_name(Pattern pattern) {
+  return kPatternNames[static_cast<size_t>(pattern)];
+}
+
+double bus_factor(Pattern pattern, uint32_t nranks) {
+  const double n = nranks;
+  if (nranks <= 1) return 1;
+  switch (pattern) {
+    case Pattern::kAllReduce:
+      return 2 * (n - 1) / n;
+    case Pattern::kAllGather:
+    case Pattern::kReduceScatter:
+    case Pattern::kScatter:
+    case Pattern::kGather:
+    case Pattern::kAllToAll:
+      return (n - 1) / n;
+    default:
+      return 1;
+  }
+}
+
+double Platform::bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_mhz, uint32_t) const {
+  const PatternModel& model = patterns[static_cast<size_t>(pattern)];
+  const double first = model.bandwidth_gbs.front().first;
+  // Below the first point the time is what it is there: latency.
+  double bandwidth = link_scale * power_law(model.bandwidth_gbs, bytes) * std::min(1.0, bytes / first);
+  const double knee = at_size(model.knee_mhz, bytes, clock_min_mhz);
+  const double boost = at_size(model.boost, bytes, 0);
+  if (clock_mhz >= knee) {
+    if (clock_max_mhz > knee)
+      bandwidth *= 1 + boost * (clock_max_mhz - std::min<double>(clock_mhz, clock_max_mhz)) / (clock_max_mhz - knee);
+  } else {
+    bandwidth *= (1 + boost) * std::pow(clock_mhz / knee, at_size(model.fall, bytes, 1));
+  }
+  return bandwidth;
+}
+
+double Platform::collective_ns(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const {
+  const double base = patterns[static_cast<size_t>(pattern)].base_latency_us * 1e3;
+  if (bytes <= 0) return base;
+  return std::max(base, bytes * bus_factor(pattern, nranks) / bus_bandwidth_gbs(pattern, bytes, clock_mhz, nranks));
+}
+
+double Platform::communication_w(double bytes, double clock_mhz) const {
+  return at_size(comm_w, std::max(bytes, 1.0), 0) + comm_clock_w * fv2(clock_mhz);
+}
+
+double Platform::volts(double clock_mhz) const {
+  return interpolate(voltage_v, clock_mhz, 1);
+}
+
+double Platform::fv2(double clock_mhz) const {
+  return clock_mhz * volts(clock_mhz) * volts(clock_mhz);
+}
+
+double Platform::snap_mhz(double clock_mhz) const {
+  const double steps = std::floor((std::min<double>(clock_mhz, clock_max_mhz) - clock_min_mhz) / clock_step_mhz + 1e-9);
+  return clock_min_mhz + std::max(0.0, steps) * clock_step_mhz;
+}
+
+std::optional<Platform> read_platform(const std::string& path, std::string& error) {
+  const auto [file_path, changes] = split_changes(path);
+  std::string text;
+  if (const std::string why = read_text(file_path, &text); !why.empty()) {
+    error = file_path + ": cannot be read: " + why +
+            "\nhint: `powerccl run --emulate t4x8` names a built-in platform; a path must lead to a .conf file";
+    return std::nullopt;
+  }
+  return parse_platform(text, file_path, changes, error);
+}
+
+std::optional<Platform> parse_platform(const std::string& content, const std::string& file_path,
+                                       const std::vector<std::string>& changes, std::string& error) {
+  Platform p;
+  std::map<std::string, Setter> keys;
+  add_texts(keys, p);
+  add_numbers(keys, p);
+  add_curves(keys, p);
+  add_tuning(keys, p.tune);
+  // Each key once: the file's lines and the changes take from lists of their own.
+  std::map<std::string, Setter> unchanged = keys;
+  std::map<std::string, std::string> in_force;
+  std::istringstream lines(content);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    const std::string text = trim(line.substr(0, line.find('#')));
+    if (!text.empty() && !apply(text, file_path + ":" + std::to_string(number), keys, in_force, error)) {
+      return std::nullopt;
+    }
+  }
+  for (const std::string& change : changes) {
+    if (!apply(trim(change), file_path + ": change", unchanged, in_force, error)) return std::nullopt;
+  }
+  if (const char* what = missing(p)) {
+    error = file_path + ": " + what;
+    return std::nullopt;
+  }
+  p.fingerprint = fingerprint_of(in_force);
+  return p;
+}
+
+}  // namespace powerccl::physics

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, events and work in model time.
+#include <algorithm>
+#include <cmath>
+
+#include "model.h"
+
+namespace powerccl::physics {
+namespace {
+
+TEST(Engine, KernelsOfAStreamRunOneAfterAnother) {
+  Model model(steady());
+  const uint32_t begun = model.record();
+  model.kernel(2);
+  const uint32_t middle = model.record();
+  model.kernel(3);
+  const uint32_t ended = model.record();
+  model.finish();
+  EXPECT_NEAR(model.event_ms(middle) - model.event_ms(begun), 2.010, 1e-6);  // the first pays its launch
+  EXPECT_NEAR(model.event_ms(ended) - model.event_ms(middle), 3.000, 1e-6);  // the second's is hidden behind it
+}
+
+TEST(Engine, KernelsOfTwoStreamsShareTheirGpu) {
+  Model model(steady());
+  model.kernel(2, 0);
+  model.kernel(2, 1);
+  const uint32_t first = model.record(0), second = model.record(1);
+  model.finish(0);
+  model.finish(1);
+  EXPECT_NEAR(model.event_ms(first) - 1000, 4.010, 1e-5);
+  EXPECT_NEAR(model.event_ms(second) - 1000, 4.010, 1e-5);
+}
+
+TEST(Engine, AChangeOfClockChangesWhatIsLeft) {
+  Model model(steady());
+  model.kernel(100);
+  const uint32_t ended = model.record();
+  model.advance_ms(50);
+  const double change_ms = 50 + (model.platform.set_clock_call_us + model.platform.clock_transition_us) * 1e-3;
+  model.lock_later(795);  // half the clock
+  model.finish();
+  const double done_ms = change_ms - 0.010;
+  EXPECT_NEAR(model.event_ms(ended) - 1000, change_ms + (100 - done_ms) * 2, 1e-4);
+}
+
+TEST(Engine, TimeStandsStillWhileAClientEnqueues) {
+  Model model(steady());
+  model.kernel(2);
+  const uint32_t ended = model.record();
+  model.advance_ms(1);
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 1000 * kMs));
+  model.advance_ms(500);
+  EXPECT_FALSE(model.recorded(ended));
+  EXPECT_TRUE(model.engine.start_time(Model::kClient, 1));
+  model.advance_ms(0);
+  ASSERT_TRUE(model.recorded(ended));  // its time had come long before, but for the stop
+  EXPECT_NEAR(model.event_ms(ended) - 1000, 2.010, 1e-6);
+}
+
+TEST(Engine, TimeGoesOnWhenAClientTakesTooLong) {
+  Model model(steady());
+  model.kernel(2);
+  const uint32_t ended = model.record();
+  ASSERT_TRUE(model.engine.stop_time(Model::kClient, 1, 10 * kMs));
+  model.advance_ms(11);
+  EXPECT_TRUE(model.recorded(ended));
+  EXPECT_FALSE(model.engine.start_time(Model::kClient, 1));
+}
+
+TEST(Engine, AnEventKnowsWhatItsGpuHadUsed) {
+  Model model(steady());
+  const uint32_t begun = model.record();
+  model.kernel(20);
+  const uint32_t ended = model.record();
+  model.finish();
+  const double joules =
+      (model.page->events[ended].energy_uj.load() - model.page->events[begun].energy_uj.load()) * 1e-6;
+  EXPECT_NEAR(joules, model.joules(), 1e-9);
+  EXPECT_GT(joules, 0);
+}
+
+TEST(Engine, AWaitHoldsOneStreamUntilAnotherHasComeFarEnough) {
+  Model model(steady());
+  model.kernel(5, 0);
+  model.wait(0, 1);
+  const uint32_t held = model.record(1);
+  model.kernel(5, 0);  // behind the awaited point: not waited for
+  model.finish(1);
+  EXPECT_NEAR(model.event_ms(held) - 1000, 5.010, 1e-5);
+  EXPECT_FALSE(model.idle(0));
+}
+
+// When what is behind a host function begins, if the client answers `answered_ms` after the function's turn.
+double behind_host_function_ms(double answered_ms) {
+  Model model(steady());
+  Callback message{};
+  message.callback = 77;
+  model.send(message, message.to, Message::kCallback, 0, 0);
+  const uint32_t behind = model.record();
+  for (double ms = 0; ms < answered_ms; ms += 1) model.advance_ms(std::min(1.0, answered_ms - ms));
+  EXPECT_EQ(model.callbacks.size(), 1u);
+  EXPECT_EQ(model.callbacks[0].callback, 77u);
+  EXPECT_FALSE(model.recorded(behind));  // the client has not answered
+  model.callback_done(0, model.callbacks[0].sequence);
+  model.finish();
+  return model.event_ms(behind) - 1000;
+}
+
+TEST(Engine, AHostFunctionTakesItsLatencyAndHoldsItsStream) {
+  EXPECT_NEAR(behind_host_function_ms(0.001), 0.040, 1e-5);
+}
+
+TEST(Engine, AThreadThatGotNoCoreDoesNotLengthenAHostFunction) {
+  EXPECT_NEAR(behind_host_function_ms(5), 0.040, 1e-5);
+}
+
+TEST(Engine, AHostFunctionThatIsReallySlowTakesItsTime) {
+  EXPECT_NEAR(behind_host_function_ms(300), 300, 1e-5);
+}
+
+TEST(Engine, AHostFunctionThatNeverEndsStopsOnlyItsOwnStream) {
+  Model model(steady());
+  Callback message{};
+  model.send(message, message.to, Message::kCallback, 0, 0);
+  model.kernel(1, 1);
+  const uint32_t other = model.record(1);
+  for (int ms = 0; ms < 100; ++ms) model.advance_ms(1);
+  EXPECT_TRUE(model.recorded(other));
+  EXPECT_FALSE(model.idle(0));
+}
+
+TEST(Engine, ASubmissionReadLateKeepsItsTime) {
+  Model model(steady());
+  model.kernel(1);
+  const uint32_t ended = model.record();
+  model.engine.advance(model.clock_ns + 50 * kMs);  // one look, long after both were due
+  EXPECT_NEAR(model.event_ms(ended) - 1000, 1.010, 1e-5);
+}
+
+TEST(Engine, ASubmissionStampedBeforeTheEnginesTimeIsClampedToIt) {
+  Model model(steady());
+  model.kernel(1, 0);
+  model.advance_ms(10);
+  model.clock_ns -= 9 * kMs + kMs / 2;  // a message that was on its way for long
+  const uint32_t late = model.record(1);
+  model.engine.advance(2000 * kMs);
+  EXPECT_GE(model.event_ms(late), 1001.010 - 1e-5);
+}
+
+TEST(Engine, ACollectiveHoldsItsStreamAndShowsItsTimes) {
+  Model model(steady());
+  model.collective(Pattern::kAllReduce, 64 * kMiB);
+  const uint32_t ended = model.record();
+  model.finish();
+  const double expected_ms = model.platform.collective_ns(Pattern::kAllReduce, 64 * kMiB, 1590, 8) * 1e-6;
+  EXPECT_NEAR(model.event_ms(ended) - 1000, 0.010 + expected_ms, 1e-4);
+}
+
+TEST(Engine, ComputationIsSlowerBesideCommunication) {
+  Model model(steady());
+  model.hold = true;
+  model.collective(Pattern::kAllReduce, 64 * kMiB, 1);
+  model.kernel(10, 0);
+  const uint32_t ended = model.record(0);
+  model.finish(0);
+  EXPECT_NEAR(model.event_ms(ended) - 1000, 0.010 + 10 / model.platform.overlap_compute_rate, 1e-4);
+}
+
+TEST(Engine, CommunicationSlowsByItsWay) {
+  const Platform platform = steady();
+  const double rate = platform.overlap_compute_rate;
+  Gpu gpu(platform, 0);
+  EXPECT_EQ(gpu.compute_rate(), 1);
+  const Communication copies{256 * kMiB, 1, 0.5}, kernels{16 * kMiB, 1, 1}, all{kMiB, 1, 1000};
+  gpu.communication_started(copies);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), 1 - (1 - rate) * 0.5);
+  gpu.communication_started(kernels);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), rate);  // what slows most
+  gpu.communication_stopped(kernels);
+  EXPECT_DOUBLE_EQ(gpu.compute_rate(), 1 - (1 - rate) * 0.5);
+  gpu.communication_started(all);
+  EXPECT_GT(gpu.compute_rate(), 0);  // it always gets on
+}
+
+TEST(Engine, AClientsEndTakesItsWorkAway) {
+  Model model(steady());
+  model.hold = true;
+  model.kernel(1000, 0);
+  model.collective(Pattern::kAllReduce, 64 * kMiB, 1);
+  model.wait(0, 2);
+  model.record(2);
+  model.advance_ms(5);
+  EXPECT_EQ(model.engine.gpu(0).kernels(), 1u);
+  EXPECT_TRUE(model.engine.gpu(0).communicating());
+  const OpId op = *model.open.begin();
+  model.engine.remove_client(Model::kClient);
+  EXPECT_EQ(model.engine.gpu(0).kernels(), 0u);
+  EXPECT_FALSE(model.engine.gpu(0).communicating());
+  EXPECT_EQ(model.withdrawn_ops, std::vector<OpId>{op});
+  EXPECT_EQ(model.gone, std::vector<ClientId>{Model::kClient});
+  model.engine.finish(op);  // void now
+  model.advance_ms(5000);
+  EXPECT_TRUE(model.engine.gpu(0).asleep());
+  EXPECT_EQ(model.engine.next_event(), INT64_MAX);  // an idle engine asks for nothing
+}
+
+TEST(Engine, UnsoundSubmissionsAreDropped) {
+  Model model(steady());
+  StreamHeader torn{};
+  torn.header = {static_cast<uint32_t>(Message::kKernel), sizeof torn, static_cast<uint64_t>(model.clock_ns), 0};
+  model.engine.submit(Model::kClient, std::as_bytes(std::span(&torn, 1)));  // shorter than a kernel
+  Kernel elsewhere{};
+  elsewhere.to.header = {static_cast<uint32_t>(Message::kKernel), sizeof elsewhere,
+                         static_cast<uint64_t>(model.clock_ns), 0};
+  elsewhere.to.gpu = 99;
+  model.engine.submit(Model::kClient, std::as_bytes(std::span(&elsewhere, 1)));
+  model.advance_ms(1);
+  EXPECT_EQ(model.engine.gpu(0).kernels(), 0u);
+}
+
+TEST(Engine, RequestsOfEmulatedNcclReachTheHandler) {
+  Model model(steady());
+  Header request{};
+  request = {static_cast<uint32_t>(Message::kCollectiveFirst) + 3, sizeof request,
+             static_cast<uint64_t>(model.clock_ns), 55};
+  model.engine.submit(Model::kClient, std::as_bytes(std::span(&request, 1)));
+  model.advance_ms(1);
+  EXPECT_EQ(model.replies.at(55), 7);
+}
+
+TEST(Engine, ClockCallsTakeTheirTimeOneAfterAnother) {
+  Platform platform = steady();
+  platform.set_clock_call_us = 1000;
+  platform.clock_transition_us = 500;
+  for (const bool serialised : {true, false}) {
+    platform.set_clock_serialised = serialised;
+    Model model(platform);
+    std::vector<double> returned_ms;
+    for (uint32_t gpu = 0; gpu < 8; ++gpu) {
+      model.engine.set_locked_clocks(gpu, 600, 600, true, model.clock_ns,
+                                     [&](Time now) { returned_ms.push_back(static_cast<double>(now) * 1e-6 - 1000); });
+    }
+    model.kernel(1000, 0, 7);
+    model.advance_ms(100);
+    ASSERT_EQ(returned_ms.size(), 8u);
+    EXPECT_NEAR(returned_ms.back(), serialised ? 8 : 1, 1e-6);
+    EXPECT_EQ(model.engine.gpu(7).clock_mhz(), 600);
+  }
+}
+
+TEST(Engine, TheClockFollowsTheCallByTheTransition) {
+  Platform platform = steady();
+  platform.set_clock_call_us = 1000;
+  platform.clock_transition_us = 500;
+  Model model(platform);
+  model.kernel(1000);
+  model.advance_ms(1);
+  model.lock_later(600);
+  model.advance_ms(1.4);
+  EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 1590);
+  model.advance_ms(0.2);
+  EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 600);
+}
+
+TEST(Engine, AFailingClockCallChangesNothing) {
+  Model model(steady());
+  model.kernel(1000);
+  model.engine.set_locked_clocks(0, 600, 600, false, model.clock_ns, [](Time) {});
+  model.advance_ms(100);
+  EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 1590);
+}
+
+}  // namespace
+}  // namespace powerccl::physics
