@@ -124,6 +124,8 @@ def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (known,) = check_ways(["NVIDIA H200"] * 2)
     assert known.state == "ok" and "copy engines for FSDP2 from 64 MiB" in known.found and "h200x2" in known.found
+    (fewer,) = check_ways(["NVIDIA H200"] * 8)
+    assert "from 256 MiB on with 4 ranks, from 64 MiB on with 2 ranks (tables h200x4, h200x2)" in fewer.found
     (unknown,) = check_ways(["NVIDIA A100"] * 8)
     assert unknown.state == "missing" and "powerccl profile --ways" in unknown.advice
     assert list(check_ways(["NVIDIA H200"])) == list(check_ways([])) == []

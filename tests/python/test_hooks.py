@@ -241,6 +241,18 @@ def test_a_users_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert found["policy"] == "2"
 
 
+def test_each_group_has_the_size_of_its_ranks(tmp_path: Path) -> None:
+    body = "layers = sharded(3)\ntrain(layers, 40)\n"
+    found, note = run(tmp_path, body, least=f"{1 << 40}@4,{1 << 20}@2")
+    assert found["registered"] == 1 and note is not None and note["state"] == "on"
+    _, note = run(tmp_path, body, least=f"{1 << 20}@4,{1 << 20}@8")
+    assert note is not None and note["reason"] == "ways were measured with 4 and 8 ranks, and this group has 2"
+    unread = tmp_path / "unread"
+    unread.mkdir()
+    found, note = run(unread, body, least=f"{1 << 20}@2,much")
+    assert (found["policy"], note) == (None, None)
+
+
 def test_without_the_variable_nothing_is_hooked(tmp_path: Path) -> None:
     body = "assert type(sharded(1)[0].state._fsdp_param_group._all_gather_comm).__name__ == 'DefaultAllGather'\n"
     found, note = run(tmp_path, body, POWERCCL_WINDOWS_FROM="")

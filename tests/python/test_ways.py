@@ -133,30 +133,44 @@ def test_a_machine_finds_its_own_table(monkeypatch: pytest.MonkeyPatch, tmp_path
     (folder / "mine.json").write_bytes(encode(table(*pair(16 * MIB, 50, 40, 30, 20))))
     found = table_for(["NVIDIA H200"] * 2)
     assert found is not None and found.name == "here"
+    (folder / "h200x2.json").unlink()
+    assert table_for(["NVIDIA H200"] * 2) == found, "the user's own before the built-in one, whatever its name"
+    (folder / "newer.json").write_bytes(encode(table(*pair(16 * MIB, 60, 40, 30, 20), name="newer")))
+    os.utime(folder / "mine.json", (1, 1))
+    newest = table_for(["NVIDIA H200"] * 2)
+    assert newest is not None and newest.name == "newer"
+
+
+def test_a_job_on_some_of_the_gpus_has_their_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    tables = launched.choose_tables("auto", Gpus(names=["NVIDIA H200"] * 8))
+    assert [found.name for found in tables] == ["h200x4", "h200x2"]
+    variable = launched.ways_environment({}, tables, print)["POWERCCL_WINDOWS_FROM"]
+    assert variable == f"{256 * MIB}@4,{64 * MIB}@2"
 
 
 def test_a_job_is_hooked_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     good = table(*pair(256 * MIB, 550, 440, 250, 150))
-    found = launched.ways_environment({"PYTHONPATH": "/mine", "A": "b"}, good, said.append)
+    found = launched.ways_environment({"PYTHONPATH": "/mine", "A": "b"}, [good], said.append)
     assert found["POWERCCL_WINDOWS_FROM"] == f"{256 * MIB}@2"
     hooks, mine = found["PYTHONPATH"].split(os.pathsep)
     assert (Path(hooks) / "sitecustomize.py").is_file() and mine == "/mine" and found["A"] == "b"
     assert said == []
     poor = table(*pair(256 * MIB, 550, 600, 250, 150))
-    assert launched.ways_environment({"A": "b"}, poor, said.append) == {"A": "b"}
+    assert launched.ways_environment({"A": "b"}, [poor], said.append) == {"A": "b"}
     assert "changes nothing" in said[0] and "copy-engine is slower somewhere" in said[0]
     older = table(point(MIB, PLAIN, 10), versions={"nccl": "2.28.9"})
-    launched.ways_environment({}, older, said.append)
+    launched.ways_environment({}, [older], said.append)
     assert "copy-engine was not measured for all_gather, with NCCL 2.28.9" in said[1]
 
 
 def test_a_table_of_other_gpus_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(encode(table(*pair(MIB, 50, 40, 30, 20))))
     with pytest.raises(PowercclError, match="was measured on 2 x NVIDIA H200"):
-        launched.choose_table(str(tmp_path / "t.json"), Gpus(names=["NVIDIA A100"] * 2))
+        launched.choose_tables(str(tmp_path / "t.json"), Gpus(names=["NVIDIA A100"] * 2))
     with pytest.raises(PowercclError) as refusal:
-        launched.choose_table("auto", Gpus(names=["NVIDIA A100"] * 2))
+        launched.choose_tables("auto", Gpus(names=["NVIDIA A100"] * 2))
     assert "powerccl profile --ways" in refusal.value.hint
 
 

@@ -36,14 +36,17 @@ def own_profile(run: RunData) -> PlatformProfile | None:
 
 
 def gpu_names(run: RunData) -> dict[str, list[str]]:
-    """The GPUs of each node that was sampled, as NVML prints them."""
+    """The GPUs of each node that was sampled, as NVML prints them; only the job's, where its ranks name some."""
     from powerccl.traces.sample_file import about
 
-    heads = [about(path) for path in sorted(run.folder.glob("power-*.csv"))]
-    return {
-        head.get("host", ""): [text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"]
-        for head in heads
-    }
+    ours = {rank.gpu_uuid for rank in run.ranks} - {""}
+    found: dict[str, list[str]] = {}
+    for path in sorted(run.folder.glob("power-*.csv")):
+        head = about(path)
+        names = {key[3:-5]: text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"}
+        of_job = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in ours]
+        found[head.get("host", "")] = of_job or list(names.values())
+    return found
 
 
 def own_table(run: RunData) -> WaysTable | None:

@@ -26,8 +26,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-# BYTES@RANKS: from how large an output on it gets a window, and of how many ranks a group must be, since only that was
-# measured. Without @RANKS: any number.
+# BYTES@RANKS, several with commas: from how large an output on it gets a window in a group of so many ranks. Groups of
+# other numbers are left alone, since ways were not measured there. Without @RANKS: any number.
 LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"
 POLICY_VARIABLE, ZERO_CTA = "NCCL_CTA_POLICY", "2"
 OUR_POLICY = "POWERCCL_WINDOWS_POLICY"  # set where the policy is ours, which another NCCL below this process may refuse
@@ -43,17 +43,20 @@ PATIENCE = datetime.timedelta(seconds=30)
 def install() -> _Finder:
     """Hook the imports of PyTorch, unless POWERCCL_WINDOWS_FROM cannot be read; return what does."""
     hooks = {"torch": _torch_is_there, "torch.distributed.fsdp": _fsdp_is_there}
-    finder = _Finder(hooks if wanted() is not None else {})
+    finder = _Finder(hooks if wanted() else {})
     sys.meta_path.insert(0, finder)
     return finder
 
 
-def wanted() -> tuple[int, int | None] | None:
-    """Return what POWERCCL_WINDOWS_FROM says: bytes, and ranks or None; None where it says nothing."""
-    least, _, ranks = os.environ.get(LEAST_VARIABLE, "").partition("@")
-    if not least.isdigit() or (ranks and not ranks.isdigit()):
-        return None
-    return int(least), int(ranks) if ranks else None
+def wanted() -> dict[int, int]:
+    """Return what POWERCCL_WINDOWS_FROM says: bytes by the group's ranks, 0 for any; nothing if it cannot be read."""
+    found = {}
+    for each in os.environ.get(LEAST_VARIABLE, "").split(","):
+        least, _, ranks = each.partition("@")
+        if not least.isdigit() or (ranks and not ranks.isdigit()):
+            return {}
+        found[int(ranks or 0)] = int(least)
+    return found
 
 
 _usable = False  # this process's NCCL has what it takes
@@ -135,8 +138,7 @@ def _torch_is_there(_torch: Any) -> None:
 
 
 def _fsdp_is_there(fsdp: Any) -> None:
-    least = wanted()
-    if least is None or not _usable:
+    if not wanted() or not _usable:
         return
     if not hasattr(getattr(fsdp, "FSDPModule", None), "set_custom_all_gather"):
         _note("off", "this PyTorch has no FSDPModule.set_custom_all_gather")
@@ -147,7 +149,7 @@ def _fsdp_is_there(fsdp: Any) -> None:
     def fully_shard(module: Any, *arguments: Any, **keywords: Any) -> Any:
         result = original(module, *arguments, **keywords)
         for each in module if isinstance(module, (list, tuple)) else [module]:
-            _safely(_set_windows, each, least[0])
+            _safely(_set_windows, each)
         return result
 
     # These refuse a module whose all-gather has been replaced: it is put back before.
@@ -165,10 +167,10 @@ def _gather_of(module: Any) -> Any:
     return getattr(getattr(state, "_fsdp_param_group", None), "_all_gather_comm", None)
 
 
-def _set_windows(module: Any, least_bytes: int) -> None:
+def _set_windows(module: Any) -> None:
     before = _gather_of(module)
     if type(before).__name__ == "DefaultAllGather":
-        module.set_custom_all_gather(WindowAllGather(least_bytes, before))
+        module.set_custom_all_gather(WindowAllGather(before))
 
 
 def _putting_back(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,8 +187,7 @@ def _putting_back(original: Callable[..., Any]) -> Callable[..., Any]:
 class WindowAllGather:
     """FSDP2's communication of one module (PyTorch's protocol `AllGather`)."""
 
-    def __init__(self, least_bytes: int, before: Any = None) -> None:
-        self.least_bytes = least_bytes
+    def __init__(self, before: Any = None) -> None:
         self.before = before  # PyTorch's own
         self.windows: Windows | None = None  # of the group, which the first call tells
 
@@ -195,7 +196,7 @@ class WindowAllGather:
         import torch
 
         tensor = None
-        if self.windows is not None and dtype.itemsize * _product(size) >= self.least_bytes:
+        if self.windows is not None and dtype.itemsize * _product(size) >= self.windows.least_bytes:
             tensor = self.windows.empty(size, dtype, device)
         return torch.empty(*size, dtype=dtype, device=device) if tensor is None else tensor
 
@@ -206,7 +207,7 @@ class WindowAllGather:
         if self.windows is None:
             self.windows = _safely(windows_of, group)
         work = dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
-        if self.windows is not None and output_tensor.nbytes >= self.least_bytes:
+        if self.windows is not None and output_tensor.nbytes >= self.windows.least_bytes:
             self.windows.gathered()
         return work
 
@@ -247,9 +248,11 @@ class Windows:
         self.placed: list[tuple[int, int]] = []  # address and size of each output so far
         self.outputs = self.compared = 0  # asked for so far, alike on all ranks; and when ranks compared last
         self.sizes: set[int] = set()  # of the outputs that were compared
-        ranks = (wanted() or (0, None))[1]
-        if ranks is not None and group.size() != ranks:
-            self._end(f"ways were measured with {ranks} ranks, and this group has {group.size()}")
+        least = wanted()
+        self.least_bytes = least.get(group.size(), least.get(0, 0))
+        if group.size() not in least and 0 not in least:
+            known = " and ".join(map(str, sorted(least)))
+            self._end(f"ways were measured with {known} ranks, and this group has {group.size()}")
 
     def empty(self, size: Iterable[Any], dtype: Any, device: Any) -> Any:
         """Return a tensor of the pool, or None: it is to come from where it always comes."""

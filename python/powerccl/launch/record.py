@@ -230,7 +230,7 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
         from powerccl.launch import ways
 
         here = gpus if gpus.names else (query_gpus_in(base) if request.emulate else query_gpus())
-        base = ways.ways_environment(base, ways.choose_table(request.ways, here), say_once)
+        base = ways.ways_environment(base, ways.choose_tables(request.ways, here), say_once)
     return _Job(native, base, launcher, mode, gpus, policy, table_text, folder)
 
 

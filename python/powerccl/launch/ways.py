@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import powerccl.hooks
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.launch.gpus import Gpus
-from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, table_for, why_never
+from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, tables_for, why_never
 from powerccl.quantities import byte_size, plural
 from powerccl.tuning.tuned import TunedProfile
 
@@ -35,8 +35,8 @@ class _Note(msgspec.Struct):
     groups: list[RankWindows]
 
 
-def choose_table(ways: str, gpus: Gpus) -> WaysTable:
-    """The table that `--ways` names, or that of this machine's GPUs.
+def choose_tables(ways: str, gpus: Gpus) -> list[WaysTable]:
+    """The table that `--ways` names, or those of this machine's GPUs: of all of them, and of fewer.
 
     Raises:
         PowercclError: there is none, or it is of other GPUs.
@@ -49,23 +49,30 @@ def choose_table(ways: str, gpus: Gpus) -> WaysTable:
                 f"{gpus.describe()}",
                 "measure this machine: powerccl profile --ways",
             )
-        return table
-    found = table_for(gpus.names)
-    if found is None:
+        return [table]
+    found = tables_for(gpus.names)
+    if not found:
         raise PowercclError(
             f"no table of ways for {gpus.describe()}",
             "measure this machine, in some minutes and without any right: powerccl profile --ways",
         )
-    return found
+    return list(found.values())
 
 
-def ways_environment(base: Mapping[str, str], table: WaysTable, say: Callable[[str], None]) -> dict[str, str]:
-    """The job's environment with PyTorch hooked where the table says that copy engines are never slower."""
-    least = never_slower_from(table, "all_gather", COPY_ENGINE)
-    if least is None:
-        say(f"--ways changes nothing: by '{table.name}' {why_never(table, 'all_gather', COPY_ENGINE)}")
+def ways_environment(
+    base: Mapping[str, str], tables: Sequence[WaysTable], say: Callable[[str], None]
+) -> dict[str, str]:
+    """The job's environment with PyTorch hooked where the tables say that copy engines are never slower.
+
+    In groups of as many ranks as a table was measured with.
+    """
+    sizes = {table.gpus: never_slower_from(table, "all_gather", COPY_ENGINE) for table in tables}
+    least = {ranks: size for ranks, size in sizes.items() if size is not None}
+    if not least:
+        name = tables[0].name
+        say(f"--ways changes nothing: by '{name}' {why_never(tables[0], 'all_gather', COPY_ENGINE)}")
         return dict(base)
-    return _hooked(base, least, table.gpus)
+    return _hooked(base, least)
 
 
 def tuned_ways_environment(base: Mapping[str, str], profile: TunedProfile) -> dict[str, str]:
@@ -79,12 +86,12 @@ def tuned_ways_environment(base: Mapping[str, str], profile: TunedProfile) -> di
         if each.way != COPY_ENGINE:
             break
         least = each.size_bytes
-    return dict(base) if least is None else _hooked(base, least, profile.ranks)
+    return dict(base) if least is None else _hooked(base, {profile.ranks: least})
 
 
-def _hooked(base: Mapping[str, str], least: int, ranks: int) -> dict[str, str]:
+def _hooked(base: Mapping[str, str], least: Mapping[int, int]) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(HOOKS), base.get("PYTHONPATH", "")]))
-    return {**base, LEAST: f"{least}@{ranks}", "PYTHONPATH": path}
+    return {**base, LEAST: ",".join(f"{size}@{ranks}" for ranks, size in least.items()), "PYTHONPATH": path}
 
 
 def read_notes(folder: Path) -> list[RankWindows]:

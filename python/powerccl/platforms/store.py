@@ -30,6 +30,13 @@ def by_name(*folders: Path) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
 
 
+def own_first(known: dict[str, Path]) -> list[Path]:
+    """The user's own, the newest first, then built-in ones."""
+    own = [path for path in known.values() if not path.is_relative_to(BUILTIN)]
+    built_in = [path for path in known.values() if path.is_relative_to(BUILTIN)]
+    return sorted(own, key=lambda path: -path.stat().st_mtime_ns) + built_in
+
+
 def known_profiles() -> dict[str, Path]:
     """Profiles by name; the user's own hide built-in ones."""
     return by_name(BUILTIN, user_folder())
@@ -118,8 +125,8 @@ def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this
 
 
 def profile_for(names: list[str]) -> PlatformProfile | None:
-    """The user's or built-in real profile that was measured on GPUs like these, if there is one."""
-    for path in known_profiles().values():
+    """The user's newest or the built-in real profile that was measured on GPUs like these, if there is one."""
+    for path in own_first(known_profiles()):
         try:
             profile = _decode(path, read_bytes(path))
         except (PowercclError, OSError):

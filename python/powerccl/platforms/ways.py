@@ -18,7 +18,7 @@ import msgspec
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
-from powerccl.platforms.store import BUILTIN, by_name, user_folder
+from powerccl.platforms.store import BUILTIN, by_name, own_first, user_folder
 
 SCHEMA_VERSION = 1
 PLAIN, COPY_ENGINE = "plain", "copy-engine"
@@ -238,13 +238,22 @@ def load_table(name: str) -> WaysTable:
     return table
 
 
-def table_for(names: list[str]) -> WaysTable | None:
-    """The user's or built-in table of GPUs like these (`names` as NVML prints them), if there is one."""
-    for path in known_tables().values():
+def tables_for(names: list[str]) -> dict[int, WaysTable]:
+    """The user's newest or the built-in table of so many GPUs like these (`names` as NVML prints them), by number.
+
+    Of all of them first, then of fewer: a job, or a group of its ranks, need not have all.
+    """
+    found: dict[int, WaysTable] = {}
+    for path in own_first(known_tables()):
         try:
             table = load_table(str(path.absolute()))
         except PowercclError:
             continue
-        if not table.emulated and table.gpus == len(names) and set(names) == {table.gpu}:
-            return table
-    return None
+        if not table.emulated and table.gpus <= len(names) and set(names) == {table.gpu}:
+            found.setdefault(table.gpus, table)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def table_for(names: list[str]) -> WaysTable | None:
+    """That of exactly these GPUs, if there is one."""
+    return tables_for(names).get(len(names))
