@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "libc/spin_lock.h"
+#include "policy/clock_policy.h"
 #include "policy/clock_search.h"
 #include "policy/joint.h"
 #include "policy/lots.h"
@@ -22,7 +23,7 @@
 
 namespace powerccl {
 
-class Conductor {
+class Conductor final : public ClockPolicy {
  public:
   struct Terms {
     double budget = 0.01;        // slowdown that may be, as a fraction
@@ -41,55 +42,26 @@ class Conductor {
   };
   void begin(const Terms& terms);
 
-  // From any thread, as things happen; times are CLOCK_MONOTONIC. True: the clock thread has to look again.
-  void called(uint64_t call, uint32_t kind, uint32_t mhz);
-  // The same of an all-to-all in which this rank receives so many bytes; all ranks of it give it the same key.
-  void all_to_all_called(uint64_t call, uint32_t kind, uint32_t mhz, uint32_t key, uint64_t received);
-  // The same of a graph of whatever the job put into it, and of communication captured in one, when it is about to
-  // run: then it has this number; 0: of no interest. As long as the job makes no other calls, what is in its graphs
-  // counts instead of them.
-  void graph_called(uint64_t call, uint32_t kind);
-  uint64_t captured_begins(uint32_t kind, uint32_t mhz);
-  bool started(uint64_t call, uint64_t start_ns);
-  bool stopped(uint64_t call, uint64_t stop_ns);
-  void waited(uint64_t call, uint64_t stall_ns);
-
-  // The clock is left alone until the next call: the communicators are gone.
-  void rest();
-
-  // The clock thread's part.
-  struct Wanted {
-    uint32_t mhz = 0;       // 0: the default
-    uint64_t until_ns = 0;  // look again then at the latest, or when something happened
-    uint64_t call = 0;      // because of which
-  };
-  Wanted wanted(uint64_t now_ns);
-  // The clock thread has done what was wanted; the device call began and ended then.
-  void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns);
-  // A new clock was seen to arrive, so long after its call at least and at most. Wanted while few were seen.
-  void arrived(uint64_t least_ns, uint64_t most_ns, bool precise);
-  // And took so much of a core, on average.
-  void took_of_core(double ns);
-  bool wants_arrivals() const { return times_.arrival_count < SwitchTimes::kArrivals && tries_ < kLooked; }
+  void called(uint64_t call, uint32_t kind, uint32_t mhz) override;
+  void all_to_all_called(uint64_t call, uint32_t kind, uint32_t mhz, uint32_t key, uint64_t received) override;
+  // As long as the job makes no other calls, what is in its graphs counts instead of them.
+  void graph_called(uint64_t call, uint32_t kind) override;
+  uint64_t captured_begins(uint32_t kind, uint32_t mhz) override;
+  bool started(uint64_t call, uint64_t start_ns) override;
+  bool stopped(uint64_t call, uint64_t stop_ns) override;
+  void waited(uint64_t call, uint64_t stall_ns) override;
+  void rest() override;
+  Wanted wanted(uint64_t now_ns) override;
+  void carried_out(uint32_t mhz, uint64_t begin_ns, uint64_t end_ns) override;
+  void arrived(uint64_t least_ns, uint64_t most_ns, bool precise) override;
+  void took_of_core(double ns) override;
+  bool wants_arrivals() const override { return times_.arrival_count < SwitchTimes::kArrivals && tries_ < kLooked; }
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
   // where it is by itself.
-  bool wants_sample() const { return wants_sample_; }
-  void sampled(uint32_t mhz);
-
-  // What it has come to, for the trace and the summary.
-  struct State {
-    uint32_t period = 0;  // calls of an iteration; 0: not known
-    uint32_t windows = 0;
-    uint64_t iterations = 0, managed = 0;
-    double length_ns = 0, covered_ns = 0, too_short_ns = 0;  // of an iteration
-    bool marked = false, paused = false;
-    uint32_t clock_mhz = 0;  // outside of windows; 0: the default
-    uint32_t clocks_tried = 0;
-    bool judged = false;  // there is a slowdown to tell
-    Trial::Interval slowdown{};
-  };
-  State state();
+  bool wants_sample() const override { return wants_sample_; }
+  void sampled(uint32_t mhz) override;
+  State state() override;
 
  private:
   static constexpr uint64_t kReference = 3;  // iterations before the first window
@@ -138,11 +110,10 @@ class Conductor {
   static constexpr uint32_t kCallsBeforeTurns = 8;
   static constexpr double kQueues = 1.5, kInTurn = 1.2;
   static constexpr uint64_t kForgetAfter = 32;  // iterations without a call of the driver; doubles each time
-  static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
-  static constexpr uint64_t kSoonNs = 1000;    // far above what doubles round, far below what a clock takes
-  static constexpr uint64_t kPause = 64;       // iterations; doubles each time
-  static constexpr double kLateShare = 0.003;  // of an iteration: less is not told from chance
-  static constexpr double kSlower = 0.5;       // of the time at a low clock, that computation is behind for it
+  static constexpr uint64_t kSoonNs = 1000;     // far above what doubles round, far below what a clock takes
+  static constexpr uint64_t kPause = 64;        // iterations; doubles each time
+  static constexpr double kLateShare = 0.003;   // of an iteration: less is not told from chance
+  static constexpr double kSlower = 0.5;        // of the time at a low clock, that computation is behind for it
 
   // What became of a window in one iteration.
   struct Deed {

@@ -70,6 +70,9 @@ class Timetable {
   bool complete(uint64_t iteration) const { return start_of(iteration + 1) != 0; }
   uint64_t iteration_of(uint64_t sequence) const { return (sequence - origin_) / period_; }
   uint32_t position_of(uint64_t sequence) const { return static_cast<uint32_t>((sequence - origin_) % period_); }
+  // How many iterations of calls came before the first one: with it all ranks that make the same calls count alike,
+  // whenever each of them came to know the iteration.
+  uint64_t before() const { return origin_ / period_; }
   bool belongs(uint64_t sequence) const { return period_ != 0 && sequence >= origin_; }
   // When its first kernel began; 0: not yet, or no longer known.
   uint64_t start_of(uint64_t iteration) const { return run(iteration, 0).start_ns; }

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "libc/calls.h"
+#include "policy/conductor.h"
 #include "runtime/joint_memory.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
@@ -44,7 +45,8 @@ bool Runtime::make_conductor(Gpu* gpu, bool dry) {
   const PolicyTable& table = gpu->table;
   void* memory = mmap(nullptr, sizeof(Conductor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
-  gpu->conductor = new (memory) Conductor();
+  Conductor* conductor = new (memory) Conductor();
+  gpu->conductor = conductor;
   Conductor::Terms terms;
   terms.budget = environment_.budget_percent / 100;
   if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
@@ -60,7 +62,7 @@ bool Runtime::make_conductor(Gpu* gpu, bool dry) {
     terms.number = monotonic_ns() << 16 | static_cast<uint16_t>(getpid());
   }
   terms.number |= 1;  // 0 is nobody's
-  gpu->conductor->begin(terms);
+  conductor->begin(terms);
   return true;
 }
 

@@ -5,8 +5,8 @@
 
 namespace powerccl {
 
-void record_budget(TraceWriter* trace, Conductor* conductor) {
-  const Conductor::State state = conductor->state();
+void record_budget(TraceWriter* trace, ClockPolicy* conductor) {
+  const ClockPolicy::State state = conductor->state();
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_BUDGET;
   auto& budget = record.budget;

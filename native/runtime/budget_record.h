@@ -4,7 +4,7 @@
 #define POWERCCL_RUNTIME_BUDGET_RECORD_H
 #include <stdint.h>
 
-#include "policy/conductor.h"
+#include "policy/clock_policy.h"
 #include "runtime/trace_writer.h"
 
 namespace powerccl {
@@ -12,7 +12,7 @@ namespace powerccl {
 // So often while the job runs, for whoever watches it, and for a job that is killed; once more at its end.
 constexpr uint64_t kRecordBudgetEveryNs = 10000000000u;
 
-void record_budget(TraceWriter* trace, Conductor* conductor);
+void record_budget(TraceWriter* trace, ClockPolicy* conductor);
 
 }  // namespace powerccl
 #endif

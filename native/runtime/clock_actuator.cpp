@@ -7,8 +7,8 @@
 
 namespace powerccl {
 
-bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug, Conductor* conductor) {
-  conductor_ = conductor;
+bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug, ClockPolicy* policy) {
+  policy_ = policy;
   client_ = client;
   trace_ = trace;
   debug_ = debug;
@@ -63,9 +63,9 @@ void ClockActuator::wake() {
 bool ClockActuator::settle(uint64_t timeout_ns) {
   if (!started_) return true;
   const uint64_t deadline = monotonic_ns() + timeout_ns;
-  if (conductor_ != nullptr) conductor_->rest();
+  if (policy_ != nullptr) policy_->rest();
   // Whoever forgets holds asks for the reset, and no call does.
-  if (holds_.load(std::memory_order_seq_cst) > 0 || conductor_ != nullptr) {
+  if (holds_.load(std::memory_order_seq_cst) > 0 || policy_ != nullptr) {
     released_call_.store(0, std::memory_order_relaxed);
     released_ns_.store(monotonic_ns(), std::memory_order_relaxed);
   }
@@ -140,7 +140,7 @@ void ClockActuator::work() {
       carry_out(0, released(), 0);
       continue;
     }
-    if (conductor_ != nullptr && settled_.load(std::memory_order_relaxed) && !failed()) {
+    if (policy_ != nullptr && settled_.load(std::memory_order_relaxed) && !failed()) {
       bool acted = false;
       sleep_ns = follow(applied, &acted);
       if (acted) continue;
@@ -194,27 +194,27 @@ void ClockActuator::work() {
   }
 }
 
-// Does what the conductor wants now. Returns how long that holds, in ns; `acted`: the clock was changed meanwhile.
+// Does what the policy wants now. Returns how long that holds, in ns; `acted`: the clock was changed meanwhile.
 uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   const uint64_t now = monotonic_ns();
-  const Conductor::Wanted wanted = conductor_->wanted(now);
+  const ClockPolicy::Wanted wanted = policy_->wanted(now);
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
   if (now - told_ns_ >= kRecordBudgetEveryNs) {
-    if (told_ns_ != 0) record_budget(trace_, conductor_);
+    if (told_ns_ != 0) record_budget(trace_, policy_);
     cost_.looked(clock_ns(CLOCK_THREAD_CPUTIME_ID), switches_.load(std::memory_order_relaxed));
-    conductor_->took_of_core(cost_.ns());
+    policy_->took_of_core(cost_.ns());
     told_ns_ = now;
   }
   uint32_t mhz = 0;
-  if (conductor_->wants_sample() && !client_.dry && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
-    conductor_->sampled(mhz);
+  if (policy_->wants_sample() && !client_.dry && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
+    policy_->sampled(mhz);
   }
   if (wanted.mhz == applied || (put_off_ && wanted.mhz == put_off_mhz_)) return holds_ns;
   put_off_ = false;
   const uint64_t delay_ns = wanted.mhz != 0 && client_.delay != nullptr ? client_.delay(client_.self, wanted.mhz) : 0;
   if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
   uint32_t before = 0;
-  const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && conductor_->wants_arrivals() &&
+  const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && policy_->wants_arrivals() &&
                        client_.read(client_.self, &before) == 0 && Arrival::visible(before, wanted.mhz);
   Taken cause;
   cause.call_id = wanted.call;
@@ -224,7 +224,7 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   carry_out(wanted.mhz, cause, 0);
   const uint64_t end_ns = monotonic_ns();
   const uint32_t now_mhz = applied_mhz_.load(std::memory_order_relaxed);
-  conductor_->carried_out(now_mhz, now, end_ns);
+  policy_->carried_out(now_mhz, now, end_ns);
   if (watches && now_mhz == wanted.mhz) {
     arrival_.watch(end_ns);
     watched_mhz_ = wanted.mhz;
@@ -242,7 +242,7 @@ uint64_t ClockActuator::watch() {
   if (!arrival_.watching()) return UINT64_MAX;
   const uint64_t end_ns = monotonic_ns();
   const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, Arrival::there(mhz, watched_mhz_));
-  if (seen.most_ns != 0) conductor_->arrived(seen.least_ns, seen.most_ns, seen.precise);
+  if (seen.most_ns != 0) policy_->arrived(seen.least_ns, seen.most_ns, seen.precise);
   if (!arrival_.watching()) return UINT64_MAX;
   return arrival_.look_at_ns() > end_ns ? arrival_.look_at_ns() - end_ns : 0;
 }

@@ -5,7 +5,7 @@
 // A managed call holds the clock from the moment it is decided until it has run: hold() then release(). While anybody
 // holds, the newest wished clock applies; when the last holder has gone, the default does.
 //
-// Instead of holds it can follow a conductor, which says at any moment what the clock is to be and for how long that
+// Instead of holds it can follow a policy, which says at any moment what the clock is to be and for how long that
 // holds.
 //
 // Where clocks are granted by something else (ClockClient::tick), the thread looks after the grant as well. Without one
@@ -19,7 +19,7 @@
 
 #include "policy/arrival.h"
 #include "policy/change_cost.h"
-#include "policy/conductor.h"
+#include "policy/clock_policy.h"
 #include "runtime/clock_client.h"
 #include "runtime/trace_writer.h"
 
@@ -31,10 +31,10 @@ class ClockActuator {
   ClockActuator(const ClockActuator&) = delete;
   ClockActuator& operator=(const ClockActuator&) = delete;
 
-  // Starts the thread. False if there can be none. `debug`: also say each request. `conductor`: to follow it.
-  bool start(const ClockClient& client, TraceWriter* trace, bool debug, Conductor* conductor = nullptr);
+  // Starts the thread. False if there can be none. `debug`: also say each request. `policy`: to follow it.
+  bool start(const ClockClient& client, TraceWriter* trace, bool debug, ClockPolicy* policy = nullptr);
 
-  // Something happened that the conductor was told of: the clock thread asks it again.
+  // Something happened that the policy was told of: the clock thread asks it again.
   void look() { wake(); }
 
   // A managed call: `mhz` from now on, until released as often as held.
@@ -82,8 +82,8 @@ class ClockActuator {
 
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
-  Conductor* conductor_ = nullptr;
-  uint64_t told_ns_ = 0;  // when the trace was told last what the conductor has come to
+  ClockPolicy* policy_ = nullptr;
+  uint64_t told_ns_ = 0;  // when the trace was told last what the policy has come to
   ChangeCost cost_;
   bool debug_ = false;
   pthread_t thread_ = {};

@@ -73,7 +73,7 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
     kernel->algorithm = task.algorithm;
     kernel->protocol = task.protocol;
     kernel->told = kernel->call;
-    Conductor* conductor = communicator->gpu->conductor;
+    ClockPolicy* conductor = communicator->gpu->conductor;
     if ((call & kCapturedBit) != 0 && conductor != nullptr) {  // called once, when it was captured
       const uint64_t size = task.point_to_point ? 0 : kernel->bytes;
       const uint32_t mhz = communicator->gpu->table.minimum_clock(kernel->pattern, kernel->bytes);

@@ -16,7 +16,7 @@
 
 #include <atomic>
 
-#include "policy/conductor.h"
+#include "policy/clock_policy.h"
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
 #include "runtime/environment.h"
@@ -107,7 +107,7 @@ struct Gpu {
   int communicators = 0;                         // under the runtime's mutex
   bool usable = false;                           // there is a trace to write
   bool managed = false;                          // a policy that changes clocks was accepted, and the actuator runs
-  Conductor* conductor = nullptr;                // of a policy that learns; never freed
+  ClockPolicy* conductor = nullptr;              // of a policy that learns; never freed
   bool dry = true;
 };
 

@@ -44,7 +44,7 @@ void ClockThread::wake_in(Time ns) {
 
 void ClockThread::run() {
   if (busy_) return;
-  if (conductor_ != nullptr) {
+  if (policy_ != nullptr) {
     const Time ns = follow();
     if (!busy_) wake_in(std::min(ns, watch()));
     return;
@@ -53,15 +53,15 @@ void ClockThread::run() {
   if (wanted != applied_mhz_) carry_out(wanted);
 }
 
-// Does what the conductor wants now. Returns how long that holds.
+// Does what the policy wants now. Returns how long that holds.
 Time ClockThread::follow() {
   const auto now = static_cast<uint64_t>(server_.now());
-  const Conductor::Wanted wanted = conductor_->wanted(now);
+  const ClockPolicy::Wanted wanted = policy_->wanted(now);
   if (server_.now() - told_ >= kTellsEveryNs) {
-    conductor_->took_of_core(ChangeCost::kAssumedNs);
+    policy_->took_of_core(ChangeCost::kAssumedNs);
     told_ = server_.now();
   }
-  if (conductor_->wants_sample()) conductor_->sampled(server_.clock_mhz(gpu_));
+  if (policy_->wants_sample()) policy_->sampled(server_.clock_mhz(gpu_));
   const Time holds = wanted.until_ns > now ? static_cast<Time>(std::min<uint64_t>(wanted.until_ns - now, kLongNs)) : 0;
   if (wanted.mhz != applied_mhz_) carry_out(wanted.mhz);
   return holds;
@@ -69,16 +69,16 @@ Time ClockThread::follow() {
 
 void ClockThread::carry_out(uint32_t mhz) {
   const Time begin = server_.now();
-  const bool watches = conductor_ != nullptr && mhz != 0 && conductor_->wants_arrivals() &&
-                       Arrival::visible(server_.clock_mhz(gpu_), mhz);
+  const bool watches =
+      policy_ != nullptr && mhz != 0 && policy_->wants_arrivals() && Arrival::visible(server_.clock_mhz(gpu_), mhz);
   arrival_.stop();
   busy_ = true;
   ++switches_;
   server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, begin, [this, mhz, begin, watches](Time end) {
     busy_ = false;
     applied_mhz_ = mhz;
-    if (conductor_ != nullptr) {
-      conductor_->carried_out(mhz, static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
+    if (policy_ != nullptr) {
+      policy_->carried_out(mhz, static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
     }
     if (watches) {
       arrival_.watch(static_cast<uint64_t>(end));
@@ -94,7 +94,7 @@ Time ClockThread::watch() {
   const auto now = static_cast<uint64_t>(server_.now());
   if (now >= arrival_.look_at_ns()) {
     const Arrival::Seen seen = arrival_.looked(now, now, Arrival::there(server_.clock_mhz(gpu_), watched_mhz_));
-    if (seen.most_ns != 0) conductor_->arrived(seen.least_ns, seen.most_ns, seen.precise);
+    if (seen.most_ns != 0) policy_->arrived(seen.least_ns, seen.most_ns, seen.precise);
     if (!arrival_.watching()) return kLongNs;
   }
   return std::max<Time>(static_cast<Time>(arrival_.look_at_ns()) - server_.now(), 1000);

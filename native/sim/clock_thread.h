@@ -6,17 +6,17 @@
 #include <cstdint>
 
 #include "policy/arrival.h"
-#include "policy/conductor.h"
+#include "policy/clock_policy.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
 
 class ClockThread {
  public:
-  // `conductor`: the policy that it follows; null: it carries out holds.
-  ClockThread(Server& server, uint32_t gpu, Conductor* conductor) : server_(server), gpu_(gpu), conductor_(conductor) {}
+  // `policy`: the policy that it follows; null: it carries out holds.
+  ClockThread(Server& server, uint32_t gpu, ClockPolicy* policy) : server_(server), gpu_(gpu), policy_(policy) {}
 
-  void look();  // something happened that the conductor was told of
+  void look();  // something happened that the policy was told of
   void hold(uint32_t mhz);
   void release();
 
@@ -31,7 +31,7 @@ class ClockThread {
 
   Server& server_;
   uint32_t gpu_;
-  Conductor* conductor_;
+  ClockPolicy* policy_;
   Arrival arrival_;
   physics::TimerId timer_ = 0;
   Time wakes_at_ = 0;

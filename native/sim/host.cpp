@@ -51,7 +51,7 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, Conductor* conductor, std::function<void()> at_barrier)
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy* conductor, std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
       rank_(rank),
@@ -161,7 +161,7 @@ void Host::captured(const Operation& operation) {
     Flight flight = next_flight(0);
     flight.captured = true;
     flight.kind = call_kind(comms_[operation.group], sized.pattern, transfer ? 0 : sized.bytes);
-    if (conductor_ != nullptr) flight.mhz = rules_.table->minimum_clock(sized.pattern, sized.bytes);
+    if (rules_.table != nullptr) flight.mhz = rules_.table->minimum_clock(sized.pattern, sized.bytes);
     server_.collective(rank_, 0, plan_of(operation), flight.slot, flight.number);
     flights_.push_back(flight);
   }
@@ -211,7 +211,7 @@ void Host::tell_call(const Operation& operation, uint64_t call, uint8_t pattern,
   // What is exchanged between pairs may be of another size each time.
   const uint64_t size = varies || operation.act != Act::kCollective ? 0 : bytes, comm = comms_[operation.group];
   const uint32_t kind = call_kind(comm, pattern, size);
-  const uint32_t mhz = rules_.table->minimum_clock(pattern, bytes);
+  const uint32_t mhz = rules_.table != nullptr ? rules_.table->minimum_clock(pattern, bytes) : 0;
   if (!varies) return conductor_->called(call, kind, mhz);
   const uint32_t key = all_to_all_key(comm, all_to_alls_[operation.group]++);
   conductor_->all_to_all_called(call, kind, mhz, key, received_bytes(operation));

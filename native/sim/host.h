@@ -20,7 +20,7 @@ namespace powerccl::sim {
 
 // What a rank's calls go by.
 struct Rules {
-  const PolicyTable* table = nullptr;  // null: nothing is managed
+  const PolicyTable* table = nullptr;  // null: nothing is known of clocks
   bool per_call = false;               // holds for each call; else a conductor
   bool marks = true;                   // where computation waits
 };
@@ -29,7 +29,7 @@ class Host {
  public:
   // `comms`: by group, the rank's communicator. `at_barrier`: the rank has come to the end of an iteration.
   Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-       std::vector<uint64_t> comms, const Rules& rules, Conductor* conductor, std::function<void()> at_barrier);
+       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy* conductor, std::function<void()> at_barrier);
 
   void begin(int iteration, const bench::Section& section);  // all ranks have come
   void poll();                                               // something may have happened on the GPU
@@ -84,7 +84,7 @@ class Host {
   std::vector<uint64_t> comms_;
   std::vector<bench::Place> places_;
   Rules rules_;
-  Conductor* conductor_;
+  ClockPolicy* conductor_;
   ClockThread clock_;
   std::function<void()> at_barrier_;
   std::mt19937_64 random_;

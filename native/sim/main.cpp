@@ -16,11 +16,10 @@ namespace json = powerccl::bench::json;
 namespace sim = powerccl::sim;
 
 const std::map<std::string, sim::PolicyKind>& policies() {
-  static const std::map<std::string, sim::PolicyKind> all{{"observe", sim::PolicyKind::kObserve},
-                                                          {"per-call", sim::PolicyKind::kPerCall},
-                                                          {"exposed", sim::PolicyKind::kExposed},
-                                                          {"fixed", sim::PolicyKind::kFixed},
-                                                          {"auto", sim::PolicyKind::kAuto}};
+  static const std::map<std::string, sim::PolicyKind> all{
+      {"observe", sim::PolicyKind::kObserve}, {"per-call", sim::PolicyKind::kPerCall},
+      {"exposed", sim::PolicyKind::kExposed}, {"fixed", sim::PolicyKind::kFixed},
+      {"auto", sim::PolicyKind::kAuto},       {"elastic", sim::PolicyKind::kElastic}};
   return all;
 }
 
@@ -110,7 +109,7 @@ int parse_and_run(int argc, char** argv) {
   sim::Asked asked;
   app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
-  app.add_option("--policy", policy, "observe, per-call, exposed, fixed or auto")
+  app.add_option("--policy", policy, "observe, per-call, exposed, fixed, auto, or elastic, which needs no table")
       ->check(CLI::IsMember(policies()))
       ->capture_default_str();
   std::vector<std::string> without;
@@ -147,7 +146,7 @@ int parse_and_run(int argc, char** argv) {
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
   powerccl::PolicyTable::Refusal refusal;
-  if (asked.policy != sim::PolicyKind::kObserve) {
+  if (asked.policy != sim::PolicyKind::kObserve && asked.policy != sim::PolicyKind::kElastic) {
     if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
     if (!table.load(table_file.c_str(), &refusal)) {
       return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);

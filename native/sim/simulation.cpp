@@ -11,6 +11,8 @@
 
 #include "bench/failure.h"
 #include "bench/scenario_ranks.h"
+#include "policy/conductor.h"
+#include "policy/elastic.h"
 #include "policy/joint.h"
 #include "sim/host.h"
 
@@ -66,11 +68,15 @@ class Simulation {
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenario.groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
-      Conductor* conductor = nullptr;
-      if (follows) {
+      ClockPolicy* conductor = nullptr;
+      if (asked.policy == PolicyKind::kElastic) {
+        elastic_.push_back(zeroed<Elastic>());
+        conductor = elastic_.back().get();
+        elastic_.back()->begin({asked.budget_pct / 100, platform.clock_max_mhz, platform.clock_min_mhz});
+      } else if (follows) {
         conductors_.push_back(zeroed<Conductor>());
         conductor = conductors_.back().get();
-        conductor->begin(terms(*table, rank));
+        conductors_.back()->begin(terms(*table, rank));
       }
       hosts_.push_back(std::make_unique<Host>(server_, scenario, rank, ranks_, asked.seed, comms[rank], rules,
                                               conductor, [this] { arrive(); }));
@@ -181,6 +187,7 @@ class Simulation {
   Server server_;
   Zeroed<Joint> joint_;
   std::vector<Zeroed<Conductor>> conductors_;
+  std::vector<Zeroed<Elastic>> elastic_;
   std::vector<std::unique_ptr<Host>> hosts_;
   Found found_;
   uint32_t arrived_ = 0;

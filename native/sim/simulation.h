@@ -12,7 +12,7 @@
 
 namespace powerccl::sim {
 
-enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto };
+enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto, kElastic };
 
 // Parts of the policies that learn, which can be left out to see what each is worth.
 struct Parts {

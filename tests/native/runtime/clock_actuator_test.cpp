@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "policy/conductor.h"
 #include "runtime/log.h"
 #include "trace_reader.h"
 

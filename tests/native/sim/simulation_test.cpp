@@ -98,6 +98,14 @@ TEST(Simulation, PoliciesSaveWithinTheirBudget) {
   }
 }
 
+TEST(Simulation, OneClockNeedsNoTable) {
+  const bench::Scenario scenario = bench::parse_scenario(kExposed, "test.scn");
+  const Found before = simulate(platform_or_fail("t4x8"), scenario, nullptr, asked(PolicyKind::kObserve, 60, 30));
+  const Found after = simulate(platform_or_fail("t4x8"), scenario, nullptr, asked(PolicyKind::kElastic, 120, 60));
+  EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
+  EXPECT_LT(ms_of(after), 1.01 * ms_of(before));
+}
+
 // A stage with slack is slowed for a part of its iteration, and told when that part ends. A thread that looked at that
 // very moment once was told of an hour.
 TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
