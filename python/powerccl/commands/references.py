@@ -35,17 +35,20 @@ def own_profile(run: RunData) -> PlatformProfile | None:
     return profile_for(names) if names else None
 
 
-def gpu_names(run: RunData) -> dict[str, list[str]]:
-    """The GPUs of each node that was sampled, as NVML prints them; only the job's, where its ranks name some."""
+def gpu_names(run: RunData, of_job: bool = False) -> dict[str, list[str]]:
+    """The GPUs of each node that was sampled, as NVML prints them. `of_job`: those that its ranks name, if they do.
+
+    A profile belongs to a node, whatever part of it a job has; a table of ways to so many ranks.
+    """
     from powerccl.traces.sample_file import about
 
-    ours = {rank.gpu_uuid for rank in run.ranks} - {""}
+    ours = {rank.gpu_uuid for rank in run.ranks} - {""} if of_job else set()
     found: dict[str, list[str]] = {}
     for path in sorted(run.folder.glob("power-*.csv")):
         head = about(path)
         names = {key[3:-5]: text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"}
-        of_job = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in ours]
-        found[head.get("host", "")] = of_job or list(names.values())
+        named = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in ours]
+        found[head.get("host", "")] = named or list(names.values())
     return found
 
 
@@ -55,7 +58,7 @@ def own_table(run: RunData) -> WaysTable | None:
 
     if run.emulated or (run.info and run.info.emulated):
         return None
-    nodes = list(gpu_names(run).values())
+    nodes = list(gpu_names(run, of_job=True).values())
     return table_for(nodes[0]) if len(nodes) == 1 else None
 
 
