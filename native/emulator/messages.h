@@ -5,7 +5,6 @@
 #include "physics/collective_messages.h"
 #include "physics/messages.h"
 
-namespace powerccl::physics {}
 namespace powerccl::emulator {
 using namespace physics;
 }

@@ -115,15 +115,23 @@ def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
 
     A host samples all of its GPUs, also those that CUDA_VISIBLE_DEVICES keeps from the job and others work on.
     """
-    uuids = {rank.gpu_uuid for rank in run.ranks} - {""}
-    unnamed = {(rank.host, rank.gpu_pci.lower()) for rank in run.ranks if not rank.gpu_uuid} - {("", "")}
-    sampled = []
+    named = [gpu_samples(run, gpu) for gpu in dict.fromkeys(rank.gpu for rank in run.ranks)]
+    return [found for found in named if found is not None] or [
+        (log, rows) for log in run.power for _, rows in log.samples.group_by(["uuid"], maintain_order=True)
+    ]
+
+
+def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
+    """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
+    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
     for log in run.power:
-        for (uuid, index), rows in log.samples.group_by(["uuid", "gpu"], maintain_order=True):
-            here = (log.host, log.about.get(f"gpu{index}_pci", "").lower())
-            sampled.append((log, rows, uuid in uuids or here in unnamed))
-    ours = [(log, rows) for log, rows, named in sampled if named]
-    return ours or [(log, rows) for log, rows, _ in sampled]
+        rows = log.samples.filter(pl.col("uuid") == gpu)
+        if not len(rows) and pci:
+            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
+            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
+        if len(rows):
+            return log, rows
+    return None
 
 
 def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:

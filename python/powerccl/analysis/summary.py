@@ -14,7 +14,7 @@ from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows, phase_rows
-from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, missing_ns, split, window_of
+from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.mpi import each_alone, summarise_mpi
@@ -26,7 +26,6 @@ from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, missing_ranks, ranks_of, restarts
 from powerccl.traces.mpi_tables import mpi_notes
-from powerccl.traces.power import PowerLog
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
 THROTTLE_REASONS = {
@@ -188,22 +187,9 @@ def _gpus(run: RunData) -> list[Gpu]:
     return list(found.values())
 
 
-def _log_of(run: RunData, gpu: Gpu) -> tuple[PowerLog, pl.DataFrame, str] | None:
-    """The log that holds a GPU's samples, those samples, and the GPU's name."""
-    pci = {rank.gpu: rank.gpu_pci for rank in run.ranks}.get(gpu.gpu, "")
-    for log in run.power:
-        rows = log.samples.filter(pl.col("uuid") == gpu.gpu)
-        if not len(rows) and pci:
-            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci.lower()), None)
-            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
-        if len(rows):
-            return log, rows, log.about.get(f"gpu{rows['gpu'][0]}_name", "")
-    return None
-
-
 def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part: tuple[int, int] | None) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
-    found = _log_of(run, gpu)
+    found = gpu_samples(run, gpu.gpu)
     info = run.info
     window = (0, 1 << 62)
     if part:
@@ -218,7 +204,8 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
         gpu.missing_s = (span[1] - span[0]) / 1e9
     if found is None:
         return _Sampled(gpu, whole, intervals, None, iv.EMPTY, span)
-    log, rows, gpu.name = found
+    log, rows = found
+    gpu.name = log.about.get(f"gpu{rows['gpu'][0]}_name", "")
     time = rows["time_ns"].to_numpy()
     sampled = (span, int(rows["gpu"][0]), int(time[-1]))
     curve = gpu_curve(log, rows)

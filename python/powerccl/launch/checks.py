@@ -185,7 +185,7 @@ def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:
 
 def check_ways(names: list[str]) -> Iterator[Check]:
     """What `powerccl run --ways auto` would do on these GPUs; `names` as NVML prints them."""
-    from powerccl.platforms.ways import COPY_ENGINE, never_slower_from, tables_for
+    from powerccl.platforms.ways import copy_engines_from, tables_for
 
     if len(names) < 2:  # nothing to communicate with
         return
@@ -194,8 +194,8 @@ def check_ways(names: list[str]) -> Iterator[Check]:
         advice = "powerccl profile --ways, which takes some minutes and no right"
         yield Check("ways", "missing", "no table for these GPUs: `run --ways auto` has nothing to go by", advice)
         return
-    sizes = {ranks: never_slower_from(table, "all_gather", COPY_ENGINE) for ranks, table in tables.items()}
-    uses = [f"from {byte_size(size)} on with {ranks} ranks" for ranks, size in sizes.items() if size is not None]
+    sizes = copy_engines_from(tables.values())
+    uses = [f"from {byte_size(size)} on with {ranks} ranks" for ranks, size in sizes.items()]
     does = f"uses copy engines for FSDP2 {', '.join(uses)}" if uses else "changes nothing here"
     listed = ", ".join(table.name for table in tables.values())
     yield Check("ways", "ok", f"`run --ways auto` {does} ({'tables' if len(tables) > 1 else 'table'} {listed})")

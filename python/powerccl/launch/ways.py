@@ -14,7 +14,7 @@ import powerccl.hooks
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.launch.gpus import Gpus
-from powerccl.platforms.ways import COPY_ENGINE, WaysTable, load_table, never_slower_from, tables_for, why_never
+from powerccl.platforms.ways import COPY_ENGINE, WaysTable, copy_engines_from, load_table, tables_for, why_never
 from powerccl.quantities import byte_size, plural
 from powerccl.tuning.tuned import TunedProfile
 
@@ -66,8 +66,7 @@ def ways_environment(
 
     In groups of as many ranks as a table was measured with.
     """
-    sizes = {table.gpus: never_slower_from(table, "all_gather", COPY_ENGINE) for table in tables}
-    least = {ranks: size for ranks, size in sizes.items() if size is not None}
+    least = copy_engines_from(tables)
     if not least:
         name = tables[0].name
         say(f"--ways changes nothing: by '{name}' {why_never(tables[0], 'all_gather', COPY_ENGINE)}")

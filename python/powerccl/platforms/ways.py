@@ -158,6 +158,12 @@ def never_slower_from(table: WaysTable, pattern: str, way: str) -> int | None:
     return least
 
 
+def copy_engines_from(tables: Iterable[WaysTable]) -> dict[int, int]:
+    """By the number of ranks from which size in bytes on all-gathers by copy engines are never slower, where one is."""
+    sizes = {table.gpus: never_slower_from(table, "all_gather", COPY_ENGINE) for table in tables}
+    return {ranks: size for ranks, size in sizes.items() if size is not None}
+
+
 def why_never(table: WaysTable, pattern: str, way: str) -> str:
     """Why there is no such size, in words."""
     if any(each.pattern == pattern for each in compare(table, way)):

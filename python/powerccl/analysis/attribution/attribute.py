@@ -21,12 +21,12 @@ from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Tim
 from powerccl.analysis.attribution.places import Parts, late, parts
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
 from powerccl.analysis.attribution.waits import aligned
+from powerccl.analysis.energy import gpu_samples
 from powerccl.analysis.exposure import exposure
 from powerccl.analysis.report_findings import Reference
 from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.power import PowerLog
 
 MIN_STEPS = 20
 # Samples of all GPUs: 11 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; half
@@ -221,7 +221,7 @@ def _sampled(
     run: RunData, name: str, kernels: pl.DataFrame, exposed: iv.Intervals | None, window: tuple[int, int] | None
 ) -> _Sampled | str:
     """Or why there is nothing to go by."""
-    found_log = samples(run, name)
+    found_log = gpu_samples(run, name)
     if found_log is None:
         return "no energy or power was sampled"
     log, rows = found_log
@@ -296,19 +296,6 @@ def _later(gpus: list[_Gpu]) -> list[_Gpu]:
         again = at(gpu.found, gpu.own, gpu.quiet, one.late_ns + late_ns, one.mean_ns, one.sd_ns + late_ns / LATER_TRIES)
         found.append(replace(gpu, dated=again or one))
     return found
-
-
-def samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
-    """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
-    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
-    for log in run.power:
-        rows = log.samples.filter(pl.col("uuid") == gpu)
-        if not len(rows) and pci:
-            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
-            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
-        if len(rows):
-            return log, rows
-    return None
 
 
 def _fit(gpus: list[_Gpu]) -> _Fitted:
@@ -443,7 +430,7 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
         )
         seen: list[Array] = []
         for (gpu,), own in rows.group_by(["gpu"], maintain_order=True):
-            sampled = samples(run, str(gpu))
+            sampled = gpu_samples(run, str(gpu))
             if sampled is None:
                 continue
             table = sampled[1]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import clip_to, gpu_curve, missing_ns
+from powerccl.analysis.energy import clip_to, gpu_curve, gpu_samples, missing_ns
 from powerccl.traces.folder import RunData
 
 IDLE_UTILIZATION_PCT = 5
@@ -33,8 +33,6 @@ class Outside:
 
 def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[int, int] | None) -> Outside:
     """Of these GPUs, as far as the run (or the window) and the samples go."""
-    from powerccl.analysis.attribution.attribute import samples
-
     spans = kernels.group_by(pl.col("gpu").cast(pl.String), maintain_order=True).agg(
         pl.col("start_ns").min(), pl.col("stop_ns").max()
     )
@@ -45,7 +43,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
     joules, idle_joules, idle_s, missing = 0.0, 0.0, 0.0, 0
     watts: list[float] = []
     for gpu in gpus:
-        sampled = samples(run, gpu)
+        sampled = gpu_samples(run, gpu)
         if sampled is None or gpu not in known:
             continue
         log, rows = sampled

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from powerccl.analysis.energy import EnergyCurve, energy_curves, missing_ns
+from powerccl.analysis.energy import EnergyCurve, energy_curves, job_samples, missing_ns
 from powerccl.analysis.exposure import ESTIMATED, WAITS, Exposure, aligned, exposure
 from powerccl.analysis.report_findings import Parts
 from powerccl.analysis.shares import Sets, Working, of_parts, whole, working
@@ -157,11 +157,7 @@ def _part(
     seen: Exposure,
 ) -> _Part | None:
     """A part with what its GPUs draw; None: too short to tell."""
-    samples = {
-        str(uuid): rows.sort("time_ns")
-        for log in run.power
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True)
-    }
+    samples = {str(rows["uuid"][0]): rows.sort("time_ns") for _, rows in job_samples(run)}
     places = [i for i, line in enumerate(lines) if line.gpu in curves and line.operations]
     gpus, kept = [], []
     for place in places:
