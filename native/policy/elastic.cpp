@@ -5,10 +5,6 @@
 
 namespace powerccl {
 
-double Elastic::Mean::deviation() const {
-  return count > 1 ? square_root(squares / (count - 1)) : 0;
-}
-
 double Elastic::Slowdown::deviation() const {
   return square_root(variance);
 }
@@ -23,13 +19,6 @@ void Elastic::Slowdown::learn(double longer, double its_variance) {
   const double gain = variance / (variance + its_variance);
   mean += gain * (longer - mean);
   variance *= 1 - gain;
-}
-
-void Elastic::Mean::add(double value) {
-  ++count;
-  const double off = value - mean;
-  mean += off / count;
-  squares += off * (value - mean);
 }
 
 void Elastic::begin(const Terms& terms) {
@@ -129,7 +118,7 @@ void Elastic::judge() {
     return;
   }
   const double natural = natural_.mean, unlike = between.length.mean / natural - 1;
-  const double error = square_root(between.length.variance() + natural_.variance()) / natural;
+  const double error = square_root(between.length.variance_of_mean() + natural_.variance_of_mean()) / natural;
   if (!misled_ && unlike - 2 * error > kByFar * terms_.budget) {
     // Either the job has changed, or what is left alone for so short a time is no example.
     rest_ = kRest;
@@ -140,8 +129,9 @@ void Elastic::judge() {
   } else if (before.length.count > 1 && behind.length.count > 1) {
     const double usual = (before.length.mean + behind.length.mean) / 2;
     const double apart = (behind.length.mean - before.length.mean) / usual;
-    const double variance =
-        (between.length.variance() + (before.length.variance() + behind.length.variance()) / 4) / (usual * usual);
+    const double variance = (between.length.variance_of_mean() +
+                             (before.length.variance_of_mean() + behind.length.variance_of_mean()) / 4) /
+                            (usual * usual);
     here_.learn(between.length.mean / usual - 1, variance + apart * apart / 16 + kKnown * kKnown);
   }
   choose();

@@ -11,6 +11,7 @@
 
 #include "libc/spin_lock.h"
 #include "policy/clock_policy.h"
+#include "policy/mean.h"
 #include "policy/timetable.h"
 
 namespace powerccl {
@@ -54,13 +55,6 @@ class Elastic final : public ClockPolicy {
   static constexpr double kCalmest = 0.85;  // of the clock, that the first one is at least
   static constexpr uint64_t kSampleNs = 20000000u;
 
-  struct Mean {  // Welford's
-    uint32_t count = 0;
-    double mean = 0, squares = 0;
-    void add(double value);
-    double variance() const { return count > 1 ? squares / (count - 1) / count : 0; }  // of the mean
-    double deviation() const;
-  };
   // How much longer iterations are at a clock, as a fraction: a Kalman filter of one number.
   struct Slowdown {
     uint32_t count = 0;

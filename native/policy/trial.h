@@ -4,6 +4,8 @@
 #define POWERCCL_POLICY_TRIAL_H
 #include <stdint.h>
 
+#include "policy/mean.h"
+
 namespace powerccl {
 
 // Welch's comparison of two means, taken up again with each iteration. An iteration that took very much longer than its
@@ -45,19 +47,8 @@ class Trial {
   static constexpr uint32_t kInARow = 8, kFewestRows = 5;
   // What follows one another cancels no more than this share of a variance, as far as is believed of a few rows.
   static constexpr double kLeastPart = 0.2;
-  struct Sums {  // Welford's
-    uint32_t count = 0;
-    double mean = 0, squares = 0;
-    void add(double value) {
-      ++count;
-      const double off = value - mean;
-      mean += off / count;
-      squares += off * (value - mean);
-    }
-    double variance_of_mean() const { return squares / (count - 1) / count; }
-  };
   struct Kind {
-    Sums all, rows;  // rows: means of so many in a row
+    Mean all, rows;  // rows: means of so many in a row
     double row = 0;  // the sum of the one that is not complete
     uint32_t left_out = 0;
   };

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mean of what was seen, and how well it is known (Welford's sums).
+#ifndef POWERCCL_POLICY_MEAN_H
+#define POWERCCL_POLICY_MEAN_H
+#include <stdint.h>
+
+#include "policy/square_root.h"
+
+namespace powerccl {
+
+struct Mean {
+  uint32_t count = 0;
+  double mean = 0, squares = 0;
+
+  void add(double value) {
+    ++count;
+    const double off = value - mean;
+    mean += off / count;
+    squares += off * (value - mean);
+  }
+  double variance_of_mean() const { return count > 1 ? squares / (count - 1) / count : 0; }
+  double deviation() const { return count > 1 ? square_root(squares / (count - 1)) : 0; }  // of the values
+};
+
+}  // namespace powerccl
+#endif
