@@ -59,7 +59,7 @@ class Conductor final : public ClockPolicy {
 
   // While nothing is managed and no kernel of the library runs, computation has the GPU: where its clock is then is
   // where it is by itself.
-  bool wants_sample() const override { return wants_sample_; }
+  bool wants_sample() const override { return wants_sample_ && !terms_.dry; }
   void sampled(uint32_t mhz) override;
   State state() override;
 

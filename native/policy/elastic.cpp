@@ -95,7 +95,7 @@ void Elastic::catch_up() {
     ++seen_;
     if (block_ == 0) {
       first_.add(length);
-      if (first_.count < kFirst) continue;
+      if (first_.count < kFirst || first_.count * first_.mean < kFirstNs) continue;
       for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kReferenceNs;) block_ *= 2;
       continue;
     }
@@ -117,6 +117,7 @@ void Elastic::judge() {
     if (--rest_ == 0) rested(between);
     return;
   }
+  if (terms_.dry) return;
   const double natural = natural_.mean, unlike = between.length.mean / natural - 1;
   const double error = square_root(between.length.variance_of_mean() + natural_.variance_of_mean()) / natural;
   if (!misled_ && unlike - 2 * error > kByFar * terms_.budget) {
@@ -148,16 +149,16 @@ void Elastic::rested(const Stretch& alone) {
   }
   // No kind of time follows the clock more than fully. A governor that swings goes on swinging below a limit that is in
   // its way now and then only.
-  known_mhz_ = alone.clock.mean;
+  natural_mhz_ = known_mhz_ = alone.clock.mean;
   known_ = {1, 0, kKnown * kKnown};
-  const double usual = alone.clock.mean, safe = usual / (1 + goal());
-  const double calm = usual - (misled_ ? 0 : alone.clock.deviation());
-  move(safe < calm ? safe : calm > kCalmest * usual ? calm : kCalmest * usual);
+  const double safe = natural_mhz_ / (1 + goal()), calmest = kCalmest * natural_mhz_;
+  const double calm = natural_mhz_ - (misled_ ? 0 : alone.clock.deviation());
+  move(safe < calm ? safe : calm > calmest ? calm : calmest);
 }
 
 void Elastic::move(double mhz) {
-  if (mhz < terms_.least_mhz) mhz = terms_.least_mhz;
-  wanted_mhz_ = mhz;
+  const double lowest = kLowest * natural_mhz_;
+  wanted_mhz_ = mhz < lowest ? lowest : mhz > natural_mhz_ ? natural_mhz_ : mhz;
   here_ = Slowdown();
 }
 
@@ -190,8 +191,7 @@ void Elastic::choose() {
       move(harmless_mhz_);
     } else {  // what was harmless is no longer
       harmless_mhz_ = 0;
-      const double up = wanted_mhz_ * (1 + here_.mean);
-      move(up < terms_.most_mhz ? up : terms_.most_mhz);
+      move(wanted_mhz_ * (1 + here_.mean));
     }
   }
 }
@@ -206,16 +206,16 @@ ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   wanted.call = latest->call;
   if (!reference(running) && rest_ == 0 && wanted_mhz_ != 0) wanted.mhz = static_cast<uint32_t>(wanted_mhz_);
-  sample_of_ = kind(running);
+  if (rest_ == 0) return wanted;
   // Where no kernel of the library runs, computation has the GPU.
-  wants_sample_ = sample_of_ != Kind::kEdge && latest->stop_ns != 0;
+  wants_sample_ = kind(running) == Kind::kManaged && latest->stop_ns != 0;
   wanted.until_ns = now_ns + kSampleNs;
   return wanted;
 }
 
 void Elastic::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
-  (sample_of_ == Kind::kManaged ? managed_ : behind_).clock.add(static_cast<double>(mhz));
+  managed_.clock.add(static_cast<double>(mhz));
 }
 
 ClockPolicy::State Elastic::state() {
@@ -226,6 +226,12 @@ ClockPolicy::State Elastic::state() {
   state.managed = managed_iterations_;
   state.length_ns = static_cast<double>(timetable_.length().mean);
   state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
+  state.clocks_tried = wanted_mhz_ != 0 ? 1 : 0;
+  state.judged = here_.count > 0;
+  if (state.judged) {
+    const double most = kInterval * here_.deviation();
+    state.slowdown = {here_.mean - most, here_.mean, here_.mean + most};
+  }
   return state;
 }
 

@@ -19,8 +19,8 @@ namespace powerccl {
 class Elastic final : public ClockPolicy {
  public:
   struct Terms {
-    double budget = 0.01;                  // slowdown that may be, as a fraction
-    uint32_t most_mhz = 0, least_mhz = 0;  // what the device has
+    double budget = 0.01;  // slowdown that may be, as a fraction
+    bool dry = false;      // nothing is changed, so nothing can be learnt: it stays at the clock that is safe
   };
   void begin(const Terms& terms);
 
@@ -38,6 +38,8 @@ class Elastic final : public ClockPolicy {
   // Iterations of a reference stretch: so much time of them, and a power of two, that all ranks find the same one.
   static constexpr double kReferenceNs = 2e9;
   static constexpr uint32_t kFewest = 8, kMost = 512, kFirst = 8;
+  // Ranks see iterations begin some milliseconds apart: of so much time all find the same length.
+  static constexpr double kFirstNs = 1e9;
   static constexpr uint32_t kStretches = 6;         // of as many iterations one is a reference stretch
   static constexpr uint32_t kEdge = 8;              // part of a stretch at each end that is not judged
   static constexpr uint64_t kWarmNs = 6000000000u;  // of the job: what limits power remembers seconds
@@ -46,8 +48,10 @@ class Elastic final : public ClockPolicy {
   static constexpr double kStep = 0.95;             // of the clock, that it falls at a time: it may jump below
   static constexpr double kFlattest = 0.1;          // nothing follows the clock less, as far as is believed
   static constexpr double kWorthIt = 0.995;         // a fall by less is not
+  static constexpr double kLowest = 0.5;            // of the clock by itself: the voltage falls no further there
   static constexpr double kKnown = 0.0004;          // nothing is compared more exactly, as a fraction
   static constexpr double kConfidence = 1;          // standard deviations
+  static constexpr double kInterval = 2.58;         // the same, of what is told: 99 %
   // By which a slowdown may change from stretch to stretch, as a standard deviation of it.
   static constexpr double kChange = 0.002;
   static constexpr uint32_t kRest = 2;      // rounds of stretches without anything managed, of which the last tells
@@ -85,18 +89,18 @@ class Elastic final : public ClockPolicy {
   Terms terms_;
   Timetable timetable_;
   Stretch before_, managed_, behind_;  // two reference stretches, and what lies between
-  Mean first_;
-  Mean natural_;         // lengths, when nothing had been managed for long
-  uint32_t rest_ = 0;    // rounds that are still to be left alone
-  bool misled_ = false;  // reference stretches take longer than the job by itself: only natural_ is believed
-  Slowdown here_;        // at the present clock
+  Mean first_;                         // lengths
+  Mean natural_;                       // lengths, when nothing had been managed for long
+  uint32_t rest_ = 0;                  // rounds that are still to be left alone
+  bool misled_ = false;     // reference stretches take longer than the job by itself: only natural_ is believed
+  Slowdown here_;           // at the present clock
+  double natural_mhz_ = 0;  // where the clock is by itself
   double wanted_mhz_ = 0, harmless_mhz_ = 0, harmful_mhz_ = 0;  // 0: none yet
   Slowdown known_;                                              // at the clock before, which was harmless, or by itself
   double known_mhz_ = 0;                                        // which that was
   uint64_t before_first_ = 0;                                   // iterations that all ranks have passed by then
   uint64_t generation_ = 0, learnt_ = 0, seen_ = 0, managed_iterations_ = 0, begun_ns_ = 0;
   uint32_t block_ = 0;  // iterations of a reference stretch; 0: not known yet
-  Kind sample_of_ = Kind::kEdge;
   bool wants_sample_ = false, resting_ = false;
   SpinLock lock_;
 };

@@ -7,15 +7,32 @@
 
 #include "libc/calls.h"
 #include "policy/conductor.h"
+#include "policy/elastic.h"
 #include "runtime/joint_memory.h"
 #include "runtime/log.h"
 #include "runtime/runtime.h"
 
 namespace powerccl {
+namespace {
+
+// Mapped rather than part of the Gpu: a megabyte that only policies that learn need. Null: there is no memory.
+template <typename T>
+T* mapped() {
+  void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? new (memory) T() : nullptr;
+}
+
+bool needs_no_table(PolicyName policy) {
+  return policy == PolicyName::kJob || policy == PolicyName::kAuto;
+}
+
+}  // namespace
 
 bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
   if (environment_.clocks == ClockClientName::kDry) {
     *client = dry_clock_client();
+    // A policy without a profile goes by where the clock is by itself.
+    if (door_.open_reader != nullptr && !gpu->table.loaded()) door_.open_reader(door_.context, gpu->identity, client);
     return true;
   }
   char text[256] = "";
@@ -40,12 +57,17 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   return false;
 }
 
-// Mapped rather than part of the Gpu: a megabyte that only policies that learn need.
-bool Runtime::make_conductor(Gpu* gpu, bool dry) {
+// Without a profile it learns one clock.
+bool Runtime::make_policy(Gpu* gpu, bool dry) {
   const PolicyTable& table = gpu->table;
-  void* memory = mmap(nullptr, sizeof(Conductor), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
-  Conductor* conductor = new (memory) Conductor();
+  if (!table.loaded()) {
+    Elastic* elastic = mapped<Elastic>();
+    if (elastic != nullptr) elastic->begin({environment_.budget_percent / 100, dry});
+    gpu->conductor = elastic;
+    return elastic != nullptr;
+  }
+  Conductor* conductor = mapped<Conductor>();
+  if (conductor == nullptr) return false;
   gpu->conductor = conductor;
   Conductor::Terms terms;
   terms.budget = environment_.budget_percent / 100;
@@ -91,11 +113,11 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
              environment_.kernel_events != KernelEvents::kNone ? "libcuda.so.1 has no cuLaunchHostFunc"
                                                                : "POWERCCL_KERNEL_EVENTS is none");
     hint = environment_.kernel_events != KernelEvents::kNone ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
-  } else if (path[0] == '\0') {
+  } else if (path[0] == '\0' && !needs_no_table(environment_.policy)) {
     short_reason = "no policy table";
     snprintf(reason, sizeof(reason), "there is no policy table");
     hint = "`powerccl run --platform NAME`, or `powerccl profile` to measure this machine";
-  } else if (!gpu->table.load(path, &refusal)) {
+  } else if (path[0] != '\0' && !gpu->table.load(path, &refusal)) {
     short_reason = "policy table refused";
     if (refusal.line > 0) {
       snprintf(reason, sizeof(reason), "policy table %.200s, line %d: %s", path, refusal.line, refusal.reason);
@@ -103,14 +125,14 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
       snprintf(reason, sizeof(reason), "policy table %.200s: %s", path, refusal.reason);
     }
     hint = "make it again with `powerccl profile --table`";
-  } else if (strcmp(gpu->table.gpu(), gpu->identity.name) != 0) {
+  } else if (path[0] != '\0' && strcmp(gpu->table.gpu(), gpu->identity.name) != 0) {
     short_reason = "policy table is for another GPU";
     snprintf(reason, sizeof(reason), "policy table %.200s is for `%s`, this GPU is `%s`", path, gpu->table.gpu(),
              gpu->identity.name[0] != '\0' ? gpu->identity.name : "unknown");
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
     short_reason = "clock cannot be set";
-  } else if (environment_.policy != PolicyName::kPerCall && !make_conductor(gpu, client.dry)) {
+  } else if (environment_.policy != PolicyName::kPerCall && !make_policy(gpu, client.dry)) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";

@@ -206,7 +206,7 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
     told_ns_ = now;
   }
   uint32_t mhz = 0;
-  if (policy_->wants_sample() && !client_.dry && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
+  if (policy_->wants_sample() && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
     policy_->sampled(mhz);
   }
   if (wanted.mhz == applied || (put_off_ && wanted.mhz == put_off_mhz_)) return holds_ns;

@@ -53,6 +53,7 @@ class PolicyTable {
     return bytes < range.to && range.mhz < clock_max_mhz_ ? range.mhz : 0;
   }
 
+  bool loaded() const { return gpu_[0] != '\0'; }
   const char* platform() const { return platform_; }
   const char* gpu() const { return gpu_; }
   uint32_t gpus() const { return gpus_; }

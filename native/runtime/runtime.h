@@ -53,6 +53,8 @@ struct Door {
   // Opens the real clock of a GPU, with POWERCCL_CLOCKS=nvml only. 0, or an error code with a text and a hint.
   int (*open_clock)(void* context, const GpuIdentity& gpu, const char* run_folder, ClockClient* client, char* text,
                     uint32_t text_size, const char** hint) = nullptr;
+  // Lets `client` read the clock of a GPU, which takes no right; leaves it as it is where that cannot be.
+  void (*open_reader)(void* context, const GpuIdentity& gpu, ClockClient* client) = nullptr;
   void* context = nullptr;
 };
 
@@ -213,7 +215,7 @@ class Runtime {
   Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
-  bool make_conductor(Gpu* gpu, bool dry);
+  bool make_policy(Gpu* gpu, bool dry);
   bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
 
   // calls.cpp

@@ -82,3 +82,15 @@ def test_auto_finds_one_clock(powerccl: Powerccl, name: str) -> None:
     assert told["iterations"][0] < told["iterations"][-1]
     assert managed.joules < 0.95 * observed.joules
     assert managed.step_ms < 1.06 * observed.step_ms
+
+
+@pytest.mark.slow
+def test_auto_needs_no_profile(powerccl: Powerccl) -> None:
+    """Of a machine without a profile it finds where the clock is by itself, and goes lower from there."""
+    options = ("--platform", "none")
+    observed = Replayed(powerccl, "exposed", "observe", warmup=20)
+    managed = Replayed(powerccl, "exposed", "auto", *options, warmup=450)
+    assert 0 < managed.outcome["clock_mhz"] < 1400
+    assert managed.outcome["windows_most"] == 0
+    assert managed.joules < 0.97 * observed.joules
+    assert managed.step_ms < 1.05 * observed.step_ms

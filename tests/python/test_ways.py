@@ -302,3 +302,5 @@ def test_the_wheels_libraries_are_found(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert found["LD_LIBRARY_PATH"] == f"/mine:{tmp_path}/nvidia/cu13/lib"
     assert found["NCCL_LIBRARY"] == f"{tmp_path}/nvidia/nccl/lib/libnccl.so.2"
     assert with_libraries({"NCCL_LIBRARY": "/mine.so"})["NCCL_LIBRARY"] == "/mine.so"
+    preloaded = with_libraries({"LD_PRELOAD": "/lib/liba.so:/new/libnccl.so.2 /lib/libb.so"})
+    assert preloaded["NCCL_LIBRARY"] == "/new/libnccl.so.2", "the job loads that one before PyTorch's"

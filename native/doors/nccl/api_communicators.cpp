@@ -60,6 +60,7 @@ void bring_up(void* comm, Known* known) {
   door.ask_kernel_events = no_kernel_events;
   door.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
   door.open_clock = open_nvml_clock;
+  door.open_reader = open_nvml_reader;
   known->communicator.store(its->communicator_up(seen, gpu_of_device(g_cuda, device), door), std::memory_order_release);
 }
 

@@ -10,6 +10,8 @@ namespace powerccl::nccl {
 // Consent is the caller's business.
 int open_nvml_clock(void* context, const GpuIdentity& gpu, const char* run_folder, ClockClient* client, char* text,
                     uint32_t text_size, const char** hint);
+// Door::open_reader.
+void open_nvml_reader(void* context, const GpuIdentity& gpu, ClockClient* client);
 // A forked child: clocks and journal are its parent's, and its copy of the journal must not outlive the parent.
 void forget_nvml_clocks();
 

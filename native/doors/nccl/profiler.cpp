@@ -59,6 +59,7 @@ Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSe
   door.ask_kernel_events = want_kernel_events;
   door.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
   door.open_clock = open_nvml_clock;
+  door.open_reader = open_nvml_reader;
   Communicator* communicator = runtime->communicator_up(seen, current_gpu(g_cuda), door);
   if (communicator == nullptr) return nullptr;
   communicator->door = mask;

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     "With auto, as with exposed and fixed together.  "
     "[default: auto if clocks can be set and a platform profile is known, else observe]",
 )
-@click.option("--platform", default="", metavar="NAME|FILE", help="Platform profile that gives the clocks.")
+@click.option(
+    "--platform",
+    default="",
+    metavar="NAME|FILE|none",
+    help="Platform profile that gives the clocks; none: auto and fixed learn one clock.  [default: that of these GPUs]",
+)
 @click.option(
     "--max-slowdown",
     type=click.FloatRange(*SLOWDOWN_RANGE_PCT),

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LEARNING = ("exposed", "fixed", "auto")  # policies that keep within --max-slowdown
 POLICIES = ("observe", "per-call", *LEARNING)
+WITHOUT_PROFILE = ("fixed", "auto")  # these learn one clock where there is none
+NO_PROFILE = "none"  # --platform
 ELSEWHERE = "name another folder with --runs-dir DIR"
 AGENT_READY_S = 3.0
 AGENT_END_S = 8.0
@@ -47,8 +49,8 @@ class Request:
     """What to run and how; the options of `powerccl run`."""
 
     command: list[str]
-    policy: str = "observe"  # empty: auto where clocks will be set and a profile is known, else observe
-    platform: str = ""
+    policy: str = "observe"  # empty: auto where clocks will be set, else observe
+    platform: str = ""  # a profile's name or file; NO_PROFILE: none at all; empty: that of these GPUs
     emulate: str = ""
     set_clocks: bool = False
     overhead: str = "measured"
@@ -419,7 +421,7 @@ def _plan(request: Request, environment: Mapping[str, str], say: Callable[[str],
 
 
 def _plan_default(request: Request, environment: Mapping[str, str], say: Callable[[str], None]) -> Plan:
-    """`auto` where clocks may be set and a platform profile is known, else `observe`.
+    """`auto` where clocks may be set, else `observe`.
 
     Silent, but for a user who asked for clocks (--set-clocks) or for a profile (--platform) that is not to be had.
     """
@@ -441,35 +443,40 @@ def _plan_default(request: Request, environment: Mapping[str, str], say: Callabl
 
 def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> Plan:
     from powerccl.platforms.policy_table import policy_table
-    from powerccl.platforms.store import check_machine, known_profiles, load_profile, profile_for
+    from powerccl.platforms.store import check_machine
 
     gpus = Gpus() if request.emulate else query_gpus()
     if not request.emulate and not gpus.names:
         say(f"recording only: policy {policy} has no GPU to manage ({gpus.describe()})")
         return gpus, "observe", "", None
-    if request.platform:
-        profile = load_profile(request.platform)
-    elif request.emulate:
-        name = platform_name(request.emulate)
-        if name not in known_profiles():
-            raise PowercclError(
-                f"no platform profile for the emulated platform {name}",
-                f"make one: powerccl profile --emulate {request.emulate}",
-            )
-        with _recording_only():
-            profile = load_profile(name)
-    else:
-        with _recording_only():
-            found = profile_for(gpus.names)
-        if found is None:
-            raise PowercclError(
-                f"no platform profile for {gpus.describe()}",
-                "make one with `powerccl profile`, choose one with --platform, or use --policy observe",
-            )
-        profile = found
+    profile = _profile(request, gpus)
+    if profile is None:
+        if policy in WITHOUT_PROFILE:
+            return gpus, policy, "", None
+        where = f"the emulated platform {platform_name(request.emulate)}" if request.emulate else gpus.describe()
+        emulated = f" --emulate {request.emulate}" if request.emulate else ""
+        raise PowercclError(
+            f"no platform profile for {where}, which policy {policy} needs",
+            f"make one with `powerccl profile{emulated}`, choose one with --platform, or use --policy auto",
+        )
     if not request.emulate:
         check_machine(profile, gpus.names)
     return gpus, policy, policy_table(profile, request.overhead), profile
+
+
+def _profile(request: Request, gpus: Gpus) -> PlatformProfile | None:
+    """The profile that was chosen, else that of these GPUs; None: there is none, or none is wanted."""
+    from powerccl.platforms.store import known_profiles, load_profile, profile_for
+
+    if request.platform == NO_PROFILE:
+        return None
+    if request.platform:
+        return load_profile(request.platform)
+    with _recording_only():
+        if not request.emulate:
+            return profile_for(gpus.names)
+        name = platform_name(request.emulate)
+        return load_profile(name) if name in known_profiles() else None
 
 
 def decide_clocks(
@@ -567,6 +574,10 @@ def _working_directory() -> str:
         return ""
 
 
+def _platform(request: Request) -> str:
+    return request.emulate if request.platform in ("", NO_PROFILE) else request.platform
+
+
 def _describe(
     request: Request,
     name: str,
@@ -588,7 +599,7 @@ def _describe(
         start_ns=time.monotonic_ns(),
         policy=policy,
         clocks=clocks,
-        platform=platform_name(request.platform or request.emulate),
+        platform=platform_name(_platform(request)),
         emulated=platform_name(request.emulate),
         interval_ms=request.interval_ms,
         gpus=gpus.names,

@@ -80,12 +80,16 @@ def tuned_environment(
 def nccl_library(environment: Mapping[str, str]) -> str:
     """The libnccl.so.2 that is not found by its name alone; empty for the one that is.
 
-    NCCL_LIBRARY names one. PyTorch's wheel has NCCL as a wheel beside it, and loads that before any in LD_LIBRARY_PATH.
+    NCCL_LIBRARY names one, or LD_PRELOAD does. PyTorch's wheel has NCCL as a wheel beside it, and loads that before any
+    in LD_LIBRARY_PATH.
     """
     if environment.get("POWERCCL_EMULATOR_SOCKET"):
         return ""
     if environment.get("NCCL_LIBRARY"):
         return environment["NCCL_LIBRARY"]
+    for path in environment.get("LD_PRELOAD", "").replace(":", " ").split():
+        if Path(path).name.startswith("libnccl.so"):
+            return path
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:

@@ -65,6 +65,9 @@ def _managed(found: PolicyOutcome) -> str:
         covered = _of_iteration(found.covered_s, found.iteration_s)
         verb = "covers" if least == most == 1 else "cover"
         parts.append(f"{windows}{alike} {verb} {covered} of an iteration{' on average' if alike else ''}")
+    if found.clock_mhz and found.dry and not parts:
+        # Lower ones are found by trying them.
+        return f"would begin at {mhz(found.clock_mhz)} throughout, and go lower as long as that costs no time"
     if found.clock_mhz:
         parts.append(f"{mhz(found.clock_mhz)} {'outside of windows' if parts else 'throughout'}")
     return ", ".join(parts)

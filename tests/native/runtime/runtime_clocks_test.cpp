@@ -162,6 +162,17 @@ TEST_F(RuntimeTest, WithoutATablePercallBecomesObserve) {
   EXPECT_TRUE(behind.empty());
 }
 
+TEST_F(RuntimeTest, WithoutATableAutoLearnsOneClock) {
+  set("POWERCCL_POLICY", "auto");
+  Communicator* communicator = up();
+  ASSERT_NE(communicator, nullptr);
+  EXPECT_EQ(said().find("becomes observe"), std::string::npos);
+  EXPECT_EQ(std::string(trace().header.policy), "auto");
+  EXPECT_EQ(trace().notes(), "");
+  runtime->communicator_down(communicator);
+  EXPECT_EQ(trace().of(POWERCCL_REC_BUDGET).size(), 1u) << "what it has come to";
+}
+
 TEST_F(RuntimeTest, AWrongTableIsRefusedWithItsLine) {
   use_percall("powerccl-policy-table 1\nplatform test\nnonsense\nend 2\n");
   ASSERT_NE(up(), nullptr);
