@@ -34,6 +34,8 @@ void Elastic::called(uint64_t call, uint32_t kind, uint32_t mhz) {
 
 void Elastic::graph_called(uint64_t call, uint32_t kind) {
   called(call, kind, 0);
+  SpinGuard guard(lock_);
+  graphs_ = true;
 }
 
 bool Elastic::started(uint64_t call, uint64_t start_ns) {
@@ -50,34 +52,53 @@ bool Elastic::stopped(uint64_t call, uint64_t stop_ns) {
   return false;
 }
 
+void Elastic::waited(uint64_t call, uint64_t stall_ns) {
+  SpinGuard guard(lock_);
+  timetable_.waited(call, stall_ns);
+}
+
 void Elastic::rest() {
   SpinGuard guard(lock_);
   resting_ = true;
 }
 
-Elastic::Kind Elastic::kind(uint64_t iteration) const {
-  if (block_ == 0) return Kind::kEdge;
+// A job's first rounds are short, for there is much to learn.
+uint32_t Elastic::blocks(uint64_t iteration) const {
+  return before_first_ + iteration < uint64_t{kShortRounds} * kRound * block_ ? kRound : kLongRound;
+}
+
+uint32_t Elastic::place(uint64_t iteration) const {
+  return static_cast<uint32_t>((before_first_ + iteration) % (uint64_t{blocks(iteration)} * block_));
+}
+
+Elastic::Part Elastic::part(uint64_t iteration) const {
   const uint32_t at = place(iteration), edge = block_ / kEdge;
-  if (at < block_) return at >= block_ / 2 && at < block_ - edge ? Kind::kReference : Kind::kEdge;
-  return at >= block_ + edge && at < kStretches * block_ - edge ? Kind::kManaged : Kind::kEdge;
+  if (at < block_) return at >= block_ / 2 && at < block_ - edge ? Part::kReference : Part::kEdge;
+  return at >= block_ + edge && at < blocks(iteration) * block_ - edge ? Part::kManaged : Part::kEdge;
+}
+
+// References take no longer, so the rest may take more than the budget.
+double Elastic::goal() const {
+  const double managed = misled_ ? 1 : 1 - 1.0 / blocks(learnt_);
+  return kPart * terms_.budget / managed;
 }
 
 void Elastic::restart() {
   generation_ = timetable_.generation();
   before_first_ = timetable_.before();
-  before_ = managed_ = behind_ = Stretch();
-  first_ = Mean();
-  here_ = Slowdown();
-  wanted_mhz_ = harmless_mhz_ = harmful_mhz_ = 0;
-  natural_ = Mean();
-  rest_ = kRest;
-  misled_ = false;
+  phase_ = Phase::kUnknown;
+  first_ = before_ = managed_ = behind_ = whole_ = natural_ = Mean();
+  wanted_mhz_ = 0;
+  slack_.clear();
+  doubted_ = misled_ = graphs_ = false;
   learnt_ = 0;
   block_ = 0;
+  patience_ = 1;
 }
 
 void Elastic::catch_up() {
   if (!timetable_.settle()) {
+    phase_ = Phase::kUnknown;
     block_ = 0;
     return;
   }
@@ -89,76 +110,130 @@ void Elastic::catch_up() {
   for (; learnt_ < begun && timetable_.complete(learnt_); ++learnt_) {
     const uint64_t start_ns = timetable_.start_of(learnt_);
     if (start_ns == 0) continue;
-    timetable_.learn(learnt_, reference(learnt_));
+    timetable_.learn(learnt_, block_ == 0 || reference(learnt_));
     if (begun_ns_ == 0) begun_ns_ = start_ns;
-    const auto length = static_cast<double>(timetable_.start_of(learnt_ + 1) - start_ns);
+    const auto length_ns = static_cast<double>(timetable_.start_of(learnt_ + 1) - start_ns);
     ++seen_;
-    if (block_ == 0) {
-      first_.add(length);
-      if (first_.count < kFirst || first_.count * first_.mean < kFirstNs) continue;
-      for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kReferenceNs;) block_ *= 2;
-      continue;
-    }
-    if (!reference(learnt_) && rest_ == 0) ++managed_iterations_;
-    const Kind its = kind(learnt_);
-    Mean& kept = its == Kind::kManaged ? managed_.length : behind_.length;
-    if (its != Kind::kEdge && (kept.count < 3 || length < kOutlier * kept.mean)) kept.add(length);
-    if (place(learnt_) + 1 == block_ - block_ / kEdge) judge();
+    block_ == 0 ? find_block(length_ns) : take(length_ns);
   }
 }
 
-// A reference stretch is over: what was managed before it lies between two of them.
-void Elastic::judge() {
-  const Stretch before = before_, behind = behind_, between = managed_;
+void Elastic::find_block(double length_ns) {
+  first_.add(length_ns);
+  if (first_.count < kFewest || first_.count * first_.mean < kFirstNs) return;
+  for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kBlockNs;) block_ *= 2;
+  watch(1);
+}
+
+void Elastic::watch(uint32_t rounds) {
+  phase_ = Phase::kWatching;
+  watched_ = rounds;
+  wanted_mhz_ = 0;
+  natural_clock_ = Mean();
+}
+
+void Elastic::take(double length_ns) {
+  const Part its = part(learnt_);
+  if (phase_ == Phase::kManaging && !reference(learnt_)) ++managed_iterations_;
+  if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
+    whole_.add(length_ns);
+    if (its != Part::kEdge) (its == Part::kManaged ? managed_ : behind_).add(length_ns);
+  } else if (++outliers_ % kFewest == 0) {
+    whole_ = managed_ = Mean();  // so many are no checkpoints: this is what iterations take now
+  }
+  if (phase_ == Phase::kManaging && !terms_.dry) {
+    // How long a graph takes says nothing about waiting.
+    if (terms_.joint != nullptr && !graphs_) take_up_slack(its);
+    if (its == Part::kManaged && managed_.count % kFewest == 0) break_off();
+  }
+  if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();
+}
+
+void Elastic::take_up_slack(Part its) {
+  if (its != Part::kManaged) return slack_.look_anew();
+  slack_.iteration(timetable_, learnt_, terms_.joint);
+  if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(timetable_);
+}
+
+// Iterations that take longer by far are not waited out.
+void Elastic::break_off() {
+  const Mean& usual = misled_ ? natural_ : before_;
+  if (usual.count < 2 || managed_.count < 2) return;
+  const double variance = (managed_.variance_of_mean() + usual.variance_of_mean()) / (usual.mean * usual.mean);
+  const double longer = managed_.mean / usual.mean - 1;
+  if (longer - 2 * square_root(variance) < kByFar * terms_.budget) return;
+  phase_ = Phase::kBrokenOff;
+  here_ = {1, longer, variance};
+  raise();
+}
+
+// A reference is over: what was managed before it lies between two of them.
+void Elastic::end_round() {
+  const Mean before = before_, between = managed_, behind = behind_, whole = whole_;
   before_ = behind_;
-  managed_ = behind_ = Stretch();
-  if (timetable_.start_of(learnt_) < begun_ns_ + kWarmNs || between.length.count < 2) return;
-  if (rest_ > 0) {
-    if (--rest_ == 0) rested(between);
-    return;
+  managed_ = behind_ = whole_ = Mean();
+  outliers_ = 0;
+  if (timetable_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
+  switch (phase_) {
+    case Phase::kUnknown:
+      return;
+    case Phase::kWatching:
+      if (--watched_ == 0) return begin_to_manage(between);
+      natural_clock_ = Mean();  // the last round counts
+      return;
+    case Phase::kBrokenOff:
+      phase_ = Phase::kManaging;
+      return;
+    case Phase::kManaging:
+      if (!terms_.dry) judge(before, between, behind, whole);
   }
-  if (terms_.dry) return;
-  const double natural = natural_.mean, unlike = between.length.mean / natural - 1;
-  const double error = square_root(between.length.variance_of_mean() + natural_.variance_of_mean()) / natural;
-  if (!misled_ && unlike - 2 * error > kByFar * terms_.budget) {
-    // Either the job has changed, or what is left alone for so short a time is no example.
-    rest_ = kRest;
-    return;
-  }
+}
+
+void Elastic::begin_to_manage(const Mean& alone) {
+  if (natural_clock_.count < 2) return watch(1);
+  if (doubted_) misled_ = alone.mean < natural_.mean * (1 + terms_.budget);
+  doubted_ = false;
+  natural_ = alone;
+  natural_mhz_ = natural_clock_.mean;
+  phase_ = Phase::kManaging;
+  harmless_mhz_ = harmful_mhz_ = 0;
+  known_mhz_ = natural_mhz_;
+  known_ = {1, 0, kKnown * kKnown};
+  // No kind of time follows the clock more than fully.
+  move(natural_mhz_ / (1 + goal()));
+}
+
+void Elastic::judge(const Mean& before, const Mean& between, const Mean& behind, const Mean& whole) {
+  // References may cost time by themselves: what limits power takes a while to get used to each change.
+  const Mean& its = misled_ ? whole : between;
+  const double unlike = its.mean / natural_.mean - 1;
+  const double error = square_root(its.variance_of_mean() + natural_.variance_of_mean()) / natural_.mean;
   if (misled_) {
     here_.learn(unlike, error * error + kKnown * kKnown);
-  } else if (before.length.count > 1 && behind.length.count > 1) {
-    const double usual = (before.length.mean + behind.length.mean) / 2;
-    const double apart = (behind.length.mean - before.length.mean) / usual;
-    const double variance = (between.length.variance_of_mean() +
-                             (before.length.variance_of_mean() + behind.length.variance_of_mean()) / 4) /
-                            (usual * usual);
-    here_.learn(between.length.mean / usual - 1, variance + apart * apart / 16 + kKnown * kKnown);
+  } else if (before.count > 1 && behind.count > 1) {
+    double usual = (before.mean + behind.mean) / 2;
+    // A reference may still feel what was managed before it; a job that takes longer by itself does so by more.
+    if (natural_.mean < usual && usual < natural_.mean * (1 + terms_.budget)) usual = natural_.mean;
+    const double longer = between.mean / usual - 1;
+    const double apart = (behind.mean - before.mean) / usual;
+    const double variance =
+        (between.variance_of_mean() + (before.variance_of_mean() + behind.variance_of_mean()) / 4) / (usual * usual);
+    const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
+    // Either the job has changed, or references are no example of it: nothing is quicker at a lower clock.
+    const bool changed = unlike - 2 * error > kByFar * terms_.budget && unlike - longer > terms_.budget;
+    if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
+      doubted_ = true;
+      if (patience_ < kDoubtful) patience_ = kDoubtful;
+      return watch(patience_);
+    }
+    here_.learn(longer, its_variance);
   }
   choose();
 }
 
-// Nothing was managed for a while: how long iterations take by themselves.
-void Elastic::rested(const Stretch& alone) {
-  if (natural_.count > 0 && alone.length.mean < natural_.mean * (1 + terms_.budget)) misled_ = true;
-  natural_ = alone.length;
-  harmless_mhz_ = harmful_mhz_ = 0;
-  if (alone.clock.count < 2) {
-    rest_ = 1;
-    return;
-  }
-  // No kind of time follows the clock more than fully. A governor that swings goes on swinging below a limit that is in
-  // its way now and then only.
-  natural_mhz_ = known_mhz_ = alone.clock.mean;
-  known_ = {1, 0, kKnown * kKnown};
-  const double safe = natural_mhz_ / (1 + goal()), calmest = kCalmest * natural_mhz_;
-  const double calm = natural_mhz_ - (misled_ ? 0 : alone.clock.deviation());
-  move(safe < calm ? safe : calm > calmest ? calm : calmest);
-}
-
 void Elastic::move(double mhz) {
   const double lowest = kLowest * natural_mhz_;
-  wanted_mhz_ = mhz < lowest ? lowest : mhz > natural_mhz_ ? natural_mhz_ : mhz;
+  wanted_mhz_ = mhz < lowest ? lowest : mhz;
   here_ = Slowdown();
 }
 
@@ -174,26 +249,34 @@ double Elastic::steepest() const {
 // Down while that is surely harmless, back where it is not, and from both sides towards what lies between.
 void Elastic::choose() {
   if (here_.count == 0) return;
-  const double error = here_.deviation(), most = goal();
-  if (here_.mean + kConfidence * error <= most) {
-    if (harmless_mhz_ == 0 || wanted_mhz_ < harmless_mhz_) harmless_mhz_ = wanted_mhz_;
-    double next = wanted_mhz_ / (1 + (most - here_.mean) / steepest());
-    if (next < kStep * wanted_mhz_) next = kStep * wanted_mhz_;
-    if (next <= harmful_mhz_) next = (wanted_mhz_ + harmful_mhz_) / 2;
-    if (next < kWorthIt * wanted_mhz_) {
-      known_mhz_ = wanted_mhz_;
-      known_ = here_;
-      move(next);
-    }
-  } else if (here_.mean - kConfidence * error > most) {
-    harmful_mhz_ = wanted_mhz_;
-    if (harmless_mhz_ > wanted_mhz_) {
-      move(harmless_mhz_);
-    } else {  // what was harmless is no longer
-      harmless_mhz_ = 0;
-      move(wanted_mhz_ * (1 + here_.mean));
-    }
+  const double error = kConfidence * here_.deviation();
+  if (here_.mean + error <= goal()) {
+    lower();
+  } else if (here_.mean - error > goal()) {
+    raise();
   }
+}
+
+void Elastic::lower() {
+  if (harmless_mhz_ == 0 || wanted_mhz_ < harmless_mhz_) harmless_mhz_ = wanted_mhz_;
+  double next = wanted_mhz_ / (1 + (goal() - here_.mean) / steepest());
+  if (next < kStep * wanted_mhz_) next = kStep * wanted_mhz_;
+  if (next <= harmful_mhz_) next = (wanted_mhz_ + harmful_mhz_) / 2;
+  if (next > kWorthIt * wanted_mhz_) return;
+  known_mhz_ = wanted_mhz_;
+  known_ = here_;
+  move(next);
+}
+
+void Elastic::raise() {
+  harmful_mhz_ = wanted_mhz_;
+  slack_.give_back();
+  if (harmless_mhz_ > wanted_mhz_) return move(harmless_mhz_);
+  harmless_mhz_ = 0;  // what was harmless is no longer
+  const double up = wanted_mhz_ * (1 + kHaste * here_.mean);
+  if (up < kHighest * natural_mhz_) return move(up);
+  watch(patience_ + 1);  // the present round is no example
+  if (patience_ < kMostPatience) patience_ *= 2;
 }
 
 ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
@@ -201,21 +284,28 @@ ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
   Wanted wanted{0, now_ns + kFarNs, 0};
   wants_sample_ = false;
   catch_up();
-  const Timetable::Run* latest = block_ != 0 ? timetable_.latest() : nullptr;
+  const Timetable::Run* latest = phase_ != Phase::kUnknown ? timetable_.latest() : nullptr;
   if (latest == nullptr || resting_ || !timetable_.belongs(latest->sequence)) return wanted;
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   wanted.call = latest->call;
-  if (!reference(running) && rest_ == 0 && wanted_mhz_ != 0) wanted.mhz = static_cast<uint32_t>(wanted_mhz_);
-  if (rest_ == 0) return wanted;
-  // Where no kernel of the library runs, computation has the GPU.
-  wants_sample_ = kind(running) == Kind::kManaged && latest->stop_ns != 0;
-  wanted.until_ns = now_ns + kSampleNs;
+  if (phase_ == Phase::kManaging && !reference(running)) {
+    const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowest * natural_mhz_;
+    wanted.mhz = static_cast<uint32_t>(mhz < lowest ? lowest : mhz);
+  }
+  if (phase_ != Phase::kWatching) return wanted;
+  if (now_ns >= sample_at_ns_) {
+    const double turns = ++samples_ * kGolden;
+    sample_at_ns_ = now_ns + static_cast<uint64_t>(kSampleNs * (0.5 + turns - static_cast<uint32_t>(turns)));
+    // Where no kernel of the library runs, computation has the GPU.
+    wants_sample_ = latest->stop_ns != 0;
+  }
+  wanted.until_ns = sample_at_ns_;
   return wanted;
 }
 
 void Elastic::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
-  managed_.clock.add(static_cast<double>(mhz));
+  natural_clock_.add(static_cast<double>(mhz));
 }
 
 ClockPolicy::State Elastic::state() {
@@ -225,9 +315,11 @@ ClockPolicy::State Elastic::state() {
   state.iterations = seen_;
   state.managed = managed_iterations_;
   state.length_ns = static_cast<double>(timetable_.length().mean);
-  state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
-  state.clocks_tried = wanted_mhz_ != 0 ? 1 : 0;
-  state.judged = here_.count > 0;
+  if (phase_ == Phase::kManaging || phase_ == Phase::kBrokenOff) {
+    state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
+    state.clocks_tried = 1;
+    state.judged = here_.count > 0;
+  }
   if (state.judged) {
     const double most = kInterval * here_.deviation();
     state.slowdown = {here_.mean - most, here_.mean, here_.mean + most};

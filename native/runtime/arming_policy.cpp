@@ -62,7 +62,8 @@ bool Runtime::make_policy(Gpu* gpu, bool dry) {
   const PolicyTable& table = gpu->table;
   if (!table.loaded()) {
     Elastic* elastic = mapped<Elastic>();
-    if (elastic != nullptr) elastic->begin({environment_.budget_percent / 100, dry});
+    if (elastic != nullptr)
+      elastic->begin({environment_.budget_percent / 100, dry, open_joint(environment_.run_folder)});
     gpu->conductor = elastic;
     return elastic != nullptr;
   }

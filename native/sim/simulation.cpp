@@ -72,7 +72,7 @@ class Simulation {
       if (asked.policy == PolicyKind::kElastic) {
         elastic_.push_back(zeroed<Elastic>());
         conductor = elastic_.back().get();
-        elastic_.back()->begin({asked.budget_pct / 100});
+        elastic_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? joint_.get() : nullptr});
       } else if (follows) {
         conductors_.push_back(zeroed<Conductor>());
         conductor = conductors_.back().get();
