@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -97,16 +98,56 @@ class Witness:
             return
 
 
-def signal_within(watched: Collection[int], seconds: float) -> signal.struct_siginfo | None:
-    """The next of these signals, or None after so many seconds."""
-    info = signal.sigtimedwait(watched, seconds)
-    # Python 3.11 and 3.12 answer with no signal at all when this process was stopped for longer than that.
-    return info if info is not None and info.si_signo in watched else None
+@dataclass(frozen=True)
+class Received:
+    """A signal, as `siginfo_t` tells of it: what for, and by whom."""
+
+    si_signo: int
+    si_code: int
+    si_pid: int
+
+
+class _SigInfo(ctypes.Structure):
+    """The beginning of Linux's `siginfo_t`, of which every 64-bit architecture has the process at byte 16."""
+
+    _fields_ = (
+        ("number", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("gap", ctypes.c_int),
+        ("pid", ctypes.c_int),
+        ("rest", ctypes.c_char * 108),
+    )
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def signal_within(watched: Collection[int], seconds: float) -> Received | None:
+    """The next of these signals, which are blocked, or None after so many seconds at the latest.
+
+    The C library's own: Python's `sigtimedwait` up to 3.12, interrupted by a stop for longer than that, answers with
+    whatever lay in memory, and we would pass that on to the job.
+    """
+    signals = ctypes.create_string_buffer(128)  # sigset_t
+    _libc.sigemptyset(signals)
+    for number in watched:
+        _libc.sigaddset(signals, int(number))
+    info = _SigInfo()
+    whole = int(seconds)
+    until = _TimeSpec(whole, int((seconds - whole) * 1e9))
+    if _libc.sigtimedwait(signals, ctypes.byref(info), ctypes.byref(until)) <= 0:
+        return None
+    return Received(info.number, info.code, info.pid)
 
 
 def _testify(writes: int, parent: int) -> None:
     """Be the witness: report signals until the process that asked for it ends."""
-    prctl = ctypes.CDLL(None).prctl
+    prctl = _libc.prctl
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     prctl(_PR_SET_NAME, b"powerccl-signal")
     every = signal.valid_signals()
