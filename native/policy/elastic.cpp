@@ -62,7 +62,7 @@ void Elastic::rest() {
   resting_ = true;
 }
 
-// A job's first rounds are short, for there is much to learn.
+// By the number of the iteration alone, so that all ranks agree.
 uint32_t Elastic::blocks(uint64_t iteration) const {
   return before_first_ + iteration < uint64_t{kShortRounds} * kRound * block_ ? kRound : kLongRound;
 }
@@ -77,9 +77,9 @@ Elastic::Part Elastic::part(uint64_t iteration) const {
   return at >= block_ + edge && at < blocks(iteration) * block_ - edge ? Part::kManaged : Part::kEdge;
 }
 
-// References take no longer, so the rest may take more than the budget.
+// Reference blocks cost nothing, so managed blocks may cost more than the budget.
 double Elastic::goal() const {
-  const double managed = misled_ ? 1 : 1 - 1.0 / blocks(learnt_);
+  const double managed = biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
   return kPart * terms_.budget / managed;
 }
 
@@ -87,13 +87,13 @@ void Elastic::restart() {
   generation_ = timetable_.generation();
   before_first_ = timetable_.before();
   phase_ = Phase::kUnknown;
-  first_ = before_ = managed_ = behind_ = whole_ = natural_ = Mean();
+  first_ = before_ = managed_ = after_ = whole_ = baseline_ = Mean();
   wanted_mhz_ = 0;
   slack_.clear();
-  doubted_ = misled_ = graphs_ = false;
+  suspected_ = biased_ = graphs_ = false;
   learnt_ = 0;
   block_ = 0;
-  patience_ = 1;
+  backoff_ = 1;
 }
 
 void Elastic::catch_up() {
@@ -114,22 +114,22 @@ void Elastic::catch_up() {
     if (begun_ns_ == 0) begun_ns_ = start_ns;
     const auto length_ns = static_cast<double>(timetable_.start_of(learnt_ + 1) - start_ns);
     ++seen_;
-    block_ == 0 ? find_block(length_ns) : take(length_ns);
+    block_ == 0 ? choose_block(length_ns) : take(length_ns);
   }
 }
 
-void Elastic::find_block(double length_ns) {
+void Elastic::choose_block(double length_ns) {
   first_.add(length_ns);
   if (first_.count < kFewest || first_.count * first_.mean < kFirstNs) return;
   for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kBlockNs;) block_ *= 2;
-  watch(1);
+  measure_baseline(1);
 }
 
-void Elastic::watch(uint32_t rounds) {
-  phase_ = Phase::kWatching;
-  watched_ = rounds;
+void Elastic::measure_baseline(uint32_t rounds) {
+  phase_ = Phase::kBaseline;
+  baseline_rounds_ = rounds;
   wanted_mhz_ = 0;
-  natural_clock_ = Mean();
+  baseline_clock_ = Mean();
 }
 
 void Elastic::take(double length_ns) {
@@ -137,94 +137,95 @@ void Elastic::take(double length_ns) {
   if (phase_ == Phase::kManaging && !reference(learnt_)) ++managed_iterations_;
   if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
     whole_.add(length_ns);
-    if (its != Part::kEdge) (its == Part::kManaged ? managed_ : behind_).add(length_ns);
+    if (its != Part::kEdge) (its == Part::kManaged ? managed_ : after_).add(length_ns);
   } else if (++outliers_ % kFewest == 0) {
-    whole_ = managed_ = Mean();  // so many are no checkpoints: this is what iterations take now
+    whole_ = managed_ = Mean();  // so many are no checkpoints: this is the new length
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
-    // How long a graph takes says nothing about waiting.
-    if (terms_.joint != nullptr && !graphs_) take_up_slack(its);
-    if (its == Part::kManaged && managed_.count % kFewest == 0) break_off();
+    // A graph's duration includes its computation, so it says nothing about waiting.
+    if (terms_.joint != nullptr && !graphs_) reclaim_slack(its);
+    if (its == Part::kManaged && managed_.count % kFewest == 0) abort_round();
   }
   if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();
 }
 
-void Elastic::take_up_slack(Part its) {
-  if (its != Part::kManaged) return slack_.look_anew();
+void Elastic::reclaim_slack(Part its) {
+  if (its != Part::kManaged) return slack_.restart();
   slack_.iteration(timetable_, learnt_, terms_.joint);
   if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(timetable_);
 }
 
-// Iterations that take longer by far are not waited out.
-void Elastic::break_off() {
-  const Mean& usual = misled_ ? natural_ : before_;
+// A round that costs far too much ends at once.
+void Elastic::abort_round() {
+  const Mean& usual = biased_ ? baseline_ : before_;
   if (usual.count < 2 || managed_.count < 2) return;
   const double variance = (managed_.variance_of_mean() + usual.variance_of_mean()) / (usual.mean * usual.mean);
   const double longer = managed_.mean / usual.mean - 1;
-  if (longer - 2 * square_root(variance) < kByFar * terms_.budget) return;
-  phase_ = Phase::kBrokenOff;
+  if (longer - 2 * square_root(variance) < kAbort * terms_.budget) return;
+  phase_ = Phase::kAborted;
   here_ = {1, longer, variance};
   raise();
 }
 
-// A reference is over: what was managed before it lies between two of them.
+// The reference block behind the managed ones is over.
 void Elastic::end_round() {
-  const Mean before = before_, between = managed_, behind = behind_, whole = whole_;
-  before_ = behind_;
-  managed_ = behind_ = whole_ = Mean();
+  const Mean before = before_, between = managed_, after = after_, whole = whole_;
+  before_ = after_;
+  managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
   if (timetable_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
   switch (phase_) {
     case Phase::kUnknown:
       return;
-    case Phase::kWatching:
-      if (--watched_ == 0) return begin_to_manage(between);
-      natural_clock_ = Mean();  // the last round counts
+    case Phase::kBaseline:
+      if (--baseline_rounds_ == 0) return begin_to_manage(between);
+      baseline_clock_ = Mean();  // only the last round counts
       return;
-    case Phase::kBrokenOff:
+    case Phase::kAborted:
       phase_ = Phase::kManaging;
       return;
     case Phase::kManaging:
-      if (!terms_.dry) judge(before, between, behind, whole);
+      if (!terms_.dry) judge(before, between, after, whole);
   }
 }
 
-void Elastic::begin_to_manage(const Mean& alone) {
-  if (natural_clock_.count < 2) return watch(1);
-  if (doubted_) misled_ = alone.mean < natural_.mean * (1 + terms_.budget);
-  doubted_ = false;
-  natural_ = alone;
-  natural_mhz_ = natural_clock_.mean;
+void Elastic::begin_to_manage(const Mean& baseline) {
+  if (baseline_clock_.count < 2) return measure_baseline(1);
+  if (suspected_) biased_ = baseline.mean < baseline_.mean * (1 + terms_.budget);
+  suspected_ = false;
+  baseline_ = baseline;
+  // Of all ranks, the one that thinks its clock is lowest sets the pace: none may think so by chance.
+  baseline_mhz_ = baseline_clock_.mean + 2 * square_root(baseline_clock_.variance_of_mean());
   phase_ = Phase::kManaging;
   harmless_mhz_ = harmful_mhz_ = 0;
-  known_mhz_ = natural_mhz_;
+  known_mhz_ = baseline_mhz_;
   known_ = {1, 0, kKnown * kKnown};
-  // No kind of time follows the clock more than fully.
-  move(natural_mhz_ / (1 + goal()));
+  // Time follows the clock at most in proportion, so this is safe.
+  move(baseline_mhz_ / (1 + goal()));
 }
 
-void Elastic::judge(const Mean& before, const Mean& between, const Mean& behind, const Mean& whole) {
-  // References may cost time by themselves: what limits power takes a while to get used to each change.
-  const Mean& its = misled_ ? whole : between;
-  const double unlike = its.mean / natural_.mean - 1;
-  const double error = square_root(its.variance_of_mean() + natural_.variance_of_mean()) / natural_.mean;
-  if (misled_) {
+void Elastic::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
+  // Biased references cost time themselves, so the whole round is compared.
+  const Mean& its = biased_ ? whole : between;
+  const double unlike = its.mean / baseline_.mean - 1;
+  const double error = square_root(its.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
+  if (biased_) {
     here_.learn(unlike, error * error + kKnown * kKnown);
-  } else if (before.count > 1 && behind.count > 1) {
-    double usual = (before.mean + behind.mean) / 2;
-    // A reference may still feel what was managed before it; a job that takes longer by itself does so by more.
-    if (natural_.mean < usual && usual < natural_.mean * (1 + terms_.budget)) usual = natural_.mean;
+  } else if (before.count > 1 && after.count > 1) {
+    double usual = (before.mean + after.mean) / 2;
+    // A slightly longer reference is still under the influence of the managed blocks before it.
+    if (baseline_.mean < usual && usual < baseline_.mean * (1 + terms_.budget)) usual = baseline_.mean;
     const double longer = between.mean / usual - 1;
-    const double apart = (behind.mean - before.mean) / usual;
+    const double apart = (after.mean - before.mean) / usual;
     const double variance =
-        (between.variance_of_mean() + (before.variance_of_mean() + behind.variance_of_mean()) / 4) / (usual * usual);
+        (between.variance_of_mean() + (before.variance_of_mean() + after.variance_of_mean()) / 4) / (usual * usual);
     const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
-    // Either the job has changed, or references are no example of it: nothing is quicker at a lower clock.
-    const bool changed = unlike - 2 * error > kByFar * terms_.budget && unlike - longer > terms_.budget;
+    // Either the job has changed or references are biased. A lower clock makes nothing faster.
+    const bool changed = unlike - 2 * error > kAbort * terms_.budget && unlike - longer > terms_.budget;
     if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
-      doubted_ = true;
-      if (patience_ < kDoubtful) patience_ = kDoubtful;
-      return watch(patience_);
+      suspected_ = true;
+      if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
+      return measure_baseline(backoff_);
     }
     here_.learn(longer, its_variance);
   }
@@ -232,12 +233,12 @@ void Elastic::judge(const Mean& before, const Mean& between, const Mean& behind,
 }
 
 void Elastic::move(double mhz) {
-  const double lowest = kLowest * natural_mhz_;
+  const double lowest = kLowest * baseline_mhz_;
   wanted_mhz_ = mhz < lowest ? lowest : mhz;
   here_ = Slowdown();
 }
 
-// By how much time may follow the clock from here on, as far as the last two clocks tell; never more than fully.
+// An upper bound of the elasticity below the present clock, from the last two clocks.
 double Elastic::steepest() const {
   const double lever = known_mhz_ / wanted_mhz_ - 1;
   if (lever <= 0) return 1;
@@ -246,13 +247,14 @@ double Elastic::steepest() const {
   return most > 1 ? 1 : most < kFlattest ? kFlattest : most;
 }
 
-// Down while that is surely harmless, back where it is not, and from both sides towards what lies between.
 void Elastic::choose() {
   if (here_.count == 0) return;
-  const double error = kConfidence * here_.deviation();
-  if (here_.mean + error <= goal()) {
+  const double error = here_.deviation();
+  // A clearly negative slowdown is noise, unless it is known well.
+  const double least = here_.mean > 0 ? here_.mean : 0;
+  if (least + kLowerConfidence * error <= goal()) {
     lower();
-  } else if (here_.mean - error > goal()) {
+  } else if (here_.mean - kRaiseConfidence * error > goal()) {
     raise();
   }
 }
@@ -270,13 +272,13 @@ void Elastic::lower() {
 
 void Elastic::raise() {
   harmful_mhz_ = wanted_mhz_;
-  slack_.give_back();
+  slack_.halve();
   if (harmless_mhz_ > wanted_mhz_) return move(harmless_mhz_);
-  harmless_mhz_ = 0;  // what was harmless is no longer
-  const double up = wanted_mhz_ * (1 + kHaste * here_.mean);
-  if (up < kHighest * natural_mhz_) return move(up);
-  watch(patience_ + 1);  // the present round is no example
-  if (patience_ < kMostPatience) patience_ *= 2;
+  harmless_mhz_ = 0;  // it costs too much by now
+  const double up = wanted_mhz_ * (1 + kRaise * here_.mean);
+  if (up < kHighest * baseline_mhz_) return move(up);
+  measure_baseline(backoff_ + 1);  // one more, because the present round was managed in part
+  if (backoff_ < kMostBackoff) backoff_ *= 2;
 }
 
 ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
@@ -289,14 +291,14 @@ ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
   const uint64_t running = timetable_.iteration_of(latest->sequence);
   wanted.call = latest->call;
   if (phase_ == Phase::kManaging && !reference(running)) {
-    const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowest * natural_mhz_;
+    const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowest * baseline_mhz_;
     wanted.mhz = static_cast<uint32_t>(mhz < lowest ? lowest : mhz);
   }
-  if (phase_ != Phase::kWatching) return wanted;
+  if (phase_ != Phase::kBaseline) return wanted;
   if (now_ns >= sample_at_ns_) {
     const double turns = ++samples_ * kGolden;
     sample_at_ns_ = now_ns + static_cast<uint64_t>(kSampleNs * (0.5 + turns - static_cast<uint32_t>(turns)));
-    // Where no kernel of the library runs, computation has the GPU.
+    // Without a communication kernel the GPU computes.
     wants_sample_ = latest->stop_ns != 0;
   }
   wanted.until_ns = sample_at_ns_;
@@ -305,7 +307,7 @@ ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
 
 void Elastic::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
-  natural_clock_.add(static_cast<double>(mhz));
+  baseline_clock_.add(static_cast<double>(mhz));
 }
 
 ClockPolicy::State Elastic::state() {
@@ -315,7 +317,7 @@ ClockPolicy::State Elastic::state() {
   state.iterations = seen_;
   state.managed = managed_iterations_;
   state.length_ns = static_cast<double>(timetable_.length().mean);
-  if (phase_ == Phase::kManaging || phase_ == Phase::kBrokenOff) {
+  if (phase_ == Phase::kManaging || phase_ == Phase::kAborted) {
     state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
     state.clocks_tried = 1;
     state.judged = here_.count > 0;

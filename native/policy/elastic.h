@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One clock for the whole job, that needs no profile and no word from another rank; and a lower one for a rank that
-// waits for others anyway.
+// The clock policy that needs no platform profile and no message between ranks.
 //
-// Iterations come in blocks. The first block of a round is left alone, a reference; in the others the clock is lower,
-// which tells how much longer iterations take for it. Time follows the clock no more than fully, so natural clock /
-// (1 + budget) is safe before anything is known; from there it goes down as far as is surely harmless. Rounds are
-// agreed on by counting: all ranks of a job pass the same iterations. Only the inside of a block is judged, since a
-// rank may count one off.
+// Iterations are grouped into blocks, and blocks into rounds. The first block of a round is a reference block at the
+// default clock. The other blocks run at a lower clock, so each round measures what that clock costs. Computation
+// follows the clock at most in proportion, so default clock / (1 + budget) is safe at the start. From there the clock
+// falls as long as the measured slowdown stays within the budget.
+//
+// Ranks agree on blocks by counting iterations, which all ranks of a job pass alike. The edges of a block are not
+// judged, because a rank may count one iteration more or less.
 #ifndef POWERCCL_POLICY_ELASTIC_H
 #define POWERCCL_POLICY_ELASTIC_H
 #include <stdint.h>
@@ -15,7 +16,7 @@
 #include "policy/clock_policy.h"
 #include "policy/joint.h"
 #include "policy/mean.h"
-#include "policy/own_slack.h"
+#include "policy/slack_reclaimer.h"
 #include "policy/timetable.h"
 
 namespace powerccl {
@@ -23,9 +24,9 @@ namespace powerccl {
 class Elastic final : public ClockPolicy {
  public:
   struct Terms {
-    double budget = 0.01;    // slowdown that may be, as a fraction
-    bool dry = false;        // nothing is changed, so nothing can be learnt: it stays at the clock that is safe
-    Joint* joint = nullptr;  // shared with the host's other GPUs; null: slack is left alone
+    double budget = 0.01;    // maximum slowdown, as a fraction
+    bool dry = false;        // no clock is set, so nothing can be learnt: it stays at the first clock
+    Joint* joint = nullptr;  // shared by the ranks of the host; null: slack is not reclaimed
   };
   void begin(const Terms& terms);
 
@@ -41,34 +42,51 @@ class Elastic final : public ClockPolicy {
   State state() override;
 
  private:
-  // Iterations of a block: so much time of them, and a power of two, that all ranks find the same one.
+  // Length of a block, ns. A reference needs time to reach its own steady state: the emulated T4's power limit has a
+  // memory of seconds. Blocks of 2 s learn half as fast; blocks of 0.5 s leave references biased.
   static constexpr double kBlockNs = 1e9;
+  // Iterations of a block: a power of two, so that ranks that measure lengths a little apart choose the same.
   static constexpr uint32_t kFewest = 8, kMost = 512;
-  // Ranks see iterations begin some milliseconds apart: of so much time all find the same length.
+  // Time that is measured before the block is chosen, ns. Ranks see an iteration begin some milliseconds apart, which
+  // is a thousandth of this.
   static constexpr double kFirstNs = 1e9;
-  static constexpr uint32_t kRound = 6, kLongRound = 24;  // blocks, of which one is a reference
-  static constexpr uint32_t kShortRounds = 16;            // of a job, then they are long
-  static constexpr uint32_t kEdge = 8;                    // part of a block at each end that is not judged
-  static constexpr uint64_t kWarmNs = 6000000000u;        // of the job: what limits power remembers seconds
-  static constexpr double kOutlier = 1.5;                 // times the mean: a checkpoint, which tells nothing
-  static constexpr double kPart = 0.85;                   // of the budget that is used
-  static constexpr double kStep = 0.95;                   // of the clock, that it falls at a time: it may jump below
-  static constexpr double kFlattest = 0.1;                // nothing follows the clock less, as far as is believed
-  static constexpr double kWorthIt = 0.995;               // a fall by less is not
-  // Of the natural clock: the voltage falls no further below, and above the clock is left alone.
+  // Blocks of a round. Short rounds learn fast and lose a sixth of the saving; long rounds lose a 24th.
+  static constexpr uint32_t kRound = 6, kLongRound = 24;
+  static constexpr uint32_t kShortRounds = 16;
+  // Part of a block at each end that is not judged: a rank may count one iteration off, and a clock takes time to come.
+  static constexpr uint32_t kEdge = 8;
+  // Time of the job before the first judgement, ns: GPUs warm up, and power limits average over seconds.
+  static constexpr uint64_t kWarmNs = 6000000000u;
+  // Times the mean length: an iteration with a checkpoint or an evaluation says nothing about the clock.
+  static constexpr double kOutlier = 1.5;
+  // Part of the budget that is aimed at. The rest pays for rounds that found a clock too low.
+  static constexpr double kPart = 0.85;
+  // Factor by which the clock falls at most in a round. The time of a collective may jump below some clock.
+  static constexpr double kStep = 0.95;
+  // Least elasticity that is believed: a step by a flatter one could be of any size.
+  static constexpr double kFlattest = 0.1;
+  // Factor of the clock: a smaller step saves nothing that can be measured.
+  static constexpr double kWorthIt = 0.995;
+  // Factors of the baseline clock. The voltage falls no further below half of it. Where even a clock above it costs too
+  // much, none is set.
   static constexpr double kLowest = 0.5, kHighest = 1.25;
-  static constexpr double kKnown = 0.0004;   // nothing is compared more exactly, as a fraction
-  static constexpr double kConfidence = 1;   // standard deviations
-  static constexpr double kInterval = 2.58;  // the same, of what is told: 99 %
-  // By which a slowdown may change from round to round, as a standard deviation of it.
-  static constexpr double kChange = 0.002;
-  static constexpr double kByFar = 2;                           // times the budget: a round is broken off
-  static constexpr double kHaste = 2;                           // times what a clock costs, that it rises by
-  static constexpr uint32_t kDoubtful = 4, kMostPatience = 64;  // rounds
-  static constexpr uint64_t kSampleNs = 20000000u;              // on average
-  static constexpr double kGolden = 0.618034;                   // multiples of it fall everywhere in an iteration
+  // Standard deviation of each comparison at least, and from round to round, as a fraction of the length.
+  static constexpr double kKnown = 0.0004, kChange = 0.002;
+  // Standard deviations: to raise a clock, to lower it, and of the interval that is reported (99 %). In noisy jobs one
+  // deviation would lower it by chance.
+  static constexpr double kRaiseConfidence = 1, kLowerConfidence = 2, kInterval = 2.58;
+  // Times the budget: a round that costs so much is aborted, and a reference that differs so much is suspected.
+  static constexpr double kAbort = 2;
+  // Times the slowdown of a clock, by which the clock rises. Twice, since computation follows it only in part.
+  static constexpr double kRaise = 2;
+  // Rounds at the default clock: where references are suspected, and at most where no clock keeps the budget.
+  static constexpr uint32_t kBiasBackoff = 4, kMostBackoff = 64;
+  // Time between two samples of the baseline clock on average, ns. Multiples of the golden ratio spread them over all
+  // parts of an iteration.
+  static constexpr uint64_t kSampleNs = 20000000u;
+  static constexpr double kGolden = 0.618034;
 
-  // How much longer iterations are at a clock, as a fraction: a Kalman filter of one number.
+  // Slowdown at a clock, as a fraction: a Kalman filter of one number.
   struct Slowdown {
     uint32_t count = 0;
     double mean = 0, variance = 0;
@@ -76,24 +94,25 @@ class Elastic final : public ClockPolicy {
     double deviation() const;
   };
   enum class Part { kEdge, kReference, kManaged };
-  // What becomes of the present round. Watching: nothing is managed, which tells the natural clock and length. Broken
-  // off: it is left alone to its end.
-  enum class Phase { kUnknown, kWatching, kManaging, kBrokenOff };
+  // kUnknown: the iteration is not known yet. kBaseline: no clock is set, and the default clock and length are
+  // measured. kManaging: rounds are managed and judged. kAborted: this round cost too much, and ends at the default
+  // clock.
+  enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
   uint32_t blocks(uint64_t iteration) const;  // of the round
   uint32_t place(uint64_t iteration) const;   // in it
   bool reference(uint64_t iteration) const { return place(iteration) < block_; }
   Part part(uint64_t iteration) const;
   void catch_up();
-  void find_block(double length_ns);
+  void choose_block(double length_ns);
   void restart();
   void take(double length_ns);
-  void take_up_slack(Part its);
+  void reclaim_slack(Part its);
   void end_round();
-  void watch(uint32_t rounds);
-  void begin_to_manage(const Mean& alone);
-  void break_off();
-  void judge(const Mean& before, const Mean& between, const Mean& behind, const Mean& whole);
+  void measure_baseline(uint32_t rounds);
+  void begin_to_manage(const Mean& baseline);
+  void abort_round();
+  void judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole);
   double steepest() const;
   void choose();
   void lower();
@@ -104,27 +123,29 @@ class Elastic final : public ClockPolicy {
   Terms terms_;
   Timetable timetable_;
   Phase phase_ = Phase::kUnknown;
-  uint32_t watched_ = 0;            // rounds that are still to be watched
-  uint32_t patience_ = 1;           // rounds to watch where no clock is harmless
-  Mean first_;                      // lengths, ns
-  Mean before_, managed_, behind_;  // the same: two references and what lies between, without edges
-  uint32_t outliers_ = 0;           // in this round
-  Mean whole_;                      // of a round, from reference to reference
-  Mean natural_, natural_clock_;    // of a round in which nothing was managed; MHz
-  bool doubted_ = false;            // natural iterations are looked at anew, for references contradict them
-  bool misled_ = false;             // references are no example of the job: only natural iterations are believed
-  Slowdown here_;                   // at the present clock
-  Slowdown known_;                  // at the clock before, which was harmless, or the natural one
-  double known_mhz_ = 0;            // which that was
-  double natural_mhz_ = 0;          // where the clock is by itself while computation has the GPU
+  uint32_t baseline_rounds_ = 0;  // still to be measured
+  uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget
+  // Lengths of iterations, ns: the first ones; of two reference blocks and of what lies between, without edges; of the
+  // whole round.
+  Mean first_, before_, managed_, after_, whole_;
+  uint32_t outliers_ = 0;  // in this round
+  // Of the baseline: lengths, ns, and the clock while computation runs, MHz.
+  Mean baseline_, baseline_clock_;
+  double baseline_mhz_ = 0;
+  bool suspected_ = false;  // references contradict the baseline, which is measured anew
+  bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
+  Slowdown here_;           // at the present clock
+  Slowdown known_;          // at known_mhz_, the clock before
+  double known_mhz_ = 0;
   double wanted_mhz_ = 0, harmless_mhz_ = 0, harmful_mhz_ = 0;  // 0: none yet
-  OwnSlack slack_;
-  uint64_t before_first_ = 0;  // iterations that all ranks have passed by then
-  uint64_t generation_ = 0, learnt_ = 0, seen_ = 0, managed_iterations_ = 0, begun_ns_ = 0, sample_at_ns_ = 0;
-  uint32_t block_ = 0;  // iterations; 0: not known yet
+  SlackReclaimer slack_;
+  bool graphs_ = false;        // CUDA graphs are among the calls
+  uint64_t before_first_ = 0;  // iterations of the job before the first one that is known
+  uint32_t block_ = 0;         // iterations; 0: not chosen yet
+  uint64_t generation_ = 0, learnt_ = 0, seen_ = 0, managed_iterations_ = 0, begun_ns_ = 0;
+  uint64_t sample_at_ns_ = 0;
   uint32_t samples_ = 0;
   bool wants_sample_ = false, resting_ = false;
-  bool graphs_ = false;  // are among the calls
   SpinLock lock_;
 };
 

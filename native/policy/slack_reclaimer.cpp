@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/own_slack.h"
+#include "policy/slack_reclaimer.h"
+
+#include "policy/square_root.h"
 
 namespace powerccl {
 
-void OwnSlack::iteration(const Timetable& timetable, uint64_t iteration, Joint* joint) {
+void SlackReclaimer::iteration(const Timetable& timetable, uint64_t iteration, Joint* joint) {
   const uint32_t count = timetable.order_count();
   if (iteration == 0 || count == 0) return;
   uint64_t ended_ns = timetable.run(iteration - 1, timetable.order(count - 1)).stop_ns;
-  for (uint32_t i = 0; i < count; ++i) {  // all of it, or none
+  for (uint32_t i = 0; i < count; ++i) {  // an iteration counts only as a whole
     const Timetable::Run& run = timetable.run(iteration, timetable.order(i));
     if (run.start_ns == 0 || run.stop_ns < run.start_ns) return;
   }
@@ -20,22 +22,29 @@ void OwnSlack::iteration(const Timetable& timetable, uint64_t iteration, Joint* 
     const double alone = 1e3 * joint->least_us(timetable.position(index).kind, mean_us);
     const auto waited = static_cast<float>(took - alone);
     const auto computed = run.start_ns > ended_ns ? static_cast<float>(run.start_ns - ended_ns) : 0;
-    if (seen_ == 0) {
-      waited_[index] = waited;
-      computed_[index] = computed;
-      beside_[index] = static_cast<float>(took);
-    } else {
-      if (waited < waited_[index]) waited_[index] = waited;
-      computed_[index] += computed;
-      beside_[index] += static_cast<float>(took);
+    if (count_ == 0) {
+      first_wait_[index] = waited;
+      longer_wait_[index] = squares_[index] = computing_[index] = communicating_[index] = 0;
     }
+    const float longer = waited - first_wait_[index];
+    longer_wait_[index] += longer;
+    squares_[index] += longer * longer;
+    computing_[index] += computed;
+    communicating_[index] += static_cast<float>(took);
     if (run.stop_ns > ended_ns) ended_ns = run.stop_ns;
   }
-  ++seen_;
+  ++count_;
 }
 
-void OwnSlack::adjust(const Timetable& timetable) {
-  if (seen_ < kFewest) return;
+double SlackReclaimer::least_wait(uint32_t position) const {
+  const double longer = static_cast<double>(longer_wait_[position]) / count_;
+  const double variance = static_cast<double>(squares_[position]) / count_ - longer * longer;
+  const double deviation = variance > 0 ? square_root(variance) : 0;
+  return static_cast<double>(first_wait_[position]) + longer - kDeviations * deviation;
+}
+
+void SlackReclaimer::adjust(const Timetable& timetable) {
+  if (count_ < kFewest) return;
   const double length = static_cast<double>(timetable.length().mean);
   bool marked = false;
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
@@ -44,19 +53,19 @@ void OwnSlack::adjust(const Timetable& timetable) {
   double room = kMost, computed = 0;
   for (uint32_t i = 0; i < timetable.order_count(); ++i) {
     const uint32_t index = timetable.order(i);
-    computed += static_cast<double>(computed_[index]) / seen_;
+    computed += static_cast<double>(computing_[index]) / count_;
     if (computed > kIdle * length) {
-      const double free = (static_cast<double>(waited_[index]) - kMargin * length) / computed;
+      const double free = (least_wait(index) - kMargin * length) / computed;
       if (free < room) room = free;
     }
-    // Beside a kernel that nobody waits for computation goes on, and is late for the next one, too.
+    // Computation goes on beside a hidden collective, and reaches the next one late as well.
     const bool exposed = !marked || timetable.position(index).exposed_from.count > 0;
-    computed = exposed ? 0 : computed + static_cast<double>(beside_[index]) / seen_;
+    computed = exposed ? 0 : computed + static_cast<double>(communicating_[index]) / count_;
   }
   stretch_ = (1 + stretch_) * (1 + (room > 0 ? kGain * room : room)) - 1;
   if (stretch_ < 0) stretch_ = 0;
   if (stretch_ > kMost) stretch_ = kMost;
-  seen_ = 0;
+  count_ = 0;
 }
 
 }  // namespace powerccl

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slack reclamation: a rank that waits for others in its collectives computes at a lower clock instead.
+//
+// Computation that takes longer shortens the wait behind it. No other rank notices while this one does not arrive last.
+// So the clock follows from how long it waits at least, as far as some iterations tell.
+#ifndef POWERCCL_POLICY_SLACK_RECLAIMER_H
+#define POWERCCL_POLICY_SLACK_RECLAIMER_H
+#include <stdint.h>
+
+#include "policy/joint.h"
+#include "policy/timetable.h"
+
+namespace powerccl {
+
+// Not for several threads at once; nothing is allocated.
+class SlackReclaimer {
+ public:
+  void clear() { *this = SlackReclaimer(); }
+  // Fraction by which computation may take longer.
+  double stretch() const { return stretch_; }
+  // One more iteration at the present stretch. `joint` knows how long each kind of kernel takes the rank that arrives
+  // last, which waits for nobody.
+  void iteration(const Timetable& timetable, uint64_t iteration, Joint* joint);
+  // Forgets the iterations so far: the clock has changed.
+  void restart() { count_ = 0; }
+  // Adapts the stretch to the waits of at least kFewest iterations.
+  void adjust(const Timetable& timetable);
+  // The job takes too long, whatever the waits say.
+  void halve() { stretch_ /= 2; }
+
+ private:
+  // Iterations that are enough to tell how much waits differ.
+  static constexpr uint32_t kFewest = 8;
+  // Part of the slack that is reclaimed at a time: the rest follows in the next steps, and noise does not overshoot.
+  static constexpr double kGain = 0.75;
+  // Part of an iteration that a rank goes on to wait in each collective.
+  static constexpr double kMargin = 0.001;
+  // Part of an iteration: shorter computation cannot make a collective late.
+  static constexpr double kIdle = 0.005;
+  // Largest stretch: below half of the clock the voltage falls no further.
+  static constexpr double kMost = 1;
+
+  // Standard deviations that are left of the wait: with uneven load, a rank arrives last now and then.
+  static constexpr double kDeviations = 3;
+
+  // By position of the collective, ns: its wait in the first iteration; how much longer later waits were, and the
+  // squares of that; computation before it and its own duration. All but the first are sums.
+  float first_wait_[Timetable::kLongest] = {};
+  float longer_wait_[Timetable::kLongest] = {};
+  float squares_[Timetable::kLongest] = {};
+  float computing_[Timetable::kLongest] = {};
+  float communicating_[Timetable::kLongest] = {};
+  double least_wait(uint32_t position) const;
+
+  uint32_t count_ = 0;
+  double stretch_ = 0;
+};
+
+}  // namespace powerccl
+#endif
