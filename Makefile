@@ -211,10 +211,11 @@ bench: build/test/.configured
 	build/test/bench/micro/powerccl_runtime_benchmark
 
 # make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json;
-# and the slow end-to-end tests
+# a million orders of events for the clock policy; and the slow end-to-end tests
 soak: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
+	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='Elastic.NoOrder*'
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/

@@ -94,3 +94,17 @@ def test_auto_needs_no_profile(powerccl: Powerccl) -> None:
     assert managed.outcome["windows_most"] == 0
     assert managed.joules < 0.97 * observed.joules
     assert managed.step_ms < 1.05 * observed.step_ms
+
+
+def test_auto_begins_without_a_profile(powerccl: Powerccl) -> None:
+    """A job of half a minute is enough for a first clock."""
+    job = (powerccl.bench, "scenario", str(SCENARIOS / "exposed.scn"), "--seconds", "24")
+    done = powerccl("run", "--emulate", "t4x8", "--platform", "none", "--", *job)
+    assert done.code == 0, done.err
+    outcome = json.loads((powerccl.runs[-1] / "summary.json").read_text())["policy_outcome"]
+    assert outcome["policy"] == "auto"
+    assert outcome["parts"] == ["clock"]
+    assert 300 < outcome["clock_mhz"] < 1590
+    assert outcome["managed"] > 0
+    told = " ".join(done.err.split())
+    assert "MHz throughout" in told
