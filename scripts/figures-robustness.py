@@ -2,6 +2,7 @@
 
 figures-robustness.py [--number N] [--kind development|reported] [--policy NAME] [--out FILE] [--rows FILE]. Machines
 and jobs are drawn by number; what a constant is chosen on is `development`, what is reported is `reported`.
+--minutes M simulates whole jobs of M minutes, learning included, beside the best constant clock of each rank.
 POWERCCL_NATIVE names the built programs.
 """
 
@@ -17,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from bench.robustness.jobs import job  # noqa: E402
 from bench.robustness.machines import machine  # noqa: E402
 from bench.robustness.sweep import made_by, try_all, write_figures  # noqa: E402
-from bench.robustness.trials import BUDGET_PCT, HELD, MEASURED_S, WARM_UP_S, Trial  # noqa: E402
+from bench.robustness.trials import BUDGET_PCT, HELD, Length, Trial  # noqa: E402
 
 
 def figures_of(trials: list[Trial], name: str) -> dict[str, dict[str, object]]:
@@ -32,7 +33,9 @@ def figures_of(trials: list[Trial], name: str) -> dict[str, dict[str, object]]:
 
     saved = [each.saved_pct for each in trials]
     held = sum(each.held_pct for each in trials)
-    return {
+    each = [trial.each_pct for trial in trials if trial.each_pct is not None]
+    share = {f"robustness.{name}.oracle_share_pct": figure(100 * sum(saved) / sum(each))} if each else {}
+    return share | {
         f"robustness.{name}.within_budget_pct": figure(100 * len(within) / number),
         f"robustness.{name}.slowdown_pct": figure(sum(slow) / number, low=slow[0], high=slow[-1]),
         f"robustness.{name}.slowdown_p99_pct": figure(slow[min(number - 1, int(0.99 * number))]),
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("development", "reported"), default="reported")
     parser.add_argument("--policy", default="auto")
     parser.add_argument("--name", default="today", help="of the figures")
+    parser.add_argument("--minutes", type=float, default=0, help="of whole jobs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=Path, help="write every trial to this file, and go on from it")
     options = parser.parse_args()
@@ -58,7 +62,9 @@ def main() -> None:
     for number in range(options.number):
         drawn = machine(options.kind, number)
         wanted.append((drawn, job(options.kind, number, drawn.gpus)))
-    trials = [trial for found in try_all(wanted, [options.policy], options.rows) for trial in found]
+    length = Length(60 * options.minutes, 0.0, each=True) if options.minutes else Length()
+    found = try_all(wanted, [options.policy], options.rows, length=length)
+    trials = [trial for each in found for trial in each]
     figures = figures_of(trials, options.name)
     for name, value in figures.items():
         print(name, json.dumps(value))
@@ -66,7 +72,8 @@ def main() -> None:
     print(f"{len(trials)} machines and jobs, {failed} failed, {time.monotonic() - began:.0f} s")
     conditions = (
         f"simulated: {len(trials)} {options.kind} machines with a job each, policy {options.policy}, "
-        f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s; held: the best of {len(HELD)} clocks within the budget"
+        f"{length.warm_up_s:g} s of warm-up and {length.seconds:g} s; held: the best of {len(HELD)} clocks within the "
+        "budget; oracle: the best constant clock of each rank"
     )
     write_figures(options.out, made_by("make figures-robustness", conditions), figures)
 

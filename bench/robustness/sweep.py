@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.robustness.jobs import Job
 from bench.robustness.machines import Machine
-from bench.robustness.trials import Trial, try_out
+from bench.robustness.trials import Length, Trial, try_out
 
 from powerccl.launch.native import find_native
 
@@ -27,7 +27,11 @@ def read_rows(path: Path | None) -> dict[tuple[str, str], list[Trial]]:
 
 
 def try_all(
-    wanted: list[tuple[Machine, Job]], policies: list[str], rows: Path | None = None, only_kept: bool = False
+    wanted: list[tuple[Machine, Job]],
+    policies: list[str],
+    rows: Path | None = None,
+    only_kept: bool = False,
+    length: Length | None = None,
 ) -> Iterator[list[Trial]]:
     """Of each of `wanted` in its order a trial of each policy; none where the simulator failed, which stderr says.
 
@@ -41,7 +45,7 @@ def try_all(
         if [trial.policy for trial in known] == policies or only_kept:
             return known if len(known) == len(policies) else [], False
         try:
-            return try_out(program, machine, job, policies), True
+            return try_out(program, machine, job, policies, length), True
         except Exception as error:  # of one row: the others are kept
             print(f"{machine.name}, {job.name}: {error}"[:300], file=sys.stderr)
             return [], False

@@ -117,7 +117,9 @@ int parse_and_run(int argc, char** argv) {
                  "Parts of the policy to leave out: windows, search, joint, slack, expert-load, turns, marks")
       ->check(CLI::IsMember(parts()))
       ->delimiter(',');
-  app.add_option("--clock", asked.clock_mhz, "Hold this clock in MHz all the time, under policy observe");
+  app.add_option("--clock", asked.clocks_mhz,
+                 "Hold this clock in MHz all the time, under policy observe; one for all ranks, or one for each")
+      ->delimiter(',');
   app.add_option("--profile", profile_file, "Only write what profiling that platform would measure to this file");
   app.add_option("--table", table_file, "Policy table of that platform, for all policies but observe");
   app.add_option("--max-slowdown", asked.budget_pct, "In percent")
@@ -140,7 +142,12 @@ int parse_and_run(int argc, char** argv) {
     return 0;
   }
   if (scenario_file.empty()) return fail("there is no scenario to run", "name a file of bench/scenarios");
-  if (asked.clock_mhz != 0 && policy != "observe") return fail("--clock leaves no clock to policy " + policy);
+  if (!asked.clocks_mhz.empty() && policy != "observe") return fail("--clock leaves no clock to policy " + policy);
+  if (asked.clocks_mhz.size() > 1 && asked.clocks_mhz.size() != platform->gpus) {
+    return fail("--clock has " + std::to_string(asked.clocks_mhz.size()) + " clocks for " +
+                    std::to_string(platform->gpus) + " ranks",
+                "give one for all, or one for each");
+  }
   const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
   asked.policy = policies().at(policy);
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;

@@ -80,7 +80,9 @@ class Simulation {
       }
       hosts_.push_back(std::make_unique<Host>(server_, scenario, rank, ranks_, asked.seed, comms[rank], rules,
                                               conductor, [this] { arrive(); }));
-      if (asked.clock_mhz != 0) hosts_.back()->clock().hold(asked.clock_mhz);
+      const auto& clocks = asked.clocks_mhz;
+      const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
+      if (mhz != 0) hosts_.back()->clock().hold(mhz);
     }
   }
 

@@ -22,7 +22,8 @@ struct Parts {
 
 struct Asked {
   PolicyKind policy = PolicyKind::kObserve;
-  uint32_t clock_mhz = 0;  // with kObserve: held from the beginning to the end; 0: none is
+  // With kObserve: held from the beginning to the end by all ranks, or by each; empty, and 0: none is.
+  std::vector<uint32_t> clocks_mhz;
   Parts parts;
   double budget_pct = 1;  // largest slowdown
   double seconds = 60;    // of virtual time that are measured

@@ -7,13 +7,14 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.robustness import jobs, machines
-from bench.robustness.trials import Run, profile_of
+from bench.robustness.trials import Run, best_of_each, profile_of
 
 from powerccl.platforms.policy_table import policy_table
 
@@ -96,3 +97,20 @@ def test_a_simulated_profile_makes_a_policy_table(tmp_path: Path) -> None:
     table = policy_table(profile_of(file, "here"), "published")
     assert "switch_call_us 250" in table and "switch_transition_us 1000" in table
     assert re.search(r"min_clock_mhz all_reduce \d+ inf 900", table)
+
+
+class FourRanks:
+    """Rank 2 computes 100 ms at 1500 MHz, the others 60. All wait for the last. Power follows the clock squared."""
+
+    profile = SimpleNamespace(clock_min_mhz=300, clock_max_mhz=1500)
+
+    def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Run:
+        clocks = clocks or (1500,) * 4
+        ms = max((100 if rank == 2 else 60) * 1500 / mhz for rank, mhz in enumerate(clocks))
+        return Run(0, [ms] * 9, [ms * sum(mhz**2 for mhz in clocks)] * 9, 0.0)
+
+
+def test_each_rank_may_hold_a_clock_of_its_own() -> None:
+    """Three of four may compute at 900 MHz, which is found to 75 MHz."""
+    found = best_of_each(FourRanks(), 4, 0)  # type: ignore[arg-type]
+    assert 100 * (1 - (1 + 3 * (975 / 1500) ** 2) / 4) < found < 100 * (1 - (1 + 3 * (899 / 1500) ** 2) / 4)

@@ -154,7 +154,7 @@ TEST(Simulation, PoliciesSeeWhatIsInGraphs) {
 // Reading weights is nothing that a clock hastens, and draws less.
 TEST(Simulation, AKernelSaysWhatOfItNoClockChanges) {
   Asked held = asked(PolicyKind::kObserve);
-  held.clock_mhz = 795;  // half
+  held.clocks_mhz = {795};  // half
   physics::Platform on = steady();
   on.memory_bound_power = 0.2;
   const Found bound = run(on, "compute 20 memory 75%\n", held), free = run(on, "compute 20 memory 0%\n", held);
@@ -165,11 +165,21 @@ TEST(Simulation, AKernelSaysWhatOfItNoClockChanges) {
 
 TEST(Simulation, AClockIsHeldFromBeginningToEnd) {
   Asked held = asked(PolicyKind::kObserve);
-  held.clock_mhz = 795;  // half
+  held.clocks_mhz = {795};  // half
   const Found slow = run(steady(), "compute 30\n", held);
   const Found quick = run(steady(), "compute 30\n", asked(PolicyKind::kObserve));
   EXPECT_GT(ms_of(slow), 1.5 * ms_of(quick));
   EXPECT_LT(joules_of(slow), joules_of(quick));
+}
+
+TEST(Simulation, EachRankHoldsItsOwnClock) {
+  const physics::Platform on = steady();
+  Asked held = asked(PolicyKind::kObserve);
+  held.clocks_mhz.assign(on.gpus, 1590);
+  const Found quick = run(on, "compute 30\nall_reduce 1M\n", held);
+  held.clocks_mhz.back() = 795;
+  const Found one_slow = run(on, "compute 30\nall_reduce 1M\n", held);
+  EXPECT_NEAR(ms_of(one_slow), ms_of(quick) + 30, 3) << "all wait for it";
 }
 
 TEST(Simulation, WhatIsLeftOutOfAPolicySavesNothing) {
