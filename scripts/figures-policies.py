@@ -1,6 +1,6 @@
 """Clock policies on the built-in platforms and scenarios, simulated, beside what the best schedule could save.
 
-figures-policies.py [--platforms LIST] [--out FILE] [--markdown FILE]. The bound is that of
+figures-policies.py [--platforms LIST] [--policies LIST] [--out FILE] [--markdown FILE]. The bound is that of
 bench/oracle, from bench/results/policies-emulated.json. POWERCCL_NATIVE names the built programs.
 """
 
@@ -29,7 +29,7 @@ def violation(trial: Trial, bound: float | None) -> float | None:
     return max(trial.saved_pct - bound, 0.0)
 
 
-def markdown(rows: list[tuple[str, str, list[Trial], float | None]], made: dict[str, str]) -> str:
+def markdown(rows: list[tuple[str, str, list[Trial], float | None]], policies: list[str], made: dict[str, str]) -> str:
     """The page."""
     lines = [
         "# Policies, simulated",
@@ -44,8 +44,8 @@ def markdown(rows: list[tuple[str, str, list[Trial], float | None]], made: dict[
     before = ""
     for platform, scenario, trials, bound in rows:
         if platform != before:
-            lines += ["", f"## {platform}", "", f"| scenario | step ms | bound | held | {' | '.join(POLICIES)} |"]
-            lines += ["|---|--:|--:|--:|" + "--:|" * len(POLICIES)]
+            lines += ["", f"## {platform}", "", f"| scenario | step ms | bound | held | {' | '.join(policies)} |"]
+            lines += ["|---|--:|--:|--:|" + "--:|" * len(policies)]
             before = platform
         cells = [f"{each.saved_pct:.1f} % / {each.slowdown_pct:+.1f} %" for each in trials]
         most = f"{bound:.1f} %" if bound is not None else "–"
@@ -58,16 +58,18 @@ def main() -> None:
     """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platforms", default=",".join(machines.BUILT_IN))
+    parser.add_argument("--policies", default=",".join(POLICIES), help="also elastic: auto without a profile")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
+    policies = options.policies.split(",")
     known = json.loads(BOUNDS.read_text())["figures"]
     names = [(platform, job) for platform in options.platforms.split(",") for job in jobs.names_for(platform)]
     wanted = [(machines.built_in(name, *machines.BUILT_IN[name]), jobs.built_in(job)) for name, job in names]
     began = time.monotonic()
     figures: dict[str, dict[str, object]] = {}
     rows = []
-    for (platform, scenario), trials in zip(names, try_all(wanted, POLICIES), strict=True):
+    for (platform, scenario), trials in zip(names, try_all(wanted, policies), strict=True):
         if not trials:
             continue
         name = f"policies.{platform}.{scenario}"
@@ -83,7 +85,7 @@ def main() -> None:
                 figures[f"{name}.{trial.policy}.{key}"] = {"value": round(value, 3), "unit": unit, "n": 1}
     conditions = f"{WARM_UP_S:g} s of warm-up and {MEASURED_S:g} s, against `observe`"
     made = made_by("make figures-policies", conditions)
-    page = markdown(rows, made)
+    page = markdown(rows, policies, made)
     print(page)
     beyond = [(v["value"], k) for k, v in figures.items() if k.endswith("bound_violation_points")]
     print(f"worst beyond the bound: {max(beyond) if beyond else 'not known'}; {time.monotonic() - began:.0f} s")

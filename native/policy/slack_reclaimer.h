@@ -43,6 +43,8 @@ class SlackReclaimer {
   // Standard deviations that are left of the wait: with uneven load, a rank arrives last now and then.
   static constexpr double kDeviations = 3;
 
+  double least_wait(uint32_t position) const;
+
   // By position of the collective, ns: its wait in the first iteration; how much longer later waits were, and the
   // squares of that; computation before it and its own duration. All but the first are sums.
   float first_wait_[Timetable::kLongest] = {};
@@ -50,8 +52,6 @@ class SlackReclaimer {
   float squares_[Timetable::kLongest] = {};
   float computing_[Timetable::kLongest] = {};
   float communicating_[Timetable::kLongest] = {};
-  double least_wait(uint32_t position) const;
-
   uint32_t count_ = 0;
   double stretch_ = 0;
 };

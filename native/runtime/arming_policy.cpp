@@ -41,7 +41,7 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
     LeaseTerms terms;
     terms.socket_path = environment_.lease_socket;
     terms.run = file_name(environment_.run_folder);
-    terms.device = gpu->identity.uuid[0] != '\0' ? gpu->identity.uuid : gpu->identity.pci;
+    terms.device = gpu->identity.id();
     terms.speaks = environment_.speaks() && gpu->index == 0;
     terms.debug = environment_.debug >= 1;
     code = gpu->lease.open(terms, client, text, sizeof(text), hint);

@@ -38,6 +38,9 @@ struct GpuIdentity {
   char uuid[48] = "";  // "GPU-...", of a MIG slice "MIG-..."; empty: unknown
   char pci[20] = "";   // "00000000:65:00.0"
   char name[64] = "";  // "Tesla T4"; empty: unknown
+
+  // What the driver and powerccld find it by.
+  const char* id() const { return uuid[0] != '\0' ? uuid : pci; }
 };
 
 // What the door offers to the runtime. All may be called from any thread.

@@ -57,7 +57,7 @@ void open_nvml_reader(void*, const GpuIdentity& gpu, ClockClient* result) {
   const uint32_t index = g_count.fetch_add(1, std::memory_order_relaxed);
   if (index >= Runtime::kGpus) return;
   NvmlClient* client = &g_clients[index];
-  if (device::clock_open(&client->device, gpu.uuid[0] != '\0' ? gpu.uuid : gpu.pci, nullptr) != 0) return;
+  if (device::clock_open(&client->device, gpu.id(), nullptr) != 0) return;
   result->self = client;
   result->read = read;
 }
@@ -68,7 +68,7 @@ int open_nvml_clock(void*, const GpuIdentity& gpu, const char* run_folder, Clock
   if (index >= Runtime::kGpus) return device::kBadArgument;
   NvmlClient* client = &g_clients[index];
   device::Error error;
-  int code = device::clock_open(&client->device, gpu.uuid[0] != '\0' ? gpu.uuid : gpu.pci, &error);
+  int code = device::clock_open(&client->device, gpu.id(), &error);
   // Of an old driver a slice's UUID is its GPU's.
   if (code == 0 && device::clock_mig_enabled(&client->device)) {
     code = device::fail(&error, device::kBadArgument, "it is divided into MIG slices, which share its clock");
