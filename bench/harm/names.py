@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -14,13 +13,12 @@ from typing import Any
 
 import polars as pl
 from bench.harm import Figures, count
+from tests.e2e import mpi_libraries as e2e
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_tables import mpi_totals
 
-# Compiles for and runs on the MPI libraries that are installed; of tests/, which is not type-checked.
-e2e = importlib.import_module("tests.e2e.mpi")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests/e2e/programs/asks.c"
 LIMIT_S = 60

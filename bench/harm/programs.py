@@ -6,7 +6,6 @@ Each runs alone and under `powerccl run`, by itself and below a shell. Exit stat
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -17,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harm import Figures, count
+from tests.e2e import mpi_libraries as e2e
 
 from powerccl.launch.native import NativeFiles
 
-e2e = importlib.import_module("tests.e2e.mpi")  # not type-checked
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests/e2e/programs/faulty.c"
 LIMIT_S = 120

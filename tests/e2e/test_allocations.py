@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import Powerccl
-from mpi import Mpi, mpi_library
+from mpi_libraries import Mpi, mpi_library
 
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_run

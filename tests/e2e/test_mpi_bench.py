@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import Done, Powerccl
-from mpi import Mpi, libraries, mpi_library
+from mpi_libraries import Mpi, libraries, mpi_library
 
 __all__ = ["mpi_library"]  # the fixture `mpi`
 

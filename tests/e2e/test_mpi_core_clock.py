@@ -21,7 +21,7 @@ import lease_client as wire
 import pytest
 from harness import Powerccl, eventually
 from lease_client import Client
-from mpi import Mpi
+from mpi_libraries import Mpi
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_journal

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mpi import PROGRAMS, Mpi, not_on
-from mpi import mpi_library as mpi_library
+from mpi_libraries import PROGRAMS, Mpi, not_on
+from mpi_libraries import mpi_library as mpi_library
 from test_mpi_programs import counted, lines_of_the_door, result, same, same_end, without
 
 BOTH = pytest.mark.parametrize("door", ["auto", "published"])

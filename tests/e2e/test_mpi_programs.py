@@ -13,8 +13,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from mpi import PROGRAMS, ROOT, Mpi, door_library, not_on, on, run_job
-from mpi import mpi_library as mpi_library
+from mpi_libraries import PROGRAMS, ROOT, Mpi, door_library, not_on, on, run_job
+from mpi_libraries import mpi_library as mpi_library
 
 from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_tables import mpi_totals

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mpi import PROGRAMS, YIELDING, Mpi, mpi_library
+from mpi_libraries import PROGRAMS, YIELDING, Mpi, mpi_library
 
 __all__ = ["mpi_library"]  # the fixture `mpi`
 

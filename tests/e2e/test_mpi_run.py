@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from harness import Done, Powerccl
-from mpi import PROGRAMS, Mpi
-from mpi import mpi_library as mpi_library
+from mpi_libraries import PROGRAMS, Mpi
+from mpi_libraries import mpi_library as mpi_library
 from test_mpi_programs import counted, without
 
 POWERCCL = str(Path(sys.executable).parent / "powerccl")

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpi import PROGRAMS, Mpi, door_library
-from mpi import mpi_library as mpi_library
+from mpi_libraries import PROGRAMS, Mpi, door_library
+from mpi_libraries import mpi_library as mpi_library
 
 from powerccl.launch.native import find_native
 from powerccl.traces.folder import read_run
