@@ -75,20 +75,20 @@ demo:
 
 # make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
 figures-demo: native setup
-	$(BIN)/python scripts/figures-demo --out build/figures/demo.json
+	$(BIN)/python scripts/figures-demo.py --out build/figures/demo.json
 
 # make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
 pictures: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures.py
 
 # make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
 figures-mpi: native setup build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi --out build/figures/mpi.json
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi.py --out build/figures/mpi.json
 
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
 figures-daemon: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon --out build/figures/daemon.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon.py --out build/figures/daemon.json
 
 # make figures-policies    simulates clock policies on all built-in platforms, in minutes, into build/figures/policies.json
 # make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
@@ -108,15 +108,15 @@ figures-sim: build/test/.configured setup
 
 # make figures-first    measures a user's first minutes, into build/figures/first.json
 figures-first: native setup
-	$(BIN)/python scripts/figures-first --out build/figures/first.json
+	$(BIN)/python scripts/figures-first.py --out build/figures/first.json
 
 # make figures-tune    measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
 figures-tune: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-tune --out build/figures/tune.json
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-tune.py --out build/figures/tune.json
 
 # make figures-analysis    measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
 figures-analysis: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-analysis --out build/figures/analysis.json
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-analysis.py --out build/figures/analysis.json
 
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
@@ -198,12 +198,12 @@ fuzz-python: setup
 # make figures-harm    measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 figures-harm: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-harm --out build/figures/harm.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-harm.py --out build/figures/harm.json
 
 # make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
 figures-trust: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-trust --out build/figures/trust.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-trust.py --out build/figures/trust.json
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured
@@ -214,7 +214,7 @@ bench: build/test/.configured
 # a million orders of events for the clock policy; and the slow end-to-end tests
 soak: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi --out build/figures/mpi-random.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi.py --out build/figures/mpi-random.json
 	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='Elastic.NoOrder*'
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures by topic: what `scripts/figures-harm` and `scripts/figures-trust` have in common.
+"""Figures by topic: what `scripts/figures-harm.py` and `scripts/figures-trust.py` have in common.
 
 A package has a module a topic, each with `measure(native, folder)`. It runs its cases in `folder`, which is empty and
 its own, and returns figures by their full name. A case that cannot run on this machine raises; it is never counted as

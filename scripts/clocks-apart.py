@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
@@ -34,10 +35,10 @@ def figures_of(folder: Path) -> dict[str, dict[str, object]]:
         if (nearest := min(abs(at - each) for each in theirs)) < SAME_ROUND_NS
     ]
     name = f"policies.dry.{run.info.name if run.info else folder.name}"
-    length_us = tables.budgets(run)["length_us"].mean()
+    lengths_us = tables.budgets(run)["length_us"].to_list()
     found: dict[str, dict[str, object]] = {
         f"{name}.ranks": {"value": len(run.ranks), "unit": "1"},
-        f"{name}.iteration_ms": {"value": None if length_us is None else round(length_us / 1e3, 1), "unit": "ms"},
+        f"{name}.iteration_ms": {"value": round(fmean(lengths_us) / 1e3, 1) if lengths_us else None, "unit": "ms"},
         f"{name}.apart_ms": {"value": round(max(apart) / 1e6, 2) if apart else None, "unit": "ms", "n": len(apart)},
     }
     for rank, rows in by_rank.items():

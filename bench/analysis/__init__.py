@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `scripts/figures-analysis` measures."""
+"""What `scripts/figures-analysis.py` measures."""

@@ -70,8 +70,9 @@ def micro(program: Path) -> dict[str, dict[str, object]]:
         first = next(r["run_name"] for r in runs if r["run_name"].startswith(name))
         times = [r["cpu_time"] for r in runs if r["run_type"] == "iteration" and r["run_name"] == first]
         low, _, high = statistics.quantiles(times, n=4)
-        value = {"value": round(statistics.median(times), 2), "unit": "ns", "low": round(low, 2), "high": round(high, 2)}
-        figures[f"runtime.{name}"] = value | {"n": len(times)}
+        ends = {"low": round(low, 2), "high": round(high, 2)}
+        value = round(statistics.median(times), 2)
+        figures[f"runtime.{name}"] = {"value": value, "unit": "ns", **ends, "n": len(times)}
     return figures
 
 

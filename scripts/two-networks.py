@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MPI's collectives over two networks on one machine, for `powerccl compare`: two-networks OUT.
+"""MPI's collectives over two networks on one machine, for `powerccl compare`: two-networks.py OUT.
 
 Network namespaces stand for two hosts; the veth pair between them sends at 10 Gbit/s, then at 1 Gbit/s, in turns.
 Needs root. Only its own namespaces are touched, and they go when it ends, however it ends. No delay is added: the two
@@ -108,9 +108,10 @@ def main() -> None:
         shaped = f"veth between two network namespaces, {rates} by tbf at both ends, no added delay"
         rapl = any(Path("/sys/class/powercap").glob("intel-rapl:*"))
         turns = f"{options.rounds} rounds in turns, {time.monotonic() - began:.0f} s"
+        found = figures(files)
         told = {
-            "figures": figures(files),
-            "command": " ".join(["scripts/two-networks", *(each for each in sys.argv[1:] if each != "--inside")]),
+            "figures": found,
+            "command": " ".join(["scripts/two-networks.py", *(each for each in sys.argv[1:] if each != "--inside")]),
             "date": time.strftime("%Y-%m-%d"),
             "commit": subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip(),
             "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, no GPU",
@@ -120,7 +121,7 @@ def main() -> None:
         }  # fmt: skip
         options.figures.write_text(json.dumps(told, indent=1) + "\n")
         if options.guide:
-            write_guide(options.guide, told["figures"])
+            write_guide(options.guide, found)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def main() -> None:
     for name, values in taken.items():
         low, _, high = statistics.quantiles(values, n=4)
         median = statistics.median(values)
-        figures[name] = {"value": round(median, 1), "unit": "ms", "low": round(low, 1), "high": round(high, 1), "n": RUNS}
+        ends = {"low": round(low, 1), "high": round(high, 1)}
+        figures[name] = {"value": round(median, 1), "unit": "ms", **ends, "n": RUNS}
         print(f"{name:<14} {median:6.1f} ms ({low:.1f} to {high:.1f})")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"figures": figures}, indent=1) + "\n")

@@ -149,7 +149,8 @@ def workers(folder: Path, trials: int) -> dict[str, Figure]:
     """Seconds to the same number of configurations with one worker, and with two: of energy, which is mostly waiting,
     as on GPUs everything is that two workers would have of their own.
     """
-    options = ["--sizes", "64M", "--objective", "energy", "--trials", str(trials), "--time", "10m", "--no-narrow", "--no-rules"]
+    options = ["--sizes", "64M", "--objective", "energy", "--trials", str(trials), "--time", "10m"]
+    options += ["--no-narrow", "--no-rules"]
     seconds = []
     for count in (1, 2):
         shared = folder / f"workers-{count}"
@@ -201,7 +202,7 @@ def main() -> None:
         git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
         about = {
-            "command": " ".join(["scripts/figures-tune", *sys.argv[1:]]),
+            "command": " ".join(["scripts/figures-tune.py", *sys.argv[1:]]),
             "date": time.strftime("%Y-%m-%d"),
             "commit": commit or "unknown",
             "machine": {"cpu": f"{os.cpu_count()} cores", "gpu": f"none: emulated {PLATFORM}"},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of the pauses of marking: pauses-filled --calls N [--leave-out MARKED UNMARKED] RUN...
+"""What is made of the pauses of marking: pauses-filled.py --calls N [--leave-out MARKED UNMARKED] RUN...
 
 Per rank, milliseconds a step (of N collectives of a megabyte or more): exposed with the pauses filled in, and as the
 waits alone have it. `--leave-out`: for a run without pauses, whose truth is known; waits are left out as if MARKED of

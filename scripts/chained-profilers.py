@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Check on real GPUs that a user's own profiler writes the same alone and behind PowerCCL's.
 
-Runs powerccl-bench (all patterns, one size) alone with the profiler and then chained, and compares what it wrote: NVIDIA's
-Inspector its JSON without times and bandwidths, NVIDIA's example plugin the number of events of each name and kind.
+Runs powerccl-bench (all patterns, one size) alone with the profiler and then chained, and compares what it wrote. Of
+NVIDIA's Inspector that is its JSON without times and bandwidths, of NVIDIA's example plugin how many events of each
+name and kind.
 Writes one JSON with what was compared and prints a line for each.
 """
 
@@ -13,6 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,8 @@ def traced(folder: Path) -> collections.Counter[str]:
     return found
 
 
-PROFILERS = {
+# What tells each profiler where to write, and the reader of what it wrote.
+PROFILERS: dict[str, tuple[Callable[[Path], dict[str, str]], Callable[[Path], collections.Counter[str]]]] = {
     "inspector": (
         lambda folder: {
             "NCCL_INSPECTOR_ENABLE": "1",
@@ -132,7 +135,7 @@ def main() -> None:
             "differ_alone": ((alone - again) + (again - alone)).total(),
             "lost_chained": lost,
             "only_chained": more,
-            "examples": [each for each in (alone & again) - chained][:10],
+            "examples": list((alone & again) - chained)[:10],
         }
         print(f"{name}: {json.dumps({k: v for k, v in result[name].items() if k != 'examples'})}")
     options.out.write_text(json.dumps(result, indent=1))

@@ -96,7 +96,7 @@ def about() -> dict[str, object]:
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     done = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
-        "command": shlex.join(["scripts/figures-analysis", *sys.argv[1:]]),
+        "command": shlex.join(["scripts/figures-analysis.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "commit": done.stdout.strip() or "unknown",
         "machine": {"cpu": f"{cpu}, {os.cpu_count()} cores", "gpu": "none: all emulated"},

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Figures of what PowerCCL sees of each NCCL, from what scripts/prove-nccl-on-gpus left: figures-nccl OUT [--out FILE].
+"""Figures of what PowerCCL sees of each NCCL, from what scripts/prove-nccl-on-gpus left.
+
+figures-nccl.py OUT [--out FILE]
 
 With --job, OUT holds the run folders of one job under per-call instead, one of each way: nccl.symmetric.* is of all of
-them. For each NCCL and way (plain, symmetric, copy): patterns seen, calls without a time, wrong results, the recorded kernel
-times against CUDA events, and how long a clock was wanted low behind the last collective.
+them. For each NCCL and way (plain, symmetric, copy): patterns seen, calls without a time, wrong results, the recorded
+kernel times against CUDA events, and how long a clock was wanted low behind the last collective.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -19,6 +22,8 @@ from powerccl.traces.folder import RunData, read_run
 LARGE = 16 << 20  # bytes; below, the pair's own time shows
 SINGLE = 20  # operations of each pattern and size that the bench times one by one
 
+Figure = dict[str, object]
+
 
 def run_in(folder: Path) -> RunData | None:
     """The only run of a folder."""
@@ -26,12 +31,13 @@ def run_in(folder: Path) -> RunData | None:
     return read_run(runs[0]) if runs else None
 
 
-def results(path: Path) -> list[dict]:
+def results(path: Path) -> list[dict[str, Any]]:
     """What powerccl-bench measured; empty: it failed."""
     try:
-        return json.loads(path.read_text())["results"]
+        found: list[dict[str, Any]] = json.loads(path.read_text())["results"]
     except (OSError, ValueError, KeyError):
         return []
+    return found
 
 
 def timed(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -43,7 +49,7 @@ def timed(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     return both, both.filter(pl.col("duration_ns").is_null() & pl.col("kernel_asked") & silent)
 
 
-def against_events(both: pl.DataFrame, measured: list[dict]) -> float | None:
+def against_events(both: pl.DataFrame, measured: list[dict[str, Any]]) -> float | None:
     """The largest difference of a pattern's median from CUDA events', percent, above LARGE, without kernel events."""
     worst = None
     for one in measured:
@@ -75,31 +81,31 @@ def stuck_low_ms(run: RunData) -> float | None:
     return longest
 
 
-def figure(value: float | None, unit: str, n: int) -> dict:
+def figure(value: float | None, unit: str, n: int) -> Figure:
     """A figure as bench/results has them."""
     return {"value": value, "unit": unit, "low": None, "high": None, "n": n}
 
 
-def of_job(folder: Path) -> dict[str, dict]:
+def of_job(folder: Path) -> dict[str, Figure]:
     """Runs of a job under per-call: calls without a time, and for how long a low clock was wanted, a rank."""
-    figures: dict[str, dict] = {}
+    figures: dict[str, Figure] = {}
     calls, without, longest, runs = 0, 0, 0.0, 0
-    print("run                                calls  untimed  low s a rank  of s  communication ms a rank  stuck low ms")
+    print(f"{'run':34}  calls  untimed  low s a rank  of s  communication ms a rank  stuck low ms")
     for one in sorted(folder.iterdir()):
         run = read_run(one)
         both, untimed = timed(run)
         clocks = tables.clocks(run).sort("rank", "asked_ns")
         wanted = clocks.with_columns(until_ns=pl.col("asked_ns").shift(-1).over("rank"))
         ranks = max(len(run.ranks), 1)
-        low_s = wanted.filter(pl.col("min_mhz") > 0).select((pl.col("until_ns") - pl.col("asked_ns")).sum()).item() / 1e9
+        low = wanted.filter(pl.col("min_mhz") > 0)
+        low_s = low.select((pl.col("until_ns") - pl.col("asked_ns")).sum()).item() / 1e9
         asked = clocks["asked_ns"].cast(pl.Float64)
         span_s = (float(asked.max()) - float(asked.min())) / 1e9  # type: ignore[arg-type]
         busy_ms = float(both["duration_ns"].sum()) / 1e6 / ranks
         stuck = stuck_low_ms(run) or 0.0
         name = one.name.split("-", 2)[2].removesuffix("-per-call")
-        print(
-            f"{name:34} {len(both):6} {len(untimed):8} {low_s / ranks:13.2f} {span_s:5.2f} {busy_ms:24.1f} {stuck:13.2f}"
-        )
+        print(f"{name:34} {len(both):6} {len(untimed):8} {low_s / ranks:13.2f}", end=" ")
+        print(f"{span_s:5.2f} {busy_ms:24.1f} {stuck:13.2f}")
         figures[f"nccl.job.{name}.low_s"] = figure(low_s / ranks, "s", ranks)
         figures[f"nccl.job.{name}.span_s"] = figure(span_s, "s", 1)
         figures[f"nccl.job.{name}.communication_ms"] = figure(busy_ms, "ms", ranks)
@@ -110,9 +116,9 @@ def of_job(folder: Path) -> dict[str, dict]:
     return figures
 
 
-def of_bench(folder: Path) -> dict[str, dict]:
+def of_bench(folder: Path) -> dict[str, Figure]:
     """What prove-nccl-on-gpus left, by NCCL and way."""
-    figures: dict[str, dict] = {}
+    figures: dict[str, Figure] = {}
     print("NCCL     way        patterns  calls  untimed  wrong  off events %  stuck low ms")
     for log in sorted(folder.glob("*-observe.log")):
         version, way = log.name.removesuffix("-observe.log").rsplit("-", 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Figures of what `scripts/prove-tune-on-gpus` left, as bench/results keeps them: tune-figures-of DIR... > FILE.
+"""Figures of what `scripts/prove-tune-on-gpus` left, as bench/results keeps them: tune-figures-of.py DIR... > FILE.
 
 Of several DIRs (calls of one session) each search's latest that was confirmed counts; the others are listed beside it.
 value: what the confirmed ratio comes to, low and high its 95 % interval, n the interleaved rounds.

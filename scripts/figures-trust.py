@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.topics import main  # noqa: E402
+from bench.topics import main
 
 if __name__ == "__main__":
     sys.exit(main("bench.trust", __doc__.splitlines()[0]))

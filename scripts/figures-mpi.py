@@ -21,6 +21,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from powerccl.launch.mpi import YIELDING, mpi_environment
 from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native
@@ -38,6 +39,7 @@ PARTS = ("wait", "short", "allreduce", "oversubscribed", "stencil")
 FOREIGN = ("POWERCCL_", "MPIR_CVAR_", "OMPI_MCA_", "PRTE_MCA_", "I_MPI_", "PMI_", "PMIX_", "LD_PRELOAD")
 
 Figure = dict[str, object]
+Measured = dict[str, Any]  # what powerccl-bench-mpi wrote as JSON
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Bench:
     native: NativeFiles
     folder: Path
     failures: list[str] = field(default_factory=list)
-    told: bool = True  # of more ranks than cores Open MPI's launcher is told, and has them yield; else it is given slots
+    # Whether Open MPI's launcher is told of more ranks than cores, and has them yield; otherwise it is given slots.
+    told: bool = True
 
     def environment(self, mode: str) -> dict[str, str]:
         """What a run in this mode sees."""
@@ -94,7 +97,7 @@ class Bench:
             return clean | added | {"POWERCCL_RUN_FOLDER": tempfile.mkdtemp(dir=self.folder)}
         return clean
 
-    def run(self, mode: str, *arguments: str, ranks: int = 2) -> dict | None:
+    def run(self, mode: str, *arguments: str, ranks: int = 2) -> Measured | None:
         """What a run measured; None if it failed."""
         out = self.folder / "out.json"
         out.unlink(missing_ok=True)
@@ -115,19 +118,20 @@ class Bench:
             print(failure, file=sys.stderr)
             self.failures.append(failure)
             return None
-        measured: dict = json.loads(out.read_text())
+        measured: Measured = json.loads(out.read_text())
         return measured
 
-    def together(self, jobs: int, mode: str, *arguments: str, ranks: int) -> list[dict]:
+    def together(self, jobs: int, mode: str, *arguments: str, ranks: int) -> list[Measured]:
         """So many such runs at the same time; none if one failed."""
-        benches = [Bench(self.library, self.native, self.folder / str(i), self.failures, self.told) for i in range(jobs)]
+        folders = [self.folder / str(i) for i in range(jobs)]
+        benches = [Bench(self.library, self.native, folder, self.failures, self.told) for folder in folders]
         for bench in benches:
             bench.folder.mkdir(exist_ok=True)
         with ThreadPoolExecutor(jobs) as pool:
             runs = list(pool.map(lambda bench: bench.run(mode, *arguments, ranks=ranks), benches))
         return [run for run in runs if run] if all(runs) else []
 
-    def pairs(self, count: int, *arguments: str, ranks: int = 2) -> list[tuple[dict, dict]]:
+    def pairs(self, count: int, *arguments: str, ranks: int = 2) -> list[tuple[Measured, Measured]]:
         """(without, with) of neighbouring runs. Who goes first alternates, so that a drift cancels out."""
         found = []
         for i in range(count):
@@ -195,7 +199,7 @@ def allreduce(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
     return figures
 
 
-def loop_s(run: dict) -> float:
+def loop_s(run: Measured) -> float:
     """How long the run's calls took altogether."""
     return float(run["results"][0]["loop_s"])
 
@@ -247,7 +251,7 @@ def stencil_of(bench: Bench, rounds: Rounds, step_us: int) -> dict[str, Figure]:
     if not calibrated:
         return {}
     common += ["--sweeps", str(calibrated["summary"]["sweeps"])]
-    taken: list[dict[str, dict]] = []
+    taken: list[dict[str, Measured]] = []
     for i in range(rounds.stencil_rounds):
         modes = STENCIL_MODES if i % 2 == 0 else STENCIL_MODES[::-1]
         runs = {mode: run for mode in modes if (run := bench.run(mode, *common))}
@@ -297,7 +301,9 @@ def libraries(folder: Path) -> list[Library]:
     return found
 
 
-def measure(library: Library, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]) -> dict:
+def measure(
+    library: Library, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]
+) -> dict[str, Figure]:
     """All figures of one library."""
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="powerccl-figures-") as name:

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the pictures of README.md and docs/: pages of emulated runs, as headless Chromium shows them.
 
-    scripts/make-pictures                         # writes docs/images/*.png
-    scripts/make-pictures --out build/pictures    # as CI does: does every picture come out whole?
+    scripts/make-pictures.py                         # writes docs/images/*.png
+    scripts/make-pictures.py --out build/pictures    # as CI does: does every picture come out whole?
 
-Needs no GPU, but a Chromium and the native programs (POWERCCL_NATIVE or a build). It refuses a picture that has a scroll
-bar or a cut edge, or that names a folder of this machine.
+Needs no GPU, but a Chromium and the native programs (POWERCCL_NATIVE or a build). It refuses a picture that has a
+scroll bar or a cut edge, or that names a folder of this machine.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
-from mpi import LIBRARIES, YIELDING, Mpi, door_library, libraries  # noqa: E402
+from tests.e2e.mpi_libraries import LIBRARIES, YIELDING, Mpi, door_library, libraries  # noqa: E402
 
 SOURCES = sorted((ROOT / "tests" / "e2e" / "mpi" / "random").glob("*.cpp"))
 RESULT = re.compile(r"^(\d+) ([0-9a-f]{16} \d+)$", re.MULTILINE)
@@ -55,7 +55,7 @@ def run(mpi: Mpi, program: Path, ranks: int, first: int, last: int, door: str | 
     while first < last:
         # Every other batch without threads: libraries, and the door, go other ways then.
         single = ["single"] if first // PER_RUN % 2 else []
-        command = [program, str(first), str(last), *single]
+        command = [str(program), str(first), str(last), *single]
         try:
             # Without the door the library yields by itself: more ranks than cores would otherwise take minutes.
             done = mpi.run(command, ranks, door=door, env=YIELDING, timeout=patience_s)
@@ -103,11 +103,8 @@ class Journal:
     @staticmethod
     def name(line: dict[str, object]) -> tuple[str, str, int, int, int]:
         """What a line is about."""
-        return (
-            str(line["library"]),
-            str(line["door"]),
-            *(int(str(line[name])) for name in ("ranks", "first", "last")),
-        )
+        ranks, first, last = (int(str(line[name])) for name in ("ranks", "first", "last"))
+        return str(line["library"]), str(line["door"]), ranks, first, last
 
     def add(self, library: str, door: str, ranks: int, first: int, last: int, equal: int) -> None:
         """A batch that has been run."""
@@ -133,7 +130,7 @@ def soak(mpi: Mpi, program: Path, batches: list[tuple[int, int, int]], doors: li
             for seed, how in wrong:
                 print(
                     f"{mpi.id}, {ranks} ranks, seed {seed}, door {door}: {how}\n"
-                    f"hint: scripts/soak-mpi --only {mpi.id} --door {door} --ranks {ranks} --seeds {seed} 1",
+                    f"hint: scripts/soak-mpi.py --only {mpi.id} --door {door} --ranks {ranks} --seeds {seed} 1",
                     file=sys.stderr,
                     flush=True,
                 )

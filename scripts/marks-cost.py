@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What marks cost a step: its length while waits are marked against its length in pauses of the same run.
 
-marks-cost --calls N [--block 5] [--before 8] [--least-bytes 1000000] RUN...
+marks-cost.py --calls N [--block 5] [--before 8] [--least-bytes 1000000] RUN...
 
 Bursts and pauses take turns every two seconds, so that a GPU's warmth, which moves steps by more than marks do, is the
 same for both. For runs of scripts/exposed-time.py: `--calls` collectives a step of so many bytes or more, blocks of
