@@ -30,11 +30,11 @@ constexpr Form kForms[] = {
     {"iterations", "iterations 120"},
     {"seed", "seed 7"},
     {"streams", "streams comm prefetch"},
-    {"group", "group tp 4 (four neighbours each), or group dp stride 4 (every fourth rank)"},
+    {"group", "group tp 4 (four neighbours each), group dp stride 4 (every fourth rank), or both"},
     {"rank", "rank 3 x1.2"},
     {"compute", "compute 12.5 [memory 80%] [vary 30%] [on STREAM]"},
-    {"send", "send 4M to next [in GROUP] [on STREAM]; next or previous"},
-    {"receive", "receive 4M from previous [in GROUP] [on STREAM]; next or previous"},
+    {"send", "send 4M to next [in GROUP] [on STREAM]; next, previous, +2 or -2"},
+    {"receive", "receive 4M from previous [in GROUP] [on STREAM]; next, previous, +2 or -2"},
     {"wait", "wait compute on comm: comm goes on when all enqueued in compute so far is done"},
     {"sync", "sync compute: the host waits for all enqueued in compute so far"},
     {"repeat", "repeat 4 ... end"},
@@ -211,11 +211,11 @@ class Parser {
       if (!is_name(group.name) ||
           std::ranges::find(scenario_.groups, group.name, &Group::name) != scenario_.groups.end())
         refuse("'" + group.name + "' is no name, or taken");
-      if (next("its size, or `stride`") == "stride") {
-        group.stride = integer(next("a distance"), 1, kMostRanks);
-      } else {
+      if (next("its size, or `stride`") != "stride") {
         group.size = integer(words_[at_ - 1], 1, kMostRanks);
+        if (at_ < words_.size()) expect("stride");
       }
+      if (words_[at_ - 1] == "stride") group.stride = integer(next("a distance"), 1, kMostRanks);
       scenario_.groups.push_back(group);
     } else {
       const int rank = integer(next("its number"), 0, kMostRanks - 1);
@@ -286,11 +286,16 @@ class Parser {
     Operation operation{sends ? Act::kSend : Act::kReceive, line_};
     operation.bytes = size();
     expect(sends ? "to" : "from");
-    const std::string& whom = next("next or previous");
-    if (whom != "next" && whom != "previous") refuse("'" + whom + "' is neither next nor previous");
-    operation.towards = whom == "next" ? 1 : -1;
+    operation.towards = neighbour(next("next or previous"));
     options(operation, false, true);
     add(operation);
+  }
+  // `next`, `previous`, or a distance such as +3 or -2.
+  int neighbour(const std::string& whom) const {
+    if (whom == "next") return 1;
+    if (whom == "previous") return -1;
+    if (whom.size() < 2 || (whom[0] != '+' && whom[0] != '-')) refuse("'" + whom + "' is neither next nor previous");
+    return integer(whom.substr(1), 1, kMostRanks) * (whom[0] == '+' ? 1 : -1);
   }
   void wait(bool of_stream) {
     Operation operation{of_stream ? Act::kWait : Act::kSync, line_};

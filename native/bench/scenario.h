@@ -24,7 +24,7 @@ struct Operation {
   Pattern pattern{};   // kCollective
   Way way{};           // kCollective
   size_t bytes = 0;    // kCollective: NCCL tests' size; kSend, kReceive: the message
-  int towards = 0;     // kSend, kReceive: +1 the next rank of the group, -1 the previous one
+  int towards = 0;     // kSend, kReceive: the distance to the other rank in the group; +1 the next, -1 the previous
   double ms = 0;       // kCompute
   double memory = -1;  // kCompute: share of it that no clock changes, on emulated GPUs; below 0: as is usual there
   double vary = 0;     // share by which a rank's draw makes it longer or shorter
@@ -33,8 +33,9 @@ struct Operation {
 // Who communicates together. Each rank is in one communicator of the group.
 struct Group {
   std::string name;
-  int size = 0;    // so many neighbouring ranks; 0: see `stride`
-  int stride = 0;  // ranks at this distance, as many as there are; 0 as well: all ranks
+  int size = 0;    // so many ranks; 0: as many as there are
+  int stride = 0;  // at this distance from each other; 0: neighbours
+  bool operator==(const Group&) const = default;
 };
 
 // What iterations look like from a share of the run on; repeats are written out.

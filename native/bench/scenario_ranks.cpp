@@ -138,9 +138,9 @@ class Walk {
 }  // namespace
 
 Place place_of(const Group& group, int rank, int ranks) {
-  if (group.size > 0) return {rank % group.size, group.size, rank - rank % group.size, 1};
-  if (group.stride > 0) return {rank / group.stride, ranks / group.stride, rank % group.stride, group.stride};
-  return {rank, ranks, 0, 1};
+  const int stride = std::max(group.stride, 1), size = group.size > 0 ? group.size : ranks / stride;
+  const int inside = rank % (size * stride);  // of as many ranks as `stride` communicators have
+  return {inside / stride, size, rank - inside + inside % stride, stride};
 }
 
 bool takes_part(const Operation& operation, const Place& place) {
@@ -179,7 +179,7 @@ size_t piece_bytes(const Scenario& scenario, const Operation& operation, int ite
 
 void check_ranks(const Scenario& scenario, int ranks) {
   for (const Group& group : scenario.groups) {
-    const int unit = std::max({group.size, group.stride, 1});
+    const int unit = std::max(group.size, 1) * std::max(group.stride, 1);
     if (ranks % unit == 0) continue;
     refuse(scenario, 0,
            "group " + group.name + " does not divide " + std::to_string(ranks) + " ranks by " + std::to_string(unit),

@@ -105,9 +105,10 @@ void write_profile(const powerccl::physics::Platform& platform, const std::strin
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"What a clock policy makes of a job on an emulated server, in virtual time."};
-  std::string platform_file, scenario_file, table_file, policy = "observe", json_file, profile_file;
+  std::vector<std::string> scenario_files;
+  std::string platform_file, table_file, policy = "observe", json_file, profile_file;
   sim::Asked asked;
-  app.add_option("scenario", scenario_file, "Scenario file of powerccl-bench");
+  app.add_option("scenario", scenario_files, "Scenario file of powerccl-bench: one for all ranks, or one for each");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
   app.add_option("--policy", policy, "observe, per-call, exposed, fixed, auto, or elastic, which needs no table")
       ->check(CLI::IsMember(policies()))
@@ -141,14 +142,16 @@ int parse_and_run(int argc, char** argv) {
     write_profile(*platform, profile_file);
     return 0;
   }
-  if (scenario_file.empty()) return fail("there is no scenario to run", "name a file of bench/scenarios");
+  if (scenario_files.empty()) return fail("there is no scenario to run", "name a file of bench/scenarios");
   if (!asked.clocks_mhz.empty() && policy != "observe") return fail("--clock leaves no clock to policy " + policy);
   if (asked.clocks_mhz.size() > 1 && asked.clocks_mhz.size() != platform->gpus) {
     return fail("--clock has " + std::to_string(asked.clocks_mhz.size()) + " clocks for " +
                     std::to_string(platform->gpus) + " ranks",
                 "give one for all, or one for each");
   }
-  const powerccl::bench::Scenario scenario = powerccl::bench::read_scenario(scenario_file);
+  std::vector<powerccl::bench::Scenario> scenarios;
+  scenarios.reserve(scenario_files.size());
+  for (const std::string& file : scenario_files) scenarios.push_back(powerccl::bench::read_scenario(file));
   asked.policy = policies().at(policy);
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
@@ -159,7 +162,7 @@ int parse_and_run(int argc, char** argv) {
       return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);
     }
   }
-  print(sim::simulate(*platform, scenario, &table, asked), policy, json_file);
+  print(sim::simulate(*platform, scenarios, &table, asked), policy, json_file);
   return 0;
 }
 

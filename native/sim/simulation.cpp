@@ -38,6 +38,20 @@ void refuse_what_is_not_simulated(const bench::Scenario& scenario) {
   }
 }
 
+// Of scenarios of ranks of their own.
+void refuse_other_groups(const std::vector<bench::Scenario>& scenarios, uint32_t ranks) {
+  if (scenarios.size() != ranks) {
+    throw bench::Failure(bench::kExitUsage,
+                         std::to_string(scenarios.size()) + " scenarios for " + std::to_string(ranks) + " ranks",
+                         "give one for all, or one for each in the order of ranks");
+  }
+  for (const bench::Scenario& scenario : scenarios) {
+    if (scenario.groups == scenarios.front().groups) continue;
+    throw bench::Failure(bench::kExitUsage, scenario.file + " has other groups than " + scenarios.front().file,
+                         "each rank's scenario has the same `group` lines");
+  }
+}
+
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
@@ -56,9 +70,9 @@ Zeroed<T> zeroed() {
 
 class Simulation {
  public:
-  Simulation(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
+  Simulation(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios, const PolicyTable* table,
              const Asked& asked)
-      : scenario_(scenario),
+      : scenarios_(scenarios),
         asked_(asked),
         ranks_(platform.gpus),
         server_(platform, ranks_),
@@ -66,7 +80,7 @@ class Simulation {
     const bool follows = asked.policy >= PolicyKind::kExposed;
     const Rules rules{table, asked.policy == PolicyKind::kPerCall, asked.parts.marks};
     std::vector<std::vector<uint64_t>> comms(ranks_);
-    for (const bench::Group& group : scenario.groups) join(group, comms);
+    for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
       ClockPolicy* conductor = nullptr;
       if (asked.policy == PolicyKind::kElastic) {
@@ -78,7 +92,7 @@ class Simulation {
         conductor = conductors_.back().get();
         conductors_.back()->begin(terms(*table, rank));
       }
-      hosts_.push_back(std::make_unique<Host>(server_, scenario, rank, ranks_, asked.seed, comms[rank], rules,
+      hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
                                               conductor, [this] { arrive(); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
@@ -161,8 +175,7 @@ class Simulation {
     joules_ = joules();
     if (measured_ && found_.iterations.empty()) first_joules_ = joules_;
     const double share = measured_ ? std::min(since_s(measured_since_) / asked_.seconds, 0.999999) : 0;
-    const bench::Section& section = scenario_.section_at(share);
-    for (const auto& host : hosts_) host->begin(number_, section);
+    for (uint32_t rank = 0; rank < ranks_; ++rank) hosts_[rank]->begin(number_, scenario_of(rank).section_at(share));
     ++number_;
   }
 
@@ -176,6 +189,7 @@ class Simulation {
     over_ = found_.seconds >= asked_.seconds;
   }
 
+  const bench::Scenario& scenario_of(uint32_t rank) const { return scenarios_[scenarios_.size() > 1 ? rank : 0]; }
   double since_s(Time when) const { return static_cast<double>(server_.now() - when) * 1e-9; }
   double joules() {
     double sum = 0;
@@ -183,7 +197,7 @@ class Simulation {
     return sum;
   }
 
-  const bench::Scenario& scenario_;
+  const std::vector<bench::Scenario>& scenarios_;
   Asked asked_;
   uint32_t ranks_;
   Server server_;
@@ -201,11 +215,15 @@ class Simulation {
 
 }  // namespace
 
-Found simulate(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
-               const Asked& asked) {
-  refuse_what_is_not_simulated(scenario);
-  bench::check_ranks(scenario, static_cast<int>(platform.gpus));
-  return Simulation(platform, scenario, table, asked).run();
+Found simulate(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios,
+               const PolicyTable* table, const Asked& asked) {
+  for (const bench::Scenario& scenario : scenarios) refuse_what_is_not_simulated(scenario);
+  if (scenarios.size() == 1) {
+    bench::check_ranks(scenarios.front(), static_cast<int>(platform.gpus));
+  } else {
+    refuse_other_groups(scenarios, platform.gpus);
+  }
+  return Simulation(platform, scenarios, table, asked).run();
 }
 
 }  // namespace powerccl::sim

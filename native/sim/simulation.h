@@ -46,9 +46,10 @@ struct Found {
   double virtual_s = 0;
 };
 
-// Throws std::runtime_error where the ranks come to a standstill, and bench::Failure for what cannot be simulated.
-Found simulate(const physics::Platform& platform, const bench::Scenario& scenario, const PolicyTable* table,
-               const Asked& asked);
+// `scenarios`: one for all ranks, or one for each, with the same groups. Throws std::runtime_error where the ranks come
+// to a standstill, and bench::Failure for what cannot be simulated.
+Found simulate(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios,
+               const PolicyTable* table, const Asked& asked);
 
 }  // namespace powerccl::sim
 #endif

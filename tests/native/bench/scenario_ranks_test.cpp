@@ -29,6 +29,10 @@ TEST(Places, BlocksAndStrides) {
   EXPECT_EQ(block.size, 4);
   EXPECT_EQ(block.member(0), 4);
   EXPECT_EQ(block.member(3), 7);
+  const Place both = place_of({"dp", 2, 2}, 5, 8);  // of ranks 4 to 7 the second and the fourth
+  EXPECT_EQ(both.rank, 0);
+  EXPECT_EQ(both.size, 2);
+  EXPECT_EQ(both.member(1), 7);
   const Place strided = place_of({"dp", 0, 4}, 6, 8);
   EXPECT_EQ(strided.rank, 1);
   EXPECT_EQ(strided.size, 2);

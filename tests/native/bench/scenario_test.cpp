@@ -45,11 +45,12 @@ TEST(Scenario, HeadingsAndOperations) {
   const Scenario scenario = parsed(
       "# what it stands for\n"
       "iterations 30\nseed 7\nstreams comm prefetch\n"
-      "group tp 4\ngroup dp stride 4\nrank 3 x1.2\n\n"
+      "group tp 4\ngroup dp stride 4\ngroup of 2 stride 4\nrank 3 x1.2\n\n"
       "compute 12.5 vary 30%   # forward\n"
       "wait compute on comm\n"
       "all_reduce 25M in dp on comm\n"
       "send 4M to next on prefetch\n"
+      "send 4M to -2\n"
       "receive 4M from previous in tp\n"
       "sync comm\n");
   EXPECT_EQ(scenario.name, "a");
@@ -58,12 +59,14 @@ TEST(Scenario, HeadingsAndOperations) {
   EXPECT_EQ(scenario.streams, (std::vector<std::string>{"compute", "comm", "prefetch"}));
   EXPECT_EQ(scenario.groups[1].size, 4);
   EXPECT_EQ(scenario.groups[2].stride, 4);
+  EXPECT_EQ(scenario.groups[3], (Group{"of", 2, 4}));
   EXPECT_EQ(scenario.factors.at(3), 1.2);
   const auto& operations = scenario.sections[0].operations;
-  ASSERT_EQ(operations.size(), 6U);
+  ASSERT_EQ(operations.size(), 7U);
+  EXPECT_EQ(operations[4].towards, -2);
   EXPECT_EQ(operations[0].ms, 12.5);
   EXPECT_DOUBLE_EQ(operations[0].vary, 0.3);
-  EXPECT_EQ(operations[0].line, 9);
+  EXPECT_EQ(operations[0].line, 10);
   EXPECT_EQ(operations[1].act, Act::kWait);
   EXPECT_EQ(operations[1].awaited, 0U);
   EXPECT_EQ(operations[1].stream, 1U);
@@ -72,8 +75,8 @@ TEST(Scenario, HeadingsAndOperations) {
   EXPECT_EQ(operations[2].group, 2U);
   EXPECT_EQ(operations[3].towards, 1);
   EXPECT_EQ(operations[3].stream, 2U);
-  EXPECT_EQ(operations[4].towards, -1);
-  EXPECT_EQ(operations[5].act, Act::kSync);
+  EXPECT_EQ(operations[5].towards, -1);
+  EXPECT_EQ(operations[6].act, Act::kSync);
 }
 
 TEST(Scenario, CollectivesMayNameAWay) {
@@ -167,6 +170,9 @@ TEST(Scenario, WhatIsWrongIsNamedByLine) {
       {"streams compute\ncompute 1\n", "taken"},
       {"group tp\ncompute 1\n", "without its size"},
       {"group all 4\ncompute 1\n", "taken"},
+      {"send 1M to +0\n", "send: '0'"},
+      {"send 1M to other\n", "neither next nor previous"},
+      {"group tp 4 every 2\ncompute 1\n", "`stride`"},
       {"group tp stride 0\ncompute 1\n", "group: '0'"},
       {"rank 3 1.2\ncompute 1\n", "it begins with x"},
       {"rank 3 x1\nrank 3 x2\ncompute 1\n", ":2: rank 3 has a factor already"},

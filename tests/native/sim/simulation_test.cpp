@@ -35,7 +35,7 @@ PolicyTable table() {
 
 Found run(const physics::Platform& on, const std::string& scenario, const Asked& asked) {
   const PolicyTable its = table();
-  return simulate(on, bench::parse_scenario(scenario, "test.scn"), &its, asked);
+  return simulate(on, {bench::parse_scenario(scenario, "test.scn")}, &its, asked);
 }
 
 Asked asked(PolicyKind policy, double seconds = 2, double warm_up_s = 0) {
@@ -100,8 +100,8 @@ TEST(Simulation, PoliciesSaveWithinTheirBudget) {
 
 TEST(Simulation, OneClockNeedsNoTable) {
   const bench::Scenario scenario = bench::parse_scenario(kExposed, "test.scn");
-  const Found before = simulate(platform_or_fail("t4x8"), scenario, nullptr, asked(PolicyKind::kObserve, 60, 30));
-  const Found after = simulate(platform_or_fail("t4x8"), scenario, nullptr, asked(PolicyKind::kElastic, 120, 60));
+  const Found before = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kObserve, 60, 30));
+  const Found after = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kElastic, 120, 60));
   EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.01 * ms_of(before));
 }
@@ -188,6 +188,27 @@ TEST(Simulation, WhatIsLeftOutOfAPolicySavesNothing) {
   const Found found = run(steady(), kExposed, without);
   const Found plain = run(steady(), kExposed, asked(PolicyKind::kObserve, 20, 20));
   EXPECT_NEAR(joules_of(found), joules_of(plain), 0.001 * joules_of(plain));
+}
+
+TEST(Simulation, RanksMayHaveAScenarioEach) {
+  physics::Platform on = steady();
+  on.gpus = 2;
+  const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
+  const std::vector<bench::Scenario> each{parsed("compute 10\nsend 1M to +1\n"), parsed("receive 1M from -1\n")};
+  const Found found = simulate(on, each, nullptr, asked(PolicyKind::kObserve));
+  const Found alone = simulate(on, {parsed("compute 10\n")}, nullptr, asked(PolicyKind::kObserve));
+  EXPECT_GT(ms_of(found), ms_of(alone) + 0.1) << "the message follows the computation";
+  EXPECT_LT(joules_of(found), 0.8 * joules_of(alone)) << "one of both computes";
+}
+
+TEST(Simulation, ScenariosThatDoNotBelongTogetherAreRefused) {
+  physics::Platform on = steady();
+  on.gpus = 2;
+  const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
+  const Asked its = asked(PolicyKind::kObserve);
+  EXPECT_THROW(simulate(on, {parsed("compute 1\n"), parsed("group two 2\ncompute 1\n")}, nullptr, its), bench::Failure);
+  const bench::Scenario one = parsed("compute 1\n");
+  EXPECT_THROW(simulate(on, {one, one, one}, nullptr, its), bench::Failure);
 }
 
 TEST(Simulation, WhatIsNotSimulatedIsRefused) {
