@@ -28,24 +28,24 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Three steps, so that `make demo` compiles while the packages that it runs with are fetched.
 setup: $(VENV)/.ready
 
-$(VENV)/.build: pyproject.toml tools/list-requirements
+$(VENV)/.build: pyproject.toml tools/list-requirements.py
 	echo "setting up $(VENV) (once)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=24"
-	$(BIN)/python tools/list-requirements pyproject.toml build > $(VENV)/build.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml build > $(VENV)/build.txt
 	$(PIP) -r $(VENV)/build.txt
 	touch $@
 
 $(VENV)/.run: $(VENV)/.build
 	echo "fetching Python packages (once)"
-	$(BIN)/python tools/list-requirements pyproject.toml dependencies > $(VENV)/run.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies > $(VENV)/run.txt
 	$(PIP) -r $(VENV)/run.txt
-	$(BIN)/python tools/link-package $(VENV)
+	$(BIN)/python tools/link-package.py $(VENV)
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.run
 	echo "fetching tools for tests and checks (once)"
-	$(BIN)/python tools/list-requirements pyproject.toml dev > $(VENV)/dev.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml dev > $(VENV)/dev.txt
 	$(PIP) -r $(VENV)/dev.txt
 	touch $@
 
@@ -124,7 +124,7 @@ TOGETHER = --numprocesses 2 --dist loadscope
 # clang-tidy has what is left of the processors meanwhile: the end-to-end tests mostly wait for emulated time.
 test: lint-quick test-native test-python
 	$(MAKE) --no-print-directory -j2 tidy-aside e2e
-	$(BIN)/python tools/report-skipped build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
+	$(BIN)/python tools/report-skipped.py build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
 
 test-native: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
@@ -152,10 +152,10 @@ lint-quick: setup build/test/.configured
 	$(BIN)/ruff format --check python tests tools scripts examples bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python tools/check-arrows native
-	$(BIN)/python tools/check-nccl-functions
-	$(BIN)/python tools/generate-reference --check
-	$(BIN)/python tools/check-prose --out build/figures/words.json
+	$(BIN)/python tools/check-arrows.py native
+	$(BIN)/python tools/check-nccl-functions.py
+	$(BIN)/python tools/generate-reference.py --check
+	$(BIN)/python tools/check-prose.py --out build/figures/words.json
 	$(SITE)
 
 # make analyze    clang's static analyzer over the native sources, in minutes
@@ -178,7 +178,7 @@ docs-build: setup
 	$(SITE)
 
 reference: setup
-	$(BIN)/python tools/generate-reference
+	$(BIN)/python tools/generate-reference.py
 
 # make sanitize    the native tests under ASan+UBSan and under TSan
 sanitize: setup build/deps/.ready

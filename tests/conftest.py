@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: what was skipped and why, left for tools/report-skipped, which ends `make test`."""
+"""For all tests: what was skipped and why, left for tools/report-skipped.py, which ends `make test`."""
 
 from __future__ import annotations
 

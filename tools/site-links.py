@@ -8,12 +8,16 @@ import os
 import re
 from pathlib import Path
 
+from mkdocs.structure.pages import Page
+
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def on_page_markdown(markdown: str, page, **_: object) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Rewrite the links of one page."""
+    if page.file.abs_src_path is None:  # no file of docs/: nothing to lead away from
+        return markdown
     folder = Path(page.file.abs_src_path).parent
     repository = os.environ.get("POWERCCL_REPOSITORY", "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check-prose finds what it looks for. `make lint` runs it over all pages and help texts."""
+"""tools/check-prose.py finds what it looks for. `make lint` runs it over all pages and help texts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check that no function of a new NCCL is missed (tools/check-nccl-functions)."""
+"""The check that no function of a new NCCL is missed (tools/check-nccl-functions.py)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).resolve().parents[2] / "tools/report-skipped"
+TOOL = Path(__file__).resolve().parents[2] / "tools/report-skipped.py"
 
 
 def report(folder: Path, *reasons: str, **environment: str) -> subprocess.CompletedProcess[str]:

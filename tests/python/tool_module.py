@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -13,12 +12,11 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 def load_tool(name: str) -> ModuleType:
-    """The program tools/`name`, not run."""
+    """The program tools/`name`.py, not run."""
     module_name = name.replace("-", "_")
-    loader = SourceFileLoader(module_name, str(TOOLS / name))
-    spec = importlib.util.spec_from_loader(module_name, loader)
-    assert spec
+    spec = importlib.util.spec_from_file_location(module_name, TOOLS / f"{name}.py")
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module

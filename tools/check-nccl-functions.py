@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that the library stands before every function of NCCL that it has to.
 
-check-nccl-functions [WHEEL | LIBRARY ...]   compares nvidia-nccl wheels or libnccl.so.2 files
+check-nccl-functions.py [WHEEL | LIBRARY ...]   compares nvidia-nccl wheels or libnccl.so.2 files
 Without arguments: looks whether the package index has a release newer than the last one looked at. If so, fetches and
 compares it. Without an index it says so and is content.
 Each function has to stand in preload_functions.def, or below with the reason why not.
@@ -28,7 +28,8 @@ NEEDLESS = {
     r"ncclMem(Alloc|Free)": "memory",
     r"ncclRedOp\w+": "defines an operator",
     r"ncclResetDebugInit(Internal)?|ncclParam\w+|ncclSetEncryption": "settings",
-    r"ncclDevComm(Create|Destroy)|ncclTeam\w+|nccl(Gin|LLA2A|Lsa)\w+|ncclGet\w*(Pointer|Info)": "for the user's own kernels",
+    r"ncclDevComm(Create|Destroy)|ncclTeam\w+": "for the user's own kernels",
+    r"nccl(Gin|LLA2A|Lsa)\w+|ncclGet\w*(Pointer|Info)": "for the user's own kernels",
 }
 
 
@@ -43,7 +44,7 @@ def functions_of(library: Path) -> set[str]:
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = set(re.findall(r" [TW] (nccl[A-Z]\w+)$", listed, re.MULTILINE))
     if "ncclAllReduce" not in found:
-        raise SystemExit(f"check-nccl-functions: {library} is no NCCL")
+        raise SystemExit(f"check-nccl-functions.py: {library} is no NCCL")
     return found
 
 
@@ -84,7 +85,8 @@ def compare(path: Path, name: str) -> bool:
 def main() -> int:
     """Compare what is named, or what is new."""
     if len(sys.argv) > 1:
-        return 0 if all([compare(Path(path), Path(path).name) for path in sys.argv[1:]]) else 1
+        known = [compare(Path(path), Path(path).name) for path in sys.argv[1:]]  # each says what it lacks
+        return 0 if all(known) else 1
     newest = newest_release()
     if newest is None:
         print("NCCL's functions: no package index to look for a new release in")
@@ -93,8 +95,8 @@ def main() -> int:
         return 0
     version = ".".join(map(str, newest))
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, f"{PACKAGE}=={version}"]
-        subprocess.run([*command, "--disable-pip-version-check"], check=True)
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
+        subprocess.run([*download, "--dest", folder, f"{PACKAGE}=={version}"], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         if not compare(wheel, f"NCCL {version}"):
             return 1

@@ -98,7 +98,8 @@ def without_code(text: str) -> str:
 
 def _blocks(text: str) -> Iterator[tuple[int, str, bool]]:
     """Paragraphs, list items and table cells (last: False), with the line they start in."""
-    start, lines = 1, []
+    start = 1
+    lines: list[str] = []
     for number, line in enumerate([*without_code(text).split("\n"), ""], 1):
         bare = line.strip().lstrip("> ")
         item = re.match(r"([-*+]|\d+\.|\[\^[\w-]+\]:)\s+", bare)

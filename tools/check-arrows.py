@@ -36,7 +36,7 @@ def faults(root: Path) -> list[str]:
             continue
         room = path.relative_to(root).parts[0]
         if room not in ALLOWED:
-            found.append(f"{path}: room `{room}` is not on the map (tools/check-arrows)")
+            found.append(f"{path}: room `{room}` is not on the map (tools/check-arrows.py)")
             continue
         for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
             target = name.split("/")[0]

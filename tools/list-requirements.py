@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print, one a line, requirements of pyproject.toml: list-requirements PYPROJECT ARRAY...
+"""Print, one a line, requirements of pyproject.toml: list-requirements.py PYPROJECT ARRAY...
 
 ARRAY is `dependencies` or a dependency group. Needed because `pip install --group` is not everywhere yet and tomllib is
 missing before Python 3.11.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """End `make test`: say in one line which tests were skipped, why, and the command that installs what is missing.
 
-Reads what tests/conftest.py left. Where the variable CI is set, a test that is skipped for a missing package is a fault,
-and so are more than MOST skipped ones: the exit code is 1.
+Reads what tests/conftest.py left. Where the variable CI is set, a test that is skipped for a missing package is a
+fault, and so are more than MOST skipped ones: the exit code is 1.
 """
 
 import argparse
