@@ -9,8 +9,8 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
-        figures-demo figures-mpi figures-daemon figures-policies figures-policies-emulated \
-        figures-robustness figures-ablation figures-sim figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
+        figures-demo figures-mpi figures-daemon figures-policies \
+        figures-robustness figures-sim figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
 
 all: native
 
@@ -92,14 +92,9 @@ figures-daemon: build/test/.configured
 
 # make figures-policies    simulates clock policies on all built-in platforms, in minutes, into build/figures/policies.json
 # make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
-# make figures-ablation    simulates `auto` without its parts, in half an hour, into build/figures/ablation.json
-figures-policies figures-robustness figures-ablation: build/test/.configured setup
+figures-policies figures-robustness: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/$@.py --out build/figures/$(@:figures-%=%).json
-
-# make figures-policies-emulated    measures them in real time instead, in hours, into build/figures/policies-emulated.json
-figures-policies-emulated: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-policies-emulated --out build/figures/policies-emulated.json
 
 # make figures-sim    compares the simulator with the emulator in a quarter of an hour, into build/figures/sim.json
 figures-sim: build/test/.configured setup

@@ -59,7 +59,7 @@ def pattern_figures(path: Path) -> dict[str, Figure]:
 
 
 def policy_figures(out: Path) -> dict[str, Figure]:
-    """policy.<policy>.{iterations, iteration_ms, covered_ms, too_short_ms}: what each found; nothing was set."""
+    """policy.<policy>.{iterations, iteration_ms}: what each found; nothing was set."""
     found: dict[str, Figure] = {}
     for folder in sorted(out.glob(f"runs/*/{SUMMARY_FILE}")):
         outcome = json.loads(folder.read_text()).get("policy_outcome") or {}
@@ -67,11 +67,9 @@ def policy_figures(out: Path) -> dict[str, Figure]:
             continue
         stem, iterations = f"policy.{figure_policy(outcome['policy'])}", outcome.get("iterations", 0)
         found[f"{stem}.iterations"] = {"value": iterations, "unit": "", "low": None, "high": None, "n": 1}
-        for name, unit, factor in (("iteration_s", "ms", 1e3), ("covered_s", "ms", 1e3), ("too_short_s", "ms", 1e3)):
-            if iterations and outcome.get(name) is not None:
-                value = round(outcome[name] * factor, 3)
-                one = {"value": value, "unit": unit, "low": None, "high": None, "n": iterations}
-                found[f"{stem}.{name.removesuffix('_s')}_ms"] = one
+        if iterations and outcome.get("iteration_s") is not None:
+            value = round(outcome["iteration_s"] * 1e3, 3)
+            found[f"{stem}.iteration_ms"] = {"value": value, "unit": "ms", "low": None, "high": None, "n": iterations}
     return found
 
 

@@ -141,7 +141,7 @@ def random_job(seed: int) -> Job:
     settings = []
     if chance.random() < 0.3:
         settings.append(f"link_scale={chance.choice((0.5, 2, 4))}")
-    policy = chance.choice(("observe", "observe", "per-call", "exposed", "fixed", "auto"))
+    policy = chance.choice(("observe", "observe", "per-call", "auto", "auto"))
     options: list[str] = []
     if policy != "observe":
         options = ["--platform", "t4x8"] if platform == "t4x8" else []

@@ -53,13 +53,13 @@ def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch:
 
 
 def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, outcome in (("a", {"policy": "fixed", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
+    for name, outcome in (("a", {"policy": "auto", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "summary.json").write_text(json.dumps({"policy_outcome": outcome}))
     kept = made(tmp_path, monkeypatch)
     assert kept["figures"] == {
-        "policy.job.iterations": {"value": 40, "unit": "", "low": None, "high": None, "n": 1},
-        "policy.job.iteration_ms": {"value": 250.0, "unit": "ms", "low": None, "high": None, "n": 40},
+        "policy.auto.iterations": {"value": 40, "unit": "", "low": None, "high": None, "n": 1},
+        "policy.auto.iteration_ms": {"value": 250.0, "unit": "ms", "low": None, "high": None, "n": 40},
     }
 
 
@@ -86,7 +86,7 @@ def test_what_was_not_measured_is_no_zero_on_the_page() -> None:
 
 def test_a_policy_that_found_no_iteration_has_no_length_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs/a").mkdir(parents=True)
-    outcome = {"policy": "auto", "iteration_s": 0.0, "covered_s": 0.0, "iterations": 0}
+    outcome = {"policy": "auto", "iteration_s": 0.0, "iterations": 0}
     (tmp_path / "runs/a/summary.json").write_text(json.dumps({"policy_outcome": outcome}))
     figures = made(tmp_path, monkeypatch)["figures"]
     assert figures == {"policy.auto.iterations": {"value": 0, "unit": "", "low": None, "high": None, "n": 1}}
