@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.robustness.machines import log_uniform
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
-# A job that changes half way is compared by its halves (bench/policies), and of what is in a graph little varies.
+# Left out: `shift`, whose halves would have to be compared separately, and `graph`, in which little varies.
 NAMES = ("ddp", "exposed", "fsdp", "moe", "pp", "straggler", "tp", "zero1")
 OF_TODAY = ("h100/llama-fsdp", "h100/three-ways", "h100/serve")  # for h100x8
 

@@ -12,7 +12,7 @@ from pathlib import Path
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")
 GPUS = (4, 8, 16)  # powerccl-sim has room for 16
-# The emulator's platforms, and changed ones: the platform, and what is changed. Names are those of bench/policies.
+# The emulator's platforms, and changed ones: the platform, and what is changed.
 BUILT_IN = {
     "t4x8": ("t4x8", {}),
     "t4x8-fastlink": ("t4x8", {"link_scale": "4"}),

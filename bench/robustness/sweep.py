@@ -30,20 +30,19 @@ def try_all(
     wanted: list[tuple[Machine, Job]],
     policies: list[str],
     rows: Path | None = None,
-    only_kept: bool = False,
     length: Length | None = None,
 ) -> Iterator[list[Trial]]:
     """Of each of `wanted` in its order a trial of each policy; none where the simulator failed, which stderr says.
 
-    `rows`: has a line of JSON for each trial; what is there is not simulated again. `only_kept`: nothing is simulated.
+    `rows`: has a line of JSON for each trial; what is there is not simulated again.
     """
     program, kept = Path(find_native().root) / "bin/powerccl-sim", read_rows(rows)
 
     def one(each: tuple[Machine, Job]) -> tuple[list[Trial], bool]:
         machine, job = each
         known = kept.get((machine.name, job.name), [])
-        if [trial.policy for trial in known] == policies or only_kept:
-            return known if len(known) == len(policies) else [], False
+        if [trial.policy for trial in known] == policies:
+            return known, False
         try:
             return try_out(program, machine, job, policies, length), True
         except Exception as error:  # of one row: the others are kept

@@ -32,9 +32,16 @@ class Run:
     switches_per_s: float
 
     def against(self, plain: "Run") -> tuple[float, float]:
-        """Energy saved and time added, percent, over the iterations that both measured: these have the same draws."""
+        """Energy saved and time added, percent, over the iterations that both measured: these have the same draws.
+
+        Raises:
+            RuntimeError: there is no such iteration.
+        """
         begin = max(self.first, plain.first)
         count = min(self.first + len(self.ms), plain.first + len(plain.ms)) - begin
+        if count <= 0:
+            spans = [f"{run.first} to {run.first + len(run.ms) - 1}" for run in (self, plain)]
+            raise RuntimeError(f"no iteration in common: {spans[0]}, under observe {spans[1]}")
         mine, theirs = begin - self.first, begin - plain.first
         ms, plain_ms = sum(self.ms[mine : mine + count]), sum(plain.ms[theirs : theirs + count])
         joules, plain_joules = sum(self.joules[mine : mine + count]), sum(plain.joules[theirs : theirs + count])
@@ -134,14 +141,15 @@ def try_out(
     """Simulate it all, for each policy.
 
     Raises:
-        RuntimeError: the simulator failed, and says why.
+        RuntimeError: the simulator failed, and says why; or two runs have no iteration in common.
     """
     with tempfile.TemporaryDirectory() as folder:
         simulator = Simulator(program, Path(folder), machine, job)
         length = length or Length()
         plain = simulator.run("observe", length.seconds, length.warm_up_s)
-        held_pct, held_mhz = best_held(simulator)
-        each_pct = best_of_each(simulator, machine.gpus, held_mhz) if length.each else None
+        short = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
+        held_pct, held_mhz = best_held(simulator, short)
+        each_pct = best_of_each(simulator, short, machine.gpus, held_mhz) if length.each else None
         trials = []
         for policy in policies:
             managed = simulator.run(policy, length.seconds, length.warm_up_s)
@@ -152,24 +160,28 @@ def try_out(
         return trials
 
 
-def best_held(simulator: Simulator) -> tuple[float, int]:
+def best_held(simulator: Simulator, plain: Run) -> tuple[float, int]:
     """What the best clock saves that may be held all the time, and which that is; 0, 0: none saves anything."""
-    plain = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
     least, most = simulator.profile.clock_min_mhz, simulator.profile.clock_max_mhz
-    best, best_mhz = 0.0, 0
+    tried: dict[int, tuple[float, float]] = {}
+
+    def slowdown_at(mhz: int) -> float:
+        tried[mhz] = simulator.run("observe", HELD_S, HELD_WARM_UP_S, mhz).against(plain)
+        return tried[mhz][1]
+
     for share in HELD:
-        mhz = round(most - (most - least) * share)
-        saved, slower = simulator.run("observe", HELD_S, HELD_WARM_UP_S, mhz).against(plain)
-        if slower > 2 * BUDGET_PCT:
+        if slowdown_at(round(most - (most - least) * share)) > 2 * BUDGET_PCT:
             break  # lower ones take longer still
-        if slower <= BUDGET_PCT and saved > best:
-            best, best_mhz = saved, mhz
-    return best, best_mhz
+    # A GPU at its power limit keeps its own clock low, so nothing happens down to some clock between two of HELD.
+    for _ in range(HALVINGS):
+        kept = min((mhz for mhz, (_, slower) in tried.items() if slower <= BUDGET_PCT), default=most)
+        missed = max((mhz for mhz in tried if mhz < kept), default=least)
+        slowdown_at((kept + missed) // 2)
+    return max([(0.0, 0), *((saved, mhz) for mhz, (saved, slower) in tried.items() if slower <= BUDGET_PCT)])
 
 
-def best_of_each(simulator: Simulator, ranks: int, held_mhz: int) -> float:
+def best_of_each(simulator: Simulator, plain: Run, ranks: int, held_mhz: int) -> float:
     """What is saved if each rank holds a clock of its own: below the best for all, as far as no other rank waits."""
-    plain = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
     base = held_mhz or simulator.profile.clock_max_mhz
     clocks = [base] * ranks
     best, slowdown = simulator.run("observe", HELD_S, HELD_WARM_UP_S, *clocks).against(plain)

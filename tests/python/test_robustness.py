@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.robustness import jobs, machines
-from bench.robustness.trials import Run, best_of_each, profile_of
+from bench.robustness.trials import Run, best_held, best_of_each, profile_of
 
 from powerccl.platforms.policy_table import policy_table
 
@@ -88,6 +88,12 @@ def test_only_iterations_that_both_measured_are_compared() -> None:
     assert slowdown == pytest.approx(1.0)
 
 
+def test_runs_without_a_common_iteration_are_refused() -> None:
+    plain, managed = Run(0, [1.0, 2.0], [1.0, 2.0], 0.0), Run(2, [1.0], [1.0], 0.0)
+    with pytest.raises(RuntimeError, match="no iteration in common: 2 to 2, under observe 0 to 1"):
+        managed.against(plain)
+
+
 def test_a_simulated_profile_makes_a_policy_table(tmp_path: Path) -> None:
     """An all-reduce that is as quick at 900 MHz as at 1590, and slower below."""
     points = [["all_reduce", 1 << 24, mhz, 1000.0 if mhz >= 900 else 1500.0] for mhz in (1590, 1200, 900, 600)]
@@ -112,5 +118,19 @@ class FourRanks:
 
 def test_each_rank_may_hold_a_clock_of_its_own() -> None:
     """Three of four may compute at 900 MHz, which is found to 75 MHz."""
-    found = best_of_each(FourRanks(), 4, 0)  # type: ignore[arg-type]
+    ranks = FourRanks()
+    found = best_of_each(ranks, ranks.run("observe", 6, 3), 4, 0)  # type: ignore[arg-type]
     assert 100 * (1 - (1 + 3 * (975 / 1500) ** 2) / 4) < found < 100 * (1 - (1 + 3 * (899 / 1500) ** 2) / 4)
+
+
+def test_the_best_clock_is_found_between_those_that_are_tried() -> None:
+    """A power limit keeps clocks above 1250 MHz from mattering, and 1238 MHz costs the budget of 1 %."""
+
+    class AtItsLimit(FourRanks):
+        def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Run:
+            mhz = min(1250, *clocks, 1500)
+            return Run(0, [100 * 1250 / mhz] * 9, [mhz * 1.0] * 9, 0.0)
+
+    limited = AtItsLimit()
+    saved, mhz = best_held(limited, limited.run("observe", 6, 3))  # type: ignore[arg-type]
+    assert 1238 <= mhz < 1250 and 0 < saved <= 1
