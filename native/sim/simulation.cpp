@@ -75,6 +75,7 @@ class Simulation {
       : scenarios_(scenarios),
         asked_(asked),
         ranks_(platform.gpus),
+        begun_iterations_(ranks_),
         server_(platform, ranks_),
         joint_(new (std::align_val_t{64}) Joint()) {
     const bool follows = asked.policy >= PolicyKind::kExposed;
@@ -93,7 +94,7 @@ class Simulation {
         conductors_.back()->begin(terms(*table, rank));
       }
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
-                                              conductor, [this] { arrive(); }));
+                                              conductor, [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
       if (mhz != 0) hosts_.back()->clock().hold(mhz);
@@ -157,7 +158,13 @@ class Simulation {
     return terms;
   }
 
-  void arrive() {
+  // Ranks with a scenario each go on by themselves, as in a job; an iteration is rank 0's.
+  void arrive(uint32_t rank) {
+    if (scenarios_.size() > 1) {
+      if (rank == 0) end_iteration();
+      if (!over_) server_.after(kBarrierNs, [this, rank] { rank == 0 ? go() : begin(rank); });
+      return;
+    }
     if (++arrived_ < ranks_) return;
     arrived_ = 0;
     end_iteration();
@@ -174,9 +181,14 @@ class Simulation {
     }
     joules_ = joules();
     if (measured_ && found_.iterations.empty()) first_joules_ = joules_;
-    const double share = measured_ ? std::min(since_s(measured_since_) / asked_.seconds, 0.999999) : 0;
-    for (uint32_t rank = 0; rank < ranks_; ++rank) hosts_[rank]->begin(number_, scenario_of(rank).section_at(share));
+    const bool together = scenarios_.size() == 1 || number_ == 0;
+    for (uint32_t rank = 0; rank < (together ? ranks_ : 1); ++rank) begin(rank);
     ++number_;
+  }
+
+  void begin(uint32_t rank) {
+    const double share = measured_ ? std::min(since_s(measured_since_) / asked_.seconds, 0.999999) : 0;
+    hosts_[rank]->begin(begun_iterations_[rank]++, scenario_of(rank).section_at(share));
   }
 
   void end_iteration() {
@@ -200,6 +212,7 @@ class Simulation {
   const std::vector<bench::Scenario>& scenarios_;
   Asked asked_;
   uint32_t ranks_;
+  std::vector<int> begun_iterations_;  // by rank
   Server server_;
   Zeroed<Joint> joint_;
   std::vector<Zeroed<Conductor>> conductors_;
