@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from synthetic import mpi_run, training_run, write_info
 
+from powerccl.analysis.comparison.member import BANDWIDTH, POWER, TIME, Key
 from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.analysis.comparison.significance import (
     HIGHER,
@@ -27,7 +28,7 @@ from powerccl.analysis.comparison.significance import (
     mean_of,
     median_of,
 )
-from powerccl.analysis.comparison.sources import BANDWIDTH, POWER, TIME, Key, read_member
+from powerccl.analysis.comparison.sources import read_member
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.reports.compare import as_csv, change_text, grids, markdown, print_compare
@@ -351,14 +352,14 @@ def test_replayed_iterations(tmp_path: Path) -> None:
 def test_runs(tmp_path: Path) -> None:
     names = [training_run(tmp_path / f"20260101-00000{n}-observe", comm_watts=45 + n) for n in range(2)]
     other = training_run(tmp_path / "20260101-000005-exposed", comm_watts=32, iterations=3)
-    write_info(other, 1_800_000_000, policy="exposed", emulated="t4x8")
+    write_info(other, 1_800_000_000, policy="auto", emulated="t4x8")
     found = compare_sides([f"{names[0]},{names[1]}", str(other)], Path)
-    assert [side.name for side in found.sides] == ["observe +1", "exposed"]
+    assert [side.name for side in found.sides] == ["observe +1", "auto"]
     rows = {(row.what, row.pattern): row for row in found.rows if row.size_bytes is None}
     assert rows["communication power", ""].changes[0].pct == pytest.approx((32 / 45.5 - 1) * 100, abs=2)
     kernel = next(row for row in found.rows if row.what == TIME and row.size_bytes == 1 << 29)
     assert kernel.cells[0].value == pytest.approx(0.370, rel=1e-3)
-    assert any(text.startswith("policy: observe (observe +1), exposed (exposed)") for text in found.differs)
+    assert any(text.startswith("policy: observe (observe +1), auto (auto)") for text in found.differs)
     assert any("emulated" in text for text in found.caveats)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do: the checks of `powerccl doctor`. None of them changes anything.
+"""Checks of `powerccl doctor`: what one says, and those of GPUs and of the clock daemon. None changes anything.
 
 state: `ok`; `missing` (something works less well or not at all, for want of it); `broken` (a part of powerccl itself
 does not work).
@@ -7,27 +7,16 @@ does not work).
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import os
-import platform as machine
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata, util
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch import native as files
-from powerccl.launch.gpu_power import GpuPower, query_power
-from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
-from powerccl.launch.leases import GUIDE, NoDaemonError, connect, socket_path
-from powerccl.launch.native import NativeFiles, find_native
+from powerccl.launch.gpu_power import GpuPower
+from powerccl.launch.gpus import Gpus, may_set_clocks
+from powerccl.launch.leases import GUIDE, NoDaemonError, connect
 from powerccl.quantities import byte_size, plural
-
-PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
-NEEDED_GLIBC = (2, 17)
 
 
 @dataclass(frozen=True)
@@ -42,85 +31,6 @@ class Check:
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
         return dataclasses.asdict(self)
-
-
-def check_machine() -> list[Check]:
-    """All checks, in the order a job needs things."""
-    checks = list(_python())
-    native: NativeFiles | None = None
-    try:
-        native = find_native()
-        checks += _native(native)
-    except PowercclError as error:
-        checks.append(Check("native files", "broken", error.message, error.hint))
-    gpus = query_gpus()
-    daemon = check_daemon(socket_path(os.environ))
-    checks += check_gpus(gpus, leases=daemon.state == "ok")
-    checks += check_power(query_power())
-    checks += check_ways(gpus.names)
-    checks.append(daemon)
-    from powerccl.launch.mpi_checks import check_mpi
-    from powerccl.launch.nccl_checks import check_nccl
-
-    checks += check_nccl(native, len(gpus.names))
-    checks += check_mpi(native)
-    checks.append(_emulation(native))
-    return checks
-
-
-def _python() -> Iterator[Check]:
-    kind, version = machine.libc_ver()
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if kind != "glibc":
-        yield Check(
-            "libc",
-            "missing",
-            kind or "not glibc",
-            "PowerCCL's libraries need glibc; build them from source on this system",
-        )
-    elif numbers < NEEDED_GLIBC:
-        yield Check("libc", "missing", f"glibc {version}", "use a system with glibc 2.17 or newer")
-    else:
-        yield Check("libc", "ok", f"glibc {version}")
-    absent = [name for name in PYTHON_PACKAGES if util.find_spec(name) is None]
-    versions = [f"{name} {metadata.version(name)}" for name in PYTHON_PACKAGES if name not in absent]
-    found = f"Python {machine.python_version()}, {', '.join(versions)}"
-    advice = f"{sys.executable} -m pip install {' '.join(absent)}" if absent else ""
-    yield Check("python packages", "broken" if absent else "ok", found, advice)
-
-
-def _native(native: NativeFiles) -> Iterator[Check]:
-    absent = [name for name in files.ALL if not native.has(name)]
-    if absent:
-        missing = f"not in {native.root}: {', '.join(absent)}"
-        yield Check("native files", "broken", missing, "run `make native`, or reinstall powerccl")
-    else:
-        yield Check("native files", "ok", str(native.root))
-    if native.has(files.NCCL_DOOR):
-        yield _plugin(native.path(files.NCCL_DOOR))
-    if native.has(files.AGENT):
-        yield _answers("agent", [str(native.path(files.AGENT)), "--help"])
-
-
-def _plugin(path: Path) -> Check:
-    try:
-        plugin = ctypes.CDLL(str(path))
-    except OSError as error:
-        return Check("NCCL plugin", "broken", f"cannot be loaded: {error}", "reinstall powerccl for this system")
-    versions = [n for n in range(1, 10) if hasattr(plugin, f"ncclProfiler_v{n}")]
-    if not versions:
-        return Check("NCCL plugin", "broken", f"{path} exports no profiler", "reinstall powerccl")
-    return Check("NCCL plugin", "ok", f"loads; profiler ABI v{versions[0]} to v{versions[-1]}")
-
-
-def _answers(name: str, command: list[str]) -> Check:
-    try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check(name, "broken", f"cannot be run: {error}", "reinstall powerccl for this system")
-    if done.returncode:
-        return Check(name, "broken", f"exit {done.returncode}: {done.stderr.strip()[:200]}", "reinstall powerccl")
-    return Check(name, "ok", "runs")
 
 
 def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
@@ -223,25 +133,3 @@ def check_daemon(path: Path) -> Check:
             name, "missing", f"{found}; draining: it grants no new leases", "ask the administrator when it will"
         )
     return Check(name, "ok", f"{found}; you may have leases{' and revoke those of others' if leases.admin else ''}")
-
-
-def _emulation(native: NativeFiles | None) -> Check:
-    name = "emulated servers"
-    if native is None or not native.has(files.EMULATOR):
-        return Check(name, "missing", "powerccl-emulator is not installed", "run `make native`, or reinstall powerccl")
-    import tempfile
-
-    from powerccl.launch.emulation import Emulation
-
-    platforms = native.emulated_platforms()
-    if not platforms:
-        return Check(name, "broken", "no platform files", "reinstall powerccl")
-    first = platforms.get("t4x8") or next(iter(platforms.values()))
-    try:
-        with tempfile.TemporaryDirectory() as folder, Emulation(native, first, Path(folder)) as emulation:
-            gpus = query_gpus_in(emulation.environment(os.environ))
-    except (PowercclError, OSError) as error:
-        return Check(name, "broken", str(error), "please report it")
-    if not gpus.names:
-        return Check(name, "broken", gpus.describe(), "please report it")
-    return Check(name, "ok", f"{', '.join(platforms)} ({first.stem} answers: {gpus.describe()})")

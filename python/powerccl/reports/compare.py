@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from powerccl import clean
+from powerccl.analysis.comparison.member import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
 from powerccl.analysis.comparison.side_by_side import Row, SideBySide
 from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Cell, Change
-from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
 from powerccl.console import Console
 from powerccl.quantities import NOT_KNOWN, byte_size, change, change_between, factor, number, plural, quantity
 from powerccl.reports.table import Table

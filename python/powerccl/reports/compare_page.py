@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from powerccl.analysis.comparison.member import BANDWIDTH, ENERGY, POWER, RUN, TIME
 from powerccl.analysis.comparison.side_by_side import SMALL_BYTES, Row, SideBySide
-from powerccl.analysis.comparison.sources import BANDWIDTH, ENERGY, POWER, RUN, TIME
 from powerccl.quantities import byte_size, hover
 from powerccl.reports.compare import BAD, GOOD, QUIET, grids
 from powerccl.reports.page import axis, layout, render

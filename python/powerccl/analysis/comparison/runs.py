@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis.comparison.baseline import energy_missing, run_figures
-from powerccl.analysis.comparison.significance import Value, median_of
-from powerccl.analysis.comparison.sources import (
+from powerccl.analysis.comparison.member import (
     BANDWIDTH,
     ENERGY,
     FORMS,
@@ -22,6 +21,7 @@ from powerccl.analysis.comparison.sources import (
     ReferenceOf,
     nothing_known,
 )
+from powerccl.analysis.comparison.significance import Value, median_of
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.iterations import cut
 from powerccl.analysis.report_findings import Reference

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerccl.analysis.comparison.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
-from powerccl.analysis.comparison.sources import (
+from powerccl.analysis.comparison.member import (
     BANDWIDTH,
     ENERGY,
     FORMS,
@@ -28,8 +27,9 @@ from powerccl.analysis.comparison.sources import (
     ReferenceOf,
     nothing_known,
     pattern_order,
-    read_member,
 )
+from powerccl.analysis.comparison.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
+from powerccl.analysis.comparison.sources import read_member
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB
 from powerccl.quantities import byte_size, plural

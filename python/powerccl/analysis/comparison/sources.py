@@ -4,61 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from powerccl.aliases import current_variables
+from powerccl.analysis.comparison.member import (
+    BANDWIDTH,
+    ENERGY,
+    FORMS,
+    MPI_SWEEP,
+    MPI_WAIT,
+    POWER,
+    REPLAY,
+    STENCIL,
+    SWEEP,
+    TIME,
+    Key,
+    Member,
+    ReferenceOf,
+    nothing_known,
+)
+from powerccl.analysis.comparison.runs import read_run_member
 from powerccl.analysis.comparison.significance import Value, mean_of, median_of
-from powerccl.analysis.report_findings import Reference
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
-from powerccl.patterns import PATTERNS
 from powerccl.quantities import byte_size
-from powerccl.traces.folder import RunData
 
-RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
-TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
-FORMS = (
-    "name run folders of `powerccl run`, or files that `powerccl bench ... --json FILE` wrote, each side in one form"
-)
 STRETCHES = 5  # that powerccl-bench divides its loop into
 Json = dict[str, Any]
-ReferenceOf = Callable[[RunData], Reference | None]
-
-
-def nothing_known(_: RunData) -> None:
-    """For whoever has no platform profile of a run."""
-
-
-class Key(NamedTuple):
-    """What a value is of. `pattern` and `size_bytes` are empty and -1 of what is of the whole; sizes are exact in a
-    sweep and the power of two at or below in a run.
-    """
-
-    what: str
-    unit: str  # SI: s, B/s, W, J, Hz; % and "" as they are
-    pattern: str = ""
-    size_bytes: int = -1
-    variant: str = ""
-
-
-@dataclass
-class Member:
-    """One run or one sweep. `facts` is what it was made with, `warnings` what is wrong with it.
-
-    `work`: how many calls a run made, by kind; a sweep measures each size for itself and has none.
-    """
-
-    path: Path
-    kind: str
-    values: dict[Key, Value] = field(default_factory=dict)
-    facts: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    work: dict[str, int] = field(default_factory=dict)
-    emulated: str = ""
 
 
 def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known) -> Member:
@@ -68,8 +43,6 @@ def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = no
         PowercclError: there is no such thing, or it is none of these.
     """
     if path.is_dir():
-        from powerccl.analysis.comparison.runs import read_run_member
-
         return read_run_member(path, energy, reference_of)
     try:
         data = read_bytes(path)
@@ -347,8 +320,3 @@ _READERS: dict[str, Callable[[Member, Json], None]] = {
     MPI_WAIT: _wait,
     STENCIL: _stencil,
 }
-
-
-def pattern_order(pattern: str) -> tuple[int, str]:
-    """Patterns in the order in which they stand everywhere, others behind them."""
-    return (PATTERNS.index(pattern) if pattern in PATTERNS else len(PATTERNS), pattern)
