@@ -218,7 +218,7 @@ def killed(machine: Machine, nvml: Nvml, times: int) -> dict[str, Figure]:
 
 def bench(machine: Machine, *arguments: str) -> dict[str, list[float]]:
     """What powerccl-lease-bench prints."""
-    program = ROOT / "build/test/bench/leases/powerccl-lease-bench"
+    program = ROOT / "build/test/bench/micro/powerccl-lease-bench"
     command = [str(program), *arguments]
     done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=True)
     parsed: dict[str, list[float]] = json.loads(done.stdout)
@@ -316,7 +316,7 @@ def saved(machine: Machine, nvml: Nvml, rounds: int) -> dict[str, Figure]:
 
 def schedules(count: int) -> dict[str, Figure]:
     """Random schedules; each violation is named on stderr with its seed."""
-    program = ROOT / "build/test/bench/leases/powerccl-lease-schedules"
+    program = ROOT / "build/test/tests/native/daemon_schedules/powerccl-lease-schedules"
     begin = time.monotonic()
     command = [str(program), "--schedules", str(count), "--seed", "1", "--workers", str(2 * (os.cpu_count() or 1))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
