@@ -44,7 +44,7 @@ def real(platform: str, scenario: Path, policy: str, folder: Path, options: argp
     out = folder / "real.json"
     bench = [f"{find_native().root}/bin/powerccl-bench", "scenario", str(scenario), "--json", str(out)]
     bench += ["--seconds", str(options.seconds), "-w", str(round(options.warm_up / ITERATION_S))]
-    managed = [] if policy == "observe" else ["--platform", platform.partition(":")[0]]
+    managed = ["--platform", platform.partition(":")[0]] if policy == "per-call" else []
     command = [f"{Path(sys.executable).parent}/powerccl", "run", "-q", "--emulate", platform, "--policy", policy]
     command += [*managed, "--runs-dir", str(folder / "runs"), "--", *bench]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -142,10 +142,8 @@ def random_job(seed: int) -> Job:
     if chance.random() < 0.3:
         settings.append(f"link_scale={chance.choice((0.5, 2, 4))}")
     policy = chance.choice(("observe", "observe", "per-call", "auto", "auto"))
-    options: list[str] = []
-    if policy != "observe":
-        options = ["--platform", "t4x8"] if platform == "t4x8" else []
-        policy = policy if platform == "t4x8" else "observe"
+    policy = "observe" if policy == "per-call" and platform != "t4x8" else policy  # it needs a profile
+    options = ["--platform", "t4x8"] if policy == "per-call" else []
     if kind == "sweep":
         low = chance.randrange(len(SIZES))
         high = min(len(SIZES) - 1, low + chance.randrange(3))

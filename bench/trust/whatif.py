@@ -36,7 +36,7 @@ def job(seed: int, policy: str) -> Job:
             lines.append("wait comm on compute")
     file = f"once-{seed}.scn"
     command = ("powerccl-bench", "scenario", file, "--iterations", "1", "-w", "0", "-g", "4")
-    return Job("t4x8", command, policy, ("--platform", "t4x8"), {file: "\n".join([*lines, ""])})
+    return Job("t4x8", command, policy, (), {file: "\n".join([*lines, ""])})
 
 
 def managed(run: Path) -> bool:
