@@ -90,7 +90,7 @@ figures-daemon: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon.py --out build/figures/daemon.json
 
-# make figures-policies    simulates clock policies on all built-in platforms, in minutes, into build/figures/policies.json
+# make figures-policies    simulates clock policies on all built-in platforms, in half an hour, into build/figures/policies.json
 # make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
 figures-policies figures-robustness: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
