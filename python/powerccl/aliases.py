@@ -17,7 +17,7 @@ OPTIONS = {
     "whatif": {"--budget": "--max-slowdown"},
 }
 VARIABLES = {"POWERCCL_BUDGET": "POWERCCL_MAX_SLOWDOWN", "POWERCCL_MPI_BUDGET": "POWERCCL_MPI_MAX_DELAY"}
-POLICIES = {"percall": "per-call", "phase": "exposed", "job": "fixed"}
+POLICIES = {"percall": "per-call", "exposed": "auto", "fixed": "auto", "phase": "auto", "job": "auto"}
 
 Say = Callable[[str], None]
 
@@ -25,13 +25,13 @@ _said: set[str] = set()  # a study records several jobs in one process, and name
 
 
 def current_policy(name: str) -> str:
-    """The policy's present name. Runs, traces and figures that 0.1 did not write have the old one."""
-    return POLICIES.get(name, name)
+    """The present name of a policy in a file. Policies that no longer exist keep theirs: `auto` is another one."""
+    return "per-call" if name == "percall" else name
 
 
 def figure_policy(name: str) -> str:
     """The policy's name in names of figures (`demo.opt.percall.slowdown_pct`): the old one, so that series go on."""
-    return next((old for old, new in POLICIES.items() if new == name), name)
+    return "percall" if name == "per-call" else name
 
 
 def figure_name(name: str) -> str:
@@ -47,8 +47,8 @@ def current_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def policy(name: str, say: Say) -> str:
-    """The present name of a policy that the user typed; says so if that was the old one."""
-    current = current_policy(name)
+    """The policy that runs where the user typed `name`; says so if that was an old name."""
+    current = POLICIES.get(name, name)
     if current != name:
         announce(f"policy {name}", current, say)
     return current

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def test_scenarios_run_under_policies(powerccl: Powerccl, name: str, policy: str
 
 
 def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
-    """Where clocks may be set and the machine is known, `auto` is what a run without --policy gets."""
+    """Where clocks may be set, `auto` is what a run without --policy gets."""
     replay(powerccl, "exposed", 20, "--emulate", "t4x8", "--max-slowdown", "2")
     folder = powerccl.runs[-1]
     found = read_summary(folder / SUMMARY_FILE)
@@ -59,9 +58,7 @@ def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
     assert (outcome.budget_pct, outcome.calls, len(outcome.ranks)) == (2, 3, 8)
     assert outcome.iterations > 5  # seen; the first seconds are left alone to compare with
     assert 0.05 < outcome.iteration_s < 0.4
-    assert 0 < outcome.covered_s < outcome.iteration_s
-    table = (folder / "policy.table").read_text()
-    assert re.search(r"\nswitch_call_us \d+\nswitch_transition_us 1000\n", table)
+    assert not (folder / "policy.table").exists()
 
 
 def step_by(powerccl: Powerccl, way: str, *options: str, nccl: str = "2.30.7") -> tuple[Done, dict[str, Any]]:

@@ -165,19 +165,14 @@ class TraceWriter:
         time_ns: int,
         calls: int = 3,
         iterations: tuple[int, int] = (155, 120),
-        windows: int = 1,
-        times_us: tuple[int, int, int] = (112_000, 85_000, 0),
+        length_us: int = 112_000,
         slowdown_ppm: tuple[int, int, int] | None = None,
         clock_mhz: int = 0,
-        marked: bool = True,
-        paused: bool = False,
-        searched: bool = False,
     ) -> None:
-        """What a policy came to: iterations seen and managed; length of an iteration, its windows, the too short."""
-        numbers = (calls, *iterations, windows, *times_us, *(slowdown_ppm or (0, 0, 0)), clock_mhz)
-        policy = (windows > 0) + 2 * searched
-        body = struct.pack("<Q7I3iI4B", time_ns, *numbers, slowdown_ppm is not None, marked, paused, policy)
-        self._add(11, 0, 0, body)
+        """What a policy came to: iterations seen and managed, and the length of one."""
+        judged = slowdown_ppm is not None
+        numbers = (calls, *iterations, length_us, *(slowdown_ppm or (0, 0, 0)), clock_mhz, judged)
+        self._add(11, 0, 0, struct.pack("<Q3I4xI8x3iIB3x", time_ns, *numbers))
 
     def mpi_comm(self, time_ns: int, comm: int, comm_id: int, nranks: int, name: str = "") -> None:
         self._add(1, 0, comm, struct.pack("<QQiiii24s", time_ns, comm_id, nranks, self.rank, 1, -1, name.encode()))

@@ -351,7 +351,7 @@ def test_replayed_iterations(tmp_path: Path) -> None:
 
 def test_runs(tmp_path: Path) -> None:
     names = [training_run(tmp_path / f"20260101-00000{n}-observe", comm_watts=45 + n) for n in range(2)]
-    other = training_run(tmp_path / "20260101-000005-exposed", comm_watts=32, iterations=3)
+    other = training_run(tmp_path / "20260101-000005-auto", comm_watts=32, iterations=3)
     write_info(other, 1_800_000_000, policy="auto", emulated="t4x8")
     found = compare_sides([f"{names[0]},{names[1]}", str(other)], Path)
     assert [side.name for side in found.sides] == ["observe +1", "auto"]

@@ -163,27 +163,25 @@ def test_consent_without_right_and_daemon_runs_dry(
         assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
 
 
-WITH_PROFILE: list[dict[str, Any]] = [
-    {"emulate": "t4x8"},
-    {"emulate": "t4x8:link_scale=8", "platform": "t4x8"},
-    {"policy": "exposed", "emulate": "t4x8"},
-]
-
-
 @pytest.mark.parametrize(
     ("request_of", "environment", "policy", "words"),
     [
         ({}, {}, "observe", []),
         ({"platform": "t4x8"}, {}, "observe", []),  # nothing is to be set, so nothing is looked up
         ({"emulate": "t4x8"}, {}, "auto", []),
-        ({"emulate": "t4x8:link_scale=8"}, {}, "auto", []),  # no profile of that machine: it learns one clock
         ({"emulate": "t4x8", "platform": "none"}, {}, "auto", []),
-        ({"emulate": "t4x8:link_scale=8", "platform": "t4x8"}, {}, "auto", []),
+        ({"emulate": "t4x8", "platform": "t4x8"}, {}, "auto", []),
+        (
+            {"set_clocks": True, "platform": "t4x8"},
+            {},
+            "auto",
+            ["policy auto ignores --platform, which is for per-call"],
+        ),
         ({"emulate": "h200x4"}, {}, "auto", []),
         ({"emulate": "t4x8"}, {"POWERCCL_CLOCKS": "dry"}, "observe", []),
         ({}, {"POWERCCL_EMULATOR_SOCKET": "s"}, "auto", []),  # none of two was made
         ({"set_clocks": True}, {}, "auto", []),
-        ({"policy": "exposed", "emulate": "t4x8"}, {}, "exposed", []),
+        ({"policy": "per-call", "emulate": "t4x8"}, {}, "per-call", []),
         ({"policy": "observe", "emulate": "t4x8"}, {}, "observe", []),
     ],
 )
@@ -201,7 +199,7 @@ def test_the_policy_where_none_is_named(
         Request(**{"command": ["x"], "policy": "", **request_of}), environment, said.append
     )
     assert planned == policy
-    assert bool(table) == (profile is not None) == (policy != "observe" and request_of in WITH_PROFILE)
+    assert bool(table) == (profile is not None) == (policy == "per-call")
     assert len(said) == len(words)
     assert all(word in line for word, line in zip(words, said, strict=True))
 
@@ -214,7 +212,7 @@ def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda _: load_profile("t4x8"))
     environment = {"POWERCCL_CLOCKS": wish, "POWERCCL_LEASE_SOCKET": str(tmp_path / "d.sock")}
-    for policy in ("per-call", "exposed", "fixed", "auto"):
+    for policy in ("per-call", "auto"):
         found, said = decide_clocks(policy, False, False, environment)
         assert found == "dry"
         assert said is not None and "add --set-clocks" in said
@@ -224,22 +222,22 @@ def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.Monk
     assert decide_clocks("auto", False, True, environment)[0] in ("lease", "nvml")
 
 
-def test_clocks_asked_for_take_auto_where_the_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_asked_for_take_auto_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
-    monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda names: load_profile("t4x8") if names else None)
     said: list[str] = []
     request = Request(command=["x"], policy="", set_clocks=True)
-    _, planned, table, _ = plan(request, {}, said.append)
-    assert (planned, said) == ("auto", [])
-    switch = load_profile("t4x8").clock_switch
-    assert switch is not None
-    assert f"\nswitch_call_us {switch.call_us:.0f}\nswitch_transition_us 1000\n" in table
+    assert plan(request, {}, said.append)[1:] == ("auto", "", None)
+    assert said == []
     monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
     assert plan(request, {}, said.append)[1] == "observe"
     assert said == ["recording only: policy auto has no GPU to manage (no NVIDIA driver here)"]
-    with pytest.raises(PowercclError, match="unknown platform 't4x9'"):
-        monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
-        plan(Request(command=["x"], policy="", set_clocks=True, platform="t4x9"), {}, said.append)
+
+
+def test_per_call_needs_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    for platform, words in (("t4x9", "unknown platform 't4x9'"), ("none", "no platform profile for")):
+        with pytest.raises(PowercclError, match=words):
+            plan(Request(command=["x"], policy="per-call", platform=platform), {}, pytest.fail)
 
 
 def test_a_run_that_only_records_does_not_ask_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

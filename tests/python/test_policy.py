@@ -29,6 +29,7 @@ from powerccl.reports.terminal import print_summary
 from powerccl.traces.folder import read_run
 
 JUDGED = (2000, -1000, 5000)
+NONE: dict[str, Any] = {"calls": 0, "iterations": (0, 0), "length_us": 0}
 
 
 def run_of(
@@ -46,42 +47,30 @@ def run_of(
     return summarise(read_run(folder))
 
 
-def test_the_rank_that_leads_tells_clock_and_slowdown(tmp_path: Path) -> None:
-    follower = {"times_us": (110_000, 83_000, 0), "clock_mhz": 990, "iterations": (154, 119)}
-    leader = {"slowdown_ppm": JUDGED, "clock_mhz": 1080, "searched": True}
-    found = run_of(tmp_path, follower, leader, {})
+def test_each_rank_has_a_clock_and_the_worst_slowdown_counts(tmp_path: Path) -> None:
+    first = {"length_us": 110_000, "clock_mhz": 990, "iterations": (154, 119), "slowdown_ppm": (100, -200, 300)}
+    second = {"slowdown_ppm": JUDGED, "clock_mhz": 1080}
+    found = run_of(tmp_path, first, second, {})
     outcome = found.policy_outcome
     assert outcome is not None
     assert (outcome.policy, outcome.budget_pct, outcome.dry) == ("auto", 0.5, False)
-    assert outcome.parts == ["windows", "clock"]
-    assert outcome.clock_mhz == 1080
+    assert (outcome.clock_mhz, outcome.clock_least_mhz, outcome.clock_most_mhz) == (1035, 990, 1080)
     assert (outcome.slowdown_pct, outcome.slowdown_low_pct, outcome.slowdown_high_pct) == (0.2, -0.1, 0.5)
     assert (outcome.iterations, outcome.managed) == (155, 120)
     assert outcome.iteration_s == pytest.approx(0.111)
-    assert outcome.covered_s == pytest.approx(0.084)
-    assert (outcome.marked, outcome.paused) == (True, False)
-    assert [rank.rank for rank in outcome.ranks] == [0, 1]
-    assert outcome.ranks[0].slowdown_pct is None
+    assert [(rank.rank, rank.clock_mhz) for rank in outcome.ranks] == [(0, 990), (1, 1080)]
+    assert [rank.slowdown_pct for rank in outcome.ranks] == [0.01, 0.2]
     assert policy_lines(found) == [
-        "auto: 1 window covers 84.0 of 111 ms of an iteration, 1080 MHz outside of windows"
-        " · slowdown +0.2 % (-0.1 to +0.5 %), clocks lowered in 120 of 155 iterations"
+        "auto: 990 to 1080 MHz · slowdown +0.2 % (-0.1 to +0.5 %), clocks lowered in 120 of 155 iterations"
     ]
     write_summary(found, tmp_path / "summary.json")
     assert read_summary(tmp_path / "summary.json") == found
 
 
-def test_of_several_hosts_the_worst_slowdown_counts(tmp_path: Path) -> None:
-    found = run_of(tmp_path, {"slowdown_ppm": JUDGED}, {"slowdown_ppm": (9000, 8000, 11000)}, {})
-    assert found.policy_outcome is not None
-    assert found.policy_outcome.slowdown_pct == 0.9
-    assert "slowdown +0.9 % (+0.8 to +1.1 %)" in policy_lines(found)[0]
-
-
 def test_ranks_without_an_iteration_count_for_nothing(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = {"calls": 0, "iterations": (0, 0), "windows": 0, "times_us": (0, 0, 0)}
-    outcome = run_of(tmp_path, nothing, {}, {"windows": 2}).policy_outcome
+    outcome = run_of(tmp_path, NONE, {"clock_mhz": 990}).policy_outcome
     assert outcome is not None
-    assert (outcome.windows_least, outcome.windows_most) == (2, 2)
+    assert (outcome.calls, outcome.clock_mhz, outcome.iterations) == (3, 990, 155)
     assert outcome.iteration_s == pytest.approx(0.112)
     assert len(outcome.ranks) == 2
 
@@ -92,100 +81,34 @@ def test_a_run_without_such_records_has_no_outcome(tmp_path: Path) -> None:
     assert policy_lines(found) == []
 
 
-NONE: dict[str, Any] = {"calls": 0, "iterations": (0, 0), "windows": 0, "times_us": (0, 0, 0)}
-SHORT: dict[str, Any] = {"windows": 0, "iterations": (40, 0), "times_us": (112_000, 0, 34_000)}
-SOME_SHORT: dict[str, Any] = {"slowdown_ppm": JUDGED, "times_us": (112_000, 10_000, 34_000)}
-
-
 @pytest.mark.parametrize(
-    ("policy", "budget", "lines"),
+    ("budget", "line"),
     [
-        ("exposed", NONE, ["exposed: no clock was lowered: no sequence of up to 2048 calls repeats"]),
+        (NONE, "no clock was lowered: no sequence of up to 2048 calls repeats"),
         (
-            "exposed",
             {**NONE, "iterations": (0, 30)},
-            ["exposed: clocks lowered in 30 iterations; after them, the calls did not repeat any more"],
+            "clocks lowered in 30 iterations; after them, the calls did not repeat any more",
+        ),
+        ({"iterations": (40, 0)}, "no clock was lowered · 40 iterations seen"),
+        ({"clock_mhz": 1080}, "1080 MHz · clocks lowered in 120 of 155 iterations, slowdown not known yet"),
+        (
+            {"iterations": (90, 120)},
+            "no clock was lowered when the job ended · clocks lowered in 120 iterations, slowdown not known yet",
         ),
         (
-            "exposed",
-            SHORT,
-            [
-                "exposed: no clock was lowered: the policy estimates that 34.0 of 112 ms of an iteration are exposed "
-                "in parts too short for a clock switch · 40 iterations seen",
-                "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job",
-            ],
-        ),
-        (
-            "auto",
-            {**SHORT, "searched": True},
-            [
-                "auto: no clock was lowered: the policy estimates that 34.0 of 112 ms of an iteration are exposed "
-                "in parts too short for a clock switch, no lower clock for the whole job was found · 40 iterations seen"
-            ],
-        ),
-        (
-            "exposed",
-            SOME_SHORT,
-            [
-                "exposed: 1 window covers 10.0 of 112 ms of an iteration · slowdown +0.2 % (-0.1 to +0.5 %), "
-                "clocks lowered in 120 of 155 iterations",
-                "the policy estimates that 34.0 of 112 ms of an iteration are exposed "
-                "in parts too short for a clock switch",
-                "hint: `--policy fixed` or `auto` can still save energy with one lower clock for the whole job",
-            ],
-        ),
-        (
-            "exposed",
-            {"windows": 0, "iterations": (40, 0), "times_us": (1_250_000, 0, 0)},
-            [
-                "exposed: no clock was lowered: no exposed communication was found that can run at a lower clock"
-                " · 40 iterations seen"
-            ],
-        ),
-        (
-            "fixed",
-            {"windows": 0, "times_us": (112_000, 0, 0), "clock_mhz": 1080, "searched": True},
-            ["fixed: 1080 MHz throughout · clocks lowered in 120 of 155 iterations, slowdown not known yet"],
-        ),
-        (
-            "fixed",
-            {"windows": 0, "times_us": (112_000, 0, 0), "iterations": (3, 0)},
-            ["fixed: no clock was lowered: no clock was tried · 3 iterations seen"],
-        ),
-        (
-            "auto",
-            {"windows": 3, "paused": True, "iterations": (90, 120)},
-            [
-                "auto: 3 windows cover 85.0 of 112 ms of an iteration · clocks lowered in 120 iterations",
-                "the slowdown exceeded the maximum of 0.5 %: the policy was paused when the job ended",
-            ],
-        ),
-        (
-            "auto",
-            {"slowdown_ppm": (-300, -12_000, 400), "times_us": (2_500_000, 1_000_000, 0)},
-            [
-                "auto: 1 window covers 1.00 of 2.50 s of an iteration · slowdown 0.0 % (-1.2 to 0.0 %), "
-                "clocks lowered in 120 of 155 iterations"
-            ],
+            {"slowdown_ppm": (-300, -12_000, 400), "clock_mhz": 1080},
+            "1080 MHz · slowdown 0.0 % (-1.2 to 0.0 %), clocks lowered in 120 of 155 iterations",
         ),
     ],
 )
-def test_lines(tmp_path: Path, policy: str, budget: dict[str, Any], lines: list[str]) -> None:
-    assert policy_lines(run_of(tmp_path, budget, policy=policy)) == lines
-
-
-def test_gpus_with_different_windows(tmp_path: Path) -> None:
-    other: dict[str, Any] = {"windows": 0, "times_us": (112_000, 0, 0)}
-    lines = policy_lines(run_of(tmp_path, {"slowdown_ppm": JUDGED, "windows": 2}, other, policy="exposed"))
-    assert lines[0].startswith(
-        "exposed: 0 to 2 windows per GPU cover 42.5 of 112 ms of an iteration on average · slowdown"
-    )
+def test_lines(tmp_path: Path, budget: dict[str, Any], line: str) -> None:
+    assert policy_lines(run_of(tmp_path, budget)) == [f"auto: {line}"]
 
 
 def test_a_dry_run_tells_no_slowdown(tmp_path: Path) -> None:
-    found = run_of(tmp_path, {"slowdown_ppm": JUDGED}, dry=True)
+    found = run_of(tmp_path, {"slowdown_ppm": JUDGED, "clock_mhz": 1080}, dry=True)
     assert policy_lines(found) == [
-        "auto, dry run: 1 window covers 85.0 of 112 ms of an iteration"
+        "auto, dry run: would begin at 1080 MHz, and go lower as long as that costs no time"
         " · clocks would have been lowered in 120 of 155 iterations"
     ]
     assert found.policy_outcome is not None
@@ -208,9 +131,8 @@ def printed() -> Callable[[RunSummary], str]:
 
 
 def test_the_summary_has_the_lines(tmp_path: Path, printed: Callable[[RunSummary], str]) -> None:
-    shown = printed(run_of(tmp_path, SOME_SHORT, policy="exposed"))
-    assert "exposed: 1 window covers 10.0 of 112 ms" in shown
-    assert "hint: `--policy fixed`" in shown
+    shown = printed(run_of(tmp_path, {"slowdown_ppm": JUDGED, "clock_mhz": 1080}))
+    assert "auto: 1080 MHz · slowdown +0.2 %" in shown
 
 
 def test_a_reset_that_nobody_asked_for_has_no_latency(tmp_path: Path) -> None:

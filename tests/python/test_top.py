@@ -276,7 +276,7 @@ def test_what_a_policy_keeps_to(tmp_path: Path) -> None:
     trace.clock(2, 20 * MS, 0)
     trace.clock(3, 30 * MS, 900, result=-100)
     trace.write(tmp_path)
-    write_info(tmp_path, 0, exit_code=None, policy="exposed", clocks="lease", slowdown_pct=1.0)
+    write_info(tmp_path, 0, exit_code=None, policy="auto", clocks="lease", slowdown_pct=1.0)
     watcher = Watcher(tmp_path)
     job = watcher.look(100 * MS, HOST)
     assert (job.ranks[0].clock_requests, job.ranks[0].clock_failed, job.ranks[0].clock_mhz) == (3, 1, 900)
@@ -439,7 +439,7 @@ def test_folders_that_have_not_ended(tmp_path: Path) -> None:
 
 def example(tmp_path: Path, ranks: int = 8) -> NodeView:
     folder = training_run(tmp_path / "20260101-120000-train", ranks=ranks)
-    write_info(folder, 1_800_000_000, emulated="t4x8", policy="exposed", clocks="lease")
+    write_info(folder, 1_800_000_000, emulated="t4x8", policy="auto", clocks="lease")
     job = Watcher(folder).look(0, HOST)
     for gpu in job.gpus[:2]:
         gpu.lease = "450 MHz"

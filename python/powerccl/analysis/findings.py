@@ -112,10 +112,7 @@ class Clocks(msgspec.Struct, kw_only=True):
 
 
 class RankPolicy(msgspec.Struct, kw_only=True):
-    """What a policy that learns had come to on one GPU, when that said so last; times are of one iteration.
-
-    The ranks of a host agree, and one of them judges the slowdown: None on the others, and while there is none to tell.
-    """
+    """What a policy that learns had come to on one GPU, when that said so last."""
 
     rank: int
     gpu: str
@@ -123,40 +120,29 @@ class RankPolicy(msgspec.Struct, kw_only=True):
     calls: int  # of an iteration; 0: none was found
     iterations: int  # since it was found
     managed: int  # with a lowered clock, over the whole run
-    windows: int  # stretches of an iteration at a lowered clock
     iteration_s: float
-    covered_s: float  # by windows
-    too_short_s: float  # exposed, in stretches that switching the clock takes too long for
-    clock_mhz: int  # outside of windows; 0: the default
-    searched: bool  # it tried clocks for the whole job
-    slowdown_pct: float | None = None  # of managed iterations against those left alone
+    clock_mhz: int  # of managed iterations; 0: the default
+    slowdown_pct: float | None = None  # of managed iterations; None: not judged yet
     slowdown_low_pct: float | None = None  # 99 % interval
     slowdown_high_pct: float | None = None
-    marked: bool  # the job's own streams told where computation waits
-    paused: bool  # the budget was exceeded: nothing is managed for now
 
 
 class PolicyOutcome(msgspec.Struct, kw_only=True):
-    """What a policy that learns (exposed, fixed, auto) came to, over the ranks that tell; times are means of those."""
+    """What a policy that learns came to, over the ranks that tell; times are means of those."""
 
     policy: str
     budget_pct: float | None = None  # slowdown that it may cost
     dry: bool = False  # decided and recorded, nothing was set: then no slowdown is to be told
-    parts: list[str] = []  # in effect: windows, clock
     calls: int = 0  # of an iteration; 0: none was found on any rank
     iterations: int = 0
     managed: int = 0
-    windows_least: int = 0
-    windows_most: int = 0
     iteration_s: float = 0.0
-    covered_s: float = 0.0
-    too_short_s: float = 0.0
-    clock_mhz: int = 0
-    slowdown_pct: float | None = None  # of the hosts' judgements the worst
+    clock_mhz: int = 0  # mean of the GPUs with a lowered clock; 0: there is none
+    clock_least_mhz: int = 0
+    clock_most_mhz: int = 0
+    slowdown_pct: float | None = None  # of the ranks' judgements the worst
     slowdown_low_pct: float | None = None
     slowdown_high_pct: float | None = None
-    marked: bool = False
-    paused: bool = False
     ranks: list[RankPolicy] = []
 
 

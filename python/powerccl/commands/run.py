@@ -35,22 +35,20 @@ if TYPE_CHECKING:
     default="",
     metavar=f"[{'|'.join(POLICIES)}]",
     help="When to lower GPU clocks. With observe, never. With per-call, during each collective (PCCL as published). "
-    "With exposed, while computation waits for communication. With fixed, to one clock for the whole job. "
-    "With auto, as with exposed and fixed together.  "
-    "[default: auto if clocks can be set and a platform profile is known, else observe]",
+    "With auto, to one clock for each GPU, which it learns from the job's iterations.  "
+    "[default: auto if clocks can be set, else observe]",
 )
 @click.option(
     "--platform",
     default="",
-    metavar="NAME|FILE|none",
-    help="Platform profile that gives the clocks; none: auto and fixed learn one clock.  [default: that of these GPUs]",
+    metavar="NAME|FILE",
+    help="Platform profile from which per-call takes its clocks.  [default: that of these GPUs]",
 )
 @click.option(
     "--max-slowdown",
     type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
     metavar="PERCENT",
-    help="Largest slowdown of the job's iterations that exposed, fixed and auto may cause.  "
-    f"[default: {DEFAULT_SLOWDOWN_PCT:g}]",
+    help=f"Largest slowdown of the job's iterations that auto may cause.  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
 )
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--set-clocks", is_flag=True, help="Set the clocks of real GPUs. Without it, policies run dry on them.")

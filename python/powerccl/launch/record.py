@@ -34,9 +34,8 @@ from powerccl.traces.run_info import RunInfo, write_run_info
 if TYPE_CHECKING:
     from powerccl.platforms.schema import PlatformProfile
 
-LEARNING = ("exposed", "fixed", "auto")  # policies that keep within --max-slowdown
-POLICIES = ("observe", "per-call", *LEARNING)
-WITHOUT_PROFILE = ("fixed", "auto")  # these learn one clock where there is none
+LEARNING = "auto"  # the policy that learns a clock: it keeps within --max-slowdown, and needs no platform profile
+POLICIES = ("observe", "per-call", LEARNING)
 NO_PROFILE = "none"  # --platform
 ELSEWHERE = "name another folder with --runs-dir DIR"
 AGENT_READY_S = 3.0
@@ -289,11 +288,11 @@ class _Recording:
         clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
         if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
             say_once(about_clocks)
-        if request.max_slowdown_pct is not None and request.policy and policy not in LEARNING:
-            say_once(f"policy {policy} ignores --max-slowdown, which is for {', '.join(LEARNING)}")
+        if request.max_slowdown_pct is not None and request.policy and policy != LEARNING:
+            say_once(f"policy {policy} ignores --max-slowdown, which is for {LEARNING}")
         name = request.name or _job_name(request.command, base)
         self._info = _describe(request, name, policy, clocks, job.gpus, job.launcher, base)
-        if policy in LEARNING:
+        if policy == LEARNING:
             asked = request.max_slowdown_pct
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
@@ -421,24 +420,13 @@ def _plan(request: Request, environment: Mapping[str, str], say: Callable[[str],
 
 
 def _plan_default(request: Request, environment: Mapping[str, str], say: Callable[[str], None]) -> Plan:
-    """`auto` where clocks may be set, else `observe`.
-
-    Silent, but for a user who asked for clocks (--set-clocks) or for a profile (--platform) that is not to be had.
-    """
-    nothing: Plan = (Gpus(), "observe", "", None)
+    """`auto` where clocks may be set, else `observe`. Silent, but for a user who asked for clocks (--set-clocks)."""
     emulated = bool(request.emulate or environment.get("POWERCCL_EMULATOR_SOCKET"))
     # Asked before NVML is: a run that only records stays quick to start.
-    clocks, _ = decide_clocks("auto", emulated, request.set_clocks, environment)
+    clocks, _ = decide_clocks(LEARNING, emulated, request.set_clocks, environment)
     if clocks not in ("lease", "nvml") and not request.set_clocks:
-        return nothing
-    about = say if request.set_clocks else _silent
-    try:
-        return _plan_policy(request, "auto", about)
-    except PowercclError as error:
-        if request.platform:
-            raise
-        about(f"recording only, without setting clocks: {error.message}; {error.hint}")
-        return nothing
+        return Gpus(), "observe", "", None
+    return _plan_policy(request, LEARNING, say if request.set_clocks else _silent)
 
 
 def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> Plan:
@@ -449,15 +437,17 @@ def _plan_policy(request: Request, policy: str, say: Callable[[str], None]) -> P
     if not request.emulate and not gpus.names:
         say(f"recording only: policy {policy} has no GPU to manage ({gpus.describe()})")
         return gpus, "observe", "", None
+    if policy == LEARNING:
+        if request.platform not in ("", NO_PROFILE):
+            say(f"policy {policy} ignores --platform, which is for per-call")
+        return gpus, policy, "", None
     profile = _profile(request, gpus)
     if profile is None:
-        if policy in WITHOUT_PROFILE:
-            return gpus, policy, "", None
         where = f"the emulated platform {platform_name(request.emulate)}" if request.emulate else gpus.describe()
         emulated = f" --emulate {request.emulate}" if request.emulate else ""
         raise PowercclError(
             f"no platform profile for {where}, which policy {policy} needs",
-            f"make one with `powerccl profile{emulated}`, choose one with --platform, or use --policy auto",
+            f"make one with `powerccl profile{emulated}`, choose one with --platform, or use --policy {LEARNING}",
         )
     if not request.emulate:
         check_machine(profile, gpus.names)

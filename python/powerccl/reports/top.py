@@ -178,7 +178,7 @@ def _budget(job: LiveJob) -> list[str]:
         text += ", not estimated yet: the policy writes an estimate every 10 s"
     if budget.managed is not None:
         text += f", {budget.managed} of {plural(budget.iterations or 0, 'iteration')} managed"
-    return [text + (", paused: the slowdown exceeded the limit" if budget.paused else "")]
+    return [text]
 
 
 def _requests(job: LiveJob) -> list[str]:

@@ -45,10 +45,6 @@ FLAG_HOST_TIMES = 0x200
 HEADER_FLAG_DRY = 0x1
 HEADER_FLAG_EMULATED = 0x2
 
-# What of a policy a BUDGET record says was in effect.
-PART_WINDOWS = 0x1
-PART_CLOCK = 0x2
-
 ALGORITHMS = (
     *("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat"),
     *("copy engine", "symmetric"),
@@ -137,7 +133,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("protocol", "u1"),
             ("channels", "u1"),
             ("warps", "u1"),
-            ("reserved", "V3"),
+            ("reserved3", "V3"),
         ]
     ),
     CLOCK: np.dtype(
@@ -183,7 +179,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("function", "<u2"),
             ("thread", "<u2"),
             ("size_class", "u1"),
-            ("reserved", "V3"),
+            ("reserved3", "V3"),
         ]
     ),
     PROCESS: np.dtype(
@@ -235,18 +231,15 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("calls", "<u4"),
             ("iterations", "<u4"),
             ("managed", "<u4"),
-            ("windows", "<u4"),
+            ("reserved1", "V4"),
             ("length_us", "<u4"),
-            ("covered_us", "<u4"),
-            ("short_us", "<u4"),
+            ("reserved2", "V8"),
             ("slowdown_ppm", "<i4"),
             ("low_ppm", "<i4"),
             ("high_ppm", "<i4"),
             ("clock_mhz", "<u4"),
             ("judged", "u1"),
-            ("marked", "u1"),
-            ("paused", "u1"),
-            ("policy", "u1"),
+            ("reserved3", "V3"),
         ]
     ),
 }

@@ -57,7 +57,7 @@ def _pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
 
 def _budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     """What policies came to, as far as it can be, and how many records cannot: an estimate lies in its interval."""
-    sound = (budgets["time_ns"] < _LATEST_NS) & (budgets["policy"] <= records.PART_WINDOWS | records.PART_CLOCK)
+    sound = budgets["time_ns"] < _LATEST_NS
     sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
     return budgets[sound], int(len(budgets) - sound.sum())
 

@@ -220,15 +220,14 @@ def budgets(run: RunData) -> pl.DataFrame:
     """What a policy that learns had come to, the latest of each trace: it counts from the start.
 
     Columns: rank, gpu, host, time_ns, calls (of an iteration; 0: none was found), iterations (seen), managed (of them),
-    windows (of an iteration), length_us, covered_us, short_us (an iteration; its windows; what was too short for one),
-    slowdown_ppm, low_ppm, high_ppm (99 % interval; null where it was not judged), clock_mhz (outside of windows; 0: the
-    default), marked, paused, searched, dry (bool).
+    length_us (of an iteration), slowdown_ppm, low_ppm, high_ppm (99 % interval; null where it was not judged),
+    clock_mhz (of managed iterations; 0: the default), dry (bool).
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.Categorical, "host": pl.String}
-    numbers = ("time_ns", "calls", "iterations", "managed", "windows", "length_us", "covered_us", "short_us")
+    numbers = ("time_ns", "calls", "iterations", "managed", "length_us")
     judged = ("slowdown_ppm", "low_ppm", "high_ppm")
     schema.update(dict.fromkeys((*numbers, *judged, "clock_mhz"), pl.Int64))
-    schema.update(dict.fromkeys(("marked", "paused", "searched", "dry"), pl.Boolean))
+    schema["dry"] = pl.Boolean
     parts: list[dict[str, object]] = []
     for rank in run.ranks:
         rows = rank.kinds[records.BUDGET]
@@ -241,9 +240,6 @@ def budgets(run: RunData) -> pl.DataFrame:
                 "host": rank.host,
                 **{name: _int(row[name]) for name in (*numbers, "clock_mhz")},
                 **{name: [int(row[name][0]) if row["judged"][0] else None] for name in judged},
-                "marked": row["marked"] != 0,
-                "paused": row["paused"] != 0,
-                "searched": (row["policy"] & records.PART_CLOCK) != 0,
                 "dry": [rank.dry],
             }
         )

@@ -81,7 +81,6 @@ class LiveBudget(msgspec.Struct, kw_only=True):
     high_pct: float | None = None
     managed: int | None = None
     iterations: int | None = None
-    paused: bool = False
 
 
 class LiveGpu(msgspec.Struct, kw_only=True):

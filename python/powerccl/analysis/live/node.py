@@ -214,7 +214,6 @@ class Watcher:
         if told and job.budget:
             worst = max(told, key=lambda row: (int(row["judged"]), int(row["slowdown_ppm"])))
             job.budget.iterations, job.budget.managed = int(worst["iterations"]), int(worst["managed"])
-            job.budget.paused = any(int(row["paused"]) for row in told)
             if int(worst["judged"]):
                 job.budget.slowdown_pct = int(worst["slowdown_ppm"]) / 1e4
                 job.budget.low_pct, job.budget.high_pct = int(worst["low_ppm"]) / 1e4, int(worst["high_ppm"]) / 1e4
