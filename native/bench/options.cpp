@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/options.h"
 
-#include <getopt.h>
-
 #include <algorithm>
 
 #include "bench/failure.h"
+#include "bench/option_table.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
 
-[[noreturn]] void usage_error(const std::string& what, const std::string& hint = "powerccl-bench --help") {
-  throw Failure(kExitUsage, what, hint);
-}
+constexpr const char* kHint = "powerccl-bench --help";
 
-bool parse_switch(const std::string& text, const char* what) {
-  return parse_integer(text, what, 0, 1) != 0;
+[[noreturn]] void usage_error(const std::string& what, const std::string& hint = kHint) {
+  throw Failure(kExitUsage, what, hint);
 }
 
 void add_pattern(Options& options, Pattern pattern) {
@@ -37,48 +34,35 @@ void add_patterns(Options& options, const std::string& text) {
   }
 }
 
-std::vector<Type> parse_types(const std::string& text) {
-  std::vector<Type> chosen;
+// "all", or names with commas. `what` is the option and the kind of thing that it names.
+template <typename T, typename Infos>
+std::vector<T> parse_names(const std::string& text, const Infos& infos, T Infos::value_type::* member,
+                           std::optional<T> (*named)(const std::string&), const char* what, const char* known) {
+  std::vector<T> chosen;
   for (const std::string& name : split(text, ',')) {
     if (name == "all") {
-      for (const TypeInfo& each : types()) chosen.push_back(each.type);
-    } else if (const auto type = type_named(name)) {
-      chosen.push_back(*type);
+      for (const auto& each : infos) chosen.push_back(each.*member);
+    } else if (const auto one = named(name)) {
+      chosen.push_back(*one);
     } else {
-      usage_error("-d: no type is called '" + name + "'",
-                  "float32 (float), float16 (half), bfloat16, float64 (double), int32, int64, all");
+      usage_error(std::string(what) + " is called '" + name + "'", known);
     }
   }
   return chosen;
+}
+
+std::vector<Type> parse_types(const std::string& text) {
+  return parse_names(text, types(), &TypeInfo::type, type_named, "-d: no type",
+                     "float32 (float), float16 (half), bfloat16, float64 (double), int32, int64, all");
 }
 
 std::vector<Op> parse_ops(const std::string& text) {
-  std::vector<Op> chosen;
-  for (const std::string& name : split(text, ',')) {
-    if (name == "all") {
-      for (const OpInfo& each : operators()) chosen.push_back(each.op);
-    } else if (const auto op = op_named(name)) {
-      chosen.push_back(*op);
-    } else {
-      usage_error("-o: no operator is called '" + name + "'", "sum, prod, max, min, avg, all");
-    }
-  }
-  return chosen;
+  return parse_names(text, operators(), &OpInfo::op, op_named, "-o: no operator", "sum, prod, max, min, avg, all");
 }
 
-// "all", or names with commas.
 std::vector<Way> parse_ways(const std::string& text) {
-  std::vector<Way> chosen;
-  for (const std::string& name : split(text, ',')) {
-    if (name == "all") {
-      for (const WayInfo& each : ways()) chosen.push_back(each.way);
-    } else if (const auto way = way_named(name)) {
-      chosen.push_back(*way);
-    } else {
-      usage_error("--way: no way is called '" + name + "'", "plain, symmetric, copy-engine, efficiency, all");
-    }
-  }
-  return chosen;
+  return parse_names(text, ways(), &WayInfo::way, way_named, "--way: no way",
+                     "plain, symmetric, copy-engine, efficiency, all");
 }
 
 // What else is computed: nothing first, then what was named, each once.
@@ -113,263 +97,85 @@ Products parse_products(const std::string& text) {
   return {side(0), side(1), side(2)};
 }
 
-enum LongOnly {
-  kThreads = 256,
-  kInPlace,
-  kGrouped,
-  kWay,
-  kBeside,
-  kProducts,
-  kJson,
-  kJsonLines,
-  kResume,
-  kSkip,
-  kMinTime,
-  kNoEnergy,
-  kNccl,
-  kRendezvous,
-  kClock,
-  kSetClocks,
-  kClockSocket,
-  kSettle,
-  kSampleMs,
-  kEvents,
-  kBlocking,
-  kVersionFlag,
-  kModel,
-  kTrainIterations,
-  kSeconds,
-  kCompute,
-  kForward,
-  kBackward,
-  kBuckets,
-  kOverlap,
-  kTrials,
-};
-
-const option kLongOptions[] = {
-    {"minbytes", required_argument, nullptr, 'b'},
-    {"maxbytes", required_argument, nullptr, 'e'},
-    {"stepbytes", required_argument, nullptr, 'i'},
-    {"stepfactor", required_argument, nullptr, 'f'},
-    {"iters", required_argument, nullptr, 'n'},
-    {"warmup_iters", required_argument, nullptr, 'w'},
-    {"check", required_argument, nullptr, 'c'},
-    {"datatype", required_argument, nullptr, 'd'},
-    {"dtype", required_argument, nullptr, 'd'},
-    {"op", required_argument, nullptr, 'o'},
-    {"root", required_argument, nullptr, 'r'},
-    {"ngpus", required_argument, nullptr, 'g'},
-    {"gpus", required_argument, nullptr, 'g'},
-    {"cudagraph", required_argument, nullptr, 'G'},
-    {"graph", required_argument, nullptr, 'G'},
-    {"timeout", required_argument, nullptr, 'T'},
-    {"per_iter_timing", required_argument, nullptr, 'I'},
-    {"output_file", required_argument, nullptr, kJson},
-    {"events", no_argument, nullptr, kEvents},
-    {"blocking", no_argument, nullptr, kBlocking},
-    {"local_register", required_argument, nullptr, 'R'},
-    {"way", required_argument, nullptr, kWay},
-    {"beside", required_argument, nullptr, kBeside},
-    {"threads", no_argument, nullptr, kThreads},
-    {"in-place", no_argument, nullptr, kInPlace},
-    {"grouped", no_argument, nullptr, kGrouped},
-    {"json", required_argument, nullptr, kJson},
-    {"json-lines", required_argument, nullptr, kJsonLines},
-    {"resume", no_argument, nullptr, kResume},
-    {"skip", required_argument, nullptr, kSkip},
-    {"min-time", required_argument, nullptr, kMinTime},
-    {"no-energy", no_argument, nullptr, kNoEnergy},
-    {"nccl", required_argument, nullptr, kNccl},
-    {"rendezvous", required_argument, nullptr, kRendezvous},
-    {"clock", required_argument, nullptr, kClock},
-    {"clocks", required_argument, nullptr, kClock},
-    {"set-clocks", no_argument, nullptr, kSetClocks},
-    {"clock-socket", required_argument, nullptr, kClockSocket},
-    {"settle", required_argument, nullptr, kSettle},
-    {"sample-ms", required_argument, nullptr, kSampleMs},
-    {"model", required_argument, nullptr, kModel},
-    {"iterations", required_argument, nullptr, kTrainIterations},
-    {"seconds", required_argument, nullptr, kSeconds},
-    {"compute", required_argument, nullptr, kCompute},
-    {"products", required_argument, nullptr, kProducts},
-    {"forward-ms", required_argument, nullptr, kForward},
-    {"backward-ms", required_argument, nullptr, kBackward},
-    {"buckets", required_argument, nullptr, kBuckets},
-    {"overlap", required_argument, nullptr, kOverlap},
-    {"trials-per-process", required_argument, nullptr, kTrials},
-    {"help", no_argument, nullptr, 'h'},
-    {"version", no_argument, nullptr, kVersionFlag},
-    {nullptr, 0, nullptr, 0},
-};
-
-void apply_train(Options& options, int code, const std::string& value) {
-  TrainOptions& train = options.train;
-  switch (code) {
-    case kModel:
-      train.model = value;
-      break;
-    case kTrainIterations:
-      train.iterations = parse_integer(value, "--iterations", 1);
-      options.scenario_iterations = train.iterations;
-      break;
-    case kSeconds:
-      options.seconds = parse_number(value, "--seconds", 0.001, 86400);
-      break;
-    case kCompute:
-      options.compute = parse_compute(value);
-      break;
-    case kForward:
-      train.forward_ms = parse_number(value, "--forward-ms", 0, 1e6);
-      break;
-    case kBackward:
-      train.backward_ms = parse_number(value, "--backward-ms", 0, 1e6);
-      break;
-    case kBuckets:
-      train.buckets_bytes.clear();
-      for (const std::string& each : split(value, ',')) train.buckets_bytes.push_back(parse_size(each, "--buckets"));
-      if (train.buckets_bytes.size() > 32) usage_error("--buckets: at most 32");
-      break;
-    case kOverlap:
-      if (value != "none" && value != "backward") usage_error("--overlap: none or backward, not '" + value + "'");
-      train.overlap = value == "none" ? Overlap::kNone : Overlap::kBackward;
-      break;
-    default:
-      break;
-  }
+std::vector<size_t> parse_buckets(const std::string& text) {
+  std::vector<size_t> buckets_bytes;
+  for (const std::string& each : split(text, ',')) buckets_bytes.push_back(parse_size(each, "--buckets"));
+  if (buckets_bytes.size() > 32) usage_error("--buckets: at most 32");
+  return buckets_bytes;
 }
 
-void apply(Options& options, int code, const std::string& value, const std::string& name) {
-  switch (code) {
-    case 'b':
-      options.min_bytes = parse_size(value, "-b");
-      break;
-    case 'e':
-      options.max_bytes = parse_size(value, "-e");
-      break;
-    case 'i':
-      options.step_bytes = parse_size(value, "-i");
-      break;
-    case 'f':
-      options.factor = parse_number(value, "-f", 1.0001, 1e6);
-      break;
-    case 'n':
-      options.iterations = parse_integer(value, "-n", 1);
-      break;
-    case 'w':
-      options.warmup = options.train.warmup = parse_integer(value, "-w", 0);
-      break;
-    case 'c':
-      options.check = parse_integer(value, "-c", 0);
-      break;
-    case 'd':
-      options.types = parse_types(value);
-      options.train.type = options.types.front();
-      break;
-    case 'o':
-      options.ops = parse_ops(value);
-      break;
-    case 'r':
-      options.root = value == "all" ? -1 : parse_integer(value, "-r", 0);
-      break;
-    case 'g':
-      options.gpus = parse_integer(value, "-g", 1, 64);
-      break;
-    case 'z':
-      options.blocking = parse_integer(value, "-z", 0, 3) != 0;
-      break;
-    case kWay:
-      options.ways = parse_ways(value);
-      break;
-    case kBeside:
-      options.besides = parse_besides(value);
-      break;
-    case kProducts:
-      options.products = parse_products(value);
-      break;
-    case 'R':
-      options.registration = parse_integer(value, "-R", 0, 2);
-      if (options.registration == 1)
-        usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
-      break;
-    case 'G':
-      options.graph_launches = parse_integer(value, "-G", 0);
-      break;
-    case 'T':
-      options.timeout_s = parse_integer(value, "-T", 0);
-      break;
-    case 'I':
-      options.events = parse_switch(value, "-I");
-      break;
-    case 'J':
-    case kJson:
-      options.json = value;
-      break;
-    case 'h':
-      options.mode = Mode::kHelp;
-      break;
-    case kVersionFlag:
-      options.mode = Mode::kVersion;
-      break;
-    case kEvents:
-      options.events = true;
-      break;
-    case kBlocking:
-      options.blocking = true;
-      break;
-    case kThreads:
-      options.threads = true;
-      break;
-    case kInPlace:
-      options.in_place = true;
-      break;
-    case kGrouped:
-      options.grouped = true;
-      break;
-    case kJsonLines:
-      options.json_lines = value;
-      break;
-    case kResume:
-      options.resume = true;
-      break;
-    case kSkip:
-      options.skip.push_back(value);
-      break;
-    case kMinTime:
-      options.min_time_s = parse_number(value, "--min-time", 0, 3600);
-      break;
-    case kNoEnergy:
-      options.energy = false;
-      break;
-    case kNccl:
-      options.nccl = value;
-      break;
-    case kRendezvous:
-      options.rendezvous = value;
-      break;
-    case kClock:
-      options.clocks_mhz = parse_clocks(value);
-      break;
-    case kSetClocks:
-      options.set_clocks = true;
-      break;
-    case kClockSocket:
-      options.clock_socket = parse_integer(value, "--clock-socket", 3, 1 << 20);
-      break;
-    case kSettle:
-      options.settle_s = parse_number(value, "--settle", 0, 60);
-      break;
-    case kSampleMs:
-      options.sample_ms = parse_integer(value, "--sample-ms", 1, 1000);
-      break;
-    case kTrials:
-      options.trials_per_process = parse_integer(value, "--trials-per-process", 1, 1'000'000);
-      break;
-    case '?':
-      usage_error("unknown option, or an option without its value: " + name);
-    default:
-      apply_train(options, code, value);
-  }
+Overlap parse_overlap(const std::string& text) {
+  if (text != "none" && text != "backward") usage_error("--overlap: none or backward, not '" + text + "'");
+  return text == "none" ? Overlap::kNone : Overlap::kBackward;
+}
+
+void add_sweep(OptionTable& table, Options& options) {
+  table.size("-b,--minbytes", &options.min_bytes);
+  table.size("-e,--maxbytes", &options.max_bytes);
+  table.size("-i,--stepbytes", &options.step_bytes);
+  table.number("-f,--stepfactor", &options.factor, 1.0001, 1e6);
+  table.integer("-n,--iters", &options.iterations, 1);
+  table.value("-w,--warmup_iters",
+              [&](const std::string& text) { options.warmup = options.train.warmup = parse_integer(text, "-w", 0); });
+  table.integer("-c,--check", &options.check, 0);
+  table.value("-d,--datatype,--dtype", [&](const std::string& text) {
+    options.types = parse_types(text);
+    options.train.type = options.types.front();
+  });
+  table.value("-o,--op", [&](const std::string& text) { options.ops = parse_ops(text); });
+  table.value("-r,--root",
+              [&](const std::string& text) { options.root = text == "all" ? -1 : parse_integer(text, "-r", 0); });
+  table.value("-z", [&](const std::string& text) { options.blocking = parse_integer(text, "-z", 0, 3) != 0; });
+  table.flag("--blocking", &options.blocking);
+  table.value("-R,--local_register", [&](const std::string& text) {
+    options.registration = parse_integer(text, "-R", 0, 2);
+    if (options.registration == 1) usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
+  });
+  table.value("--way", [&](const std::string& text) { options.ways = parse_ways(text); });
+  table.value("--beside", [&](const std::string& text) { options.besides = parse_besides(text); });
+  table.value("--products", [&](const std::string& text) { options.products = parse_products(text); });
+  table.integer("-G,--cudagraph,--graph", &options.graph_launches, 0);
+  table.value("-I,--per_iter_timing",
+              [&](const std::string& text) { options.events = parse_integer(text, "-I", 0, 1) != 0; });
+  table.flag("--events", &options.events);
+  table.flag("--in-place", &options.in_place);
+  table.flag("--grouped", &options.grouped);
+  table.value("--clock,--clocks", [&](const std::string& text) { options.clocks_mhz = parse_clocks(text); });
+  table.integer("--clock-socket", &options.clock_socket, 3, 1 << 20);
+  table.number("--settle", &options.settle_s, 0, 60);
+  table.text("--json-lines", &options.json_lines);
+  table.flag("--resume", &options.resume);
+  table.value("--skip", [&](const std::string& text) { options.skip.push_back(text); });
+}
+
+void add_replay(OptionTable& table, Options& options) {
+  TrainOptions& train = options.train;
+  table.text("--model", &train.model);
+  table.value("--iterations", [&](const std::string& text) {
+    options.scenario_iterations = train.iterations = parse_integer(text, "--iterations", 1);
+  });
+  table.number("--seconds", &options.seconds, 0.001, 86400);
+  table.value("--compute", [&](const std::string& text) { options.compute = parse_compute(text); });
+  table.number("--forward-ms", &train.forward_ms, 0, 1e6);
+  table.number("--backward-ms", &train.backward_ms, 0, 1e6);
+  table.value("--buckets", [&](const std::string& text) { train.buckets_bytes = parse_buckets(text); });
+  table.value("--overlap", [&](const std::string& text) { train.overlap = parse_overlap(text); });
+}
+
+void add_all(OptionTable& table, Options& options) {
+  table.integer("--trials-per-process", &options.trials_per_process, 1, 1'000'000);
+  table.integer("-g,--ngpus,--gpus", &options.gpus, 1, 64);
+  table.flag("--threads", &options.threads);
+  table.text("--rendezvous", &options.rendezvous);
+  table.text("-J,--output_file,--json", &options.json);
+  table.number("--min-time", &options.min_time_s, 0, 3600);
+  table.flag("--no-energy", &options.energy, false);
+  table.integer("--sample-ms", &options.sample_ms, 1, 1000);
+  table.flag("--set-clocks", &options.set_clocks);
+  table.integer("-T,--timeout", &options.timeout_s, 0);
+  table.text("--nccl", &options.nccl);
+  table.flag("-h,--help", [&] { options.mode = Mode::kHelp; });
+  table.flag("--version", [&] { options.mode = Mode::kVersion; });
 }
 
 void check_serve(const Options& options) {
@@ -448,33 +254,29 @@ std::vector<int> parse_clocks(const std::string& text) {
 Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 0; i < argc; ++i) options.command.emplace_back(argv[i]);
-  opterr = 0;
-  optind = 0;  // glibc: start afresh, permuting
-  bool check_given = false;
-  for (;;) {
-    const int code = getopt_long(argc, argv, "b:e:i:f:n:w:c:d:o:r:g:z:R:G:T:I:J:h", kLongOptions, nullptr);
-    if (code == -1) break;
-    // getopt leaves the letter in optopt, or nothing of an unknown long option but the word it has just passed.
-    const bool letter = optopt > 0 && optopt < 256;
-    const std::string word = letter ? std::string("-") + static_cast<char>(optopt) : argv[std::max(optind - 1, 0)];
-    apply(options, code, optarg != nullptr ? optarg : "", word);
-    check_given = check_given || code == 'c';
-  }
-  for (int i = optind; i < argc; ++i) {
-    const std::string word = argv[i];
+  options.check = -1;  // until it is given
+  OptionTable table(kHint);
+  add_sweep(table, options);
+  add_replay(table, options);
+  add_all(table, options);
+  const std::vector<std::string> words = table.parse(argc, argv);
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
     if (word == "train") {
       options.mode = options.mode == Mode::kSweep ? Mode::kTrain : options.mode;
     } else if (word == "scenario" && options.mode == Mode::kSweep) {
-      if (++i == argc) usage_error("scenario of which file?", "powerccl-bench scenario bench/scenarios/ddp.scn");
+      if (++i == words.size())
+        usage_error("scenario of which file?", "powerccl-bench scenario bench/scenarios/ddp.scn");
       options.mode = Mode::kScenario;
-      options.scenario = argv[i];
+      options.scenario = words[i];
     } else if (word == "serve" && options.mode == Mode::kSweep) {
       options.mode = Mode::kServe;
     } else if (word != "sweep") {
       add_patterns(options, word);
     }
   }
-  if (options.mode == Mode::kServe && !check_given) options.check = 0;  // emulated data are moved by few cores
+  // A server checks nothing unless told: emulated data are moved by few cores.
+  if (options.check < 0) options.check = options.mode == Mode::kServe ? 0 : 1;
   if (options.mode != Mode::kHelp && options.mode != Mode::kVersion) check_together(options);
   return options;
 }

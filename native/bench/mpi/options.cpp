@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/mpi/options.h"
 
-#include <getopt.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "bench/failure.h"
-#include "bench/values.h"
+#include "bench/option_table.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -31,149 +29,45 @@ constexpr TestInfo kTests[] = {
     {"stencil", Test::kStencil, false, false},
 };
 
-enum Long {
-  kJson = 256,
-  kLibrary,
-  kWindow,
-  kComputeUs,
-  kImbalanceUs,
-  kImbalancePct,
-  kWaitUs,
-  kRepeat,
-  kCollective,
-  kStepUs,
-  kIterationsOf,
-  kColumns,
-  kRows,
-  kSweeps,
-  kHalo,
-  kBackToBack,
-  kVersionFlag,
-};
+constexpr const char* kHint = "powerccl-bench-mpi --help";
 
-const option kLongOptions[] = {
-    {"minbytes", required_argument, nullptr, 'b'},
-    {"maxbytes", required_argument, nullptr, 'e'},
-    {"stepbytes", required_argument, nullptr, 'i'},
-    {"stepfactor", required_argument, nullptr, 'f'},
-    {"iters", required_argument, nullptr, 'n'},
-    {"warmup_iters", required_argument, nullptr, 'w'},
-    {"check", required_argument, nullptr, 'c'},
-    {"back-to-back", required_argument, nullptr, kBackToBack},
-    {"window", required_argument, nullptr, kWindow},
-    {"compute-us", required_argument, nullptr, kComputeUs},
-    {"imbalance-us", required_argument, nullptr, kImbalanceUs},
-    {"imbalance-pct", required_argument, nullptr, kImbalancePct},
-    {"wait-us", required_argument, nullptr, kWaitUs},
-    {"repeat", required_argument, nullptr, kRepeat},
-    {"collective", no_argument, nullptr, kCollective},
-    {"step-us", required_argument, nullptr, kStepUs},
-    {"iterations", required_argument, nullptr, kIterationsOf},
-    {"columns", required_argument, nullptr, kColumns},
-    {"rows", required_argument, nullptr, kRows},
-    {"sweeps", required_argument, nullptr, kSweeps},
-    {"halo", required_argument, nullptr, kHalo},
-    {"json", required_argument, nullptr, kJson},
-    {"library", required_argument, nullptr, kLibrary},
-    {"help", no_argument, nullptr, 'h'},
-    {"version", no_argument, nullptr, kVersionFlag},
-    {nullptr, 0, nullptr, 0},
-};
-
-[[noreturn]] void usage_error(const std::string& what, const std::string& hint = "powerccl-bench-mpi --help") {
+[[noreturn]] void usage_error(const std::string& what, const std::string& hint = kHint) {
   throw Failure(kExitUsage, what, hint);
 }
 
 constexpr double kMostUs = 3.6e9;  // an hour
 
-void apply_scenario(Options& options, int code, const std::string& value, const std::string& name) {
-  switch (code) {
-    case kWaitUs:
-      options.wait.wait_us = parse_number(value, name, 0, kMostUs);
-      break;
-    case kRepeat:
-      options.wait.repeat = parse_integer(value, name, 1);
-      break;
-    case kCollective:
-      options.wait.collective = true;
-      break;
-    case kStepUs:
-      options.stencil.step_us = parse_number(value, name, 1, kMostUs);
-      break;
-    case kIterationsOf:
-      options.stencil.iterations = parse_integer(value, name, 1);
-      break;
-    case kColumns:
-      options.stencil.columns = parse_integer(value, name, 3, 1 << 16);
-      break;
-    case kRows:
-      options.stencil.rows = parse_integer(value, name, 1, 1 << 16);
-      break;
-    case kSweeps:
-      options.stencil.sweeps = parse_integer(value, name, 1);
-      break;
-    case kHalo:
-      if (value != "sendrecv" && value != "isend") usage_error("--halo: sendrecv or isend, not '" + value + "'");
-      options.stencil.sendrecv = value == "sendrecv";
-      break;
-    default:
-      break;
-  }
-}
-
-void apply(Options& options, int code, const std::string& value, const std::string& name) {
-  switch (code) {
-    case 'b':
-      options.min_bytes = parse_size(value, "-b");
-      break;
-    case 'e':
-      options.max_bytes = parse_size(value, "-e");
-      break;
-    case 'i':
-      options.step_bytes = parse_size(value, "-i");
-      break;
-    case 'f':
-      options.factor = parse_number(value, "-f", 1.0001, 1e6);
-      break;
-    case 'n':
-      options.iterations = parse_integer(value, "-n", 1);
-      break;
-    case 'w':
-      options.warmup = parse_integer(value, "-w", 0);
-      break;
-    case 'c':
-      options.check = parse_integer(value, "-c", 0) > 0;
-      break;
-    case 'h':
-      options.test = Test::kHelp;
-      break;
-    case kVersionFlag:
-      options.test = Test::kVersion;
-      break;
-    case kBackToBack:
-      options.back_to_back = parse_integer(value, name, 1, 1'000'000);
-      break;
-    case kWindow:
-      options.window = parse_integer(value, name, 1, 65536);
-      break;
-    case kComputeUs:
-      options.compute_us = parse_number(value, name, 0, kMostUs);
-      break;
-    case kImbalanceUs:
-      options.imbalance_us = parse_number(value, name, 0, kMostUs);
-      break;
-    case kImbalancePct:
-      options.imbalance_pct = parse_number(value, name, 0, 1e6);
-      break;
-    case kJson:
-      options.json = value;
-      break;
-    case kLibrary:
-      options.library = value;
-      break;
-    default:
-      apply_scenario(options, code, value, name);
-  }
+OptionTable table_of(Options& options) {
+  OptionTable table(kHint);
+  table.size("-b,--minbytes", &options.min_bytes);
+  table.size("-e,--maxbytes", &options.max_bytes);
+  table.size("-i,--stepbytes", &options.step_bytes);
+  table.number("-f,--stepfactor", &options.factor, 1.0001, 1e6);
+  table.integer("-n,--iters", &options.iterations, 1);
+  table.integer("-w,--warmup_iters", &options.warmup, 0);
+  table.integer("-c,--check", &options.check, 0);
+  table.integer("--back-to-back", &options.back_to_back, 1, 1'000'000);
+  table.integer("--window", &options.window, 1, 65536);
+  table.number("--compute-us", &options.compute_us, 0, kMostUs);
+  table.number("--imbalance-us", &options.imbalance_us, 0, kMostUs);
+  table.number("--imbalance-pct", &options.imbalance_pct, 0, 1e6);
+  table.text("--json", &options.json);
+  table.text("--library", &options.library);
+  table.number("--wait-us", &options.wait.wait_us, 0, kMostUs);
+  table.integer("--repeat", &options.wait.repeat, 1);
+  table.flag("--collective", &options.wait.collective);
+  table.number("--step-us", &options.stencil.step_us, 1, kMostUs);
+  table.integer("--iterations", &options.stencil.iterations, 1);
+  table.integer("--columns", &options.stencil.columns, 3, 1 << 16);
+  table.integer("--rows", &options.stencil.rows, 1, 1 << 16);
+  table.integer("--sweeps", &options.stencil.sweeps, 1);
+  table.value("--halo", [&](const std::string& text) {
+    if (text != "sendrecv" && text != "isend") usage_error("--halo: sendrecv or isend, not '" + text + "'");
+    options.stencil.sendrecv = text == "sendrecv";
+  });
+  table.flag("-h,--help", [&] { options.test = Test::kHelp; });
+  table.flag("--version", [&] { options.test = Test::kVersion; });
+  return table;
 }
 
 std::string known_tests() {
@@ -182,12 +76,12 @@ std::string known_tests() {
   return names;
 }
 
-void name_test(Options& options, int argc, char** argv) {
-  if (optind >= argc) usage_error("no test is named", known_tests());
-  const std::string name = argv[optind];
+void name_test(Options& options, const std::vector<std::string>& words) {
+  if (words.empty()) usage_error("no test is named", known_tests());
+  const std::string& name = words[0];
   const auto* const found = std::ranges::find_if(kTests, [&](const TestInfo& each) { return name == each.name; });
   if (found == std::end(kTests)) usage_error("no test is called '" + name + "'", known_tests());
-  if (optind + 1 < argc) usage_error("one test at a time; what is '" + std::string(argv[optind + 1]) + "'?");
+  if (words.size() > 1) usage_error("one test at a time; what is '" + words[1] + "'?");
   options.test = found->test;
 }
 
@@ -202,17 +96,9 @@ Options parse_options(int argc, char** argv) {
   Options options;
   options.test = Test::kWait;  // until one is named
   options.command.assign(argv, argv + argc);
-  optind = 0;
-  opterr = 0;
-  int index = -1;
-  for (int code; (code = getopt_long(argc, argv, ":b:e:i:f:n:w:c:h", kLongOptions, &index)) != -1; index = -1) {
-    if (code == '?') usage_error("no option is called '" + std::string(argv[optind - 1]) + "'");
-    if (code == ':') usage_error(std::string(argv[optind - 1]) + " takes a value");
-    const std::string name = index >= 0 ? "--" + std::string(kLongOptions[index].name) : "-";
-    apply(options, code, optarg != nullptr ? optarg : "", name);
-  }
+  const std::vector<std::string> words = table_of(options).parse(argc, argv);
   if (options.test == Test::kHelp || options.test == Test::kVersion) return options;
-  name_test(options, argc, argv);
+  name_test(options, words);
   if (options.min_bytes > options.max_bytes) usage_error("-b is greater than -e");
   if (options.imbalance_pct > 0 && options.compute_us == 0 && options.test != Test::kStencil) {
     usage_error("--imbalance-pct is a part of --compute-us", "add --compute-us, or use --imbalance-us");
