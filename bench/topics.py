@@ -19,21 +19,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.figures import Figures
+
 from powerccl.launch.native import NativeFiles, find_native
 
-Figure = dict[str, float | int | str]
-Figures = dict[str, Figure]
 Measure = Callable[[NativeFiles, Path], Figures]
-
-
-def count(value: int, n: int) -> Figure:
-    """A number of cases, out of n that ran."""
-    return {"value": value, "unit": "1", "low": value, "high": value, "n": n}
-
-
-def one(value: float, unit: str, n: int = 1) -> Figure:
-    """A figure without spread: the worst of n, or an exact number."""
-    return {"value": value, "unit": unit, "low": value, "high": value, "n": n}
 
 
 def main(package: str, about: str) -> int:

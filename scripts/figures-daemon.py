@@ -25,35 +25,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerccl.launch.native import NativeFiles, find_native
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.figures import Figure, figure, one  # noqa: E402
+
+from powerccl.launch.native import NativeFiles, find_native  # noqa: E402
+
 LOW_MHZ = 600
 GPUS = 8
 # Of each job its GPUs, model and iterations. Two that share a GPU are of different models: with iterations of one
 # length they fall into step, each time in another way, and what is measured is that.
 ONE_JOB = (("0,1,2,3,4,5,6,7", "microllama", "12"),)
 TWO_JOBS = (("0,1,2,3,4", "microllama", "16"), ("4,5,6,7", "gpt2", "20"))
-
-Figure = dict[str, object]
-
-
-def figure(values: list[float], unit: str, digits: int = 3) -> Figure:
-    """Median and quartiles."""
-    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
-    value = statistics.median(values)
-    return {
-        "value": round(value, digits),
-        "unit": unit,
-        "low": round(low, digits),
-        "high": round(high, digits),
-        "n": len(values),
-    }
-
-
-def one(value: float, unit: str, n: int = 1) -> Figure:
-    """A figure that is what it is."""
-    return {"value": value, "unit": unit, "low": value, "high": value, "n": n}
 
 
 class Nvml:

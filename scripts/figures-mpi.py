@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from powerccl.launch.mpi import YIELDING, mpi_environment
-from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.figures import Figure, figure  # noqa: E402
+
+from powerccl.launch.mpi import YIELDING, mpi_environment  # noqa: E402
+from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native  # noqa: E402
+
 RUN_LIMIT_S = 120
 QUIET_LOAD = 0.7
 # Computation in an iteration: what a rank waits for is a fifth of it. A shorter wait ends before sleeping pays.
@@ -38,7 +41,6 @@ PARTS = ("wait", "short", "allreduce", "oversubscribed", "stencil")
 # Of the user's environment, whatever would decide how ranks wait or who is preloaded stays out of all runs.
 FOREIGN = ("POWERCCL_", "MPIR_CVAR_", "OMPI_MCA_", "PRTE_MCA_", "I_MPI_", "PMI_", "PMIX_", "LD_PRELOAD")
 
-Figure = dict[str, object]
 Measured = dict[str, Any]  # what powerccl-bench-mpi wrote as JSON
 
 
@@ -140,14 +142,6 @@ class Bench:
             if runs["without"] and runs["with"]:
                 found.append((runs["without"], runs["with"]))
         return found
-
-
-def figure(values: list[float], unit: str, digits: int = 3) -> Figure:
-    """Median and quartiles."""
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    median = statistics.median(values)
-    rounded = {"value": round(median, digits), "unit": unit, "low": round(low, digits), "high": round(high, digits)}
-    return rounded | {"n": len(values)}
 
 
 def wait(bench: Bench, rounds: Rounds) -> dict[str, Figure]:

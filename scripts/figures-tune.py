@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,17 +17,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.figures import Figure, confirmed, figure  # noqa: E402
+
 PLATFORM = "h200x4-sockets"
 SIZES = {"16KiB": "16K", "1MiB": "1M", "8MiB": "8M", "64MiB": "64M"}
-Figure = dict[str, object]
 Result = dict[str, object]
-
-
-def figure(values: list[float], unit: str, digits: int = 3) -> Figure:
-    """Median and quartiles; of fewer than four values the least and the greatest."""
-    low, _, high = statistics.quantiles(values, n=4) if len(values) > 3 else (min(values), 0, max(values))
-    value = round(statistics.median(values), digits)
-    return {"value": value, "unit": unit, "low": round(low, digits), "high": round(high, digits), "n": len(values)}
 
 
 def command(folder: Path, *options: str) -> list[str]:
@@ -73,21 +68,7 @@ def sizes(folder: Path, seconds: int) -> dict[str, Figure]:
         profile = result["profile"]
         assert isinstance(profile, dict)
         for each in profile["confirmed"]:
-            found[f"{stem}.speedup"] = {
-                "value": round(1 / each["time"], 3),
-                "unit": "times",
-                "low": round(1 / each["time_high"], 3),
-                "high": round(1 / each["time_low"], 3),
-                "n": each["rounds"],
-            }
-            if each["energy"] is not None:
-                found[f"{stem}.energy_saved_pct"] = {
-                    "value": round(100 * (1 - each["energy"]), 2),
-                    "unit": "%",
-                    "low": round(100 * (1 - each["energy_high"]), 2),
-                    "high": round(100 * (1 - each["energy_low"]), 2),
-                    "n": each["rounds"],
-                }
+            found |= confirmed(stem, each)
         print(f"# {name}: {profile['variables']}", flush=True)
     return found
 

@@ -8,11 +8,13 @@ value: what the confirmed ratio comes to, low and high its 95 % interval, n the 
 import argparse
 import json
 import re
-import statistics
 import sys
 from pathlib import Path
 
-Figure = dict[str, object]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.figures import Figure, confirmed, spread
+
 NAMES = {16384: "16KiB", 1 << 20: "1MiB", 8 << 20: "8MiB", 13946060: "13.3MiB", 64 << 20: "64MiB"}
 
 
@@ -28,29 +30,8 @@ def of_search(stem: str, result: dict[str, object]) -> dict[str, Figure]:
     profile = result["profile"]
     assert isinstance(profile, dict)
     for each in profile["confirmed"]:
-        name = f"{stem}.{each['pattern']}.{size_name(each['size_bytes'])}"
-        found[f"{name}.speedup"] = {
-            "value": round(1 / each["time"], 3),
-            "unit": "times",
-            "low": round(1 / each["time_high"], 3),
-            "high": round(1 / each["time_low"], 3),
-            "n": each["rounds"],
-        }
-        if each["energy"] is not None:
-            found[f"{name}.energy_saved_pct"] = {
-                "value": round(100 * (1 - each["energy"]), 2),
-                "unit": "%",
-                "low": round(100 * (1 - each["energy_high"]), 2),
-                "high": round(100 * (1 - each["energy_low"]), 2),
-                "n": each["rounds"],
-            }
+        found |= confirmed(f"{stem}.{each['pattern']}.{size_name(each['size_bytes'])}", each)
     return found
-
-
-def spread(values: list[float], unit: str, digits: int = 2) -> Figure:
-    """The median, the least and the greatest."""
-    ends = {"low": round(min(values), digits), "high": round(max(values), digits)}
-    return {"value": round(statistics.median(values), digits), "unit": unit, **ends, "n": len(values)}
 
 
 def seconds_of(folder: Path, pattern: str, words: str) -> list[float]:
@@ -93,7 +74,7 @@ def main() -> None:
             figures["tune.sockets.train.default_s"] = spread(before, "s, 40 steps", 3)
             figures["tune.sockets.train.tuned_s"] = spread(after, "s, 40 steps", 3)
             pairs = [100 * (1 - b / a) for a, b in zip(before, after, strict=False)]
-            figures["tune.sockets.train.step_saved_pct"] = spread(pairs, "%")
+            figures["tune.sockets.train.step_saved_pct"] = spread(pairs, "%", 2)
         processes = seconds_of(folder, "process-*.log", "real\\s+0m")
         if processes:
             figures["tune.process_per_trial.trials_per_minute"] = spread([60 / each for each in processes], "1/min", 1)

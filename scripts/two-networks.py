@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
-from bench.networks.namespaces import BURST_BYTES, NetworksError, alone  # noqa: E402 - behind the path
+from bench.figures import Figures, spread  # noqa: E402 - behind the path
+from bench.networks.namespaces import BURST_BYTES, NetworksError, alone  # noqa: E402
 from bench.networks.published import write_guide  # noqa: E402
 from bench.networks.sweeps import TESTS, measure, mpich, name  # noqa: E402
 
@@ -39,13 +40,7 @@ def medians(files: list[Path]) -> dict[tuple[str, int], list[float]]:
     return found
 
 
-def figure(values: list[float], unit: str) -> dict[str, object]:
-    """Median and range of the rounds."""
-    low, middle, high = (round(each, 3) for each in (min(values), statistics.median(values), max(values)))
-    return {"value": middle, "unit": unit, "low": low, "high": high, "n": len(values)}
-
-
-def figures(files: dict[int, list[Path]]) -> dict[str, dict[str, object]]:
+def figures(files: dict[int, list[Path]]) -> Figures:
     """Study D's rows: latency, time at the largest size, how many times the bandwidth (over sizes, not rounds)."""
     fast, slow = max(files), min(files)
     times = {mbit: medians(paths) for mbit, paths in files.items()}
@@ -56,15 +51,15 @@ def figures(files: dict[int, list[Path]]) -> dict[str, dict[str, object]]:
         for mbit in files:
             word = name(mbit).replace(" Gbit/s", "gbit").replace(" Mbit/s", "mbit")
             for size in (sizes[0], sizes[-1]):
-                found[f"{stem}.{word}.{size}B.us"] = figure(times[mbit][test, size], "us")
+                found[f"{stem}.{word}.{size}B.us"] = spread(times[mbit][test, size], "us")
         for what, size in (("smallest", sizes[0]), ("largest", sizes[-1])):
             both = zip(times[fast][test, size], times[slow][test, size], strict=True)
-            found[f"{stem}.{what}.change_pct"] = figure([100 * (one / other - 1) for one, other in both], "%")
+            found[f"{stem}.{what}.change_pct"] = spread([100 * (one / other - 1) for one, other in both], "%")
         # Smaller messages fit into what the shaper lets through at once.
         large = [size for size in sizes if size >= 8 * BURST_BYTES]
         middle = {rate: [statistics.median(each[test, size]) for size in large] for rate, each in times.items()}
         factors = [lame / quick for lame, quick in zip(middle[slow], middle[fast], strict=True)]
-        found[f"{stem}.from_1MiB.bandwidth_factor"] = figure(factors, "times")
+        found[f"{stem}.from_1MiB.bandwidth_factor"] = spread(factors, "times")
     return found
 
 

@@ -6,6 +6,7 @@ Figures are called `harm.<topic>.<figure>`. `scripts/figures-harm.py` runs all t
 
 from __future__ import annotations
 
-from bench.topics import Figure, Figures, Measure, count, one
+from bench.figures import Figure, Figures, count, one
+from bench.topics import Measure
 
 __all__ = ["Figure", "Figures", "Measure", "count", "one"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from bench.analysis import big_run
-from bench.topics import Figures, one
+from bench.figures import Figures, one
 from bench.trust.jobs import environment
 
 from powerccl.launch.native import NativeFiles

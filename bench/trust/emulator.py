@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.topics import Figures, count, one
+from bench.figures import Figures, count, one
 from bench.trust import fault
 from bench.trust.jobs import powerccl
 

@@ -12,8 +12,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from bench.figures import Figures, count
 from bench.harm.readers import damaged
-from bench.topics import Figures, count
 from bench.trust import checks, fault
 from bench.trust.damage import KINDS
 from bench.trust.jobs import PLATFORMS, Said, random_job, record_all, recorded

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.topics import Figures, count
+from bench.figures import Figures, count
 from bench.trust import fault
 from bench.trust.jobs import LIMIT_S, TOGETHER, environment
 from bench.trust.streams import prepared

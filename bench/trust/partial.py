@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.topics import Figures, count
+from bench.figures import Figures, count
 from bench.trust import ROOT, fault
 from bench.trust.checks import html_text, strict_json
 from bench.trust.damage import KINDS, samples, traces, with_cpu_energy, with_limits, without_counter

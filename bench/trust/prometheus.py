@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.topics import Figures, count
+from bench.figures import Figures, count
 from bench.trust import fault
 from bench.trust.checks import strict_json
 from bench.trust.jobs import Job, environment, random_job, record_all, recorded

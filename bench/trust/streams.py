@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.topics import Figures, count
+from bench.figures import Figures, count
 from bench.trust import fault
 from bench.trust.jobs import LIMIT_S, TOGETHER, Job, Said, environment, powerccl, record
 

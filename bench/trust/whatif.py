@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
-from bench.topics import Figures, count
+from bench.figures import Figures, count
 from bench.trust import fault
 from bench.trust.checks import strict_json
 from bench.trust.jobs import TOGETHER, Job, powerccl, record
