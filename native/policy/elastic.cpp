@@ -26,14 +26,14 @@ void Elastic::begin(const Terms& terms) {
   terms_ = terms;
 }
 
-void Elastic::called(uint64_t call, uint32_t kind, uint32_t mhz) {
+void Elastic::called(uint64_t call, uint32_t kind) {
   SpinGuard guard(lock_);
   resting_ = false;
-  timetable_.called(call, kind, mhz);
+  timetable_.called(call, kind);
 }
 
 void Elastic::graph_called(uint64_t call, uint32_t kind) {
-  called(call, kind, 0);
+  called(call, kind);
   SpinGuard guard(lock_);
   graphs_ = true;
 }
@@ -110,7 +110,7 @@ void Elastic::catch_up() {
   for (; learnt_ < begun && timetable_.complete(learnt_); ++learnt_) {
     const uint64_t start_ns = timetable_.start_of(learnt_);
     if (start_ns == 0) continue;
-    timetable_.learn(learnt_, block_ == 0 || reference(learnt_));
+    timetable_.learn(learnt_);
     if (begun_ns_ == 0) begun_ns_ = start_ns;
     const auto length_ns = static_cast<double>(timetable_.start_of(learnt_ + 1) - start_ns);
     ++seen_;
@@ -319,7 +319,6 @@ ClockPolicy::State Elastic::state() {
   state.length_ns = static_cast<double>(timetable_.length().mean);
   if (phase_ == Phase::kManaging || phase_ == Phase::kAborted) {
     state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
-    state.clocks_tried = 1;
     state.judged = here_.count > 0;
   }
   if (state.judged) {

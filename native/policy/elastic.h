@@ -30,7 +30,7 @@ class Elastic final : public ClockPolicy {
   };
   void begin(const Terms& terms);
 
-  void called(uint64_t call, uint32_t kind, uint32_t mhz) override;
+  void called(uint64_t call, uint32_t kind) override;
   void graph_called(uint64_t call, uint32_t kind) override;
   bool started(uint64_t call, uint64_t start_ns) override;
   bool stopped(uint64_t call, uint64_t stop_ns) override;

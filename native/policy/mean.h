@@ -4,8 +4,6 @@
 #define POWERCCL_POLICY_MEAN_H
 #include <stdint.h>
 
-#include "policy/square_root.h"
-
 namespace powerccl {
 
 struct Mean {
@@ -19,7 +17,6 @@ struct Mean {
     squares += off * (value - mean);
   }
   double variance_of_mean() const { return count > 1 ? squares / (count - 1) / count : 0; }
-  double deviation() const { return count > 1 ? square_root(squares / (count - 1)) : 0; }  // of the values
 };
 
 }  // namespace powerccl

@@ -13,13 +13,12 @@ double magnitude(double value) {
 
 }  // namespace
 
-uint64_t Timetable::called(uint64_t call, uint32_t kind, uint32_t mhz) {
+uint64_t Timetable::called(uint64_t call, uint32_t kind) {
   const uint64_t sequence = rhythm_.called(kind);
   Run& run = runs_[sequence % kRuns];
   run = {};
   run.call = call;
   run.sequence = sequence;
-  run.mhz = mhz;
   sequence_of_[call % kRuns] = sequence;
   return sequence;
 }
@@ -57,14 +56,6 @@ const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) cons
   const uint64_t sequence = origin_ + iteration * period_ + position;
   const Run& run = runs_[sequence % kRuns];
   return run.sequence == sequence ? run : no_run_;
-}
-
-double Timetable::pause_ns(uint64_t iteration, uint32_t index) const {
-  const uint64_t stop_ns = run(iteration, order_[index]).stop_ns;
-  const bool last = index + 1 == order_count_;
-  const uint64_t next_ns = last ? start_of(iteration + 1) : run(iteration, order_[index + 1]).start_ns;
-  if (stop_ns == 0 || next_ns == 0) return -1;
-  return next_ns > stop_ns ? between(stop_ns, next_ns) : 0;
 }
 
 // How much intervals between kernels differ from those `lag` calls before, as a share of their length.
@@ -188,29 +179,21 @@ void Timetable::begin(uint32_t period, uint64_t last) {
   }
   for (uint32_t i = 0; i < period; ++i) positions_[i] = {};
   order_count_ = 0;
-  length_ = usual_length_ = {};
+  length_ = {};
 }
 
-void Timetable::learn(uint64_t iteration, bool usual) {
+void Timetable::learn(uint64_t iteration) {
   const uint64_t start_ns = start_of(iteration), next_ns = start_of(iteration + 1);
   if (start_ns == 0 || next_ns == 0) return;
   length_.add(between(start_ns, next_ns));
-  if (usual) usual_length_.add(between(start_ns, next_ns));
   for (uint32_t i = 0; i < period_; ++i) {
     Position& position = positions_[i];
     const Run& run = this->run(iteration, i);
     if (run.start_ns == 0) continue;
     position.timed = true;
-    position.mhz = run.mhz;
     position.kind = rhythm_.kind(run.sequence);
-    const double offset = between(start_ns, run.start_ns);
-    position.offset.add(offset);
-    if (usual) position.usual_offset.add(offset);
-    if (run.stop_ns != 0) {
-      const double duration = between(run.start_ns, run.stop_ns);
-      position.duration.add(duration);
-      if (usual) position.usual_duration.add(duration);
-    }
+    position.offset.add(between(start_ns, run.start_ns));
+    if (run.stop_ns != 0) position.duration.add(between(run.start_ns, run.stop_ns));
     // Marks are looked at when the host comes round, which may be after the next iteration has begun.
     if (iteration == 0) continue;
     const Run& before = this->run(iteration - 1, i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' rhythm
-// and the kernels' times, so that a clock can be changed before something happens rather than after it.
+// and the kernels' times.
 //
 // Not for several threads at once; nothing is allocated. All times are CLOCK_MONOTONIC in ns.
 #ifndef POWERCCL_POLICY_TIMETABLE_H
@@ -11,19 +11,14 @@
 
 namespace powerccl {
 
-// A mean that follows, and how far values lie from it on average.
+// A mean that follows.
 struct Moving {
-  float mean = 0, deviation = 0;
+  float mean = 0;
   uint32_t count = 0;
 
   void add(double value) {
     if (count < kMemory) ++count;
-    const double off = value - static_cast<double>(mean);
-    mean = static_cast<float>(static_cast<double>(mean) + off / count);
-    if (count > 1) {
-      deviation = static_cast<float>(static_cast<double>(deviation) +
-                                     ((off < 0 ? -off : off) - static_cast<double>(deviation)) / (count - 1));
-    }
+    mean = static_cast<float>(static_cast<double>(mean) + (value - static_cast<double>(mean)) / count);
   }
   static constexpr uint32_t kMemory = 8;
 };
@@ -35,12 +30,9 @@ class Timetable {
   // One call of an iteration. Offsets are from the start of the iteration's first kernel.
   struct Position {
     uint32_t kind = 0;
-    uint32_t mhz = 0;    // the least clock that keeps its bandwidth; 0: it is left alone
     bool timed = false;  // it has a kernel that is seen to start
     Moving offset;       // of its start, in the iterations learnt last
     Moving duration;
-    Moving usual_offset;  // in iterations in which nothing was managed
-    Moving usual_duration;
     Moving exposed_from;  // from its start to when computation waits for it, as far as the door's marks tell
   };
 
@@ -49,12 +41,11 @@ class Timetable {
     uint64_t call = 0, sequence = 0;
     uint64_t start_ns = 0, stop_ns = 0;
     uint64_t stall_ns = 0;
-    uint32_t mhz = 0;
   };
 
   // A call was made, or has begun or ended to run, or was waited for by computation. False: the call is not known.
   // Returns its number among all calls.
-  uint64_t called(uint64_t call, uint32_t kind, uint32_t mhz);
+  uint64_t called(uint64_t call, uint32_t kind);
   bool started(uint64_t call, uint64_t start_ns);
   bool stopped(uint64_t call, uint64_t stop_ns);
   bool waited(uint64_t call, uint64_t stall_ns);
@@ -77,14 +68,11 @@ class Timetable {
   // When its first kernel began; 0: not yet, or no longer known.
   uint64_t start_of(uint64_t iteration) const { return run(iteration, 0).start_ns; }
   const Run& run(uint64_t iteration, uint32_t position) const;
-  // From the end of the kernel at that place of the order to the start of the next. Below 0: not known.
-  double pause_ns(uint64_t iteration, uint32_t index) const;
 
-  // Takes a complete iteration into account. `usual`: nothing was managed in it.
-  void learn(uint64_t iteration, bool usual);
+  // Takes a complete iteration into account.
+  void learn(uint64_t iteration);
   const Position& position(uint32_t index) const { return positions_[index]; }
   const Moving& length() const { return length_; }
-  const Moving& usual_length() const { return usual_length_; }
   // Positions that are timed, by their offset.
   uint32_t order_count() const { return order_count_; }
   uint32_t order(uint32_t index) const { return order_[index]; }
@@ -120,7 +108,7 @@ class Timetable {
   Position positions_[kLongest];
   uint32_t order_[kLongest] = {};
   uint32_t order_count_ = 0;
-  Moving length_, usual_length_;
+  Moving length_;
   Run no_run_;
 };
 

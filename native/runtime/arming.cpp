@@ -83,7 +83,6 @@ Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuId
   communicator->gpu = gpu;
   communicator->index = next_communicator_++;
   communicator->id = seen.id;
-  communicator->all_to_alls.store(0, std::memory_order_relaxed);
   communicator->nranks = seen.nranks;
   communicator->rank = seen.rank;
   communicator->held.store(0, std::memory_order_relaxed);

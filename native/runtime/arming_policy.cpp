@@ -6,7 +6,6 @@
 #include <new>
 
 #include "libc/calls.h"
-#include "policy/conductor.h"
 #include "policy/elastic.h"
 #include "runtime/joint_memory.h"
 #include "runtime/log.h"
@@ -15,15 +14,10 @@
 namespace powerccl {
 namespace {
 
-// Mapped rather than part of the Gpu: a megabyte that only policies that learn need. Null: there is no memory.
-template <typename T>
-T* mapped() {
-  void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return memory != MAP_FAILED ? new (memory) T() : nullptr;
-}
-
-bool needs_no_table(PolicyName policy) {
-  return policy == PolicyName::kJob || policy == PolicyName::kAuto;
+// Mapped rather than part of the Gpu: half a megabyte that only this policy needs. Null: there is no memory.
+Elastic* new_elastic() {
+  void* memory = mmap(nullptr, sizeof(Elastic), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? new (memory) Elastic() : nullptr;
 }
 
 }  // namespace
@@ -31,8 +25,10 @@ bool needs_no_table(PolicyName policy) {
 bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
   if (environment_.clocks == ClockClientName::kDry) {
     *client = dry_clock_client();
-    // A policy without a profile goes by where the clock is by itself.
-    if (door_.open_reader != nullptr && !gpu->table.loaded()) door_.open_reader(door_.context, gpu->identity, client);
+    // A policy that learns goes by where the clock is by itself.
+    if (door_.open_reader != nullptr && environment_.policy == PolicyName::kAuto) {
+      door_.open_reader(door_.context, gpu->identity, client);
+    }
     return true;
   }
   char text[256] = "";
@@ -57,41 +53,18 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   return false;
 }
 
-// Without a profile it learns one clock.
 bool Runtime::make_policy(Gpu* gpu, bool dry) {
-  const PolicyTable& table = gpu->table;
-  if (!table.loaded()) {
-    Elastic* elastic = mapped<Elastic>();
-    if (elastic != nullptr)
-      elastic->begin({environment_.budget_percent / 100, dry, open_joint(environment_.run_folder)});
-    gpu->conductor = elastic;
-    return elastic != nullptr;
-  }
-  Conductor* conductor = mapped<Conductor>();
-  if (conductor == nullptr) return false;
-  gpu->conductor = conductor;
-  Conductor::Terms terms;
-  terms.budget = environment_.budget_percent / 100;
-  if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
-  if (table.switch_transition_us() != 0) terms.transition_ns = uint64_t{table.switch_transition_us()} * 1000;
-  terms.dry = dry;
-  terms.windows = environment_.policy != PolicyName::kJob;
-  terms.search = environment_.policy != PolicyName::kPhase && !dry;
-  terms.most_mhz = table.clock_max_mhz();
-  terms.least_mhz = table.least_mhz();
-  terms.joint = open_joint(environment_.run_folder);
-  // Process numbers repeat: each rank may be the first process of a container of its own.
-  if (!fill_randomly(&terms.number, sizeof(terms.number))) {
-    terms.number = monotonic_ns() << 16 | static_cast<uint16_t>(getpid());
-  }
-  terms.number |= 1;  // 0 is nobody's
-  conductor->begin(terms);
+  Elastic* elastic = new_elastic();
+  if (elastic == nullptr) return false;
+  elastic->begin({environment_.budget_percent / 100, dry, open_joint(environment_.run_folder)});
+  gpu->conductor = elastic;
   return true;
 }
 
 void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   if (environment_.policy == PolicyName::kObserve) return;
   const char* policy = text_of(environment_.policy);
+  const bool per_call = environment_.policy == PolicyName::kPerCall;
   const char* path = environment_.policy_table;
   char reason[400] = "";
   const char* hint = "";
@@ -106,19 +79,18 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "a MIG slice has no clock";
     snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of its GPU with other slices");
     hint = "only whole GPUs have clocks; root can join the slices with `nvidia-smi -mig 0`";
-  } else if (environment_.policy == PolicyName::kPerCall && door_.sees_calls
-                 ? door_.call_behind == nullptr
-                 : environment_.kernel_events == KernelEvents::kNone) {
+  } else if (per_call && door_.sees_calls ? door_.call_behind == nullptr
+                                          : environment_.kernel_events == KernelEvents::kNone) {
     short_reason = "cannot know when a call has run";
     snprintf(reason, sizeof(reason), "nothing reports when a call has run (%s)",
              environment_.kernel_events != KernelEvents::kNone ? "libcuda.so.1 has no cuLaunchHostFunc"
                                                                : "POWERCCL_KERNEL_EVENTS is none");
     hint = environment_.kernel_events != KernelEvents::kNone ? "run `powerccl doctor`" : "unset POWERCCL_KERNEL_EVENTS";
-  } else if (path[0] == '\0' && !needs_no_table(environment_.policy)) {
+  } else if (per_call && path[0] == '\0') {
     short_reason = "no policy table";
     snprintf(reason, sizeof(reason), "there is no policy table");
     hint = "`powerccl run --platform NAME`, or `powerccl profile` to measure this machine";
-  } else if (path[0] != '\0' && !gpu->table.load(path, &refusal)) {
+  } else if (per_call && !gpu->table.load(path, &refusal)) {
     short_reason = "policy table refused";
     if (refusal.line > 0) {
       snprintf(reason, sizeof(reason), "policy table %.200s, line %d: %s", path, refusal.line, refusal.reason);
@@ -126,14 +98,14 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
       snprintf(reason, sizeof(reason), "policy table %.200s: %s", path, refusal.reason);
     }
     hint = "make it again with `powerccl profile --table`";
-  } else if (path[0] != '\0' && strcmp(gpu->table.gpu(), gpu->identity.name) != 0) {
+  } else if (per_call && strcmp(gpu->table.gpu(), gpu->identity.name) != 0) {
     short_reason = "policy table is for another GPU";
     snprintf(reason, sizeof(reason), "policy table %.200s is for `%s`, this GPU is `%s`", path, gpu->table.gpu(),
              gpu->identity.name[0] != '\0' ? gpu->identity.name : "unknown");
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
     short_reason = "clock cannot be set";
-  } else if (environment_.policy != PolicyName::kPerCall && !make_policy(gpu, client.dry)) {
+  } else if (!per_call && !make_policy(gpu, client.dry)) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";

@@ -91,7 +91,8 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   record.call.bytes = total_bytes(call.pattern, call.message_bytes, communicator->nranks);
   if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
   if (communicator->gpu->conductor != nullptr && !call.captured) {
-    tell_conductor(communicator, call.pattern, record.call.bytes, nullptr, record.call.call_id);
+    communicator->gpu->conductor->called(record.call.call_id,
+                                         call_kind(communicator->id, call.pattern, record.call.bytes));
   }
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
@@ -155,7 +156,8 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
     record.call.received_kib = static_cast<uint32_t>(exchange->parts.received_bytes / 1024);
   }
   if (communicator->gpu->conductor != nullptr && (record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
-    tell_conductor(communicator, its.pattern, its.bytes, &exchange->parts, record.call.call_id);
+    // What is exchanged between pairs may be of another size each time.
+    communicator->gpu->conductor->called(record.call.call_id, call_kind(communicator->id, its.pattern, 0));
   }
   if (may_manage) {
     record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
@@ -246,23 +248,6 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   gpu->actuator.hold(mhz, call_id);
   if (never_launched > 0) gpu->actuator.release(never_launched, call_id);
   return POWERCCL_FLAG_MANAGED;
-}
-
-// What is exchanged between pairs may be of another size each time.
-void Runtime::tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
-                             uint64_t call_id) {
-  Gpu* gpu = communicator->gpu;
-  const uint64_t size = exchange != nullptr ? 0 : bytes;
-  const uint32_t kind = call_kind(communicator->id, pattern, size);
-  const uint32_t mhz = gpu->table.minimum_clock(pattern, bytes);
-  if (exchange == nullptr || pattern != POWERCCL_ALL_TO_ALL) {
-    gpu->conductor->called(call_id, kind, mhz);
-    return;
-  }
-  // All ranks make a communicator's all-to-alls in the same order.
-  const uint32_t number = communicator->all_to_alls.fetch_add(1, std::memory_order_relaxed);
-  const uint32_t key = all_to_all_key(communicator->id, number);
-  gpu->conductor->all_to_all_called(call_id, kind, mhz, key, exchange->received_bytes);
 }
 
 // The holds of managed calls that are not launched yet, and now never will be.

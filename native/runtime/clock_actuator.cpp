@@ -179,10 +179,6 @@ void ClockActuator::work() {
         sleep_ns = read_at_ns_ - now;
       }
     }
-    if (arrival_.watching()) {
-      const uint64_t watch_ns = watch();
-      if (watch_ns < sleep_ns) sleep_ns = watch_ns;
-    }
     if (client_.tick != nullptr) {
       const uint64_t tick_ns = client_.tick(client_.self);
       if (grant_changed()) continue;
@@ -201,8 +197,6 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
   if (now - told_ns_ >= kRecordBudgetEveryNs) {
     if (told_ns_ != 0) record_budget(trace_, policy_);
-    cost_.looked(clock_ns(CLOCK_THREAD_CPUTIME_ID), switches_.load(std::memory_order_relaxed));
-    policy_->took_of_core(cost_.ns());
     told_ns_ = now;
   }
   uint32_t mhz = 0;
@@ -213,38 +207,13 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   put_off_ = false;
   const uint64_t delay_ns = wanted.mhz != 0 && client_.delay != nullptr ? client_.delay(client_.self, wanted.mhz) : 0;
   if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
-  uint32_t before = 0;
-  const bool watches = wanted.mhz != 0 && !client_.dry && client_.read != nullptr && policy_->wants_arrivals() &&
-                       client_.read(client_.self, &before) == 0 && Arrival::visible(before, wanted.mhz);
   Taken cause;
   cause.call_id = wanted.call;
   cause.asked_ns = now;
-  arrival_.stop();
   put_off_mhz_ = wanted.mhz;
   carry_out(wanted.mhz, cause, 0);
-  const uint64_t end_ns = monotonic_ns();
-  const uint32_t now_mhz = applied_mhz_.load(std::memory_order_relaxed);
-  policy_->carried_out(now_mhz, now, end_ns);
-  if (watches && now_mhz == wanted.mhz) {
-    arrival_.watch(end_ns);
-    watched_mhz_ = wanted.mhz;
-  }
   *acted = true;
   return 0;
-}
-
-// Looks whether the clock asked for last is there. Returns when to look again.
-uint64_t ClockActuator::watch() {
-  const uint64_t begin_ns = monotonic_ns();
-  if (begin_ns < arrival_.look_at_ns()) return arrival_.look_at_ns() - begin_ns;
-  uint32_t mhz = 0;
-  if (client_.read(client_.self, &mhz) != 0) arrival_.stop();
-  if (!arrival_.watching()) return UINT64_MAX;
-  const uint64_t end_ns = monotonic_ns();
-  const Arrival::Seen seen = arrival_.looked(begin_ns, end_ns, Arrival::there(mhz, watched_mhz_));
-  if (seen.most_ns != 0) policy_->arrived(seen.least_ns, seen.most_ns, seen.precise);
-  if (!arrival_.watching()) return UINT64_MAX;
-  return arrival_.look_at_ns() > end_ns ? arrival_.look_at_ns() - end_ns : 0;
 }
 
 bool ClockActuator::grant_changed() {

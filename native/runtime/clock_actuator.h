@@ -17,8 +17,6 @@
 
 #include <atomic>
 
-#include "policy/arrival.h"
-#include "policy/change_cost.h"
 #include "policy/clock_policy.h"
 #include "runtime/clock_client.h"
 #include "runtime/trace_writer.h"
@@ -77,14 +75,12 @@ class ClockActuator {
   void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
   bool grant_changed();
   uint64_t follow(uint32_t applied, bool* acted);
-  uint64_t watch();
   void read_back();
 
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
   ClockPolicy* policy_ = nullptr;
   uint64_t told_ns_ = 0;  // when the trace was told last what the policy has come to
-  ChangeCost cost_;
   bool debug_ = false;
   pthread_t thread_ = {};
   bool started_ = false;
@@ -110,10 +106,7 @@ class ClockActuator {
   powerccl_trace_record unread_ = {};
   uint64_t read_at_ns_ = 0;     // 0: nothing is to be read back
   uint64_t read_again_ns_ = 0;  // not before then
-  // A change of clock that is watched until it is there.
-  Arrival arrival_;
-  uint32_t watched_mhz_ = 0;
-  uint64_t grant_ = 0;  // the client's, as seen last
+  uint64_t grant_ = 0;          // the client's, as seen last
   uint32_t put_off_mhz_ = 0;
   bool put_off_ = false;  // the last wish could not be carried out for now: it waits for a grant or a newer wish
 };

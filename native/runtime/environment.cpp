@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <span>
+
 #include "runtime/basics.h"
 #include "runtime/log.h"
 
@@ -96,12 +98,23 @@ double number(Variable variable, double least, double most) {
   return strtod(declared(variable).fallback, nullptr);
 }
 
-// The index of the variable's value among `names` or `old_names`, as many; the default's where it is none of them.
+// What a value was called before.
+struct OldName {
+  const char* old_name;
+  const char* name;
+};
+
+// The index of the variable's value among `names`, or of the name that took the place of the old one that it is; the
+// default's where it is none of them.
 int choice(Variable variable, const char* const* names, int count, const char* hint,
-           const char* const* old_names = nullptr) {
+           std::span<const OldName> old_names = {}) {
   const char* text = text_of_variable(variable);
+  const char* name = text;
+  for (const OldName& each : old_names) {
+    if (strcmp(text, each.old_name) == 0) name = each.name;
+  }
   for (int i = 0; i < count; ++i) {
-    if (strcmp(text, names[i]) == 0 || (old_names != nullptr && strcmp(text, old_names[i]) == 0)) return i;
+    if (strcmp(name, names[i]) == 0) return i;
   }
   if (local_rank() <= 0) {
     say(hint, "%s=%s is not known; using %s", declared(variable).name, text, declared(variable).fallback);
@@ -141,8 +154,10 @@ void parse_id(const char* text, uint8_t id[16]) {
   if (digits == 32) memcpy(id, bytes, sizeof(bytes));
 }
 
-constexpr const char* kPolicies[] = {"observe", "per-call", "exposed", "fixed", "auto"};
-constexpr const char* kOldPolicies[] = {"observe", "percall", "phase", "job", "auto"};  // as kOldVariables
+constexpr const char* kPolicies[] = {"observe", "per-call", "auto"};
+// As kOldVariables. `auto` took the place of all other policies that learn.
+constexpr OldName kOldPolicies[] = {
+    {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
 constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
@@ -199,9 +214,8 @@ void read_environment(Environment* environment) {
   // A process that is left alone is left alone entirely: not even a wrong value is worth a line.
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
-  environment->policy =
-      static_cast<PolicyName>(choice(Variable::POWERCCL_POLICY, kPolicies, 5,
-                                     "policies are observe, per-call, exposed, fixed and auto", kOldPolicies));
+  environment->policy = static_cast<PolicyName>(
+      choice(Variable::POWERCCL_POLICY, kPolicies, 3, "policies are observe, per-call and auto", kOldPolicies));
   environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
   environment->clocks = static_cast<ClockClientName>(
       choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));

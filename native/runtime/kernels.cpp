@@ -34,7 +34,7 @@ Handle Runtime::kernel_begins(Communicator* communicator) {
   kernel->communicator = communicator;
   kernel->group = door_.sees_calls ? 0 : group_begins(communicator);
   kernel->opened_ns = monotonic_ns();
-  kernel->call = kernel->told = kernel->bytes = 0;
+  kernel->call = kernel->bytes = 0;
   kernel->gpu_start_ns = kernel->gpu_stop_ns = kernel->seen_start_ns = kernel->seen_stop_ns = 0;
   kernel->parts = PointToPoint();
   kernel->tasks = kernel->expected = kernel->started = kernel->stopped = kernel->holds = 0;
@@ -72,14 +72,6 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
     kernel->call = serial_of(call);
     kernel->algorithm = task.algorithm;
     kernel->protocol = task.protocol;
-    kernel->told = kernel->call;
-    ClockPolicy* conductor = communicator->gpu->conductor;
-    if ((call & kCapturedBit) != 0 && conductor != nullptr) {  // called once, when it was captured
-      const uint64_t size = task.point_to_point ? 0 : kernel->bytes;
-      const uint32_t mhz = communicator->gpu->table.minimum_clock(kernel->pattern, kernel->bytes);
-      const uint64_t replay = conductor->captured_begins(call_kind(communicator->id, kernel->pattern, size), mhz);
-      if (replay != 0) kernel->told = replay;
-    }
   } else if (!task.point_to_point) {
     kernel->flags |= POWERCCL_FLAG_GROUPED;
   }
@@ -120,7 +112,7 @@ Handle Runtime::channel_starts(Handle task, uint64_t gpu_ns) {
     kernel->gpu_start_ns = gpu_ns;
     kernel->seen_start_ns = now;
     Gpu* gpu = kernel->communicator->gpu;
-    if (gpu->conductor != nullptr && gpu->conductor->started(kernel->told, gpu->clock.host_ns(gpu_ns, now))) {
+    if (gpu->conductor != nullptr && gpu->conductor->started(kernel->call, gpu->clock.host_ns(gpu_ns, now))) {
       gpu->actuator.look();
     }
   } else if (gpu_ns < kernel->gpu_start_ns) {
@@ -167,7 +159,7 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.warps = kernel->warps;
     gpu->trace.append(record);
     if (gpu->conductor != nullptr &&
-        gpu->conductor->stopped(kernel->told, gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns))) {
+        gpu->conductor->stopped(kernel->call, gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns))) {
       gpu->actuator.look();
     }
     // A fused kernel teaches nothing about its parts.

@@ -56,10 +56,5 @@ inline uint32_t call_kind(uint64_t communicator, uint8_t pattern, uint64_t size)
   return static_cast<uint32_t>(kind ^ kind >> 32);
 }
 
-// The same on all ranks of the communicator's all-to-all of that number.
-inline uint32_t all_to_all_key(uint64_t communicator, uint32_t number) {
-  return static_cast<uint32_t>(communicator * 0x9e3779b97f4a7c15u >> 32) + number;
-}
-
 }  // namespace powerccl
 #endif

@@ -30,13 +30,6 @@ class PolicyTable {
   // The clock, in MHz, that `bytes` of `pattern` are to run at; 0: leave it alone, below the overhead point too.
   uint32_t lookup(uint8_t pattern, uint64_t bytes) const {
     if (pattern >= POWERCCL_PATTERNS || bytes < patterns_[pattern].overhead_bytes) return 0;
-    return minimum_clock(pattern, bytes);
-  }
-
-  // The clock that keeps its bandwidth, in MHz, whether or not a change of clock pays for it alone; 0: none is known
-  // that is below the highest.
-  uint32_t minimum_clock(uint8_t pattern, uint64_t bytes) const {
-    if (pattern >= POWERCCL_PATTERNS) return 0;
     const Pattern& entry = patterns_[pattern];
     // The last range that begins at or below `bytes`.
     uint32_t low = entry.first, high = entry.first + entry.count;
@@ -53,22 +46,10 @@ class PolicyTable {
     return bytes < range.to && range.mhz < clock_max_mhz_ ? range.mhz : 0;
   }
 
-  bool loaded() const { return gpu_[0] != '\0'; }
   const char* platform() const { return platform_; }
   const char* gpu() const { return gpu_; }
   uint32_t gpus() const { return gpus_; }
   uint32_t clock_max_mhz() const { return clock_max_mhz_; }
-  // The lowest clock there is; where the table does not say, the lowest that is enough for anything in it.
-  uint32_t least_mhz() const {
-    if (clock_min_mhz_ != 0) return clock_min_mhz_;
-    uint32_t least = clock_max_mhz_;
-    for (uint32_t i = 0; i < range_count_; ++i) least = ranges_[i].mhz < least ? ranges_[i].mhz : least;
-    return least;
-  }
-  // What changing a clock took where the profile was made: the driver's call, and from its end until the clock is
-  // there. 0: not known.
-  uint32_t switch_call_us() const { return switch_call_us_; }
-  uint32_t switch_transition_us() const { return switch_transition_us_; }
 
  private:
   static constexpr uint64_t kNever = UINT64_MAX;
@@ -86,8 +67,7 @@ class PolicyTable {
   char platform_[64] = "";
   char gpu_[64] = "";
   uint32_t gpus_ = 0;
-  uint32_t clock_max_mhz_ = 0, clock_min_mhz_ = 0;
-  uint32_t switch_call_us_ = 0, switch_transition_us_ = 0;
+  uint32_t clock_max_mhz_ = 0;
   Pattern patterns_[POWERCCL_PATTERNS];
   Range ranges_[kMaxLines];
   uint32_t range_count_ = 0;

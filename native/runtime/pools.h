@@ -57,7 +57,6 @@ struct LaunchedKernel {
   Handle group = 0;                 // of a door that sees launches only
   uint64_t opened_ns = UINT64_MAX;  // no time: not begun, or over
   uint64_t call = 0;                // id of the first call in it
-  uint64_t told = 0;                // what the conductor knows it by
   uint64_t bytes = 0;
   uint64_t gpu_start_ns = 0, gpu_stop_ns = 0, seen_start_ns = 0, seen_stop_ns = 0;
   PointToPoint parts;

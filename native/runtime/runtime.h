@@ -127,7 +127,6 @@ struct Communicator {
   std::atomic<uint32_t> held{0};
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
-  std::atomic<uint32_t> all_to_alls{0};         // made so far
   std::atomic<uint64_t> kernel_stop_ns{0};      // the last one's that kernel_ran was told of
   std::atomic<bool> launches_elsewhere{false};  // the door's: from another thread than the one that calls
   std::atomic<bool> events_distrusted{false};   // the door's: kernel events have the times of other kernels
@@ -227,8 +226,6 @@ class Runtime {
   uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                   uint64_t call_id);
   void drop_holds(Communicator* communicator);
-  void tell_conductor(Communicator* communicator, uint8_t pattern, uint64_t bytes, const PointToPoint* exchange,
-                      uint64_t call_id);
   void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
   void record_tag(const powerccl_trace_record& call, Communicator* communicator, uint64_t tag);

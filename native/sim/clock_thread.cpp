@@ -3,13 +3,10 @@
 
 #include <algorithm>
 
-#include "policy/change_cost.h"
-
 namespace powerccl::sim {
 namespace {
 
-constexpr Time kWakeNs = 15'000;               // a sleeping thread's way to a processor, on a host with one to spare
-constexpr Time kTellsEveryNs = 1'000'000'000;  // what a change of clock takes of a core
+constexpr Time kWakeNs = 15'000;  // a sleeping thread's way to a processor, on a host with one to spare
 constexpr Time kLongNs = 3'600'000'000'000;
 
 }  // namespace
@@ -46,7 +43,7 @@ void ClockThread::run() {
   if (busy_) return;
   if (policy_ != nullptr) {
     const Time ns = follow();
-    if (!busy_) wake_in(std::min(ns, watch()));
+    if (!busy_) wake_in(ns);
     return;
   }
   const uint32_t wanted = holds_ > 0 ? wished_mhz_ : 0;
@@ -57,10 +54,6 @@ void ClockThread::run() {
 Time ClockThread::follow() {
   const auto now = static_cast<uint64_t>(server_.now());
   const ClockPolicy::Wanted wanted = policy_->wanted(now);
-  if (server_.now() - told_ >= kTellsEveryNs) {
-    policy_->took_of_core(ChangeCost::kAssumedNs);
-    told_ = server_.now();
-  }
   if (policy_->wants_sample()) policy_->sampled(server_.clock_mhz(gpu_));
   const Time holds = wanted.until_ns > now ? static_cast<Time>(std::min<uint64_t>(wanted.until_ns - now, kLongNs)) : 0;
   if (wanted.mhz != applied_mhz_) carry_out(wanted.mhz);
@@ -68,36 +61,13 @@ Time ClockThread::follow() {
 }
 
 void ClockThread::carry_out(uint32_t mhz) {
-  const Time begin = server_.now();
-  const bool watches =
-      policy_ != nullptr && mhz != 0 && policy_->wants_arrivals() && Arrival::visible(server_.clock_mhz(gpu_), mhz);
-  arrival_.stop();
   busy_ = true;
   ++switches_;
-  server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, begin, [this, mhz, begin, watches](Time end) {
+  server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, server_.now(), [this, mhz](Time) {
     busy_ = false;
     applied_mhz_ = mhz;
-    if (policy_ != nullptr) {
-      policy_->carried_out(mhz, static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
-    }
-    if (watches) {
-      arrival_.watch(static_cast<uint64_t>(end));
-      watched_mhz_ = mhz;
-    }
     run();
   });
-}
-
-// Looks whether the clock asked for last is there. Returns when to look again.
-Time ClockThread::watch() {
-  if (!arrival_.watching()) return kLongNs;
-  const auto now = static_cast<uint64_t>(server_.now());
-  if (now >= arrival_.look_at_ns()) {
-    const Arrival::Seen seen = arrival_.looked(now, now, Arrival::there(server_.clock_mhz(gpu_), watched_mhz_));
-    if (seen.most_ns != 0) policy_->arrived(seen.least_ns, seen.most_ns, seen.precise);
-    if (!arrival_.watching()) return kLongNs;
-  }
-  return std::max<Time>(static_cast<Time>(arrival_.look_at_ns()) - server_.now(), 1000);
 }
 
 }  // namespace powerccl::sim

@@ -5,7 +5,6 @@
 #define POWERCCL_SIM_CLOCK_THREAD_H
 #include <cstdint>
 
-#include "policy/arrival.h"
 #include "policy/clock_policy.h"
 #include "sim/server.h"
 
@@ -27,16 +26,13 @@ class ClockThread {
   void run();
   Time follow();
   void carry_out(uint32_t mhz);
-  Time watch();
 
   Server& server_;
   uint32_t gpu_;
   ClockPolicy* policy_;
-  Arrival arrival_;
   physics::TimerId timer_ = 0;
   Time wakes_at_ = 0;
-  Time told_ = 0;
-  uint32_t applied_mhz_ = 0, wished_mhz_ = 0, watched_mhz_ = 0;
+  uint32_t applied_mhz_ = 0, wished_mhz_ = 0;
   uint32_t holds_ = 0;
   uint64_t switches_ = 0;
   bool busy_ = false;  // in the driver

@@ -63,8 +63,7 @@ Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint3
       random_(seed * 1000003 + rank),
       computes_(scenario.streams.size()),
       last_call_(scenario.streams.size()),
-      last_stream_(scenario.groups.size(), kNoStream),
-      all_to_alls_(scenario.groups.size()) {
+      last_stream_(scenario.groups.size(), kNoStream) {
   for (const bench::Group& group : scenario.groups) {
     places_.push_back(bench::place_of(group, static_cast<int>(rank), static_cast<int>(ranks)));
   }
@@ -139,7 +138,7 @@ int Host::compute(const Operation& operation, uint32_t stream) {
 }
 
 // All nodes go to `compute`, one behind the other, as on the emulator. The runtime sees the launch, and from events
-// around it when it ran; of what is captured it sees the kernels alone.
+// around it when it ran.
 void Host::launch_graph(int line) {
   const uint64_t call = ++calls_;
   if (conductor_ != nullptr) conductor_->graph_called(call, static_cast<uint32_t>(line));
@@ -157,11 +156,7 @@ void Host::captured(const Operation& operation) {
     compute(operation, 0);
   } else if ((transfer || operation.act == Act::kCollective) &&
              bench::takes_part(operation, places_[operation.group])) {
-    const Sized sized = sized_of(operation);
-    Flight flight = next_flight(0);
-    flight.captured = true;
-    flight.kind = call_kind(comms_[operation.group], sized.pattern, transfer ? 0 : sized.bytes);
-    if (rules_.table != nullptr) flight.mhz = rules_.table->minimum_clock(sized.pattern, sized.bytes);
+    const Flight flight = next_flight(0);
     server_.collective(rank_, 0, plan_of(operation), flight.slot, flight.number);
     flights_.push_back(flight);
   }
@@ -188,8 +183,12 @@ Time Host::communicate(const Operation& operation) {
   last = stream;
   const auto [pattern, bytes] = sized_of(operation);
   Flight flight = next_flight(++calls_);
-  tell_call(operation, flight.call, pattern, bytes);
-  if (rules_.per_call) {
+  if (conductor_ != nullptr) {
+    // What is exchanged between pairs may be of another size each time.
+    const bool pairs = operation.act != Act::kCollective || operation.vary > 0;
+    conductor_->called(flight.call, call_kind(comms_[operation.group], pattern, pairs ? 0 : bytes));
+  }
+  if (rules_.table != nullptr) {
     const uint32_t mhz = rules_.table->lookup(pattern, bytes);
     flight.held = mhz != 0;
     if (flight.held) clock_.hold(mhz);
@@ -203,24 +202,6 @@ Time Host::communicate(const Operation& operation) {
   last_call_[stream] = flight.call;
   flights_.push_back(flight);
   return kCallNs;
-}
-
-void Host::tell_call(const Operation& operation, uint64_t call, uint8_t pattern, uint64_t bytes) {
-  if (conductor_ == nullptr) return;
-  const bool varies = operation.act == Act::kCollective && operation.vary > 0;
-  // What is exchanged between pairs may be of another size each time.
-  const uint64_t size = varies || operation.act != Act::kCollective ? 0 : bytes, comm = comms_[operation.group];
-  const uint32_t kind = call_kind(comm, pattern, size);
-  const uint32_t mhz = rules_.table != nullptr ? rules_.table->minimum_clock(pattern, bytes) : 0;
-  if (!varies) return conductor_->called(call, kind, mhz);
-  const uint32_t key = all_to_all_key(comm, all_to_alls_[operation.group]++);
-  conductor_->all_to_all_called(call, kind, mhz, key, received_bytes(operation));
-}
-
-uint64_t Host::received_bytes(const Operation& operation) const {
-  const bench::Place& place = places_[operation.group];
-  return bench::piece_bytes(scenario_, operation, iteration_, place, place.rank) *
-         static_cast<uint64_t>(place.size - 1);
 }
 
 // A stream waits for another, or for a collective of its own.
@@ -326,7 +307,6 @@ void Host::look_at_kernels() {
     if (!flight.started && state != physics::OpState::kPending) {
       flight.started = true;
       const uint64_t at = slot.started_ns.load();
-      if (conductor_ != nullptr && flight.captured) flight.call = conductor_->captured_begins(flight.kind, flight.mhz);
       if (conductor_ != nullptr && flight.call != 0) {
         server_.after(some(kKernelSeenNs), [this, call = flight.call, at] {
           if (conductor_->started(call, at)) clock_.look();

@@ -20,8 +20,7 @@ namespace powerccl::sim {
 
 // What a rank's calls go by.
 struct Rules {
-  const PolicyTable* table = nullptr;  // null: nothing is known of clocks
-  bool per_call = false;               // holds for each call; else a conductor
+  const PolicyTable* table = nullptr;  // of per-call, which holds a clock for each call; else null
   bool marks = true;                   // where computation waits
 };
 
@@ -39,11 +38,9 @@ class Host {
 
  private:
   struct Flight {   // a collective that is enqueued
-    uint64_t call;  // 0: captured, and there is none until it begins
+    uint64_t call;  // 0: captured, and the policy is not told of it
     uint32_t slot;
     uint64_t number;
-    uint32_t kind = 0, mhz = 0;  // of a captured one
-    bool captured = false;
     bool started = false;
     bool held = false;
   };
@@ -70,12 +67,10 @@ class Host {
   void mark(uint32_t stream, uint64_t call, const std::function<void()>& wait);
   Mark events_around(uint32_t stream, uint64_t call, const std::function<void()>& what);
   bool can_afford_a_mark();
-  void tell_call(const bench::Operation& operation, uint64_t call, uint8_t pattern, uint64_t bytes);
   void look_at_kernels();
   void look_at_marks();
   bool has_all() const;  // of what it waits for
   Time some(Time usual);
-  uint64_t received_bytes(const bench::Operation& operation) const;
   std::vector<std::byte> plan_of(const bench::Operation& operation) const;
 
   Server& server_;
@@ -99,7 +94,6 @@ class Host {
   std::vector<bool> computes_;         // by stream
   std::vector<uint64_t> last_call_;    // by stream; 0: none
   std::vector<uint32_t> last_stream_;  // by group, of its last operation
-  std::vector<uint32_t> all_to_alls_;  // by group
   std::deque<Flight> flights_;
   std::deque<Mark> marks_;
   Time looked_ = 0, marks_spent_until_ = 0;

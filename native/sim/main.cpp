@@ -16,18 +16,17 @@ namespace json = powerccl::bench::json;
 namespace sim = powerccl::sim;
 
 const std::map<std::string, sim::PolicyKind>& policies() {
-  static const std::map<std::string, sim::PolicyKind> all{
-      {"observe", sim::PolicyKind::kObserve}, {"per-call", sim::PolicyKind::kPerCall},
-      {"exposed", sim::PolicyKind::kExposed}, {"fixed", sim::PolicyKind::kFixed},
-      {"auto", sim::PolicyKind::kAuto},       {"elastic", sim::PolicyKind::kElastic}};
+  // `elastic` is what auto was called while there was another one.
+  static const std::map<std::string, sim::PolicyKind> all{{"observe", sim::PolicyKind::kObserve},
+                                                          {"per-call", sim::PolicyKind::kPerCall},
+                                                          {"auto", sim::PolicyKind::kAuto},
+                                                          {"elastic", sim::PolicyKind::kAuto}};
   return all;
 }
 
 const std::map<std::string, bool sim::Parts::*>& parts() {
-  static const std::map<std::string, bool sim::Parts::*> all{
-      {"windows", &sim::Parts::windows}, {"search", &sim::Parts::search},           {"joint", &sim::Parts::joint},
-      {"slack", &sim::Parts::slack},     {"expert-load", &sim::Parts::expert_load}, {"turns", &sim::Parts::turns},
-      {"marks", &sim::Parts::marks}};
+  static const std::map<std::string, bool sim::Parts::*> all{{"slack", &sim::Parts::slack},
+                                                             {"marks", &sim::Parts::marks}};
   return all;
 }
 
@@ -110,19 +109,18 @@ int parse_and_run(int argc, char** argv) {
   sim::Asked asked;
   app.add_option("scenario", scenario_files, "Scenario file of powerccl-bench: one for all ranks, or one for each");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
-  app.add_option("--policy", policy, "observe, per-call, exposed, fixed, auto, or elastic, which needs no table")
+  app.add_option("--policy", policy, "observe, per-call or auto")
       ->check(CLI::IsMember(policies()))
       ->capture_default_str();
   std::vector<std::string> without;
-  app.add_option("--without", without,
-                 "Parts of the policy to leave out: windows, search, joint, slack, expert-load, turns, marks")
+  app.add_option("--without", without, "Parts of policy auto to leave out: slack, marks")
       ->check(CLI::IsMember(parts()))
       ->delimiter(',');
   app.add_option("--clock", asked.clocks_mhz,
                  "Hold this clock in MHz all the time, under policy observe; one for all ranks, or one for each")
       ->delimiter(',');
   app.add_option("--profile", profile_file, "Only write what profiling that platform would measure to this file");
-  app.add_option("--table", table_file, "Policy table of that platform, for all policies but observe");
+  app.add_option("--table", table_file, "Policy table of that platform, for policy per-call");
   app.add_option("--max-slowdown", asked.budget_pct, "In percent")
       ->check(CLI::Range(0.01, 50.0))
       ->capture_default_str();
@@ -156,7 +154,7 @@ int parse_and_run(int argc, char** argv) {
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
   powerccl::PolicyTable::Refusal refusal;
-  if (asked.policy != sim::PolicyKind::kObserve && asked.policy != sim::PolicyKind::kElastic) {
+  if (asked.policy == sim::PolicyKind::kPerCall) {
     if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
     if (!table.load(table_file.c_str(), &refusal)) {
       return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);

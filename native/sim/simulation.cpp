@@ -11,7 +11,6 @@
 
 #include "bench/failure.h"
 #include "bench/scenario_ranks.h"
-#include "policy/conductor.h"
 #include "policy/elastic.h"
 #include "policy/joint.h"
 #include "sim/host.h"
@@ -78,20 +77,15 @@ class Simulation {
         begun_iterations_(ranks_),
         server_(platform, ranks_),
         joint_(new (std::align_val_t{64}) Joint()) {
-    const bool follows = asked.policy >= PolicyKind::kExposed;
-    const Rules rules{table, asked.policy == PolicyKind::kPerCall, asked.parts.marks};
+    const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, asked.parts.marks};
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
       ClockPolicy* conductor = nullptr;
-      if (asked.policy == PolicyKind::kElastic) {
+      if (asked.policy == PolicyKind::kAuto) {
         elastic_.push_back(zeroed<Elastic>());
         conductor = elastic_.back().get();
         elastic_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? joint_.get() : nullptr});
-      } else if (follows) {
-        conductors_.push_back(zeroed<Conductor>());
-        conductor = conductors_.back().get();
-        conductors_.back()->begin(terms(*table, rank));
       }
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
                                               conductor, [this, rank] { arrive(rank); }));
@@ -137,25 +131,6 @@ class Simulation {
       }
       comms[rank].push_back(number);
     }
-  }
-
-  // As runtime/arming_policy.cpp gives them.
-  Conductor::Terms terms(const PolicyTable& table, uint32_t rank) {
-    Conductor::Terms terms;
-    terms.budget = asked_.budget_pct / 100;
-    if (table.switch_call_us() != 0) terms.call_ns = uint64_t{table.switch_call_us()} * 1000;
-    if (table.switch_transition_us() != 0) terms.transition_ns = uint64_t{table.switch_transition_us()} * 1000;
-    const Parts& parts = asked_.parts;
-    terms.windows = parts.windows && asked_.policy != PolicyKind::kFixed;
-    terms.search = parts.search && asked_.policy != PolicyKind::kExposed;
-    terms.slack = parts.slack;
-    terms.expert_load = parts.expert_load;
-    terms.turns = parts.turns;
-    terms.most_mhz = table.clock_max_mhz();
-    terms.least_mhz = table.least_mhz();
-    terms.joint = parts.joint ? joint_.get() : nullptr;
-    terms.number = 2 * uint64_t{rank} + 1;
-    return terms;
   }
 
   // Ranks with a scenario each go on by themselves, as in a job; an iteration is rank 0's.
@@ -215,7 +190,6 @@ class Simulation {
   std::vector<int> begun_iterations_;  // by rank
   Server server_;
   Zeroed<Joint> joint_;
-  std::vector<Zeroed<Conductor>> conductors_;
   std::vector<Zeroed<Elastic>> elastic_;
   std::vector<std::unique_ptr<Host>> hosts_;
   Found found_;

@@ -12,11 +12,11 @@
 
 namespace powerccl::sim {
 
-enum class PolicyKind : uint8_t { kObserve, kPerCall, kExposed, kFixed, kAuto, kElastic };
+enum class PolicyKind : uint8_t { kObserve, kPerCall, kAuto };
 
-// Parts of the policies that learn, which can be left out to see what each is worth.
+// Parts of the policy that learns, which can be left out to see what each is worth.
 struct Parts {
-  bool windows = true, search = true, joint = true, slack = true, expert_load = true, turns = true;
+  bool slack = true;  // reclaimed
   bool marks = true;  // where computation waits
 };
 
@@ -46,8 +46,8 @@ struct Found {
   double virtual_s = 0;
 };
 
-// `scenarios`: one for all ranks, or one for each, with the same groups. Throws std::runtime_error where the ranks come
-// to a standstill, and bench::Failure for what cannot be simulated.
+// `scenarios`: one for all ranks, or one for each, with the same groups. `table`: of kPerCall. Throws
+// std::runtime_error where the ranks come to a standstill, and bench::Failure for what cannot be simulated.
 Found simulate(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios,
                const PolicyTable* table, const Asked& asked);
 

@@ -154,16 +154,16 @@ struct powerccl_trace_record {
     } wait;
     struct {  // so far; the latest counts
       uint64_t time_ns;
-      uint32_t calls;                            // of an iteration; 0: no iteration was found
-      uint32_t iterations, managed;              // seen; with a lowered clock
-      uint32_t windows;                          // stretches of an iteration at a lowered clock
-      uint32_t length_us, covered_us, short_us;  // an iteration; its windows; what was too short for one
-      int32_t slowdown_ppm, low_ppm, high_ppm;   // of managed iterations against others, with its 99 % interval
-      uint32_t clock_mhz;                        // outside of windows; 0: the default
-      uint8_t judged;                            // 0: no slowdown to tell yet
-      uint8_t marked;                            // 1: the door tells where computation waits
-      uint8_t paused;                            // 1: nothing is managed for now, the budget was exceeded
-      uint8_t policy;                            // 1: phase, 2: job, 3: both
+      uint32_t calls;                // of an iteration; 0: no iteration was found
+      uint32_t iterations, managed;  // seen; with a lowered clock
+      // Reserved fields had figures of policies that no longer exist. They are written as 0.
+      uint32_t reserved1;
+      uint32_t length_us;  // of an iteration
+      uint32_t reserved2, reserved3;
+      int32_t slowdown_ppm, low_ppm, high_ppm;  // of managed iterations against others, with its 99 % interval
+      uint32_t clock_mhz;                       // of managed iterations; 0: the default
+      uint8_t judged;                           // 0: no slowdown to tell yet
+      uint8_t reserved4[3];
     } budget;
     struct {
       uint64_t time_ns;           // of the first call whose wait was not recorded, on the host

@@ -23,7 +23,8 @@ SCENARIOS = Path(__file__).parents[2] / "bench/scenarios"
 
 def simulated(powerccl: Powerccl, *arguments: str) -> subprocess.CompletedProcess[str]:
     platform = powerccl.native.root / "share/platforms/t4x8.conf"
-    command = [str(powerccl.native.path("bin/powerccl-sim")), *arguments, "--platform", str(platform), "--seconds", "5"]
+    seconds = () if "--seconds" in arguments else ("--seconds", "5")
+    command = [str(powerccl.native.path("bin/powerccl-sim")), *arguments, "--platform", str(platform), *seconds]
     return subprocess.run(command, cwd=powerccl.folder, capture_output=True, text=True, check=False)
 
 
@@ -47,9 +48,9 @@ def test_what_cannot_be_simulated_is_said(powerccl: Powerccl) -> None:
     done = simulated(powerccl, "ways.scn")
     assert done.returncode == 1
     assert "ways.scn:2: other ways than plain cannot be simulated yet" in done.stderr
-    done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--policy", "auto")
+    done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--policy", "per-call")
     assert done.returncode == 1
-    assert "policy auto needs a policy table\nhint: --table FILE" in done.stderr
+    assert "policy per-call needs a policy table\nhint: --table FILE" in done.stderr
     done = simulated(powerccl, "none.scn")
     assert done.returncode == 1
     assert "none.scn" in done.stderr
@@ -65,19 +66,18 @@ def test_a_clock_is_held(powerccl: Powerccl) -> None:
     assert found[1]["iteration_ms"] > 1.4 * found[0]["iteration_ms"]
     assert found[1]["switches_per_s"] < 1
     assert len(found[0]["each_ms"]) == found[0]["iterations"] == len(found[0]["each_joules"])
-    done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--clock", "600", "--policy", "fixed", "--table", "none")
-    assert (done.returncode, "leaves no clock to policy fixed" in done.stderr) == (1, True)
+    done = simulated(powerccl, str(SCENARIOS / "ddp.scn"), "--clock", "600", "--policy", "auto")
+    assert (done.returncode, "leaves no clock to policy auto" in done.stderr) == (1, True)
 
 
 def test_parts_of_a_policy_are_left_out(powerccl: Powerccl) -> None:
-    (powerccl.folder / "table").write_text(policy_table(load_profile("t4x8")))
-    options = ("--policy", "exposed", "--table", "table", "--warm-up", "5", "--json", "run.json")
-    switches = []
-    for without in ((), ("--without", "windows,marks")):
-        done = simulated(powerccl, str(SCENARIOS / "exposed.scn"), *options, *without)
+    options = ("--policy", "auto", "--seconds", "60", "--warm-up", "60", "--json", "run.json")
+    joules = []
+    for without in ((), ("--without", "slack")):
+        done = simulated(powerccl, str(SCENARIOS / "straggler.scn"), *options, *without)
         assert done.returncode == 0, done.stderr
-        switches.append(json.loads((powerccl.folder / "run.json").read_text())["switches_per_s"])
-    assert switches[0] > 5 > 1 > switches[1]
+        joules.append(json.loads((powerccl.folder / "run.json").read_text())["joules_per_iteration"])
+    assert joules[0] < 0.99 * joules[1]
     done = simulated(powerccl, str(SCENARIOS / "exposed.scn"), "--without", "everything")
     assert done.returncode != 0
     assert "everything" in done.stderr

@@ -22,7 +22,7 @@ from powerccl.platforms.measurements import (
     read_bench_lines,
 )
 from powerccl.platforms.policy_table import events_only_table, minimum_clocks, overhead_points, policy_table
-from powerccl.platforms.schema import ClockSwitch, OverheadPoint, OverheadSample, PlatformProfile, Point, encode
+from powerccl.platforms.schema import OverheadPoint, OverheadSample, PlatformProfile, Point, encode
 
 CLOCKS = (1590, 1200, 900, 600, 480, 300)
 
@@ -96,30 +96,10 @@ def test_table_is_what_the_reference_describes() -> None:
         "gpu Tesla T4\n"
         "gpus 8\n"
         "clock_max_mhz 1590\n"
-        "clock_min_mhz 300\n"
         "overhead_bytes all_reduce 2097152\n"
         "min_clock_mhz all_reduce 1048576 inf 480\n"
-        "end 7\n"
+        "end 6\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("call_us", "transition_us", "lines"),
-    [
-        (333.9, 1000.0, ["switch_call_us 334", "switch_transition_us 1000"]),
-        (0.0, None, ["switch_call_us 1"]),
-        (2e7, 0.2, ["switch_call_us 10000000", "switch_transition_us 1"]),
-    ],
-)
-def test_a_table_tells_what_switching_takes(call_us: float, transition_us: float | None, lines: list[str]) -> None:
-    switch = ClockSwitch(
-        call_us=call_us, latency_us=400.0, requests=64, provenance="emulated", transition_us=transition_us
-    )
-    table = policy_table(profile(clock_switch=switch)).splitlines()
-    after = table.index("clock_min_mhz 300") + 1
-    assert table[after : after + len(lines)] == lines
-    assert table[after + len(lines)].startswith("overhead_bytes")
-    assert table[-1] == f"end {7 + len(lines)}"
 
 
 def test_ranges_take_the_higher_clock_of_their_ends_and_leave_out_the_maximum() -> None:

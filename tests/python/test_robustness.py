@@ -101,7 +101,6 @@ def test_a_simulated_profile_makes_a_policy_table(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     file.write_text(json.dumps(told | {"set_clock_call_us": 250.0, "clock_transition_us": 1000.0}))
     table = policy_table(profile_of(file, "here"), "published")
-    assert "switch_call_us 250" in table and "switch_transition_us 1000" in table
     assert re.search(r"min_clock_mhz all_reduce \d+ inf 900", table)
 
 

@@ -8,16 +8,14 @@ higher of their clocks holds; above the largest its own, since the curves conver
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 from powerccl.errors import PowercclError
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
-from powerccl.platforms.schema import ClockSwitch, OverheadPoint, OverheadSample, PlatformProfile, Point
+from powerccl.platforms.schema import OverheadPoint, OverheadSample, PlatformProfile, Point
 from powerccl.quantities import plural
 
 MAX_LINES = 256  # of a policy table
-MOST_SWITCH_US = 10_000_000  # what the runtime takes
 VERSION_LINE = "powerccl-policy-table 1"
 
 
@@ -88,8 +86,6 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
         f"gpu {profile.gpu}",
         f"gpus {profile.gpus}",
         f"clock_max_mhz {profile.clock_max_mhz}",
-        *([f"clock_min_mhz {profile.clock_min_mhz}"] if profile.clock_min_mhz < profile.clock_max_mhz else []),
-        *_switch_lines(profile.clock_switch),
     ]
     clocks = minimum_clocks(profile)
     points = _overhead(profile, overhead, list(clocks))
@@ -102,14 +98,6 @@ def policy_table(profile: PlatformProfile, overhead: str = "measured") -> str:
             for start, stop, clock in _ranges(clocks[pattern], profile.clock_max_mhz)
         ]
     return _finish(lines)
-
-
-def _switch_lines(switch: ClockSwitch | None) -> list[str]:
-    """What policies that learn begin with. Rounded up: a clock asked for a little early is better than one too late."""
-    if switch is None:
-        return []
-    known = [("switch_call_us", switch.call_us), ("switch_transition_us", switch.transition_us)]
-    return [f"{word} {min(max(math.ceil(us), 1), MOST_SWITCH_US)}" for word, us in known if us is not None]
 
 
 def events_only_table(profile: PlatformProfile, patterns: list[str]) -> str:

@@ -51,7 +51,7 @@ class Job {
   void one_call(uint32_t kind) {
     const double computes_ms = ms_(mhz(), iteration_) / kCalls - kTransferMs;
     const uint64_t call = ++calls_;
-    graphs_ ? policy_->graph_called(call, kind + 1) : policy_->called(call, kind + 1, 0);
+    graphs_ ? policy_->graph_called(call, kind + 1) : policy_->called(call, kind + 1);
     const uint64_t arrives_ns = now_ns_ + static_cast<uint64_t>(computes_ms * 1e6);
     const uint64_t all_ns = std::max(arrives_ns, now_ns_ + static_cast<uint64_t>(others_ms_ / kCalls * 1e6));
     now_ns_ = arrives_ns;
@@ -192,7 +192,7 @@ TEST(Elastic, NoOrderOfEventsLeavesAClockBehind) {
       if (below(wrong) == 0) now_ns -= std::min(now_ns, below(length_ns));
       const uint64_t number = below(wrong) == 0 ? call - below(5) : ++call;
       if (below(wrong) == 0) policy->rest();
-      below(wrong) == 0 ? policy->graph_called(number, 7) : policy->called(number, 1 + number % period, 0);
+      below(wrong) == 0 ? policy->graph_called(number, 7) : policy->called(number, 1 + number % period);
       if (below(wrong) != 0) policy->started(number, now_ns);
       wanted += policy->wanted(now_ns).mhz != 0 ? 1 : 0;
       if (policy->wants_sample()) policy->sampled(static_cast<uint32_t>(below(wrong) == 0 ? 0 : 1400 + below(100)));

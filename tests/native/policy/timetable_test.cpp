@@ -23,7 +23,7 @@ class Player {
       for (const Kernel& kernel : iteration) {
         now_ms_ += kernel.gap_ms * (1 + jitter * std::normal_distribution<double>()(random_));
         const uint64_t call = ++calls_;
-        table->called(call, kernel.kind, 450);
+        table->called(call, kernel.kind);
         const uint64_t start_ns = static_cast<uint64_t>(now_ms_ * 1e6);
         EXPECT_TRUE(table->started(call, start_ns));
         EXPECT_TRUE(table->stopped(call, start_ns + static_cast<uint64_t>(kernel.lasts_ms * 1e6)));
@@ -52,7 +52,7 @@ TEST(Timetable, EqualCallsAreToldApartByTheirTimes) {
   ASSERT_TRUE(player.table->settled());
   EXPECT_EQ(player.table->period(), 4u);
   // It begins behind the longest gap.
-  for (uint64_t i = 0; player.table->complete(i); ++i) player.table->learn(i, true);
+  for (uint64_t i = 0; player.table->complete(i); ++i) player.table->learn(i);
   EXPECT_NEAR(player.table->position(0).duration.mean, 15e6, 1e5);
   EXPECT_NEAR(player.table->position(1).offset.mean, 15.5e6, 2e5);
   EXPECT_NEAR(player.table->length().mean, 106.5e6, 1e6);
@@ -79,7 +79,7 @@ TEST(Timetable, WaitsThatAreToldOfLateCount) {
   for (int i = 0; i < 6; ++i) {
     const Timetable::Run before = *player.table->latest();
     player.play(iteration, 1);
-    while (player.table->complete(learnt)) player.table->learn(learnt++, true);
+    while (player.table->complete(learnt)) player.table->learn(learnt++);
     // What ended the iteration before, now that this one has been learnt from.
     EXPECT_TRUE(player.table->waited(before.call, before.start_ns + 5000000));
   }

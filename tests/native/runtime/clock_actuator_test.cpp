@@ -10,7 +10,6 @@
 #include <mutex>
 #include <thread>
 
-#include "policy/conductor.h"
 #include "runtime/log.h"
 #include "trace_reader.h"
 
@@ -225,28 +224,29 @@ TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   EXPECT_EQ(gpu.clock(), 0u);
 }
 
-// Nobody releases what a conductor has set: whoever settles asks for the reset, and says when.
-TEST_F(Actuator, WhatAConductorSetIsResetAtTheEnd) {
-  auto conductor = std::make_unique<Conductor>();
-  Conductor::Terms terms;
-  terms.call_ns = 50000;
-  terms.transition_ns = 100000;
-  conductor->begin(terms);
-  ASSERT_TRUE(actuator->start(gpu.client(), &trace, false, conductor.get()));
-  for (uint64_t call = 1; call < 1000 && gpu.clock() != 480; ++call) {
-    conductor->called(call, 1, 480);
-    usleep(4000);
-    if (conductor->started(call, monotonic_ns())) actuator->look();
-    for (int i = 0; i < 10 && gpu.clock() != 480; ++i) usleep(2000);
-    if (gpu.clock() != 480 && conductor->stopped(call, monotonic_ns())) actuator->look();
-  }
-  ASSERT_EQ(gpu.clock(), 480u);
+// Wants one clock until the communicators are gone.
+class OneClock final : public ClockPolicy {
+ public:
+  void rest() override { resting_ = true; }
+  Wanted wanted(uint64_t now_ns) override { return {resting_ ? 0u : 480u, now_ns + kFarNs, 7}; }
+
+ private:
+  std::atomic<bool> resting_{false};
+};
+
+// Nobody releases what such a policy has set: whoever settles asks for the reset, and says when.
+TEST_F(Actuator, WhatAPolicySetIsResetAtTheEnd) {
+  OneClock policy;
+  ASSERT_TRUE(actuator->start(gpu.client(), &trace, false, &policy));
+  ASSERT_TRUE(reaches(480));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
-  const auto last = clocks().back();
-  EXPECT_EQ(last.clock.max_mhz, 0u);
-  EXPECT_GT(last.clock.asked_ns, 0u);
-  EXPECT_LE(last.clock.asked_ns, last.clock.begin_ns);
+  ASSERT_EQ(clocks().size(), 2u);
+  EXPECT_EQ(clocks()[0].clock.call_id, 7u);
+  EXPECT_EQ(clocks()[1].clock.call_id, 0u);
+  EXPECT_EQ(clocks()[1].clock.max_mhz, 0u);
+  EXPECT_GT(clocks()[1].clock.asked_ns, 0u);
+  EXPECT_LE(clocks()[1].clock.asked_ns, clocks()[1].clock.begin_ns);
 }
 
 TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {

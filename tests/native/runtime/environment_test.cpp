@@ -92,7 +92,7 @@ TEST_F(EnvironmentTest, ValuesAreTaken) {
 TEST_F(EnvironmentTest, OldNamesAreRead) {
   set("POWERCCL_RUN_FOLDER", "/tmp/run");
   constexpr std::pair<const char*, const char*> kNames[] = {
-      {"percall", "per-call"}, {"phase", "exposed"}, {"job", "fixed"}};
+      {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
   for (const auto& [old, now] : kNames) {
     set("POWERCCL_POLICY", old);
     EXPECT_EQ(read(), "");

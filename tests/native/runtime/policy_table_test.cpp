@@ -75,43 +75,27 @@ TEST(PolicyTable, LooksUpWhatItSays) {
   EXPECT_EQ(table.lookup(POWERCCL_PATTERN_UNKNOWN, 1u << 30), 0u);
 }
 
-std::vector<std::string> with_switch(const std::vector<std::string>& switch_lines) {
+std::vector<std::string> with_lines(const std::vector<std::string>& more) {
   std::vector<std::string> lines = kGood;
-  lines.insert(lines.begin() + 5, switch_lines.begin(), switch_lines.end());
+  lines.insert(lines.begin() + 5, more.begin(), more.end());
   lines.back() = "end " + std::to_string(lines.size() - 2);
   return lines;
 }
 
-TEST(PolicyTable, TellsWhatSwitchingTakes) {
+TEST(PolicyTable, TakesFiguresForPoliciesThatNoLongerExist) {
   PolicyTable table;
   PolicyTable::Refusal refusal;
-  const std::vector<std::string> both = {"switch_call_us 334", "switch_transition_us 1000"};
-  ASSERT_TRUE(table.parse(text(with_switch(both)), &refusal)) << refusal.line << refusal.reason;
-  EXPECT_EQ(table.switch_call_us(), 334u);
-  EXPECT_EQ(table.switch_transition_us(), 1000u);
+  const std::vector<std::string> all = {"switch_call_us 334", "switch_transition_us 1000", "clock_min_mhz 285"};
+  ASSERT_TRUE(table.parse(text(with_lines(all)), &refusal)) << refusal.line << refusal.reason;
   EXPECT_EQ(table.lookup(POWERCCL_ALL_REDUCE, 1048576), 480u);
-  ASSERT_TRUE(table.parse(text(kGood), &refusal)) << "both lines may be missing";
-  EXPECT_EQ(table.switch_call_us(), 0u);
-  EXPECT_EQ(table.switch_transition_us(), 0u);
-  for (const std::string& line : both) {
+  for (const std::string& line : all) {
     const std::string word = line.substr(0, line.find(' '));
-    EXPECT_EQ(refusal_of(text(with_switch({line, line}))).line, 7) << "a second one";
-    EXPECT_EQ(refusal_of(text(with_switch({word + " 0"}))).line, 6);
-    EXPECT_EQ(refusal_of(text(with_switch({word + " 10000001"}))).line, 6);
-    EXPECT_EQ(refusal_of(text(with_switch({word + " 3.5"}))).line, 6);
+    EXPECT_EQ(refusal_of(text(with_lines({line, line}))).line, 7) << "a second one";
+    EXPECT_EQ(refusal_of(text(with_lines({word + " 0"}))).line, 6);
+    EXPECT_EQ(refusal_of(text(with_lines({word + " 10000001"}))).line, 6);
+    EXPECT_EQ(refusal_of(text(with_lines({word + " 3.5"}))).line, 6);
   }
-}
-
-TEST(PolicyTable, TellsTheLowestClockThereIs) {
-  PolicyTable table;
-  PolicyTable::Refusal refusal;
-  ASSERT_TRUE(table.parse(text(kGood), &refusal)) << refusal.line << refusal.reason;
-  EXPECT_EQ(table.least_mhz(), 300u) << "the lowest that is enough for anything, where the table does not say";
-  ASSERT_TRUE(table.parse(text(with_switch({"clock_min_mhz 285"})), &refusal)) << refusal.line << refusal.reason;
-  EXPECT_EQ(table.least_mhz(), 285u);
-  EXPECT_EQ(refusal_of(text(with_switch({"clock_min_mhz 300", "clock_min_mhz 300"}))).line, 7) << "a second one";
-  refusal_of(text(with_switch({"clock_min_mhz 1591"})));  // above clock_max_mhz
-  refusal_of(text(with_switch({"clock_min_mhz 0"})));
+  refusal_of(text(with_lines({"clock_min_mhz 1591"})));  // above clock_max_mhz
 }
 
 TEST(PolicyTable, BlankLinesAndCommentsDoNotCount) {

@@ -88,33 +88,21 @@ TEST(Simulation, TheSameSeedGivesTheSame) {
             run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve)).iterations[0].ms);
 }
 
-TEST(Simulation, PoliciesSaveWithinTheirBudget) {
-  const Found before = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve, 60, 30));
-  for (const PolicyKind policy : {PolicyKind::kExposed, PolicyKind::kFixed, PolicyKind::kAuto}) {
-    const Found after = run(platform_or_fail("t4x8"), kExposed, asked(policy, 60, 60));
-    EXPECT_LT(joules_of(after), 0.93 * joules_of(before)) << static_cast<int>(policy);
-    EXPECT_LT(ms_of(after), 1.012 * ms_of(before)) << static_cast<int>(policy);
-    EXPECT_GT(after.switches_per_s, 0);
-  }
-}
-
-TEST(Simulation, OneClockNeedsNoTable) {
+TEST(Simulation, AutoSavesWithinItsBudgetAndNeedsNoTable) {
   const bench::Scenario scenario = bench::parse_scenario(kExposed, "test.scn");
   const Found before = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kObserve, 60, 30));
-  const Found after = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kElastic, 120, 60));
+  const Found after = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kAuto, 120, 60));
   EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.01 * ms_of(before));
 }
 
-// A stage with slack is slowed for a part of its iteration, and told when that part ends. A thread that looked at that
-// very moment once was told of an hour.
 TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
   const std::string pipeline =
       "group pipe 4\nrepeat 6\n  receive 2M from previous in pipe\n  compute 2.7\n  send 2M to next in pipe\nend\n"
       "repeat 6\n  receive 2M from next in pipe\n  compute 5.4\n  send 2M to previous in pipe\nend\ncompute 1\n";
   const Found before = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kObserve, 30, 30));
-  const Found after = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kFixed, 60, 30));
-  EXPECT_LT(joules_of(after), 0.95 * joules_of(before));
+  const Found after = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kAuto, 120, 60));
+  EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.015 * ms_of(before));
   const auto longest = std::max_element(after.iterations.begin(), after.iterations.end(),
                                         [](const Iteration& a, const Iteration& b) { return a.ms < b.ms; });
@@ -141,14 +129,14 @@ TEST(Simulation, AGraphIsItsNodesInTurn) {
   EXPECT_EQ(graph.exposed_ms, 0) << "no marks are in a graph";
 }
 
-TEST(Simulation, PoliciesSeeWhatIsInGraphs) {
+TEST(Simulation, AutoSeesWhenGraphsRun) {
   const physics::Platform on = platform_or_fail("t4x8");
   const std::string job = "capture\ncompute 30\nall_reduce 116M\nend\ncompute 3\n";
   const Found plain = run(on, job, asked(PolicyKind::kObserve, 30, 30));
-  const Found managed = run(on, job, asked(PolicyKind::kExposed, 60, 60));
-  EXPECT_LT(joules_of(managed), 0.92 * joules_of(plain));
+  const Found managed = run(on, job, asked(PolicyKind::kAuto, 120, 60));
+  EXPECT_LT(joules_of(managed), 0.99 * joules_of(plain));
   EXPECT_LT(ms_of(managed), 1.012 * ms_of(plain));
-  EXPECT_GT(managed.switches_per_s, 5);
+  EXPECT_GT(managed.switches_per_s, 0);
 }
 
 // Reading weights is nothing that a clock hastens, and draws less.
@@ -182,12 +170,19 @@ TEST(Simulation, EachRankHoldsItsOwnClock) {
   EXPECT_NEAR(ms_of(one_slow), ms_of(quick) + 30, 3) << "all wait for it";
 }
 
-TEST(Simulation, WhatIsLeftOutOfAPolicySavesNothing) {
-  Asked without = asked(PolicyKind::kAuto, 20, 20);
-  without.parts.windows = without.parts.search = false;
-  const Found found = run(steady(), kExposed, without);
-  const Found plain = run(steady(), kExposed, asked(PolicyKind::kObserve, 20, 20));
-  EXPECT_NEAR(joules_of(found), joules_of(plain), 0.001 * joules_of(plain));
+// One rank computes longer than the others, which wait for it.
+TEST(Simulation, WithoutSlackWhoWaitsSavesLess) {
+  physics::Platform on = platform_or_fail("a100x4");
+  on.gpus = 2;
+  const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
+  const std::vector<bench::Scenario> each{parsed("compute 60\nall_reduce 64M\n"),
+                                          parsed("compute 40\nall_reduce 64M\n")};
+  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  const Found with = simulate(on, each, nullptr, its);
+  its.parts.slack = false;
+  const Found without = simulate(on, each, nullptr, its);
+  EXPECT_LT(joules_of(with), 0.98 * joules_of(without));
+  EXPECT_LT(ms_of(with), 1.01 * ms_of(without));
 }
 
 TEST(Simulation, RanksMayHaveAScenarioEach) {
