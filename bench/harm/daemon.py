@@ -113,14 +113,20 @@ def unread_metrics(path: Path, until: float) -> None:
                 sessions.remove(connection)
 
 
-def slow_readers(path: Path, until: float) -> None:
-    """The same, with one message read now and then."""
-    sessions = []
+def as_many_sessions(path: Path) -> list[socket.socket]:
+    """SESSIONS of them, or those that the daemon lets one have."""
+    sessions: list[socket.socket] = []
     with contextlib.suppress(OSError, ValueError):
         for _ in range(SESSIONS):
             connection = greeted(path)
             connection.setblocking(False)
             sessions.append(connection)
+    return sessions
+
+
+def slow_readers(path: Path, until: float) -> None:
+    """The same, with one message read now and then."""
+    sessions = as_many_sessions(path)
     serial = 1
     while time.monotonic() < until:
         serial += 1
@@ -135,12 +141,7 @@ def slow_readers(path: Path, until: float) -> None:
 
 def busy_sessions(path: Path, until: float) -> None:
     """Sessions that ask and read as fast as they are let."""
-    sessions = []
-    with contextlib.suppress(OSError):
-        for _ in range(SESSIONS):
-            connection = greeted(path)
-            connection.setblocking(False)
-            sessions.append(connection)
+    sessions = as_many_sessions(path)
     serial = 1
     while time.monotonic() < until:
         serial += 1

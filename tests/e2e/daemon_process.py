@@ -29,9 +29,9 @@ PATIENT = "[access]\nheartbeat_ms = 120000\n"  # tests' clients send no heartbea
 class Daemon:
     """powerccld as a service manager runs it: with a configuration, restarted on the same files when it is killed."""
 
-    def __init__(self, native: NativeFiles, machine: EmulatedMachine) -> None:
+    def __init__(self, native: NativeFiles, machine: EmulatedMachine | None = None) -> None:
         self.native = native
-        self.machine = machine
+        self.machine = machine.environment if machine else {}
         self.folder = Path(tempfile.mkdtemp(prefix="powerccld-", dir="/dev/shm"))
         self.folder.chmod(0o755)
         self.socket = self.folder / "d.sock"
@@ -46,7 +46,7 @@ class Daemon:
         (self.folder / "config").write_text(
             f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n{config}'
         )
-        self.environment = {**os.environ, **self.machine.environment, **environment}
+        self.environment = {**os.environ, **self.machine, **environment}
         self.restart()
         with Client(self.socket).socket:
             pass
@@ -66,8 +66,8 @@ class Daemon:
             return True
         return False
 
-    def names(self) -> list[str]:
-        """UUIDs of the GPUs in NVML's order."""
+    def status(self) -> list[bytes]:
+        """What it says of each device."""
         client = Client(self.socket)
         serial = client.send(wire.STATUS)
         found = []
@@ -75,7 +75,16 @@ class Daemon:
             message = client.socket.recv(8192)
             if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
                 return found
-            found.append(message[24:72].split(b"\0")[0].decode())
+            found.append(message)
+
+    def names(self) -> list[str]:
+        """UUIDs of the GPUs in NVML's order."""
+        return [message[24:72].split(b"\0")[0].decode() for message in self.status()]
+
+    def leaseholders(self) -> list[int]:
+        """Processes that have a lease."""
+        pids = [struct.unpack_from("=I", message, 140)[0] for message in self.status()]
+        return [pid for pid in pids if pid]
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         """End it; its exit code."""

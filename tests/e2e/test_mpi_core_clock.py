@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import lease_client as wire
 import pytest
+from daemon_process import Daemon
 from harness import Powerccl, eventually
-from lease_client import Client
 from mpi_libraries import Mpi
 
 from powerccl.launch.native import NativeFiles
@@ -119,43 +117,12 @@ def test_off_by_default(powerccl: Powerccl, program: list[str], highest: Callabl
 # ---- By lease.
 
 
-class CoreDaemon:
+class CoreDaemon(Daemon):
     """A powerccld that leases the cores of such a cpufreq."""
 
-    def __init__(self, native: NativeFiles) -> None:
-        self.native = native
-        self.folder = Path(tempfile.mkdtemp(prefix="powerccld-", dir="/dev/shm"))
-        self.folder.chmod(0o755)
-        self.socket = self.folder / "d.sock"
-        self.log = self.folder / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, sysfs: Path) -> None:
-        (self.folder / "config").write_text(
-            f'[socket]\npath = "{self.socket}"\nmode = "0666"\n[state]\nfile = "{self.folder}/leases"\n'
-            '[gpu]\nleases = false\n[core]\nleases = true\n[log]\nlevel = "debug"\n'
-        )
-        command = [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env={**os.environ, "POWERCCL_SYSFS": str(sysfs)}, stderr=log)
-        assert eventually(self.socket.exists), self.log.read_text()
-
-    def holders(self) -> list[int]:
-        """Processes that have a lease."""
-        client = Client(self.socket)
-        serial = client.send(wire.STATUS)
-        pids = []
-        while True:
-            message = client.socket.recv(8192)
-            if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
-                return [pid for pid in pids if pid]
-            pids.append(struct.unpack_from("=I", message, 140)[0])
-
-    def end(self) -> None:
-        if self.process:
-            self.process.terminate()
-            self.process.wait(30)
-        shutil.rmtree(self.folder)
+    def start_on(self, sysfs: Path) -> None:
+        config = '[gpu]\nleases = false\n[core]\nleases = true\n[log]\nlevel = "debug"\n'
+        self.start(config, POWERCCL_SYSFS=str(sysfs))
 
 
 @pytest.fixture
@@ -173,7 +140,7 @@ def asking(daemon: CoreDaemon) -> dict[str, str]:
 def test_leased_for_each_wait(
     powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
 ) -> None:
-    daemon.start(tmp_path / "sys")
+    daemon.start_on(tmp_path / "sys")
     job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
     lowered = until(lambda: highest() == LOWEST, job)
     raised = until(lambda: highest() == USUAL, job)
@@ -190,7 +157,7 @@ def test_by_somebody_without_rights(
     """Who may not write cpufreq is given leases without asking for them by name."""
     if os.getuid() != 0:
         pytest.skip("needs root to become another user")
-    daemon.start(tmp_path / "sys")
+    daemon.start_on(tmp_path / "sys")
     home = Path(tempfile.mkdtemp(prefix="powerccl-home-", dir="/dev/shm"))
     try:
         sysfs = shutil.copytree(tmp_path / "sys", home / "sys")  # of the same kind; pytest's folders are root's
@@ -212,28 +179,28 @@ def test_by_somebody_without_rights(
 def test_a_killed_rank_leaves_no_leased_core_slow(
     powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
 ) -> None:
-    daemon.start(tmp_path / "sys")
+    daemon.start_on(tmp_path / "sys")
     job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
     assert until(lambda: highest() == LOWEST, job), job.communicate(timeout=60)[0] + daemon.log.read_text()
-    (rank,) = daemon.holders()
+    (rank,) = daemon.leaseholders()
     os.kill(rank, signal.SIGKILL)
     assert eventually(lambda: highest() == USUAL, 10), daemon.log.read_text()
     job.communicate(timeout=60)
     assert job.returncode != 0
-    assert not daemon.holders()
+    assert not daemon.leaseholders()
 
 
 def test_a_killed_daemon_is_no_matter(
     powerccl: Powerccl, program: list[str], highest: Callable[[], int], daemon: CoreDaemon, tmp_path: Path
 ) -> None:
-    daemon.start(tmp_path / "sys")
+    daemon.start_on(tmp_path / "sys")
     job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
     assert until(lambda: highest() == LOWEST, job)
     assert daemon.process
     daemon.process.kill()
     daemon.process.wait()
     daemon.socket.unlink()
-    daemon.start(tmp_path / "sys")  # it finds in its state file what to put back
+    daemon.start_on(tmp_path / "sys")  # it finds in its state file what to put back
     out, _ = job.communicate(timeout=60)
     assert job.returncode == 0, out
     assert eventually(lambda: highest() == USUAL, 10)
@@ -247,7 +214,7 @@ def test_a_refusal_is_said_and_the_job_goes_on(
     if other == min(os.sched_getaffinity(0)):
         pytest.skip("there is one core")
     cpufreq(tmp_path / "other", other)  # the daemon has another core to lease
-    daemon.start(tmp_path / "other")
+    daemon.start_on(tmp_path / "other")
     job = started(powerccl, tmp_path / "sys", program, **asking(daemon))
     assert not until(lambda: highest() == LOWEST, job)
     out, _ = job.communicate(timeout=60)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,10 @@ from harness import IDLE_MHZ, EmulatedMachine, Powerccl, Running, descendants, e
 from lease_client import OK, REVOKE, Client
 from test_daemon import SET_MHZ, Daemon
 
-from powerccl.launch.native import NativeFiles
-
 ALL = ("--patterns", "all_reduce", "--sizes", "8M")
 FEW = (*ALL, "--no-computing")
 MANY = ("--patterns", "all_reduce,gather", "--sizes", "2M:8M:2", "--clocks", "900,600", "--no-computing")
 POINTS = 2 * 3 * 2
-
-
-@pytest.fixture
-def served(native: NativeFiles, machine: EmulatedMachine) -> Iterator[Daemon]:
-    """A daemon yet to be started; every clock is as usual before and after."""
-    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-    made = Daemon(native, machine)
-    yield made
-    made.end()
-    assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8), "every clock is as usual in the end"
 
 
 def points(folder: Path, name: str = "points.jsonl") -> list[dict[str, Any]]:
@@ -70,13 +57,13 @@ def goes_on(on_machine: Powerccl, daemon: Daemon) -> None:
 
 
 def test_clocks_outside_the_administrators_range_are_left_out(
-    served: Daemon, on_machine: Powerccl, tmp_path: Path
+    daemon: Daemon, on_machine: Powerccl, tmp_path: Path
 ) -> None:
     for index in range(8):
         (tmp_path / f"gpu{index}").touch()  # shown to the daemon as /dev/nvidia0 is
-    served.start(f'[gpu]\nmin_mhz = 480\nmax_mhz = 1200\ndevice_files = "{tmp_path}/gpu%"\n')
+    daemon.start(f'[gpu]\nmin_mhz = 480\nmax_mhz = 1200\ndevice_files = "{tmp_path}/gpu%"\n')
     options = (*ALL, "--clocks", "1590,900,480,300", "--out", "made.json")
-    done = on_machine("profile", *options, POWERCCL_LEASE_SOCKET=str(served.socket))
+    done = on_machine("profile", *options, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     assert done.err.count("powerccld sets clocks from 480 to 1200 MHz here; it cannot profile 1590, 300") == 1
     made = json.loads((tmp_path / "made.json").read_text())
@@ -95,29 +82,29 @@ def test_clocks_outside_the_administrators_range_are_left_out(
     assert sample["managed_us"] == pytest.approx(sample["plain_us"], rel=0.1)
 
 
-def test_clocks_are_chosen_within_the_range(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
-    served.start("[gpu]\nmin_mhz = 900\nmax_mhz = 1000\n")
-    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(served.socket))
+def test_clocks_are_chosen_within_the_range(daemon: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    daemon.start("[gpu]\nmin_mhz = 900\nmax_mhz = 1000\n")
+    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     assert "powerccld sets clocks from 900 to 1000 MHz here; it cannot profile others" in done.err
     clocks = [point["clock_mhz"] for point in json.loads((tmp_path / "made.json").read_text())["points"]]
     assert len(clocks) > 1
     assert all(900 <= clock <= 1000 for clock in clocks)
-    none = on_machine("profile", *FEW, "--clocks", "600", POWERCCL_LEASE_SOCKET=str(served.socket))
+    none = on_machine("profile", *FEW, "--clocks", "600", POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert none.code == 1
     assert "hint: try --clocks 1000,900" in none.err
 
 
-def test_a_daemon_that_answers_late_is_asked_again(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
-    served.start()
+def test_a_daemon_that_answers_late_is_asked_again(daemon: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    daemon.start()
     options = (*FEW, "--clocks", "900", "--out", "made.json")
-    running = on_machine.start("profile", *options, POWERCCL_LEASE_SOCKET=str(served.socket))
+    running = on_machine.start("profile", *options, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     # The run that times setting clocks is about to ask for its leases.
     assert eventually(lambda: "with PCCL's events" in running.err.read_text()), running.err.read_text()
-    assert served.process is not None
-    os.kill(served.process.pid, signal.SIGSTOP)
+    assert daemon.process is not None
+    os.kill(daemon.process.pid, signal.SIGSTOP)
     time.sleep(1.5)
-    os.kill(served.process.pid, signal.SIGCONT)
+    os.kill(daemon.process.pid, signal.SIGCONT)
     done = running.wait()
     assert done.code == 0, done.err
     made = json.loads((tmp_path / "made.json").read_text())
@@ -125,70 +112,70 @@ def test_a_daemon_that_answers_late_is_asked_again(served: Daemon, on_machine: P
 
 
 @pytest.mark.slow
-def test_a_lease_that_is_revoked(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
-    served.start()
-    running = begin(on_machine, served)
-    assert on_machine("clocks", "--socket", str(served.socket), "--revoke", served.devices[3]).code == 0
+def test_a_lease_that_is_revoked(daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    daemon.start()
+    running = begin(on_machine, daemon)
+    assert on_machine("clocks", "--socket", str(daemon.socket), "--revoke", daemon.devices[3]).code == 0
     done = running.wait()
     assert done.code == 1
-    assert f"lost control of the clocks: the lease on {served.devices[3]} has ended: " in done.err
+    assert f"lost control of the clocks: the lease on {daemon.devices[3]} has ended: " in done.err
     assert "`powerccl profile --resume` continues with the measurements so far" in done.err
     assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-    goes_on(on_machine, served)
+    goes_on(on_machine, daemon)
 
 
-def test_a_daemon_that_is_killed(served: Daemon, on_machine: Powerccl) -> None:
-    served.start()
-    running = begin(on_machine, served)
-    served.kill()
-    served.restart()
+def test_a_daemon_that_is_killed(daemon: Daemon, on_machine: Powerccl) -> None:
+    daemon.start()
+    running = begin(on_machine, daemon)
+    daemon.kill()
+    daemon.restart()
     done = running.wait()
     assert done.code == 1
     assert "error: lost control of the clocks: " in done.err
-    goes_on(on_machine, served)
+    goes_on(on_machine, daemon)
 
 
 @pytest.mark.slow
-def test_a_profile_that_is_stopped_for_too_long(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
-    served.start("[access]\nheartbeat_ms = 1500\n")
-    running = begin(on_machine, served)
+def test_a_profile_that_is_stopped_for_too_long(daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    daemon.start("[access]\nheartbeat_ms = 1500\n")
+    running = begin(on_machine, daemon)
     os.kill(running.process.pid, signal.SIGSTOP)
-    assert eventually(lambda: "ended (silent)" in served.log.read_text()), served.log.read_text()
+    assert eventually(lambda: "ended (silent)" in daemon.log.read_text()), daemon.log.read_text()
     time.sleep(0.5)  # a point that was under way is over, and waits to be told that it may be written
     os.kill(running.process.pid, signal.SIGCONT)
     done = running.wait()
     assert done.code == 1
     assert "has ended: powerccld received no message from this process" in done.err
     assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-    goes_on(on_machine, served)
+    goes_on(on_machine, daemon)
 
 
-def test_a_profile_that_is_killed(served: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
-    served.start()
-    running = begin(on_machine, served)
+def test_a_profile_that_is_killed(daemon: Daemon, on_machine: Powerccl, machine: EmulatedMachine) -> None:
+    daemon.start()
+    running = begin(on_machine, daemon)
     bench = [pid for pid in descendants(running.process.pid) if name_of(pid) == "powerccl-bench"]
     assert bench
     running.process.kill()
     assert running.wait().code == -signal.SIGKILL
     assert eventually(lambda: not any(map(name_of, bench))), "powerccl-bench does not go on without it"
     assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-    goes_on(on_machine, served)
+    goes_on(on_machine, daemon)
 
 
-def test_leases_lost_while_calls_are_timed(served: Daemon, on_machine: Powerccl) -> None:
+def test_leases_lost_while_calls_are_timed(daemon: Daemon, on_machine: Powerccl) -> None:
     """The ranks hold their own then, and go on without; what that took is not the time of managed calls."""
-    served.start()
-    administrator = Client(served.socket)
+    daemon.start()
+    administrator = Client(daemon.socket)
     options = ("profile", *FEW, "--clocks", "900,600", "--out", "made.json")
-    running = on_machine.start(*options, POWERCCL_LEASE_SOCKET=str(served.socket))
-    assert eventually(lambda: served.log.read_text().count("leased to process") == 16), "the profile's and the ranks'"
+    running = on_machine.start(*options, POWERCCL_LEASE_SOCKET=str(daemon.socket))
+    assert eventually(lambda: daemon.log.read_text().count("leased to process") == 16), "the profile's and the ranks'"
     assert administrator.acquire("", kind=REVOKE).status == OK
     done = running.wait()
     assert done.code == 1
     assert "clocks could no longer be set while setting them was timed" in done.err
     assert "`powerccl profile --resume` continues with the measurements so far" in done.err
     assert not points(on_machine.folder, "managed.jsonl")
-    done = on_machine(*options, "--resume", POWERCCL_LEASE_SOCKET=str(served.socket))
+    done = on_machine(*options, "--resume", POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     assert json.loads((on_machine.folder / "made.json").read_text())["clock_switch"]["requests"] == 64
 
@@ -209,23 +196,23 @@ def test_roots_own_daemon(on_machine: Powerccl, machine: EmulatedMachine) -> Non
     assert all(abs(point["sm_clock_mhz"] - point["clock_mhz"]) < 1 for point in made["points"])
 
 
-def test_a_gpu_that_somebody_has(served: Daemon, on_machine: Powerccl) -> None:
-    served.start()
-    other = Client(served.socket, "the other")
-    other.set(other.lease(served.devices[2]), SET_MHZ)
-    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(served.socket))
+def test_a_gpu_that_somebody_has(daemon: Daemon, on_machine: Powerccl) -> None:
+    daemon.start()
+    other = Client(daemon.socket, "the other")
+    other.set(other.lease(daemon.devices[2]), SET_MHZ)
+    done = on_machine("profile", *FEW, "--out", "made.json", POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 1
-    assert f"cannot lease the clock of {served.devices[2]}" in done.err
+    assert f"cannot lease the clock of {daemon.devices[2]}" in done.err
     assert f"process {os.getpid()}" in done.err
     assert "`powerccl clocks` shows all leases" in done.err
 
 
-def test_set_directly_if_asked_for(served: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
-    served.start()
+def test_set_directly_if_asked_for(daemon: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
+    daemon.start()
     options = (*FEW, "--clocks", "900,600", "--out", "made.json")
-    done = on_machine("profile", *options, POWERCCL_CLOCKS="nvml", POWERCCL_LEASE_SOCKET=str(served.socket))
+    done = on_machine("profile", *options, POWERCCL_CLOCKS="nvml", POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     made = json.loads((tmp_path / "made.json").read_text())
     assert [point["clock_mhz"] for point in made["points"]] == [900, 600]
     assert made["clock_switch"]
-    assert "leased" not in served.log.read_text()
+    assert "leased" not in daemon.log.read_text()
