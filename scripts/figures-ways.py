@@ -6,23 +6,19 @@ h200x2.json; TEXT says what measured it, and when.
 
 import argparse
 import json
+import sys
 from pathlib import Path
-from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.figures import Figures, spread
 
 from powerccl.launch.ways_profile import table_of
 from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import PLAIN, WAYS, compare
 
 
-def spread(values: list[float], unit: str) -> dict[str, object]:
-    """A figure with its least and its greatest value."""
-    return {"value": round(median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)} | {
-        "unit": unit,
-        "n": len(values),
-    }
-
-
-def saved(rounds: list[Path]) -> dict[str, dict[str, object]]:
+def saved(rounds: list[Path]) -> Figures:
     """What each way saves against plain, round by round: of time and energy alone, and of time beside computation."""
     found: dict[str, list[tuple[float, str]]] = {}
     for path in rounds:
@@ -40,12 +36,12 @@ def saved(rounds: list[Path]) -> dict[str, dict[str, object]]:
 JOBS = {"handmade-2048": "fsdp_2048", "handmade-1024": "fsdp_1024", "fully_shard-2048": "fsdp2"}
 
 
-def of_job(folder: Path) -> dict[str, dict[str, object]]:
+def of_job(folder: Path) -> Figures:
     """What a job saved in turns against itself alone, and how far what had been predicted is from it."""
     job = "ways." + JOBS.get(folder.name, f"jobs.{folder.name}")
     made = json.loads((folder / "step.json").read_text())
     several = len(made["raw_ms"]["nothing"][0]) > 1
-    figures: dict[str, dict[str, object]] = {}
+    figures: Figures = {}
     for name, value in made["figures"].items():
         *model, figure = name.removeprefix("nccl.").split(".")
         way = [] if figure == "step_ms" else [each for each in [model.pop()] if each not in ("ways", "lines")]
@@ -61,7 +57,7 @@ def of_job(folder: Path) -> dict[str, dict[str, object]]:
         for what in ("time", "energy"):
             least, most = predicted[f"{what}_saved_pct"]
             figures[f"{job}.whatif.{what}_saved_pct"] = spread([least, most], "%")
-            measured = figures[f"{job}.{what}_saved_pct"]["value"]
+            measured = float(figures[f"{job}.{what}_saved_pct"]["value"])
             figures[f"{job}.whatif.{what}_error_points"] = spread(
                 [max(least - measured, measured - most, 0.0)], "points"
             )
@@ -81,7 +77,7 @@ def main() -> None:
     for folder in sorted(options.folder.glob("*")):
         if (folder / "step.json").exists():
             figures |= of_job(folder)
-    errors = [value["value"] for name, value in figures.items() if name.endswith("_error_points")]
+    errors = [float(value["value"]) for name, value in figures.items() if name.endswith("_error_points")]
     if errors:
         figures["ways.whatif_error_points"] = spread([max(errors)], "points")
     for name, value in figures.items():

@@ -6,6 +6,8 @@ process that trains on all GPUs.
 
 import argparse
 import os
+from collections.abc import Callable
+from typing import Any
 
 STEPS, WIDTH, LAYERS, ROWS = 20, 1024, 6, 512
 
@@ -49,7 +51,7 @@ def of_torch(kind: str) -> None:
     dist.destroy_process_group()
 
 
-def _symmetric(model, dist, torch):
+def _symmetric(model: Any, dist: Any, torch: Any) -> Callable[[], None]:
     """Return what averages gradients by reduce-scatter and all-gather over symmetric windows."""
     ranks = dist.get_world_size()
     backend = dist.group.WORLD._get_backend(torch.device("cuda", torch.cuda.current_device()))
@@ -88,12 +90,12 @@ def of_jax() -> None:
     data = jax.random.normal(keys[-2], (count, ROWS, WIDTH))
     target = jax.random.normal(keys[-1], (count, ROWS, WIDTH))
 
-    def loss(weights, data, target):
+    def loss(weights: Any, data: Any, target: Any) -> Any:
         for each in weights:
             data = jax.nn.gelu(data @ each)
         return jnp.mean((data - target) ** 2)
 
-    def step(weights, data, target):
+    def step(weights: Any, data: Any, target: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(weights, data, target)
         value, gradients = jax.lax.pmean((value, gradients), "gpus")
         return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
