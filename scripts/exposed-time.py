@@ -6,7 +6,7 @@ A job is KIND:BATCH; all of them run one after the other in the same processes. 
 PREFIX-KIND-<rank>.json: what a step took, in blocks of steps with one synchronisation behind each, and what the
 profiler saw of some more steps: every kernel (when, in which stream, whether it is NCCL's, by which call), every launch
 of one (when the host made the call), every wait that a stream was given. What is exposed in it is
-scripts/compare-exposed-time's business.
+scripts/compare-exposed-time.py's business.
 """
 
 import argparse

@@ -2,21 +2,24 @@
 """Measure what the plugin costs a collective, against no plugin, in one run: all variants in turn, many rounds.
 
 Every round starts powerccl-bench once a variant (two or more real GPUs) and takes its time per operation at each size.
-The figure of a size is the median over the rounds of the difference to the round's own run without a plugin; low and high
-are the quartiles. Writes the figures as a flat map and all raw times, again after every round: one that is stopped has
-what was measured until then.
+The figure of a size is the median over the rounds of the difference to the round's own run without a plugin; low and
+high are the quartiles. Writes the figures as a flat map and all raw times, again after every round: one that is stopped
+has what was measured until then.
 """
 
 import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.figures import Figure, figure
 
 SIZES = {4096: "4KiB", 1 << 20: "1MiB", 64 << 20: "64MiB"}
 
@@ -60,16 +63,9 @@ def times_us(bench: str, gpus: int, iterations: int, env: dict[str, str]) -> dic
         return {point["size_bytes"]: point["time_us"] for point in json.loads(out.read_text())["results"]}
 
 
-def figure(values: list[float], unit: str) -> dict[str, object]:
-    """Return median and quartiles as one figure."""
-    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    shown = {"value": statistics.median(values), "low": low, "high": high}
-    return {key: round(value, 3) for key, value in shown.items()} | {"unit": unit, "n": len(values)}
-
-
-def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> dict[str, object]:
+def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> dict[str, Figure]:
     """Write the figures of the rounds so far, and their raw times."""
-    figures: dict[str, object] = {}
+    figures: dict[str, Figure] = {}
     for size, label in SIZES.items():
         base = [round_[size] for round_ in raw["none"]]
         figures[f"plugin.{label}.none.time_us"] = figure(base, "us")

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Set the kernel times of rank 0's trace beside CUDA events of the same operations: figures as a flat map.
 
-EVENTS is what `powerccl-bench --events --json` or scripts/ddp-kernel-times.py wrote; RUN is the run folder of the same job.
+EVENTS is what `powerccl-bench --events --json` or scripts/ddp-kernel-times.py wrote; RUN is the run folder of the same
+job.
 """
 
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 
 import polars as pl
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.figures import Figures, figure
 
 from powerccl.traces.folder import read_run
 from powerccl.traces.tables import kernels
@@ -34,7 +40,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     table = kernels(read_run(options.run)).filter(pl.col("rank") == 0)
-    figures: dict[str, object] = {}
+    figures: Figures = {}
     for size, events in sorted(event_times_us(options.events).items()):
         mine = table.filter(pl.col("bytes") == size)
         if mine.is_empty():
@@ -42,17 +48,11 @@ def main() -> None:
         traced_us = (mine["duration_ns"] / 1e3).to_list()
         event_us = statistics.median(events)
         percent = [100 * (value - event_us) / event_us for value in traced_us]
-        low, middle, high = statistics.quantiles(percent, n=4) if len(percent) > 1 else percent * 3
         key = f"kernel_times.{options.name}.{size}"
-        figures[f"{key}.difference_pct"] = {
-            "value": round(middle, 2),
-            "unit": "%",
-            "low": round(low, 2),
-            "high": round(high, 2),
-            "n": len(percent),
-        }
+        difference = figures[f"{key}.difference_pct"] = figure(percent, "%", 2)
         figures[f"{key}.event_us"] = {"value": round(event_us, 2), "unit": "us", "n": len(events)}
-        print(f"{size:>12} bytes: events {event_us:10.2f} us, trace {statistics.median(traced_us):10.2f} us, {middle:+.2f} %")
+        middle_us, off = statistics.median(traced_us), difference["value"]
+        print(f"{size:>12} bytes: events {event_us:10.2f} us, trace {middle_us:10.2f} us, {off:+} %")
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sets the exposed time in a run's trace beside the profiler's of the same job: compare-exposed-time RUN PREFIX-KIND.
+"""Sets the exposed time in a trace beside the profiler's of the same job: compare-exposed-time.py RUN PREFIX-KIND.
 
 PREFIX-KIND-<rank>.json is what scripts/exposed-time.py wrote. Prints a line a rank and one JSON object.
 
@@ -18,6 +18,7 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def ns(times_us: list[float]) -> "np.ndarray":
     return np.rint(np.array(times_us) * 1e3).astype(np.int64)
 
 
-def of_profiler(told: dict) -> dict:
+def of_profiler(told: dict[str, Any]) -> dict[str, Any]:
     """Intervals (ns since the profile's base): exposed, and idle with NCCL running for one of the two other reasons."""
     kernels = sorted(told["kernels"])
     busy_us: dict[int, float] = defaultdict(float)
