@@ -69,12 +69,20 @@ class TraceWriter:
         assert len(body) <= 56
         self.records.append(struct.pack("<HHI", kind, flags, comm) + body.ljust(56, b"\0"))
 
-    def comm(self, time_ns: int, nranks: int | None = None, name: str = "world", comm: int = 0, flags: int = 0) -> None:
+    def comm(
+        self,
+        time_ns: int,
+        nranks: int | None = None,
+        name: str = "world",
+        comm: int = 0,
+        flags: int = 0,
+        comm_id: int = 0xABCD,
+    ) -> None:
         self._add(
             1,
             flags,
             comm,
-            struct.pack("<QQiiii24s", time_ns, 0xABCD, nranks or self.nranks, self.rank, 1, self.rank, name.encode()),
+            struct.pack("<QQiiii24s", time_ns, comm_id, nranks or self.nranks, self.rank, 1, self.rank, name.encode()),
         )
 
     def call(
@@ -86,11 +94,12 @@ class TraceWriter:
         flags: int = 0,
         group: int = 0,
         parts: tuple[int, int] = (0, 0),
+        comm: int = 0,
     ) -> None:
         """`parts`: sends and receives of an exchange."""
         times, kind = (start_ns, start_ns + 5000), PATTERNS.index(pattern)
         body = struct.pack("<QQQQQIiBBBBI", call_id, *times, size, 7, group, -1, kind, 7, *parts, 0)
-        self._add(2, flags, 0, body)
+        self._add(2, flags, comm, body)
 
     def tag(self, call_id: int, tag: int) -> None:
         """The job's own tag of a call."""
@@ -304,6 +313,32 @@ def write_info(folder: Path, end_ns: int, exit_code: int | None = 0, **more: obj
     # A clock that reads exactly 0 is how run.json says "not known", so start one tick in.
     info["start_ns"] = 1
     (folder / "run.json").write_text(json.dumps(info))
+
+
+def exposed_run(folder: Path, iterations: int = 16, ranks: int = 2, waits: bool = True, late_ms: int = 0) -> Path:
+    """150 ms of computation at 70 W (on the last rank `late_ms` more), then 450 ms of exposed all-reduces at 45 W."""
+    folder.mkdir(parents=True)
+    sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
+    step_ms = 600 + late_ms
+    for rank in range(ranks):
+        trace = TraceWriter(rank, ranks)
+        trace.comm(1 * MS)
+        call_id = 0
+        for iteration in range(iterations):
+            now = (iteration * step_ms + 150 + late_ms) * MS
+            for index, (size, length) in enumerate(sizes):
+                call_id += 1
+                early_ns = late_ms * MS if index == 0 and rank < ranks - 1 else 0
+                trace.call(call_id, now - early_ns - 10 * MS, size, flags=0x40)
+                trace.kernel(call_id, now - early_ns, now + length * MS, size, delay_ns=0)
+                if waits:
+                    trace.wait(call_id, now - early_ns, now + length * MS)
+                now += length * MS
+        trace.write(folder)
+    end_ns = iterations * step_ms * MS
+    write_power(folder, ranks, end_ns, lambda _, now: 70.0 if now % (step_ms * MS) < (150 + late_ms) * MS else 45.0)
+    write_info(folder, end_ns, platform="hand")
+    return folder
 
 
 def training_run(

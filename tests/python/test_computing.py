@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computation alone draws: measured up to where a power limit cuts it, and what a prediction makes of it."""
+"""What computation alone draws, measured up to where a power limit cuts it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from test_whatif import finer_platform, follows
 
-from powerccl.analysis.whatif.platform import ClockPlatform
 from powerccl.errors import PowercclError
 from powerccl.launch import computing
 
@@ -63,32 +59,3 @@ def test_power_that_was_not_measured_is_none() -> None:
     each = {"warmup": False, "step_ms": 200.0, "joules_per_gpu": None, "sm_clock_mhz": 900}
     assert computing.watts_at({"results": [each]}, 900) is None
     assert computing.watts_at({"results": []}, 900) is None
-
-
-def computed(on: ClockPlatform, floor_w: float, *clocks: float) -> ClockPlatform:
-    """The same with computation's power, of which a hundred watts follow the clock."""
-    top_w = float(next(iter(next(iter(on.curves.values())).values())).watts[-1])
-    idle_watts = floor_w + top_w * (1 - on.clock_shape.constant_share)
-    points = tuple((mhz, floor_w + 100 * follows(mhz)) for mhz in clocks)
-    return replace(on, idle_watts=idle_watts, computing=points)
-
-
-def test_lower_clocks_are_as_computation_tells() -> None:
-    on = finer_platform()
-    clocks = (450.0, 600.0, 750.0, 900.0)
-    # What communication says of them is off by a little, which is much of what follows the clock down there.
-    wrong = {
-        pattern: {
-            size: replace(curve, watts=curve.watts * np.where(curve.clocks_mhz < 700, 1.004, 1.0))
-            for size, curve in sizes.items()
-        }
-        for pattern, sizes in on.curves.items()
-    }
-    alone = replace(on, curves=wrong)
-    told = computed(alone, 12.0, *clocks).clock_shape
-    true = follows(450) / follows(900)
-    assert abs(float(alone.clock_shape.at(450) / alone.clock_shape.at(900)) / true - 1) > 0.03
-    assert float(told.at(450) / told.at(900)) == pytest.approx(true, rel=0.01)
-    assert float(told.at(1590)) == 1.0
-    # Three clocks are too few to go by.
-    assert computed(alone, 12.0, *clocks[1:]).clock_shape.share.tolist() == alone.clock_shape.share.tolist()

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from synthetic import MS, TraceWriter
-from test_whatif import exposed_run, platform
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import WAITS, exposure, from_waits, intersection, marked
-from powerccl.analysis.whatif import what_if
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -137,15 +135,3 @@ def test_marked_is_all_but_the_pauses(tmp_path: Path) -> None:
     ends = [0, (1000 + 9 * 100 + 70) * MS, (1000 + 20 * 100 + 58) * MS, (1000 + 29 * 100 + 70) * MS]
     assert spans.ravel().tolist() == ends
     assert not len(intersection(spans, np.array([[ends[1], ends[2]]])))
-
-
-def test_a_forecast_says_that_marking_paused(tmp_path: Path) -> None:
-    whole = what_if(read_run(exposed_run(tmp_path / "whole")), platform())
-    folder = exposed_run(tmp_path / "part")
-    # The same run, of which the second half of the iterations was not marked.
-    for path in folder.glob("rank-*.trace"):
-        pause_behind(path, call=15)
-    found = what_if(read_run(folder), platform())
-    assert found.exposed_pct == pytest.approx(whole.exposed_pct, abs=0.5)
-    assert any("assumed alike for the rest" in each for each in found.assumptions)
-    assert not any("pauses" in each for each in whole.assumptions)

@@ -10,24 +10,10 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of a prediction: the most that a GPU draws, and how many times as long anything may take as it took.
-
-    Least: all of it limited by the clock, and that at its highest. For links that is below what they allow.
-    """
-
-    most_watts: float
-    least_times: float
-    most_times: float
-
 
 SLACK = 1e-6  # of a bound: rounding. Half of it would do for sums of doubles, double would hide nothing either.
 # Shares of a whole. Changes, slowdowns and ratios to a profile are not among them.
@@ -155,21 +141,3 @@ def _how(name: str, value: float) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def of_forecast(saved_pct: list[float], slowdown_pct: list[float], watts: float | None, limits: Limits) -> str:
-    """Why a prediction cannot be; empty: it can. The lists: a figure and its interval; `watts` None: not known."""
-    figures = [*saved_pct, *slowdown_pct, *([] if watts is None else [watts])]
-    if not all(math.isfinite(value) for value in figures):
-        return "the prediction is not a number"
-    if max(saved_pct) > 100:
-        return "the prediction saves more than all of the energy"
-    if watts is not None and not 0 < watts <= limits.most_watts:
-        return f"the predicted power of a GPU is {'above what it can draw' if watts > 0 else 'below zero'}"
-    least, most = (100 * (times - 1) for times in (limits.least_times, limits.most_times))
-    value = slowdown_pct[0]
-    if not least - 1 <= value <= most + 1:  # 1 %: rounding of a clock's steps
-        return f"the predicted time is {'longer' if value > most else 'shorter'} than the GPU's clocks allow"
-    if min(slowdown_pct) <= -100:  # an interval may reach beyond what clocks allow, but not beyond no time at all
-        return "the predicted time is below zero"
-    return ""

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a prediction came to: the content of `powerccl whatif --json`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Range(msgspec.Struct):
+    """Of the likely machine, and the least and most of all machines that the run could be of."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Forecast(msgspec.Struct, kw_only=True):
+    """One policy; percentages of the same job simulated with no policy."""
+
+    policy: str
+    saved_pct: Range
+    slowdown_pct: Range
+    saved_watts: float  # of a GPU, in the mean
+    switches_per_s: float  # clock requests of a GPU
+    within_budget: bool
+
+
+class Case(msgspec.Struct, kw_only=True):
+    """One thing that the run does not tell, as it could be; and what `auto` would then come to."""
+
+    what: str
+    saved_pct: float
+    slowdown_pct: float
+
+
+class WhatIf(msgspec.Struct, kw_only=True):
+    """Findings. `recorded_*`: means over the iterations that were replayed; None: not known."""
+
+    schema: int = 2
+    emulated: str = ""
+    folder: str = ""
+    name: str = ""
+    gpu: str = ""
+    model: str = ""  # the emulated platform that models it
+    platform: str = ""  # the platform profile that was put in; empty: none
+    ranks: int = 0
+    budget_pct: float = 1.0
+    recorded_ms: float = 0.0
+    recorded_watts: float | None = None
+    simulated_ms: float = 0.0
+    simulated_watts: float = 0.0
+    exposed_pct: float = 0.0
+    iterations: int = 0
+    policies: list[Forecast] = []
+    cases: list[Case] = []
+    notes: list[str] = []

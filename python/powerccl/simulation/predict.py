@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clock policies would save of a recorded run: the simulator replays the job, with and without each of them."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from powerccl.analysis.energy import energy_curves
+from powerccl.platforms.policy_table import policy_table
+from powerccl.platforms.schema import PlatformProfile
+from powerccl.quantities import exact
+from powerccl.simulation import machines
+from powerccl.simulation.findings import Case, Forecast, Range, WhatIf
+from powerccl.simulation.machines import LIKELY, OTHERS, Unknown
+from powerccl.simulation.model import MEASURED_S, WARM_UP_S, Model, fitted
+from powerccl.simulation.programs import NoProgramError, Recorded, recorded
+from powerccl.simulation.simulator import Simulated, simulate
+from powerccl.traces.folder import RunData
+
+# Virtual seconds. A policy has found its clock after a minute in most jobs (docs/concepts/policies.md).
+LEARNING_S, MANAGED_S = 60.0, 60.0
+FAR_OFF_PCT = 15.0  # a replay that is farther from the recorded time is of another job
+DOUBTFUL_PCT = 3.0  # one that is farther is worth a word
+MOST_RANKS = 16  # of a simulated machine
+
+
+@dataclass(frozen=True)
+class Terms:
+    """`overhead`: as for policy_table; the times replace the profile's, in microseconds."""
+
+    budget_pct: float = 1.0
+    overhead: str = "measured"
+    call_us: float | None = None
+    transition_us: float | None = None
+
+
+def what_if(
+    run: RunData, gpu: str, simulator: Path, platforms: Path, profile: PlatformProfile | None, terms: Terms
+) -> WhatIf:
+    """Predict. `gpu`: as NVML prints it; `platforms`: the folder of the emulator's platform files.
+
+    Raises:
+        NoProgramError: nothing can be simulated of the run; the text says why.
+        SimulatorError: the simulator failed.
+    """
+    if len(run.ranks) > MOST_RANKS:
+        raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
+    model_name = machines.model_of(gpu)
+    base = (platforms / f"{model_name}.conf").read_text()
+    if profile:
+        base = machines.with_profile(base, profile)
+    switching = {"set_clock_call_us": terms.call_us, "clock_transition_us": terms.transition_us}
+    base = machines.changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
+
+    @cache
+    def programs(rate: float) -> Recorded:
+        return recorded(run, rate)
+
+    watts = _watts(run, programs(1.0))
+
+    def plainly(conf: str, texts: list[str]) -> Simulated:
+        return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S)
+
+    job = fitted(base, programs, watts, plainly)
+    off_pct = 100 * (job.plain.iteration_ms * 1e3 / job.run.time_us - 1)
+    if abs(off_pct) > FAR_OFF_PCT:
+        raise NoProgramError("the replay does not take as long as the recorded iterations did")
+    table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
+    found = WhatIf(
+        emulated=(run.info.emulated if run.info else "") or ("yes" if run.emulated else ""),
+        folder=str(run.folder),
+        name=run.info.name if run.info else run.folder.name,
+        gpu=gpu,
+        model=model_name,
+        platform=profile.name if profile else "",
+        ranks=len(run.ranks),
+        budget_pct=terms.budget_pct,
+        recorded_ms=job.run.time_us / 1e3,
+        recorded_watts=watts / len(run.ranks) if watts else None,
+        simulated_ms=job.plain.iteration_ms,
+        simulated_watts=_drawn(job.plain) / len(run.ranks),
+        exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
+        iterations=len(job.run.edges_ns),
+        notes=_notes(gpu, model_name, watts, off_pct),
+    )
+    # A profile tells the clocks that collectives need.
+    others = [each for each in OTHERS if each.knee == 1.0 or not table]
+    _predict(found, job, simulator, table, terms, others)
+    return found
+
+
+def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
+    policies = [*(["per-call"] if table else []), "auto"]
+    wanted = [(what, policy) for what in (LIKELY, *others) for policy in ("observe", *policies)]
+
+    def one(each: tuple[Unknown, str]) -> Simulated:
+        what, policy = each
+        conf, warm_up_s = machines.with_unknown(job.conf, what), LEARNING_S if policy == "auto" else WARM_UP_S
+        measured_s = MANAGED_S if policy == "auto" else 2 * MEASURED_S
+        options = ["--max-slowdown", f"{terms.budget_pct:g}"]
+        return simulate(simulator, conf, job.scenarios, policy, measured_s, warm_up_s, options, table)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        came = dict(zip(wanted, pool.map(one, wanted), strict=True))
+    for policy in policies:
+        pairs = [(came[what, policy], came[what, "observe"]) for what in (LIKELY, *others)]
+        likely, plain = pairs[0]
+        saved, slower = [_saved(*pair) for pair in pairs], [_slower(*pair) for pair in pairs]
+        found.policies.append(
+            Forecast(
+                policy=policy,
+                saved_pct=Range(saved[0], min(saved), max(saved)),
+                slowdown_pct=Range(slower[0], min(slower), max(slower)),
+                saved_watts=(_drawn(plain) - _drawn(likely)) / found.ranks,
+                switches_per_s=likely.switches_per_s,
+                within_budget=slower[0] <= terms.budget_pct,
+            )
+        )
+    for what in others:
+        pair = came[what, "auto"], came[what, "observe"]
+        found.cases.append(Case(what=_words(what), saved_pct=_saved(*pair), slowdown_pct=_slower(*pair)))
+
+
+def _saved(managed: Simulated, plain: Simulated) -> float:
+    return round(100 * (1 - managed.joules / plain.joules), 3)
+
+
+def _slower(managed: Simulated, plain: Simulated) -> float:
+    return round(100 * (managed.iteration_ms / plain.iteration_ms - 1), 3)
+
+
+def _drawn(of: Simulated) -> float:
+    """Watts of all GPUs."""
+    return of.joules / of.iteration_ms * 1e3
+
+
+def _watts(run: RunData, of: Recorded) -> float | None:
+    """What all GPUs of the run drew over its iterations; None: not known of each."""
+    curves = energy_curves(run)
+    span = np.array([[of.edges_ns[0, 0], of.edges_ns[-1, 1]]])
+    known = [curves[trace.gpu] for trace in run.ranks if trace.gpu in curves]
+    if len(known) < len(run.ranks) or not all(curve.covers(span).all() for curve in known):
+        return None
+    return sum(curve.within(span) for curve in known) / float(np.diff(span)[0, 0]) * 1e9
+
+
+def _words(what: Unknown) -> str:
+    if what.memory_share is not None:
+        follows = exact(100 * (1 - what.memory_share), "%")
+        return f"{follows} of the time of computation follows the clock"
+    if what.knee != 1.0:
+        return f"collectives keep their bandwidth down to a clock {exact(abs(100 * (what.knee - 1)), '%')} " + (
+            "lower" if what.knee < 1 else "higher"
+        )
+    return f"the voltage falls to {exact(100 * (what.level or 0), '%')} of its highest"
+
+
+def _notes(gpu: str, model: str, watts: float | None, off_pct: float) -> list[str]:
+    found = []
+    if not any(word in gpu for word in machines.MODELS):
+        found.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
+    if watts is None:
+        found.append("power was not sampled throughout: the model's own was taken")
+    if abs(off_pct) > DOUBTFUL_PCT:
+        found.append(f"replayed as it was, the job takes {exact(round(off_pct, 1), '%')} more time than recorded")
+    return found

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a recorded run to what the simulator takes: programs of ranks, their scenarios, and a model of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic
+from click.testing import CliRunner
+from synthetic import MS, TraceWriter
+
+from powerccl.commands import cli
+from powerccl.platforms.store import load_profile
+from powerccl.simulation import machines
+from powerccl.simulation.machines import Unknown
+from powerccl.simulation.model import fitted
+from powerccl.simulation.programs import Collective, NoProgramError, Program, Recorded, recorded
+from powerccl.simulation.scenarios import scenario_texts, shape_of
+from powerccl.simulation.simulator import Simulated, uneven
+from powerccl.traces.folder import read_run
+
+CONF = (Path(__file__).resolve().parents[2] / "native/emulator/platforms/t4x8.conf").read_text()
+MIB = 1 << 20
+
+
+def test_exposed_collectives_follow_computation(tmp_path: Path) -> None:
+    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run")), 0.9)
+    assert [program.rank for program in found.programs] == [0, 1]
+    assert found.time_us == pytest.approx(600_000, rel=1e-3)
+    for program in found.programs:
+        assert program.work_us == pytest.approx(150_000, rel=1e-3)
+        assert program.uneven == 0
+        assert [round(each.transfer_us / 1e3) for each in program.collectives] == [40, 370, 40]
+        assert all(each.members == (0, 1) for each in program.collectives)
+        assert all(each.released_us == pytest.approx(150_000, abs=50) for each in program.collectives)
+        assert all(each.needed_us == pytest.approx(150_000, abs=50) for each in program.collectives)
+    assert scenario_texts(found)[1].splitlines()[1].startswith("compute 1")
+
+
+def test_waiting_for_a_late_rank_is_no_transfer(tmp_path: Path) -> None:
+    """The other rank waits 50 ms in its first kernel; what computes longer is the late rank's program."""
+    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run", late_ms=50)), 1.0)
+    assert [round(program.work_us / 1e3) for program in found.programs] == [150, 200]
+    assert [round(program.collectives[0].transfer_us / 1e3) for program in found.programs] == [40, 40]
+
+
+def hidden_run(folder: Path) -> Path:
+    """Iterations of 100 ms: a gather from 20 to 60 ms, needed at 80 ms; computation goes on at half speed beside it."""
+    folder.mkdir(parents=True)
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for index in range(20):
+            now = (10 + 100 * index) * MS
+            for call, (pattern, begin, end) in enumerate((("all_gather", 20, 60), ("all_reduce", 90, 100))):
+                number = 2 * index + call + 1
+                trace.call(number, now + (begin - 5) * MS, MIB, pattern=pattern, flags=0x40)
+                trace.kernel(number, now + begin * MS, now + end * MS, MIB, pattern=pattern, delay_ns=0)
+                trace.wait(number, now + (80 if call == 0 else 90) * MS, now + (80 if call == 0 else 100) * MS)
+        trace.write(folder)
+    synthetic.write_info(folder, 2010 * MS)
+    return folder
+
+
+def test_hidden_collectives_slow_computation_beside_them(tmp_path: Path) -> None:
+    program = recorded(read_run(hidden_run(tmp_path / "run")), 0.5).programs[0]
+    gather, reduce = program.collectives
+    # 90 ms of the iteration compute, of which 40 beside the gather at half speed.
+    assert program.work_us == pytest.approx(70_000, rel=1e-3)
+    assert gather.released_us == pytest.approx(20_000, rel=1e-2)
+    assert gather.needed_us == pytest.approx(60_000, rel=1e-2)
+    assert reduce.needed_us == pytest.approx(70_000, rel=1e-2)
+    lines = scenario_texts(Recorded([program, replace(program, rank=1)], 1e5, recorded_edges()))[0].splitlines()
+    assert lines[0] == "streams s0 s1"
+    assert lines[2:4] == ["wait compute on s0", "all_gather 1048576 on s0"]
+    assert lines[5] == "wait s0 on compute"
+
+
+def recorded_edges():  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    return np.array([[0, 1]], dtype=np.int64)
+
+
+def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
+    """Ranks 0 and 1 reduce among themselves too, so that the iteration has more calls there."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in range(4):
+        trace = TraceWriter(rank, 4)
+        trace.comm(1 * MS)
+        if rank < 2:
+            trace.comm(1 * MS, nranks=2, comm=1, comm_id=7)
+        number = 0
+        for index in range(20):
+            now = (10 + 100 * index) * MS
+            for comm, at in ((1, 30), (1, 50), (0, 60)):
+                if comm == 1 and rank > 1:
+                    continue
+                number += 1
+                trace.call(number, now + at * MS, MIB, comm=comm, flags=0x40)
+                trace.kernel(number, now + at * MS, now + (at + 5) * MS, MIB, comm=comm, delay_ns=0)
+                trace.wait(number, now + at * MS, now + (at + 5) * MS, comm=comm)
+        trace.write(folder)
+    synthetic.write_info(folder, 2010 * MS)
+    found = recorded(read_run(folder), 1.0)
+    assert [len(program.collectives) for program in found.programs] == [3, 3, 1, 1]
+    assert [each.members for each in found.programs[0].collectives] == [(0, 1), (0, 1), (0, 1, 2, 3)]
+    texts = scenario_texts(found)
+    assert all(text.startswith("group g0 2 stride 1\n") for text in texts)
+    assert "in g0" in texts[1]
+    assert "in g0" not in texts[2]
+
+
+@pytest.mark.parametrize(
+    ("members", "shape"), [((0, 1, 2, 3), (4, 1)), ((1, 5), (2, 4)), ((3, 5, 7), (3, 2)), ((2,), (1, 1))]
+)
+def test_the_shape_of_a_communicator(members: tuple[int, ...], shape: tuple[int, int]) -> None:
+    assert shape_of(members) == shape
+
+
+def test_uneven_communicators_are_refused() -> None:
+    with pytest.raises(NoProgramError, match="no even distance"):
+        shape_of((0, 1, 3))
+    each = Collective("all_reduce", MIB, (1, 2), 10.0, 0.0, None)
+    programs = [Program(rank, 1e3, 0.0, [each] if rank in (1, 2) else []) for rank in range(4)]
+    with pytest.raises(NoProgramError, match="do not divide 4 ranks"):
+        scenario_texts(Recorded(programs, 1e3, recorded_edges()))
+
+
+def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
+    for name, change, why in (
+        ("marks", {"waits": False}, "no marks"),
+        ("few", {"iterations": 4}, "do not repeat"),
+    ):
+        with pytest.raises(NoProgramError, match=why):
+            recorded(read_run(synthetic.exposed_run(tmp_path / name, **change)), 1.0)  # type: ignore[arg-type]
+
+
+def test_the_machine_is_as_quick_as_the_run(tmp_path: Path) -> None:
+    run = recorded(read_run(synthetic.exposed_run(tmp_path / "run")), 1.0)
+    conf = machines.of_run(CONF, run)
+    assert machines.value_of(conf, "gpus") == "2"
+    points = dict(point.split(":") for point in machines.value_of(conf, "all_reduce.bandwidth_gbs").split())
+    assert float(points["609222656"]) == pytest.approx(609_222_656 / 370e6, rel=1e-3)
+    assert machines.value_of(conf, "all_gather.bandwidth_gbs") == machines.value_of(CONF, "all_gather.bandwidth_gbs")
+
+
+def test_what_a_run_does_not_tell_can_be_changed() -> None:
+    assert machines.with_unknown(CONF, Unknown()) == CONF
+    bound = machines.with_unknown(CONF, Unknown(memory_share=0.5))
+    assert machines.value_of(bound, "memory_bound_share") == "0.5"
+    level = machines.value_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v").split()
+    top = float(machines.value_of(CONF, "voltage_v").split()[-1].split(":")[1])
+    assert [float(point.split(":")[1]) for point in level] == pytest.approx([top / 2, top / 2, top])
+    knee = machines.value_of(machines.with_unknown(CONF, Unknown(knee=100.0)), "all_reduce.knee_mhz").split()
+    assert {point.split(":")[1] for point in knee} == {machines.value_of(CONF, "clock_max_mhz")}
+    double = machines.drawing(CONF, 2.0)
+    assert float(machines.value_of(double, "static_w")) == 2 * float(machines.value_of(CONF, "static_w"))
+    assert machines.value_of(double, "power_limit_w") == machines.value_of(CONF, "power_limit_w")
+
+
+def test_a_profile_tells_what_switching_costs() -> None:
+    profile = load_profile("t4x8")
+    assert profile.clock_switch is not None
+    conf = machines.with_profile(CONF, profile)
+    assert float(machines.value_of(conf, "set_clock_call_us")) == pytest.approx(profile.clock_switch.call_us, rel=1e-4)
+
+
+def test_gpus_without_a_model_are_taken_for_another() -> None:
+    assert machines.model_of("NVIDIA H200") == "h200x4"
+    assert machines.model_of("NVIDIA B300") == machines.model_of("") == "h100x8"
+
+
+def test_a_fit_finds_the_rate_beside_collectives() -> None:
+    """The true rate is 0.6: programs that were read with a higher one compute for too long."""
+
+    def programs(rate: float) -> Recorded:
+        return Recorded([Program(0, 1e5 * (0.4 + rate), 0.0, [])], 1e5, recorded_edges())
+
+    def simulate(conf: str, texts: list[str]) -> Simulated:
+        ms = float(texts[0].split()[1])
+        draws = float(machines.value_of(conf, "static_w")) / float(machines.value_of(CONF, "static_w"))
+        return Simulated(ms, 0.05 * ms * draws, 0.0, 0.0, 10, 0.0)
+
+    found = fitted(CONF, programs, 55.0, simulate)
+    assert found.plain.iteration_ms == pytest.approx(100, rel=0.02)
+    assert found.watts_times == pytest.approx(1.1)
+    assert fitted(CONF, programs, 1e4, simulate).watts_times == pytest.approx(1.15)  # no GPU differs by more
+
+
+def test_the_spread_of_most_iterations() -> None:
+    assert uneven([100.0] * 9) == 0
+    assert uneven([99.0, 100.0, 101.0, 99.0, 101.0, 500.0]) == pytest.approx(0.0148, rel=0.03)
+
+
+def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
+    folder = synthetic.exposed_run(tmp_path / "run", waits=False)
+    shown = CliRunner().invoke(cli, ["whatif", str(folder), "--platform", "none"])
+    assert shown.exit_code == 1
+    assert "cannot be simulated: no marks tell where computation waited" in shown.output
