@@ -229,6 +229,9 @@ def test_ranks_that_come_late_in_turn_do_not_stretch_an_iteration() -> None:
 def test_what_does_not_repeat_itself_has_no_iterations() -> None:
     random = np.random.default_rng(3)
     assert rhythm(random.integers(0, 9, 400), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
+    # Long rows of one operation, as of graphs that decode: each is mostly like the one before it as well.
+    served = np.tile(np.repeat([0, 1], [320, 40]), 8).astype(np.int64)
+    assert rhythm(served, np.cumsum(1 + 9 * served) * MS) == 360
     # All alike and at no rhythm: any cut would be as good as another.
     assert rhythm(np.zeros(400, dtype=np.int64), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
 

@@ -114,6 +114,35 @@ def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
     assert "in g0" not in texts[2]
 
 
+def test_graphs_are_captured_again(tmp_path: Path) -> None:
+    """A graph of 10 ms and two all-reduces, launched twice, then computation and a call that is in none."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for call in (1, 2):
+            trace.call(call, 2 * MS, MIB, flags=0x01)
+        for index in range(20):
+            base = (10 + 100 * index) * MS
+            for launch in (0, 1):
+                now = base + launch * 30 * MS
+                for call in (1, 2):
+                    trace.kernel(call, now + call * 10 * MS, now + (call * 10 + 2) * MS, MIB, delay_ns=0)
+            trace.call(3 + index, base + 70 * MS, 8 * MIB, flags=0x40)
+            trace.kernel(3 + index, base + 80 * MS, base + 90 * MS, 8 * MIB, delay_ns=0)
+            trace.wait(3 + index, base + 80 * MS, base + 90 * MS)
+        trace.write(folder)
+    synthetic.write_info(folder, 2010 * MS)
+    found = recorded(read_run(folder), 1.0)
+    assert [each.graph for each in found.programs[0].collectives] in ([0, 0, 1, 1, None], [None, 0, 0, 1, 1])
+    assert found.programs[0].work_us == pytest.approx(82_000, rel=1e-3)
+    lines = scenario_texts(found)[0].splitlines()
+    first = lines.index("capture")
+    assert lines[first + 2 :][:4] == ["all_reduce 1048576", "compute 8.0000", "all_reduce 1048576", "end"]
+    assert lines.count("capture") == lines.count("end") == 2
+
+
 @pytest.mark.parametrize(
     ("members", "shape"), [((0, 1, 2, 3), (4, 1)), ((1, 5), (2, 4)), ((3, 5, 7), (3, 2)), ((2,), (1, 1))]
 )

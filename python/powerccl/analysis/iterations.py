@@ -18,6 +18,8 @@ from powerccl.quantities import plural
 SAMPLE = 1 << 14  # operations from the middle of the run that tell the rhythm
 MOST_OPERATIONS = 2048  # of an iteration
 ALIKE = 0.97
+# Below the most alike: of an iteration with long rows of the same operation, each is mostly like the next one as well.
+LESS_ALIKE = 0.002
 DEPTH, FEW = 4, 12  # a job that changes is halved so often; operations that tell no rhythm
 CHANGED = 0.25  # of the length: by how much an iteration may become another and still be the same
 MOSTLY = 0.3  # of the time: iterations that make up less are of no use
@@ -106,12 +108,14 @@ def rhythm(names: Ints, start_ns: Ints) -> int:
     """
     skip = len(names) // 10
     names, start_ns = names[skip:], start_ns[skip:]
+    lengths = range(1, min(MOST_OPERATIONS, len(names) // 4) + 1)
+    alike = [float((names[length:] == names[:-length]).mean()) for length in lengths]
+    least_alike = max(ALIKE, max(alike, default=0.0) - LESS_ALIKE)
     found: list[tuple[int, float, float]] = []
-    for length in range(1, min(MOST_OPERATIONS, len(names) // 4) + 1):
-        if (names[length:] == names[:-length]).mean() >= ALIKE:
-            apart = (start_ns[length:] - start_ns[:-length]).astype(np.float64)
-            usual = float(np.median(apart))
-            found.append((length, float(np.mean(np.abs(apart - usual))), usual))
+    for length in (each for each in lengths if alike[each - 1] >= least_alike):
+        apart = (start_ns[length:] - start_ns[:-length]).astype(np.float64)
+        usual = float(np.median(apart))
+        found.append((length, float(np.mean(np.abs(apart - usual))), usual))
     least = min((spread for _, spread, _ in found), default=0.0)
     for length, spread, usual in found:
         if spread <= max(SPREAD * least, STEADY * usual):

@@ -44,7 +44,8 @@ class Collective:
     """One call of the iteration. `members`: ranks of the job, ascending.
 
     `transfer_us`: what it takes once all have come. `released_us`: progress of computation from which on it may begin;
-    `needed_us`: progress at which computation waits for it, None where it never does.
+    `needed_us`: progress at which computation waits for it, None where it never does. `graph`: which launch of a CUDA
+    graph in the iteration it is part of, None: of none.
     """
 
     pattern: str
@@ -53,6 +54,7 @@ class Collective:
     transfer_us: float
     released_us: float
     needed_us: float | None
+    graph: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class _Rank:
 
     rank: int
     gpu: str
-    rows: pl.DataFrame  # call_id, comm_id, pattern, bytes, start_ns, stop_ns, waiting_ns, needed_ns; null: not known
+    # call_id, pattern, bytes, captured, opens (no graph goes on here), called_ns, start_ns, stop_ns, waiting_ns,
+    # needed_ns; null: not known
+    rows: pl.DataFrame
     comm: Ints  # comm_id
     ordinal: Ints  # the call's place among those of its communicator
     length: int = 0  # calls of an iteration
@@ -97,13 +101,11 @@ def recorded(run: RunData, overlap_rate: float) -> Recorded:
         NoProgramError: no kernels or marks were recorded, or nothing repeats; the text says which.
     """
     calls, kernels, waits = tables.calls(run), tables.kernels(run), tables.waits(run)
-    if calls["captured"].any():
-        raise NoProgramError("it runs CUDA graphs, whose computation and communication nothing tells apart")
     if (calls["pattern"] == "send_receive").any():
         raise NoProgramError("it sends and receives, and records do not tell who exchanges with whom")
     if not len(kernels):
         raise NoProgramError("no kernel of NCCL was timed")
-    if not len(waits):
+    if not len(waits) and not calls["captured"].all():
         raise NoProgramError("no marks tell where computation waited for communication")
     members = _members(run)
     kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
@@ -138,28 +140,28 @@ def _shortest(kernels: pl.DataFrame) -> dict[tuple[str, int], float]:
 def _rank_of(run: RunData, rank: int, calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame) -> _Rank:
     trace = next(trace for trace in run.ranks if trace.rank == rank)
     names = {int(row["comm"]): int(row["comm_id"]) for row in trace.kinds[records.COMM]}
-    mine = calls.filter(pl.col("rank") == rank).sort("call_id")
-    comm = np.array([names.get(each, 0) for each in mine["comm"].to_list()], dtype=np.uint64).astype(np.int64)
+    mine = calls.filter(pl.col("rank") == rank).select(
+        "call_id", "comm", "pattern", "bytes", "captured", called_ns="start_ns"
+    )
+    ran = kernels.filter(pl.col("rank") == rank).select("call_id", "start_ns", "stop_ns", "waiting_ns")
+    once = ran.group_by("call_id").agg(pl.col("start_ns").min(), pl.col("stop_ns").max(), pl.col("waiting_ns").max())
+    waited = _of_computation(waits.filter(pl.col("rank") == rank))
+    needed = waited.group_by("call_id").agg(needed_ns=pl.col("stall_ns").min())
+    live = mine.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
+    rows = live.sort("call_id")
+    captured = mine.filter(pl.col("captured")).join(ran, on="call_id", how="inner")
+    if len(captured):
+        # What waits for what inside a graph nothing tells: its collectives are taken to run in turn with computation.
+        captured = captured.with_columns(needed_ns=pl.col("start_ns"))
+        rows = pl.concat([live, captured]).sort(pl.coalesce("start_ns", "called_ns"))
+    again = (pl.col("call_id") > pl.col("call_id").shift(1)) & pl.col("captured") & pl.col("captured").shift(1)
+    rows = rows.with_columns(opens=~again.fill_null(value=False))
+    comm = np.array([names.get(each, 0) for each in rows["comm"].to_list()], dtype=np.uint64).astype(np.int64)
     before = {names.get(comm, 0): count for comm, count in trace.calls_before.items()}
-    ordinal = np.zeros(len(mine), dtype=np.int64)
+    ordinal = np.zeros(len(rows), dtype=np.int64)
     for each in np.unique(comm):
         at = np.flatnonzero(comm == each)
         ordinal[at] = np.arange(len(at)) + before.get(int(np.uint64(each)), 0)
-    timed = (
-        kernels.filter(pl.col("rank") == rank)
-        .group_by("call_id")
-        .agg(pl.col("start_ns").min(), pl.col("stop_ns").max(), pl.col("waiting_ns").max())
-    )
-    needed = (
-        _of_computation(waits.filter(pl.col("rank") == rank))
-        .group_by("call_id")
-        .agg(needed_ns=pl.col("stall_ns").min())
-    )
-    rows = (
-        mine.select("call_id", "pattern", "bytes", called_ns="start_ns")
-        .join(timed, on="call_id", how="left", maintain_order="left")
-        .join(needed, on="call_id", how="left", maintain_order="left")
-    )
     return _Rank(rank, trace.gpu, rows, comm, ordinal)
 
 
@@ -173,7 +175,7 @@ def _of_computation(waits: pl.DataFrame) -> pl.DataFrame:
 
 def _find_stretch(each: _Rank) -> None:
     """The longest stretch in which the sequence of calls repeats."""
-    times = each.rows["called_ns"].to_numpy()
+    times = each.rows.select(pl.coalesce("start_ns", "called_ns"))["start_ns"].to_numpy()
     middle = max(0, (len(each.rows) - SAMPLE) // 2)
     part = slice(middle, middle + SAMPLE)
     # Sizes that vary, as those of experts do, hide a sequence that repeats itself otherwise.
@@ -210,14 +212,16 @@ def _align(ranks: list[_Rank]) -> None:
     Where a pipeline fills and drains there is no instant at which all ranks end an iteration. Calls tell anyway: the
     n-th of a communicator is the same on all its ranks.
     """
-    latest_ns = max(int(each.rows["called_ns"][each.first]) for each in ranks)
+    times = [each.rows.select(pl.coalesce("start_ns", "called_ns"))["start_ns"].to_numpy() for each in ranks]
+    latest_ns = max(int(of[each.first]) for of, each in zip(times, ranks, strict=True))
     reference = ranks[0]
-    called = reference.rows["called_ns"].to_numpy()
-    begin = max(int(np.searchsorted(called, latest_ns)), reference.first) + SKIPPED * reference.length
+    begin = max(int(np.searchsorted(times[0], latest_ns)), reference.first) + SKIPPED * reference.length
     if begin + reference.length >= reference.last:
         raise NoProgramError(f"fewer than {FEWEST} iterations were recorded by all ranks")
     gaps = np.roll(_gaps(reference), -((begin - reference.first) % reference.length))
     for offset in np.argsort(-gaps, kind="stable"):
+        if not reference.rows["opens"][begin + int(offset)]:
+            continue
         begins = _begins(ranks, begin + int(offset))
         if begins is not None:
             for each, at in zip(ranks, begins, strict=True):
@@ -264,7 +268,10 @@ class _Progress:
     """How far computation has come at any time: time, less what it waited and what collectives took from it."""
 
     def __init__(self, kernels: pl.DataFrame, waits: pl.DataFrame, overlap_rate: float) -> None:
-        self._stalls = iv.union(waits["stall_ns"].to_numpy(), waits["resume_ns"].to_numpy())
+        """`kernels` has a column `captured`: computation waits for those of graphs."""
+        inside = kernels.filter("captured").select("start_ns", "stop_ns").to_numpy()
+        begins = np.concatenate([waits["stall_ns"].to_numpy(), inside[:, 0]])
+        self._stalls = iv.union(begins, np.concatenate([waits["resume_ns"].to_numpy(), inside[:, 1]]))
         moved = kernels["start_ns"].to_numpy() + np.maximum(kernels["waiting_ns"].to_numpy(), 0)
         self._beside = iv.minus(iv.union(moved, kernels["stop_ns"].to_numpy()), self._stalls)
         self._lost = 1 - overlap_rate
@@ -285,7 +292,9 @@ def _program(
     shorts: dict[tuple[str, int], float],
     overlap_rate: float,
 ) -> tuple[Program, Ints]:
-    mine = kernels.filter(pl.col("rank") == each.rank)
+    mine = kernels.filter(pl.col("rank") == each.rank).join(
+        each.rows.select("call_id", "captured").unique(), on="call_id", how="inner"
+    )
     waited = _of_computation(waits.filter(pl.col("rank") == each.rank))
     progress = _Progress(mine, waited, overlap_rate)
     number = min(number, MOST)
@@ -320,11 +329,14 @@ def _program(
     behind = _behind(each, columns)[index]
     usual = float(np.median(work))
     found: list[Collective] = []
+    captured, opens = each.rows["captured"].to_numpy(), each.rows["opens"].to_numpy()
+    graph = -1
     for place in range(each.length):
         row = int(index[0, place])
         pattern, size = str(each.rows["pattern"][row]), int(np.median(each.rows["bytes"].to_numpy()[index[:, place]]))
         known = ~np.isnan(needs[:, place])
         needed = float(np.median(needs[known, place])) if 2 * int(known.sum()) > len(index) else None
+        graph += bool(captured[row] and opens[row])
         # Where its kernel was never timed it is taken to begin when computation waits for it.
         before = found[-1].released_us if found else 0.0
         released = _released(start[:, place], behind[:, place], before if needed is None else needed)
@@ -336,6 +348,7 @@ def _program(
                 transfer_us=_transfer(lasts[:, place], waiting[:, place], shorts.get((pattern, size), 0.0)),
                 released_us=max(released, 0.0),
                 needed_us=needed,
+                graph=graph if captured[row] else None,
             )
         )
     mad = float(np.median(np.abs(work - usual))) * 1.4826 / max(usual, 1.0)

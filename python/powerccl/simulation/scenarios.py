@@ -69,23 +69,30 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
     progress = 0.0
     vary = f" vary {min(90.0, 100 * math.sqrt(3) * program.uneven):.2f}%" if program.uneven else ""
 
-    def compute(until_us: float) -> None:
+    def compute(until_us: float, how: str = "") -> None:
         nonlocal progress
         if until_us > progress + LEAST_US:
-            lines.append(f"compute {(until_us - progress) / 1e3:.4f}{vary}")
+            lines.append(f"compute {(until_us - progress) / 1e3:.4f}{how}")
             progress = until_us
 
+    graph: int | None = None
     for at, waits, index in _in_order(events):
-        compute(at)
         stream = streams[index % used]
         each = program.collectives[index]
+        if each.graph != graph:
+            lines += ["end"] if graph is not None else []
+            lines += ["capture"] if each.graph is not None else []
+            graph = each.graph
+        # What is captured does not vary: its graph is made once.
+        compute(at, vary if graph is None else "")
         if waits:
             lines.append(f"wait {stream} on compute")
             continue
         group = groups.get(shape_of(each.members))
         call = f"{each.pattern} {each.bytes}" + (f" in {group}" if group else "")
         lines += [call] if _at_once(each) else [f"wait compute on {stream}", f"{call} on {stream}"]
-    compute(program.work_us)
+    lines += ["end"] if graph is not None else []
+    compute(program.work_us, vary)
     lines += [f"wait {stream} on compute" for stream in streams]
     return lines
 
