@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every clock policy that decides by what runs is told of one GPU, and what it answers. Time is an argument: the
-// clock thread of a job and the simulator drive the same code. All times are CLOCK_MONOTONIC in ns.
+// What a clock policy is told of one GPU, and what it answers. Time is an argument: the clock thread of a job and the
+// simulator drive the same code. All times are CLOCK_MONOTONIC in ns.
 #ifndef POWERCCL_POLICY_CLOCK_POLICY_H
 #define POWERCCL_POLICY_CLOCK_POLICY_H
 #include <stdint.h>
@@ -20,13 +20,19 @@ class ClockPolicy {
   virtual void waited([[maybe_unused]] uint64_t call, [[maybe_unused]] uint64_t stall_ns) {}
 
   // The clock is left alone until the next call: the communicators are gone.
-  virtual void rest() {}
+  virtual void rest([[maybe_unused]] uint64_t now_ns) {}
+
+  // Whether it learns from what runs. Only such a policy has a state to record, and only for it are kernels watched
+  // that send no events.
+  virtual bool learns() const { return false; }
 
   // The clock thread's part.
   struct Wanted {
     uint32_t mhz = 0;       // 0: the default
     uint64_t until_ns = 0;  // look again then at the latest, or when something happened
     uint64_t call = 0;      // because of which
+    uint64_t asked_ns = 0;  // when that came up; 0: now
+    uint64_t wish = 0;      // counts up where each wish is one of somebody else's; 0: the policy decides by itself
   };
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   virtual Wanted wanted(uint64_t now_ns) { return {0, now_ns + kFarNs, 0}; }
@@ -51,6 +57,9 @@ class ClockPolicy {
  protected:
   ~ClockPolicy() = default;
 };
+
+// Nothing is managed.
+class Observe final : public ClockPolicy {};
 
 }  // namespace powerccl
 #endif

@@ -57,7 +57,7 @@ void Elastic::waited(uint64_t call, uint64_t stall_ns) {
   timetable_.waited(call, stall_ns);
 }
 
-void Elastic::rest() {
+void Elastic::rest(uint64_t /*now_ns*/) {
   SpinGuard guard(lock_);
   resting_ = true;
 }

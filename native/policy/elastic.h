@@ -35,7 +35,8 @@ class Elastic final : public ClockPolicy {
   bool started(uint64_t call, uint64_t start_ns) override;
   bool stopped(uint64_t call, uint64_t stop_ns) override;
   void waited(uint64_t call, uint64_t stall_ns) override;
-  void rest() override;
+  void rest(uint64_t now_ns) override;
+  bool learns() const override { return true; }
   Wanted wanted(uint64_t now_ns) override;
   bool wants_sample() const override { return wants_sample_; }
   void sampled(uint32_t mhz) override;

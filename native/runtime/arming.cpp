@@ -125,7 +125,7 @@ void Runtime::communicator_down(Communicator* communicator) {
   record_communicator(communicator, nullptr, 0, POWERCCL_FLAG_ENDED);
   if (--gpu->communicators > 0) return;
   gpu->actuator.settle(kSettleNs);
-  if (gpu->conductor != nullptr) record_budget(&gpu->trace, gpu->conductor);
+  record_budget(&gpu->trace, gpu->clock_policy);
   if (gpu->clock.known()) {
     char text[48];
     snprintf(text, sizeof(text), "gpu clock offset_ns %lld",
@@ -164,7 +164,7 @@ Gpu* Runtime::gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen) 
   if (environment_.debug >= 1) {
     say(nullptr, "rank %d armed on %s (%s): policy %s, clocks %s, %s", seen.rank,
         identity.name[0] != '\0' ? identity.name : "an unknown GPU", identity.uuid,
-        gpu->managed ? text_of(environment_.policy) : "observe", text_of(environment_.clocks), door_.library);
+        gpu->managed() ? text_of(environment_.policy) : "observe", text_of(environment_.clocks), door_.library);
   }
   return gpu;
 }
@@ -184,7 +184,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   gethostname(header.host, sizeof(header.host) - 1);
   copy_text(header.gpu_uuid, sizeof(header.gpu_uuid), gpu->identity.uuid);
   copy_text(header.gpu_pci, sizeof(header.gpu_pci), gpu->identity.pci);
-  copy_text(header.policy, sizeof(header.policy), gpu->managed ? text_of(environment_.policy) : "observe");
+  copy_text(header.policy, sizeof(header.policy), gpu->managed() ? text_of(environment_.policy) : "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(environment_.clocks));
   copy_text(header.library, sizeof(header.library), door_.library);
   identify(environment_, &header);
@@ -203,7 +203,7 @@ void Runtime::calls_withdrawn() {
   if (!armed()) return;
   const uint32_t count = gpu_count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
-    gpus_[i].policy.store(&gpus_[i].observe, std::memory_order_release);
+    gpus_[i].withdrawn.store(true, std::memory_order_release);
     gpus_[i].actuator.settle(kSettleNs);
   }
 }

@@ -53,12 +53,12 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   return false;
 }
 
-bool Runtime::make_policy(Gpu* gpu, bool dry) {
+ClockPolicy* Runtime::make_policy(Gpu* gpu, bool dry) {
+  if (environment_.policy == PolicyName::kPerCall) return gpu->per_call.policy();
   Elastic* elastic = new_elastic();
-  if (elastic == nullptr) return false;
+  if (elastic == nullptr) return nullptr;
   elastic->begin({environment_.budget_percent / 100, dry, open_joint(environment_.run_folder)});
-  gpu->conductor = elastic;
-  return true;
+  return elastic;
 }
 
 void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
@@ -71,6 +71,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   const char* short_reason;
   PolicyTable::Refusal refusal;
   ClockClient client;
+  ClockPolicy* its = nullptr;
   if (environment_.clocks == ClockClientName::kNone) {
     short_reason = "POWERCCL_CLOCKS=none";
     snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS=none does not allow it to change clocks");
@@ -105,19 +106,17 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
     short_reason = "clock cannot be set";
-  } else if (!per_call && !make_policy(gpu, client.dry)) {
+  } else if (its = make_policy(gpu, client.dry); its == nullptr) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";
-  } else if (!gpu->actuator.start(client, &gpu->trace, environment_.debug >= 2, gpu->conductor)) {
-    gpu->conductor = nullptr;
+  } else if (!gpu->actuator.start(client, its, &gpu->trace, environment_.debug >= 2)) {
     short_reason = "no clock thread";
     snprintf(reason, sizeof(reason), "cannot start the policy's clock thread");
     hint = "raise the limit on processes (ulimit -u)";
   } else {
-    gpu->managed = true;
+    gpu->clock_policy = its;
     gpu->dry = client.dry;
-    if (gpu->conductor == nullptr) gpu->policy.store(&gpu->percall, std::memory_order_release);
     if (client.dry && environment_.speaks() && gpu->index == 0) {
       const bool leased = environment_.clocks == ClockClientName::kLease;
       say(leased ? "the administrator has set powerccld to run dry" : "use `powerccl run --set-clocks` to set clocks",

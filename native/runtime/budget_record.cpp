@@ -5,8 +5,9 @@
 
 namespace powerccl {
 
-void record_budget(TraceWriter* trace, ClockPolicy* conductor) {
-  const ClockPolicy::State state = conductor->state();
+void record_budget(TraceWriter* trace, ClockPolicy* policy) {
+  if (!policy->learns()) return;
+  const ClockPolicy::State state = policy->state();
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_BUDGET;
   auto& budget = record.budget;

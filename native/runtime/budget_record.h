@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy that learns has come to, as a record of the trace.
+// What a policy that learns has come to, as a record of the trace. Other policies have none.
 #ifndef POWERCCL_RUNTIME_BUDGET_RECORD_H
 #define POWERCCL_RUNTIME_BUDGET_RECORD_H
 #include <stdint.h>
@@ -12,7 +12,7 @@ namespace powerccl {
 // So often while the job runs, for whoever watches it, and for a job that is killed; once more at its end.
 constexpr uint64_t kRecordBudgetEveryNs = 10000000000u;
 
-void record_budget(TraceWriter* trace, ClockPolicy* conductor);
+void record_budget(TraceWriter* trace, ClockPolicy* policy);
 
 }  // namespace powerccl
 #endif

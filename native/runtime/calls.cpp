@@ -90,9 +90,9 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
   powerccl_trace_record record = new_call(communicator, call, asked, door_.sees_calls);
   record.call.bytes = total_bytes(call.pattern, call.message_bytes, communicator->nranks);
   if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
-  if (communicator->gpu->conductor != nullptr && !call.captured) {
-    communicator->gpu->conductor->called(record.call.call_id,
-                                         call_kind(communicator->id, call.pattern, record.call.bytes));
+  if (!call.captured) {
+    const uint32_t kind = call_kind(communicator->id, call.pattern, record.call.bytes);
+    communicator->gpu->clock_policy->called(record.call.call_id, kind);
   }
   record.flags |=
       decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
@@ -155,9 +155,9 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
   if (its.pattern == POWERCCL_ALL_TO_ALL) {
     record.call.received_kib = static_cast<uint32_t>(exchange->parts.received_bytes / 1024);
   }
-  if (communicator->gpu->conductor != nullptr && (record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
+  if ((record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
     // What is exchanged between pairs may be of another size each time.
-    communicator->gpu->conductor->called(record.call.call_id, call_kind(communicator->id, its.pattern, 0));
+    communicator->gpu->clock_policy->called(record.call.call_id, call_kind(communicator->id, its.pattern, 0));
   }
   if (may_manage) {
     record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
@@ -228,14 +228,11 @@ void Runtime::record_call(Communicator* communicator, powerccl_trace_record* rec
 uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
                          uint64_t call_id) {
   Gpu* gpu = communicator->gpu;
-  if (!gpu->managed || gpu->conductor != nullptr || (flags & POWERCCL_FLAG_CAPTURED) != 0) return 0;
-  const uint32_t mhz = gpu->policy.load(std::memory_order_acquire)->when_called(pattern, bytes);
-  if (mhz == 0) return 0;
-  if (gpu->actuator.failed()) {
-    // The clock thread has said why.
-    gpu->policy.store(&gpu->observe, std::memory_order_release);
-    return 0;
-  }
+  if (!gpu->holds_calls() || gpu->withdrawn.load(std::memory_order_acquire)) return 0;
+  // Captured calls run when their graph is replayed.
+  if ((flags & POWERCCL_FLAG_CAPTURED) != 0) return 0;
+  const uint32_t mhz = gpu->table.lookup(pattern, bytes);
+  if (mhz == 0 || gpu->actuator.failed()) return 0;  // the clock thread has said why it failed
   // Where only kernel events tell of the end, a call is managed once such calls have been seen to have them.
   if (!door_.sees_calls && !selection_.answers(pattern, bytes)) return 0;
   const uint64_t serial = serial_of(group);
@@ -245,15 +242,15 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   communicator->held_group.store(serial, std::memory_order_relaxed);
   communicator->held_call.store(call_id, std::memory_order_relaxed);
   communicator->held.fetch_add(1, std::memory_order_release);
-  gpu->actuator.hold(mhz, call_id);
-  if (never_launched > 0) gpu->actuator.release(never_launched, call_id);
+  gpu->per_call.hold(mhz, call_id);
+  if (never_launched > 0) gpu->per_call.release(never_launched, call_id);
   return POWERCCL_FLAG_MANAGED;
 }
 
 // The holds of managed calls that are not launched yet, and now never will be.
 void Runtime::drop_holds(Communicator* communicator) {
   const uint32_t held = communicator->held.exchange(0, std::memory_order_acq_rel);
-  if (held > 0) communicator->gpu->actuator.release(held, communicator->held_call.load(std::memory_order_relaxed));
+  if (held > 0) communicator->gpu->per_call.release(held, communicator->held_call.load(std::memory_order_relaxed));
 }
 
 void Runtime::remember(Handle call, uint8_t pattern, uint64_t bytes) {

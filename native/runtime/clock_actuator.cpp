@@ -7,71 +7,40 @@
 
 namespace powerccl {
 
-bool ClockActuator::start(const ClockClient& client, TraceWriter* trace, bool debug, ClockPolicy* policy) {
+bool ClockActuator::start(const ClockClient& client, ClockPolicy* policy, TraceWriter* trace, bool debug) {
   policy_ = policy;
   client_ = client;
   trace_ = trace;
   debug_ = debug;
   stopping_.store(false);
   failed_.store(false);
-  holds_.store(0);
   grant_ = client_.grant != nullptr ? client_.grant(client_.self) : 0;
   started_ = start_thread(&thread_, "powerccl-clock", thread_main, this) == 0;
   if (!started_ && client_.close != nullptr) client_.close(client_.self);
   return started_;
 }
 
-void ClockActuator::hold(uint32_t mhz, uint64_t call_id) {
-  const uint64_t number = wished_.fetch_add(1, std::memory_order_seq_cst) + 1;
-  Wish& wish = ring_[number % kRing];
-  wish.number.store(0, std::memory_order_seq_cst);
-  wish.mhz.store(mhz, std::memory_order_release);
-  wish.call_id.store(call_id, std::memory_order_release);
-  wish.asked_ns.store(monotonic_ns(), std::memory_order_release);
-  wish.number.store(number, std::memory_order_release);
-  // Counted after the wish: a clock thread that sees somebody hold must not take an older wish for theirs.
-  holds_.fetch_add(1, std::memory_order_seq_cst);
-  wake();
+void ClockActuator::look() {
+  bell_.fetch_add(1, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst)) futex_wake_all(&bell_);
 }
 
-void ClockActuator::hold_on() {
-  holds_.fetch_add(1, std::memory_order_seq_cst);
-}
-
-void ClockActuator::release(uint32_t holds, uint64_t call_id) {
-  released_call_.store(call_id, std::memory_order_relaxed);
-  released_ns_.store(monotonic_ns(), std::memory_order_relaxed);
-  // Holds that settle() has already forgotten are not taken back twice.
-  int64_t before = holds_.load(std::memory_order_relaxed);
-  int64_t after;
-  do {
-    after = before > static_cast<int64_t>(holds) ? before - static_cast<int64_t>(holds) : 0;
-  } while (!holds_.compare_exchange_weak(before, after, std::memory_order_seq_cst));
-  if (after != 0 || before == 0) return;
+void ClockActuator::look_for_default(uint64_t call_id, uint64_t asked_ns) {
   if (client_.hurry != nullptr && applied_mhz_.load(std::memory_order_acquire) != 0) {
+    hurried_call_.store(call_id, std::memory_order_relaxed);
+    hurried_ns_.store(asked_ns, std::memory_order_relaxed);
     hurried_.store(true, std::memory_order_seq_cst);
     client_.hurry(client_.self);
   }
-  wake();
-}
-
-void ClockActuator::wake() {
-  bell_.fetch_add(1, std::memory_order_seq_cst);
-  if (asleep_.load(std::memory_order_seq_cst)) futex_wake_all(&bell_);
+  look();
 }
 
 bool ClockActuator::settle(uint64_t timeout_ns) {
   if (!started_) return true;
   const uint64_t deadline = monotonic_ns() + timeout_ns;
-  if (policy_ != nullptr) policy_->rest();
-  // Whoever forgets holds asks for the reset, and no call does.
-  if (holds_.load(std::memory_order_seq_cst) > 0 || policy_ != nullptr) {
-    released_call_.store(0, std::memory_order_relaxed);
-    released_ns_.store(monotonic_ns(), std::memory_order_relaxed);
-  }
-  holds_.store(0, std::memory_order_seq_cst);
+  policy_->rest(monotonic_ns());
   settled_.store(false, std::memory_order_seq_cst);
-  wake();
+  look();
   while (!settled_.load(std::memory_order_acquire)) {
     const uint32_t seen = settled_bell_.load(std::memory_order_acquire);
     if (settled_.load(std::memory_order_acquire)) break;
@@ -86,7 +55,7 @@ bool ClockActuator::stop(uint64_t timeout_ns) {
   if (!started_) return true;
   const bool reset = settle(timeout_ns);
   stopping_.store(true, std::memory_order_seq_cst);
-  wake();
+  look();
   // A thread stuck in the driver is left to itself: the process must be able to end.
   if (!settled_.load(std::memory_order_acquire)) return false;
   pthread_join(thread_, nullptr);
@@ -99,28 +68,14 @@ void* ClockActuator::thread_main(void* self) {
   return nullptr;
 }
 
-bool ClockActuator::newest(Taken* taken) {
-  for (;;) {
-    const uint64_t number = wished_.load(std::memory_order_seq_cst);
-    if (number == 0) return false;
-    Wish& wish = ring_[number % kRing];
-    if (wish.number.load(std::memory_order_acquire) != number) {
-      sched_yield();  // being written this moment
-      continue;
-    }
-    taken->mhz = wish.mhz.load(std::memory_order_acquire);
-    taken->call_id = wish.call_id.load(std::memory_order_acquire);
-    taken->asked_ns = wish.asked_ns.load(std::memory_order_acquire);
-    taken->number = number;
-    if (wish.number.load(std::memory_order_relaxed) == number) return true;
-  }
-}
-
-ClockActuator::Taken ClockActuator::released() const {
-  Taken cause;
-  cause.call_id = released_call_.load(std::memory_order_relaxed);
-  cause.asked_ns = released_ns_.load(std::memory_order_relaxed);
-  return cause;
+// Because of which call the default clock is wanted, as far as the policy says.
+ClockActuator::Cause ClockActuator::cause_of_reset() {
+  const uint64_t now = monotonic_ns();
+  // A policy whose clocks cannot be set is no longer asked: it would take iterations at the default clock for managed
+  // ones.
+  const ClockPolicy::Wanted wanted = failed() ? ClockPolicy::Wanted() : policy_->wanted(now);
+  if (wanted.mhz != 0 || wanted.asked_ns == 0) return {0, now};
+  return {wanted.call, wanted.asked_ns};
 }
 
 void ClockActuator::work() {
@@ -135,33 +90,18 @@ void ClockActuator::work() {
     const bool stopping = stopping_.load(std::memory_order_seq_cst);
     const uint32_t applied = applied_mhz_.load(std::memory_order_relaxed);
     uint64_t sleep_ns = kLongSleepNs;
-    // Somebody may hold again by now, but what is set is no longer known before it is reset here too.
+    // Another clock may be wanted by now, but what is set is no longer known before it is reset here too.
     if (hurried_.exchange(false, std::memory_order_seq_cst) && applied != 0) {
-      carry_out(0, released(), 0);
+      carry_out(0, {hurried_call_.load(std::memory_order_relaxed), hurried_ns_.load(std::memory_order_relaxed)}, 0);
       continue;
     }
-    if (policy_ != nullptr && settled_.load(std::memory_order_relaxed) && !failed()) {
-      bool acted = false;
-      sleep_ns = follow(applied, &acted);
-      if (acted) continue;
-    } else if (holds_.load(std::memory_order_seq_cst) > 0 && !failed()) {
-      Taken wish;
-      if (newest(&wish)) {
-        const uint64_t unseen = wish.number > taken_ ? wish.number - taken_ : 0;
-        const bool changes = wish.mhz != applied && !(put_off_ && unseen == 0);
-        const uint64_t delay_ns = changes && client_.delay != nullptr ? client_.delay(client_.self, wish.mhz) : 0;
-        if (delay_ns > 0) {
-          sleep_ns = delay_ns;
-        } else {
-          taken_ = wish.number;
-          if (changes) carry_out(wish.mhz, wish, unseen > 0 ? static_cast<uint32_t>(unseen - 1) : 0);
-        }
-      }
-    } else if (applied != 0 || (reset_refused_ && !settled_.load(std::memory_order_relaxed))) {
-      carry_out(0, released(), 0);
+    const bool settling = !settled_.load(std::memory_order_relaxed);
+    if (!settling && !stopping && !failed()) {
+      sleep_ns = follow(applied);
+    } else if (applied != 0 || (reset_refused_ && settling)) {
+      carry_out(0, cause_of_reset(), 0);
     }
-    if (!settled_.load(std::memory_order_relaxed) && holds_.load(std::memory_order_seq_cst) <= 0 &&
-        applied_mhz_.load(std::memory_order_relaxed) == 0) {
+    if (settling && applied_mhz_.load(std::memory_order_relaxed) == 0) {
       settled_.store(true, std::memory_order_release);
       settled_bell_.fetch_add(1, std::memory_order_release);
       futex_wake_all(&settled_bell_);
@@ -190,8 +130,8 @@ void ClockActuator::work() {
   }
 }
 
-// Does what the policy wants now. Returns how long that holds, in ns; `acted`: the clock was changed meanwhile.
-uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
+// Does what the policy wants now. Returns how long that holds, in ns.
+uint64_t ClockActuator::follow(uint32_t applied) {
   const uint64_t now = monotonic_ns();
   const ClockPolicy::Wanted wanted = policy_->wanted(now);
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
@@ -203,17 +143,17 @@ uint64_t ClockActuator::follow(uint32_t applied, bool* acted) {
   if (policy_->wants_sample() && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {
     policy_->sampled(mhz);
   }
-  if (wanted.mhz == applied || (put_off_ && wanted.mhz == put_off_mhz_)) return holds_ns;
-  put_off_ = false;
-  const uint64_t delay_ns = wanted.mhz != 0 && client_.delay != nullptr ? client_.delay(client_.self, wanted.mhz) : 0;
-  if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
-  Taken cause;
-  cause.call_id = wanted.call;
-  cause.asked_ns = now;
-  put_off_mhz_ = wanted.mhz;
-  carry_out(wanted.mhz, cause, 0);
-  *acted = true;
-  return 0;
+  const uint64_t unseen = wanted.wish > taken_ ? wanted.wish - taken_ : 0;
+  const bool waits_for_grant = put_off_ && wanted.mhz == put_off_mhz_ && unseen == 0;
+  if (wanted.mhz != applied && !waits_for_grant) {
+    const uint64_t delay_ns = wanted.mhz != 0 && client_.delay != nullptr ? client_.delay(client_.self, wanted.mhz) : 0;
+    if (delay_ns > 0) return delay_ns < holds_ns ? delay_ns : holds_ns;
+    put_off_mhz_ = wanted.mhz;
+    carry_out(wanted.mhz, {wanted.call, wanted.asked_ns != 0 ? wanted.asked_ns : now}, unseen > 0 ? unseen - 1 : 0);
+  }
+  if (unseen > 0) taken_ = wanted.wish;
+  const uint64_t end_ns = monotonic_ns();
+  return wanted.until_ns > end_ns ? wanted.until_ns - end_ns : 0;
 }
 
 bool ClockActuator::grant_changed() {
@@ -237,7 +177,7 @@ void ClockActuator::read_back() {
   trace_->append(unread_);
 }
 
-void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced) {
+void ClockActuator::carry_out(uint32_t mhz, const Cause& cause, uint64_t coalesced) {
   read_back();
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_CLOCK;
@@ -245,7 +185,7 @@ void ClockActuator::carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesc
   record.clock.call_id = cause.call_id;
   record.clock.asked_ns = cause.asked_ns;
   record.clock.min_mhz = record.clock.max_mhz = mhz;
-  record.clock.coalesced = coalesced;
+  record.clock.coalesced = static_cast<uint32_t>(coalesced);
   record.clock.begin_ns = monotonic_ns();
   // A set that failed may have had an effect all the same, so from here on it counts as set.
   if (mhz != 0) applied_mhz_.store(mhz, std::memory_order_release);

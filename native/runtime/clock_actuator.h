@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU's clock thread: takes the newest wish and carries it out, because a device call takes milliseconds and the
-// threads that have wishes are NCCL's and CUDA's. Wishing never blocks and never calls the driver.
-//
-// A managed call holds the clock from the moment it is decided until it has run: hold() then release(). While anybody
-// holds, the newest wished clock applies; when the last holder has gone, the default does.
-//
-// Instead of holds it can follow a policy, which says at any moment what the clock is to be and for how long that
-// holds.
+// One GPU's clock thread: follows a clock policy, which says at any moment what the clock is to be and for how long
+// that holds. A device call takes milliseconds, and the threads that tell the policy what happens are NCCL's and
+// CUDA's. They wake this thread, never wait for it and never call the driver.
 //
 // Where clocks are granted by something else (ClockClient::tick), the thread looks after the grant as well. Without one
 // the clock is at its default and wishes are of no effect; with a new one the newest wish is carried out again.
@@ -29,23 +24,20 @@ class ClockActuator {
   ClockActuator(const ClockActuator&) = delete;
   ClockActuator& operator=(const ClockActuator&) = delete;
 
-  // Starts the thread. False if there can be none. `debug`: also say each request. `policy`: to follow it.
-  bool start(const ClockClient& client, TraceWriter* trace, bool debug, ClockPolicy* policy = nullptr);
+  // Starts the thread, which follows `policy`. False if there can be none. `debug`: also say each request.
+  bool start(const ClockClient& client, ClockPolicy* policy, TraceWriter* trace, bool debug);
 
   // Something happened that the policy was told of: the clock thread asks it again.
-  void look() { wake(); }
+  void look();
 
-  // A managed call: `mhz` from now on, until released as often as held.
-  void hold(uint32_t mhz, uint64_t call_id);
-  // One hold more at whatever clock is wished for already.
-  void hold_on();
-  // `call_id` is the call whose end this is; it stands in the CLOCK record of the reset.
-  void release(uint32_t holds, uint64_t call_id);
+  // The same where the policy has come to want the default clock, because `call_id` is over. A client that can is asked
+  // for it this moment, past the clock thread. Never waits.
+  void look_for_default(uint64_t call_id, uint64_t asked_ns);
 
   // Whether the device has refused a request; then nothing more is asked of it but a last reset.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  // Forgets all holds, has the clock reset if it is set, and waits for that, at most `timeout_ns`. False: still set.
+  // Lets the policy rest, has the clock reset if it is set, and waits for that, at most `timeout_ns`. False: still set.
   bool settle(uint64_t timeout_ns);
 
   // settle(), then ends the thread. One that does not settle in time is left to end by itself; stop again to wait more.
@@ -54,46 +46,32 @@ class ClockActuator {
   uint64_t switches() const { return switches_.load(std::memory_order_relaxed); }
 
  private:
-  // Wishes are a ring of which only the newest counts. All fields are atomics, and `number` is stored last, so that the
-  // clock thread can tell a wish that was overwritten while it was read.
-  struct Wish {
-    std::atomic<uint64_t> number{0};
-    std::atomic<uint64_t> call_id{0}, asked_ns{0};
-    std::atomic<uint32_t> mhz{0};
+  // Why a clock is asked for, as its record tells.
+  struct Cause {
+    uint64_t call_id = 0, asked_ns = 0;
   };
-  struct Taken {
-    uint64_t number = 0, call_id = 0, asked_ns = 0;
-    uint32_t mhz = 0;
-  };
-  static constexpr uint64_t kRing = 64;
 
   static void* thread_main(void* self);
   void work();
-  void wake();
-  bool newest(Taken* taken);
-  Taken released() const;
-  void carry_out(uint32_t mhz, const Taken& cause, uint32_t coalesced);
+  uint64_t follow(uint32_t applied);
+  Cause cause_of_reset();
+  void carry_out(uint32_t mhz, const Cause& cause, uint64_t coalesced);
   bool grant_changed();
-  uint64_t follow(uint32_t applied, bool* acted);
   void read_back();
 
   ClockClient client_;
   TraceWriter* trace_ = nullptr;
   ClockPolicy* policy_ = nullptr;
-  uint64_t told_ns_ = 0;  // when the trace was told last what the policy has come to
   bool debug_ = false;
   pthread_t thread_ = {};
   bool started_ = false;
 
-  Wish ring_[kRing];
-  std::atomic<uint64_t> wished_{0};
-  std::atomic<int64_t> holds_{0};
-  std::atomic<uint64_t> released_call_{0}, released_ns_{0};
   std::atomic<uint32_t> bell_{0};
   std::atomic<bool> asleep_{false}, stopping_{false}, failed_{false};
-  std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
-  std::atomic<bool> settled_{true};       // false while somebody waits in settle()
-  std::atomic<bool> hurried_{false};      // the default was asked for already, past the clock thread
+  std::atomic<uint32_t> applied_mhz_{0};                   // what is set, or may be; 0: the default
+  std::atomic<bool> settled_{true};                        // false while somebody waits in settle()
+  std::atomic<bool> hurried_{false};                       // the default was asked for already, past the clock thread
+  std::atomic<uint64_t> hurried_call_{0}, hurried_ns_{0};  // because of which
   std::atomic<bool> reset_refused_{false};
   std::atomic<uint32_t> settled_bell_{0};
   std::atomic<uint64_t> switches_{0};
@@ -102,7 +80,8 @@ class ClockActuator {
   static constexpr uint64_t kArrivalNs = 10000000u;
   // Reading costs a request, of which a daemon takes so many a second, and the next change waits for it.
   static constexpr uint64_t kReadEveryNs = 100000000u;
-  uint64_t taken_ = 0;  // the last wish it has seen
+  uint64_t taken_ = 0;    // the last of the policy's wishes that it has dealt with
+  uint64_t told_ns_ = 0;  // when the trace was told last what the policy has come to
   powerccl_trace_record unread_ = {};
   uint64_t read_at_ns_ = 0;     // 0: nothing is to be read back
   uint64_t read_again_ns_ = 0;  // not before then

@@ -112,9 +112,7 @@ Handle Runtime::channel_starts(Handle task, uint64_t gpu_ns) {
     kernel->gpu_start_ns = gpu_ns;
     kernel->seen_start_ns = now;
     Gpu* gpu = kernel->communicator->gpu;
-    if (gpu->conductor != nullptr && gpu->conductor->started(kernel->call, gpu->clock.host_ns(gpu_ns, now))) {
-      gpu->actuator.look();
-    }
+    if (gpu->clock_policy->started(kernel->call, gpu->clock.host_ns(gpu_ns, now))) gpu->actuator.look();
   } else if (gpu_ns < kernel->gpu_start_ns) {
     kernel->gpu_start_ns = gpu_ns;
   }
@@ -158,16 +156,14 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.channels = kernel->channels;
     record.kernel.warps = kernel->warps;
     gpu->trace.append(record);
-    if (gpu->conductor != nullptr &&
-        gpu->conductor->stopped(kernel->call, gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns))) {
-      gpu->actuator.look();
-    }
+    const uint64_t stop_ns = gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns);
+    if (gpu->clock_policy->stopped(kernel->call, stop_ns)) gpu->actuator.look();
     // A fused kernel teaches nothing about its parts.
     if ((kernel->flags & POWERCCL_FLAG_GROUPED) == 0 && kernel->stopped >= kernel->expected) {
       selection_.answered(kernel->pattern, kernel->bytes, record.kernel.gpu_stop_ns - record.kernel.gpu_start_ns);
     }
   }
-  if (kernel->holds > 0) gpu->actuator.release(kernel->holds, kernel->call);
+  if (kernel->holds > 0) gpu->per_call.release(kernel->holds, kernel->call);
   kernel->holds = 0;
   kernel->communicator = nullptr;
   kernel->opened_ns = UINT64_MAX;

@@ -7,9 +7,7 @@ namespace powerccl {
 
 Handle Runtime::launch_begins(Communicator* communicator, Handle group, void* stream) {
   // Nothing to put behind the launch of a GPU whose calls are not held.
-  if (!armed() || communicator == nullptr || !communicator->gpu->managed || communicator->gpu->conductor != nullptr) {
-    return 0;
-  }
+  if (!armed() || communicator == nullptr || !communicator->gpu->holds_calls()) return 0;
   uint32_t slot = 0;
   uint64_t serial = 0;
   Launch* launch = take_slot(launches_, &launch_serial_, &slot, &serial);
@@ -69,7 +67,7 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   if (holds == 0) {
     // A later kernel of the same group: the clock stays until this one has run, too.
     if (serial == 0) return;
-    gpu->actuator.hold_on();
+    gpu->per_call.hold_on();
     holds = 1;
   }
   const uint64_t call = communicator->held_call.load(std::memory_order_relaxed);
@@ -85,7 +83,7 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   }
   if (callback == nullptr) {
     left_out_.fetch_add(1, std::memory_order_relaxed);
-    gpu->actuator.release(holds, call);
+    gpu->per_call.release(holds, call);
     return;
   }
   callback->runtime = this;
@@ -97,9 +95,9 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   const int error = door_.call_behind(door_.context, stream, callback_fired, callback);
   if (error == 0) return;
   if (callback->state.exchange(Callback::kFree, std::memory_order_acq_rel) == Callback::kWaiting) {
-    gpu->actuator.release(holds, call);
+    gpu->per_call.release(holds, call);
   }
-  if (gpu->policy.exchange(&gpu->observe, std::memory_order_acq_rel) != &gpu->observe) {
+  if (!gpu->withdrawn.exchange(true, std::memory_order_acq_rel)) {
     say("run `powerccl doctor`; the job itself is not affected",
         "cannot add a host callback after a call (CUDA error %d); the policy is now observe", error);
     gpu->trace.note("host callback refused: disarmed to observe");
@@ -120,7 +118,7 @@ void Runtime::callback_fired(void* data) {
   record.callback.call_id = call;
   record.callback.time_ns = monotonic_ns();
   if (callback->state.exchange(Callback::kFree, std::memory_order_acq_rel) == Callback::kWaiting) {
-    gpu->actuator.release(holds, call);
+    gpu->per_call.release(holds, call);
   }
   gpu->trace.append(record);
 }
@@ -133,7 +131,7 @@ void Runtime::cancel_callbacks(Communicator* communicator) {
     uint32_t waiting = Callback::kWaiting;
     const uint32_t holds = callback.holds.load(std::memory_order_relaxed);
     if (callback.state.compare_exchange_strong(waiting, Callback::kCancelled, std::memory_order_acq_rel)) {
-      communicator->gpu->actuator.release(holds, callback.call.load(std::memory_order_relaxed));
+      communicator->gpu->per_call.release(holds, callback.call.load(std::memory_order_relaxed));
     }
   }
 }

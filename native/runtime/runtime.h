@@ -19,13 +19,13 @@
 #include "policy/clock_policy.h"
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
+#include "runtime/clock_holds.h"
 #include "runtime/environment.h"
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/lease_client.h"
 #include "runtime/patterns.h"
-#include "runtime/policy.h"
 #include "runtime/policy_table.h"
 #include "runtime/pools.h"
 #include "runtime/streams.h"
@@ -105,15 +105,18 @@ struct Gpu {
   GpuClock clock;
   PolicyTable table;
   Observe observe;
-  PerCall percall{&table};
-  std::atomic<const Policy*> policy{&observe};
+  ClockHolds per_call{&actuator};
+  ClockPolicy* clock_policy = &observe;  // what the actuator follows, if it runs; one that learns is never freed
+  std::atomic<bool> withdrawn{false};    // no further call is managed
   std::atomic<uint64_t> calls{0};
   std::atomic<Communicator*> captured{nullptr};  // made a captured call last
   int communicators = 0;                         // under the runtime's mutex
   bool usable = false;                           // there is a trace to write
-  bool managed = false;                          // a policy that changes clocks was accepted, and the actuator runs
-  ClockPolicy* conductor = nullptr;              // of a policy that learns; never freed
   bool dry = true;
+
+  // A policy that changes clocks was accepted, and the actuator runs.
+  bool managed() const { return clock_policy != &observe; }
+  bool holds_calls() const { return clock_policy == per_call.policy(); }
 };
 
 struct Communicator {
@@ -217,7 +220,7 @@ class Runtime {
   Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
-  bool make_policy(Gpu* gpu, bool dry);
+  ClockPolicy* make_policy(Gpu* gpu, bool dry);
   bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
 
   // calls.cpp

@@ -18,7 +18,7 @@ void Runtime::computation_waited(Communicator* communicator, Handle call, uint64
   record.wait.burst = burst;
   Gpu* gpu = communicator->gpu;
   gpu->trace.append(record);
-  if (gpu->conductor != nullptr) gpu->conductor->waited(record.wait.call_id, stall_ns);
+  gpu->clock_policy->waited(record.wait.call_id, stall_ns);
 }
 
 // In every trace of the process: whose wait was the first to be left out says nothing about the others.
@@ -61,29 +61,29 @@ void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRa
 
 CallOfStream Runtime::graph_launches(uint64_t graph) {
   // Of several GPUs in one process it is not known whose the graph is.
-  if (!armed() || gpu_count_.load(std::memory_order_acquire) != 1 || gpus_[0].conductor == nullptr) return {};
+  if (!armed() || gpu_count_.load(std::memory_order_acquire) != 1 || !gpus_[0].clock_policy->learns()) return {};
   Gpu& gpu = gpus_[0];
   Communicator* communicator = gpu.captured.load(std::memory_order_acquire);
   if (communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return {};
   const uint64_t call = gpu.calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  gpu.conductor->graph_called(call, static_cast<uint32_t>(graph * 0x9e3779b97f4a7c15u >> 32));
+  gpu.clock_policy->graph_called(call, static_cast<uint32_t>(graph * 0x9e3779b97f4a7c15u >> 32));
   return {communicator, communicator->index, make_handle(HandleKind::kCall, gpu.index, call)};
 }
 
 void Runtime::graph_ran(Communicator* communicator, Handle call, uint64_t start_ns, uint64_t stop_ns) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
   Gpu* gpu = communicator->gpu;
-  if (gpu->conductor == nullptr || stop_ns < start_ns) return;
-  const bool look = gpu->conductor->started(serial_of(call), start_ns);
-  if (gpu->conductor->stopped(serial_of(call), stop_ns) || look) gpu->actuator.look();
+  if (stop_ns < start_ns) return;
+  const bool look = gpu->clock_policy->started(serial_of(call), start_ns);
+  if (gpu->clock_policy->stopped(serial_of(call), stop_ns) || look) gpu->actuator.look();
 }
 
 void Runtime::kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
   Gpu* gpu = communicator->gpu;
-  if (gpu->conductor == nullptr || kind_of(call) != HandleKind::kCall) return;
+  if (kind_of(call) != HandleKind::kCall) return;
   const uint64_t id = serial_of(call);
-  if (stops ? gpu->conductor->stopped(id, now_ns) : gpu->conductor->started(id, now_ns)) gpu->actuator.look();
+  if (stops ? gpu->clock_policy->stopped(id, now_ns) : gpu->clock_policy->started(id, now_ns)) gpu->actuator.look();
 }
 
 uint64_t Runtime::stream_key(const Communicator* communicator, uint64_t handle) {

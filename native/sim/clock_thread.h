@@ -12,28 +12,23 @@ namespace powerccl::sim {
 
 class ClockThread {
  public:
-  // `policy`: the policy that it follows; null: it carries out holds.
-  ClockThread(Server& server, uint32_t gpu, ClockPolicy* policy) : server_(server), gpu_(gpu), policy_(policy) {}
+  ClockThread(Server& server, uint32_t gpu, ClockPolicy& policy) : server_(server), gpu_(gpu), policy_(policy) {}
 
   void look();  // something happened that the policy was told of
-  void hold(uint32_t mhz);
-  void release();
 
   uint64_t switches() const { return switches_; }
 
  private:
   void wake_in(Time ns);
   void run();
-  Time follow();
   void carry_out(uint32_t mhz);
 
   Server& server_;
   uint32_t gpu_;
-  ClockPolicy* policy_;
+  ClockPolicy& policy_;
   physics::TimerId timer_ = 0;
   Time wakes_at_ = 0;
-  uint32_t applied_mhz_ = 0, wished_mhz_ = 0;
-  uint32_t holds_ = 0;
+  uint32_t applied_mhz_ = 0;
   uint64_t switches_ = 0;
   bool busy_ = false;  // in the driver
 };

@@ -51,14 +51,14 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy* conductor, std::function<void()> at_barrier)
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
       rank_(rank),
       comms_(std::move(comms)),
       rules_(rules),
-      conductor_(conductor),
-      clock_(server, rank, conductor),
+      policy_(policy),
+      clock_(server, rank, policy),
       at_barrier_(std::move(at_barrier)),
       random_(seed * 1000003 + rank),
       computes_(scenario.streams.size()),
@@ -141,7 +141,7 @@ int Host::compute(const Operation& operation, uint32_t stream) {
 // around it when it ran.
 void Host::launch_graph(int line) {
   const uint64_t call = ++calls_;
-  if (conductor_ != nullptr) conductor_->graph_called(call, static_cast<uint32_t>(line));
+  policy_.graph_called(call, static_cast<uint32_t>(line));
   Mark around = events_around(0, call, [this] {
     for (; section_->operations[at_].act != Act::kEndCapture; ++at_) captured(section_->operations[at_]);
     ++at_;
@@ -183,15 +183,16 @@ Time Host::communicate(const Operation& operation) {
   last = stream;
   const auto [pattern, bytes] = sized_of(operation);
   Flight flight = next_flight(++calls_);
-  if (conductor_ != nullptr) {
-    // What is exchanged between pairs may be of another size each time.
-    const bool pairs = operation.act != Act::kCollective || operation.vary > 0;
-    conductor_->called(flight.call, call_kind(comms_[operation.group], pattern, pairs ? 0 : bytes));
-  }
+  // What is exchanged between pairs may be of another size each time.
+  const bool pairs = operation.act != Act::kCollective || operation.vary > 0;
+  policy_.called(flight.call, call_kind(comms_[operation.group], pattern, pairs ? 0 : bytes));
   if (rules_.table != nullptr) {
     const uint32_t mhz = rules_.table->lookup(pattern, bytes);
     flight.held = mhz != 0;
-    if (flight.held) clock_.hold(mhz);
+    if (flight.held) {
+      rules_.holds->hold(mhz, flight.call, static_cast<uint64_t>(server_.now()));
+      clock_.look();
+    }
   }
   const auto launch = [&] { server_.collective(rank_, stream, plan_of(operation), flight.slot, flight.number); };
   if (computes_[stream]) {
@@ -307,9 +308,9 @@ void Host::look_at_kernels() {
     if (!flight.started && state != physics::OpState::kPending) {
       flight.started = true;
       const uint64_t at = slot.started_ns.load();
-      if (conductor_ != nullptr && flight.call != 0) {
+      if (policy_.learns() && flight.call != 0) {
         server_.after(some(kKernelSeenNs), [this, call = flight.call, at] {
-          if (conductor_->started(call, at)) clock_.look();
+          if (policy_.started(call, at)) clock_.look();
         });
       }
     }
@@ -324,14 +325,16 @@ void Host::look_at_kernels() {
       continue;
     }
     const uint64_t at = slot.stopped_ns.load();
-    if (conductor_ != nullptr && flight->call != 0) {
+    if (policy_.learns() && flight->call != 0) {
       server_.after(some(kKernelSeenNs), [this, call = flight->call, at] {
-        if (conductor_->stopped(call, at)) clock_.look();
+        if (policy_.stopped(call, at)) clock_.look();
       });
     }
     if (flight->held) {
       const auto callback_ns = static_cast<Time>(server_.engine().platform().hostfunc_us * 1e3);
-      server_.after(some(callback_ns), [this] { clock_.release(); });
+      server_.after(some(callback_ns), [this, call = flight->call] {
+        if (rules_.holds->release(1, call, static_cast<uint64_t>(server_.now()))) clock_.look();
+      });
     }
     flight = flights_.erase(flight);
   }
@@ -345,11 +348,11 @@ void Host::look_at_marks() {
     if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return;
     const uint64_t begin_ns = begin.time_ns.load(), end_ns = end.time_ns.load();
     if (!mark.graph) exposed_ms_ += static_cast<double>(end_ns - begin_ns) * 1e-6;
-    if (conductor_ != nullptr && mark.graph) {
-      const bool look = conductor_->started(mark.call, begin_ns);
-      if (conductor_->stopped(mark.call, end_ns) || look) clock_.look();
-    } else if (conductor_ != nullptr) {
-      conductor_->waited(mark.call, begin_ns);
+    if (mark.graph) {
+      const bool look = policy_.started(mark.call, begin_ns);
+      if (policy_.stopped(mark.call, end_ns) || look) clock_.look();
+    } else {
+      policy_.waited(mark.call, begin_ns);
     }
     marks_.pop_front();
   }

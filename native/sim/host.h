@@ -12,6 +12,7 @@
 
 #include "bench/scenario.h"
 #include "bench/scenario_ranks.h"
+#include "policy/holds.h"
 #include "runtime/policy_table.h"
 #include "sim/clock_thread.h"
 #include "sim/server.h"
@@ -20,7 +21,8 @@ namespace powerccl::sim {
 
 // What a rank's calls go by.
 struct Rules {
-  const PolicyTable* table = nullptr;  // of per-call, which holds a clock for each call; else null
+  const PolicyTable* table = nullptr;  // of per-call, else null
+  Holds* holds = nullptr;              // and the holds of this rank's calls
   bool marks = true;                   // where computation waits
 };
 
@@ -28,7 +30,7 @@ class Host {
  public:
   // `comms`: by group, the rank's communicator. `at_barrier`: the rank has come to the end of an iteration.
   Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy* conductor, std::function<void()> at_barrier);
+       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, std::function<void()> at_barrier);
 
   void begin(int iteration, const bench::Section& section);  // all ranks have come
   void poll();                                               // something may have happened on the GPU
@@ -79,7 +81,7 @@ class Host {
   std::vector<uint64_t> comms_;
   std::vector<bench::Place> places_;
   Rules rules_;
-  ClockPolicy* conductor_;
+  ClockPolicy& policy_;
   ClockThread clock_;
   std::function<void()> at_barrier_;
   std::mt19937_64 random_;

@@ -77,21 +77,24 @@ class Simulation {
         begun_iterations_(ranks_),
         server_(platform, ranks_),
         joint_(new (std::align_val_t{64}) Joint()) {
-    const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, asked.parts.marks};
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
-      ClockPolicy* conductor = nullptr;
+      holds_.push_back(std::make_unique<Holds>());
+      ClockPolicy* policy = holds_.back().get();
       if (asked.policy == PolicyKind::kAuto) {
         elastic_.push_back(zeroed<Elastic>());
-        conductor = elastic_.back().get();
+        policy = elastic_.back().get();
         elastic_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? joint_.get() : nullptr});
       }
+      const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, holds_.back().get(), asked.parts.marks};
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
-                                              conductor, [this, rank] { arrive(rank); }));
+                                              *policy, [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
-      if (mhz != 0) hosts_.back()->clock().hold(mhz);
+      if (mhz == 0) continue;
+      holds_.back()->hold(mhz, 0, static_cast<uint64_t>(server_.now()));
+      hosts_.back()->clock().look();
     }
   }
 
@@ -190,6 +193,7 @@ class Simulation {
   std::vector<int> begun_iterations_;  // by rank
   Server server_;
   Zeroed<Joint> joint_;
+  std::vector<std::unique_ptr<Holds>> holds_;  // of per-call, and of a clock that is held; else of nothing
   std::vector<Zeroed<Elastic>> elastic_;
   std::vector<std::unique_ptr<Host>> hosts_;
   Found found_;

@@ -7,6 +7,7 @@
 #include "device/clock_journal.h"
 #include "device/core_clock.h"
 #include "runtime/clock_actuator.h"
+#include "runtime/clock_holds.h"
 #include "runtime/environment.h"
 #include "runtime/lease_client.h"
 
@@ -45,6 +46,7 @@ class ThreadCore {
   device::JournalClaim claim_;  // by itself
   LeaseClient lease_;
   ClockActuator actuator_;
+  ClockHolds holds_{&actuator_};
 };
 
 }  // namespace powerccl::mpi

@@ -133,7 +133,7 @@ void launch_begins() {
     part.stalls = streams->computes(key_of(part.stream)) && marks().affordable(&part.burst);
     const bool timed = part.communicator != nullptr && part.asked;
     if (timed || part.stalls) part.pair = marks().begin(part.stream);
-    if (part.communicator != nullptr && part.communicator->gpu->conductor != nullptr) {
+    if (part.communicator != nullptr && part.communicator->gpu->clock_policy->learns()) {
       part.live = live().begin(part.stream);
     }
   }

@@ -65,7 +65,7 @@ Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSe
   communicator->door = mask;
   mask->ours.store(true, std::memory_order_relaxed);
   if (wanted_events() == 0) want_events(base_mask(version, false));
-  if (communicator->gpu->managed && communicator->gpu->conductor == nullptr) want_events(base_mask(version, true));
+  if (communicator->gpu->holds_calls()) want_events(base_mask(version, true));
   look_for_room(runtime, *communicator, seen);
   want_kernel_events(nullptr, runtime->selection().asked());
   return communicator;

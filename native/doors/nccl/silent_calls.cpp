@@ -189,7 +189,7 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
   if (!shared && (made.distrusted ? affordable() : needs_pair(&g_kinds[made.kind], asked))) {
     made.pair = marks().begin(made.stream);
-    if ((is_silent(known) || made.distrusted) && communicator->gpu->conductor != nullptr)
+    if ((is_silent(known) || made.distrusted) && communicator->gpu->clock_policy->learns())
       made.live = live().begin(made.stream);
   }
   t_calls.calls[t_calls.count++] = made;

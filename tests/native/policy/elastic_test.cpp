@@ -129,7 +129,7 @@ TEST(Elastic, NothingIsManagedUntilTheJobIsKnown) {
   EXPECT_EQ(job.lowest_mhz(), kNaturalMhz);
   job.run(60);
   EXPECT_LT(job.lowest_mhz(), kNaturalMhz);
-  job.policy().rest();
+  job.policy().rest(job.now_ns());
   EXPECT_EQ(job.policy().wanted(job.now_ns()).mhz, 0u) << "the communicators are gone";
 }
 
@@ -191,7 +191,7 @@ TEST(Elastic, NoOrderOfEventsLeavesAClockBehind) {
       now_ns += below(wrong) == 0 ? below(2 * length_ns) : length_ns / period / 2;
       if (below(wrong) == 0) now_ns -= std::min(now_ns, below(length_ns));
       const uint64_t number = below(wrong) == 0 ? call - below(5) : ++call;
-      if (below(wrong) == 0) policy->rest();
+      if (below(wrong) == 0) policy->rest(now_ns);
       below(wrong) == 0 ? policy->graph_called(number, 7) : policy->called(number, 1 + number % period);
       if (below(wrong) != 0) policy->started(number, now_ns);
       wanted += policy->wanted(now_ns).mhz != 0 ? 1 : 0;
@@ -201,7 +201,7 @@ TEST(Elastic, NoOrderOfEventsLeavesAClockBehind) {
       if (below(wrong) != 0) policy->stopped(number, now_ns);
       policy->wanted(now_ns);
     }
-    policy->rest();
+    policy->rest(now_ns);
     ASSERT_EQ(policy->wanted(now_ns).mhz, 0u) << "order " << order;
   }
   EXPECT_GT(wanted, 0) << "some came as far as a clock";

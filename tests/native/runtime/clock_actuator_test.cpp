@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/clock_actuator.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/clock_holds.h"
 #include "runtime/log.h"
 #include "trace_reader.h"
 
@@ -65,7 +64,7 @@ class Actuator : public testing::Test {
     powerccl_trace_header header = {};
     ASSERT_EQ(trace.open((folder / "a.trace").c_str(), header, 16u << 20), 0);
   }
-  void start() { ASSERT_TRUE(actuator->start(gpu.client(), &trace, false)); }
+  void start() { ASSERT_TRUE(actuator->start(gpu.client(), holds->policy(), &trace, false)); }
   bool reaches(uint32_t mhz) {
     for (int i = 0; i < 10000 && gpu.clock() != mhz; ++i) usleep(1000);
     return gpu.clock() == mhz;
@@ -80,13 +79,14 @@ class Actuator : public testing::Test {
   TraceWriter trace;
   Gpu gpu;
   std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
+  std::unique_ptr<ClockHolds> holds = std::make_unique<ClockHolds>(actuator.get());
 };
 
 TEST_F(Actuator, SetsWhileHeldAndResetsAfter) {
   start();
-  actuator->hold(480, 7);
+  holds->hold(480, 7);
   ASSERT_TRUE(reaches(480));
-  actuator->release(1, 7);
+  holds->release(1, 7);
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   const auto records = clocks();
@@ -104,13 +104,13 @@ TEST_F(Actuator, SetsWhileHeldAndResetsAfter) {
 
 TEST_F(Actuator, StaysWhileAnybodyHolds) {
   start();
-  actuator->hold(480, 1);
+  holds->hold(480, 1);
   ASSERT_TRUE(reaches(480));
-  actuator->hold(480, 2);
-  actuator->release(1, 1);
+  holds->hold(480, 2);
+  holds->release(1, 1);
   usleep(20000);
   EXPECT_EQ(gpu.clock(), 480u);
-  actuator->release(1, 2);
+  holds->release(1, 2);
   EXPECT_TRUE(reaches(0));
   actuator->stop(5 * kSecond);
   EXPECT_EQ(gpu.done, (std::vector<uint32_t>{480, 0}));
@@ -118,14 +118,14 @@ TEST_F(Actuator, StaysWhileAnybodyHolds) {
 
 TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
   start();
-  actuator->hold(300, 1);
+  holds->hold(300, 1);
   ASSERT_TRUE(reaches(300));
   gpu.delay_us = 50000;
-  actuator->hold(310, 100);
+  holds->hold(310, 100);
   usleep(10000);  // while it is being carried out, ten more come
-  for (uint32_t i = 0; i < 10; ++i) actuator->hold(400 + 10 * i, 2 + i);
+  for (uint32_t i = 0; i < 10; ++i) holds->hold(400 + 10 * i, 2 + i);
   ASSERT_TRUE(reaches(490));
-  actuator->release(12, 11);
+  holds->release(12, 11);
   ASSERT_TRUE(reaches(0));
   actuator->stop(5 * kSecond);
   EXPECT_EQ(gpu.done, (std::vector<uint32_t>{300, 310, 490, 0}));
@@ -136,13 +136,13 @@ TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
 TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
   gpu.delay_us = 30000;
   start();
-  actuator->hold(480, 1);
+  holds->hold(480, 1);
   usleep(5000);
   for (uint64_t call = 2; call < 50; ++call) {
-    actuator->hold(510, call);
-    actuator->release(1, call);
+    holds->hold(510, call);
+    holds->release(1, call);
   }
-  actuator->release(1, 1);
+  holds->release(1, 1);
   ASSERT_TRUE(reaches(480) || gpu.calls() > 0);
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
@@ -152,12 +152,12 @@ TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
 TEST_F(Actuator, WishingDoesNotWaitForTheDriver) {
   gpu.delay_us = 300000;
   start();
-  actuator->hold(480, 1);
+  holds->hold(480, 1);
   usleep(20000);
   const uint64_t begin = monotonic_ns();
-  for (uint64_t call = 2; call < 1002; ++call) actuator->hold(480, call);
+  for (uint64_t call = 2; call < 1002; ++call) holds->hold(480, call);
   EXPECT_LT(monotonic_ns() - begin, 200000000u);
-  actuator->release(1001, 1);
+  holds->release(1001, 1);
   EXPECT_TRUE(actuator->stop(5 * kSecond));
 }
 
@@ -168,9 +168,9 @@ TEST_F(Actuator, RefusalIsSaidOnceAndUndone) {
   log_to(text[1]);
   start();
   for (uint64_t call = 1; call < 20; ++call) {
-    actuator->hold(480, call);
+    holds->hold(480, call);
     usleep(500);
-    actuator->release(1, call);
+    holds->release(1, call);
   }
   for (int i = 0; i < 5000 && !actuator->failed(); ++i) usleep(1000);
   EXPECT_TRUE(actuator->failed());
@@ -195,9 +195,9 @@ TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {
   log_to(open("/dev/null", O_WRONLY));
   gpu.reset_result = 15;
   start();
-  actuator->hold(480, 1);
+  holds->hold(480, 1);
   ASSERT_TRUE(reaches(480));
-  actuator->release(1, 1);
+  holds->release(1, 1);
   for (int i = 0; i < 5000 && gpu.calls() < 2; ++i) usleep(1000);
   EXPECT_FALSE(actuator->settle(5 * kSecond));
   gpu.reset_result = 0;
@@ -208,8 +208,8 @@ TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {
 
 TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   start();
-  actuator->hold(480, 1);
-  actuator->hold_on();
+  holds->hold(480, 1);
+  holds->hold_on();
   ASSERT_TRUE(reaches(480));
   const uint64_t asked_ns = monotonic_ns();
   EXPECT_TRUE(actuator->settle(5 * kSecond));
@@ -217,8 +217,8 @@ TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   ASSERT_EQ(clocks().size(), 2u);
   EXPECT_GE(clocks()[1].clock.asked_ns, asked_ns);
   EXPECT_LE(clocks()[1].clock.asked_ns, clocks()[1].clock.begin_ns);
-  actuator->release(2, 1);  // late, and of no effect on those who come after
-  actuator->hold(510, 2);
+  holds->release(2, 1);  // late, and of no effect on those who come after
+  holds->hold(510, 2);
   ASSERT_TRUE(reaches(510));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
@@ -227,8 +227,10 @@ TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
 // Wants one clock until the communicators are gone.
 class OneClock final : public ClockPolicy {
  public:
-  void rest() override { resting_ = true; }
-  Wanted wanted(uint64_t now_ns) override { return {resting_ ? 0u : 480u, now_ns + kFarNs, 7}; }
+  void rest(uint64_t) override { resting_ = true; }
+  Wanted wanted(uint64_t now_ns) override {
+    return resting_ ? Wanted{0, now_ns + kFarNs} : Wanted{480, now_ns + kFarNs, 7};
+  }
 
  private:
   std::atomic<bool> resting_{false};
@@ -237,7 +239,7 @@ class OneClock final : public ClockPolicy {
 // Nobody releases what such a policy has set: whoever settles asks for the reset, and says when.
 TEST_F(Actuator, WhatAPolicySetIsResetAtTheEnd) {
   OneClock policy;
-  ASSERT_TRUE(actuator->start(gpu.client(), &trace, false, &policy));
+  ASSERT_TRUE(actuator->start(gpu.client(), &policy, &trace, false));
   ASSERT_TRUE(reaches(480));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
@@ -252,7 +254,7 @@ TEST_F(Actuator, WhatAPolicySetIsResetAtTheEnd) {
 TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {
   gpu.delay_us = 1500000;
   start();
-  actuator->hold(480, 1);
+  holds->hold(480, 1);
   usleep(50000);
   const uint64_t begin = monotonic_ns();
   EXPECT_FALSE(actuator->stop(kSecond / 10));
@@ -268,8 +270,8 @@ TEST_F(Actuator, ThreadsWishAndReleaseAtOnce) {
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
       for (uint64_t i = 0; i < 5000; ++i) {
-        actuator->hold(static_cast<uint32_t>(400 + t), t * 5000 + i);
-        actuator->release(1, t * 5000 + i);
+        holds->hold(static_cast<uint32_t>(400 + t), t * 5000 + i);
+        holds->release(1, t * 5000 + i);
       }
     });
   }

@@ -267,7 +267,7 @@ TEST_F(RuntimeTest, LaunchTimeEventsAloneAreManagedByTheirKernels) {
   door.sees_calls = false;
   door.call_behind = nullptr;
   Communicator* communicator = up();
-  ASSERT_TRUE(runtime->gpu(0)->managed);
+  ASSERT_TRUE(runtime->gpu(0)->managed());
   const auto one = [&](uint64_t at) {
     const Handle task = enqueue(communicator, 0, call(POWERCCL_ALL_REDUCE, 4u << 20));
     const Handle first = runtime->channel_starts(task, at);

@@ -49,7 +49,7 @@ TEST_F(RuntimeLeases, WithoutADaemonItStaysArmed) {
   Communicator* communicator = up();
   ASSERT_NE(communicator, nullptr);
   EXPECT_NE(said().find("cannot connect to powerccld"), std::string::npos);
-  EXPECT_TRUE(runtime->gpu(0)->managed);
+  EXPECT_TRUE(runtime->gpu(0)->managed());
   collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
   daemon.start();
   EXPECT_TRUE(eventually([&] { return daemon.now_mhz == 480u; }));
