@@ -5,9 +5,10 @@ Seeds have a kind: constants of a policy may be chosen on `development` machines
 
 import math
 import random
-import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from powerccl.simulation.machines import changed, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")
@@ -39,23 +40,6 @@ class Machine:
 def log_uniform(draw: random.Random, least: float, most: float) -> float:
     """A factor as likely between 1 and 2 as between 2 and 4."""
     return math.exp(draw.uniform(math.log(least), math.log(most)))
-
-
-def value_of(conf: str, key: str) -> str:
-    """What a platform file says of a key."""
-    found = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
-    if not found:
-        raise KeyError(key)
-    return found[1].strip()
-
-
-def changed(conf: str, values: dict[str, str]) -> str:
-    """A platform file with other values; a key that it lacks is added."""
-    for key, value in values.items():
-        line = f"{key} = {value}"
-        conf, count = re.subn(rf"^{re.escape(key)}\s*=.*$", line, conf, count=1, flags=re.MULTILINE)
-        conf = conf if count else f"{conf}\n{line}\n"
-    return conf
 
 
 def built_in(name: str, base: str, changes: dict[str, str]) -> Machine:

@@ -1,7 +1,6 @@
 """A policy on a machine with a job, simulated: what it saves, beside the best clock that could have been held."""
 
 import json
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from bench.robustness.machines import Machine
 
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import ClockSwitch, PlatformProfile, Point
+from powerccl.simulation.simulator import Simulated, call, simulate
 
 BUDGET_PCT = 1.0
 MEASURED_S, WARM_UP_S = 240.0, 60.0
@@ -19,33 +19,6 @@ HELD_S, HELD_WARM_UP_S = 6.0, 3.0  # nothing is learned, but dies warm
 HELD = (0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.11, 0.15, 0.2, 0.27, 0.35, 0.45, 0.56, 0.68, 0.8, 0.9)
 HALVINGS = 4  # of the range of clocks
 UNNOTICED_PCT = 0.05  # of time: less is not told from chance
-LONGEST_S = 120.0  # of real time for a simulation: what takes longer stands still
-
-
-@dataclass(frozen=True)
-class Run:
-    """Iterations from number `first` on: milliseconds and joules of all GPUs."""
-
-    first: int
-    ms: list[float]
-    joules: list[float]
-    switches_per_s: float
-
-    def against(self, plain: "Run") -> tuple[float, float]:
-        """Energy saved and time added, percent, over the iterations that both measured: these have the same draws.
-
-        Raises:
-            RuntimeError: there is no such iteration.
-        """
-        begin = max(self.first, plain.first)
-        count = min(self.first + len(self.ms), plain.first + len(plain.ms)) - begin
-        if count <= 0:
-            spans = [f"{run.first} to {run.first + len(run.ms) - 1}" for run in (self, plain)]
-            raise RuntimeError(f"no iteration in common: {spans[0]}, under observe {spans[1]}")
-        mine, theirs = begin - self.first, begin - plain.first
-        ms, plain_ms = sum(self.ms[mine : mine + count]), sum(plain.ms[theirs : theirs + count])
-        joules, plain_joules = sum(self.joules[mine : mine + count]), sum(plain.joules[theirs : theirs + count])
-        return 100 * (1 - joules / plain_joules), 100 * (ms / plain_ms - 1)
 
 
 @dataclass(frozen=True)
@@ -96,34 +69,21 @@ def profile_of(points_file: Path, name: str) -> PlatformProfile:
 
 
 class Simulator:
-    """powerccl-sim for one machine and job, in a folder of its own."""
+    """powerccl-sim for one machine and job."""
 
-    def __init__(self, program: Path, folder: Path, machine: Machine, job: Job) -> None:
-        self.program, self.folder = program, folder
-        self.platform, self.scenario = folder / "machine.conf", folder / "job.scn"
-        self.platform.write_text(machine.conf)
-        self.scenario.write_text(job.text)
-        self._call("--profile", str(folder / "points.json"))
-        self.profile = profile_of(folder / "points.json", machine.base)
-        (folder / "table").write_text(policy_table(self.profile, "published"))
+    def __init__(self, program: Path, machine: Machine, job: Job) -> None:
+        self.program, self.conf, self.scenario = program, machine.conf, job.text
+        with tempfile.NamedTemporaryFile(suffix=".json") as points:
+            call(program, machine.conf, ["--profile", points.name])
+            self.profile = profile_of(Path(points.name), machine.base)
+        self.table = policy_table(self.profile, "published")
 
-    def _call(self, *options: str) -> None:
-        command = [str(self.program), "--platform", str(self.platform), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-
-    def run(self, policy: str, seconds: float, warm_up_s: float, *clocks_mhz: int) -> Run:
+    def run(self, policy: str, seconds: float, warm_up_s: float, *clocks_mhz: int) -> Simulated:
         """One policy, or clocks held under none: one, or one for each rank. `auto/slack` is auto without that part."""
-        out = self.folder / "run.json"
         name, _, without = policy.partition("/")
-        options = ["--policy", name, "--table", str(self.folder / "table")]
-        options += ["--clock", ",".join(map(str, clocks_mhz))] if clocks_mhz else []
+        options = ["--clock", ",".join(map(str, clocks_mhz))] if clocks_mhz else []
         options += ["--without", without] if without else []
-        times = ["--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}"]
-        self._call(str(self.scenario), *options, *times, "--json", str(out))
-        told = json.loads(out.read_text())
-        return Run(told["first"], told["each_ms"], told["each_joules"], told["switches_per_s"])
+        return simulate(self.program, self.conf, [self.scenario], name, seconds, warm_up_s, options, self.table)
 
 
 @dataclass(frozen=True)
@@ -141,26 +101,25 @@ def try_out(
     """Simulate it all, for each policy.
 
     Raises:
-        RuntimeError: the simulator failed, and says why; or two runs have no iteration in common.
+        SimulatorError: the simulator failed, and says why; or two runs have no iteration in common.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        simulator = Simulator(program, Path(folder), machine, job)
-        length = length or Length()
-        plain = simulator.run("observe", length.seconds, length.warm_up_s)
-        short = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
-        held_pct, held_mhz = best_held(simulator, short)
-        each_pct = best_of_each(simulator, short, machine.gpus, held_mhz) if length.each else None
-        trials = []
-        for policy in policies:
-            managed = simulator.run(policy, length.seconds, length.warm_up_s)
-            saved, slowdown = managed.against(plain)
-            iteration_ms, switches = sum(plain.ms) / len(plain.ms), managed.switches_per_s
-            about = (policy, machine.name, job.name, machine.base, job.scenario)
-            trials.append(Trial(*about, iteration_ms, saved, slowdown, held_pct, held_mhz, switches, each_pct))
-        return trials
+    simulator = Simulator(program, machine, job)
+    length = length or Length()
+    plain = simulator.run("observe", length.seconds, length.warm_up_s)
+    short = simulator.run("observe", HELD_S, HELD_WARM_UP_S)
+    held_pct, held_mhz = best_held(simulator, short)
+    each_pct = best_of_each(simulator, short, machine.gpus, held_mhz) if length.each else None
+    trials = []
+    for policy in policies:
+        managed = simulator.run(policy, length.seconds, length.warm_up_s)
+        saved, slowdown = managed.against(plain)
+        about = (policy, machine.name, job.name, machine.base, job.scenario)
+        figures = (plain.iteration_ms, saved, slowdown, held_pct, held_mhz, managed.switches_per_s, each_pct)
+        trials.append(Trial(*about, *figures))
+    return trials
 
 
-def best_held(simulator: Simulator, plain: Run) -> tuple[float, int]:
+def best_held(simulator: Simulator, plain: Simulated) -> tuple[float, int]:
     """What the best clock saves that may be held all the time, and which that is; 0, 0: none saves anything."""
     least, most = simulator.profile.clock_min_mhz, simulator.profile.clock_max_mhz
     tried: dict[int, tuple[float, float]] = {}
@@ -180,7 +139,7 @@ def best_held(simulator: Simulator, plain: Run) -> tuple[float, int]:
     return max([(0.0, 0), *((saved, mhz) for mhz, (saved, slower) in tried.items() if slower <= BUDGET_PCT)])
 
 
-def best_of_each(simulator: Simulator, plain: Run, ranks: int, held_mhz: int) -> float:
+def best_of_each(simulator: Simulator, plain: Simulated, ranks: int, held_mhz: int) -> float:
     """What is saved if each rank holds a clock of its own: below the best for all, as far as no other rank waits."""
     base = held_mhz or simulator.profile.clock_max_mhz
     clocks = [base] * ranks

@@ -14,9 +14,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.robustness import jobs, machines
-from bench.robustness.trials import Run, best_held, best_of_each, profile_of
+from bench.robustness.trials import best_held, best_of_each, profile_of
 
 from powerccl.platforms.policy_table import policy_table
+from powerccl.simulation.simulator import Simulated
 
 
 def test_a_machine_is_the_same_wherever_it_is_drawn() -> None:
@@ -79,21 +80,6 @@ def test_sixteen_gpus_have_no_mixture_of_experts() -> None:
     assert all(jobs.job("development", number, 16).scenario != "moe" for number in range(100))
 
 
-def test_only_iterations_that_both_measured_are_compared() -> None:
-    """The first of one and the last of the other are of other draws."""
-    plain = Run(10, [1.0, 2.0, 4.0], [10.0, 20.0, 40.0], 0.0)
-    managed = Run(11, [2.02, 4.04, 100.0], [18.0, 36.0, 1000.0], 0.0)
-    saved, slowdown = managed.against(plain)
-    assert saved == pytest.approx(10.0)
-    assert slowdown == pytest.approx(1.0)
-
-
-def test_runs_without_a_common_iteration_are_refused() -> None:
-    plain, managed = Run(0, [1.0, 2.0], [1.0, 2.0], 0.0), Run(2, [1.0], [1.0], 0.0)
-    with pytest.raises(RuntimeError, match="no iteration in common: 2 to 2, under observe 0 to 1"):
-        managed.against(plain)
-
-
 def test_a_simulated_profile_makes_a_policy_table(tmp_path: Path) -> None:
     """An all-reduce that is as quick at 900 MHz as at 1590, and slower below."""
     points = [["all_reduce", 1 << 24, mhz, 1000.0 if mhz >= 900 else 1500.0] for mhz in (1590, 1200, 900, 600)]
@@ -109,10 +95,10 @@ class FourRanks:
 
     profile = SimpleNamespace(clock_min_mhz=300, clock_max_mhz=1500)
 
-    def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Run:
+    def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Simulated:
         clocks = clocks or (1500,) * 4
         ms = max((100 if rank == 2 else 60) * 1500 / mhz for rank, mhz in enumerate(clocks))
-        return Run(0, [ms] * 9, [ms * sum(mhz**2 for mhz in clocks)] * 9, 0.0)
+        return Simulated(0, [ms] * 9, [ms * sum(mhz**2 for mhz in clocks)] * 9)
 
 
 def test_each_rank_may_hold_a_clock_of_its_own() -> None:
@@ -126,9 +112,9 @@ def test_the_best_clock_is_found_between_those_that_are_tried() -> None:
     """A power limit keeps clocks above 1250 MHz from mattering, and 1238 MHz costs the budget of 1 %."""
 
     class AtItsLimit(FourRanks):
-        def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Run:
+        def run(self, policy: str, seconds: float, warm_up_s: float, *clocks: int) -> Simulated:
             mhz = min(1250, *clocks, 1500)
-            return Run(0, [100 * 1250 / mhz] * 9, [mhz * 1.0] * 9, 0.0)
+            return Simulated(0, [100 * 1250 / mhz] * 9, [mhz * 1.0] * 9)
 
     limited = AtItsLimit()
     saved, mhz = best_held(limited, limited.run("observe", 6, 3))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from powerccl.simulation.machines import Unknown
 from powerccl.simulation.model import fitted
 from powerccl.simulation.programs import Collective, NoProgramError, Program, Recorded, recorded
 from powerccl.simulation.scenarios import scenario_texts, shape_of
-from powerccl.simulation.simulator import Simulated, uneven
+from powerccl.simulation.simulator import Simulated, SimulatorError
 from powerccl.traces.folder import read_run
 
 CONF = (Path(__file__).resolve().parents[2] / "native/emulator/platforms/t4x8.conf").read_text()
@@ -212,7 +212,7 @@ def test_a_fit_finds_the_rate_beside_collectives() -> None:
     def simulate(conf: str, texts: list[str]) -> Simulated:
         ms = float(texts[0].split()[1])
         draws = float(machines.value_of(conf, "static_w")) / float(machines.value_of(CONF, "static_w"))
-        return Simulated(ms, 0.05 * ms * draws, 0.0, 0.0, 10, 0.0)
+        return Simulated(0, [ms] * 10, [0.05 * ms * draws] * 10)
 
     found = fitted(CONF, programs, 55.0, simulate)
     assert found.plain.iteration_ms == pytest.approx(100, rel=0.02)
@@ -220,9 +220,12 @@ def test_a_fit_finds_the_rate_beside_collectives() -> None:
     assert fitted(CONF, programs, 1e4, simulate).watts_times == pytest.approx(1.15)  # no GPU differs by more
 
 
-def test_the_spread_of_most_iterations() -> None:
-    assert uneven([100.0] * 9) == 0
-    assert uneven([99.0, 100.0, 101.0, 99.0, 101.0, 500.0]) == pytest.approx(0.0148, rel=0.03)
+def test_the_same_iterations_are_compared() -> None:
+    plain = Simulated(10, [1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
+    saved, slower = Simulated(11, [2.0, 3.3], [0.5, 0.5]).against(plain)
+    assert (saved, slower) == pytest.approx((50.0, 6.0))
+    with pytest.raises(SimulatorError, match="no iteration in common: 13 to 13, under observe 10 to 12"):
+        Simulated(13, [1.0], [1.0]).against(plain)
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
         conf, texts = machines.of_run(base, run), scenario_texts(run)
         if watts and best is None:
             plain = simulate(conf, texts)
-            times = min(max(watts / (plain.joules / plain.iteration_ms * 1e3), 1 / MOST_WATTS), MOST_WATTS)
+            times = min(max(watts / plain.watts, 1 / MOST_WATTS), MOST_WATTS)
         conf = machines.drawing(conf, times)
         found = simulate(conf, texts)
         off = found.iteration_ms * 1e3 / run.time_us - 1

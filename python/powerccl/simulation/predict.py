@@ -84,7 +84,7 @@ def what_if(
         recorded_ms=job.run.time_us / 1e3,
         recorded_watts=watts / len(run.ranks) if watts else None,
         simulated_ms=job.plain.iteration_ms,
-        simulated_watts=_drawn(job.plain) / len(run.ranks),
+        simulated_watts=job.plain.watts / len(run.ranks),
         exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
         iterations=len(job.run.edges_ns),
         notes=_notes(gpu, model_name, watts, off_pct),
@@ -99,45 +99,46 @@ def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Term
     policies = [*(["per-call"] if table else []), "auto"]
     wanted = [(what, policy) for what in (LIKELY, *others) for policy in ("observe", *policies)]
 
+    # Where computation is uneven, only the same iterations can be compared.
+    even = not any(program.uneven for program in job.run.programs)
+
     def one(each: tuple[Unknown, str]) -> Simulated:
         what, policy = each
-        conf, warm_up_s = machines.with_unknown(job.conf, what), LEARNING_S if policy == "auto" else WARM_UP_S
-        measured_s = MANAGED_S if policy == "auto" else 2 * MEASURED_S
+        learns = policy == "auto" or not even
+        conf, warm_up_s = machines.with_unknown(job.conf, what), LEARNING_S if learns else WARM_UP_S
         options = ["--max-slowdown", f"{terms.budget_pct:g}"]
-        return simulate(simulator, conf, job.scenarios, policy, measured_s, warm_up_s, options, table)
+        seconds = MANAGED_S if learns else 2 * MEASURED_S
+        return simulate(simulator, conf, job.scenarios, policy, seconds, warm_up_s, options, table)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         came = dict(zip(wanted, pool.map(one, wanted), strict=True))
     for policy in policies:
-        pairs = [(came[what, policy], came[what, "observe"]) for what in (LIKELY, *others)]
-        likely, plain = pairs[0]
-        saved, slower = [_saved(*pair) for pair in pairs], [_slower(*pair) for pair in pairs]
+        likely, plain = came[LIKELY, policy], came[LIKELY, "observe"]
+        both = [_compared(came[what, policy], came[what, "observe"], even) for what in (LIKELY, *others)]
+        saved, slower = [of for of, _ in both], [of for _, of in both]
         found.policies.append(
             Forecast(
                 policy=policy,
                 saved_pct=Range(saved[0], min(saved), max(saved)),
                 slowdown_pct=Range(slower[0], min(slower), max(slower)),
-                saved_watts=(_drawn(plain) - _drawn(likely)) / found.ranks,
+                saved_watts=(plain.watts - likely.watts) / found.ranks,
                 switches_per_s=likely.switches_per_s,
                 within_budget=slower[0] <= terms.budget_pct,
             )
         )
-    for what in others:
-        pair = came[what, "auto"], came[what, "observe"]
-        found.cases.append(Case(what=_words(what), saved_pct=_saved(*pair), slowdown_pct=_slower(*pair)))
+        if policy == "auto":
+            cases = list(zip(others, both[1:], strict=True))
+            found.cases = [Case(what=_words(of), saved_pct=both[0], slowdown_pct=both[1]) for of, both in cases]
 
 
-def _saved(managed: Simulated, plain: Simulated) -> float:
-    return round(100 * (1 - managed.joules / plain.joules), 3)
-
-
-def _slower(managed: Simulated, plain: Simulated) -> float:
-    return round(100 * (managed.iteration_ms / plain.iteration_ms - 1), 3)
-
-
-def _drawn(of: Simulated) -> float:
-    """Watts of all GPUs."""
-    return of.joules / of.iteration_ms * 1e3
+def _compared(managed: Simulated, plain: Simulated, even: bool) -> tuple[float, float]:
+    """Energy saved and time added, percent."""
+    if not even:
+        saved, slower = managed.against(plain)
+    else:
+        slower = 100 * (managed.iteration_ms / plain.iteration_ms - 1)
+        saved = 100 * (1 - managed.watts * managed.iteration_ms / (plain.watts * plain.iteration_ms))
+    return round(saved, 3), round(slower, 3)
 
 
 def _watts(run: RunData, of: Recorded) -> float | None:

@@ -9,23 +9,47 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
 SIMULATOR = "bin/powerccl-sim"
-DEVIATION = 1.4826  # standard deviations in a median deviation, of normally distributed values
 LONGEST_S = 300.0  # of real time: what takes longer stands still
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came of it: milliseconds and joules of all GPUs of an iteration, in the mean."""
+    """Iterations from number `first` on: milliseconds and joules of all GPUs; `exposed_ms` of an iteration and GPU."""
 
-    iteration_ms: float
-    joules: float
-    exposed_ms: float
-    switches_per_s: float
-    iterations: int
-    uneven: float  # standard deviation of an iteration's time, as a share: robust, by the median deviation
+    first: int
+    ms: list[float]
+    joules: list[float]
+    exposed_ms: float = 0.0
+    switches_per_s: float = 0.0
+
+    @property
+    def iteration_ms(self) -> float:
+        """Of an iteration, in the mean."""
+        return fmean(self.ms)
+
+    @property
+    def watts(self) -> float:
+        """Of all GPUs, in the mean."""
+        return 1e3 * sum(self.joules) / sum(self.ms)
+
+    def against(self, plain: Simulated) -> tuple[float, float]:
+        """Energy saved and time added, percent, over the iterations that both measured: these have the same draws.
+
+        Raises:
+            SimulatorError: there is no such iteration.
+        """
+        begin = max(self.first, plain.first)
+        count = min(self.first + len(self.ms), plain.first + len(plain.ms)) - begin
+        if count <= 0:
+            spans = [f"{run.first} to {run.first + len(run.ms) - 1}" for run in (self, plain)]
+            raise SimulatorError(f"no iteration in common: {spans[0]}, under observe {spans[1]}")
+        mine, theirs = begin - self.first, begin - plain.first
+        ms, plain_ms = sum(self.ms[mine : mine + count]), sum(plain.ms[theirs : theirs + count])
+        joules, plain_joules = sum(self.joules[mine : mine + count]), sum(plain.joules[theirs : theirs + count])
+        return 100 * (1 - joules / plain_joules), 100 * (ms / plain_ms - 1)
 
 
 class SimulatorError(RuntimeError):
@@ -49,35 +73,34 @@ def simulate(
     """
     with tempfile.TemporaryDirectory(prefix="powerccl-sim-") as name:
         folder = Path(name)
-        (folder / "machine.conf").write_text(machine)
         files = [folder / f"rank-{rank}.scn" for rank in range(len(scenarios))]
         for file, text in zip(files, scenarios, strict=True):
             file.write_text(text)
-        command = [str(program), *map(str, files), "--platform", str(folder / "machine.conf"), "--policy", policy]
-        command += ["--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}", "--json", str(folder / "found.json")]
         if table:
             (folder / "policy.table").write_text(table)
-            command += ["--table", str(folder / "policy.table")]
-        try:
-            done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=LONGEST_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise SimulatorError(f"no result after {LONGEST_S:g} s") from error
-        if done.returncode:
-            raise SimulatorError(
-                done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"exit {done.returncode}"
-            )
+            options = [*options, "--table", str(folder / "policy.table")]
+        times = ("--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}")
+        call(
+            program, machine, [*map(str, files), "--policy", policy, *times, *options, "--json", f"{folder}/found.json"]
+        )
         told = json.loads((folder / "found.json").read_text())
-    return Simulated(
-        told["iteration_ms"],
-        told["joules_per_iteration"],
-        told["exposed_ms"],
-        told["switches_per_s"],
-        told["iterations"],
-        uneven(told["each_ms"]),
-    )
+    return Simulated(told["first"], told["each_ms"], told["each_joules"], told["exposed_ms"], told["switches_per_s"])
 
 
-def uneven(values: Sequence[float]) -> float:
-    """The standard deviation of most of them against their median."""
-    usual = median(values)
-    return DEVIATION * median(abs(value - usual) for value in values) / usual
+def call(program: Path, machine: str, options: Sequence[str]) -> None:
+    """Call powerccl-sim for a machine.
+
+    Raises:
+        SimulatorError: it failed, and says why.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".conf", prefix="powerccl-sim-") as file:
+        file.write(machine)
+        file.flush()
+        command = [str(program), "--platform", file.name, *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise SimulatorError(f"powerccl-sim has no result after {LONGEST_S:g} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise SimulatorError(said[0] if said else f"powerccl-sim ended with {done.returncode}")

@@ -1,0 +1,115 @@
+"""What `powerccl whatif` predicts of runs recorded under the real-time emulator, beside what the simulator makes of the jobs.
+
+figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S]. POWERCCL_NATIVE names the built programs. The
+recording is all that whatif knows. The simulator knows the scenario and the whole platform file: scripts/figures-sim.py
+compares it with the real-time emulator. The machine should be idle.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.robustness.jobs import built_in, names_for
+
+from powerccl.launch.native import find_native
+from powerccl.simulation.simulator import SIMULATOR, simulate
+
+ROOT = Path(__file__).parents[1]
+PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
+LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif
+
+
+def powerccl(*options: str) -> None:
+    """Run a verb quietly."""
+    subprocess.run(
+        [f"{Path(sys.executable).parent}/powerccl", *options], check=True, stdout=subprocess.DEVNULL, timeout=600
+    )
+
+
+def predicted(platform: str, scenario: str, seconds: float, folder: Path) -> tuple[dict[str, float], float]:
+    """Figures of `auto` by a recording, and how long the prediction took."""
+    native, runs, out = find_native(), folder / "runs", folder / "found.json"
+    bench = ("--", f"{native.root}/bin/powerccl-bench", "scenario", str(ROOT / "bench/scenarios" / f"{scenario}.scn"))
+    record = ("run", "-q", "--emulate", platform, "--policy", "observe", "--runs-dir", str(runs))
+    powerccl(*record, *bench, "--seconds", f"{seconds:g}")
+    began = time.monotonic()
+    powerccl("whatif", "--runs-dir", str(runs), "--platform", "none", "--json", str(out))
+    took_s = time.monotonic() - began
+    told = json.loads(out.read_text())
+    auto = told["policies"][-1]
+    found = {"recorded_ms": told["recorded_ms"], "replayed_ms": told["simulated_ms"]}
+    for name in ("saved_pct", "slowdown_pct"):
+        found |= {name: auto[name]["value"], f"{name}.low": auto[name]["low"], f"{name}.high": auto[name]["high"]}
+    return found, took_s
+
+
+def known(platform: str, scenario: str) -> tuple[float, float]:
+    """Energy saved and time added by `auto`, percent, if everything is known."""
+    native = find_native()
+    conf = (native.root / f"share/platforms/{platform}.conf").read_text()
+    plain, managed = (
+        simulate(native.path(SIMULATOR), conf, [built_in(scenario).text], policy, MANAGED_S, LEARNING_S)
+        for policy in ("observe", "auto")
+    )
+    return managed.against(plain)
+
+
+def main() -> None:
+    """Print a row each, and write figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    every = [f"{platform}/{name}" for platform in PLATFORMS for name in names_for(platform)]
+    parser.add_argument("--rows", nargs="*", default=every)
+    parser.add_argument("--seconds", type=float, default=10, help="of each recording")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, object]] = {}
+    errors, within, times = [], 0, []
+    for row in options.rows:
+        platform, _, scenario = row.partition("/")
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found, took_s = predicted(platform, scenario, options.seconds, Path(folder))
+            except subprocess.CalledProcessError:
+                print(f"{row}: not predicted", flush=True)
+                continue
+        saved, slower = known(platform, scenario)
+        error = found["saved_pct"] - saved
+        errors.append(abs(error))
+        within += found["saved_pct.low"] - 0.5 <= saved <= found["saved_pct.high"] + 0.5
+        times.append(took_s)
+        span = f"{found['saved_pct.low']:.1f} to {found['saved_pct.high']:.1f}"
+        print(
+            f"{row}: predicted {found['saved_pct']:.2f} % ({span}), known {saved:.2f} %; slower {found['slowdown_pct']:.2f}"
+            f" and {slower:.2f} %; recorded {found['recorded_ms']:.1f}, replayed {found['replayed_ms']:.1f} ms; {took_s:.0f} s",
+            flush=True,
+        )
+        key = f"whatif.{platform}.{scenario.replace('/', '.')}"
+        value = {"value": found["saved_pct"], "low": found["saved_pct.low"], "high": found["saved_pct.high"]}
+        figures[f"{key}.predicted_saved_pct"] = value | {"unit": "%", "n": 1}
+        figures[f"{key}.known_saved_pct"] = {"value": round(saved, 3), "unit": "%", "n": 1}
+        figures[f"{key}.error_points"] = {"value": round(error, 3), "unit": "points", "n": 1}
+        figures[f"{key}.slowdown_error_points"] = {
+            "value": round(found["slowdown_pct"] - slower, 3),
+            "unit": "points",
+            "n": 1,
+        }
+    if not errors:
+        raise SystemExit("no row was predicted")
+    p95 = sorted(errors)[min(len(errors) - 1, round(0.95 * len(errors)) - 1)]
+    figures["whatif.error_points_p95"] = {"value": round(p95, 3), "unit": "points", "n": len(errors)}
+    figures["whatif.rows_in_range_pct"] = {"value": round(100 * within / len(errors), 1), "unit": "%", "n": len(errors)}
+    figures["whatif.seconds"] = {"value": round(max(times), 1), "unit": "s", "n": len(times)}
+    print(f"95 % of rows within {p95:.2f} points, {within} of {len(errors)} in their range, at most {max(times):.0f} s")
+    if options.out:
+        made = {"command": "scripts/figures-whatif.py", "date": time.strftime("%Y-%m-%d")}
+        conditions = f"recordings of {options.seconds:g} s under the real-time emulator, {os.cpu_count()} cores"
+        options.out.write_text(json.dumps(made | {"conditions": conditions, "figures": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
