@@ -1,8 +1,8 @@
-"""What `powerccl whatif` predicts of runs recorded under the real-time emulator, beside what the simulator makes of the jobs.
+"""What `powerccl whatif` predicts of runs under the real-time emulator, beside what the simulator makes of the jobs.
 
-figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S]. POWERCCL_NATIVE names the built programs. The
-recording is all that whatif knows. The simulator knows the scenario and the whole platform file: scripts/figures-sim.py
-compares it with the real-time emulator. The machine should be idle.
+figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S]. POWERCCL_NATIVE names the built programs.
+The recording is all that whatif knows. The simulator knows the scenario and the whole platform file;
+scripts/figures-sim.py compares it with the real-time emulator. The machine should be idle.
 """
 
 import argparse
@@ -83,11 +83,9 @@ def main() -> None:
         within += found["saved_pct.low"] - 0.5 <= saved <= found["saved_pct.high"] + 0.5
         times.append(took_s)
         span = f"{found['saved_pct.low']:.1f} to {found['saved_pct.high']:.1f}"
-        print(
-            f"{row}: predicted {found['saved_pct']:.2f} % ({span}), known {saved:.2f} %; slower {found['slowdown_pct']:.2f}"
-            f" and {slower:.2f} %; recorded {found['recorded_ms']:.1f}, replayed {found['replayed_ms']:.1f} ms; {took_s:.0f} s",
-            flush=True,
-        )
+        slow = f"slower {found['slowdown_pct']:.2f} and {slower:.2f} %"
+        ms = f"recorded {found['recorded_ms']:.1f}, replayed {found['replayed_ms']:.1f} ms; {took_s:.0f} s"
+        print(f"{row}: predicted {found['saved_pct']:.2f} % ({span}), known {saved:.2f} %; {slow}; {ms}", flush=True)
         key = f"whatif.{platform}.{scenario.replace('/', '.')}"
         value = {"value": found["saved_pct"], "low": found["saved_pct.low"], "high": found["saved_pct.high"]}
         figures[f"{key}.predicted_saved_pct"] = value | {"unit": "%", "n": 1}

@@ -114,8 +114,8 @@ def try_out(
         managed = simulator.run(policy, length.seconds, length.warm_up_s)
         saved, slowdown = managed.against(plain)
         about = (policy, machine.name, job.name, machine.base, job.scenario)
-        figures = (plain.iteration_ms, saved, slowdown, held_pct, held_mhz, managed.switches_per_s, each_pct)
-        trials.append(Trial(*about, *figures))
+        figures = (plain.iteration_ms, saved, slowdown, held_pct)
+        trials.append(Trial(*about, *figures, held_mhz, managed.switches_per_s, each_pct))
     return trials
 
 
