@@ -41,6 +41,7 @@ Handle Runtime::kernel_begins(Communicator* communicator) {
   kernel->flags = 0;
   kernel->pattern = POWERCCL_PATTERN_UNKNOWN;
   kernel->algorithm = kernel->protocol = kernel->channels = kernel->warps = 0;
+  kernel->to = kernel->from = {};
   kernel->enqueued = false;
   return make_handle(HandleKind::kKernel, slot, serial);
 }
@@ -60,6 +61,7 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
   uint8_t pattern = task.operation.pattern;
   if (task.point_to_point) {
     (task.send ? kernel->parts.sends : kernel->parts.receives) += 1;
+    (task.send ? kernel->to : kernel->from).add(task.peer);
     (task.send ? kernel->parts.sent_bytes : kernel->parts.received_bytes) += task.operation.message_bytes;
     if (kernel->pattern == POWERCCL_PATTERN_UNKNOWN && !recall(call, &kernel->pattern, &kernel->bytes)) {
       kernel->pattern = POWERCCL_PATTERN_UNKNOWN;
@@ -155,6 +157,9 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.protocol = kernel->protocol;
     record.kernel.channels = kernel->channels;
     record.kernel.warps = kernel->warps;
+    record.kernel.peers[0] = static_cast<uint8_t>(kernel->to.number);
+    record.kernel.peers[1] = static_cast<uint8_t>(kernel->to.number >> 8 | kernel->from.number << 4);
+    record.kernel.peers[2] = static_cast<uint8_t>(kernel->from.number >> 4);
     gpu->trace.append(record);
     const uint64_t stop_ns = gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns);
     if (gpu->clock_policy->stopped(kernel->call, stop_ns)) gpu->actuator.look();

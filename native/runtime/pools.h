@@ -50,6 +50,18 @@ struct Launch {
 };
 
 // A kernel that was launched, until its last channel has stopped.
+// The one rank that a kernel sends to, or receives from.
+struct Peer {
+  static constexpr uint16_t kMost = (1u << 12) - 1;  // that a record has room for
+  uint16_t number = 0;                               // plus 1; 0: none, or not told
+  bool several = false;
+  void add(int rank) {
+    const auto its = static_cast<uint16_t>(rank >= 0 && rank < kMost ? rank + 1 : 0);
+    several = several || its == 0 || (number != 0 && number != its);
+    number = several ? 0 : its;
+  }
+};
+
 struct LaunchedKernel {
   SpinLock lock;  // over everything but the serial, which changes under it and is looked at before
   std::atomic<uint64_t> serial{0};
@@ -63,6 +75,7 @@ struct LaunchedKernel {
   uint32_t tasks = 0, expected = 0, started = 0, stopped = 0;
   uint32_t holds = 0;  // of the clock, until the kernel has stopped
   uint16_t flags = 0;
+  Peer to, from;  // of its sends and receives
   uint8_t pattern = POWERCCL_PATTERN_UNKNOWN, algorithm = 0, protocol = 0, channels = 0, warps = 0;
   bool enqueued = false;
 };

@@ -128,7 +128,10 @@ struct powerccl_trace_record {
       uint64_t seen_start_ns, seen_stop_ns;  // when the host learnt of them
       uint64_t bytes;
       uint8_t pattern, algorithm, protocol, channels;
-      uint8_t warps, reserved[3];
+      uint8_t warps;
+      // Of a send-receive: 12 bits for the rank in the communicator to which it sends, plus 1, then 12 for the one from
+      // which it receives; 0: none, several, or more than 12 bits have room for. Zero in traces of before.
+      uint8_t peers[3];
     } kernel;
     struct {
       uint64_t call_id;                     // that caused it, 0 if none

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from harness import Powerccl
-from test_scenarios import replay
+from test_scenarios import SCENARIOS, replay
 
 
 def test_per_call_does_about_what_was_predicted(powerccl: Powerccl) -> None:
@@ -40,6 +40,17 @@ def test_without_a_profile_it_predicts_auto_alone(powerccl: Powerccl) -> None:
     assert "per-call" not in done.out
     assert "simulated, not measured" in done.out
     assert "the voltage falls to" in done.out
+
+
+def test_a_pipeline_is_replayed_with_its_messages(powerccl: Powerccl) -> None:
+    scenario = str(SCENARIOS / "pp.scn")
+    bench = ("--", "powerccl-bench", "scenario", scenario, "--iterations", "40")
+    done = powerccl("run", "--emulate", "a100x4", "--policy", "observe", *bench, POWERCCL_KERNEL_EVENTS="all")
+    assert done.code == 0, done.err
+    done = powerccl("whatif", str(powerccl.runs[-1]), "--json", "found.json")
+    assert done.code == 0, done.err
+    found = json.loads((powerccl.folder / "found.json").read_text())
+    assert abs(found["simulated_ms"] / found["recorded_ms"] - 1) < 0.05
 
 
 def test_a_run_without_iterations_is_refused(powerccl: Powerccl) -> None:

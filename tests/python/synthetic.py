@@ -116,10 +116,15 @@ class TraceWriter:
         ahead_ns: int = GPU_AHEAD_NS,
         flags: int = 0,
         comm: int = 0,
+        peers: tuple[int, int] = (-1, -1),
     ) -> None:
-        """A kernel at host times start..stop, whose GPU clock is ahead by ahead_ns, seen delay_ns late."""
+        """A kernel at host times start..stop, whose GPU clock is ahead by ahead_ns, seen delay_ns late.
+
+        `peers`: the ranks to which a send-receive sends and from which it receives; -1: none.
+        """
+        ends = peers[0] + 1 | peers[1] + 1 << 12
         body = struct.pack(
-            "<QQQQQQBBBBB",
+            "<QQQQQQBBBBB3s",
             call_id,
             start_ns + ahead_ns,
             stop_ns + ahead_ns,
@@ -131,6 +136,7 @@ class TraceWriter:
             3,
             4,
             8,
+            ends.to_bytes(3, "little"),
         )
         self._add(3, flags, comm, body)
 

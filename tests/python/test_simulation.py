@@ -14,9 +14,10 @@ from synthetic import MS, TraceWriter
 from powerccl.commands import cli
 from powerccl.platforms.store import load_profile
 from powerccl.simulation import machines
+from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.machines import Unknown
 from powerccl.simulation.model import fitted
-from powerccl.simulation.programs import Collective, NoProgramError, Program, Recorded, recorded
+from powerccl.simulation.programs import Collective, Program, Recorded, recorded
 from powerccl.simulation.scenarios import scenario_texts, shape_of
 from powerccl.simulation.simulator import Simulated, SimulatorError
 from powerccl.traces.folder import read_run
@@ -112,6 +113,52 @@ def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
     assert all(text.startswith("group g0 2 stride 1\n") for text in texts)
     assert "in g0" in texts[1]
     assert "in g0" not in texts[2]
+
+
+def stages_run(folder: Path, told: bool = True) -> Path:
+    """Two stages: 20 ms of computation, then an activation there and a gradient back; the last kernel was not timed."""
+    folder.mkdir()
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for index in range(20):
+            base = (10 + 100 * index) * MS
+            for call, at in ((0, 20), (1, 60)):
+                number = 2 * index + call + 1
+                sends = call == rank
+                peers = ((1 - rank, -1) if sends else (-1, 1 - rank)) if told else (-1, -1)
+                trace.call(number, base + (at - 10) * MS, MIB, "send_receive", flags=0x40, parts=(sends, not sends))
+                if number < 40:
+                    end = base + (at + 5) * MS
+                    trace.kernel(number, base + at * MS, end, MIB, "send_receive", delay_ns=0, peers=peers)
+                trace.wait(number, base + at * MS, base + (at + 5) * MS)
+        trace.write(folder)
+    synthetic.write_info(folder, 2010 * MS)
+    return folder
+
+
+def test_messages_go_to_whom_they_went(tmp_path: Path) -> None:
+    found = recorded(read_run(stages_run(tmp_path / "run")), 1.0)
+    ends = [[(each.sends_to, each.receives_from) for each in program.collectives] for program in found.programs]
+    assert ends in ([[(1, None), (None, 1)], [(None, 0), (0, None)]], [[(None, 1), (1, None)], [(0, None), (None, 0)]])
+    texts = scenario_texts(found)
+    assert "send 1048576 to +1\n" in texts[0]
+    assert "receive 1048576 from +1\n" in texts[0]
+    assert "receive 1048576 from -1\n" in texts[1]
+    with pytest.raises(NoProgramError, match="do not tell who exchanges with whom"):
+        recorded(read_run(stages_run(tmp_path / "older", told=False)), 1.0)
+
+
+def test_a_message_each_way_is_sent_first_by_one_of_both() -> None:
+    """Between ranks 2 and 4 of every second rank: a distance of one in their communicator."""
+    both = Collective("send_receive", MIB, (0, 2, 4, 6), 10.0, 0.0, None)
+    programs = [
+        Program(rank, 1e3, 0.0, [replace(both, sends_to=6 - rank, receives_from=6 - rank)] if rank in (2, 4) else [])
+        for rank in range(8)
+    ]
+    texts = scenario_texts(Recorded(programs, 1e3, recorded_edges()))
+    assert texts[4].index("send 1048576 to -1 in g0") < texts[4].index("receive 1048576 from -1 in g0")
+    assert texts[2].index("receive 1048576 from +1 in g0") < texts[2].index("send 1048576 to +1 in g0")
 
 
 def test_graphs_are_captured_again(tmp_path: Path) -> None:

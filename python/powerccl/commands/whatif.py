@@ -118,11 +118,12 @@ def _check(run: RunData) -> None:
 
 
 def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
+    from powerccl.analysis.step import RECORD
     from powerccl.commands.references import check_profile, gpu_names, own_profile
     from powerccl.launch.native import find_native
     from powerccl.platforms.store import load_profile
+    from powerccl.simulation.calls import NoProgramError
     from powerccl.simulation.predict import what_if
-    from powerccl.simulation.programs import NoProgramError
     from powerccl.simulation.simulator import SIMULATOR, SimulatorError
 
     profile = None if platform == "none" else load_profile(platform) if platform else own_profile(run)
@@ -135,7 +136,7 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
             run, names[0] if names else "", native.path(SIMULATOR), native.root / "share/platforms", profile, terms
         )
     except NoProgramError as error:
-        raise PowercclError(f"{run.folder} cannot be simulated: {error}", _RECORD) from error
+        raise PowercclError(f"{run.folder} cannot be simulated: {error}", RECORD) from error
     except SimulatorError as error:
         raise PowercclError(f"{run.folder} cannot be simulated: {error}", "report this with the run folder") from error
     if profile and profile.emulated and not run.emulated:

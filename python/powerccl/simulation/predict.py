@@ -16,10 +16,11 @@ from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact
 from powerccl.simulation import machines
+from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.findings import Case, Forecast, Range, WhatIf
 from powerccl.simulation.machines import LIKELY, OTHERS, Unknown
 from powerccl.simulation.model import MEASURED_S, WARM_UP_S, Model, fitted
-from powerccl.simulation.programs import NoProgramError, Recorded, recorded
+from powerccl.simulation.programs import Recorded, recorded
 from powerccl.simulation.simulator import Simulated, simulate
 from powerccl.traces.folder import RunData
 

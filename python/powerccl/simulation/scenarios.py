@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 
-from powerccl.simulation.programs import Collective, NoProgramError, Program, Recorded
+from powerccl.simulation.calls import NoProgramError
+from powerccl.simulation.programs import Collective, Program, Recorded
 
 STREAMS = 15  # beside the computation's
 # Between a collective's release and the wait for it: as far as both are known. Computation that long is not worth a
@@ -89,12 +90,31 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
             lines.append(f"wait {stream} on compute")
             continue
         group = groups.get(shape_of(each.members))
-        call = f"{each.pattern} {each.bytes}" + (f" in {group}" if group else "")
-        lines += [call] if _at_once(each) else [f"wait compute on {stream}", f"{call} on {stream}"]
+        where = (f" in {group}" if group else "") + ("" if _at_once(each) else f" on {stream}")
+        if _at_once(each):
+            # The host has waited for computation before it made the call.
+            lines += ["sync compute"] if each.hosted and graph is None else []
+        else:
+            lines.append(f"wait compute on {stream}")
+        lines += [f"{call}{where}" for call in _calls(each, program.rank)]
     lines += ["end"] if graph is not None else []
     compute(program.work_us, vary)
     lines += [f"wait {stream} on compute" for stream in streams]
     return lines
+
+
+def _calls(each: Collective, rank: int) -> list[str]:
+    """A collective, or a message each way. Of two neighbours one sends first, or both would wait for the other."""
+    if each.pattern != "send_receive":
+        return [f"{each.pattern} {each.bytes}"]
+    distance = shape_of(each.members)[1]
+    place = {member: index for index, member in enumerate(each.members)}
+    found = []
+    if each.sends_to is not None:
+        found.append(f"send {each.bytes} to {(each.sends_to - rank) // distance:+d}")
+    if each.receives_from is not None:
+        found.append(f"receive {each.bytes} from {(each.receives_from - rank) // distance:+d}")
+    return found if place[rank] % 2 == 0 else found[::-1]
 
 
 def _at_once(each: Collective) -> bool:

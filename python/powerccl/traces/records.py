@@ -133,7 +133,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("protocol", "u1"),
             ("channels", "u1"),
             ("warps", "u1"),
-            ("reserved3", "V3"),
+            ("peers", "u1", 3),
         ]
     ),
     CLOCK: np.dtype(
@@ -179,7 +179,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("function", "<u2"),
             ("thread", "<u2"),
             ("size_class", "u1"),
-            ("reserved3", "V3"),
+            ("reserved", "V3"),
         ]
     ),
     PROCESS: np.dtype(
@@ -239,7 +239,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("high_ppm", "<i4"),
             ("clock_mhz", "<u4"),
             ("judged", "u1"),
-            ("reserved3", "V3"),
+            ("reserved4", "V3"),
         ]
     ),
 }

@@ -137,7 +137,8 @@ def kernels(run: RunData) -> pl.DataFrame:
     """Communication kernels as run on the GPU, mapped onto the host's clock.
 
     Columns: rank, gpu, comm, ranks, call_id, start_ns, stop_ns, duration_ns (GPU clock, undistorted by the map), bytes,
-    size_class (bytes), pattern, algorithm, protocol, channels, grouped.
+    size_class (bytes), pattern, algorithm, protocol, channels, grouped; of a send-receive, ranks of the communicator:
+    sends_to, receives_from (-1: none, several, or an older trace).
     """
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
         "rank": pl.Int64,
@@ -155,11 +156,14 @@ def kernels(run: RunData) -> pl.DataFrame:
         "protocol": PROTOCOL,
         "channels": pl.Int64,
         "grouped": pl.Boolean,
+        "sends_to": pl.Int64,
+        "receives_from": pl.Int64,
     }
     parts: list[dict[str, object]] = []
     for rank in run.ranks:
         rows = rank.kinds[records.KERNEL]
         sizes = comm_sizes(rank)
+        peers = rows["peers"].astype(np.int64)
         parts.append(
             {
                 **_owner(rank, len(rows)),
@@ -176,6 +180,8 @@ def kernels(run: RunData) -> pl.DataFrame:
                 "protocol": _words(PROTOCOL, rows["protocol"], 0),
                 "channels": _int(rows["channels"]),
                 "grouped": (rows["flags"] & records.FLAG_GROUPED) != 0,
+                "sends_to": (peers[:, 0] | (peers[:, 1] & 15) << 8) - 1,
+                "receives_from": (peers[:, 1] >> 4 | peers[:, 2] << 4) - 1,
             }
         )
     return _frame(schema, parts)

@@ -154,6 +154,7 @@ TEST_P(Door, SendsAndReceivesAreRecognised) {
   const uint8_t patterns[] = {POWERCCL_ALL_TO_ALL, POWERCCL_SCATTER, POWERCCL_GATHER, POWERCCL_SEND_RECEIVE,
                               POWERCCL_SEND_RECEIVE};
   const uint64_t bytes[] = {16000, 16000, 16000, 4000, 4000};
+  const int sends_to[] = {0, 0, 2, 3, 0}, receives_from[] = {0, 2, 0, 1, 1};  // plus 1; 0: several or none
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(calls[i].call.pattern, patterns[i]) << i;
     EXPECT_EQ(calls[i].call.bytes, bytes[i]) << i;
@@ -162,6 +163,9 @@ TEST_P(Door, SendsAndReceivesAreRecognised) {
     EXPECT_EQ(kernels[i].kernel.gpu_start_ns, 100 + 200 * i);
     EXPECT_EQ(kernels[i].kernel.gpu_stop_ns, 200 + 200 * i);
     EXPECT_EQ(kernels[i].kernel.call_id, calls[i].call.call_id);
+    const uint8_t* peers = kernels[i].kernel.peers;
+    EXPECT_EQ((peers[0] | peers[1] << 8) & 0xfff, sends_to[i]) << i;
+    EXPECT_EQ(peers[1] >> 4 | peers[2] << 4, receives_from[i]) << i;
   }
   EXPECT_EQ(calls[1].call.sends, 4);
   EXPECT_EQ(calls[1].call.receives, 1);
