@@ -92,7 +92,7 @@ def command(
 ) -> int:
     """Measure bandwidth and power by pattern, message size and clock.
 
-    Profile writes a platform profile, from which the clock policies of `powerccl run` take their clocks, and an HTML
+    Profile writes a platform profile, from which the clock policy per-call takes its clocks, and an HTML
     page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with
     Ctrl-C, and continue with --resume.
     """

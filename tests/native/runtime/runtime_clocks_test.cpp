@@ -162,8 +162,9 @@ TEST_F(RuntimeTest, WithoutATablePercallBecomesObserve) {
   EXPECT_TRUE(behind.empty());
 }
 
-TEST_F(RuntimeTest, WithoutATableAutoLearnsOneClock) {
+TEST_F(RuntimeTest, AutoReadsNoTable) {
   set("POWERCCL_POLICY", "auto");
+  set("POWERCCL_POLICY_TABLE", folder / "none");
   Communicator* communicator = up();
   ASSERT_NE(communicator, nullptr);
   EXPECT_EQ(said().find("becomes observe"), std::string::npos);
