@@ -1,4 +1,4 @@
-"""A job for scripts/prove-harm-on-gpus: all-reduces, and one thing that a job or its surroundings may do.
+"""A job for scripts/prove-harm-on-gpus.py: all-reduces, and one thing that a job or its surroundings may do.
 
 torchrun --nproc-per-node 2 scripts/harm-job.py CASE FOLDER
 """

@@ -8,9 +8,9 @@ The figure of a pair is the median over its turns of the difference between its 
 all pairs with its 95 % interval (Student's t). With `quiet`, the figure is of undisturbed steps, see `of_pairs`.
 
 Run it with `--out FILE`. Then `--starts FILE...` makes figures from the starts of several files, such as those of two
-pairs of GPUs that worked at once. The ways are those of scripts/step-cost, whose jobs these are. Limit: on a job that
-was stopped, PowerCCL's timing marks have their whole allowance again, so short turns have more marks than a job that
-never stops.
+pairs of GPUs that worked at once. The ways are those of scripts/step-cost.py, whose jobs these are. Limit: on a job
+that was stopped, PowerCCL's timing marks have their whole allowance again, so short turns have more marks than a job
+that never stops.
 """
 
 import argparse
@@ -20,16 +20,14 @@ import math
 import statistics
 import time
 from collections.abc import Iterable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
 
-_loader = SourceFileLoader("step_cost", str(Path(__file__).parent / "step-cost"))
-_spec = importlib.util.spec_from_loader("step_cost", _loader)
-assert _spec
+_spec = importlib.util.spec_from_file_location("step_cost", Path(__file__).parent / "step-cost.py")
+assert _spec and _spec.loader
 step_cost = importlib.util.module_from_spec(_spec)
-_loader.exec_module(step_cost)
+_spec.loader.exec_module(step_cost)
 
 BASE = "nothing"  # the way that the other one is compared with
 Start = dict[str, Any]  # file, generation, pair, way; of each turn and model ms of a step, and of each step
@@ -163,7 +161,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2, help="of starts that are there at a time")
     parser.add_argument("--limit", type=float, default=480, metavar="SECONDS", help="for all generations together")
     parser.add_argument("--seconds", type=float, default=0.9, help="of each model and turn")
-    parser.add_argument("--ways", default=f"{BASE},ways", help=f"those of scripts/step-cost, one of them {BASE}")
+    parser.add_argument("--ways", default=f"{BASE},ways", help=f"those of scripts/step-cost.py, one of them {BASE}")
     parser.add_argument("--table", default="auto", help="what --ways of `powerccl run` is given")
     parser.add_argument("--port", type=int, default=29600, help="where the jobs' own ports begin")
     parser.add_argument("--worker", default="", help="further options of step-worker.py")

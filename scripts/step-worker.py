@@ -1,4 +1,4 @@
-"""A rank of scripts/step-cost: trains models, each in a way of its own, whenever it is its turn.
+"""A rank of scripts/step-cost.py: trains models, each in a way of its own, whenever it is its turn.
 
 TURNS is a folder. The rank waits until TURNS/go holds a number that it has not run yet, trains each model for a while,
 appends a line of JSON to TURNS/<way>.<rank> and waits for the next; -1 ends it. With the time of a step it tells the
@@ -37,7 +37,7 @@ class Counter:
         pynvml.nvmlInit()
         # NVML counts all GPUs, CUDA those of CUDA_VISIBLE_DEVICES.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+        self._read: Callable[[], float] = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
     def moved(self) -> float:
         """Wait until it moves; return joules."""

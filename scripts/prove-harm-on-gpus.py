@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prove on real GPUs what only they can show of harm: prove-harm-on-gpus OUT.
+"""Prove on real GPUs what only they can show of harm: prove-harm-on-gpus.py OUT.
 
 Runs a job of all-reduces alone and under `powerccl run`, in turns, then once for each thing that may happen to it:
 its trace cut short or deleted, its descriptors closed and used again, an interrupt to its group, a restarted worker,
@@ -118,14 +118,14 @@ def main() -> int:
     rows = proof.rows
     expected = rows["alone-0"].get("result")
     seconds = {
-        way: [float(rows[f"{way}-{turn}"]["seconds"]) for turn in range(ROUNDS)]
+        way: [float(str(rows[f"{way}-{turn}"]["seconds"])) for turn in range(ROUNDS)]
         for way in ("alone", "recorded", *(["before"] if earlier else []))
     }
     medians = {way: statistics.median(each) for way, each in seconds.items()}
     summary = {
         "results_differ": sum(r.get("result", expected) != expected for r in rows.values()),
         "ended_badly": [n for n, r in rows.items() if r["code"] != 0 and not n.startswith(("kill", "interrupt"))],
-        "files_changed": sum(int(r.get("changed", 0)) for r in rows.values()),
+        "files_changed": sum(int(str(r.get("changed", 0))) for r in rows.values()),
         "time_ratios": {way: round(each / medians["alone"], 4) for way, each in medians.items()},
         "seconds": seconds,
         "interrupts": [rows["interrupt-alone"].get("interrupts"), rows["interrupt"].get("interrupts")],

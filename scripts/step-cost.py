@@ -3,9 +3,9 @@
 
 The ways are nothing; observe; auto, dry; ways, which is observe with `--ways TABLE`; tuned, observe with `--tuned
 NAME`; lines, which is nothing with the model as the guide says to write it. Each may have variables:
-observe+NAME=VALUE. They are jobs that live side by side. One of them trains while the others are stopped with all their processes, so that every
-round compares neighbours in time. The figure is the median over the rounds of the difference to that round's own steps
-without PowerCCL; low and high bound its 95 % interval (bootstrap).
+observe+NAME=VALUE. They are jobs that live side by side. One of them trains while the others are stopped with all their
+processes, so that every round compares neighbours in time. The figure is the median over the rounds of the difference
+to that round's own steps without PowerCCL; low and high bound its 95 % interval (bootstrap).
 Writes figures, raw times and energies. Whether losses are the same: scripts/same-losses.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 WORKER = Path(__file__).parent / "step-worker.py"
 NAMES = {"eager": "nccl.fsdp2", "compiled": "nccl.fsdp2.compiled"}
@@ -48,7 +49,7 @@ class Job:
             command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def lines(self) -> list[dict]:
+    def lines(self) -> list[dict[str, Any]]:
         """What its rank 0 has written."""
         path = self.turns / f"{self.way}.0"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -70,7 +71,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def wait_for(self, key: str, count: int, seconds: float) -> dict:
+    def wait_for(self, key: str, count: int, seconds: float) -> dict[str, Any]:
         """Wait for its `count`th line with that key."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -151,11 +152,10 @@ def main() -> None:
             if way != "nothing":
                 added = [100 * (each[model] / alone - 1) for each, alone in zip(raw[way], base, strict=True)]
                 figures[f"{name}.{way}.added_pct"] = interval(added)
-                pairs = [
-                    (mine[model], alone[model]) for mine, alone in zip(energy[way], energy["nothing"], strict=True)
-                ]
-                if all(pair[0] is not None for pair in pairs):
-                    more = [100 * (mine / alone - 1) for mine, alone in pairs]
+                both = zip(energy[way], energy["nothing"], strict=True)
+                pairs = [(mine[model], alone[model]) for mine, alone in both]
+                more = [100 * (mine / alone - 1) for mine, alone in pairs if mine is not None and alone is not None]
+                if len(more) == len(pairs):
                     figures[f"{name}.{way}.added_energy_pct"] = interval(more)
     options.out.write_text(json.dumps({"figures": figures, "raw_ms": raw, "raw_joules": energy}, indent=1))
     for key, value in figures.items():
