@@ -179,6 +179,7 @@ def evil_run(tmp_path: Path, name: bytes) -> Path:
         for number in range(1, 20):
             trace.call(number, number * 50 * MS, 1 << 20, flags=0x40)
             trace.kernel(number, number * 50 * MS, (number * 50 + 20) * MS, 1 << 20)
+            trace.wait(number, number * 50 * MS, (number * 50 + 20) * MS)
         trace.write(folder)
     power = folder / "power-node1.csv"
     changed = power.read_text().replace("Tesla T4", EVIL.replace("\n", "")).replace("# host: node1", f"# host: {text}")

@@ -66,11 +66,11 @@ def calls_of_rank(
     )
     ends = ("sends_to", "receives_from")
     ran = kernels.filter(pl.col("rank") == rank).select("call_id", "start_ns", "stop_ns", "waiting_ns", *ends)
-    once = ran.group_by("call_id").agg(
+    once = ran.group_by("call_id", maintain_order=True).agg(
         pl.col("start_ns").min(), pl.col("stop_ns").max(), pl.col("waiting_ns", *ends).max()
     )
     waited = waits_of_computation(waits.filter(pl.col("rank") == rank))
-    needed = waited.group_by("call_id").agg(needed_ns=pl.col("stall_ns").min())
+    needed = waited.group_by("call_id", maintain_order=True).agg(needed_ns=pl.col("stall_ns").min())
     live = mine.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
     rows = live.sort("call_id")
     captured = mine.filter(pl.col("captured")).join(ran, on="call_id", how="inner")

@@ -131,7 +131,7 @@ def stretched(run: Recorded, times: float) -> Recorded:
 
 
 def _shortest(kernels: pl.DataFrame) -> dict[tuple[str, int], float]:
-    rows = kernels.group_by("pattern", "bytes").agg(us=pl.col("duration_ns").quantile(0.05) / 1e3)
+    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(us=pl.col("duration_ns").quantile(0.05) / 1e3)
     return {(pattern, size): us for pattern, size, us in rows.select("pattern", "bytes", "us").iter_rows()}
 
 
@@ -170,7 +170,7 @@ def _program(
 ) -> tuple[Program, Ints]:
     """`idle_us`: of each iteration's beginning, it does not compute."""
     mine = kernels.filter(pl.col("rank") == each.rank).join(
-        each.rows.select("call_id", "captured").unique(), on="call_id", how="inner"
+        each.rows.select("call_id", "captured").unique(maintain_order=True), on="call_id", how="inner"
     )
     waited = waits_of_computation(waits.filter(pl.col("rank") == each.rank))
     progress = _Progress(mine, waited, overlap_rate)
