@@ -20,6 +20,7 @@ struct Moving {
     if (count < kMemory) ++count;
     mean = static_cast<float>(static_cast<double>(mean) + (value - static_cast<double>(mean)) / count);
   }
+  // Iterations that a mean remembers: a change of the job shows in a second.
   static constexpr uint32_t kMemory = 8;
 };
 
@@ -82,11 +83,17 @@ class Timetable {
 
  private:
   static constexpr uint32_t kRuns = 2 * kLongest;
+  // Periods of the calls that an iteration has at most: of 64 equal buckets.
   static constexpr uint32_t kMostMultiple = 64;
-  static constexpr uint32_t kFewest = 16;  // calls that tell anything about times
-  static constexpr double kRegular = 0.1;  // share by which intervals may differ from iteration to iteration
+  // Calls: fewer say nothing about times.
+  static constexpr uint32_t kFewest = 16;
+  // Share by which intervals may differ from iteration to iteration: hosts vary by some percent.
+  static constexpr double kRegular = 0.1;
+  // Times as irregular as the best: a shorter period counts as well, where times repeat and where they hardly do.
   static constexpr double kAsRegular = 3, kHardlyLess = 2;
+  // Calls of a period: as many as that are seldom equal buckets, and tell the iteration by themselves.
   static constexpr uint32_t kFewKinds = 8;
+  // Time in which a period is seen to repeat, ns: no burst of equal calls inside an iteration takes so long.
   static constexpr double kLongNs = 5e9;
 
   Run* find(uint64_t call);
