@@ -7,6 +7,8 @@ target_include_directories(powerccl_options INTERFACE ${PROJECT_SOURCE_DIR}/nati
 target_link_libraries(powerccl_options INTERFACE Threads::Threads)
 if(POWERCCL_SANITIZE)
   target_compile_options(powerccl_options INTERFACE -fsanitize=${POWERCCL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # It needs the types of all classes with virtual functions. What runs inside a job has no RTTI, so they are not there.
+  target_compile_options(powerccl_options INTERFACE -fno-sanitize=vptr)
   target_link_options(powerccl_options INTERFACE -fsanitize=${POWERCCL_SANITIZE})
 endif()
 

@@ -76,7 +76,7 @@ class Simulation {
         ranks_(platform.gpus),
         begun_iterations_(ranks_),
         server_(platform, ranks_),
-        joint_(new (std::align_val_t{64}) Joint()) {
+        joint_(zeroed<Joint>()) {
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
