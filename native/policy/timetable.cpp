@@ -102,12 +102,12 @@ bool Timetable::settle() {
 // Nothing repeats exactly: after enough of it the shortest of what repeats best. 0: there is not enough.
 uint32_t Timetable::shortest(uint32_t base, double least, uint32_t most) const {
   const uint64_t from = first_of(base), available = latest_ - from;
-  // Where many calls differ in kind they tell the iteration themselves, and times are seldom needed; and what takes so
-  // long is no burst inside of an iteration.
   const uint64_t began_ns = runs_[from % kRuns].start_ns;
   const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
   const uint64_t iterations = base >= kFewKinds || takes_long ? 16 : 48;
   if (available < iterations * uint64_t{base} && available < kRuns / 4) return 0;
+  // All ranks agree on the calls. By times each would find another multiple: generated tokens take ever longer.
+  if (base >= kFewKinds) return base;
   for (uint32_t multiple = 1; multiple <= most; ++multiple) {
     if (irregularity(from, latest_, multiple * base) <= kHardlyLess * least) return multiple * base;
   }

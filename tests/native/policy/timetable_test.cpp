@@ -151,6 +151,18 @@ TEST(Timetable, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
   }
 }
 
+// Ranks see the same calls at other times, and must count the same iterations: no multiple may seem better to one.
+TEST(Timetable, AllRanksCountTheCallsOfIrregularJobsAlike) {
+  std::vector<Kernel> token;
+  for (uint32_t i = 0; i < 12; ++i) token.push_back({1 + i, 3, 1});
+  for (const double jitter : {0.2, 0.4, 0.8}) {
+    Player player;
+    player.play(token, 300, jitter);
+    ASSERT_TRUE(player.table->settled()) << jitter;
+    EXPECT_EQ(player.table->period(), 12u) << jitter;
+  }
+}
+
 TEST(Timetable, CallsOfLongAgoAreForgotten) {
   Player player;
   player.play({{1, 2, 1}}, 10000);
