@@ -109,7 +109,7 @@ def test_demo_in_json(powerccl: Powerccl) -> None:
 def test_profile_is_resumable_and_finds_low_clocks(powerccl: Powerccl, tmp_path: Path) -> None:
     """A small profile: large all-reduces keep their bandwidth at 480 MHz and not at 300."""
     options = ["--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "8M", "--clocks", "1590,900,480,300"]
-    done = powerccl("profile", *options, "--no-computing", "--out", "small.json")
+    done = powerccl("profile", *options, "--out", "small.json")
     assert done.code == 0, done.err
     steps = [line for line in done.err.splitlines() if line.startswith("powerccl: plain NCCL, every clock: ")]
     assert 1 <= len(steps) <= 11, done.err  # no terminal: a line a step, and no more of them however long it takes
@@ -123,7 +123,7 @@ def test_profile_is_resumable_and_finds_low_clocks(powerccl: Powerccl, tmp_path:
 def test_an_interrupted_profile_goes_on(powerccl: Powerccl, tmp_path: Path) -> None:
     """Ctrl-C keeps what was measured, says how to go on, and --resume keeps those points as they were."""
     options = ["profile", "--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "1M:16M:2"]
-    options += ["--clocks", "1590,900,480", "--no-computing", "--out", "resumed.json"]
+    options += ["--clocks", "1590,900,480", "--out", "resumed.json"]
     running = powerccl.start(*options)
 
     def measured() -> list[dict[str, float]]:
@@ -168,7 +168,7 @@ def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Pat
     assert powerccl("bench", "--emulate", "h200x4", *more).code == 0
     assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 1 + 3
 
-    options = ("--patterns", "all_reduce", "--sizes", "1M", "--clocks", "1980", "--no-computing", "--out", "p.json")
+    options = ("--patterns", "all_reduce", "--sizes", "1M", "--clocks", "1980", "--out", "p.json")
     work = tmp_path / "p.profiling"
     work.mkdir()
     (work / "points.jsonl").write_bytes(kept)

@@ -15,9 +15,8 @@ from harness import IDLE_MHZ, EmulatedMachine, Powerccl, Running, descendants, e
 from lease_client import OK, REVOKE, Client
 from test_daemon import SET_MHZ, Daemon
 
-ALL = ("--patterns", "all_reduce", "--sizes", "8M")
-FEW = (*ALL, "--no-computing")
-MANY = ("--patterns", "all_reduce,gather", "--sizes", "2M:8M:2", "--clocks", "900,600", "--no-computing")
+FEW = ("--patterns", "all_reduce", "--sizes", "8M")
+MANY = ("--patterns", "all_reduce,gather", "--sizes", "2M:8M:2", "--clocks", "900,600")
 POINTS = 2 * 3 * 2
 
 
@@ -62,18 +61,13 @@ def test_clocks_outside_the_administrators_range_are_left_out(
     for index in range(8):
         (tmp_path / f"gpu{index}").touch()  # shown to the daemon as /dev/nvidia0 is
     daemon.start(f'[gpu]\nmin_mhz = 480\nmax_mhz = 1200\ndevice_files = "{tmp_path}/gpu%"\n')
-    options = (*ALL, "--clocks", "1590,900,480,300", "--out", "made.json")
+    options = (*FEW, "--clocks", "1590,900,480,300", "--out", "made.json")
     done = on_machine("profile", *options, POWERCCL_LEASE_SOCKET=str(daemon.socket))
     assert done.code == 0, done.err
     assert done.err.count("powerccld sets clocks from 480 to 1200 MHz here; it cannot profile 1590, 300") == 1
     made = json.loads((tmp_path / "made.json").read_text())
     assert [(point["clock_mhz"], round(point["sm_clock_mhz"])) for point in made["points"]] == [(900, 900), (480, 480)]
     assert made["clocks_set"]
-    # Computation alone: 13 W, what a die's warmth makes of it, and 71 mW a MHz and volt squared.
-    assert {point["clock_mhz"]: point["watts"] for point in made["computing"]} == {
-        480: pytest.approx(27.8, rel=0.03),
-        900: pytest.approx(53.2, rel=0.03),
-    }
     # The emulated driver takes 0.25 ms; the ranks' requests, which come at the same time and queue, are not counted.
     assert 250 <= made["clock_switch"]["call_us"] <= made["clock_switch"]["latency_us"]
     assert made["clock_switch"]["requests"] == 64

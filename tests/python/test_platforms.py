@@ -22,7 +22,7 @@ from powerccl.platforms.measurements import (
     read_bench_lines,
 )
 from powerccl.platforms.policy_table import events_only_table, minimum_clocks, overhead_points, policy_table
-from powerccl.platforms.schema import OverheadPoint, OverheadSample, PlatformProfile, Point, encode
+from powerccl.platforms.schema import GpuPower, OverheadPoint, OverheadSample, PlatformProfile, Point, encode
 
 CLOCKS = (1590, 1200, 900, 600, 480, 300)
 
@@ -159,6 +159,17 @@ def test_profile_survives_the_disk_and_diffs_by_line(tmp_path: Path) -> None:
     path.write_bytes(encode(profile()))
     assert store.load_profile(str(path)) == profile()
     assert sum(b'"clock_mhz"' in line for line in path.read_bytes().splitlines()) == 2 * len(CLOCKS)
+
+
+def test_profiles_of_before_0_1_load(tmp_path: Path) -> None:
+    """They have the power of computation alone, which no output uses now."""
+    old = json.loads(encode(profile(gpu_power=GpuPower(provenance="modelled", idle_watts=25.1))))
+    old["gpu_power"]["behind_watts"] = 72.2
+    old["computing"] = [{"clock_mhz": 900, "watts": 52.94, "provenance": "emulated"}]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    read = store.load_profile(str(path)).gpu_power
+    assert read is not None and read.idle_watts == 25.1
 
 
 def test_users_profiles_are_found_by_name_and_hide_built_in_ones() -> None:

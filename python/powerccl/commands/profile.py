@@ -54,12 +54,8 @@ SIZES = "128K:64M:2"
     is_flag=True,
     help="Set GPU clocks (as root or through powerccld). Without it, profile measures at the present clock only.",
 )
-@click.option(
-    "--computing/--no-computing",
-    default=True,
-    show_default=True,
-    help="Also measure the power of computation alone; takes seconds per clock.",
-)
+# Hidden: profile once measured computation as well. Scripts that switched it off keep working for one release.
+@click.option("--computing/--no-computing", hidden=True, expose_value=False)
 @click.option(
     "--ways",
     is_flag=True,
@@ -85,7 +81,6 @@ def command(
     out: Path | None,
     resume: bool,
     set_clocks: bool,
-    computing: bool,
     ways: bool,
     products: str,
     table: Path | None,
@@ -111,7 +106,7 @@ def command(
     chosen_clocks = _clocks(clocks)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are put back
     try:
-        terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say, computing)
+        terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say)
         with Profiling(*terms) as profiling:
             profile = _measure(profiling, started)
             out = profiling.out

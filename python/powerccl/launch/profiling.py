@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published profiling procedure, driven through powerccl-bench.
 
-First a sweep over pattern, size and clock through plain NCCL; then computation alone at those clocks; then, at the
-highest of them, the same sizes plain and with PCCL's own events (`per-call` with a table whose every clock is that
-one), to find what those cost. Each point is on disk when it is measured, in `<out>.profiling/`, so that an interrupted
-profile can go on.
+First a sweep over pattern, size and clock through plain NCCL. Then, at the highest clock, the same sizes plain and with
+PCCL's own events (`per-call` with a table whose every clock is that one), to find what those cost. Each point is on
+disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
 
 Clocks are set as `powerccl run --set-clocks` sets them: through leases, unless POWERCCL_CLOCKS=nvml.
 """
@@ -24,7 +23,6 @@ from types import TracebackType
 
 from powerccl.analysis.findings import Clocks
 from powerccl.errors import PowercclError
-from powerccl.launch import computing
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
@@ -69,9 +67,7 @@ class Profiling:
         out: Path | None,
         resume: bool,
         say: Callable[[str], None],
-        computing: bool = True,
     ) -> None:
-        self.computing = computing
         self.native = find_native()
         self.program = str(self.native.path(BENCH))
         self.emulate = emulate
@@ -200,10 +196,6 @@ class Profiling:
         plain = self._sweep("plain", self.clocks[:1], lambda done: moved("plain NCCL, top clock", swept + done))[1]
         provenance = "emulated" if header.emulated else "measured"
         clocks_set = any(point.clock_requested_mhz for point in points)
-        alone = []
-        if clocks_set and self.computing:
-            moved("computation alone", swept + each)
-            alone = computing.measure(self._run_bench, self.clocks, self.work, provenance)
         switch: ClockSwitch | None = None
         if self.leased:
             with _resumable():
@@ -217,7 +209,6 @@ class Profiling:
         if self.clocks and not clocks_set:
             profile.clocks_reason = "the driver refused to set them"
         profile.points = found
-        profile.computing = alone
         moved("with PCCL's events", swept + each)
         managed, traced, dry = self._managed(profile, provenance)
         profile.clock_switch = switch or (traced if clocks_set else None)
@@ -251,11 +242,6 @@ class Profiling:
         if header is None:
             raise PowercclError("powerccl-bench wrote no measurements", f"read {log}")
         return header, points
-
-    def _run_bench(self, arguments: list[str]) -> None:
-        """At a clock that the arguments name."""
-        more = ["--set-clocks"] if self.set_clocks else []
-        self._watch_bench([*arguments, *more], self.work / "computing.log", True, lambda: None)
 
     def _watch_bench(self, arguments: list[str], log: Path, sets_clocks: bool, look: Callable[[], None]) -> None:
         """Runs powerccl-bench to its end; `look` is called now and then."""

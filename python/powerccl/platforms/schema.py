@@ -62,25 +62,15 @@ class ClockSwitch(msgspec.Struct, kw_only=True, omit_defaults=True):
     transition_us: float | None = None
 
 
-class ComputingPoint(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What powerccl-bench's computation alone draws with the clock held there, and no power limit cutting it."""
-
-    clock_mhz: int
-    watts: float
-    provenance: str
-
-
 class GpuPower(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a GPU draws that no collective tells; None: not known.
 
-    idle_watts: awake without work, at the highest clock. behind_watts: what computation under a power limit draws
-    behind a low clock, where it has not wound up. kelvin_per_watt: how a die warms in the long run;
+    idle_watts: awake without work, at the highest clock. kelvin_per_watt: how a die warms in the long run;
     leakage_watts_per_kelvin: what its warmth adds at the highest clock.
     """
 
     provenance: str
     idle_watts: float | None = None
-    behind_watts: float | None = None
     kelvin_per_watt: float | None = None
     leakage_watts_per_kelvin: float | None = None
 
@@ -107,7 +97,6 @@ class PlatformProfile(msgspec.Struct, kw_only=True):
     overhead: list[OverheadPoint] = []
     clock_switch: ClockSwitch | None = None
     gpu_power: GpuPower | None = None
-    computing: list[ComputingPoint] = []
     notes: list[str] = []
 
 

@@ -9,7 +9,7 @@ from powerccl.console import Console
 from powerccl.patterns import PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
-from powerccl.quantities import byte_size, change, mhz, microseconds, plural, seconds, watts
+from powerccl.quantities import byte_size, change, microseconds, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
@@ -37,10 +37,6 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
             f"setting a clock: {microseconds(cost.call_us)} in the driver, {microseconds(cost.latency_us)} "
             f"from request to completion ({plural(cost.requests, 'request')})"
         )
-    if profile.computing:
-        low, high = profile.computing[0], profile.computing[-1]
-        ends = [f"{watts(end.watts)} at {mhz(end.clock_mhz)}" for end in (low, high)]
-        console.print(f"computation alone: {' to '.join(ends)}")
     for note in profile.notes:
         console.print(warning(note))
     console.print()
