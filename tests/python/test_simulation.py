@@ -40,6 +40,13 @@ def test_exposed_collectives_follow_computation(tmp_path: Path) -> None:
     assert scenario_texts(found)[1].splitlines()[1].startswith("compute 1")
 
 
+def test_without_marks_all_communication_is_exposed(tmp_path: Path) -> None:
+    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run", waits=False)), 0.9)
+    assert not found.marked
+    assert found.programs[0].work_us == pytest.approx(150_000, rel=1e-3)
+    assert all(each.needed_us == each.released_us for each in found.programs[0].collectives)
+
+
 def test_waiting_for_a_late_rank_is_no_transfer(tmp_path: Path) -> None:
     """The other rank waits 50 ms in its first kernel; what computes longer is the late rank's program."""
     found = recorded(read_run(synthetic.exposed_run(tmp_path / "run", late_ms=50)), 1.0)
@@ -208,8 +215,8 @@ def test_uneven_communicators_are_refused() -> None:
 
 def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
     for name, change, why in (
-        ("marks", {"waits": False}, "no marks"),
         ("few", {"iterations": 4}, "do not repeat"),
+        ("one", {"iterations": 7}, "fewer than 5 iterations of rank 0"),
     ):
         with pytest.raises(NoProgramError, match=why):
             recorded(read_run(synthetic.exposed_run(tmp_path / name, **change)), 1.0)  # type: ignore[arg-type]
@@ -276,7 +283,7 @@ def test_the_same_iterations_are_compared() -> None:
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
-    folder = synthetic.exposed_run(tmp_path / "run", waits=False)
+    folder = synthetic.exposed_run(tmp_path / "run", iterations=4)
     shown = CliRunner().invoke(cli, ["whatif", str(folder), "--platform", "none"])
     assert shown.exit_code == 1
-    assert "cannot be simulated: no marks tell where computation waited" in shown.output
+    assert "cannot be simulated: the calls of rank 0 do not repeat" in shown.output

@@ -72,6 +72,8 @@ def calls_of_rank(
     waited = waits_of_computation(waits.filter(pl.col("rank") == rank))
     needed = waited.group_by("call_id", maintain_order=True).agg(needed_ns=pl.col("stall_ns").min())
     live = mine.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
+    if not len(waits):  # computation waits for each at once
+        live = live.with_columns(needed_ns=pl.col("start_ns"))
     rows = live.sort("call_id")
     captured = mine.filter(pl.col("captured")).join(ran, on="call_id", how="inner")
     if len(captured):

@@ -88,7 +88,7 @@ def what_if(
         simulated_watts=job.plain.watts / len(run.ranks),
         exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
         iterations=len(job.run.edges_ns),
-        notes=_notes(gpu, model_name, watts, off_pct),
+        notes=_notes(gpu, model_name, watts, off_pct, job.run.marked),
     )
     # A profile tells the clocks that collectives need.
     others = [each for each in OTHERS if each.knee == 1.0 or not table]
@@ -163,8 +163,10 @@ def _words(what: Unknown) -> str:
     return f"the voltage falls to {exact(100 * (what.level or 0), '%')} of its highest"
 
 
-def _notes(gpu: str, model: str, watts: float | None, off_pct: float) -> list[str]:
+def _notes(gpu: str, model: str, watts: float | None, off_pct: float, marked: bool) -> list[str]:
     found = []
+    if not marked:
+        found.append("no marks tell where computation waited: all communication was taken to be exposed")
     if not any(word in gpu for word in machines.MODELS):
         found.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
     if watts is None:

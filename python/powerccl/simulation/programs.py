@@ -80,21 +80,20 @@ class Recorded:
     programs: list[Program]
     time_us: float
     edges_ns: Ints
+    marked: bool = True  # marks told where computation waited
 
 
 def recorded(run: RunData, overlap_rate: float) -> Recorded:
-    """The typical iteration of each rank of a run.
+    """The typical iteration of each rank of a run. Without marks all of its communication is taken to be exposed.
 
     `overlap_rate`: at what part of its speed a GPU computes while it communicates.
 
     Raises:
-        NoProgramError: no kernels or marks were recorded, or nothing repeats; the text says which.
+        NoProgramError: no kernels were recorded, or nothing repeats; the text says which.
     """
     calls, kernels, waits = tables.calls(run), tables.kernels(run), tables.waits(run)
     if not len(kernels):
         raise NoProgramError("no kernel of NCCL was timed")
-    if not len(waits) and not calls["captured"].all():
-        raise NoProgramError("no marks tell where computation waited for communication")
     members = members_of(run)
     kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
     traces = sorted(run.ranks, key=lambda trace: trace.rank)
@@ -113,7 +112,9 @@ def recorded(run: RunData, overlap_rate: float) -> Recorded:
         for each, pause in zip(ranks, pauses, strict=True)
     ]
     edges = found[0][1]
-    return Recorded([program for program, _ in found], float(np.median(np.diff(edges, axis=1))) / 1e3, edges)
+    return Recorded(
+        [program for program, _ in found], float(np.median(np.diff(edges, axis=1))) / 1e3, edges, bool(len(waits))
+    )
 
 
 def stretched(run: Recorded, times: float) -> Recorded:
@@ -139,8 +140,8 @@ class _Progress:
     """How far computation has come at any time: time, less what it waited and what collectives took from it."""
 
     def __init__(self, kernels: pl.DataFrame, waits: pl.DataFrame, overlap_rate: float) -> None:
-        """`kernels` has a column `captured`: computation waits for those of graphs."""
-        inside = kernels.filter("captured").select("start_ns", "stop_ns").to_numpy()
+        """`kernels` has a column `in_turn`: with computation, which waits for each of them."""
+        inside = kernels.filter("in_turn").select("start_ns", "stop_ns").to_numpy()
         begins = np.concatenate([waits["stall_ns"].to_numpy(), inside[:, 0]])
         self._stalls = iv.union(begins, np.concatenate([waits["resume_ns"].to_numpy(), inside[:, 1]]))
         # Of exchanges nobody knows how long a rank waited in them.
@@ -173,6 +174,7 @@ def _program(
         each.rows.select("call_id", "captured").unique(maintain_order=True), on="call_id", how="inner"
     )
     waited = waits_of_computation(waits.filter(pl.col("rank") == each.rank))
+    mine = mine.with_columns(in_turn=pl.col("captured") | (not len(waits)))
     progress = _Progress(mine, waited, overlap_rate)
     number = min((each.last - each.first) // each.length, MOST)
     if number < FEWEST:
