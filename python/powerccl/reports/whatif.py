@@ -31,21 +31,18 @@ def print_what_if(console: Console, found: WhatIf) -> None:
     console.print()
     console.print(Text("simulated, not measured; what `auto` would save if", style="dim"))
     for case in found.cases:
-        slower = f" at {_signed(case.slowdown_pct)} time" if not narrow else ""
-        console.print(Text(f"- {case.what}: {_unsigned(case.saved_pct)}{slower}", style="dim"))
+        text = f"- {case.what}: {_unsigned(case.saved_pct)}, {change(case.slowdown_pct)} time"
+        console.print(Text(text, style="dim"))
     console.print(Text(_narrower(found), style="dim"))
 
 
 def _policies(found: WhatIf, narrow: bool) -> Table:
     table = Table()
     table.add_column("policy", no_wrap=True)
-    table.add_column("energy saved", justify="right", no_wrap=True)
-    if not narrow:
+    for name in ("energy saved", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
         table.add_column("range", style="dim", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    if not narrow:
-        table.add_column("range", style="dim", no_wrap=True)
-    for column in ("power / GPU", "switches/s"):
+    for column in () if narrow else ("power / GPU", "switches/s"):
         table.add_column(column, justify="right", no_wrap=True)
     for forecast in found.policies:
         saved, slower = forecast.saved_pct, forecast.slowdown_pct
@@ -53,13 +50,11 @@ def _policies(found: WhatIf, narrow: bool) -> Table:
         cells: list[str | Text] = [
             forecast.policy,
             Text(_unsigned(saved.value), style="green" if saved.value >= 1 and not over else ""),
-            Text(_signed(slower.value), style="red" if over else ""),
-            watts.signed(-forecast.saved_watts),
-            number(forecast.switches_per_s),
+            _interval(saved).replace("+", ""),
+            Text(change(slower.value), style="red" if over else ""),
+            _interval(slower),
         ]
-        if not narrow:
-            cells[2:2] = [_interval(saved).replace("+", "")]
-            cells[4:4] = [_interval(slower)]
+        cells += [] if narrow else [watts.signed(-forecast.saved_watts), number(forecast.switches_per_s)]
         table.add_row(*cells)
     return table
 
@@ -87,10 +82,6 @@ def _narrower(found: WhatIf) -> str:
     if not found.platform:
         return "A platform profile tells more: `powerccl profile --set-clocks`, then `powerccl whatif --platform NAME`."
     return f"The clocks that collectives need are those of profile {found.platform}."
-
-
-def _signed(value: float) -> str:
-    return change(value)
 
 
 def _unsigned(value: float) -> str:

@@ -108,7 +108,7 @@ def _bus_factor(pattern: str, ranks: int) -> float:
 
 def with_profile(conf: str, profile: PlatformProfile) -> str:
     """The platform with what a profile tells: the clocks that collectives need, and what switching costs."""
-    values = {"clock_max_mhz": str(profile.clock_max_mhz), "clock_min_mhz": str(profile.clock_min_mhz)}
+    values: dict[str, str] = {}
     for pattern, sizes in minimum_clocks(profile).items() if profile.clocks_set else ():
         if f"\n{pattern}.knee_mhz" in conf:
             values[f"{pattern}.knee_mhz"] = " ".join(f"{size}:{mhz}" for size, mhz in sorted(sizes.items()))
