@@ -81,7 +81,7 @@ figures-demo: native setup
 pictures: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures.py
 
-# make figures-mpi    measures what the MPI door saves and costs on this machine, into build/figures/mpi.json
+# make figures-mpi    measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
 figures-mpi: native setup build/deps/mpi/.ready
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi.py --out build/figures/mpi.json
 
@@ -205,7 +205,7 @@ bench: build/test/.configured
 	cmake --build build/test --parallel $(JOBS) --target powerccl_runtime_benchmark
 	build/test/bench/micro/powerccl_runtime_benchmark
 
-# make soak    a thousand random MPI programs a library, with and without the door, into build/figures/mpi-random.json;
+# make soak    a thousand random MPI programs a library, with and without the adapter, into build/figures/mpi-random.json;
 # a million orders of events for the clock policy; and the slow end-to-end tests
 soak: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)

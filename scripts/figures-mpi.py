@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measure on this machine what the MPI door saves and costs: a flat map name -> {value, unit, low, high, n}.
+"""Measure on this machine what the MPI adapter saves and costs: a flat map name -> {value, unit, low, high, n}.
 
 Each figure compares short runs of powerccl-bench-mpi that follow one another: without, with, without, with, and so on.
 A figure is the median over repetitions, or over pairs of neighbouring runs; low and high are its quartiles. Every run
 counts: one that fails is named on stderr, and the exit code is 1. Needs two cores that are free for ten minutes.
 
-Modes: `without` is the library as it comes, `with` the door as `powerccl run` brings it in (POWERCCL_MPI=auto),
-`yield` the library's own way of yielding alone, `published` the door with POWERCCL_MPI=published.
+Modes: `without` is the library as it comes, `with` the adapter as `powerccl run` brings it in (POWERCCL_MPI=auto),
+`yield` the library's own way of yielding alone, `published` the adapter with POWERCCL_MPI=published.
 """
 
 import argparse

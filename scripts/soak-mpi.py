@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Run random correct MPI programs with and without the door and compare.
+"""Run random correct MPI programs with and without the adapter and compare.
 
 Writes the usual flat map name -> {value, unit, low, high, n}. Each program is a seed of tests/e2e/mpi/random: its
 results are checked where they arise, and their hash must be the same whatever stands between it and its library. 2 to 6
 ranks. Prints how to repeat whatever differs or hangs; exit code 1 then.
 
 What has been run is kept beside the figures (.jsonl), by what was run: a soak that was cut off goes on where it was,
-and starts anew when the door or the programs have changed.
+and starts anew when the adapter or the programs have changed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
-from tests.e2e.mpi_libraries import LIBRARIES, YIELDING, Mpi, door_library, libraries  # noqa: E402
+from tests.e2e.mpi_libraries import LIBRARIES, YIELDING, Mpi, adapter_library, libraries  # noqa: E402
 
 SOURCES = sorted((ROOT / "tests" / "e2e" / "mpi" / "random").glob("*.cpp"))
 RESULT = re.compile(r"^(\d+) ([0-9a-f]{16} \d+)$", re.MULTILINE)
@@ -48,17 +48,17 @@ def build(mpi: Mpi, folder: Path) -> Path:
     return mpi.compile(SOURCES[0], folder / f"random-{mpi.id}", extra)
 
 
-def run(mpi: Mpi, program: Path, ranks: int, first: int, last: int, door: str | None, patience_s: float) -> Seeds:
+def run(mpi: Mpi, program: Path, ranks: int, first: int, last: int, adapter: str | None, patience_s: float) -> Seeds:
     """Run the seeds in one process a rank; after one that hangs or crashes, go on behind it in new ones."""
     seeds = Seeds()
     start = time.monotonic()
     while first < last:
-        # Every other batch without threads: libraries, and the door, go other ways then.
+        # Every other batch without threads: libraries, and the adapter, go other ways then.
         single = ["single"] if first // PER_RUN % 2 else []
         command = [str(program), str(first), str(last), *single]
         try:
-            # Without the door the library yields by itself: more ranks than cores would otherwise take minutes.
-            done = mpi.run(command, ranks, door=door, env=YIELDING, timeout=patience_s)
+            # Without the adapter the library yields by itself: more ranks than cores would otherwise take minutes.
+            done = mpi.run(command, ranks, adapter=adapter, env=YIELDING, timeout=patience_s)
             text, problem = done.stdout, f"exit code {done.returncode}: {done.stderr[-300:]}"
             complete = done.returncode == 0
         except subprocess.TimeoutExpired as late:
@@ -85,11 +85,11 @@ def differences(without: Seeds, found: Seeds, first: int, last: int) -> list[tup
 
 
 class Journal:
-    """What was run of this door and these programs: one line for each batch."""
+    """What was run of this adapter and these programs: one line for each batch."""
 
     def __init__(self, path: Path) -> None:
         digest = hashlib.sha256()
-        for source in [door_library(), *sorted((ROOT / "tests" / "e2e" / "mpi" / "random").iterdir())]:
+        for source in [adapter_library(), *sorted((ROOT / "tests" / "e2e" / "mpi" / "random").iterdir())]:
             digest.update(source.read_bytes())
         self.key = digest.hexdigest()[:16]
         self.path = path
@@ -104,37 +104,37 @@ class Journal:
     def name(line: dict[str, object]) -> tuple[str, str, int, int, int]:
         """What a line is about."""
         ranks, first, last = (int(str(line[name])) for name in ("ranks", "first", "last"))
-        return str(line["library"]), str(line["door"]), ranks, first, last
+        return str(line["library"]), str(line["adapter"]), ranks, first, last
 
-    def add(self, library: str, door: str, ranks: int, first: int, last: int, equal: int) -> None:
+    def add(self, library: str, adapter: str, ranks: int, first: int, last: int, equal: int) -> None:
         """A batch that has been run."""
-        line = {"library": library, "door": door, "ranks": ranks, "first": first, "last": last, "equal": equal}
+        line = {"library": library, "adapter": adapter, "ranks": ranks, "first": first, "last": last, "equal": equal}
         self.lines[self.name(line)] = equal
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps({"key": self.key, **line}) + "\n")
 
 
-def soak(mpi: Mpi, program: Path, batches: list[tuple[int, int, int]], doors: list[str], journal: Journal) -> None:
+def soak(mpi: Mpi, program: Path, batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal) -> None:
     """Run what has not been run yet."""
     for ranks, first, last in batches:
-        missing = [door for door in doors if (mpi.id, door, ranks, first, last) not in journal.lines]
+        missing = [adapter for adapter in adapters if (mpi.id, adapter, ranks, first, last) not in journal.lines]
         if not missing:
             continue
         without = run(mpi, program, ranks, first, last, None, PATIENCE_S)
         for seed, problem in without.problems.items():
-            print(f"{mpi.id}, {ranks} ranks, seed {seed}, without the door: {problem}", file=sys.stderr)
-        for door in missing:
-            found = run(mpi, program, ranks, first, last, door, 20 * without.seconds + 20)
+            print(f"{mpi.id}, {ranks} ranks, seed {seed}, without the adapter: {problem}", file=sys.stderr)
+        for adapter in missing:
+            found = run(mpi, program, ranks, first, last, adapter, 20 * without.seconds + 20)
             wrong = differences(without, found, first, last)
             for seed, how in wrong:
                 print(
-                    f"{mpi.id}, {ranks} ranks, seed {seed}, door {door}: {how}\n"
-                    f"hint: scripts/soak-mpi.py --only {mpi.id} --door {door} --ranks {ranks} --seeds {seed} 1",
+                    f"{mpi.id}, {ranks} ranks, seed {seed}, adapter {adapter}: {how}\n"
+                    f"hint: scripts/soak-mpi.py --only {mpi.id} --adapter {adapter} --ranks {ranks} --seeds {seed} 1",
                     file=sys.stderr,
                     flush=True,
                 )
-            journal.add(mpi.id, door, ranks, first, last, last - first - len(wrong))
+            journal.add(mpi.id, adapter, ranks, first, last, last - first - len(wrong))
 
 
 def plan(shares: dict[int, float], first: int, programs: int) -> list[tuple[int, int, int]]:
@@ -150,17 +150,19 @@ def plan(shares: dict[int, float], first: int, programs: int) -> list[tuple[int,
     return batches
 
 
-def figures_of(batches: list[tuple[int, int, int]], doors: list[str], journal: Journal) -> dict[str, dict[str, object]]:
+def figures_of(
+    batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal
+) -> dict[str, dict[str, object]]:
     """The map, from all that the journal has of these batches."""
     figures: dict[str, dict[str, object]] = {}
     for library in LIBRARIES:
-        for door in doors:
+        for adapter in adapters:
             done = [
-                (b[2] - b[1], journal.lines[(library, door, *b)])
+                (b[2] - b[1], journal.lines[(library, adapter, *b)])
                 for b in batches
-                if (library, door, *b) in journal.lines
+                if (library, adapter, *b) in journal.lines
             ]
-            name = f"mpi.{library}.random_programs" + ("" if door == "auto" else f".{door}")
+            name = f"mpi.{library}.random_programs" + ("" if adapter == "auto" else f".{adapter}")
             if done:
                 for key, value in (("run", sum(n for n, _ in done)), ("equal", sum(equal for _, equal in done))):
                     figures[f"{name}.{key}"] = {"value": value, "unit": "1", "low": value, "high": value, "n": 1}
@@ -170,14 +172,16 @@ def figures_of(batches: list[tuple[int, int, int]], doors: list[str], journal: J
 def main() -> int:
     """Soak all libraries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=1000, help="for each library and door (1000)")
+    parser.add_argument("--programs", type=int, default=1000, help="for each library and adapter (1000)")
     parser.add_argument("--only", action="append", choices=LIBRARIES, help="a library; may be given again")
-    parser.add_argument("--door", action="append", choices=("auto", "published", "observe"), help="auto and published")
+    parser.add_argument(
+        "--adapter", action="append", choices=("auto", "published", "observe"), help="auto and published"
+    )
     parser.add_argument("--ranks", type=int, help="this many only")
     parser.add_argument("--seeds", nargs=2, type=int, metavar=("FIRST", "COUNT"), help="these only, again if need be")
     parser.add_argument("--out", type=Path, help="build/figures/mpi-random.json, but nothing with --seeds")
     options = parser.parse_args()
-    doors = options.door or ["auto", "published"]
+    adapters = options.adapter or ["auto", "published"]
     shares = {options.ranks: 1.0} if options.ranks else SHARES
     batches = plan(shares, *(options.seeds or (0, options.programs)))
     with tempfile.TemporaryDirectory(prefix="pccl-soak-") as folder:
@@ -185,8 +189,8 @@ def main() -> int:
         journal = Journal(out.with_suffix(".jsonl"))
         for mpi in libraries():
             if not options.only or mpi.id in options.only:
-                soak(mpi, build(mpi, Path(folder)), batches, doors, journal)
-        figures = figures_of(batches, doors, journal)
+                soak(mpi, build(mpi, Path(folder)), batches, adapters, journal)
+        figures = figures_of(batches, adapters, journal)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=1) + "\n")
     counts = {name: figure["value"] for name, figure in figures.items()}

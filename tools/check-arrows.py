@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that native rooms include only what design allows.
 
-doors -> {runtime, device} -> {wire, libc}, runtime -> policy -> libc, and {agent, daemon} -> device -> {wire, libc}.
+adapters -> {runtime, device} -> {abi, libc}, runtime -> policy -> libc, and {agent, daemon} -> device -> {abi, libc}.
 bench and emulator speak foreign ABIs: they include nothing of what lives in a job.
 {emulator, sim} -> physics: emulated GPUs, in real time and in virtual time; sim -> {policy, runtime, bench} as well.
 """
@@ -12,19 +12,19 @@ from pathlib import Path
 
 ALLOWED: dict[str, set[str]] = {
     "libc": set(),
-    "wire": set(),
+    "abi": set(),
     "policy": {"libc"},
-    "runtime": {"policy", "wire", "libc"},
-    "device": {"wire", "libc"},
-    "doors": {"runtime", "device", "wire", "libc"},
-    "agent": {"device", "wire"},
-    "daemon": {"device", "wire"},
+    "runtime": {"policy", "abi", "libc"},
+    "device": {"abi", "libc"},
+    "adapters": {"runtime", "device", "abi", "libc"},
+    "agent": {"device", "abi"},
+    "daemon": {"device", "abi"},
     "bench": set(),
     "physics": set(),
     "emulator": {"physics"},
-    "sim": {"policy", "runtime", "wire", "libc", "physics", "bench"},
+    "sim": {"policy", "runtime", "abi", "libc", "physics", "bench"},
 }
-NVIDIA = {"cuda.h": {"bench", "emulator", "doors"}, "nvml.h": {"bench", "emulator", "device"}}
+NVIDIA = {"cuda.h": {"bench", "emulator", "adapters"}, "nvml.h": {"bench", "emulator", "device"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 
 

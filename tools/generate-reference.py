@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write what the documentation takes from the sources; --check only compares.
 
-docs/reference/environment.md from native/wire/environment.def; docs/reference/powerccld.md and
+docs/reference/environment.md from native/abi/environment.def; docs/reference/powerccld.md and
 packaging/powerccld.toml from native/daemon/config.def; the tables of docs/reference/lease-protocol.md from
-native/wire/lease.h.
+native/abi/lease.h.
 """
 
 import itertools
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 RENEW = "`make reference` renews it."
 
-ENVIRONMENT = Path("native/wire/environment.def")
+ENVIRONMENT = Path("native/abi/environment.def")
 VARIABLE = re.compile(r'^POWERCCL_ENV\((\w+), (\w+), "([^"]*)", (\w+), "(.*)"\)$', re.MULTILINE)
 
 CONFIG = Path("native/daemon/config.def")
@@ -43,7 +43,7 @@ OPTIONS = {
 }
 IMPLIED = {"--version"}  # set up in main.cpp by another call than the rest
 
-LEASE = Path("native/wire/lease.h")
+LEASE = Path("native/abi/lease.h")
 PROTOCOL = REFERENCE / "lease-protocol.md"
 ENUM = re.compile(r"^enum powerccl_lease_(\w+) \{\n(.*?)^\};", re.MULTILINE | re.DOTALL)
 ENTRY = re.compile(r"  POWERCCL_LEASE_(\w+) = (-?\d+),(?: +// (.*))?")

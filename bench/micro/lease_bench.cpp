@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "wire/lease.h"
+#include "abi/lease.h"
 
 namespace {
 

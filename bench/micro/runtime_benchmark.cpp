@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "doors/nccl/profiler_abi.h"
+#include "adapters/nccl/profiler_abi.h"
 #include "runtime/log.h"
 #include "runtime/policy_table.h"
 #include "runtime/trace_writer.h"

@@ -13,7 +13,7 @@
 
 namespace powerccl::agent {
 
-// Puts back the clock of the device of this name (wire/journal.h); a code and text of native/device.
+// Puts back the clock of the device of this name (abi/journal.h); a code and text of native/device.
 using ResetClock = std::function<int(const char* device, device::Error* error)>;
 
 // Resets GPUs through NVML, which it loads at the first call, and cores through cpufreq.

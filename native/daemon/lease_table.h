@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "abi/lease.h"
 #include "daemon/driver.h"
 #include "daemon/job.h"
 #include "daemon/sharing.h"
-#include "wire/lease.h"
 
 namespace powerccl::daemon {
 

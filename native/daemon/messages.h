@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "abi/lease.h"
 #include "daemon/lease_table.h"
-#include "wire/lease.h"
 
 namespace powerccl::daemon {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock journal (wire/journal.h): marking a GPU before its clock is locked, so that the agent can undo it.
+// The clock journal (abi/journal.h): marking a GPU before its clock is locked, so that the agent can undo it.
 //
 // Order for a locker: journal_claim once, then for each lock journal_mark, clock_lock ... clock_reset, journal_clear.
 // Without a mark no clock is set. When clock_reset fails, leave the mark: the agent tries again once the process is
@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "abi/journal.h"
 #include "device/error.h"
-#include "wire/journal.h"
 
 namespace powerccl::device {
 

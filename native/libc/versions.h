@@ -4,7 +4,8 @@
 // ones. The compiler includes this before each source (cmake/CompilerSettings.cmake).
 //
 // A function is here if glibc gave it a new version after 2.17: 2.34 moved libdl and libpthread into libc. Before that
-// they are libraries of their own, so ours need those two by name. tests/native/doors/check_exports.py checks all this.
+// they are libraries of their own, so ours need those two by name. tests/native/adapters/check_exports.py checks all
+// this.
 #ifndef POWERCCL_LIBC_VERSIONS_H
 #define POWERCCL_LIBC_VERSIONS_H
 

@@ -13,7 +13,7 @@
 
 namespace powerccl::physics {
 
-// Names and order as in wire/trace.h (powerccl_pattern).
+// Names and order as in abi/trace.h (powerccl_pattern).
 enum class Pattern : uint8_t {
   kAllReduce,
   kBroadcast,

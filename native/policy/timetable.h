@@ -34,7 +34,7 @@ class Timetable {
     bool timed = false;  // it has a kernel that is seen to start
     Moving offset;       // of its start, in the iterations learnt last
     Moving duration;
-    Moving exposed_from;  // from its start to when computation waits for it, as far as the door's marks tell
+    Moving exposed_from;  // from its start to when computation waits for it, as far as the adapter's marks tell
   };
 
   // What one call did when it ran; 0: not seen.

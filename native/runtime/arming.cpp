@@ -42,9 +42,9 @@ void record_communicator(Communicator* communicator, const char* name, int nnode
 
 }  // namespace
 
-void Runtime::arm(const Door& door) {
+void Runtime::arm(const Adapter& adapter) {
   read_environment(&environment_);
-  door_ = door;
+  adapter_ = adapter;
   if (environment_.disabled || environment_.run_folder[0] == '\0') {
     state_.store(State::kPassive, std::memory_order_release);
     return;
@@ -58,15 +58,16 @@ void Runtime::arm(const Door& door) {
     state_.store(State::kPassive, std::memory_order_release);
     return;
   }
-  selection_.begin(environment_.kernel_events, door_.sees_calls, door_.ask_kernel_events, door_.context);
+  selection_.begin(environment_.kernel_events, adapter_.sees_calls, adapter_.ask_kernel_events, adapter_.context);
   state_.store(State::kArmed, std::memory_order_release);
 }
 
-Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuIdentity& identity, const Door& door) {
+Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuIdentity& identity,
+                                       const Adapter& adapter) {
   // Before the lock: a forked child's lock may be held by a thread that it does not have.
   if (state_.load(std::memory_order_acquire) == State::kPassive) return nullptr;
   MutexGuard guard(&mutex_);
-  if (state_.load(std::memory_order_relaxed) == State::kCold) arm(door);
+  if (state_.load(std::memory_order_relaxed) == State::kCold) arm(adapter);
   if (!armed()) return nullptr;
   Gpu* gpu = gpu_of(identity, seen);
   if (gpu == nullptr || !gpu->usable) return nullptr;
@@ -164,7 +165,7 @@ Gpu* Runtime::gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen) 
   if (environment_.debug >= 1) {
     say(nullptr, "rank %d armed on %s (%s): policy %s, clocks %s, %s", seen.rank,
         identity.name[0] != '\0' ? identity.name : "an unknown GPU", identity.uuid,
-        gpu->managed() ? text_of(environment_.policy) : "observe", text_of(environment_.clocks), door_.library);
+        gpu->managed() ? text_of(environment_.policy) : "observe", text_of(environment_.clocks), adapter_.library);
   }
   return gpu;
 }
@@ -186,7 +187,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   copy_text(header.gpu_pci, sizeof(header.gpu_pci), gpu->identity.pci);
   copy_text(header.policy, sizeof(header.policy), gpu->managed() ? text_of(environment_.policy) : "observe");
   copy_text(header.clock_client, sizeof(header.clock_client), text_of(environment_.clocks));
-  copy_text(header.library, sizeof(header.library), door_.library);
+  copy_text(header.library, sizeof(header.library), adapter_.library);
   identify(environment_, &header);
 
   char path[PATH_MAX + 64];

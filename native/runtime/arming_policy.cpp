@@ -26,8 +26,8 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   if (environment_.clocks == ClockClientName::kDry) {
     *client = dry_clock_client();
     // A policy that learns goes by where the clock is by itself.
-    if (door_.open_reader != nullptr && environment_.policy == PolicyName::kAuto) {
-      door_.open_reader(door_.context, gpu->identity, client);
+    if (adapter_.open_reader != nullptr && environment_.policy == PolicyName::kAuto) {
+      adapter_.open_reader(adapter_.context, gpu->identity, client);
     }
     return true;
   }
@@ -41,10 +41,11 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
     terms.speaks = environment_.speaks() && gpu->index == 0;
     terms.debug = environment_.debug >= 1;
     code = gpu->lease.open(terms, client, text, sizeof(text), hint);
-  } else if (door_.open_clock != nullptr) {
-    code = door_.open_clock(door_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
+  } else if (adapter_.open_clock != nullptr) {
+    code =
+        adapter_.open_clock(adapter_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
   } else {
-    snprintf(reason, reason_size, "%s cannot set the clock of a real GPU", door_.library);
+    snprintf(reason, reason_size, "%s cannot set the clock of a real GPU", adapter_.library);
     *hint = "leave POWERCCL_CLOCKS at dry";
     return false;
   }
@@ -80,8 +81,8 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "a MIG slice has no clock";
     snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of its GPU with other slices");
     hint = "only whole GPUs have clocks; root can join the slices with `nvidia-smi -mig 0`";
-  } else if (per_call && door_.sees_calls ? door_.call_behind == nullptr
-                                          : environment_.kernel_events == KernelEvents::kNone) {
+  } else if (per_call && adapter_.sees_calls ? adapter_.call_behind == nullptr
+                                             : environment_.kernel_events == KernelEvents::kNone) {
     short_reason = "cannot know when a call has run";
     snprintf(reason, sizeof(reason), "nothing reports when a call has run (%s)",
              environment_.kernel_events != KernelEvents::kNone ? "libcuda.so.1 has no cuLaunchHostFunc"

@@ -87,7 +87,7 @@ void Runtime::evict_groups() {
 Handle Runtime::collective(Communicator* communicator, Handle group_handle, const CallSeen& call) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return 0;
   const bool asked = selection_.asked();
-  powerccl_trace_record record = new_call(communicator, call, asked, door_.sees_calls);
+  powerccl_trace_record record = new_call(communicator, call, asked, adapter_.sees_calls);
   record.call.bytes = total_bytes(call.pattern, call.message_bytes, communicator->nranks);
   if (call.captured) communicator->gpu->captured.store(communicator, std::memory_order_release);
   if (!call.captured) {
@@ -128,7 +128,7 @@ Handle Runtime::point_to_point(Communicator* communicator, Handle group_handle, 
   if (by_itself) exchange = &alone;
   if (exchange->communicator == nullptr) {
     exchange->communicator = communicator;
-    exchange->record = new_call(communicator, call, selection_.asked(), door_.sees_calls);
+    exchange->record = new_call(communicator, call, selection_.asked(), adapter_.sees_calls);
     record_tag(exchange->record, communicator, call.tag);
   }
   (send ? exchange->parts.sends : exchange->parts.receives) += 1;
@@ -176,7 +176,7 @@ void Runtime::group_ends(Handle handle) {
   if (group == nullptr) return;
   // Without group_ending the launch is already made: too late to manage.
   for (uint32_t i = 0; i < group->exchange_count; ++i) decide_exchange(&group->exchanges[i], handle, false);
-  if (door_.sees_calls) launch_the_rest(group, handle);
+  if (adapter_.sees_calls) launch_the_rest(group, handle);
   const uint32_t exchanges = group->exchange_count;
   flush_calls(group, monotonic_ns(), false);
   if (exchanges > 0) {
@@ -234,7 +234,7 @@ uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t patte
   const uint32_t mhz = gpu->table.lookup(pattern, bytes);
   if (mhz == 0 || gpu->actuator.failed()) return 0;  // the clock thread has said why it failed
   // Where only kernel events tell of the end, a call is managed once such calls have been seen to have them.
-  if (!door_.sees_calls && !selection_.answers(pattern, bytes)) return 0;
+  if (!adapter_.sees_calls && !selection_.answers(pattern, bytes)) return 0;
   const uint64_t serial = serial_of(group);
   // Holds of an older group were never launched. They go after the new one has come, lest the clock jump in between.
   const bool newer = communicator->held_group.load(std::memory_order_relaxed) != serial;

@@ -16,7 +16,7 @@ namespace {
 
 enum class Variable {
 #define POWERCCL_ENV(name, type, fallback, reader, text) name,
-#include "wire/environment.def"
+#include "abi/environment.def"
 #undef POWERCCL_ENV
 };
 
@@ -26,7 +26,7 @@ struct Declared {
 };
 constexpr Declared kDeclared[] = {
 #define POWERCCL_ENV(name, type, fallback, reader, text) {#name, fallback},
-#include "wire/environment.def"
+#include "abi/environment.def"
 #undef POWERCCL_ENV
 };
 

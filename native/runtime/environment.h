@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime's settings, read once from the environment (wire/environment.def has names, defaults and texts).
+// The runtime's settings, read once from the environment (abi/environment.def has names, defaults and texts).
 #ifndef POWERCCL_RUNTIME_ENVIRONMENT_H
 #define POWERCCL_RUNTIME_ENVIRONMENT_H
 #include <limits.h>
 #include <stdint.h>
 
+#include "abi/trace.h"
 #include "runtime/wait_methods.h"
-#include "wire/trace.h"
 
 namespace powerccl {
 
@@ -72,7 +72,7 @@ void read_chain_environment(ChainEnvironment* environment);
 // Says nothing and reads nothing more where no table is named.
 void read_tuner_environment(TunerEnvironment* environment);
 
-// As read_environment, for the MPI door: needs no run folder.
+// As read_environment, for the MPI adapter: needs no run folder.
 void read_mpi_environment(MpiEnvironment* environment);
 
 const char* text_of(MpiMode mode);

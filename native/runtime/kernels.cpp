@@ -32,7 +32,7 @@ Handle Runtime::kernel_begins(Communicator* communicator) {
   }
   SpinGuard guard(kernel->lock);
   kernel->communicator = communicator;
-  kernel->group = door_.sees_calls ? 0 : group_begins(communicator);
+  kernel->group = adapter_.sees_calls ? 0 : group_begins(communicator);
   kernel->opened_ns = monotonic_ns();
   kernel->call = kernel->bytes = 0;
   kernel->gpu_start_ns = kernel->gpu_stop_ns = kernel->seen_start_ns = kernel->seen_stop_ns = 0;
@@ -50,13 +50,13 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
   LaunchedKernel* kernel = armed() ? lock_kernel(handle) : nullptr;
   if (kernel == nullptr) return 0;
   Handle call = task.call;
-  if (!door_.sees_calls) {
+  if (!adapter_.sees_calls) {
     call = task.point_to_point ? point_to_point(communicator, kernel->group, task.send, task.operation)
                                : collective(communicator, kernel->group, task.operation);
   }
-  // A door that sees calls asks for tasks together with their channels, so that this one's channels will report is
+  // An adapter that sees calls asks for tasks together with their channels, so that this one's channels will report is
   // known from its being told of, whatever the library's habit of reading the wish.
-  const bool asked = door_.sees_calls || selection_.asked();
+  const bool asked = adapter_.sees_calls || selection_.asked();
   if (call & kCapturedBit) kernel->flags |= POWERCCL_FLAG_CAPTURED;
   uint8_t pattern = task.operation.pattern;
   if (task.point_to_point) {

@@ -92,7 +92,7 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   callback->holds.store(holds, std::memory_order_relaxed);
   callback->call.store(call, std::memory_order_relaxed);
   callback->state.store(Callback::kWaiting, std::memory_order_release);
-  const int error = door_.call_behind(door_.context, stream, callback_fired, callback);
+  const int error = adapter_.call_behind(adapter_.context, stream, callback_fired, callback);
   if (error == 0) return;
   if (callback->state.exchange(Callback::kFree, std::memory_order_acq_rel) == Callback::kWaiting) {
     gpu->per_call.release(holds, call);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to powerccld: whole messages (wire/lease.h) out and in. Nothing here waits longer than it is told to,
+// One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits longer than it is told to,
 // and what comes in is checked before anybody reads it. One thread's but for try_send() and forget().
 //
 // The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
@@ -10,8 +10,8 @@
 
 #include <atomic>
 
+#include "abi/lease.h"
 #include "runtime/basics.h"
-#include "wire/lease.h"
 
 namespace powerccl {
 

@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "wire/trace.h"
+#include "abi/trace.h"
 
 namespace powerccl {
 

@@ -6,10 +6,10 @@
 
 #include <atomic>
 
+#include "abi/trace.h"
 #include "runtime/basics.h"
 #include "runtime/handle.h"
 #include "runtime/patterns.h"
-#include "wire/trace.h"
 
 namespace powerccl {
 
@@ -66,7 +66,7 @@ struct LaunchedKernel {
   SpinLock lock;  // over everything but the serial, which changes under it and is looked at before
   std::atomic<uint64_t> serial{0};
   Communicator* communicator = nullptr;
-  Handle group = 0;                 // of a door that sees launches only
+  Handle group = 0;                 // of an adapter that sees launches only
   uint64_t opened_ns = UINT64_MAX;  // no time: not begun, or over
   uint64_t call = 0;                // id of the first call in it
   uint64_t bytes = 0;

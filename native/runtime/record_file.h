@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file behind a trace (wire/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never
+// The file behind a trace (abi/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never
 // mapped: a store to a mapping that somebody cut short would end the job. Each write is preceded by a look whether the
 // file is still this one and still whole; on any doubt nothing is written.
 //
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "wire/trace.h"
+#include "abi/trace.h"
 
 namespace powerccl {
 

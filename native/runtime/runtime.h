@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime in the job: what a door calls with what it sees. Knows phases and policy, and nothing of the library
+// The runtime in the job: what an adapter calls with what it sees. Knows phases and policy, and nothing of the library
 // seen.
 //
 // Any thread may call anything. Nothing here throws, exits or reports an error to the caller: on any doubt it disarms,
@@ -43,8 +43,8 @@ struct GpuIdentity {
   const char* id() const { return uuid[0] != '\0' ? uuid : pci; }
 };
 
-// What the door offers to the runtime. All may be called from any thread.
-struct Door {
+// What the adapter offers to the runtime. All may be called from any thread.
+struct Adapter {
   char library[32] = "";  // "nccl 2.28.9 profiler v5"
   // Calls are seen when they are made (else only when they have been launched), and kernel events, with the tasks that
   // they belong to, can be asked for per operation.
@@ -122,8 +122,8 @@ struct Gpu {
 struct Communicator {
   std::atomic<bool> alive{false};
   Gpu* gpu = nullptr;
-  void* door = nullptr;  // the door's own
-  uint32_t index = 0;    // in the traces; never used twice
+  void* adapter = nullptr;  // the adapter's own
+  uint32_t index = 0;       // in the traces; never used twice
   uint64_t id = 0;
   int nranks = 0, rank = 0;
   // Holds of managed calls that have not been launched yet, and the group they belong to.
@@ -131,8 +131,8 @@ struct Communicator {
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
   std::atomic<uint64_t> kernel_stop_ns{0};      // the last one's that kernel_ran was told of
-  std::atomic<bool> launches_elsewhere{false};  // the door's: from another thread than the one that calls
-  std::atomic<bool> events_distrusted{false};   // the door's: kernel events have the times of other kernels
+  std::atomic<bool> launches_elsewhere{false};  // the adapter's: from another thread than the one that calls
+  std::atomic<bool> events_distrusted{false};   // the adapter's: kernel events have the times of other kernels
 };
 
 class Runtime {
@@ -145,7 +145,7 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   // The first one arms the runtime. Null: this communicator is to be left alone.
-  Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Door& door);
+  Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Adapter& adapter);
   void communicator_down(Communicator* communicator);
   // What it has been given may never run: holds for it are given back.
   void calls_given_up(Communicator* communicator);
@@ -183,12 +183,12 @@ class Runtime {
   // From here on waits are not told of, until the next burst. `marked`, `unmarked`: waits told of and not, so far.
   void waits_paused(uint32_t burst, uint64_t marked, uint64_t unmarked);
 
-  // `ran` was launched for `call` (of `communicator`), and the GPU's times of it are host times already. For doors
+  // `ran` was launched for `call` (of `communicator`), and the GPU's times of it are host times already. For adapters
   // without kernel events; told some time after, from any thread.
   void kernel_ran(Communicator* communicator, Handle call, const KernelRan& ran);
   // The same, as it is seen to start or to stop.
   void kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops);
-  // Which stream computes and which call an event stands for; null: not armed. Doors tell it of streams and events,
+  // Which stream computes and which call an event stands for; null: not armed. Adapters tell it of streams and events,
   // collective and point_to_point of calls.
   Streams* streams() { return armed() ? &streams_ : nullptr; }
   // The number that `streams` knows a stream of the communicator's GPU by.
@@ -216,7 +216,7 @@ class Runtime {
   enum class State { kCold, kArmed, kPassive };
   // arming.cpp
   bool armed() const { return state_.load(std::memory_order_acquire) == State::kArmed; }
-  void arm(const Door& door);
+  void arm(const Adapter& adapter);
   Gpu* gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen);
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
@@ -252,7 +252,7 @@ class Runtime {
   std::atomic<State> state_{State::kCold};
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // over arming, communicators and GPUs; never in a call's path
   Environment environment_;
-  Door door_;
+  Adapter adapter_;
   KernelSelection selection_;
   Streams streams_;
   Gpu gpus_[kGpus];

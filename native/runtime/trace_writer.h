@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appends records to a rank's trace (wire/trace.h). Any number of threads append; none waits for another, and none
+// Appends records to a rank's trace (abi/trace.h). Any number of threads append; none waits for another, and none
 // makes a system call.
 //
 // Records go into a ring in private memory. A thread of ours writes them to the file (record_file.h), with descriptors
@@ -11,8 +11,8 @@
 
 #include <atomic>
 
+#include "abi/trace.h"
 #include "runtime/basics.h"
-#include "wire/trace.h"
 
 namespace powerccl {
 

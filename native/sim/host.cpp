@@ -6,10 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "abi/trace.h"
 #include "bench/pattern.h"
 #include "physics/collective_types.h"
 #include "runtime/patterns.h"
-#include "wire/trace.h"
 
 namespace powerccl::sim {
 namespace {
@@ -23,7 +23,7 @@ using physics::TaskKind;
 // What calls take of a host's time, as real-time runs of the emulator on two cores show; NCCL's own is longer.
 constexpr Time kLaunchNs = 6'000, kCallNs = 20'000, kCrossNs = 5'000, kWakeNs = 20'000;
 constexpr Time kKernelSeenNs = 30'000;  // NCCL's proxy looks all the time
-// Marks are read while the job makes other calls, and are as many as they may cost (doors/nccl/marks.cpp).
+// Marks are read while the job makes other calls, and are as many as they may cost (adapters/nccl/marks.cpp).
 constexpr Time kLookEveryNs = 4'000'000, kMarkSpanNs = 4'000'000, kFirstBurst = 1024, kBurst = 512;
 constexpr double kKernelMs = 10;  // computation comes in kernels of at most this length
 constexpr uint32_t kNoStream = UINT32_MAX;

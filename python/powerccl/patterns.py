@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-# The order is that of powerccl_pattern in native/wire/trace.h.
+# The order is that of powerccl_pattern in native/abi/trace.h.
 PATTERNS = (
     "all_reduce",
     "broadcast",

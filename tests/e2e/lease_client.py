@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of powerccld that says what a test wants said, right or wrong (native/wire/lease.h)."""
+"""A client of powerccld that says what a test wants said, right or wrong (native/abi/lease.h)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI libraries to test with: compile a program for one, run it on it with and without the door.
+"""MPI libraries to test with: compile a program for one, run it on it with and without the adapter.
 
 A test that takes the fixture `mpi` (import `mpi_library`) runs once for each library; where one is not installed it is
 skipped, and the reason says what to install.
@@ -83,7 +83,7 @@ class Mpi:
         return self.compilers.get("fortran", Path("-")).exists() and shutil.which("gfortran") is not None
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, less what MPI or the door would read, with what the launcher needs."""
+        """This process's environment, less what MPI or the adapter would read, with what the launcher needs."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         if self.is_open_mpi:
             kept["OMPI_ALLOW_RUN_AS_ROOT"] = kept["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
@@ -122,31 +122,31 @@ class Mpi:
         program: Sequence[str],
         ranks: int,
         *,
-        door: str | None,
+        adapter: str | None,
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = 60,
         only_rank_0: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `program` on `ranks` ranks. door: None (without) or auto, published, observe.
+        """Run `program` on `ranks` ranks. adapter: None (without) or auto, published, observe.
 
-        only_rank_0: the others run without the door. Raises subprocess.TimeoutExpired, with the job's output, after
+        only_rank_0: the others run without the adapter. Raises subprocess.TimeoutExpired, with the job's output, after
         having killed all of it.
         """
         with tempfile.TemporaryDirectory(prefix="pccl-") as scratch:
             rank = {**self._rank_environment(), **(env or {})}
-            with_door = rank
-            if door is not None:
+            with_adapter = rank
+            if adapter is not None:
                 folder = folder or Path(scratch) / "run"
                 folder.mkdir(parents=True, exist_ok=True)
                 rank = {**YIELDING, **rank}
-                with_door = {
+                with_adapter = {
                     **rank,
-                    "LD_PRELOAD": str(door_library()),
+                    "LD_PRELOAD": str(adapter_library()),
                     "POWERCCL_RUN_FOLDER": str(folder),
-                    "POWERCCL_MPI": door,
+                    "POWERCCL_MPI": adapter,
                 }
-            parts = [(1, with_door), (ranks - 1, rank)] if only_rank_0 else [(ranks, with_door)]
+            parts = [(1, with_adapter), (ranks - 1, rank)] if only_rank_0 else [(ranks, with_adapter)]
             command = [str(self.launcher), *(["--oversubscribe"] if self.is_open_mpi else [])]
             for index, (count, variables) in enumerate(parts):
                 settings = [f"{name}={value}" for name, value in variables.items()]
@@ -157,8 +157,8 @@ class Mpi:
         return {"OPAL_PREFIX": str(self.prefix)} if self.id == "openmpi" else {}
 
 
-def door_library() -> Path:
-    """The door under test: POWERCCL_NATIVE's, else what `powerccl` itself would find."""
+def adapter_library() -> Path:
+    """The adapter under test: POWERCCL_NATIVE's, else what `powerccl` itself would find."""
     return find_native().root / "lib" / "libpowerccl-mpi.so"
 
 

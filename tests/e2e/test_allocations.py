@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Once a job is under way, nothing of ours in it allocates memory: not the runtime, not the door, nor their threads."""
+"""Once a job is under way, nothing of ours in it allocates memory: not runtime, adapter or their threads."""
 
 from __future__ import annotations
 

@@ -11,53 +11,53 @@ from pathlib import Path
 import pytest
 from mpi_libraries import PROGRAMS, Mpi, not_on
 from mpi_libraries import mpi_library as mpi_library
-from test_mpi_programs import counted, lines_of_the_door, result, same, same_end, without
+from test_mpi_programs import counted, lines_of_the_adapter, result, same, same_end, without
 
-BOTH = pytest.mark.parametrize("door", ["auto", "published"])
+BOTH = pytest.mark.parametrize("adapter", ["auto", "published"])
 
 
 @BOTH
-def test_files(mpi: Mpi, door: str, tmp_path: Path) -> None:
+def test_files(mpi: Mpi, adapter: str, tmp_path: Path) -> None:
     program = [str(mpi.program("files.c")), str(tmp_path / "file")]
-    done = same(mpi, program, 3, door, tmp_path / "run")
+    done = same(mpi, program, 3, adapter, tmp_path / "run")
     assert (done.returncode, len(result(done)[1])) == (0, 3)
     assert counted(tmp_path / "run")[0, "MPI_File_write_at_all"] == (1, 8000)
 
 
 @not_on("debian_mpich")  # it spawns nothing in a container
 @BOTH
-def test_spawned_processes(mpi: Mpi, door: str) -> None:
+def test_spawned_processes(mpi: Mpi, adapter: str) -> None:
     between_jobs = copy.copy(mpi)
     between_jobs.transports += ",tcp"
     program = [str(mpi.program("spawn.c"))]
-    done = between_jobs.run(program, 2, door=door, timeout=30)
+    done = between_jobs.run(program, 2, adapter=adapter, timeout=30)
     assert result(done) == without(between_jobs, program, 2)
 
 
 @not_on("debian_mpich")  # its own sessions fail
 @BOTH
-def test_sessions(mpi: Mpi, door: str) -> None:
+def test_sessions(mpi: Mpi, adapter: str) -> None:
     program = [str(mpi.program("sessions.c"))]
 
-    # MPICH 5.0's fail now and then by themselves, in 2 of 60 runs without the door.
+    # MPICH 5.0's fail now and then by themselves, in 2 of 60 runs without the adapter.
     def repeated(by: str | None) -> subprocess.CompletedProcess[str]:
-        done = mpi.run(program, 2, door=by)
+        done = mpi.run(program, 2, adapter=by)
         for _ in range(3):
             if done.returncode != 0:
-                done = mpi.run(program, 2, door=by)
+                done = mpi.run(program, 2, adapter=by)
         return done
 
-    done = repeated(door)
+    done = repeated(adapter)
     assert result(done) == result(repeated(None)), done.stderr
-    assert not lines_of_the_door(done)
+    assert not lines_of_the_adapter(done)
 
 
 @BOTH
-def test_one_rank_has_many_communicators(mpi: Mpi, door: str) -> None:
+def test_one_rank_has_many_communicators(mpi: Mpi, adapter: str) -> None:
     program = [str(mpi.program("unusual.c")), "many"]
     expected = without(mpi, program, 2)
     assert expected[0] == 0
-    assert result(mpi.run(program, 2, door=door, timeout=30)) == expected
+    assert result(mpi.run(program, 2, adapter=adapter, timeout=30)) == expected
 
 
 @pytest.mark.parametrize("how", ["local", "deep"])
@@ -85,7 +85,7 @@ def test_threads_beside_a_waiting_one_yield_as_ever(mpi: Mpi) -> None:
 
 
 def test_statically_linked_mpi(tmp_path: Path) -> None:
-    """Debian's libmpich.a; what it is built on stays shared, so that the door sees parts of MPI without MPI."""
+    """Debian's libmpich.a; what it is built on stays shared, so that the adapter sees parts of MPI without MPI."""
     mpi = Mpi("debian_mpich", tmp_path)
     if missing := mpi.missing():
         pytest.skip(f"{mpi.id} is not installed: {missing}")
@@ -97,8 +97,8 @@ def test_statically_linked_mpi(tmp_path: Path) -> None:
     link = ["cc", *include, PROGRAMS / "unusual.c", "-o", program, *filter(None, objects)]
     if subprocess.run(link, capture_output=True, timeout=60, check=False).returncode != 0:
         pytest.skip("libmpich.a does not link here: libmpich-dev, libucx-dev, libfabric-dev, libhwloc-dev")
-    for door in ("auto", "published"):
-        done = same(mpi, [str(program), "plain"], 2, door)
+    for adapter in ("auto", "published"):
+        done = same(mpi, [str(program), "plain"], 2, adapter)
         assert (done.returncode, len(result(done)[1])) == (0, 2)
 
 
@@ -113,10 +113,10 @@ def test_children_leave_the_trace_alone(mpi: Mpi, tmp_path: Path) -> None:
     assert [counts[rank, "MPI_Allreduce"] for rank in range(2)] == [(101, 808), (101, 808)]
 
 
-def test_published_among_others_without_the_door(mpi: Mpi) -> None:
-    """Point to point, threads and windows: what is agreed on must not depend on who has the door."""
+def test_published_among_others_without_the_adapter(mpi: Mpi) -> None:
+    """Point to point, threads and windows: what is agreed on must not depend on who has the adapter."""
     for name in ("point_to_point.c", "window.c"):
         program = [str(mpi.program(name, ["-pthread"]))]
-        done = mpi.run(program, 2, door="published", only_rank_0=True)
+        done = mpi.run(program, 2, adapter="published", only_rank_0=True)
         assert result(done) == without(mpi, program, 2)
-        assert len(lines_of_the_door(done)) <= 1
+        assert len(lines_of_the_adapter(done)) <= 1

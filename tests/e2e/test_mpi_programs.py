@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI programs do the same with the door as without it, on every MPI library; and the trace tells what they did."""
+"""MPI programs do the same with the adapter as without it, on every MPI library; and the trace tells what they did."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from mpi_libraries import PROGRAMS, ROOT, Mpi, door_library, not_on, on, run_job
+from mpi_libraries import PROGRAMS, ROOT, Mpi, adapter_library, not_on, on, run_job
 from mpi_libraries import mpi_library as mpi_library
 
 from powerccl.traces.folder import read_run
@@ -29,7 +29,7 @@ def result(done: subprocess.CompletedProcess[str]) -> Result:
     return done.returncode, sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 
 
-def lines_of_the_door(done: subprocess.CompletedProcess[str]) -> list[str]:
+def lines_of_the_adapter(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("powerccl:")]
 
 
@@ -37,7 +37,7 @@ def without(mpi: Mpi, program: Sequence[str], ranks: int, env: dict[str, str] | 
     """What a program does by itself: found out once."""
     key = (mpi.id, str(ranks), *program)
     if key not in _without:
-        _without[key] = result(mpi.run(program, ranks, door=None, env=env))
+        _without[key] = result(mpi.run(program, ranks, adapter=None, env=env))
     return _without[key]
 
 
@@ -45,15 +45,15 @@ def same(
     mpi: Mpi,
     program: Sequence[str],
     ranks: int,
-    door: str,
+    adapter: str,
     folder: Path | None = None,
     env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run with the door; the outcome is the program's own and the door is silent."""
+    """Run with the adapter; the outcome is the program's own and the adapter is silent."""
     expected = without(mpi, program, ranks, env)
-    done = mpi.run(program, ranks, door=door, folder=folder, env=env)
+    done = mpi.run(program, ranks, adapter=adapter, folder=folder, env=env)
     assert result(done) == expected, done.stderr
-    assert not lines_of_the_door(done)
+    assert not lines_of_the_adapter(done)
     return done
 
 
@@ -65,12 +65,12 @@ def counted(folder: Path) -> dict[tuple[int, str], tuple[int, int]]:
     return {(rank, function): (calls, size) for rank, function, calls, size in sums.iter_rows()}
 
 
-@pytest.mark.parametrize("door", ["auto", "published"])
+@pytest.mark.parametrize("adapter", ["auto", "published"])
 @pytest.mark.parametrize("program", ["collectives.c", "point_to_point.c", "threads.c"])
-def test_same_result(mpi: Mpi, program: str, door: str) -> None:
+def test_same_result(mpi: Mpi, program: str, adapter: str) -> None:
     code, lines = without(mpi, [str(mpi.program(program, ["-pthread"]))], 3)
     assert (code, len(lines)) == (0, 3)
-    same(mpi, [str(mpi.program(program, ["-pthread"]))], 3, door)
+    same(mpi, [str(mpi.program(program, ["-pthread"]))], 3, adapter)
 
 
 def test_one_rank(mpi: Mpi) -> None:
@@ -79,17 +79,17 @@ def test_one_rank(mpi: Mpi) -> None:
 
 def test_published_on_one_rank_of_three(mpi: Mpi) -> None:
     program = [str(mpi.program("collectives.c", ["-pthread"]))]
-    done = mpi.run(program, 3, door="published", only_rank_0=True)
+    done = mpi.run(program, 3, adapter="published", only_rank_0=True)
     assert result(done) == without(mpi, program, 3)
-    (line,) = lines_of_the_door(done)
+    (line,) = lines_of_the_adapter(done)
     assert "no barrier is added" in line
 
 
 @on("debian_mpich", "debian_openmpi")  # the wheels have no Fortran
 @pytest.mark.parametrize("program", ["legacy.f90", "modern.f90"])
-@pytest.mark.parametrize("door", ["auto", "published"])
-def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -> None:
-    done = same(mpi, [str(mpi.program(program))], 3, door, tmp_path)
+@pytest.mark.parametrize("adapter", ["auto", "published"])
+def test_fortran_is_counted(mpi: Mpi, program: str, adapter: str, tmp_path: Path) -> None:
+    done = same(mpi, [str(mpi.program(program))], 3, adapter, tmp_path)
     assert done.returncode == 0
     counts = counted(tmp_path)
     for rank in range(3):
@@ -99,13 +99,13 @@ def test_fortran_is_counted(mpi: Mpi, program: str, door: str, tmp_path: Path) -
 
 # Its wheel has modules for the ABIs of MPICH's and Open MPI's libraries by the names that these themselves give.
 @not_on("mpich_abi", "debian_mpich")
-@pytest.mark.parametrize("door", ["auto", "published"])
-def test_mpi4py(mpi: Mpi, door: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("adapter", ["auto", "published"])
+def test_mpi4py(mpi: Mpi, adapter: str, tmp_path: Path) -> None:
     module = ROOT / "mpi4py" / "mpi4py" / f"MPI.{'openmpi' if mpi.is_open_mpi else 'mpich'}{_EXTENSION}"
     if not module.exists():
         pytest.skip(f"mpi4py (tools/fetch-mpi build/deps/mpi) has no module for {mpi.id} and this Python")
     env = {"MPI4PY_LIBMPI": str(mpi.library), "PYTHONPATH": str(ROOT / "mpi4py")}
-    done = same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, door, tmp_path, env)
+    done = same(mpi, [sys.executable, str(PROGRAMS / "objects.py")], 3, adapter, tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert counted(tmp_path)[0, "MPI_Allreduce"][0] >= 2
 
@@ -116,26 +116,26 @@ def test_a_waiting_rank_serves_its_window(mpi: Mpi) -> None:
     def each_us(done: subprocess.CompletedProcess[str]) -> float:
         return float(re.findall(r"each_us ([\d.]+)", done.stderr)[0])
 
-    alone = mpi.run(program, 2, door=None)
-    done = mpi.run(program, 2, door="auto")
+    alone = mpi.run(program, 2, adapter=None)
+    done = mpi.run(program, 2, adapter="auto")
     assert result(done) == result(alone)
     assert "rank 0: fetched=79800" in done.stdout
     # On a busy machine either may have waited for a core, whence the constant.
     assert each_us(done) < 20 * each_us(alone) + 20_000  # a busy machine may hold it up by a time slice or two
 
 
-def same_end(mpi: Mpi, what: str, door: str) -> None:
+def same_end(mpi: Mpi, what: str, adapter: str) -> None:
     """The exit code is the program's own; whether a launcher still passes on what was printed before is its luck."""
     program = [str(mpi.program("unusual.c")), what]
-    done = mpi.run(program, 2, door=door)
+    done = mpi.run(program, 2, adapter=adapter)
     assert done.returncode == without(mpi, program, 2)[0] != 0, done.stderr
-    assert not lines_of_the_door(done)
+    assert not lines_of_the_adapter(done)
 
 
-@pytest.mark.parametrize("door", ["auto", "published"])
-def test_abort(mpi: Mpi, door: str) -> None:
+@pytest.mark.parametrize("adapter", ["auto", "published"])
+def test_abort(mpi: Mpi, adapter: str) -> None:
     assert without(mpi, [str(mpi.program("unusual.c")), "abort"], 2)[0] == 7
-    same_end(mpi, "abort", door)
+    same_end(mpi, "abort", adapter)
 
 
 def test_a_rank_is_killed(mpi: Mpi, tmp_path: Path) -> None:
@@ -155,11 +155,11 @@ def test_own_ways(mpi: Mpi, what: str) -> None:
 def test_yields_outside_mpi_are_the_systems(mpi: Mpi) -> None:
     program = [str(mpi.program("unusual.c")), "yields"]
 
-    def ns_each(door: str | None) -> float:
-        return float(re.findall(r"ns_each ([\d.]+)", mpi.run(program, 1, door=door).stderr)[0])
+    def ns_each(adapter: str | None) -> float:
+        return float(re.findall(r"ns_each ([\d.]+)", mpi.run(program, 1, adapter=adapter).stderr)[0])
 
-    alone, with_door = ns_each(None), ns_each("auto")
-    assert alone / 5 < with_door < alone * 5 + 1000
+    alone, with_adapter = ns_each(None), ns_each("auto")
+    assert alone / 5 < with_adapter < alone * 5 + 1000
 
 
 def test_static_executable(mpi: Mpi, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_static_executable(mpi: Mpi, tmp_path: Path) -> None:
 
 
 def test_another_librarys_launcher(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A program of MPICH under Open MPI's mpiexec does what it does without the door, whatever that is."""
+    """A program of MPICH under Open MPI's mpiexec does what it does without the adapter, whatever that is."""
     program_of, launcher_of = Mpi("mpich", tmp_path_factory.mktemp("mpich")), Mpi("openmpi")
     for mpi in (program_of, launcher_of):
         if missing := mpi.missing():
@@ -185,8 +185,8 @@ def test_library_without_profiling_interface(tmp_path: Path) -> None:
     subprocess.run(["cc", PROGRAMS / "poor_program.c", "-o", program, *link], check=True, timeout=60)
     folder = tmp_path / "run"
     folder.mkdir()
-    door = {"LD_PRELOAD": str(door_library()), "POWERCCL_RUN_FOLDER": str(folder), "POWERCCL_MPI": "auto"}
-    command = ["env", *(f"{name}={value}" for name, value in door.items()), str(program)]
+    adapter = {"LD_PRELOAD": str(adapter_library()), "POWERCCL_RUN_FOLDER": str(folder), "POWERCCL_MPI": "auto"}
+    command = ["env", *(f"{name}={value}" for name, value in adapter.items()), str(program)]
     done = run_job(command, dict(os.environ), 30, tmp_path)
     assert result(done) == (4, ["rank 42: poor"])
-    assert len(lines_of_the_door(done)) == 1
+    assert len(lines_of_the_adapter(done)) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random correct MPI programs give the same results with the door and without. `make soak` runs thousands."""
+"""Random correct MPI programs give the same results with the adapter and without. `make soak` runs thousands."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def program(mpi: Mpi) -> Path:
     return mpi.compile(first, mpi.scratch / "random", ["-std=c++17", "-pthread", *map(str, others)])
 
 
-def results(mpi: Mpi, program: Path, ranks: int, door: str | None) -> list[str]:
-    done = mpi.run([program, "0", str(SEEDS)], ranks, door=door, env=YIELDING, timeout=120)
+def results(mpi: Mpi, program: Path, ranks: int, adapter: str | None) -> list[str]:
+    done = mpi.run([program, "0", str(SEEDS)], ranks, adapter=adapter, env=YIELDING, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return re.findall(r"^\d+ [0-9a-f]{16} \d+$", done.stdout, re.MULTILINE)
 

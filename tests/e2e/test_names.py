@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mpi_libraries import PROGRAMS, Mpi, door_library
+from mpi_libraries import PROGRAMS, Mpi, adapter_library
 from mpi_libraries import mpi_library as mpi_library
 
 from powerccl.launch.native import find_native
@@ -42,7 +42,7 @@ def test_the_trace_says_that_calls_are_missing(mpi: Mpi, tmp_path: Path) -> None
     for attempt in range(4):
         run = tmp_path / f"run-{attempt}"
         run.mkdir()
-        code, _, text = names.one_process(mpi, [program, "200", "20", "1", "no memory"], door_library(), run)
+        code, _, text = names.one_process(mpi, [program, "200", "20", "1", "no memory"], adapter_library(), run)
         if code == 0:
             break
     assert code == 0, text
@@ -57,5 +57,5 @@ def test_the_trace_says_that_calls_are_missing(mpi: Mpi, tmp_path: Path) -> None
 def test_forms_that_a_library_lacks_are_not_found(mpi: Mpi) -> None:
     """A program that asks for large counts gets the library's answer."""
     program = [str(mpi.program("large_counts.c"))]
-    alone, found = (mpi.run(program, 2, door=door) for door in (None, "auto"))
+    alone, found = (mpi.run(program, 2, adapter=adapter) for adapter in (None, "auto"))
     assert (alone.returncode, alone.stdout) == (found.returncode, found.stdout)

@@ -162,9 +162,9 @@ def test_without_preload_there_are_calls_but_no_marks(powerccl: Powerccl) -> Non
 def test_what_the_user_preloads_stays(powerccl: Powerccl) -> None:
     """It comes first."""
     ask = ("sh", "-c", "echo $LD_PRELOAD")
-    door = str(powerccl.native.path("lib/libpowerccl-nccl.so"))
+    adapter = str(powerccl.native.path("lib/libpowerccl-nccl.so"))
     mpi = str(powerccl.native.path("lib/libpowerccl-mpi.so"))
-    assert powerccl("run", "-q", "--", *ask, LD_PRELOAD="libm.so.6").out.split() == [f"libm.so.6:{door}:{mpi}"]
-    assert powerccl("run", "-q", "--mpi", "off", "--", *ask).out.split() == [door]
+    assert powerccl("run", "-q", "--", *ask, LD_PRELOAD="libm.so.6").out.split() == [f"libm.so.6:{adapter}:{mpi}"]
+    assert powerccl("run", "-q", "--mpi", "off", "--", *ask).out.split() == [adapter]
     without = powerccl("run", "-q", "--no-preload", "--", *ask, LD_PRELOAD="libm.so.6")
     assert without.out.split() == ["libm.so.6"]

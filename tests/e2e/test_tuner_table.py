@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from powerccl.errors import PowercclError
-from powerccl.launch.native import NCCL_DOOR, NativeFiles
+from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
 from powerccl.tuning.rules import ANY, Rule, first_match, inline_rules, read_rules, write_rules
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
@@ -52,7 +52,7 @@ class Communicator:
         # Python's os.environ is libc's environment, which the plugin reads.
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("POWERCCL_TUNER_TABLE", table)
-            self.tuner = TunerV6.in_dll(ctypes.CDLL(str(native.path(NCCL_DOOR))), "ncclTunerPlugin_v6")
+            self.tuner = TunerV6.in_dll(ctypes.CDLL(str(native.path(NCCL_ADAPTER))), "ncclTunerPlugin_v6")
             self.context = c_void_p()
             assert self.tuner.init(ctypes.byref(self.context), 1, ranks, nodes, None, None, None) == 0
 
@@ -138,4 +138,4 @@ def test_both_readers_take_and_refuse_the_same(native: NativeFiles) -> None:
             good = False
         assert accepts(native, table) == good, repr(table)
         verdicts[good] += 1
-    assert min(verdicts.values()) > 400, verdicts  # what is said of a refusal: tests/native/doors/tuner_test.cpp
+    assert min(verdicts.values()) > 400, verdicts  # what is said of a refusal: tests/native/adapters/tuner_test.cpp

@@ -3,8 +3,8 @@
 // table and says why in a line fit for a terminal.
 #include <string_view>
 
-#include "doors/nccl/tuner_abi.h"
-#include "doors/nccl/tuner_table.h"
+#include "adapters/nccl/tuner_abi.h"
+#include "adapters/nccl/tuner_table.h"
 #include "fuzz.h"
 
 using namespace powerccl::nccl;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run folders as the native side would write them, from known numbers.
 
-Packed with `struct` from the field lists of native/wire/trace.h, not with the reader's own types: errors in those show.
+Packed with `struct` from the field lists of native/abi/trace.h, not with the reader's own types: errors in those show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATTERNS = [
 # From the definition, so that the reader's own list is compared with it wherever a trace is read.
 MPI_FUNCTIONS = re.findall(
     r"^POWERCCL_MPI(?:_C)?\((\w+),",
-    (Path(__file__).parents[2] / "native/wire/mpi_functions.def").read_text(),
+    (Path(__file__).parents[2] / "native/abi/mpi_functions.def").read_text(),
     re.MULTILINE,
 )
 GPU_AHEAD_NS = 1_000_000_000_000
@@ -407,7 +407,7 @@ def elastic_run(folder: Path, sizes: list[int], told: bool = True, calls: int = 
 
 
 def mpi_trace(rank: int, nranks: int, **header: object) -> TraceWriter:
-    """A rank of MPI's, as the door opens its trace; the world is communicator 0."""
+    """A rank of MPI's, as the adapter opens its trace; the world is communicator 0."""
     defaults = {"gpu_uuid": "", "gpu_pci": "", "clock_client": "auto", "library": "mpich 5.0.2", "start_ns": 10 * MS}
     trace = TraceWriter(rank, nranks, **{**defaults, **header})
     trace.mpi_comm(10 * MS, 0, 1, nranks, "world")

@@ -20,7 +20,7 @@ from powerccl import aliases
 from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
-from powerccl.launch.native import MPI_DOOR
+from powerccl.launch.native import MPI_ADAPTER
 from powerccl.launch.record import POLICIES
 from powerccl.platforms.schema import encode
 from powerccl.traces.folder import read_run
@@ -59,7 +59,7 @@ def test_policies_of_the_table_are_those_of_the_command_line() -> None:
 
 
 def test_old_options_set_what_the_new_ones_do(tmp_path: Path) -> None:
-    fakes.write_program(tmp_path / "native" / MPI_DOOR, "")
+    fakes.write_program(tmp_path / "native" / MPI_ADAPTER, "")
     done = powerccl("run", "-q", "--slowdown", "0.25", "--budget=5", "--", "env", POWERCCL_PRELOAD="1")
     assert {"POWERCCL_MAX_SLOWDOWN=0.25", "POWERCCL_MPI_MAX_DELAY=5"} <= set(done.stdout.splitlines())
     assert renamed(done) == ["--slowdown is now --max-slowdown", "--budget is now --mpi-max-delay"]

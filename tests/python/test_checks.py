@@ -13,7 +13,7 @@ import pytest
 
 from powerccl.launch.checks import check_power, check_ways
 from powerccl.launch.gpu_power import GpuPower, read_power
-from powerccl.launch.native import NCCL_DOOR, find_native
+from powerccl.launch.native import NCCL_ADAPTER, find_native
 from powerccl.launch.nccl_checks import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
 
 
@@ -36,7 +36,7 @@ def test_what_works_with_an_nccl(version: int, state: str, words: str) -> None:
 
 def test_another_profiler_is_named() -> None:
     native = find_native()
-    ours = str(native.root / NCCL_DOOR)
+    ours = str(native.root / NCCL_ADAPTER)
     checks = {check.name: check for check in check_nccl(native, 0, {"NCCL_PROFILER_PLUGIN": "/nowhere/inspector.so"})}
     assert checks["your profiler"].state == "missing" and "cannot be loaded" in checks["your profiler"].found
     assert "your profiler" not in {check.name for check in check_nccl(native, 0, {"NCCL_PROFILER_PLUGIN": ours})}
@@ -132,6 +132,6 @@ def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_pool_is_as_large_as_the_runtime_thinks() -> None:
-    header = (Path(__file__).parents[2] / "native/doors/nccl/shm_room.h").read_text()
+    header = (Path(__file__).parents[2] / "native/adapters/nccl/shm_room.h").read_text()
     ((number, shift),) = re.findall(r"kPoolBytes = uint64_t\{(\d+)\} << (\d+);", header)
     assert int(number) << int(shift) == POOL_BYTES

@@ -31,7 +31,7 @@ from powerccl.launch.native import DAEMON, NativeFiles
 from powerccl.launch.services import start_daemon
 from powerccl.reports import clocks as report
 
-HEADER_FILE = Path(__file__).parents[2] / "native/wire/lease.h"
+HEADER_FILE = Path(__file__).parents[2] / "native/abi/lease.h"
 UUIDS = tuple(f"GPU-{n:08x}-79cb-8a1e-7996-22f2e0b95d52" for n in (0x11111111, 0x11112222, 0x33333333, 0x44444444))
 ME, OTHER = os.getuid(), 54321
 

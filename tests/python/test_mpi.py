@@ -25,7 +25,7 @@ from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_functions import COLLECTIVES, FUNCTIONS, function_name
 from powerccl.traces.rank import read_rank
 
-WIRE = Path(__file__).parents[2] / "native/wire"
+ABI = Path(__file__).parents[2] / "native/abi"
 RAPL = """# host: node1
 # package-0_max_energy_range_uj: 1000000
 time_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns
@@ -43,7 +43,7 @@ time_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns
 
 
 def test_functions_are_those_of_the_wire() -> None:
-    definition = (WIRE / "mpi_functions.def").read_text()
+    definition = (ABI / "mpi_functions.def").read_text()
     found = re.findall(r"^POWERCCL_MPI(?:_C)?\((\w+), *\d+, *(\w+)", definition, re.MULTILINE)
     assert tuple(name for name, _ in found) == FUNCTIONS
     assert {name for name, kind in found if kind.startswith("COLLECTIVE")} == COLLECTIVES
@@ -52,7 +52,7 @@ def test_functions_are_those_of_the_wire() -> None:
 
 
 def test_kinds_and_fields_are_those_of_the_wire() -> None:
-    header = (WIRE / "trace.h").read_text()
+    header = (ABI / "trace.h").read_text()
     for kind, name in records.KINDS.items():
         assert f"POWERCCL_REC_{name.upper()} = {kind}," in header
     for kind, name in ((7, "mpi_call"), (8, "mpi_total"), (9, "process")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPI door around a job: environment, launchers, why nothing was seen, and what doctor finds."""
+"""The MPI adapter around a job: environment, launchers, why nothing was seen, and what doctor finds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from powerccl.errors import PowercclError
 from powerccl.launch import mpi, mpi_checks, mpi_demo
 from powerccl.launch.environment import with_sanitizers
 from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
-from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles
+from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.launch.program import Program, is_launcher, look_at, program_behind, takes_preload
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
@@ -36,10 +36,10 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
     compiler = shutil.which("cc")
     if compiler:
         monkeypatch.setenv("POWERCCL_PRELOAD", "1")
-        subprocess.run([compiler, "-shared", "-o", str(root / MPI_DOOR), "-x", "c", "/dev/null"], check=True)
-        shutil.copy(root / MPI_DOOR, root / NCCL_DOOR)
+        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
+        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
     else:
-        fakes.write_program(root / MPI_DOOR, "")
+        fakes.write_program(root / MPI_ADAPTER, "")
     return NativeFiles(root)
 
 
@@ -75,13 +75,13 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
     assert "preloads nothing" in problem
 
 
-def test_a_door_that_cannot_be_preloaded_is_told_of(native: NativeFiles, tmp_path: Path) -> None:
-    (native.root / MPI_DOOR).unlink()
+def test_a_adapter_that_cannot_be_preloaded_is_told_of(native: NativeFiles, tmp_path: Path) -> None:
+    (native.root / MPI_ADAPTER).unlink()
     added, problem = mpi_environment({}, native, "auto", None)
     assert added == {}
     assert "has no lib/libpowerccl-mpi.so" in problem
     blank = NativeFiles(fakes.native_folder(tmp_path / "my files"))
-    fakes.write_program(blank.root / MPI_DOOR, "")
+    fakes.write_program(blank.root / MPI_ADAPTER, "")
     assert "space or colon" in mpi_environment({}, blank, "auto", None)[1]
 
 
@@ -199,8 +199,8 @@ def seen(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
-def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
-    both = f"{native.root / NCCL_DOOR}:{native.root / MPI_DOOR}"
+def test_run_brings_the_adapter(native: NativeFiles, tmp_path: Path) -> None:
+    both = f"{native.root / NCCL_ADAPTER}:{native.root / MPI_ADAPTER}"
     found = seen(powerccl(native, tmp_path, "run", "-q", "--mpi-max-delay", "5", "--", "env"))
     assert found["LD_PRELOAD"] == both
     assert (found["POWERCCL_MPI"], found["POWERCCL_MPI_MAX_DELAY"]) == ("auto", "5")
@@ -210,14 +210,14 @@ def test_run_brings_the_door(native: NativeFiles, tmp_path: Path) -> None:
     for off in (["--mpi", "off"], []):
         found = seen(powerccl(native, tmp_path, "run", "-q", *off, "--", "env", POWERCCL_MPI="" if off else "off"))
         assert found["POWERCCL_MPI"] == "off"
-        assert found["LD_PRELOAD"] == str(native.root / NCCL_DOOR)
+        assert found["LD_PRELOAD"] == str(native.root / NCCL_ADAPTER)
     for arguments, wish in ((["--no-preload"], "1"), ([], "0")):
         found = seen(powerccl(native, tmp_path, "run", "-q", *arguments, "--", "env", POWERCCL_PRELOAD=wish))
         assert "LD_PRELOAD" not in found
 
 
-def test_a_build_without_the_door_says_so_only_when_asked(native: NativeFiles, tmp_path: Path) -> None:
-    (native.root / MPI_DOOR).unlink()
+def test_a_build_without_the_adapter_says_so_only_when_asked(native: NativeFiles, tmp_path: Path) -> None:
+    (native.root / MPI_ADAPTER).unlink()
     assert powerccl(native, tmp_path, "run", "-q", "--", "true").stderr == ""
     asked = powerccl(native, tmp_path, "run", "-q", "--mpi", "auto", "--", "true")
     assert "has no lib/libpowerccl-mpi.so; run `make native`" in asked.stderr
@@ -287,7 +287,7 @@ def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")
     monkeypatch.setattr(mpi_checks, "PERF_POWER", tmp_path / "none")
     monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path / "none")
-    (native.root / MPI_DOOR).unlink()
+    (native.root / MPI_ADAPTER).unlink()
     found = {check.name: check for check in mpi_checks.check_mpi(native)}
     assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
 
@@ -319,7 +319,7 @@ def test_doctor_without_a_daemon_has_no_cores_to_lease(tmp_path: Path, monkeypat
 
 
 def test_modes_are_those_of_the_environment_table() -> None:
-    table = (PACKAGE.parent / "native/wire/environment.def").read_text()
+    table = (PACKAGE.parent / "native/abi/environment.def").read_text()
     line = next(line for line in table.splitlines() if "POWERCCL_MPI," in line)
     assert all(f"`{mode}`" in line for mode in mpi.MODES)
 
@@ -422,7 +422,7 @@ def test_a_demo_without_mpi_says_so_in_a_line(
     monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [])
     assert demo(tmp_path) == (None, "")
     assert "no MPI job: no mpiexec on this machine (pip install mpich installs one)" in capsys.readouterr().err
-    (small_mpi.root / MPI_DOOR).unlink()
+    (small_mpi.root / MPI_ADAPTER).unlink()
     assert demo(tmp_path) == (None, "")
     assert "no MPI job: this build of PowerCCL has no MPI library" in capsys.readouterr().err
     monkeypatch.setenv("POWERCCL_MPI", "off")

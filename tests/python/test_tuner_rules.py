@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner table as Python reads and writes it; tests/native/doors/tuner_table_test.cpp has the plugin's side."""
+"""The tuner table as Python reads and writes it; tests/native/adapters/tuner_table_test.cpp has the plugin's side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from powerccl.errors import PowercclError
 from powerccl.tuning import rules
 from powerccl.tuning.rules import ANY, NO_LIMIT, Rule, first_match, inline_rules, read_rules, write_rules
 
-CASES = Path(__file__).parents[1] / "native/doors/tuner_cases.txt"
+CASES = Path(__file__).parents[1] / "native/adapters/tuner_cases.txt"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ using emulator::CollectiveTask;
 using emulator::kNoAllocation;
 using emulator::TaskKind;
 
-// wire/trace.h's numbers of the patterns, as platform files know them.
+// abi/trace.h's numbers of the patterns, as platform files know them.
 constexpr uint8_t kScatterPattern = 6, kGatherPattern = 7, kAllToAllPattern = 8;
 
 ncclResult_t resolve(ncclComm* comm, const char* call, const void* pointer, size_t bytes, BufferRef& ref) {

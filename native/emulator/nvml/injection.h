@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of the emulated NVML that tests ask for, by environment variables (native/wire/environment.def).
+// Faults of the emulated NVML that tests ask for, by environment variables (native/abi/environment.def).
 #ifndef POWERCCL_EMULATOR_NVML_INJECTION_H
 #define POWERCCL_EMULATOR_NVML_INJECTION_H
 #include <nvml.h>

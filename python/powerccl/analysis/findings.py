@@ -252,7 +252,7 @@ class MpiSummary(MpiTimes, kw_only=True):
     ranks: int
     processes: int  # more than ranks where a command ran several MPI jobs
     wait_mode: str  # auto, published, observe
-    wait_method: str = ""  # what a waiting rank did, as rank 0's door chose
+    wait_method: str = ""  # what a waiting rank did, as rank 0's adapter chose
     wall_s: float | None
     time_per_rank_s: float
     wait_per_rank_s: float

@@ -77,8 +77,8 @@ def _native(native: NativeFiles) -> Iterator[Check]:
         yield Check("native files", "broken", missing, "run `make native`, or reinstall powerccl")
     else:
         yield Check("native files", "ok", str(native.root))
-    if native.has(files.NCCL_DOOR):
-        yield _plugin(native.path(files.NCCL_DOOR))
+    if native.has(files.NCCL_ADAPTER):
+        yield _plugin(native.path(files.NCCL_ADAPTER))
     if native.has(files.AGENT):
         yield _answers("agent", [str(native.path(files.AGENT)), "--help"])
 

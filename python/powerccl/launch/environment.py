@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment a job gets; variables are listed in native/wire/environment.def."""
+"""The environment a job gets; variables are listed in native/abi/environment.def."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from powerccl.launch.native import EMULATED_LIBRARIES, NCCL_DOOR, NativeFiles
+from powerccl.launch.native import EMULATED_LIBRARIES, NCCL_ADAPTER, NativeFiles
 from powerccl.traces.run_info import read_run_id
 
 # What `run.json` keeps of the environment: what changes how a job communicates or which GPUs it sees.
@@ -42,7 +42,7 @@ CALLED = ("libnccl", "libcuda", "libmpi")
 
 def with_plugin(base: Mapping[str, str], kind: str, native: NativeFiles) -> dict[str, str]:
     """The environment with our library as NCCL's plugin of that kind, in front of the one that it names so far."""
-    ours = str(native.path(NCCL_DOOR))
+    ours = str(native.path(NCCL_ADAPTER))
     environment = {**base, kind: ours}
     if base.get(kind, ours) != ours:
         environment.setdefault(CHAINED[kind], base[kind])
@@ -69,7 +69,7 @@ def job_environment(
     clocks: str,
     slowdown_pct: float | None = None,
 ) -> dict[str, str]:
-    """The environment that lets the doors see a job and write into its run folder.
+    """The environment that lets the adapters see a job and write into its run folder.
 
     `slowdown_pct`: what policies that learn may cost; None leaves what the user's environment says.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """powerccld asked from Python: who holds which device, and what administrators may say about it.
 
-The protocol is native/wire/lease.h: fixed structs in host byte order, one a message of a SOCK_SEQPACKET socket. Jobs
+The protocol is native/abi/lease.h: fixed structs in host byte order, one a message of a SOCK_SEQPACKET socket. Jobs
 speak it in the runtime, not here. Whatever the daemon says is checked before it is believed.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPI door around a job: the variables that bring it in, and why it may have seen nothing."""
+"""The MPI adapter around a job: the variables that bring it in, and why it may have seen nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch.environment import can_preload
-from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.launch.native import MPI_ADAPTER, NativeFiles
 from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 
 MODES = ("auto", "published", "observe", "off")
 DEFAULT_MODE = "auto"
 DEFAULT_MAX_DELAY_PCT = 1.0
 MAX_DELAY_RANGE_PCT = (0.1, 50.0)
-# What makes each library's own progress loop yield when it finds nothing to do, which is where the door waits.
+# What makes each library's own progress loop yield when it finds nothing to do, which is where the adapter waits.
 YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
@@ -50,11 +50,11 @@ def mpi_environment(
         return {"POWERCCL_MPI": "off"}, ""
     if not preload:
         return {}, "MPI is not recorded: --no-preload or POWERCCL_PRELOAD=0 preloads nothing"
-    if not native.has(MPI_DOOR):
-        return {}, f"MPI is not recorded: {native.root} has no {MPI_DOOR}; run `make native`, or reinstall powerccl"
-    door = native.path(MPI_DOOR)
-    if not can_preload(door):
-        return {}, f"MPI is not recorded: LD_PRELOAD cannot name {door}, whose path has a space or colon"
+    if not native.has(MPI_ADAPTER):
+        return {}, f"MPI is not recorded: {native.root} has no {MPI_ADAPTER}; run `make native`, or reinstall powerccl"
+    adapter = native.path(MPI_ADAPTER)
+    if not can_preload(adapter):
+        return {}, f"MPI is not recorded: LD_PRELOAD cannot name {adapter}, whose path has a space or colon"
     added = {name: value for name, value in YIELDING.items() if name not in base}
     added["POWERCCL_MPI"] = mode
     wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks

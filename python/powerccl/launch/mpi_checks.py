@@ -15,7 +15,7 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 from powerccl.launch.checks import Check
 from powerccl.launch.leases import connect, socket_path
-from powerccl.launch.native import MPI_DOOR, NativeFiles
+from powerccl.launch.native import MPI_ADAPTER, NativeFiles
 from powerccl.quantities import plural
 
 LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
@@ -66,11 +66,11 @@ class MpiLibrary:
 
 def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
     """Checks of MPI and of what its waiting ranks could save, in the order a job needs them."""
-    if native is None or not native.has(MPI_DOOR):
+    if native is None or not native.has(MPI_ADAPTER):
         yield Check(
             "MPI library",
             "missing",
-            f"this build of PowerCCL has no {MPI_DOOR}",
+            f"this build of PowerCCL has no {MPI_ADAPTER}",
             "run `make native`, or reinstall powerccl",
         )
     launchers, libraries = find_launchers(), find_libraries()

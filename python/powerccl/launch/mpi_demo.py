@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch.mpi_checks import find_launchers
-from powerccl.launch.native import BENCH_MPI, MPI_DOOR, NativeFiles
+from powerccl.launch.native import BENCH_MPI, MPI_ADAPTER, NativeFiles
 from powerccl.launch.record import Request, record
 
 RANKS = 2
@@ -54,7 +54,7 @@ def find_stencil(native: NativeFiles) -> tuple[Stencil | None, str]:
     """The job with an mpiexec whose ranks find each other, calibrated; None and the reason where there is none."""
     from powerccl.analysis.stencil import read_stencil_result
 
-    if not native.has(BENCH_MPI) or not native.has(MPI_DOOR):
+    if not native.has(BENCH_MPI) or not native.has(MPI_ADAPTER):
         return None, "this build of PowerCCL has no MPI library"
     reason = "no mpiexec on this machine (pip install mpich installs one)"
     for launcher in find_launchers():

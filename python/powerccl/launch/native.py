@@ -11,15 +11,15 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 
-NCCL_DOOR = "lib/libpowerccl-nccl.so"
-MPI_DOOR = "lib/libpowerccl-mpi.so"  # not in ALL: builds before it record NCCL as well as ever
+NCCL_ADAPTER = "lib/libpowerccl-nccl.so"
+MPI_ADAPTER = "lib/libpowerccl-mpi.so"  # not in ALL: builds before it record NCCL as well as ever
 AGENT = "bin/powerccl-agent"
 DAEMON = "bin/powerccld"
 BENCH = "bin/powerccl-bench"
 BENCH_MPI = "bin/powerccl-bench-mpi"
 EMULATOR = "bin/powerccl-emulator"
 EMULATED_LIBRARIES = ("emulator/libcuda.so.1", "emulator/libnvidia-ml.so.1", "emulator/libnccl.so.2")
-ALL = (NCCL_DOOR, AGENT, DAEMON, BENCH, EMULATOR, *EMULATED_LIBRARIES)
+ALL = (NCCL_ADAPTER, AGENT, DAEMON, BENCH, EMULATOR, *EMULATED_LIBRARIES)
 
 
 @dataclass(frozen=True)

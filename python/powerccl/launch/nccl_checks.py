@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerccl.launch.checks import Check
 from powerccl.launch.environment import CHAINED, PROFILER, TUNER
-from powerccl.launch.native import NCCL_DOOR, NativeFiles
+from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
 from powerccl.quantities import plural
 
 # The newest profiler interface that each NCCL speaks and what PowerCCL sees through it, newest first.
@@ -28,7 +28,7 @@ SYMBOL = {PROFILER: "ncclProfiler_v", TUNER: "ncclTunerPlugin_v"}
 KIND = {PROFILER: "profiler", TUNER: "tuner"}
 
 SHM = Path("/dev/shm")
-# What NCCL needs there for a rank and communicator that it times kernels of (native/doors/nccl/shm_room.h).
+# What NCCL needs there for a rank and communicator that it times kernels of (native/adapters/nccl/shm_room.h).
 POOL_BYTES = 36 << 20
 COMMUNICATORS = 4  # of a job with tensor, data and pipeline parallelism, and one for all
 
@@ -45,7 +45,7 @@ def check_nccl(native: NativeFiles | None, gpus: int, environment: Mapping[str, 
             "the loader and this Python find no libnccl.so.2",
             "a job may have its own; else: pip install nvidia-nccl-cu13",
         )
-    ours = str(native.root / NCCL_DOOR) if native else ""
+    ours = str(native.root / NCCL_ADAPTER) if native else ""
     for variable in (PROFILER, TUNER):
         value = environment.get(CHAINED[variable]) or environment.get(variable, "")
         if value not in ("", "none", ours):

@@ -26,7 +26,7 @@ from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.launchers import JobLauncher, detect_launcher, in_leader
 from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
 from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
-from powerccl.launch.native import MPI_DOOR, NCCL_DOOR, NativeFiles, find_native
+from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles, find_native
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.services import Service, start_agent
 from powerccl.traces.run_info import RunInfo, write_run_info
@@ -310,7 +310,7 @@ class _Recording:
         preload = env.preload_wanted(base, request.preload)
         for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
         environment.update(for_mpi)
-        ours = [job.native.root / NCCL_DOOR, job.native.root / MPI_DOOR]
+        ours = [job.native.root / NCCL_ADAPTER, job.native.root / MPI_ADAPTER]
         with_mpi = job.mpi_mode != "off" and not self._no_mpi
         wanted = (ours if with_mpi else ours[:1]) if preload else []
         if wanted and not takes_preload(request.command, base, ours[0]):

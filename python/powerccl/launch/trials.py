@@ -22,7 +22,7 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.launch.environment import CHAINED, TUNER
-from powerccl.launch.native import BENCH, NCCL_DOOR, NativeFiles
+from powerccl.launch.native import BENCH, NCCL_ADAPTER, NativeFiles
 from powerccl.quantities import seconds as duration
 from powerccl.tuning.rules import Rule, inline_rules
 from powerccl.tuning.trials import Sample, TrialFailedError
@@ -61,7 +61,7 @@ class BenchServer:
         self.command += ["-g", str(gpus)] if gpus else []
         self.command += ["--nccl", nccl] if nccl else []
         self.command += ["-R", "2"] if windows else []
-        self.plugin = str(native.path(NCCL_DOOR))
+        self.plugin = str(native.path(NCCL_ADAPTER))
         self.environment = dict(environment)
         if environment.get(TUNER, self.plugin) != self.plugin:
             self.environment.setdefault(CHAINED[TUNER], environment[TUNER])

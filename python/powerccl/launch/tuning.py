@@ -115,7 +115,7 @@ class Tuning:
         if asked.emulate:
             platform = emulated_platform(self.native, asked.emulate)
             base = self._stack.enter_context(Emulation(self.native, platform, None)).environment(base)
-        # Doors of an outer `powerccl run` would see every trial.
+        # Adapters of an outer `powerccl run` would see every trial.
         self.environment = {name: value for name, value in base.items() if name != PROFILER}
         try:
             asked.folder.mkdir(parents=True, exist_ok=True)

@@ -227,7 +227,7 @@ def _problem(run: RunData, text: str) -> None:
 
 
 def read_journal(path: Path) -> list[JournalSlot]:
-    """Used slots of a clock journal (native/wire/journal.h).
+    """Used slots of a clock journal (native/abi/journal.h).
 
     Raises:
         ValueError: not a journal of this version, or cut off.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPI functions that traces name by number, in the order of native/wire/mpi_functions.def (without the MPI_)."""
+"""The MPI functions that traces name by number, in the order of native/abi/mpi_functions.def (without the MPI_)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
     from powerccl.traces.rank import RankTrace
 
-# The door names its choice in a note as it starts (native/runtime/wait_methods.cpp).
+# The adapter names its choice in a note as it starts (native/runtime/wait_methods.cpp).
 _METHOD = re.compile(r"(umwait|mwaitx|sleep|spin)\b")
 Schema = dict[str, type[pl.DataType]]
 _OWNER: Schema = {"trace": pl.Int64, "rank": pl.Int64, "host": pl.String}
@@ -138,12 +138,12 @@ def mpi_process(run: RunData) -> pl.DataFrame:
 
 
 def mpi_notes(run: RunData) -> list[str]:
-    """What the door had to say, each sentence once, without how it waits."""
+    """What the adapter had to say, each sentence once, without how it waits."""
     return list(dict.fromkeys(text for text in _notes(run) if not _METHOD.match(text)))
 
 
 def wait_method(run: RunData) -> str:
-    """How the first process waited, as its door chose: `umwait, sleep (16 us late)`; empty if it said nothing."""
+    """How the first process waited, as its adapter chose: `umwait, sleep (16 us late)`; empty if it said nothing."""
     return next((text for text in _notes(run) if _METHOD.match(text)), "")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace format of native/wire/trace.h as numpy structured types. Little endian; no padding beyond what is named."""
+"""The trace format of native/abi/trace.h as numpy structured types. Little endian; no padding beyond what is named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thousand calls in the form with large counts, which a program asks for by a weak reference: the door has it for
+// A thousand calls in the form with large counts, which a program asks for by a weak reference: the adapter has it for
 // every library, and a library from before MPI 4 does not.
 #include <mpi.h>
 #include <stdio.h>

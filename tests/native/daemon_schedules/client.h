@@ -8,10 +8,10 @@
 #include <map>
 #include <vector>
 
+#include "abi/lease.h"
 #include "machine.h"
 #include "random.h"
 #include "shared.h"
-#include "wire/lease.h"
 
 namespace powerccl::leases {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "abi/lease.h"
 #include "emulator/client/connection.h"
-#include "wire/lease.h"
 
 namespace powerccl::leases {
 

@@ -67,7 +67,7 @@ class Chained : public ::testing::Test {
   Emulation::Environment with_ours(Emulation::Environment environment) {
     const std::string folder = emulation.folder() + "/run" + std::to_string(++runs);
     std::filesystem::create_directory(folder);
-    environment["NCCL_PROFILER_PLUGIN"] = POWERCCL_TEST_DOOR;
+    environment["NCCL_PROFILER_PLUGIN"] = POWERCCL_TEST_ADAPTER;
     environment["POWERCCL_RUN_FOLDER"] = folder;
     traces = folder;
     return environment;
@@ -161,7 +161,7 @@ TEST_F(Chained, WhereNoneIsNamedTheDefaultIsFoundAsNcclFindsIt) {
 }
 
 TEST_F(Chained, OursIsNotChainedToItself) {
-  chained("profiled", {}, POWERCCL_TEST_DOOR);
+  chained("profiled", {}, POWERCCL_TEST_ADAPTER);
   EXPECT_EQ(said, "");
   EXPECT_TRUE(recorded());
 }
@@ -249,11 +249,11 @@ TEST_F(ByHand, TransfersKeepTheirParents) {
   };
   const Lines alone = recorded_by(POWERCCL_TEST_PLUGIN, tell);
   ASSERT_GE(alone.size(), 16u);
-  EXPECT_EQ(joined(recorded_by(POWERCCL_TEST_DOOR, tell)), joined(alone));
+  EXPECT_EQ(joined(recorded_by(POWERCCL_TEST_ADAPTER, tell)), joined(alone));
 }
 
 TEST_F(ByHand, WhatIsForgottenIsToldToNobody) {
-  const Lines lines = recorded_by(POWERCCL_TEST_DOOR, [](const emulated_nccl::PluginV5& plugin, void* context) {
+  const Lines lines = recorded_by(POWERCCL_TEST_ADAPTER, [](const emulated_nccl::PluginV5& plugin, void* context) {
     void* first = collective(plugin, context);
     for (int i = 0; i < 20000; ++i) collective(plugin, context);
     plugin.stop_event(first);  // its place is another's
@@ -285,7 +285,7 @@ class ChainedTuner : public Chained {
   }
   Lines chained(Emulation::Environment environment, const std::string& pattern,
                 const std::string& scenario = "every_function") {
-    environment["NCCL_TUNER_PLUGIN"] = POWERCCL_TEST_DOOR;
+    environment["NCCL_TUNER_PLUGIN"] = POWERCCL_TEST_ADAPTER;
     environment.try_emplace("POWERCCL_CHAINED_TUNER", POWERCCL_TEST_TUNER);
     return asked(environment, pattern, scenario);
   }

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "abi/lease.h"
 #include "runtime/log.h"
-#include "wire/lease.h"
 
 namespace powerccl::test {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "wire/lease.h"
+#include "abi/lease.h"
 
 namespace powerccl::test {
 

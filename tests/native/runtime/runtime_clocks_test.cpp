@@ -199,8 +199,8 @@ TEST_F(RuntimeTest, WithoutAClockClientPercallBecomesObserve) {
 TEST_F(RuntimeTest, ARealClockThatCannotBeOpenedMeansObserve) {
   use_percall();
   set("POWERCCL_CLOCKS", "nvml");
-  door.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient*, char* text, uint32_t size,
-                       const char** hint) {
+  adapter.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient*, char* text, uint32_t size,
+                          const char** hint) {
     copy_text(text, size, "libnvidia-ml.so.1 is not there");
     *hint = "install the driver";
     return -1;
@@ -218,7 +218,7 @@ TEST_F(RuntimeTest, AClockThatFailsMidwayDisarms) {
   static std::atomic<int> resets;
   result = 0;
   resets = 0;
-  door.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient* client, char*, uint32_t, const char**) {
+  adapter.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient* client, char*, uint32_t, const char**) {
     client->set = [](void*, uint32_t, uint32_t) { return result.load(); };
     client->reset = [](void*) {
       ++resets;
@@ -265,8 +265,8 @@ TEST_F(RuntimeTest, ShutDownResetsWhatIsSet) {
 
 TEST_F(RuntimeTest, LaunchTimeEventsAloneAreManagedByTheirKernels) {
   use_percall();
-  door.sees_calls = false;
-  door.call_behind = nullptr;
+  adapter.sees_calls = false;
+  adapter.call_behind = nullptr;
   Communicator* communicator = up();
   ASSERT_TRUE(runtime->gpu(0)->managed());
   const auto one = [&](uint64_t at) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door, the library and the driver in one, for tests of the runtime.
+// The adapter, the library and the driver in one, for tests of the runtime.
 #ifndef POWERCCL_TESTS_RUNTIME_RUNTIME_FIXTURE_H
 #define POWERCCL_TESTS_RUNTIME_RUNTIME_FIXTURE_H
 #include <fcntl.h>
@@ -56,10 +56,10 @@ class RuntimeTest : public testing::Test {
  public:
   void SetUp() override {
     set("POWERCCL_RUN_FOLDER", folder.path());
-    copy_text(door.library, sizeof(door.library), "nccl 2.28.9 profiler v5");
-    door.context = this;
-    door.ask_kernel_events = [](void* self, bool on) { static_cast<RuntimeTest*>(self)->asked.store(on); };
-    door.call_behind = [](void* self, void*, void (*function)(void*), void* data) {
+    copy_text(adapter.library, sizeof(adapter.library), "nccl 2.28.9 profiler v5");
+    adapter.context = this;
+    adapter.ask_kernel_events = [](void* self, bool on) { static_cast<RuntimeTest*>(self)->asked.store(on); };
+    adapter.call_behind = [](void* self, void*, void (*function)(void*), void* data) {
       auto* test = static_cast<RuntimeTest*>(self);
       if (test->call_behind_result != 0) return test->call_behind_result;
       test->behind.push_back([=] { function(data); });
@@ -91,7 +91,7 @@ class RuntimeTest : public testing::Test {
     return text;
   }
   Communicator* up(int nranks = 4, int rank = 0, int device = 0, uint64_t id = 77) {
-    return runtime->communicator_up({id, "world", nranks, rank, 1}, gpu_identity(device), door);
+    return runtime->communicator_up({id, "world", nranks, rank, 1}, gpu_identity(device), adapter);
   }
   // A collective by itself, launched; its kernel if one was asked for.
   Handle collective(Communicator* communicator, const CallSeen& seen) {
@@ -136,7 +136,7 @@ class RuntimeTest : public testing::Test {
   }
 
   Folder folder;
-  Door door;
+  Adapter adapter;
   std::atomic<bool> asked{false};
   std::deque<std::function<void()>> behind;
   int call_behind_result = 0;

@@ -351,7 +351,7 @@ TEST_F(RuntimeTest, HandlesThatWereNeverGivenAreIgnored) {
 
 TEST_F(RuntimeTest, ManyThreadsCommunicatorsAndAborts) {
   use_percall();
-  door.call_behind = [](void* self, void*, void (*function)(void*), void* data) {
+  adapter.call_behind = [](void* self, void*, void (*function)(void*), void* data) {
     std::thread([=] { function(data); }).detach();
     static_cast<RuntimeTest*>(self)->callbacks_run++;
     return 0;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "wire/trace.h"
+#include "abi/trace.h"
 
 namespace powerccl::test {
 

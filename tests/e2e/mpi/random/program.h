@@ -68,7 +68,7 @@ inline Group group_of(MPI_Comm comm) {
   return group;
 }
 
-// Libraries that clusters still have and whose faults programs step around, with the door and without.
+// Libraries that clusters still have and whose faults programs step around, with the adapter and without.
 bool is_mpich_402();  // Debian 12's
 bool is_open_mpi_41();
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether something moved between two visits of the library's idle loop, told from what else happened in between.
+#ifndef POWERCCL_ADAPTERS_MPI_ROUNDS_H
+#define POWERCCL_ADAPTERS_MPI_ROUNDS_H
+#include <stdint.h>
+
+#include "runtime/waiter.h"
+
+namespace powerccl::mpi {
+
+// Two signs, either is enough.
+//
+// Rounds: the library calls something of ours once a round (Open MPI: a progress function; MPICH over UCX:
+// ucp_worker_progress), and only idle rounds come to the idle loop. More than one round between two visits means that
+// the others had work.
+//
+// Places: MPICH yields in its progress function when one or more rounds moved nothing, and, as it is built by default,
+// in the loop around it after every round. While nothing moves these two take turns; the same place twice means that
+// the first was left out, because its count began anew.
+class Rounds {
+ public:
+  void begin() {
+    rounds_ = 0;
+    last_place_ = nullptr;
+    take_turns_ = false;
+    repeats_ = 0;
+  }
+  void round(uint32_t count) {
+    rounds_ += count;
+    counted_ = true;
+  }
+  // At a visit from `place` in the library; null: where is not known.
+  Moved visit(const void* place) {
+    const uint32_t rounds = rounds_;
+    rounds_ = 0;
+    bool moved = rounds > 1;
+    if (place != last_place_) {
+      take_turns_ = last_place_ != nullptr;
+      last_place_ = place;
+      repeats_ = 0;
+    } else if (take_turns_) {
+      moved = true;
+      // Another loop of the library, with one place only, has begun.
+      if (++repeats_ >= kOtherLoop) take_turns_ = false;
+    }
+    if (moved) return Moved::kSomething;
+    return counted_ || take_turns_ ? Moved::kNothing : Moved::kUnknown;
+  }
+
+ private:
+  static constexpr uint32_t kOtherLoop = 2000;  // well over what users set MPICH's count to
+
+  uint32_t rounds_ = 0, repeats_ = 0;
+  const void* last_place_ = nullptr;
+  bool counted_ = false;  // rounds are told of in this thread
+  bool take_turns_ = false;
+};
+
+}  // namespace powerccl::mpi
+#endif

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the plugin and the preloaded functions share: one runtime a process, however the library came into it.
+#ifndef POWERCCL_ADAPTERS_NCCL_ADAPTER_H
+#define POWERCCL_ADAPTERS_NCCL_ADAPTER_H
+#include <pthread.h>
+
+#include "adapters/nccl/cuda.h"
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+
+// Null until the first communicator comes.
+extern constinit std::atomic<Runtime*> g_runtime;
+extern constinit Cuda g_cuda;  // complete before g_runtime is set
+// Over communicators that come and go.
+extern constinit pthread_mutex_t g_mutex;
+
+inline Runtime* runtime() {
+  return g_runtime.load(std::memory_order_acquire);
+}
+
+// The runtime, made if need be. Under g_mutex.
+Runtime* open_runtime();
+
+// NCCL has loaded our plugin: it tells of everything that is told of calls and kernels.
+bool plugin_came();
+void set_plugin_came(int version);
+int plugin_version();  // of NCCL's interface; 0: it has not come
+// We have told of an NCCL's calls ourselves, as functions that stand before its own.
+bool api_came();
+void set_api_came();
+
+// What this thread's present NCCL call has been told about streams, for plugins that are not told of them (v4).
+struct StreamOfCall {
+  uint64_t handle = 0;
+  bool known = false;
+};
+StreamOfCall stream_of_present_call();
+
+// Adapter::call_behind.
+int call_behind(void* context, void* stream, void (*callback)(void*), void* data);
+
+}  // namespace powerccl::nccl
+#endif

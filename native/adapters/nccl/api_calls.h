@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's public functions as a source of what is told to the runtime: all of it where NCCL has no profiler plugin of
+// ours (before 2.27, or because the user chose another), else only what its plugin interface lacks.
+#ifndef POWERCCL_ADAPTERS_NCCL_API_CALLS_H
+#define POWERCCL_ADAPTERS_NCCL_API_CALLS_H
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+
+// A call on its way to NCCL.
+struct ApiCall {
+  void* comm = nullptr;
+  void* stream = nullptr;
+  uint8_t pattern = POWERCCL_PATTERN_UNKNOWN;  // of a collective
+  bool exchange = false, send = false;
+  int type = 0, root = -1;
+  size_t count = 0;
+  bool one_sided = false;  // a signal or a wait for one: an exchange that no plugin is told of
+};
+
+// As the runtime is told of it, but for whether a graph captures it.
+CallSeen seen_of(const ApiCall& call);
+
+// Before NCCL is given the call; what is launched now, where there is no group, or else at the group's end.
+void call_made(const ApiCall& call);
+// Before and after the NCCL function that launches: the outermost end of a group, or the call itself.
+void launch_begins();
+void launch_ended(int result);
+// A group begins, or one was given up.
+void forget_calls();
+
+}  // namespace powerccl::nccl
+#endif

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL is asked to tell: a word of event bits in each loaded NCCL, which it reads again for every group of calls.
+//
+// The word holds what PowerCCL wants and what the chained profiler wants. Others may write it too (an operator through
+// NCCL's RAS client, `profiler_mask`): then it is theirs, and is left as it is.
+#ifndef POWERCCL_ADAPTERS_NCCL_EVENT_MASKS_H
+#define POWERCCL_ADAPTERS_NCCL_EVENT_MASKS_H
+#include <stdint.h>
+
+#include <atomic>
+
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+
+struct EventMask {
+  std::atomic<int*> word{nullptr};  // NCCL's own; null: this place is not in use
+  std::atomic<int> written{0};      // what we left in it
+  std::atomic<bool> ours{false};    // it serves communicators that PowerCCL records
+  std::atomic<bool> taken{false};   // somebody else has written it
+  uint32_t communicators = 0;
+};
+
+// The place of NCCL's `word`, for one communicator more; null: no room.
+EventMask* add_to_mask(int* word);
+// One communicator less. Behind the last one NCCL may be unloaded, and its word is touched no more.
+void remove_from_mask(EventMask* mask);
+
+// What PowerCCL always wants, whether it wants kernel events too (Adapter::ask_kernel_events), and what the chained
+// profiler wants. From any thread.
+void want_events(int mask);
+void want_kernel_events(void*, bool on);
+void want_for_chained(int mask);
+int wanted_events();
+
+// Whether NCCL tells of calls, as far as its word goes.
+bool tells_of_calls(const EventMask* mask);
+
+// Has somebody else written a word since this was last asked? Then that is said, kernel events are what it makes them,
+// and where calls are not told of any more no clock stays changed. From any thread; costs a few loads where not.
+void heed_others(Runtime* runtime);
+
+}  // namespace powerccl::nccl
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// That a kernel starts and stops, as it happens, where NCCL has no events for it: words that the stream writes into the
+// host's memory around NCCL's launch, and a thread that reads them. Only for policies that decide by what runs.
+#ifndef POWERCCL_ADAPTERS_NCCL_LIVE_H
+#define POWERCCL_ADAPTERS_NCCL_LIVE_H
+#include "adapters/nccl/adapter.h"
+
+namespace powerccl::nccl {
+
+class Live {
+ public:
+  static constexpr uint32_t kSlots = 256, kNone = UINT32_MAX;
+
+  // Has the stream write when it gets here. kNone: nothing was put into it.
+  uint32_t begin(void* stream);
+  // And here, behind the kernel of `call`; call 0: there is none.
+  void end(uint32_t slot, void* stream, const CallOfStream& call);
+  // The communicator goes: nothing more is told of it.
+  void finish(const Communicator* communicator);
+
+ private:
+  enum class State : uint8_t { kFree, kBegun, kWaiting, kRunning, kAbandoned };
+  struct Slot {
+    State state = State::kFree;
+    uint32_t serial = 0;
+    CallOfStream call;
+  };
+
+  bool open();
+  bool write(void* stream, uint32_t word, uint32_t value);
+  static void* watch(void* self);
+  bool look();
+
+  SpinLock lock_;  // over slots, and opening
+  bool opened_ = false;
+  std::atomic<bool> usable_{false};
+  uint32_t* words_ = nullptr;  // two a slot
+  uint64_t device_ = 0;        // where a GPU finds them
+  uint32_t serial_ = 0, last_ = 0;
+  Slot slots_[kSlots];
+  std::atomic<uint32_t> work_{0};
+};
+
+// There is one.
+Live& live();
+
+}  // namespace powerccl::nccl
+#endif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks in the job's streams: pairs of timing events, around a wait or around NCCL's launch, and later their times.
+//
+// Nothing here waits for the GPU. What events have to say is asked for while the job makes other calls, and told to the
+// runtime as host times.
+#ifndef POWERCCL_ADAPTERS_NCCL_MARKS_H
+#define POWERCCL_ADAPTERS_NCCL_MARKS_H
+#include "adapters/nccl/adapter.h"
+
+namespace powerccl::nccl {
+
+// What a pair is about, once both events are in the stream.
+struct MarkOf {
+  CallOfStream call;
+  uint64_t stream = 0;  // the handle, as the trace has it
+  bool waited = false;  // computation waited between the two
+  uint32_t burst = 0;   // as affordable() has it
+  bool ran = false;     // a kernel ran between the two: `kernel`, without its times
+  KernelRan kernel;
+  bool graph = false;  // a graph ran between the two
+};
+
+struct MarkContext;
+// A pair that has its first event in a stream. Null: there is none.
+struct MarkPair;
+
+class Marks {
+ public:
+  static constexpr uint32_t kContexts = 16, kPairs = 1024;
+
+  // Puts the first event into the stream. Null, and nothing has happened, if the stream is being captured, if no pair
+  // is free, or for want of anything else.
+  MarkPair* begin(void* stream);
+  // Puts the second one into it.
+  void end(MarkPair* pair, void* stream, const MarkOf& of);
+  // The pair is about nothing after all.
+  void drop(MarkPair* pair);
+
+  // Whether another pair is within what marks may cost: they are two records in the GPU's stream. Once no, then no
+  // until a whole burst can be had again. `burst`: its number, from 1.
+  bool affordable(uint32_t* burst);
+
+  // Asks some of the events and tells what they say. Seldom does anything, and never waits.
+  void look();
+  // The communicator goes: tells what can be told of it, and forgets the rest.
+  void finish(Communicator* communicator);
+
+  // Some context is about to be destroyed, and which of the events with it is not known: no marks from here on.
+  void give_up();
+
+  bool capturing(void* stream) const;
+
+ private:
+  MarkContext* context_of(void* stream);
+  void look_at(MarkContext* context, bool last);
+  void tell(MarkContext* context, MarkPair* pair);
+
+  std::atomic<bool> given_up_{false};
+  SpinLock looking_;
+  std::atomic<uint64_t> looked_ns_{0};
+  SpinLock spending_;
+  // Under spending_.
+  int64_t spent_until_ns_ = 0;
+  bool begun_ = false, paused_ = false, paused_before_ = false;
+  bool refused_ = false;  // a pair, since the last that was granted
+  uint32_t burst_ = 1;
+  uint64_t marked_ = 0, unmarked_ = 0;
+};
+
+// There is one.
+Marks& marks();
+
+}  // namespace powerccl::nccl
+#endif

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/nccl/shm_room.h"
+
+#include <sys/statvfs.h>
+
+namespace powerccl::nccl {
+
+ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators) {
+  ShmRoom room;
+  struct statvfs its;
+  room.needed_bytes = kPoolBytes * ranks * communicators;
+  // A tmpfs without a limit reports no blocks.
+  if (statvfs(folder, &its) != 0 || its.f_blocks == 0) return room;
+  room.free_bytes = uint64_t{its.f_bavail} * its.f_frsize;
+  room.enough = room.free_bytes >= room.needed_bytes;
+  return room;
+}
+
+}  // namespace powerccl::nccl

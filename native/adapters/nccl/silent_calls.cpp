@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/nccl/silent_calls.h"
+
+#include "adapters/nccl/live.h"
+#include "adapters/nccl/marks.h"
+#include "adapters/nccl/thread.h"
+
+namespace powerccl::nccl {
+namespace {
+
+struct Call {
+  Communicator* communicator;
+  Handle group, call;
+  void* stream;
+  uint64_t bytes;  // NCCL tests' `size`
+  MarkPair* pair;  // of the first call in its stream; the others of the group share it
+  uint32_t live;
+  uint32_t kind;
+  uint8_t pattern;
+  bool asked, has_task, copied, ended;
+  bool distrusted;  // it may have a task event, which is not heeded
+};
+
+constexpr uint32_t kCalls = 16;  // further ones of a group are recorded without times
+struct Calls {
+  uint32_t count;
+  Call calls[kCalls];
+};
+constinit thread_local Calls t_calls = {};
+
+// What is known of each kind. Two kinds may share a place: then some pairs are begun for nothing.
+// Bit 7: silent. Bits 4 to 6: pairs begun without having asked for kernel events, so that only copies could tell.
+// Bits 0 and 1: calls that had a task.
+constexpr uint8_t kSilent = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEnoughTasks = 2;
+constinit std::atomic<bool> g_no_kernel_events{false};
+constexpr uint32_t kKinds = 4096;
+constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
+
+// By size class, because a job may exchange another number of bytes each time.
+uint32_t kind_of_call(const Communicator* communicator, uint8_t pattern, uint64_t bytes) {
+  const uint64_t key = uint64_t{communicator->index} << 16 | uint64_t{pattern} << 8 | size_class(bytes);
+  return static_cast<uint32_t>(key * 0x9e3779b97f4a7c15u >> 52) % kKinds;
+}
+
+bool is_silent(uint8_t known) {
+  return (known & kSilent) != 0;
+}
+
+// A pair costs 3 us of the stream's time on an H200 (docs/concepts/hardware.md), so 800 us between two of them keep it
+// below half a per cent. The first 1024 are free: they hold a short job, and cost 3 ms.
+constexpr int64_t kBetweenPairsNs = 800000, kFreePairs = 1024;
+std::atomic<int64_t> g_paid_until_ns{0};
+
+bool affordable() {
+  const auto now = static_cast<int64_t>(monotonic_ns());
+  int64_t paid = g_paid_until_ns.load(std::memory_order_relaxed);
+  int64_t next = 0;
+  do {
+    next = (paid > now - kFreePairs * kBetweenPairsNs ? paid : now - kFreePairs * kBetweenPairsNs) + kBetweenPairsNs;
+    if (next > now) return false;
+  } while (!g_paid_until_ns.compare_exchange_weak(paid, next, std::memory_order_relaxed));
+  return true;
+}
+
+bool needs_pair(std::atomic<uint8_t>* kind, bool asked) {
+  const uint8_t known = kind->load(std::memory_order_relaxed);
+  if (!is_silent(known)) {
+    if ((known & kTasks) >= kEnoughTasks) return false;
+    if (!asked && (known & kTries) == kTries) return false;
+    if (!asked) kind->store(static_cast<uint8_t>(known + kTry), std::memory_order_relaxed);
+  }
+  return affordable();
+}
+
+// No kernel events tell of it, as far as can be known.
+bool without_events(const Call& call) {
+  if (call.has_task) return false;
+  const uint8_t known = g_kinds[call.kind].load(std::memory_order_relaxed);
+  return call.copied || call.distrusted || call.asked || (known & (kSilent | kTasks)) == kSilent;
+}
+
+Call* find(Handle call) {
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    if (t_calls.calls[i].call == call) return &t_calls.calls[i];
+  }
+  return nullptr;
+}
+
+// Symmetric kernels are there for three patterns. NCCL 2.29 and later broadcast without kernel events in any memory.
+bool may_be_symmetric(const Call& call) {
+  return call.pattern == POWERCCL_ALL_REDUCE || call.pattern == POWERCCL_ALL_GATHER ||
+         call.pattern == POWERCCL_REDUCE_SCATTER;
+}
+
+uint8_t algorithm_of(const Call& call) {
+  if (call.copied) return POWERCCL_ALGO_COPY_ENGINE;
+  return may_be_symmetric(call) && !call.distrusted ? POWERCCL_ALGO_SYMMETRIC : POWERCCL_ALGO_UNKNOWN;
+}
+
+void learn(const Call& call) {
+  std::atomic<uint8_t>& kind = g_kinds[call.kind];
+  const uint8_t known = kind.load(std::memory_order_relaxed);
+  if (call.distrusted) return;
+  if (call.copied || (call.asked && !call.has_task)) {
+    kind.store(known | kSilent, std::memory_order_relaxed);
+  } else if (call.has_task && (known & kTasks) < kEnoughTasks) {
+    kind.store(static_cast<uint8_t>(known + 1), std::memory_order_relaxed);
+  }
+}
+
+// This call and the later ones of its communicator in its stream: one launch or several, one time.
+void end_stream(uint32_t first) {
+  Call& head = t_calls.calls[first];
+  MarkPair* pair = nullptr;
+  uint32_t live_slot = Live::kNone;
+  MarkOf of;
+  bool mixed = false;
+  for (uint32_t i = first; i < t_calls.count; ++i) {
+    Call& call = t_calls.calls[i];
+    if (call.ended || call.communicator != head.communicator || call.stream != head.stream) continue;
+    call.ended = true;
+    if (call.pair != nullptr) pair = call.pair;
+    if (call.live != Live::kNone) live_slot = call.live;
+    if (!without_events(call)) {
+      mixed = true;
+      continue;
+    }
+    if (of.kernel.calls++ == 0) {
+      of.call = {call.communicator, call.communicator->index, call.call};
+      of.kernel.pattern = call.pattern;
+      of.kernel.algorithm = algorithm_of(call);
+    }
+    of.kernel.bytes += call.bytes;
+  }
+  of.stream = reinterpret_cast<uint64_t>(head.stream);
+  of.ran = true;
+  const bool timed = of.kernel.calls > 0 && !mixed;
+  live().end(live_slot, head.stream, timed ? of.call : CallOfStream());
+  if (timed) {
+    marks().end(pair, head.stream, of);
+  } else {
+    marks().drop(pair);
+  }
+}
+
+void forget() {
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    live().end(t_calls.calls[i].live, t_calls.calls[i].stream, CallOfStream());
+    marks().drop(t_calls.calls[i].pair);
+  }
+  t_calls.count = 0;
+}
+
+}  // namespace
+
+void time_calls_without_kernel_events() {
+  g_no_kernel_events.store(true, std::memory_order_relaxed);
+}
+
+bool may_time_silent_call() {
+  return affordable();
+}
+
+void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
+  if (t_calls.count > 0 && t_calls.calls[0].group != group) forget();  // a group whose end never came
+  if (call == 0 || communicator == nullptr || find(call) != nullptr || communicator->nranks < 2 ||
+      seen.message_bytes == 0 || seen.captured || communicator->launches_elsewhere.load(std::memory_order_relaxed) ||
+      t_calls.count == kCalls) {
+    return;
+  }
+  Call made = {};
+  made.communicator = communicator;
+  made.group = group;
+  made.call = call;
+  made.stream = reinterpret_cast<void*>(seen.stream);  // NOLINT(performance-no-int-to-ptr): it was one
+  made.bytes = total_bytes(seen.pattern, seen.message_bytes, communicator->nranks);
+  made.pattern = seen.pattern;
+  made.kind = kind_of_call(communicator, seen.pattern, made.bytes);
+  made.asked = asked;
+  made.live = Live::kNone;
+  made.distrusted = communicator->events_distrusted.load(std::memory_order_relaxed) ||
+                    g_no_kernel_events.load(std::memory_order_relaxed);
+  bool shared = false;
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    const Call& earlier = t_calls.calls[i];
+    const bool begun = earlier.pair != nullptr || earlier.live != Live::kNone;
+    shared |= begun && earlier.communicator == communicator && earlier.stream == made.stream;
+  }
+  const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
+  if (!shared && (made.distrusted ? affordable() : needs_pair(&g_kinds[made.kind], asked))) {
+    made.pair = marks().begin(made.stream);
+    if ((is_silent(known) || made.distrusted) && communicator->gpu->clock_policy->learns())
+      made.live = live().begin(made.stream);
+  }
+  t_calls.calls[t_calls.count++] = made;
+}
+
+void silent_call_has_task(Communicator* communicator, Handle call) {
+  Call* its = find(call);
+  if (its != nullptr) {
+    its->has_task = !its->distrusted;
+  } else if (communicator != nullptr && t_calls.count == 0 && (call & kCapturedBit) == 0) {
+    // NCCL launches from a thread of its own (a non-blocking communicator): no group's end says anything.
+    communicator->launches_elsewhere.store(true, std::memory_order_relaxed);
+  }
+}
+
+void silent_call_is_copied(Handle call) {
+  if (Call* its = find(call)) its->copied = true;
+}
+
+void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
+  if (t_calls.count == 0 || t_calls.calls[0].group != group) return;
+  for (uint32_t i = 0; i < t_calls.count; ++i) {
+    Call& call = t_calls.calls[i];
+    learn(call);
+    // The GPU counts such a kernel and NCCL's host side does not, so from here on each kernel's times are those of
+    // another one (NVIDIA/nccl#2368, seen with 2.32.3).
+    if (counted_apart && call.pattern == POWERCCL_BROADCAST && call.asked && !call.has_task) {
+      call.communicator->events_distrusted.store(true, std::memory_order_relaxed);
+    }
+    if (without_events(call)) {
+      const uint32_t flags = (algorithm_of(call) == POWERCCL_ALGO_SYMMETRIC ? POWERCCL_FLAG_SYMMETRIC : 0u) |
+                             (call.pair != nullptr ? POWERCCL_FLAG_KERNEL_ASKED : 0u);
+      runtime->carried_out(call.communicator, call.call, static_cast<uint16_t>(flags));
+    }
+    if (!call.ended) end_stream(i);
+  }
+  t_calls.count = 0;
+  marks().look();
+}
+
+}  // namespace powerccl::nccl

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread is in the middle of, as functions that stand before others see it.
+#ifndef POWERCCL_ADAPTERS_NCCL_THREAD_H
+#define POWERCCL_ADAPTERS_NCCL_THREAD_H
+#include <errno.h>
+
+#include "adapters/nccl/adapter.h"
+
+// Thread-local variables of a library that may be dlopened are found through this function. A weak reference to it
+// keeps glibc's loader out of the list of needed libraries: with another libc there is no file of that name, and the
+// job's program would not start.
+#if defined(__x86_64__)
+asm(".weak __tls_get_addr");
+#endif
+
+namespace powerccl::nccl {
+
+struct Thread {
+  // In a library's function that we stand before, or in our own work: what is called from there is not the job's.
+  bool inside = false;
+  uint32_t group_depth = 0;  // of NCCL's groups
+  StreamOfCall stream;
+  // The communicator of the call that NCCL is in the midst of, as the job names it, where there is no group; and how
+  // many calls the plugin was told of, ever.
+  void* comm = nullptr;
+  uint32_t told = 0;
+};
+extern constinit thread_local Thread t_thread;
+
+class Inside {
+ public:
+  Inside() : before_(t_thread.inside) { t_thread.inside = true; }
+  ~Inside() { t_thread.inside = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  bool before_;
+};
+
+// The caller's errno, whatever happens in between.
+class KeepErrno {
+ public:
+  KeepErrno() : error_(errno) {}
+  ~KeepErrno() { errno = error_; }
+  KeepErrno(const KeepErrno&) = delete;
+  KeepErrno& operator=(const KeepErrno&) = delete;
+
+ private:
+  int error_;
+};
+
+// The streams and events of the job, where there is anything to be told of them here and now. Costs a load where not.
+inline Streams* watched() {
+  Runtime* its = g_runtime.load(std::memory_order_acquire);
+  if (its == nullptr || t_thread.inside) return nullptr;
+  return its->streams();
+}
+
+// The number that the runtime knows a stream by.
+inline uint64_t key_of(void* stream) {
+  const uint64_t handle = reinterpret_cast<uint64_t>(stream);
+  if (handle > 2) return handle;
+  int device = 0;
+  if (g_cuda.ctx_get_device != nullptr) g_cuda.ctx_get_device(&device);
+  return Streams::key(handle, device, static_cast<uint64_t>(pthread_self()));
+}
+
+}  // namespace powerccl::nccl
+#endif
