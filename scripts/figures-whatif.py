@@ -22,6 +22,8 @@ from powerccl.simulation.simulator import SIMULATOR, simulate
 ROOT = Path(__file__).parents[1]
 PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
 LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif
+# Recorded on the first number of ranks, and predicted for the second.
+SCALED = (("t4x8", "fsdp", 4, 8), ("t4x8", "ddp", 2, 8), ("a100x4", "ddp", 2, 4))
 
 
 def powerccl(*options: str) -> None:
@@ -46,6 +48,21 @@ def predicted(platform: str, scenario: str, seconds: float, folder: Path) -> tup
     for name in ("saved_pct", "slowdown_pct"):
         found |= {name: auto[name]["value"], f"{name}.low": auto[name]["low"], f"{name}.high": auto[name]["high"]}
     return found, took_s
+
+
+def scaled(platform: str, scenario: str, few: int, many: int, seconds: float) -> tuple[float, float]:
+    """Milliseconds of an iteration on `many` ranks: predicted from a recording on few, and recorded."""
+    file = str(ROOT / "bench/scenarios" / f"{scenario}.scn")
+    bench = f"{find_native().root}/bin/powerccl-bench"
+    told = []
+    with tempfile.TemporaryDirectory() as name:
+        for ranks, more in ((few, ("--ranks", str(many))), (many, ())):
+            runs, out = f"{name}/{ranks}", Path(name) / f"{ranks}.json"
+            record = ("run", "-q", "--emulate", platform, "--policy", "observe", "--runs-dir", runs, "--", bench)
+            powerccl(*record, "scenario", file, "--seconds", f"{seconds:g}", "-g", str(ranks))
+            powerccl("whatif", "--runs-dir", runs, "--platform", "none", "--json", str(out), *more)
+            told.append(json.loads(out.read_text()))
+    return told[0]["more_ms"], told[1]["recorded_ms"]
 
 
 def known(platform: str, scenario: str) -> tuple[float, float]:
@@ -96,6 +113,13 @@ def main() -> None:
             "unit": "points",
             "n": 1,
         }
+    for platform, scenario, few, many in () if options.rows != every else SCALED:
+        said, was = scaled(platform, scenario, few, many, options.seconds)
+        print(
+            f"{platform}/{scenario} from {few} to {many} ranks: predicted {said:.1f}, recorded {was:.1f} ms", flush=True
+        )
+        error = {"value": round(100 * (said / was - 1), 2), "unit": "%", "n": 1}
+        figures[f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"] = error
     if not errors:
         raise SystemExit("no row was predicted")
     p95 = sorted(errors)[min(len(errors) - 1, round(0.95 * len(errors)) - 1)]

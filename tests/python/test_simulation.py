@@ -18,6 +18,7 @@ from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.machines import Unknown
 from powerccl.simulation.model import fitted
 from powerccl.simulation.programs import Collective, Program, Recorded, recorded
+from powerccl.simulation.scaling import scaled
 from powerccl.simulation.scenarios import scenario_texts, shape_of
 from powerccl.simulation.simulator import Simulated, SimulatorError
 from powerccl.traces.folder import read_run
@@ -243,6 +244,28 @@ def test_what_a_run_does_not_tell_can_be_changed() -> None:
     double = machines.drawing(CONF, 2.0)
     assert float(machines.value_of(double, "static_w")) == 2 * float(machines.value_of(CONF, "static_w"))
     assert machines.value_of(double, "power_limit_w") == machines.value_of(CONF, "power_limit_w")
+
+
+def collective(size: int, transfer_us: float, members: tuple[int, ...]) -> Collective:
+    return Collective("all_reduce", size, members, transfer_us, 0.0, None)
+
+
+def test_more_ranks_cost_latency_and_traffic() -> None:
+    """10 us of latency and 1 us a MiB among two; pairs that are next to each other stay as they are."""
+    world, pair = (0, 1, 2, 3), (0, 1)
+    each = [collective(MIB, 11.0, world), collective(64 * MIB, 74.0, world), collective(MIB, 5.0, pair)]
+    run = Recorded(
+        [Program(rank, 1e3, 0.0, each if rank < 2 else each[:2]) for rank in range(4)], 1e3, recorded_edges()
+    )
+    found = [round(of.transfer_us, 2) for of in scaled(run, 16).programs[0].collectives]
+    # Twice the steps, and 15/16 of the traffic instead of 3/4.
+    assert found == [pytest.approx(20 + 1.25, abs=0.01), pytest.approx(20 + 80, abs=0.01), 5.0]
+    assert scaled(run, 4).programs == run.programs
+    with pytest.raises(NoProgramError, match="6 is no multiple of its 4 ranks"):
+        scaled(run, 6)
+    alone = Recorded([Program(rank, 1e3, 0.0, []) for rank in range(4)], 1e3, recorded_edges())
+    with pytest.raises(NoProgramError, match="no collective is over all"):
+        scaled(alone, 8)
 
 
 def test_a_profile_tells_what_switching_costs() -> None:

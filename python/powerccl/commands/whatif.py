@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
 )
 @click.option(
+    "--ranks",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Predict the job on N GPUs, a multiple of the recorded ones: each does what it did.  [default: as recorded]",
+)
+@click.option(
     "--ways",
     default="",
     metavar="auto|NAME|FILE",
@@ -60,6 +66,7 @@ def command(
     call_us: float | None,
     transition_us: float | None,
     overhead: str,
+    ranks: int | None,
     ways: str,
     runs_dir: Path,
     json_file: str,
@@ -88,7 +95,7 @@ def command(
         return predict_ways(run, folder, ways, json_file)
     from powerccl.simulation.predict import Terms
 
-    _show(_predict(run, platform, Terms(max_slowdown, overhead, call_us, transition_us)), json_file)
+    _show(_predict(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)), json_file)
     return 0
 
 

@@ -22,6 +22,10 @@ def print_what_if(console: Console, found: WhatIf) -> None:
     drawn = f", {watts(found.recorded_watts)} a GPU" if found.recorded_watts is not None else ""
     facts = [plural(found.ranks, "GPU"), found.gpu, f"iterations of {seconds(found.recorded_ms / 1e3)}{drawn}"]
     console.print(Text(" · ".join(facts), style="dim"))
+    if found.more_ms is not None:
+        longer = 100 * (found.more_ms / found.simulated_ms - 1)
+        text = f"on {plural(found.more_ranks, 'GPU')}: iterations of {seconds(found.more_ms / 1e3)} ({change(longer)})"
+        console.print(Text(text))
     console.print()
     console.print(_policies(found, narrow))
     console.print()

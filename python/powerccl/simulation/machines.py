@@ -86,7 +86,7 @@ def of_run(conf: str, run: Recorded) -> str:
         for each in program.collectives:
             if each.transfer_us <= 0 or len(each.members) < 2 or each.bytes <= 0:
                 continue
-            gbs = _bus_factor(each.pattern, len(each.members)) * each.bytes / each.transfer_us / 1e3
+            gbs = bus_factor(each.pattern, len(each.members)) * each.bytes / each.transfer_us / 1e3
             curves[each.pattern][each.bytes].append(gbs)
             quickest[each.pattern] = min(quickest.get(each.pattern, each.transfer_us), each.transfer_us)
     values = {"gpus": str(len(run.programs)), "link_scale": "1"}
@@ -98,7 +98,7 @@ def of_run(conf: str, run: Recorded) -> str:
     return changed(conf, values)
 
 
-def _bus_factor(pattern: str, ranks: int) -> float:
+def bus_factor(pattern: str, ranks: int) -> float:
     """Of NCCL tests: bus bandwidth is this times size by time."""
     if pattern == "all_reduce":
         return 2 * (ranks - 1) / ranks

@@ -71,12 +71,13 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
     assert best is not None
     _, run, conf, texts, found = best
     # What is left: computation was at another clock than that at which the model's lengths hold.
-    times_longer = 1.0
+    times_longer, fitting = 1.0, run
     for _ in range(STRETCHES):
         off = found.iteration_ms * 1e3 / run.time_us - 1
         if abs(off) < CLOSE:
             break
         times_longer = min(max(times_longer / (1 + off), 1 / MOST_STRETCH), MOST_STRETCH)
-        texts = scenario_texts(stretched(run, times_longer))
+        fitting = stretched(run, times_longer)
+        texts = scenario_texts(fitting)
         found = simulate(conf, texts)
-    return Model(conf, texts, run, found, times)
+    return Model(conf, texts, fitting, found, times)

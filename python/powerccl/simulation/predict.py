@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,13 +14,14 @@ import numpy as np
 from powerccl.analysis.energy import energy_curves
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
-from powerccl.quantities import exact
+from powerccl.quantities import exact, plural
 from powerccl.simulation import machines
 from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.findings import Case, Forecast, Range, WhatIf
 from powerccl.simulation.machines import LIKELY, OTHERS, Unknown
 from powerccl.simulation.model import MEASURED_S, WARM_UP_S, Model, fitted
 from powerccl.simulation.programs import Recorded, recorded
+from powerccl.simulation.scaling import scaled
 from powerccl.simulation.simulator import Simulated, simulate
 from powerccl.traces.folder import RunData
 
@@ -39,6 +40,7 @@ class Terms:
     overhead: str = "measured"
     call_us: float | None = None
     transition_us: float | None = None
+    ranks: int = 0  # of the job; 0: as many as were recorded
 
 
 def what_if(
@@ -69,9 +71,13 @@ def what_if(
         return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S)
 
     job = fitted(base, programs, watts, plainly)
+    as_recorded = job.plain
     off_pct = 100 * (job.plain.iteration_ms * 1e3 / job.run.time_us - 1)
     if abs(off_pct) > FAR_OFF_PCT:
         raise NoProgramError("the replay does not take as long as the recorded iterations did")
+    if terms.ranks:
+        conf = machines.of_run(job.conf, scaled(job.run, terms.ranks))
+        job = replace(job, conf=conf, plain=plainly(conf, job.scenarios))
     table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
     found = WhatIf(
         emulated=(run.info.emulated if run.info else "") or ("yes" if run.emulated else ""),
@@ -84,14 +90,18 @@ def what_if(
         budget_pct=terms.budget_pct,
         recorded_ms=job.run.time_us / 1e3,
         recorded_watts=watts / len(run.ranks) if watts else None,
-        simulated_ms=job.plain.iteration_ms,
-        simulated_watts=job.plain.watts / len(run.ranks),
+        simulated_ms=as_recorded.iteration_ms,
+        simulated_watts=as_recorded.watts / len(run.ranks),
+        more_ranks=terms.ranks,
+        more_ms=job.plain.iteration_ms if terms.ranks else None,
         exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
         iterations=len(job.run.edges_ns),
         notes=_notes(gpu, model_name, watts, off_pct, job.run.marked),
     )
     # A profile tells the clocks that collectives need.
     others = [each for each in OTHERS if each.knee == 1.0 or not table]
+    if terms.ranks:
+        found.notes.append(f"extrapolated to {plural(terms.ranks, 'rank')}: links are taken to be as fast as recorded")
     _predict(found, job, simulator, table, terms, others)
     return found
 
