@@ -210,7 +210,7 @@ bench: build/test/.configured
 soak: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi.py --out build/figures/mpi-random.json
-	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='Elastic.NoOrder*'
+	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='LearningPolicy.NoOrder*'
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 
 # make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/

@@ -27,7 +27,13 @@ from bench.robustness.machines import Machine, machine
 from powerccl.simulation.simulator import Simulated, simulate
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADERS = ("elastic.h", "slack_reclaimer.h", "timetable.h", "rhythm.h", "joint.h")
+HEADERS = (
+    "learning_policy.h",
+    "slack_reclaimer.h",
+    "iteration_profile.h",
+    "iteration_detector.h",
+    "node_state.h",
+)
 FIRST = 300  # of the development machines: constants were chosen on lower ones
 MOST_GPUS = 8  # of a machine: larger ones take longer, and tell the same
 MEASURED_S, WARM_UP_S = 120.0, 60.0

@@ -7,8 +7,8 @@
 #define POWERCCL_POLICY_SLACK_RECLAIMER_H
 #include <stdint.h>
 
-#include "policy/joint.h"
-#include "policy/timetable.h"
+#include "policy/iteration_profile.h"
+#include "policy/node_state.h"
 
 namespace powerccl {
 
@@ -18,13 +18,13 @@ class SlackReclaimer {
   void clear() { *this = SlackReclaimer(); }
   // Fraction by which computation may take longer.
   double stretch() const { return stretch_; }
-  // One more iteration at the present stretch. `joint` knows how long each kind of kernel takes the rank that arrives
+  // One more iteration at the present stretch. `node` knows how long each kind of kernel takes the rank that arrives
   // last, which waits for nobody.
-  void iteration(const Timetable& timetable, uint64_t iteration, Joint* joint);
+  void iteration(const IterationProfile& profile, uint64_t iteration, NodeState* node);
   // Forgets the iterations so far: the clock has changed.
   void restart() { count_ = 0; }
   // Adapts the stretch to the waits of at least kFewest iterations.
-  void adjust(const Timetable& timetable);
+  void adjust(const IterationProfile& profile);
   // The job takes too long, whatever the waits say.
   void halve() { stretch_ /= 2; }
 
@@ -47,11 +47,11 @@ class SlackReclaimer {
 
   // By position of the collective, ns: its wait in the first iteration; how much longer later waits were, and the
   // squares of that; computation before it and its own duration. All but the first are sums.
-  float first_wait_[Timetable::kLongest] = {};
-  float longer_wait_[Timetable::kLongest] = {};
-  float squares_[Timetable::kLongest] = {};
-  float computing_[Timetable::kLongest] = {};
-  float communicating_[Timetable::kLongest] = {};
+  float first_wait_[IterationProfile::kLongest] = {};
+  float longer_wait_[IterationProfile::kLongest] = {};
+  float squares_[IterationProfile::kLongest] = {};
+  float computing_[IterationProfile::kLongest] = {};
+  float communicating_[IterationProfile::kLongest] = {};
   uint32_t count_ = 0;
   double stretch_ = 0;
 };

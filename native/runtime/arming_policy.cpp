@@ -6,18 +6,18 @@
 #include <new>
 
 #include "libc/calls.h"
-#include "policy/elastic.h"
-#include "runtime/joint_memory.h"
+#include "policy/learning_policy.h"
 #include "runtime/log.h"
+#include "runtime/node_memory.h"
 #include "runtime/runtime.h"
 
 namespace powerccl {
 namespace {
 
 // Mapped rather than part of the Gpu: half a megabyte that only this policy needs. Null: there is no memory.
-Elastic* new_elastic() {
-  void* memory = mmap(nullptr, sizeof(Elastic), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return memory != MAP_FAILED ? new (memory) Elastic() : nullptr;
+LearningPolicy* new_learning_policy() {
+  void* memory = mmap(nullptr, sizeof(LearningPolicy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return memory != MAP_FAILED ? new (memory) LearningPolicy() : nullptr;
 }
 
 }  // namespace
@@ -56,10 +56,10 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
 
 ClockPolicy* Runtime::make_policy(Gpu* gpu, bool dry) {
   if (environment_.policy == PolicyName::kPerCall) return gpu->per_call.policy();
-  Elastic* elastic = new_elastic();
-  if (elastic == nullptr) return nullptr;
-  elastic->begin({environment_.budget_percent / 100, dry, open_joint(environment_.run_folder)});
-  return elastic;
+  LearningPolicy* learning = new_learning_policy();
+  if (learning == nullptr) return nullptr;
+  learning->begin({environment_.budget_percent / 100, dry, open_node_state(environment_.run_folder)});
+  return learning;
 }
 
 void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {

@@ -19,13 +19,13 @@
 #include "policy/clock_policy.h"
 #include "runtime/clock_actuator.h"
 #include "runtime/clock_client.h"
-#include "runtime/clock_holds.h"
 #include "runtime/environment.h"
 #include "runtime/gpu_clock.h"
 #include "runtime/handle.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/lease_client.h"
 #include "runtime/patterns.h"
+#include "runtime/per_call_clock.h"
 #include "runtime/policy_table.h"
 #include "runtime/pools.h"
 #include "runtime/streams.h"
@@ -105,7 +105,7 @@ struct Gpu {
   GpuClock clock;
   PolicyTable table;
   Observe observe;
-  ClockHolds per_call{&actuator};
+  PerCallClock per_call{&actuator};
   ClockPolicy* clock_policy = &observe;  // what the actuator follows, if it runs; one that learns is never freed
   std::atomic<bool> withdrawn{false};    // no further call is managed
   std::atomic<uint64_t> calls{0};

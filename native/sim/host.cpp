@@ -190,7 +190,7 @@ Time Host::communicate(const Operation& operation) {
     const uint32_t mhz = rules_.table->lookup(pattern, bytes);
     flight.held = mhz != 0;
     if (flight.held) {
-      rules_.holds->hold(mhz, flight.call, static_cast<uint64_t>(server_.now()));
+      rules_.per_call->hold(mhz, flight.call, static_cast<uint64_t>(server_.now()));
       clock_.look();
     }
   }
@@ -333,7 +333,7 @@ void Host::look_at_kernels() {
     if (flight->held) {
       const auto callback_ns = static_cast<Time>(server_.engine().platform().hostfunc_us * 1e3);
       server_.after(some(callback_ns), [this, call = flight->call] {
-        if (rules_.holds->release(1, call, static_cast<uint64_t>(server_.now()))) clock_.look();
+        if (rules_.per_call->release(1, call, static_cast<uint64_t>(server_.now()))) clock_.look();
       });
     }
     flight = flights_.erase(flight);

@@ -12,7 +12,7 @@
 
 #include "bench/scenario.h"
 #include "bench/scenario_ranks.h"
-#include "policy/holds.h"
+#include "policy/per_call_policy.h"
 #include "runtime/policy_table.h"
 #include "sim/clock_thread.h"
 #include "sim/server.h"
@@ -22,7 +22,7 @@ namespace powerccl::sim {
 // What a rank's calls go by.
 struct Rules {
   const PolicyTable* table = nullptr;  // of per-call, else null
-  Holds* holds = nullptr;              // and the holds of this rank's calls
+  PerCallPolicy* per_call = nullptr;   // of this rank's calls
   bool marks = true;                   // where computation waits
 };
 

@@ -11,8 +11,8 @@
 
 #include "bench/failure.h"
 #include "bench/scenario_ranks.h"
-#include "policy/elastic.h"
-#include "policy/joint.h"
+#include "policy/learning_policy.h"
+#include "policy/node_state.h"
 #include "sim/host.h"
 
 namespace powerccl::sim {
@@ -76,24 +76,25 @@ class Simulation {
         ranks_(platform.gpus),
         begun_iterations_(ranks_),
         server_(platform, ranks_),
-        joint_(zeroed<Joint>()) {
+        node_(zeroed<NodeState>()) {
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
-      holds_.push_back(std::make_unique<Holds>());
-      ClockPolicy* policy = holds_.back().get();
+      per_call_.push_back(std::make_unique<PerCallPolicy>());
+      ClockPolicy* policy = per_call_.back().get();
       if (asked.policy == PolicyKind::kAuto) {
-        elastic_.push_back(zeroed<Elastic>());
-        policy = elastic_.back().get();
-        elastic_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? joint_.get() : nullptr});
+        learning_.push_back(zeroed<LearningPolicy>());
+        policy = learning_.back().get();
+        learning_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? node_.get() : nullptr});
       }
-      const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, holds_.back().get(), asked.parts.marks};
+      const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
+                        asked.parts.marks};
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
                                               *policy, [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
       if (mhz == 0) continue;
-      holds_.back()->hold(mhz, 0, static_cast<uint64_t>(server_.now()));
+      per_call_.back()->hold(mhz, 0, static_cast<uint64_t>(server_.now()));
       hosts_.back()->clock().look();
     }
   }
@@ -192,9 +193,9 @@ class Simulation {
   uint32_t ranks_;
   std::vector<int> begun_iterations_;  // by rank
   Server server_;
-  Zeroed<Joint> joint_;
-  std::vector<std::unique_ptr<Holds>> holds_;  // of per-call, and of a clock that is held; else of nothing
-  std::vector<Zeroed<Elastic>> elastic_;
+  Zeroed<NodeState> node_;
+  std::vector<std::unique_ptr<PerCallPolicy>> per_call_;  // of per-call, and of a clock that is held; else of nothing
+  std::vector<Zeroed<LearningPolicy>> learning_;
   std::vector<std::unique_ptr<Host>> hosts_;
   Found found_;
   uint32_t arrived_ = 0;

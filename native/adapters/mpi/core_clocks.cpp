@@ -53,7 +53,7 @@ ThreadCore::By ThreadCore::find_lease(const CoreClocks& clocks) {
     return By::kNobody;
   }
   client.speaks = terms.speaks;
-  return actuator_.start(client, holds_.policy(), clocks.trace, environment.debug >= 2) ? By::kLease : By::kNobody;
+  return actuator_.start(client, per_call_.policy(), clocks.trace, environment.debug >= 2) ? By::kLease : By::kNobody;
 }
 
 void ThreadCore::lower(CoreClocks* clocks) {
@@ -63,7 +63,7 @@ void ThreadCore::lower(CoreClocks* clocks) {
   lowered_ = true;
   if (by_ == By::kLease) {
     const uint32_t lowest_mhz = clock_.lowest_khz / kKhz;
-    holds_.hold(lowest_mhz > 0 ? lowest_mhz : 1, 0);
+    per_call_.hold(lowest_mhz > 0 ? lowest_mhz : 1, 0);
     return;
   }
   if (device::journal_mark(&claim_, nullptr) != device::kOk) {  // nobody could put it back
@@ -78,7 +78,7 @@ void ThreadCore::restore() {
   if (!lowered_) return;
   lowered_ = false;
   if (by_ == By::kLease) {
-    holds_.release(1, 0);
+    per_call_.release(1, 0);
   } else {
     restore_itself();
   }

@@ -7,9 +7,9 @@
 #include "device/clock_journal.h"
 #include "device/core_clock.h"
 #include "runtime/clock_actuator.h"
-#include "runtime/clock_holds.h"
 #include "runtime/environment.h"
 #include "runtime/lease_client.h"
+#include "runtime/per_call_clock.h"
 
 namespace powerccl::mpi {
 
@@ -46,7 +46,7 @@ class ThreadCore {
   device::JournalClaim claim_;  // by itself
   LeaseClient lease_;
   ClockActuator actuator_;
-  ClockHolds holds_{&actuator_};
+  PerCallClock per_call_{&actuator_};
 };
 
 }  // namespace powerccl::mpi

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
-#include "runtime/clock_holds.h"
 #include "runtime/log.h"
+#include "runtime/per_call_clock.h"
 #include "trace_reader.h"
 
 namespace powerccl::test {
@@ -64,7 +64,7 @@ class Actuator : public testing::Test {
     powerccl_trace_header header = {};
     ASSERT_EQ(trace.open((folder / "a.trace").c_str(), header, 16u << 20), 0);
   }
-  void start() { ASSERT_TRUE(actuator->start(gpu.client(), holds->policy(), &trace, false)); }
+  void start() { ASSERT_TRUE(actuator->start(gpu.client(), per_call->policy(), &trace, false)); }
   bool reaches(uint32_t mhz) {
     for (int i = 0; i < 10000 && gpu.clock() != mhz; ++i) usleep(1000);
     return gpu.clock() == mhz;
@@ -79,14 +79,14 @@ class Actuator : public testing::Test {
   TraceWriter trace;
   Gpu gpu;
   std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
-  std::unique_ptr<ClockHolds> holds = std::make_unique<ClockHolds>(actuator.get());
+  std::unique_ptr<PerCallClock> per_call = std::make_unique<PerCallClock>(actuator.get());
 };
 
 TEST_F(Actuator, SetsWhileHeldAndResetsAfter) {
   start();
-  holds->hold(480, 7);
+  per_call->hold(480, 7);
   ASSERT_TRUE(reaches(480));
-  holds->release(1, 7);
+  per_call->release(1, 7);
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   const auto records = clocks();
@@ -104,13 +104,13 @@ TEST_F(Actuator, SetsWhileHeldAndResetsAfter) {
 
 TEST_F(Actuator, StaysWhileAnybodyHolds) {
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
-  holds->hold(480, 2);
-  holds->release(1, 1);
+  per_call->hold(480, 2);
+  per_call->release(1, 1);
   usleep(20000);
   EXPECT_EQ(gpu.clock(), 480u);
-  holds->release(1, 2);
+  per_call->release(1, 2);
   EXPECT_TRUE(reaches(0));
   actuator->stop(5 * kSecond);
   EXPECT_EQ(gpu.done, (std::vector<uint32_t>{480, 0}));
@@ -118,14 +118,14 @@ TEST_F(Actuator, StaysWhileAnybodyHolds) {
 
 TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
   start();
-  holds->hold(300, 1);
+  per_call->hold(300, 1);
   ASSERT_TRUE(reaches(300));
   gpu.delay_us = 50000;
-  holds->hold(310, 100);
+  per_call->hold(310, 100);
   usleep(10000);  // while it is being carried out, ten more come
-  for (uint32_t i = 0; i < 10; ++i) holds->hold(400 + 10 * i, 2 + i);
+  for (uint32_t i = 0; i < 10; ++i) per_call->hold(400 + 10 * i, 2 + i);
   ASSERT_TRUE(reaches(490));
-  holds->release(12, 11);
+  per_call->release(12, 11);
   ASSERT_TRUE(reaches(0));
   actuator->stop(5 * kSecond);
   EXPECT_EQ(gpu.done, (std::vector<uint32_t>{300, 310, 490, 0}));
@@ -136,13 +136,13 @@ TEST_F(Actuator, TheNewestWishWinsAndTheOthersAreCounted) {
 TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
   gpu.delay_us = 30000;
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   usleep(5000);
   for (uint64_t call = 2; call < 50; ++call) {
-    holds->hold(510, call);
-    holds->release(1, call);
+    per_call->hold(510, call);
+    per_call->release(1, call);
   }
-  holds->release(1, 1);
+  per_call->release(1, 1);
   ASSERT_TRUE(reaches(480) || gpu.calls() > 0);
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
@@ -152,12 +152,12 @@ TEST_F(Actuator, WhatIsOverBeforeItsTurnIsNotDone) {
 TEST_F(Actuator, WishingDoesNotWaitForTheDriver) {
   gpu.delay_us = 300000;
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   usleep(20000);
   const uint64_t begin = monotonic_ns();
-  for (uint64_t call = 2; call < 1002; ++call) holds->hold(480, call);
+  for (uint64_t call = 2; call < 1002; ++call) per_call->hold(480, call);
   EXPECT_LT(monotonic_ns() - begin, 200000000u);
-  holds->release(1001, 1);
+  per_call->release(1001, 1);
   EXPECT_TRUE(actuator->stop(5 * kSecond));
 }
 
@@ -168,9 +168,9 @@ TEST_F(Actuator, RefusalIsSaidOnceAndUndone) {
   log_to(text[1]);
   start();
   for (uint64_t call = 1; call < 20; ++call) {
-    holds->hold(480, call);
+    per_call->hold(480, call);
     usleep(500);
-    holds->release(1, call);
+    per_call->release(1, call);
   }
   for (int i = 0; i < 5000 && !actuator->failed(); ++i) usleep(1000);
   EXPECT_TRUE(actuator->failed());
@@ -195,9 +195,9 @@ TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {
   log_to(open("/dev/null", O_WRONLY));
   gpu.reset_result = 15;
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
-  holds->release(1, 1);
+  per_call->release(1, 1);
   for (int i = 0; i < 5000 && gpu.calls() < 2; ++i) usleep(1000);
   EXPECT_FALSE(actuator->settle(5 * kSecond));
   gpu.reset_result = 0;
@@ -208,8 +208,8 @@ TEST_F(Actuator, ARefusedResetIsTriedAgainAtTheEnd) {
 
 TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   start();
-  holds->hold(480, 1);
-  holds->hold_on();
+  per_call->hold(480, 1);
+  per_call->hold_on();
   ASSERT_TRUE(reaches(480));
   const uint64_t asked_ns = monotonic_ns();
   EXPECT_TRUE(actuator->settle(5 * kSecond));
@@ -217,8 +217,8 @@ TEST_F(Actuator, SettlingForgetsHoldsThatNobodyWillRelease) {
   ASSERT_EQ(clocks().size(), 2u);
   EXPECT_GE(clocks()[1].clock.asked_ns, asked_ns);
   EXPECT_LE(clocks()[1].clock.asked_ns, clocks()[1].clock.begin_ns);
-  holds->release(2, 1);  // late, and of no effect on those who come after
-  holds->hold(510, 2);
+  per_call->release(2, 1);  // late, and of no effect on those who come after
+  per_call->hold(510, 2);
   ASSERT_TRUE(reaches(510));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);
@@ -254,7 +254,7 @@ TEST_F(Actuator, WhatAPolicySetIsResetAtTheEnd) {
 TEST_F(Actuator, ADriverThatHangsDoesNotHangTheEnd) {
   gpu.delay_us = 1500000;
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   usleep(50000);
   const uint64_t begin = monotonic_ns();
   EXPECT_FALSE(actuator->stop(kSecond / 10));
@@ -270,8 +270,8 @@ TEST_F(Actuator, ThreadsWishAndReleaseAtOnce) {
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
       for (uint64_t i = 0; i < 5000; ++i) {
-        holds->hold(static_cast<uint32_t>(400 + t), t * 5000 + i);
-        holds->release(1, t * 5000 + i);
+        per_call->hold(static_cast<uint32_t>(400 + t), t * 5000 + i);
+        per_call->release(1, t * 5000 + i);
       }
     });
   }

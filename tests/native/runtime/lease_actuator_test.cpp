@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "lease_fixture.h"
-#include "runtime/clock_holds.h"
+#include "runtime/per_call_clock.h"
 
 namespace powerccl::test {
 namespace {
@@ -21,7 +21,7 @@ class LeasedActuator : public LeaseTest {
   }
   void start() {
     ASSERT_EQ(open(), 0);
-    ASSERT_TRUE(actuator->start(client, holds->policy(), &trace, false));
+    ASSERT_TRUE(actuator->start(client, per_call->policy(), &trace, false));
   }
   bool reaches(uint32_t mhz) {
     return eventually([&] { return daemon.now_mhz == mhz; });
@@ -34,15 +34,15 @@ class LeasedActuator : public LeaseTest {
 
   TraceWriter trace;
   std::unique_ptr<ClockActuator> actuator = std::make_unique<ClockActuator>();
-  std::unique_ptr<ClockHolds> holds = std::make_unique<ClockHolds>(actuator.get());
+  std::unique_ptr<PerCallClock> per_call = std::make_unique<PerCallClock>(actuator.get());
 };
 
 TEST_F(LeasedActuator, SetsWhileHeldAndReleasesAtTheEnd) {
   daemon.start();
   start();
-  holds->hold(480, 7);
+  per_call->hold(480, 7);
   ASSERT_TRUE(reaches(480));
-  holds->release(1, 7);
+  per_call->release(1, 7);
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_TRUE(eventually([&] { return daemon.releases == 1 && daemon.ends == 1; }));
@@ -58,18 +58,18 @@ TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
   daemon.interval_ms = 300;
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
-  holds->release(1, 1);
+  per_call->release(1, 1);
   ASSERT_TRUE(reaches(0));
-  holds->hold(510, 2);
+  per_call->hold(510, 2);
   usleep(50000);
-  holds->release(1, 2);  // over before it could be set: the daemon never hears of it
-  holds->hold(540, 3);
+  per_call->release(1, 2);  // over before it could be set: the daemon never hears of it
+  per_call->hold(540, 3);
   usleep(50000);
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
   ASSERT_TRUE(reaches(540));
-  holds->release(1, 3);
+  per_call->release(1, 3);
   ASSERT_TRUE(reaches(0)) << "the default never waits";
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0, 540, 0}));
 }
@@ -79,15 +79,15 @@ TEST_F(LeasedActuator, WhatIsHeldAgainBehindAHurriedResetIsSetAgain) {
   terms.device = "cpu3";
   terms.thread = 4711;
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   for (uint64_t call = 2; call < 30; ++call) {
-    holds->release(1, call);
-    holds->hold(480, call);  // before the clock thread had its turn, as a rule
+    per_call->release(1, call);
+    per_call->hold(480, call);  // before the clock thread had its turn, as a rule
     usleep(1000);
     ASSERT_TRUE(reaches(480)) << call;
   }
-  holds->release(1, 30);
+  per_call->release(1, 30);
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(daemon.sets().back(), 0u);
@@ -96,11 +96,11 @@ TEST_F(LeasedActuator, WhatIsHeldAgainBehindAHurriedResetIsSetAgain) {
 TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   daemon.stop();
   usleep(1500000);
-  holds->hold(510, 2);
+  per_call->hold(510, 2);
   ASSERT_TRUE(eventually([&] { return !clocks().empty() && clocks().back().clock.result == kClockNotNow; }));
   const size_t before = clocks().size();
   usleep(300000);
@@ -108,7 +108,7 @@ TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
   daemon.start();
   ASSERT_TRUE(reaches(510));
   EXPECT_FALSE(actuator->failed());
-  holds->release(2, 2);
+  per_call->release(2, 2);
   ASSERT_TRUE(reaches(0));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 510, 0}));
@@ -124,7 +124,7 @@ TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
 TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   daemon.stop();
   daemon.start();
@@ -135,10 +135,10 @@ TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
 TEST_F(LeasedActuator, WhatIsReleasedMeanwhileIsNotSetAgain) {
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   daemon.stop();
-  holds->release(1, 1);
+  per_call->release(1, 1);
   daemon.start();
   ASSERT_TRUE(eventually([&] { return daemon.acquires == 2; }));
   usleep(50000);
@@ -150,7 +150,7 @@ TEST_F(LeasedActuator, SomebodyElsesGpuIsTakenWhenItIsFree) {
   daemon.acquire_status = POWERCCL_LEASE_HELD;
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(eventually([&] { return clocks().size() == 1; }));
   EXPECT_EQ(clocks()[0].clock.result, kClockNotNow);
   EXPECT_EQ(actuator->switches(), 0u);
@@ -166,26 +166,26 @@ TEST_F(LeasedActuator, WishingNeverWaits) {
     daemon.start();
     start();
     daemon.lease_manners = manners;
-    holds->hold(480, 1);
+    per_call->hold(480, 1);
     usleep(20000);
     const uint64_t begin = monotonic_ns();
     for (uint64_t call = 2; call < 1002; ++call) {
-      holds->hold(static_cast<uint32_t>(400 + call % 2), call);
-      holds->release(1, call);
+      per_call->hold(static_cast<uint32_t>(400 + call % 2), call);
+      per_call->release(1, call);
     }
     EXPECT_LT(monotonic_ns() - begin, kSecond / 2);
     EXPECT_TRUE(actuator->stop(20 * kSecond));
     EXPECT_FALSE(actuator->failed());
     daemon.stop();
     actuator = std::make_unique<ClockActuator>();
-    holds = std::make_unique<ClockHolds>(actuator.get());
+    per_call = std::make_unique<PerCallClock>(actuator.get());
   }
 }
 
 TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   daemon.lease_manners = Manners::kSilent;
   const uint64_t begin = monotonic_ns();
@@ -199,11 +199,11 @@ TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
 TEST_F(LeasedActuator, ARevokedLeaseDisarms) {
   daemon.start();
   start();
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(reaches(480));
   daemon.end(POWERCCL_LEASE_REVOKED);
   ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
-  holds->hold(510, 2);
+  per_call->hold(510, 2);
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   const std::string text = said();
   EXPECT_EQ(text.find("powerccl: the clock cannot be set (code -12: an administrator revoked the lease)"), 0u) << text;
@@ -215,7 +215,7 @@ TEST_F(LeasedActuator, NonsenseDisarms) {
   daemon.start();
   start();
   daemon.lease_manners = Manners::kUnterminated;
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_NE(said().find("is not powerccld"), std::string::npos);
@@ -225,7 +225,7 @@ TEST_F(LeasedActuator, TheDriversFailureDisarms) {
   daemon.start();
   start();
   daemon.set_status = 15;
-  holds->hold(480, 1);
+  per_call->hold(480, 1);
   ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
   daemon.set_status = 0;
   EXPECT_TRUE(actuator->stop(5 * kSecond));

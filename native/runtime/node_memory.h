@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_RUNTIME_JOINT_MEMORY_H
-#define POWERCCL_RUNTIME_JOINT_MEMORY_H
-#include "policy/joint.h"
+#ifndef POWERCCL_RUNTIME_NODE_MEMORY_H
+#define POWERCCL_RUNTIME_NODE_MEMORY_H
+#include "policy/node_state.h"
 
 namespace powerccl {
 
 // The memory that this host's ranks of a run share, made if it is not there. Null: it cannot be had, and each rank goes
 // by what it sees itself.
-Joint* open_joint(const char* run_folder);
+NodeState* open_node_state(const char* run_folder);
 
 }  // namespace powerccl
 #endif

@@ -2,8 +2,8 @@
 // The clock policy that holds a clock for single calls or waits, from when each begins until it is over: PCCL as
 // published (docs/concepts/pccl.md), and the clock of a core in long waits. While anybody holds, the newest wish
 // applies. When the last holder has gone, the default does.
-#ifndef POWERCCL_POLICY_HOLDS_H
-#define POWERCCL_POLICY_HOLDS_H
+#ifndef POWERCCL_POLICY_PER_CALL_POLICY_H
+#define POWERCCL_POLICY_PER_CALL_POLICY_H
 #include <stdint.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace powerccl {
 
-class Holds final : public ClockPolicy {
+class PerCallPolicy final : public ClockPolicy {
  public:
   // From any thread, such as NCCL's and CUDA's. They take no lock, because those threads must not wait for the clock
   // thread. After hold(), the clock thread has to look again.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/timetable.h"
+#include "policy/iteration_profile.h"
 
 namespace powerccl {
 namespace {
@@ -13,8 +13,8 @@ double magnitude(double value) {
 
 }  // namespace
 
-uint64_t Timetable::called(uint64_t call, uint32_t kind) {
-  const uint64_t sequence = rhythm_.called(kind);
+uint64_t IterationProfile::called(uint64_t call, uint32_t kind) {
+  const uint64_t sequence = detector_.called(kind);
   Run& run = runs_[sequence % kRuns];
   run = {};
   run.call = call;
@@ -23,13 +23,13 @@ uint64_t Timetable::called(uint64_t call, uint32_t kind) {
   return sequence;
 }
 
-Timetable::Run* Timetable::find(uint64_t call) {
+IterationProfile::Run* IterationProfile::find(uint64_t call) {
   const uint64_t sequence = sequence_of_[call % kRuns];
   Run& run = runs_[sequence % kRuns];
   return sequence != 0 && run.call == call ? &run : nullptr;
 }
 
-bool Timetable::started(uint64_t call, uint64_t start_ns) {
+bool IterationProfile::started(uint64_t call, uint64_t start_ns) {
   Run* run = find(call);
   if (run == nullptr) return false;
   run->start_ns = start_ns;
@@ -37,14 +37,14 @@ bool Timetable::started(uint64_t call, uint64_t start_ns) {
   return true;
 }
 
-bool Timetable::stopped(uint64_t call, uint64_t stop_ns) {
+bool IterationProfile::stopped(uint64_t call, uint64_t stop_ns) {
   Run* run = find(call);
   if (run == nullptr) return false;
   run->stop_ns = stop_ns;
   return true;
 }
 
-bool Timetable::waited(uint64_t call, uint64_t stall_ns) {
+bool IterationProfile::waited(uint64_t call, uint64_t stall_ns) {
   Run* run = find(call);
   if (run == nullptr) return false;
   // Of several streams that wait for it, the last to stall leaves it exposed.
@@ -52,14 +52,14 @@ bool Timetable::waited(uint64_t call, uint64_t stall_ns) {
   return true;
 }
 
-const Timetable::Run& Timetable::run(uint64_t iteration, uint32_t position) const {
+const IterationProfile::Run& IterationProfile::run(uint64_t iteration, uint32_t position) const {
   const uint64_t sequence = origin_ + iteration * period_ + position;
   const Run& run = runs_[sequence % kRuns];
   return run.sequence == sequence ? run : no_run_;
 }
 
 // How much intervals between kernels differ from those `lag` calls before, as a share of their length.
-double Timetable::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
+double IterationProfile::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
   double differences = 0, lengths = 0;
   uint64_t previous = 0;
   for (uint64_t sequence = from + lag; sequence <= to; ++sequence) {
@@ -77,8 +77,8 @@ double Timetable::irregularity(uint64_t from, uint64_t to, uint32_t lag) const {
   return lengths > 0 ? differences / lengths : 1;
 }
 
-bool Timetable::settle() {
-  const uint32_t base = rhythm_.period();
+bool IterationProfile::settle() {
+  const uint32_t base = detector_.period();
   if (settled()) {
     // A burst of equal calls may have been taken for iterations, which never shows in the calls.
     if (latest_ >= look_again_) reconsider(base);
@@ -100,7 +100,7 @@ bool Timetable::settle() {
 }
 
 // Nothing repeats exactly: after enough of it the shortest of what repeats best. 0: there is not enough.
-uint32_t Timetable::shortest(uint32_t base, double least, uint32_t most) const {
+uint32_t IterationProfile::shortest(uint32_t base, double least, uint32_t most) const {
   const uint64_t from = first_of(base), available = latest_ - from;
   const uint64_t began_ns = runs_[from % kRuns].start_ns;
   const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
@@ -115,8 +115,8 @@ uint32_t Timetable::shortest(uint32_t base, double least, uint32_t most) const {
 }
 
 // From which call on what is kept repeats.
-uint64_t Timetable::first_of(uint32_t base) const {
-  const uint64_t repeating = rhythm_.since() > 2 * uint64_t{base} ? rhythm_.since() - 2 * uint64_t{base} : 1;
+uint64_t IterationProfile::first_of(uint32_t base) const {
+  const uint64_t repeating = detector_.since() > 2 * uint64_t{base} ? detector_.since() - 2 * uint64_t{base} : 1;
   const uint64_t kept = latest_ > kRuns / 2 ? latest_ - kRuns / 2 : 1;
   return repeating > kept ? repeating : kept;
 }
@@ -124,7 +124,7 @@ uint64_t Timetable::first_of(uint32_t base) const {
 // Equal calls can still be different places of an iteration: four equal buckets, of which only the last is exposed. So
 // the calls' period is multiplied until the times repeat, too. 0: they do not. `least`: the least irregularity;
 // `most`: the multiples there was enough for.
-uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const {
+uint32_t IterationProfile::regular(uint32_t base, double* least, uint32_t* most) const {
   const uint64_t from = first_of(base), available = latest_ - from;
   double irregular[kMostMultiple + 1] = {};
   for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
@@ -144,7 +144,7 @@ uint32_t Timetable::regular(uint32_t base, double* least, uint32_t* most) const 
   return 0;
 }
 
-void Timetable::reconsider(uint32_t base) {
+void IterationProfile::reconsider(uint32_t base) {
   look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
   if (irregularity(first_of(base), latest_, period_) <= kRegular) return;
   double least = 1;
@@ -159,9 +159,9 @@ void Timetable::reconsider(uint32_t base) {
 }
 
 // The iteration begins with the kernel that comes after the longest time without one.
-void Timetable::begin(uint32_t period, uint64_t last) {
+void IterationProfile::begin(uint32_t period, uint64_t last) {
   period_ = period;
-  since_ = rhythm_.since();
+  since_ = detector_.since();
   ++generation_;
   look_again_ = last + (period < 8 ? 64 : 8 * uint64_t{period});
   double longest = -1;
@@ -182,7 +182,7 @@ void Timetable::begin(uint32_t period, uint64_t last) {
   length_ = {};
 }
 
-void Timetable::learn(uint64_t iteration) {
+void IterationProfile::learn(uint64_t iteration) {
   const uint64_t start_ns = start_of(iteration), next_ns = start_of(iteration + 1);
   if (start_ns == 0 || next_ns == 0) return;
   length_.add(between(start_ns, next_ns));
@@ -191,7 +191,7 @@ void Timetable::learn(uint64_t iteration) {
     const Run& run = this->run(iteration, i);
     if (run.start_ns == 0) continue;
     position.timed = true;
-    position.kind = rhythm_.kind(run.sequence);
+    position.kind = detector_.kind(run.sequence);
     position.offset.add(between(start_ns, run.start_ns));
     if (run.stop_ns != 0) position.duration.add(between(run.start_ns, run.stop_ns));
     // Marks are looked at when the host comes round, which may be after the next iteration has begun.
@@ -204,7 +204,7 @@ void Timetable::learn(uint64_t iteration) {
   sort();
 }
 
-void Timetable::sort() {
+void IterationProfile::sort() {
   order_count_ = 0;
   for (uint32_t i = 0; i < period_; ++i) {
     if (!positions_[i].timed) continue;

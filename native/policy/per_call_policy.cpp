@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/holds.h"
+#include "policy/per_call_policy.h"
 
 #include <sched.h>
 
 namespace powerccl {
 
-void Holds::hold(uint32_t mhz, uint64_t call, uint64_t now_ns) {
+void PerCallPolicy::hold(uint32_t mhz, uint64_t call, uint64_t now_ns) {
   const uint64_t number = wished_.fetch_add(1, std::memory_order_seq_cst) + 1;
   Wish& wish = ring_[number % kRing];
   wish.number.store(0, std::memory_order_seq_cst);
@@ -17,12 +17,12 @@ void Holds::hold(uint32_t mhz, uint64_t call, uint64_t now_ns) {
   holds_.fetch_add(1, std::memory_order_seq_cst);
 }
 
-void Holds::over(uint64_t call, uint64_t now_ns) {
+void PerCallPolicy::over(uint64_t call, uint64_t now_ns) {
   released_call_.store(call, std::memory_order_relaxed);
   released_ns_.store(now_ns, std::memory_order_relaxed);
 }
 
-bool Holds::release(uint32_t holds, uint64_t call, uint64_t now_ns) {
+bool PerCallPolicy::release(uint32_t holds, uint64_t call, uint64_t now_ns) {
   over(call, now_ns);
   // Holds that rest() has already forgotten are not taken back twice.
   int64_t before = holds_.load(std::memory_order_relaxed);
@@ -33,13 +33,13 @@ bool Holds::release(uint32_t holds, uint64_t call, uint64_t now_ns) {
   return after == 0 && before != 0;
 }
 
-void Holds::rest(uint64_t now_ns) {
+void PerCallPolicy::rest(uint64_t now_ns) {
   // Whoever forgets holds asks for the reset, and no call does.
   if (holds_.load(std::memory_order_seq_cst) > 0) over(0, now_ns);
   holds_.store(0, std::memory_order_seq_cst);
 }
 
-ClockPolicy::Wanted Holds::wanted(uint64_t now_ns) {
+ClockPolicy::Wanted PerCallPolicy::wanted(uint64_t now_ns) {
   Wanted wanted;
   wanted.until_ns = now_ns + kFarNs;
   if (holds_.load(std::memory_order_seq_cst) > 0 && newest(&wanted)) return wanted;
@@ -48,7 +48,7 @@ ClockPolicy::Wanted Holds::wanted(uint64_t now_ns) {
   return wanted;
 }
 
-bool Holds::newest(Wanted* wanted) {
+bool PerCallPolicy::newest(Wanted* wanted) {
   for (;;) {
     const uint64_t number = wished_.load(std::memory_order_seq_cst);
     if (number == 0) return false;

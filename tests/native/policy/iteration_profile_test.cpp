@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/timetable.h"
+#include "policy/iteration_profile.h"
 
 #include <gtest/gtest.h>
 
@@ -23,15 +23,15 @@ class Player {
       for (const Kernel& kernel : iteration) {
         now_ms_ += kernel.gap_ms * (1 + jitter * std::normal_distribution<double>()(random_));
         const uint64_t call = ++calls_;
-        table->called(call, kernel.kind);
+        profile->called(call, kernel.kind);
         const uint64_t start_ns = static_cast<uint64_t>(now_ms_ * 1e6);
-        EXPECT_TRUE(table->started(call, start_ns));
-        EXPECT_TRUE(table->stopped(call, start_ns + static_cast<uint64_t>(kernel.lasts_ms * 1e6)));
-        table->settle();
+        EXPECT_TRUE(profile->started(call, start_ns));
+        EXPECT_TRUE(profile->stopped(call, start_ns + static_cast<uint64_t>(kernel.lasts_ms * 1e6)));
+        profile->settle();
       }
     }
   }
-  std::unique_ptr<Timetable> table = std::make_unique<Timetable>();
+  std::unique_ptr<IterationProfile> profile = std::make_unique<IterationProfile>();
 
  private:
   std::mt19937_64 random_{5};
@@ -39,100 +39,100 @@ class Player {
   uint64_t calls_ = 0;
 };
 
-TEST(Timetable, KindsAloneTellAnIteration) {
+TEST(IterationProfile, KindsAloneTellAnIteration) {
   Player player;
   player.play({{1, 20, 5}, {2, 6, 5}, {3, 6, 5}}, 8);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 3u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 3u);
 }
 
-TEST(Timetable, EqualCallsAreToldApartByTheirTimes) {
+TEST(IterationProfile, EqualCallsAreToldApartByTheirTimes) {
   Player player;
   player.play({{1, 60, 15}, {1, 15.5, 15}, {1, 15.5, 15}, {1, 15.5, 15}}, 10);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 4u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 4u);
   // It begins behind the longest gap.
-  for (uint64_t i = 0; player.table->complete(i); ++i) player.table->learn(i);
-  EXPECT_NEAR(player.table->position(0).duration.mean, 15e6, 1e5);
-  EXPECT_NEAR(player.table->position(1).offset.mean, 15.5e6, 2e5);
-  EXPECT_NEAR(player.table->length().mean, 106.5e6, 1e6);
+  for (uint64_t i = 0; player.profile->complete(i); ++i) player.profile->learn(i);
+  EXPECT_NEAR(player.profile->position(0).duration.mean, 15e6, 1e5);
+  EXPECT_NEAR(player.profile->position(1).offset.mean, 15.5e6, 2e5);
+  EXPECT_NEAR(player.profile->length().mean, 106.5e6, 1e6);
 }
 
-// As recorded from DDP with eight equal buckets: a burst that looks like a rhythm of its own, and long gaps.
-TEST(Timetable, ABurstOfEqualCallsIsNoIterationForLong) {
+// As recorded from DDP with eight equal buckets: a burst that looks like a period of its own, and long gaps.
+TEST(IterationProfile, ABurstOfEqualCallsIsNoIterationForLong) {
   std::vector<Kernel> step{{1, 10.9, 2.3}};
   for (const double gap : {2.3, 2.7, 2.7, 2.7, 3.4, 2.1, 2.1}) step.push_back({1, gap, 2});
   Player player;
   player.play({{1, 2.1, 2}}, 20);
   player.play(step, 20);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 8u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 8u);
 }
 
 // A mark is looked at when the host comes round, which may be in the next iteration.
-TEST(Timetable, WaitsThatAreToldOfLateCount) {
+TEST(IterationProfile, WaitsThatAreToldOfLateCount) {
   Player player;
   const std::vector<Kernel> iteration{{1, 60, 15}, {2, 20, 15}};
   player.play(iteration, 12);
-  ASSERT_TRUE(player.table->settled());
+  ASSERT_TRUE(player.profile->settled());
   uint64_t learnt = 0;
   for (int i = 0; i < 6; ++i) {
-    const Timetable::Run before = *player.table->latest();
+    const IterationProfile::Run before = *player.profile->latest();
     player.play(iteration, 1);
-    while (player.table->complete(learnt)) player.table->learn(learnt++);
+    while (player.profile->complete(learnt)) player.profile->learn(learnt++);
     // What ended the iteration before, now that this one has been learnt from.
-    EXPECT_TRUE(player.table->waited(before.call, before.start_ns + 5000000));
+    EXPECT_TRUE(player.profile->waited(before.call, before.start_ns + 5000000));
   }
-  EXPECT_GT(player.table->position(1).exposed_from.count, 2u);
-  EXPECT_NEAR(player.table->position(1).exposed_from.mean, 5e6, 1e5);
+  EXPECT_GT(player.profile->position(1).exposed_from.count, 2u);
+  EXPECT_NEAR(player.profile->position(1).exposed_from.mean, 5e6, 1e5);
 }
 
-TEST(Timetable, AnotherIterationIsLearntAnew) {
+TEST(IterationProfile, AnotherIterationIsLearntAnew) {
   Player player;
   player.play({{1, 20, 5}, {2, 6, 5}}, 20);
-  ASSERT_TRUE(player.table->settled());
-  const uint64_t before = player.table->generation();
+  ASSERT_TRUE(player.profile->settled());
+  const uint64_t before = player.profile->generation();
   player.play({{3, 30, 5}, {4, 6, 5}, {5, 6, 5}}, 1);
-  EXPECT_FALSE(player.table->settled());
+  EXPECT_FALSE(player.profile->settled());
   player.play({{3, 30, 5}, {4, 6, 5}, {5, 6, 5}}, 10);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 3u);
-  EXPECT_GT(player.table->generation(), before);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 3u);
+  EXPECT_GT(player.profile->generation(), before);
 }
 
-TEST(Timetable, WhatIsIrregularIsTakenForItsShortestPeriod) {
+TEST(IterationProfile, WhatIsIrregularIsTakenForItsShortestPeriod) {
   Player player;
   player.play({{1, 20, 5}, {2, 6, 5}}, 120, 0.3);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_LE(player.table->period(), 8u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_LE(player.profile->period(), 8u);
 }
 
 // Sharded data parallelism under a power limit: no two iterations are quite alike, and two are no better than one.
 // As recorded from GPT-350M over sockets on eight GPUs: half a second or 0.8 s each, which is never regular.
-TEST(Timetable, LongIterationsNeedNotBeManyToBeTakenAsTheyAre) {
+TEST(IterationProfile, LongIterationsNeedNotBeManyToBeTakenAsTheyAre) {
   Player player;
   player.play({{1, 50, 290}, {2, 291, 0.3}, {3, 1.5, 290}}, 20, 0.3);
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 3u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 3u);
 }
 
-TEST(Timetable, IrregularIterationsAreNotTakenForPairs) {
+TEST(IterationProfile, IrregularIterationsAreNotTakenForPairs) {
   std::vector<Kernel> iteration;
   for (uint32_t i = 0; i < 17; ++i) iteration.push_back({1 + (i == 0 ? 5 : i % 2), i % 3 == 0 ? 11.0 : 5.0, 3.7});
   for (const double jitter : {0.08, 0.12, 0.16}) {
     Player player;
     player.play(iteration, 40, jitter);
-    ASSERT_TRUE(player.table->settled()) << jitter;
-    EXPECT_EQ(player.table->period(), 17u) << jitter;
-    const uint64_t generation = player.table->generation();
+    ASSERT_TRUE(player.profile->settled()) << jitter;
+    EXPECT_EQ(player.profile->period(), 17u) << jitter;
+    const uint64_t generation = player.profile->generation();
     player.play(iteration, 300, jitter);
-    EXPECT_EQ(player.table->period(), 17u) << jitter;
-    EXPECT_EQ(player.table->generation(), generation) << jitter;
+    EXPECT_EQ(player.profile->period(), 17u) << jitter;
+    EXPECT_EQ(player.profile->generation(), generation) << jitter;
   }
 }
 
-// As seen in a mixture of experts: the lots of one rank's first iterations went up and down by turns.
-TEST(Timetable, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
+// As seen in a mixture of experts: the expert load of one rank went up and down by turns at first.
+TEST(IterationProfile, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
   std::vector<Kernel> light, heavy;
   for (uint32_t i = 0; i < 9; ++i) {
     light.push_back({1 + i / 2 % 2 + (i == 8 ? 5 : 0), i % 2 != 0 ? 6.0 : 8.0, 3.7});
@@ -146,13 +146,13 @@ TEST(Timetable, IterationsThatAreAlikeInPairsByChanceAreNoPairsForLong) {
       player.play(heavy, 1, 0.01);
     }
     player.play(light, 100, 0.3);
-    ASSERT_TRUE(player.table->settled()) << pairs;
-    EXPECT_EQ(player.table->period(), 9u) << pairs;
+    ASSERT_TRUE(player.profile->settled()) << pairs;
+    EXPECT_EQ(player.profile->period(), 9u) << pairs;
   }
 }
 
 // Ranks see the same calls at other times, and must count the same iterations: no multiple may seem better to one.
-TEST(Timetable, AllRanksCountTheCallsOfIrregularJobsAlike) {
+TEST(IterationProfile, AllRanksCountTheCallsOfIrregularJobsAlike) {
   std::vector<Kernel> quick, slow;
   for (uint32_t i = 0; i < 12; ++i) {
     quick.push_back({1 + i, 3, 1});
@@ -163,17 +163,17 @@ TEST(Timetable, AllRanksCountTheCallsOfIrregularJobsAlike) {
     player.play(quick, 1, 0.2);
     player.play(slow, 1, 0.2);
   }
-  ASSERT_TRUE(player.table->settled());
-  EXPECT_EQ(player.table->period(), 12u);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 12u);
 }
 
-TEST(Timetable, CallsOfLongAgoAreForgotten) {
+TEST(IterationProfile, CallsOfLongAgoAreForgotten) {
   Player player;
   player.play({{1, 2, 1}}, 10000);
-  EXPECT_FALSE(player.table->started(1, 5));
-  EXPECT_FALSE(player.table->stopped(1, 5));
-  EXPECT_FALSE(player.table->waited(1, 5));
-  EXPECT_FALSE(player.table->started(999999, 5));
+  EXPECT_FALSE(player.profile->started(1, 5));
+  EXPECT_FALSE(player.profile->stopped(1, 5));
+  EXPECT_FALSE(player.profile->waited(1, 5));
+  EXPECT_FALSE(player.profile->started(999999, 5));
 }
 
 }  // namespace

@@ -8,25 +8,25 @@
 //
 // Ranks agree on blocks by counting iterations, which all ranks of a job pass alike. The edges of a block are not
 // judged, because a rank may count one iteration more or less.
-#ifndef POWERCCL_POLICY_ELASTIC_H
-#define POWERCCL_POLICY_ELASTIC_H
+#ifndef POWERCCL_POLICY_LEARNING_POLICY_H
+#define POWERCCL_POLICY_LEARNING_POLICY_H
 #include <stdint.h>
 
 #include "libc/spin_lock.h"
 #include "policy/clock_policy.h"
-#include "policy/joint.h"
+#include "policy/iteration_profile.h"
 #include "policy/mean.h"
+#include "policy/node_state.h"
 #include "policy/slack_reclaimer.h"
-#include "policy/timetable.h"
 
 namespace powerccl {
 
-class Elastic final : public ClockPolicy {
+class LearningPolicy final : public ClockPolicy {
  public:
   struct Terms {
-    double budget = 0.01;    // maximum slowdown, as a fraction
-    bool dry = false;        // no clock is set, so nothing can be learnt: it stays at the first clock
-    Joint* joint = nullptr;  // shared by the ranks of the host; null: slack is not reclaimed
+    double budget = 0.01;       // maximum slowdown, as a fraction
+    bool dry = false;           // no clock is set, so nothing can be learnt: it stays at the first clock
+    NodeState* node = nullptr;  // shared by the ranks of the host; null: slack is not reclaimed
   };
   void begin(const Terms& terms);
 
@@ -122,7 +122,7 @@ class Elastic final : public ClockPolicy {
   double goal() const;  // slowdown of managed iterations
 
   Terms terms_;
-  Timetable timetable_;
+  IterationProfile profile_;
   Phase phase_ = Phase::kUnknown;
   uint32_t baseline_rounds_ = 0;  // still to be measured
   uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' rhythm
+// When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' period
 // and the kernels' times.
 //
 // Not for several threads at once; nothing is allocated. All times are CLOCK_MONOTONIC in ns.
-#ifndef POWERCCL_POLICY_TIMETABLE_H
-#define POWERCCL_POLICY_TIMETABLE_H
+#ifndef POWERCCL_POLICY_ITERATION_PROFILE_H
+#define POWERCCL_POLICY_ITERATION_PROFILE_H
 #include <stdint.h>
 
-#include "policy/rhythm.h"
+#include "policy/iteration_detector.h"
 
 namespace powerccl {
 
@@ -24,9 +24,9 @@ struct Moving {
   static constexpr uint32_t kMemory = 8;
 };
 
-class Timetable {
+class IterationProfile {
  public:
-  static constexpr uint32_t kLongest = Rhythm::kLongest;
+  static constexpr uint32_t kLongest = IterationDetector::kLongest;
 
   // One call of an iteration. Offsets are from the start of the iteration's first kernel.
   struct Position {
@@ -53,7 +53,7 @@ class Timetable {
 
   // Looks for the iteration while it is not known. To be called now and then, when kernels have run. True: it is known.
   bool settle();
-  bool settled() const { return period_ != 0 && rhythm_.period() != 0 && rhythm_.since() == since_; }
+  bool settled() const { return period_ != 0 && detector_.period() != 0 && detector_.since() == since_; }
   uint32_t period() const { return period_; }
   // Counts up with each iteration that was found anew; what was learnt of the one before is gone.
   uint64_t generation() const { return generation_; }
@@ -105,7 +105,7 @@ class Timetable {
   void begin(uint32_t period, uint64_t last);
   void sort();
 
-  Rhythm rhythm_;
+  IterationDetector detector_;
   Run runs_[kRuns] = {};              // by sequence
   uint64_t sequence_of_[kRuns] = {};  // by call
   uint64_t since_ = 0, origin_ = 0, latest_ = 0;

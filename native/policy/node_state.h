@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share: how long each kind of communication takes the rank that comes last to it, which
 // waits for nobody. Nobody waits for anybody here either.
-#ifndef POWERCCL_POLICY_JOINT_H
-#define POWERCCL_POLICY_JOINT_H
+#ifndef POWERCCL_POLICY_NODE_STATE_H
+#define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace powerccl {
 
 // Lies in memory that is all zero to begin with.
-class Joint {
+class NodeState {
  public:
   // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: whoever comes
   // last to a collective has nothing to wait for. It rises slowly, in case that conditions change.

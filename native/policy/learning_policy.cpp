@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/elastic.h"
+#include "policy/learning_policy.h"
 
 #include "policy/square_root.h"
 
 namespace powerccl {
 
-double Elastic::Slowdown::deviation() const {
+double LearningPolicy::Slowdown::deviation() const {
   return square_root(variance);
 }
 
-void Elastic::Slowdown::learn(double longer, double its_variance) {
+void LearningPolicy::Slowdown::learn(double longer, double its_variance) {
   if (count++ == 0) {
     mean = longer;
     variance = its_variance;
@@ -21,71 +21,71 @@ void Elastic::Slowdown::learn(double longer, double its_variance) {
   variance *= 1 - gain;
 }
 
-void Elastic::begin(const Terms& terms) {
+void LearningPolicy::begin(const Terms& terms) {
   SpinGuard guard(lock_);
   terms_ = terms;
 }
 
-void Elastic::called(uint64_t call, uint32_t kind) {
+void LearningPolicy::called(uint64_t call, uint32_t kind) {
   SpinGuard guard(lock_);
   resting_ = false;
-  timetable_.called(call, kind);
+  profile_.called(call, kind);
 }
 
-void Elastic::graph_called(uint64_t call, uint32_t kind) {
+void LearningPolicy::graph_called(uint64_t call, uint32_t kind) {
   called(call, kind);
   SpinGuard guard(lock_);
   graphs_ = true;
 }
 
-bool Elastic::started(uint64_t call, uint64_t start_ns) {
+bool LearningPolicy::started(uint64_t call, uint64_t start_ns) {
   SpinGuard guard(lock_);
-  if (!timetable_.started(call, start_ns)) return false;
-  if (!timetable_.settled()) return true;
-  const uint64_t sequence = timetable_.latest()->sequence;
-  return timetable_.belongs(sequence) && timetable_.position_of(sequence) == 0;
+  if (!profile_.started(call, start_ns)) return false;
+  if (!profile_.settled()) return true;
+  const uint64_t sequence = profile_.latest()->sequence;
+  return profile_.belongs(sequence) && profile_.position_of(sequence) == 0;
 }
 
-bool Elastic::stopped(uint64_t call, uint64_t stop_ns) {
+bool LearningPolicy::stopped(uint64_t call, uint64_t stop_ns) {
   SpinGuard guard(lock_);
-  timetable_.stopped(call, stop_ns);
+  profile_.stopped(call, stop_ns);
   return false;
 }
 
-void Elastic::waited(uint64_t call, uint64_t stall_ns) {
+void LearningPolicy::waited(uint64_t call, uint64_t stall_ns) {
   SpinGuard guard(lock_);
-  timetable_.waited(call, stall_ns);
+  profile_.waited(call, stall_ns);
 }
 
-void Elastic::rest(uint64_t /*now_ns*/) {
+void LearningPolicy::rest(uint64_t /*now_ns*/) {
   SpinGuard guard(lock_);
   resting_ = true;
 }
 
 // By the number of the iteration alone, so that all ranks agree.
-uint32_t Elastic::blocks(uint64_t iteration) const {
+uint32_t LearningPolicy::blocks(uint64_t iteration) const {
   return before_first_ + iteration < uint64_t{kShortRounds} * kRound * block_ ? kRound : kLongRound;
 }
 
-uint32_t Elastic::place(uint64_t iteration) const {
+uint32_t LearningPolicy::place(uint64_t iteration) const {
   return static_cast<uint32_t>((before_first_ + iteration) % (uint64_t{blocks(iteration)} * block_));
 }
 
-Elastic::Part Elastic::part(uint64_t iteration) const {
+LearningPolicy::Part LearningPolicy::part(uint64_t iteration) const {
   const uint32_t at = place(iteration), edge = block_ / kEdge;
   if (at < block_) return at >= block_ / 2 && at < block_ - edge ? Part::kReference : Part::kEdge;
   return at >= block_ + edge && at < blocks(iteration) * block_ - edge ? Part::kManaged : Part::kEdge;
 }
 
 // Reference blocks cost nothing, so managed blocks may cost more than the budget.
-double Elastic::goal() const {
+double LearningPolicy::goal() const {
   const double managed = biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
   return kPart * terms_.budget / managed;
 }
 
-void Elastic::restart() {
-  generation_ = timetable_.generation();
-  before_first_ = timetable_.before();
+void LearningPolicy::restart() {
+  generation_ = profile_.generation();
+  before_first_ = profile_.before();
   phase_ = Phase::kUnknown;
   first_ = before_ = managed_ = after_ = whole_ = baseline_ = Mean();
   wanted_mhz_ = 0;
@@ -96,43 +96,43 @@ void Elastic::restart() {
   backoff_ = 1;
 }
 
-void Elastic::catch_up() {
-  if (!timetable_.settle()) {
+void LearningPolicy::catch_up() {
+  if (!profile_.settle()) {
     phase_ = Phase::kUnknown;
     block_ = 0;
     return;
   }
-  if (generation_ != timetable_.generation()) restart();
-  const Timetable::Run* latest = timetable_.latest();
-  if (latest == nullptr || !timetable_.belongs(latest->sequence)) return;
-  const uint64_t begun = timetable_.iteration_of(latest->sequence);
-  if (begun > learnt_ + 1 && !timetable_.complete(learnt_)) learnt_ = begun - 1;
-  for (; learnt_ < begun && timetable_.complete(learnt_); ++learnt_) {
-    const uint64_t start_ns = timetable_.start_of(learnt_);
+  if (generation_ != profile_.generation()) restart();
+  const IterationProfile::Run* latest = profile_.latest();
+  if (latest == nullptr || !profile_.belongs(latest->sequence)) return;
+  const uint64_t begun = profile_.iteration_of(latest->sequence);
+  if (begun > learnt_ + 1 && !profile_.complete(learnt_)) learnt_ = begun - 1;
+  for (; learnt_ < begun && profile_.complete(learnt_); ++learnt_) {
+    const uint64_t start_ns = profile_.start_of(learnt_);
     if (start_ns == 0) continue;
-    timetable_.learn(learnt_);
+    profile_.learn(learnt_);
     if (begun_ns_ == 0) begun_ns_ = start_ns;
-    const auto length_ns = static_cast<double>(timetable_.start_of(learnt_ + 1) - start_ns);
+    const auto length_ns = static_cast<double>(profile_.start_of(learnt_ + 1) - start_ns);
     ++seen_;
     block_ == 0 ? choose_block(length_ns) : take(length_ns);
   }
 }
 
-void Elastic::choose_block(double length_ns) {
+void LearningPolicy::choose_block(double length_ns) {
   first_.add(length_ns);
   if (first_.count < kFewest || first_.count * first_.mean < kFirstNs) return;
   for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kBlockNs;) block_ *= 2;
   measure_baseline(1);
 }
 
-void Elastic::measure_baseline(uint32_t rounds) {
+void LearningPolicy::measure_baseline(uint32_t rounds) {
   phase_ = Phase::kBaseline;
   baseline_rounds_ = rounds;
   wanted_mhz_ = 0;
   baseline_clock_ = Mean();
 }
 
-void Elastic::take(double length_ns) {
+void LearningPolicy::take(double length_ns) {
   const Part its = part(learnt_);
   if (phase_ == Phase::kManaging && !reference(learnt_)) ++managed_iterations_;
   if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
@@ -143,20 +143,20 @@ void Elastic::take(double length_ns) {
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
     // A graph's duration includes its computation, so it says nothing about waiting.
-    if (terms_.joint != nullptr && !graphs_) reclaim_slack(its);
+    if (terms_.node != nullptr && !graphs_) reclaim_slack(its);
     if (its == Part::kManaged && managed_.count % kFewest == 0) abort_round();
   }
   if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();
 }
 
-void Elastic::reclaim_slack(Part its) {
+void LearningPolicy::reclaim_slack(Part its) {
   if (its != Part::kManaged) return slack_.restart();
-  slack_.iteration(timetable_, learnt_, terms_.joint);
-  if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(timetable_);
+  slack_.iteration(profile_, learnt_, terms_.node);
+  if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(profile_);
 }
 
 // A round that costs far too much ends at once.
-void Elastic::abort_round() {
+void LearningPolicy::abort_round() {
   const Mean& usual = biased_ ? baseline_ : before_;
   if (usual.count < 2 || managed_.count < 2) return;
   const double variance = (managed_.variance_of_mean() + usual.variance_of_mean()) / (usual.mean * usual.mean);
@@ -168,12 +168,12 @@ void Elastic::abort_round() {
 }
 
 // The reference block behind the managed ones is over.
-void Elastic::end_round() {
+void LearningPolicy::end_round() {
   const Mean before = before_, between = managed_, after = after_, whole = whole_;
   before_ = after_;
   managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
-  if (timetable_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
+  if (profile_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
   switch (phase_) {
     case Phase::kUnknown:
       return;
@@ -189,7 +189,7 @@ void Elastic::end_round() {
   }
 }
 
-void Elastic::begin_to_manage(const Mean& baseline) {
+void LearningPolicy::begin_to_manage(const Mean& baseline) {
   if (baseline_clock_.count < 2) return measure_baseline(1);
   if (suspected_) biased_ = baseline.mean < baseline_.mean * (1 + terms_.budget);
   suspected_ = false;
@@ -204,7 +204,7 @@ void Elastic::begin_to_manage(const Mean& baseline) {
   move(baseline_mhz_ / (1 + goal()));
 }
 
-void Elastic::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
+void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
   // Biased references cost time themselves, so the whole round is compared.
   const Mean& its = biased_ ? whole : between;
   const double unlike = its.mean / baseline_.mean - 1;
@@ -232,14 +232,14 @@ void Elastic::judge(const Mean& before, const Mean& between, const Mean& after, 
   choose();
 }
 
-void Elastic::move(double mhz) {
+void LearningPolicy::move(double mhz) {
   const double lowest = kLowest * baseline_mhz_;
   wanted_mhz_ = mhz < lowest ? lowest : mhz;
   here_ = Slowdown();
 }
 
 // An upper bound of the elasticity below the present clock, from the last two clocks.
-double Elastic::steepest() const {
+double LearningPolicy::steepest() const {
   const double lever = known_mhz_ / wanted_mhz_ - 1;
   if (lever <= 0) return 1;
   const double error = square_root(here_.variance + known_.variance) / lever;
@@ -247,7 +247,7 @@ double Elastic::steepest() const {
   return most > 1 ? 1 : most < kFlattest ? kFlattest : most;
 }
 
-void Elastic::choose() {
+void LearningPolicy::choose() {
   if (here_.count == 0) return;
   const double error = here_.deviation();
   // A clearly negative slowdown is noise, unless it is known well.
@@ -259,7 +259,7 @@ void Elastic::choose() {
   }
 }
 
-void Elastic::lower() {
+void LearningPolicy::lower() {
   if (harmless_mhz_ == 0 || wanted_mhz_ < harmless_mhz_) harmless_mhz_ = wanted_mhz_;
   double next = wanted_mhz_ / (1 + (goal() - here_.mean) / steepest());
   if (next < kStep * wanted_mhz_) next = kStep * wanted_mhz_;
@@ -270,7 +270,7 @@ void Elastic::lower() {
   move(next);
 }
 
-void Elastic::raise() {
+void LearningPolicy::raise() {
   harmful_mhz_ = wanted_mhz_;
   slack_.halve();
   if (harmless_mhz_ > wanted_mhz_) return move(harmless_mhz_);
@@ -281,14 +281,14 @@ void Elastic::raise() {
   if (backoff_ < kMostBackoff) backoff_ *= 2;
 }
 
-ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
+ClockPolicy::Wanted LearningPolicy::wanted(uint64_t now_ns) {
   SpinGuard guard(lock_);
   Wanted wanted{0, now_ns + kFarNs, 0};
   wants_sample_ = false;
   catch_up();
-  const Timetable::Run* latest = phase_ != Phase::kUnknown ? timetable_.latest() : nullptr;
-  if (latest == nullptr || resting_ || !timetable_.belongs(latest->sequence)) return wanted;
-  const uint64_t running = timetable_.iteration_of(latest->sequence);
+  const IterationProfile::Run* latest = phase_ != Phase::kUnknown ? profile_.latest() : nullptr;
+  if (latest == nullptr || resting_ || !profile_.belongs(latest->sequence)) return wanted;
+  const uint64_t running = profile_.iteration_of(latest->sequence);
   wanted.call = latest->call;
   if (phase_ == Phase::kManaging && !reference(running)) {
     const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowest * baseline_mhz_;
@@ -305,18 +305,18 @@ ClockPolicy::Wanted Elastic::wanted(uint64_t now_ns) {
   return wanted;
 }
 
-void Elastic::sampled(uint32_t mhz) {
+void LearningPolicy::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
   baseline_clock_.add(static_cast<double>(mhz));
 }
 
-ClockPolicy::State Elastic::state() {
+ClockPolicy::State LearningPolicy::state() {
   SpinGuard guard(lock_);
   State state;
-  state.period = timetable_.period();
+  state.period = profile_.period();
   state.iterations = seen_;
   state.managed = managed_iterations_;
-  state.length_ns = static_cast<double>(timetable_.length().mean);
+  state.length_ns = static_cast<double>(profile_.length().mean);
   if (phase_ == Phase::kManaging || phase_ == Phase::kAborted) {
     state.clock_mhz = static_cast<uint32_t>(wanted_mhz_);
     state.judged = here_.count > 0;

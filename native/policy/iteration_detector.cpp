@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/rhythm.h"
+#include "policy/iteration_detector.h"
 
 namespace powerccl {
 
-uint64_t Rhythm::called(uint32_t kind) {
+uint64_t IterationDetector::called(uint32_t kind) {
   const uint64_t number = ++calls_;
   ring_[number % kRing] = kind;
   if (period_ != 0 && ring_[(number - period_) % kRing] != kind) {
     period_ = 0;
     broken_ = number;
   }
-  // A look takes a microsecond or more, so that what long shows no rhythm is looked at ever less often.
+  // A look takes a microsecond or more: the longer no period is found, the less often it looks.
   if (period_ == 0 && number % (1 + (number - broken_) / 64) == 0) look();
   return number;
 }
 
 // Of all periods that have held for two iterations the one that has held longest: a run of equal calls inside an
-// iteration looks like a rhythm of its own, but not for as long as the iteration's.
-void Rhythm::look() {
+// iteration looks like a period of its own, but not for as long as the iteration's.
+void IterationDetector::look() {
   uint64_t most = kFewest - 1;
   for (uint32_t period = 1; period <= kLongest && 3 * uint64_t{period} <= calls_; ++period) {
     const uint64_t kept = (calls_ < kRing ? calls_ : kRing) - period;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/joint_memory.h"
+#include "runtime/node_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,10 +23,10 @@ namespace {
 // lets others attach it by its number, which the file in the run folder tells.
 struct Shared {
   uint64_t secret[2];  // the same as in the file: numbers are used again
-  alignas(64) Joint joint;
+  alignas(64) NodeState node;
 };
 
-struct Told {
+struct SegmentName {
   uint64_t secret[2];
   int64_t segment;
 };
@@ -45,26 +45,26 @@ Shared* attach(int segment) {
   return reinterpret_cast<intptr_t>(memory) == -1 ? nullptr : static_cast<Shared*>(memory);
 }
 
-Shared* attach_told(const Told& told) {
-  const int segment = static_cast<int>(told.segment);
+Shared* attach_named(const SegmentName& name) {
+  const int segment = static_cast<int>(name.segment);
   shmid_ds about;
   if (shmctl(segment, IPC_STAT, &about) != 0 || about.shm_perm.cuid != geteuid() || about.shm_segsz != sizeof(Shared)) {
     return nullptr;
   }
   Shared* shared = attach(segment);
-  if (shared == nullptr || memcmp(shared->secret, told.secret, sizeof(told.secret)) == 0) return shared;
+  if (shared == nullptr || memcmp(shared->secret, name.secret, sizeof(name.secret)) == 0) return shared;
   shmdt(shared);
   return nullptr;
 }
 
-Shared* make(Told* told) {
-  if (!fill_randomly(told->secret, sizeof(told->secret))) return nullptr;
+Shared* make(SegmentName* name) {
+  if (!fill_randomly(name->secret, sizeof(name->secret))) return nullptr;
   const int segment = shmget(IPC_PRIVATE, sizeof(Shared), 0600);
   if (segment < 0) return nullptr;
   Shared* shared = attach(segment);
   shmctl(segment, IPC_RMID, nullptr);
-  told->segment = segment;
-  if (shared != nullptr) memcpy(shared->secret, told->secret, sizeof(told->secret));
+  name->segment = segment;
+  if (shared != nullptr) memcpy(shared->secret, name->secret, sizeof(name->secret));
   return shared;
 }
 
@@ -76,11 +76,11 @@ void find_or_make(void* data) {
   for (int tried = 0; tried < kLockTries && flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++tried) {
     sleep_ns(kLockPauseNs);
   }
-  Told told;
-  if (pread(file, &told, sizeof(told), 0) == sizeof(told)) opening->shared = attach_told(told);
+  SegmentName name;
+  if (pread(file, &name, sizeof(name), 0) == sizeof(name)) opening->shared = attach_named(name);
   if (opening->shared == nullptr) {  // the first, or the processes that had it are gone
-    opening->shared = make(&told);
-    if (opening->shared != nullptr && pwrite(file, &told, sizeof(told), 0) != sizeof(told)) {
+    opening->shared = make(&name);
+    if (opening->shared != nullptr && pwrite(file, &name, sizeof(name), 0) != sizeof(name)) {
       shmdt(opening->shared);
       opening->shared = nullptr;
     }
@@ -95,7 +95,7 @@ void* work(void* data) {
 
 }  // namespace
 
-Joint* open_joint(const char* run_folder) {
+NodeState* open_node_state(const char* run_folder) {
   // By the kernel, not by the host's name: containers have names of their own, and nodes may share one. Segments are
   // numbered in each IPC namespace anew.
   uint8_t boot[16] = {};
@@ -104,12 +104,12 @@ Joint* open_joint(const char* run_folder) {
   status_of_path("/proc/self/ns/ipc", &space);
   Opening opening;
   opening.shared = nullptr;
-  snprintf(opening.path, sizeof(opening.path), "%s/.joint-%02x%02x%02x%02x%02x%02x-%lx", run_folder, boot[0], boot[1],
+  snprintf(opening.path, sizeof(opening.path), "%s/.node-%02x%02x%02x%02x%02x%02x-%lx", run_folder, boot[0], boot[1],
            boot[2], boot[3], boot[4], boot[5], static_cast<unsigned long>(space.st_ino));
   pthread_t thread;
-  if (start_thread(&thread, "powerccl-joint", work, &opening, kStackBytes) != 0) return nullptr;
+  if (start_thread(&thread, "powerccl-node", work, &opening, kStackBytes) != 0) return nullptr;
   pthread_join(thread, nullptr);
-  return opening.shared != nullptr ? &opening.shared->joint : nullptr;
+  return opening.shared != nullptr ? &opening.shared->node : nullptr;
 }
 
 }  // namespace powerccl

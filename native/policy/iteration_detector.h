@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What repeats in the calls of one GPU: how many calls an iteration of the job has.
-#ifndef POWERCCL_POLICY_RHYTHM_H
-#define POWERCCL_POLICY_RHYTHM_H
+#ifndef POWERCCL_POLICY_ITERATION_DETECTOR_H
+#define POWERCCL_POLICY_ITERATION_DETECTOR_H
 #include <stdint.h>
 
 namespace powerccl {
 
 // Not for several threads at once; nothing is allocated.
-class Rhythm {
+class IterationDetector {
  public:
   static constexpr uint32_t kLongest = 2048;  // calls of an iteration
   static constexpr uint32_t kFewest = 8;      // that must have repeated, however short the iteration is
@@ -21,7 +21,7 @@ class Rhythm {
   uint32_t kind(uint64_t call) const { return ring_[call % kRing]; }
 
   // Calls of an iteration; 0: not known. Where all calls are of one kind this is 1, whatever the job calls an
-  // iteration: the timetable looks at times as well.
+  // iteration: the profile looks at times as well.
   uint32_t period() const { return period_; }
   // The call from which on the same period has held; calls of the two periods before it repeated already.
   uint64_t since() const { return since_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "policy/elastic.h"
+#include "policy/learning_policy.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ class Job {
   using Length = std::function<double(double mhz, uint64_t iteration)>;
   explicit Job(Length ms, double others_ms = 0, bool graphs = false)
       : ms_(std::move(ms)), others_ms_(others_ms), graphs_(graphs) {
-    policy_->begin({0.01, false, joint_.get()});
+    policy_->begin({0.01, false, node_.get()});
   }
 
   void run(double seconds) {
@@ -41,7 +41,7 @@ class Job {
   double mean_ms() const { return total_ms_ / static_cast<double>(iteration_); }
   uint64_t iterations() const { return iteration_; }
   uint64_t lowered() const { return lowered_; }
-  Elastic& policy() { return *policy_; }
+  LearningPolicy& policy() { return *policy_; }
   uint64_t now_ns() const { return now_ns_; }
 
  private:
@@ -60,7 +60,7 @@ class Job {
     policy_->started(call, now_ns_);
     ask();  // the new clock is there when computation goes on
     now_ns_ = all_ns + static_cast<uint64_t>(kTransferMs * 1e6);
-    joint_->least_us(kind + 1, static_cast<uint32_t>(kTransferMs * 1e3));  // as whoever comes last says
+    node_->least_us(kind + 1, static_cast<uint32_t>(kTransferMs * 1e3));  // as whoever comes last says
     policy_->stopped(call, now_ns_);
   }
 
@@ -72,8 +72,8 @@ class Job {
   Length ms_;
   double others_ms_;
   bool graphs_;
-  std::unique_ptr<Joint> joint_ = std::make_unique<Joint>();
-  std::unique_ptr<Elastic> policy_ = std::make_unique<Elastic>();
+  std::unique_ptr<NodeState> node_ = std::make_unique<NodeState>();
+  std::unique_ptr<LearningPolicy> policy_ = std::make_unique<LearningPolicy>();
   ClockPolicy::Wanted wanted_;
   uint64_t now_ns_ = 1000000000, calls_ = 0, iteration_ = 0, lowered_ = 0;
   double lowest_mhz_ = kNaturalMhz, longest_ms_ = 0, total_ms_ = 0;
@@ -83,7 +83,7 @@ Job::Length following(double share) {
   return [share](double mhz, uint64_t) { return 100 * (1 + share * (kNaturalMhz / mhz - 1)); };
 }
 
-TEST(Elastic, TheLessTimeFollowsTheClockTheLowerItIs) {
+TEST(LearningPolicy, TheLessTimeFollowsTheClockTheLowerItIs) {
   Job all(following(1)), half(following(0.5)), tenth(following(0.1));
   for (Job* job : {&all, &half, &tenth}) job->run(300);
   EXPECT_NEAR(all.lowest_mhz(), 1500 / 1.01, 5);
@@ -92,7 +92,7 @@ TEST(Elastic, TheLessTimeFollowsTheClockTheLowerItIs) {
   EXPECT_GT(tenth.lowest_mhz(), 1500 / 1.12);
 }
 
-TEST(Elastic, WhatJumpsBelowAClockIsLeftAtOnce) {
+TEST(LearningPolicy, WhatJumpsBelowAClockIsLeftAtOnce) {
   Job job([](double mhz, uint64_t) { return mhz < 1200 ? 130.0 : 100.0; });
   job.run(600);
   EXPECT_GT(job.lowest_mhz(), 0.94 * 1200) << "no more than a step below";
@@ -102,7 +102,7 @@ TEST(Elastic, WhatJumpsBelowAClockIsLeftAtOnce) {
   EXPECT_LT(job.policy().state().clock_mhz, 1230u);
 }
 
-TEST(Elastic, WhereEachClockCostsTooMuchItIsHardlyEverTried) {
+TEST(LearningPolicy, WhereEachClockCostsTooMuchItIsHardlyEverTried) {
   Job job([](double mhz, uint64_t) { return mhz < kNaturalMhz ? 130.0 : 100.0; });
   job.run(1200);
   EXPECT_LT(job.mean_ms(), 100.5);
@@ -110,7 +110,7 @@ TEST(Elastic, WhereEachClockCostsTooMuchItIsHardlyEverTried) {
   EXPECT_LT(job.lowered(), job.iterations() / 40);
 }
 
-TEST(Elastic, AJobThatChangesIsLeftAloneAndLearntAnew) {
+TEST(LearningPolicy, AJobThatChangesIsLeftAloneAndLearntAnew) {
   const auto changing = [](double mhz, uint64_t iteration) {
     return iteration < 3000 ? 100.0 : 120 * (1 + (kNaturalMhz / mhz - 1));
   };
@@ -123,7 +123,7 @@ TEST(Elastic, AJobThatChangesIsLeftAloneAndLearntAnew) {
                                static_cast<double>(job.iterations()));
 }
 
-TEST(Elastic, NothingIsManagedUntilTheJobIsKnown) {
+TEST(LearningPolicy, NothingIsManagedUntilTheJobIsKnown) {
   Job job(following(0));
   job.run(6);
   EXPECT_EQ(job.lowest_mhz(), kNaturalMhz);
@@ -134,7 +134,7 @@ TEST(Elastic, NothingIsManagedUntilTheJobIsKnown) {
 }
 
 // Iterations that differ by chance, and now and then one with a checkpoint.
-TEST(Elastic, ChanceIsNoReason) {
+TEST(LearningPolicy, ChanceIsNoReason) {
   uint32_t state = 1;
   const auto noisy = [&state](double mhz, uint64_t iteration) {
     state = state * 1664525 + 1013904223;
@@ -147,7 +147,7 @@ TEST(Elastic, ChanceIsNoReason) {
 }
 
 // A GPU that takes half a minute to be as quick as ever again, once its clock was lowered at all.
-TEST(Elastic, ReferencesAreNotBelievedWhereTheyAreNoExample) {
+TEST(LearningPolicy, ReferencesAreNotBelievedWhereTheyAreNoExample) {
   uint64_t last_low = 0;
   const auto remembers = [&last_low](double mhz, uint64_t iteration) {
     if (mhz < kNaturalMhz) last_low = iteration;
@@ -158,7 +158,7 @@ TEST(Elastic, ReferencesAreNotBelievedWhereTheyAreNoExample) {
   EXPECT_LT(job.mean_ms(), 101);
 }
 
-TEST(Elastic, ARankThatWaitsForOthersComputesSlowly) {
+TEST(LearningPolicy, ARankThatWaitsForOthersComputesSlowly) {
   Job waits([](double mhz, uint64_t) { return 40 + 60 * kNaturalMhz / mhz; }, 100);
   waits.run(120);
   EXPECT_LT(waits.lowest_mhz(), 1000) << "of the 100 ms that others take it needs 60";
@@ -166,7 +166,7 @@ TEST(Elastic, ARankThatWaitsForOthersComputesSlowly) {
   EXPECT_LT(waits.mean_ms(), 140.2);
 }
 
-TEST(Elastic, HowLongAGraphTakesSaysNothingAboutWaiting) {
+TEST(LearningPolicy, HowLongAGraphTakesSaysNothingAboutWaiting) {
   Job job(following(1), 0, true);
   job.run(120);
   EXPECT_LT(job.lowest_mhz(), kNaturalMhz);
@@ -174,16 +174,16 @@ TEST(Elastic, HowLongAGraphTakesSaysNothingAboutWaiting) {
 }
 
 // Whatever comes in whatever order: once the communicators are gone the default clock is wanted.
-TEST(Elastic, NoOrderOfEventsLeavesAClockBehind) {
+TEST(LearningPolicy, NoOrderOfEventsLeavesAClockBehind) {
   const char* asked = getenv("POWERCCL_TEST_ORDERS");
   const auto orders = asked != nullptr ? strtol(asked, nullptr, 10) : 2000;
   std::mt19937_64 random(1);
   const auto below = [&random](uint64_t most) { return random() % most; };
-  const auto joint = std::make_unique<Joint>();
+  const auto node = std::make_unique<NodeState>();
   int wanted = 0;
   for (long order = 0; order < orders; ++order) {
-    const auto policy = std::make_unique<Elastic>();
-    policy->begin({0.01, below(8) == 0, below(4) == 0 ? nullptr : joint.get()});
+    const auto policy = std::make_unique<LearningPolicy>();
+    policy->begin({0.01, below(8) == 0, below(4) == 0 ? nullptr : node.get()});
     // Most are like a job, with something wrong in between: that comes farther than noise does.
     const uint64_t period = 1 + below(4), length_ns = 1 + below(400000000), wrong = below(3) == 0 ? 4 : 200;
     uint64_t now_ns = below(2) * 1000000000, call = 0;
