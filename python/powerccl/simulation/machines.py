@@ -41,13 +41,14 @@ class Unknown:
 # decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers lie within 0.8 and 1.2 of
 # the models'. Levels: published voltage curves of GPUs are level up to 60 to 85 % of the highest voltage.
 LIKELY = Unknown()
+# Those first that mattered most on recorded and emulated runs: of large jobs not all are simulated.
 OTHERS = (
-    Unknown(memory_share=0.0),
     Unknown(memory_share=0.5),
-    Unknown(knee=0.8),
+    Unknown(level=0.85),
+    Unknown(memory_share=0.0),
     Unknown(knee=1.2),
     Unknown(level=0.65),
-    Unknown(level=0.85),
+    Unknown(knee=0.8),
 )
 LEVEL_TO = 0.4  # of the range of clocks: up to there the voltage is level; in the models it is 0.3 to 0.5
 

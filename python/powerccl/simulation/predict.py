@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +29,7 @@ from powerccl.traces.folder import RunData
 # Virtual seconds. A policy has found its clock after a minute in most jobs (docs/concepts/policies.md).
 LEARNING_S, MANAGED_S = 60.0, 60.0
 FAR_OFF_PCT = 15.0  # a replay that is farther from the recorded time is of another job
+MOST_S = 30.0  # of real time for all cases but the likely one: a prediction takes at most about twice as long
 DOUBTFUL_PCT = 3.0  # one that is farther is worth a word
 MOST_RANKS = 16  # of a simulated machine
 
@@ -108,8 +110,6 @@ def what_if(
 
 def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
     policies = [*(["per-call"] if table else []), "auto"]
-    wanted = [(what, policy) for what in (LIKELY, *others) for policy in ("observe", *policies)]
-
     # Where computation is uneven, only the same iterations can be compared.
     even = not any(program.uneven for program in job.run.programs)
 
@@ -121,8 +121,18 @@ def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Term
         seconds = MANAGED_S if learns else 2 * MEASURED_S
         return simulate(simulator, conf, job.scenarios, policy, seconds, warm_up_s, options, table)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        came = dict(zip(wanted, pool.map(one, wanted), strict=True))
+    def all_of(machines: list[Unknown]) -> dict[tuple[Unknown, str], Simulated]:
+        wanted = [(what, policy) for what in machines for policy in ("observe", *policies)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return dict(zip(wanted, pool.map(one, wanted), strict=True))
+
+    began = time.monotonic()
+    came = all_of([LIKELY])
+    enough = int(MOST_S / max(time.monotonic() - began, 1e-3))
+    if enough < len(others):
+        found.notes.append(f"the job is large: {enough} of {plural(len(others), 'case')} were simulated")
+    others = others[:enough]
+    came |= all_of(others)
     for policy in policies:
         likely, plain = came[LIKELY, policy], came[LIKELY, "observe"]
         both = [_compared(came[what, policy], came[what, "observe"], even) for what in (LIKELY, *others)]
