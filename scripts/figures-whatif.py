@@ -118,8 +118,8 @@ def main() -> None:
         print(
             f"{platform}/{scenario} from {few} to {many} ranks: predicted {said:.1f}, recorded {was:.1f} ms", flush=True
         )
-        error = {"value": round(100 * (said / was - 1), 2), "unit": "%", "n": 1}
-        figures[f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"] = error
+        off = {"value": round(100 * (said / was - 1), 2), "unit": "%", "n": 1}
+        figures[f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"] = off
     if not errors:
         raise SystemExit("no row was predicted")
     p95 = sorted(errors)[min(len(errors) - 1, round(0.95 * len(errors)) - 1)]
