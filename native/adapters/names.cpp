@@ -264,7 +264,7 @@ void* loader_looks_up() {
 
 // From now on the loader calls a function for it (an indirect function). It cannot be one in the file: glibc complains
 // where a library that is loaded before refers to one.
-bool have_lookups_told() {
+bool hook_lookups() {
   if (!protect(begin_of_symbols(), end_of_symbols(), PROT_READ | PROT_WRITE)) return false;
   __atomic_store_n(&g_looked_up.symbol->st_value, reinterpret_cast<uintptr_t>(loader_looks_up) - own_base(),
                    __ATOMIC_RELEASE);
@@ -314,7 +314,7 @@ POWERCCL_EXPORT void powerccl_hide_names(const char* program) {
   });
   if (g_looked_up.symbol == nullptr || g_count == kMost) return;
   look_at_objects();
-  if (!have_lookups_told() || !apply()) return;
+  if (!hook_lookups() || !apply()) return;
   // The loader binds the last object first.
   const link_map* last = first_object();
   while (last->l_next != nullptr) last = last->l_next;

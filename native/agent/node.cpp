@@ -113,12 +113,12 @@ class Node {
   bool done() {
     guard_.scan();
     std::vector<uint32_t> owners = guard_.living_owners();
-    if (told_to_end_ || (launcher_gone_ && owners.empty())) {
+    if (end_requested_ || (launcher_gone_ && owners.empty())) {
       if (sampler_) sampler_->ask_to_stop();
       if (cpu_sampler_) cpu_sampler_->ask_to_stop();
     }
-    if (!told_to_end_ && !launcher_gone_) return false;
-    if (told_to_end_ && !owners.empty() && !explained_) {
+    if (!end_requested_ && !launcher_gone_) return false;
+    if (end_requested_ && !owners.empty() && !explained_) {
       explained_ = true;
       say("waiting for process %s to end, because it may still lock a clock", list(owners).c_str());
     }
@@ -131,10 +131,10 @@ class Node {
     entries_.push_back({signals_, POLLIN, 0});
     entries_.push_back({launcher_gone_ ? -1 : STDIN_FILENO, POLLIN, 0});
     guard_.add_poll_entries(&entries_);
-    poll(entries_.data(), entries_.size(), told_to_end_ || launcher_gone_ ? kIdleScanMs : kScanMs);
+    poll(entries_.data(), entries_.size(), end_requested_ || launcher_gone_ ? kIdleScanMs : kScanMs);
     if (entries_[0].revents) {
       signalfd_siginfo signal;
-      while (read(signals_, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) told_to_end_ = true;
+      while (read(signals_, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) end_requested_ = true;
     }
     if (entries_[1].revents) launcher_gone_ = input_ended();
   }
@@ -147,7 +147,7 @@ class Node {
   const void* hangs_ = nullptr;
   std::vector<pollfd> entries_;
   bool launcher_gone_ = false;
-  bool told_to_end_ = false;
+  bool end_requested_ = false;
   bool explained_ = false;
 };
 

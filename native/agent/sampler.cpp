@@ -33,7 +33,7 @@ constexpr int64_t kLooksApartNs = 500 * kMs;
 constexpr int64_t kFirstHangNs = 150 * kMs;
 // After that long without a hang a GPU returns to the common thread. At half, a GPU that hangs now and then delays the
 // others more often; at double, an extra thread wakes for longer.
-constexpr int64_t kCalmNs = 60 * kS;
+constexpr int64_t kWithoutHangNs = 60 * kS;
 // When to say that a call hangs. Drivers take seconds for a reset, which is no news.
 constexpr int64_t kSayHangNs = 10 * kS;
 // How long the job waits for NVML to start, which takes seconds where no process keeps the driver loaded, and then for
@@ -245,7 +245,7 @@ bool Sampler::hand_back(const Worker* worker) {
   if (worker == common_ || stopping_) return false;
   const int64_t at_ns = now_ns();
   for (const Gpu& gpu : gpus_)
-    if (gpu.worker == worker && at_ns - gpu.last_hang_ns < kCalmNs) return false;
+    if (gpu.worker == worker && at_ns - gpu.last_hang_ns < kWithoutHangNs) return false;
   for (Gpu& gpu : gpus_)
     if (gpu.worker == worker) gpu.worker = common_;
   return true;

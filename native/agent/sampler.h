@@ -92,7 +92,7 @@ class Sampler {
   int64_t looked_ns_ = 0;  // for hangs
   int64_t opened_ns_ = 0;  // when NVML had started; 0: it has not
   std::vector<std::unique_ptr<Worker>> workers_;
-  Worker* common_ = nullptr;  // has all GPUs but those that hung lately
+  Worker* common_ = nullptr;  // has all GPUs but those that hung recently
   SampleFile file_;
   int error_ = 0;
   bool head_written_ = false;

@@ -137,18 +137,18 @@ void Board::wake_sleepers() {
   futex_wake(failed_);
 }
 
-bool Board::meet(Meeting& meeting, uint64_t ns) {
+bool Board::wait_at(Barrier& barrier, uint64_t ns) {
   if (failed()) throw Aborted();
-  const uint32_t generation = meeting.generation.load(std::memory_order_acquire);
-  if (meeting.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-    meeting.arrived.store(0, std::memory_order_relaxed);
-    meeting.generation.fetch_add(1, std::memory_order_acq_rel);
-    futex_wake(meeting.generation);
+  const uint32_t generation = barrier.generation.load(std::memory_order_acquire);
+  if (barrier.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+    barrier.arrived.store(0, std::memory_order_relaxed);
+    barrier.generation.fetch_add(1, std::memory_order_acq_rel);
+    futex_wake(barrier.generation);
     return true;
   }
   const uint64_t begin = monotonic_ns();
-  while (meeting.generation.load(std::memory_order_acquire) == generation) {
-    futex_wait(meeting.generation, generation, kGlanceNs);
+  while (barrier.generation.load(std::memory_order_acquire) == generation) {
+    futex_wait(barrier.generation, generation, kGlanceNs);
     if (failed()) throw Aborted();
     if (monotonic_ns() - begin > ns) return false;
   }
@@ -156,11 +156,11 @@ bool Board::meet(Meeting& meeting, uint64_t ns) {
 }
 
 void Board::barrier() {
-  meet(barrier_, UINT64_MAX);
+  wait_at(barrier_, UINT64_MAX);
 }
 
 bool Board::all_refused(uint64_t ns) {
-  return meet(refusal_, ns);
+  return wait_at(refusal_, ns);
 }
 
 double Board::reduce(int rank, double value, double (*combine)(double, double)) {
@@ -206,7 +206,7 @@ Request Board::next_request(uint32_t& seen) {
 }
 
 int32_t Board::tell(Tell what) {
-  told_ = what;
+  news_kind_ = what;
   const uint32_t number = news_.fetch_add(1, std::memory_order_acq_rel) + 1;
   futex_wake(news_);
   for (;;) {
@@ -220,7 +220,7 @@ int32_t Board::tell(Tell what) {
 Tell Board::wait_for_news(uint64_t ns) {
   const uint32_t answered = answered_.load(std::memory_order_relaxed);
   if (news_.load(std::memory_order_acquire) == answered) futex_wait(news_, answered, ns);
-  return news_.load(std::memory_order_acquire) == answered ? Tell::kNothing : told_;
+  return news_.load(std::memory_order_acquire) == answered ? Tell::kNothing : news_kind_;
 }
 
 void Board::answer(int32_t value) {

@@ -163,11 +163,11 @@ class Board {
   IterationTimes times[2][kMaxRanks];
 
  private:
-  struct Meeting {
+  struct Barrier {
     std::atomic<uint32_t> arrived, generation;
   };
   // False if not all ranks have come within `ns`.
-  bool meet(Meeting& meeting, uint64_t ns);
+  bool wait_at(Barrier& barrier, uint64_t ns);
   double reduce(int rank, double value, double (*combine)(double, double));
 
   char magic_[8];
@@ -177,12 +177,12 @@ class Board {
   std::atomic<uint32_t> failed_, failing_;
   int32_t exit_code_;
   char reason_[600], hint_[300];
-  Meeting barrier_, refusal_;
+  Barrier barrier_, refusal_;
   bool id_known_;
   NcclUniqueId id_;
   double values_[kMaxRanks];
   std::atomic<uint32_t> news_, answered_;
-  Tell told_;
+  Tell news_kind_;
   int32_t answer_;
   std::atomic<uint32_t> asked_;
   Request request_;

@@ -239,7 +239,7 @@ void Rank::abort() {
 namespace {
 
 // The ranks of this process as the watchdog sees them: there from the end of their construction until they close.
-class Crew {
+class WatchedRanks {
  public:
   void add(const std::shared_ptr<Rank>& rank) {
     const std::lock_guard lock(mutex_);
@@ -261,16 +261,16 @@ class Crew {
 };
 
 // Ends the process if aborting the communicators does not bring its ranks home.
-void watch(Board& board, Crew& crew, const std::atomic<bool>& over) {
+void watch(Board& board, WatchedRanks& watched, const std::atomic<bool>& over) {
   bool busy = false;
   while (!over) {
     if (!board.sleep_unless_failed(busy ? kWatchNs : kIdleWatchNs)) {
       busy = false;
-      crew.each([&](const std::shared_ptr<Rank>& rank) { busy = rank->poll_async_error() || busy; });
+      watched.each([&](const std::shared_ptr<Rank>& rank) { busy = rank->poll_async_error() || busy; });
       continue;
     }
     // NCCL's abort waits for the others' in one process: one thread each, and nobody waits for them.
-    crew.each([](const std::shared_ptr<Rank>& rank) { std::thread([rank] { rank->abort(); }).detach(); });
+    watched.each([](const std::shared_ptr<Rank>& rank) { std::thread([rank] { rank->abort(); }).detach(); });
     for (int waited = 0; waited < kAbortGraceMs && !over; waited += 10) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -278,15 +278,15 @@ void watch(Board& board, Crew& crew, const std::atomic<bool>& over) {
   }
 }
 
-void run_rank(const Options& options, Board& board, Crew& crew, int rank, int device, bool spin,
+void run_rank(const Options& options, Board& board, WatchedRanks& watched, int rank, int device, bool spin,
               const std::function<void(Rank&)>& work) {
   const std::string who = "rank " + std::to_string(rank) + ": ";
   try {
     const auto self = std::make_shared<Rank>(options, board, rank, device, spin);
-    crew.add(self);
+    watched.add(self);
     work(*self);
     board.barrier();
-    crew.remove(self);
+    watched.remove(self);
     self->close();
   } catch (const Aborted&) {
     return;  // whoever failed has said so
@@ -304,14 +304,14 @@ int run_ranks(const Options& options, Board& board, int first, int count, int fi
   // Polling is exact but takes a core a rank; emulated GPUs need those cores themselves.
   const bool emulated = std::getenv("POWERCCL_EMULATOR_SOCKET") != nullptr;
   const bool spin = !emulated && sysconf(_SC_NPROCESSORS_ONLN) >= 2 * board.ranks();
-  Crew crew;
+  WatchedRanks watched;
   std::atomic<bool> over{false};
-  std::thread watchdog([&] { watch(board, crew, over); });
+  std::thread watchdog([&] { watch(board, watched, over); });
   std::vector<std::thread> threads;
   for (int i = 1; i < count; ++i) {
-    threads.emplace_back([&, i] { run_rank(options, board, crew, first + i, first_device + i, spin, work); });
+    threads.emplace_back([&, i] { run_rank(options, board, watched, first + i, first_device + i, spin, work); });
   }
-  run_rank(options, board, crew, first, first_device, spin, work);
+  run_rank(options, board, watched, first, first_device, spin, work);
   for (std::thread& thread : threads) thread.join();
   over = true;
   board.wake_sleepers();

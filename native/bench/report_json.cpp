@@ -100,9 +100,9 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
                           const std::optional<BesideCost>& cost) {
   const PatternInfo& about = info(point.pattern);
   const double algbw = algbw_gbs(point, news);
-  const bool told = !window.source.empty();
-  const bool only_its = told && !cost;  // else the computation's joules are among them
-  const auto if_told = [&](double value) { return told ? std::optional<double>(value) : std::nullopt; };
+  const bool known = !window.source.empty();
+  const bool only_its = known && !cost;  // else the computation's joules are among them
+  const auto if_known = [&](double value) { return known ? std::optional<double>(value) : std::nullopt; };
   const bool as_found = point.clock_mhz == kClockAsFound || !clock_set;
   std::optional<std::string> throttle;
   if (window.throttle_reasons) {
@@ -135,15 +135,15 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("sm_clock_mhz", window.clock_mean_mhz)
       .add("sm_clock_min_mhz", window.clock_min_mhz)
       .add("sm_clock_max_mhz", window.clock_max_mhz)
-      .add("watts_per_gpu", if_told(window.watts_per_gpu))
-      .add("watts_all_gpus", if_told(window.watts_all_gpus))
-      .add("joules_per_gpu", only_its ? if_told(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt)
-      .add("joules_all_gpus", only_its ? if_told(window.watts_all_gpus * news.time_us * 1e-6) : std::nullopt)
+      .add("watts_per_gpu", if_known(window.watts_per_gpu))
+      .add("watts_all_gpus", if_known(window.watts_all_gpus))
+      .add("joules_per_gpu", only_its ? if_known(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt)
+      .add("joules_all_gpus", only_its ? if_known(window.watts_all_gpus * news.time_us * 1e-6) : std::nullopt)
       .add("energy_source", unless_empty(window.source))
-      .add("energy_window_s", if_told(window.window_s))
-      .add("energy_updates", if_told(window.updates))
-      .add("energy_uncertainty_pct", if_told(window.uncertainty_pct))
-      .add("energy_reason", told ? std::nullopt : unless_empty(window.reason))
+      .add("energy_window_s", if_known(window.window_s))
+      .add("energy_updates", if_known(window.updates))
+      .add("energy_uncertainty_pct", if_known(window.uncertainty_pct))
+      .add("energy_reason", known ? std::nullopt : unless_empty(window.reason))
       .add("temperature_c", window.temperature_c)
       .add("throttle_reasons", throttle)
       .add("start_ns", news.start_ns)

@@ -65,18 +65,18 @@ void Report::table_line(const Point& point, const PointNews& news, const Window&
     std::printf("%9s", "");
   }
   const double algbw = algbw_gbs(point, news);
-  const bool told = !window.source.empty();
+  const bool known = !window.source.empty();
   std::string line =
       short_cell(news.time_us, 7) + cell(algbw, 2, 6) + cell(algbw * bus_factor(point.pattern, board_.ranks()), 2, 6);
   line += news.wrong < 0 ? cell({}, 0, 6) : cell(static_cast<double>(news.wrong), 0, 6);
   line += cell(window.clock_mean_mhz, 0, 6);
-  line += cell(told ? std::optional<double>(window.watts_per_gpu) : std::nullopt, 2, 7);
-  const bool only_its = told && point.beside == Beside::kNothing;  // else the computation's joules are among them
+  line += cell(known ? std::optional<double>(window.watts_per_gpu) : std::nullopt, 2, 7);
+  const bool only_its = known && point.beside == Beside::kNothing;  // else the computation's joules are among them
   line += cell(only_its ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt, 5, 8);
   if (!news.valid) line += "  invalid";
   if (compares() && news.valid) {
     measured_.push_back({point, news.time_us,
-                         told ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt,
+                         known ? std::optional<double>(window.watts_per_gpu * news.time_us * 1e-6) : std::nullopt,
                          cost_of(point, news, window)});
   }
   std::printf("%s", line.c_str());

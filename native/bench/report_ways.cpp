@@ -52,7 +52,7 @@ void Report::ways_table() const {
   }
   std::printf("\n");
   // By pattern and size, then by way.
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const Measured& first : measured_) {
     Point wanted = first.point;
     const auto with = [&](Way way, Beside beside) {
@@ -60,7 +60,7 @@ void Report::ways_table() const {
       wanted.beside = beside;
       return key_of(wanted, board_.ranks());
     };
-    if (!told.insert(with(Way::kAsGiven, Beside::kNothing)).second) continue;
+    if (!reported.insert(with(Way::kAsGiven, Beside::kNothing)).second) continue;
     for (const Way way : options_.ways) {
       const auto measured = [&](Beside beside) {
         const std::string key = with(way, beside);

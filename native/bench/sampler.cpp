@@ -170,7 +170,7 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
   Window result;
   const std::lock_guard lock(mutex_);
   double clock_sum = 0;
-  size_t clocks = 0, told = 0;
+  size_t clocks = 0, measured = 0;
   for (const Gpu& gpu : gpus_) {
     for (const ClockSample& sample : gpu.clocks) {
       if (sample.time_ns < from_ns || sample.time_ns > to_ns) continue;
@@ -184,14 +184,14 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
     if (gpu.throttle_known) result.throttle_reasons = result.throttle_reasons.value_or(0) | gpu.throttle;
     const auto power = steady_power(gpu.updates, from_ns, to_ns);
     if (!power || power->updates < kLeastPeriods) continue;
-    ++told;
+    ++measured;
     result.watts_all_gpus += power->watts;
     result.window_s += power->window_s;
     result.updates += power->updates;
     result.uncertainty_pct += 100 * power->uncertainty;
   }
   if (clocks > 0) result.clock_mean_mhz = clock_sum / static_cast<double>(clocks);
-  if (told < gpus_.size()) {
+  if (measured < gpus_.size()) {
     result.reason = !reason_.empty() ? reason_ : trouble_;
     if (result.reason.empty()) {
       result.reason = "the energy counter moved less than three times inside the loop; --min-time makes it longer";

@@ -73,7 +73,7 @@ Server::~Server() {
     const uint64_t one = 1;
     if (write(bell_, &one, sizeof one) < 0) std::abort();  // an eventfd takes a first one
   }
-  for (std::thread& thread : crew_) thread.join();
+  for (std::thread& thread : workers_) thread.join();
   sessions_.clear();
   for (const int listener : listeners_) close(listener);
   for (const int fd : {epoll_, bell_, timer_, signals_, spare_})
@@ -153,7 +153,7 @@ bool Server::put_back(int64_t patience_ns) {
   }
   const int64_t deadline = now_ns() + patience_ns;
   set_timer();
-  start_crew();  // not before there is what to begin with
+  start_workers();  // not before there is what to begin with
   wait_until(&lock, deadline, [this] { return table_.all_put_back() || stopping_; });
   return table_.all_put_back();
 }

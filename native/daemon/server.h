@@ -2,10 +2,10 @@
 // powerccld: sockets, processes that end, device calls, signals and time, over one epoll.
 //
 // Device calls take milliseconds, and a driver serialises its own, so each driver makes one at a time, and nothing else
-// may wait for it. There is one thread more than there are drivers, all alike (crew.cpp): they wait in the same epoll,
-// whose events go to one of them each, and whoever is woken by a request makes the device call and answers: a change of
-// threads costs more than all the rest of a request. Everything but the wait, the call and its answer happens under one
-// mutex.
+// may wait for it. There is one thread more than there are drivers, all alike (worker_pool.cpp): they wait in the same
+// epoll, whose events go to one of them each, and whoever is woken by a request makes the device call and answers: a
+// change of threads costs more than all the rest of a request. Everything but the wait, the call and its answer happens
+// under one mutex.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -117,7 +117,7 @@ class Server : public Actions {
   uint64_t new_lease_number() override;
   Bytes encode_answer(uint64_t serial, const Answer& answer) const;
 
-  // Threads (crew.cpp); all but make() and answer() with the mutex held.
+  // Threads (worker_pool.cpp); all but make() and answer() with the mutex held.
   using Lock = std::unique_lock<std::mutex>;
   struct Queue {
     Driver* driver = nullptr;
@@ -125,7 +125,7 @@ class Server : public Actions {
     std::deque<Job> urgent, jobs, reads;  // putting a clock back goes first, what changes nothing last
     bool empty() const { return urgent.empty() && jobs.empty() && reads.empty(); }
   };
-  void start_crew();
+  void start_workers();
   void work();
   void enter(Lock* lock);
   // The main thread's part, while it has to see to something itself.
@@ -214,7 +214,7 @@ class Server : public Actions {
   std::atomic<int> entering_{0};     // threads that have something to do and wait for the mutex
   std::condition_variable entered_;
   std::vector<Queue> queues_;
-  std::vector<std::thread> crew_;
+  std::vector<std::thread> workers_;
   int64_t timer_ns_ = INT64_MAX;  // when it will ring
   bool serving_ = false;          // the main thread waits for nothing but the stop
   bool over_ = false;

@@ -336,8 +336,8 @@ void CollectiveEngine::tell_of_missing(Comm& comm) {
                       : comm.ranks[gone].life == RankState::Life::kLeft  ? " destroyed the communicator"
                                                                          : "'s process ended";
     for (const uint32_t rank : waiting) {
-      if (comm.ranks[rank].told_of_loss || comm.ranks[rank].life != RankState::Life::kAlive) continue;
-      comm.ranks[rank].told_of_loss = true;
+      if (comm.ranks[rank].loss_reported || comm.ranks[rank].life != RankState::Life::kAlive) continue;
+      comm.ranks[rank].loss_reported = true;
       tell_error(comm, rank, kCollectiveRemoteError,
                  "rank " + std::to_string(gone) + how + " while rank " + std::to_string(rank) + " waits for it");
     }

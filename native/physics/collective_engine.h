@@ -81,7 +81,7 @@ struct RankState {
   std::deque<CommEvent> events;
   uint64_t collectives = 0;  // come to so far
   std::vector<RankKernel*> kernels;
-  bool told_of_loss = false;
+  bool loss_reported = false;
 };
 
 struct Comm {

@@ -203,12 +203,14 @@ bool Streams::begin_front(Key key, Stream& stream) {
 void Streams::begin_kernel(Key key, Stream& stream, uint64_t declared) {
   const uint32_t gpu = stream.gpu;
   const Platform& platform = clockwork_.platform();
-  const uint64_t declared_ns = declared & ((uint64_t{1} << kMemoryShareBit) - 1), told = declared >> kMemoryShareBit;
+  const uint64_t declared_ns = declared & ((uint64_t{1} << kMemoryShareBit) - 1),
+                 share_code = declared >> kMemoryShareBit;
   const double memory_share =
-      told == 0 ? platform.memory_bound_share : std::min(static_cast<double>(told - 1) / 1000, 1.0);
+      share_code == 0 ? platform.memory_bound_share : std::min(static_cast<double>(share_code - 1) / 1000, 1.0);
   // What the platform's figures of power are of draws all of it.
-  const double power =
-      told == 0 ? 1 : 1 - (1 - platform.memory_bound_power) * std::max(0.0, memory_share - platform.memory_bound_share);
+  const double power = share_code == 0 ? 1
+                                       : 1 - (1 - platform.memory_bound_power) *
+                                                 std::max(0.0, memory_share - platform.memory_bound_share);
   clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_started(power); });
   const double reference_mhz = platform.reference_clock_mhz;
   auto rate = [memory_share, reference_mhz](std::span<const double> clocks) {

@@ -135,9 +135,9 @@ uint64_t ClockActuator::follow(uint32_t applied) {
   const uint64_t now = monotonic_ns();
   const ClockPolicy::Wanted wanted = policy_->wanted(now);
   const uint64_t holds_ns = wanted.until_ns > now ? wanted.until_ns - now : 0;
-  if (now - told_ns_ >= kRecordBudgetEveryNs) {
-    if (told_ns_ != 0) record_budget(trace_, policy_);
-    told_ns_ = now;
+  if (now - recorded_ns_ >= kRecordBudgetEveryNs) {
+    if (recorded_ns_ != 0) record_budget(trace_, policy_);
+    recorded_ns_ = now;
   }
   uint32_t mhz = 0;
   if (policy_->wants_sample() && client_.read != nullptr && client_.read(client_.self, &mhz) == 0) {

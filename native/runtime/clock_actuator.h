@@ -80,8 +80,8 @@ class ClockActuator {
   static constexpr uint64_t kArrivalNs = 10000000u;
   // Reading costs a request, of which a daemon takes so many a second, and the next change waits for it.
   static constexpr uint64_t kReadEveryNs = 100000000u;
-  uint64_t taken_ = 0;    // the last of the policy's wishes that it has dealt with
-  uint64_t told_ns_ = 0;  // when the trace was told last what the policy has come to
+  uint64_t taken_ = 0;        // the last of the policy's wishes that it has dealt with
+  uint64_t recorded_ns_ = 0;  // when the policy's state was recorded last
   powerccl_trace_record unread_ = {};
   uint64_t read_at_ns_ = 0;     // 0: nothing is to be read back
   uint64_t read_again_ns_ = 0;  // not before then

@@ -14,13 +14,13 @@ constexpr int kNoPermission = 4;  // NVML_ERROR_NO_PERMISSION
 constexpr char kCores[] = "ask the administrator to allow it: core.leases = true in /etc/powerccl/powerccld.toml";
 constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
 
-struct Words {
+struct Outcome {
   int status;
   bool for_good;
   const char* text;
   const char* hint;
 };
-constexpr Words kWords[] = {
+constexpr Outcome kOutcomes[] = {
     {POWERCCL_LEASE_BAD_MESSAGE, true, "powerccld does not understand this client",
      "install powerccld and PowerCCL of one release"},
     {POWERCCL_LEASE_NOT_ALLOWED, true, "powerccld does not allow this user to set it", kAdministrator},
@@ -43,9 +43,9 @@ constexpr Words kWords[] = {
      "install powerccld and PowerCCL of one release"},
 };
 
-const Words* words_of(int status) {
-  for (const Words& words : kWords) {
-    if (words.status == status) return &words;
+const Outcome* outcome_of(int status) {
+  for (const Outcome& outcome : kOutcomes) {
+    if (outcome.status == status) return &outcome;
   }
   return nullptr;
 }
@@ -60,9 +60,9 @@ void make_printable(char* text) {
 }  // namespace
 
 void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const char* detail) {
-  const Words* words = words_of(status);
+  const Outcome* outcome = outcome_of(status);
   const char* theirs = reply != nullptr ? reply->text : "";
-  hint_ = words != nullptr ? words->hint : kAgain;
+  hint_ = outcome != nullptr ? outcome->hint : kAgain;
   if (status == POWERCCL_LEASE_NO_DEVICE && thread_ != 0) hint_ = kCores;
   if (status == kNotReachable) {
     snprintf(text_, sizeof(text_), "cannot connect to powerccld at %s (%s)", socket_path_, detail);
@@ -76,7 +76,7 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
     hint_ = status == kNoPermission ? "powerccld itself may not set clocks: run it as root with CAP_SYS_ADMIN"
                                     : "read powerccld's log: journalctl -u powerccld";
   } else {
-    const char* ours = words != nullptr ? words->text : "powerccld refuses";
+    const char* ours = outcome != nullptr ? outcome->text : "powerccld refuses";
     const char* more = detail != nullptr ? detail : theirs;
     snprintf(text_, sizeof(text_), more[0] != '\0' ? "%s: %s" : "%s%s", ours, more);
   }
@@ -90,8 +90,8 @@ int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char*
   lease_ = 0;
   unanswered_ns_ = 0;
   connection_.close();
-  const Words* words = words_of(status);
-  if (status > 0 || status == kNoFile || (words != nullptr && words->for_good)) {
+  const Outcome* outcome = outcome_of(status);
+  if (status > 0 || status == kNoFile || (outcome != nullptr && outcome->for_good)) {
     refused_ = status;
     return refused_;
   }

@@ -7,7 +7,7 @@
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/preload_abi.h"
 #include "adapters/nccl/thread.h"
-#include "adapters/nccl/untold_calls.h"
+#include "adapters/nccl/unreported_calls.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -81,7 +81,7 @@ void forget_calls() {
   t_calls.group = 0;
   t_calls.count = 0;
   t_thread.stream = {};
-  untold_forget();
+  unreported_forget();
 }
 
 void call_made(const ApiCall& call) {
@@ -105,7 +105,7 @@ void call_made(const ApiCall& call) {
   t_thread.stream = {handle, t_calls.count == 1 || (t_thread.stream.known && t_thread.stream.handle == handle)};
   if (communicator == nullptr) {
     heed_others(its);  // where the plugin is told of nothing any more, it cannot see that
-    untold_call_made(call, part->captured);
+    unreported_call_made(call, part->captured);
     return;
   }
 
@@ -123,7 +123,7 @@ void launch_begins() {
   Runtime* its = runtime();
   Streams* streams = its != nullptr ? its->streams() : nullptr;
   if (streams == nullptr || t_calls.count == 0) return;
-  untold_launch_begins();
+  unreported_launch_begins();
   if (t_calls.group != 0) its->group_ending(t_calls.group);
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Part& part = t_calls.parts[i];
@@ -140,7 +140,7 @@ void launch_begins() {
 }
 
 void launch_ended(int result) {
-  untold_launch_ended(result);
+  unreported_launch_ended(result);
   Runtime* its = runtime();
   Streams* streams = its != nullptr ? its->streams() : nullptr;
   for (uint32_t i = 0; i < t_calls.count; ++i) {

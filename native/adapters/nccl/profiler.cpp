@@ -5,14 +5,14 @@
 
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/chained_profiler.h"
+#include "adapters/nccl/enum_names.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/nvml_client.h"
 #include "adapters/nccl/profiler_abi.h"
 #include "adapters/nccl/shm_room.h"
 #include "adapters/nccl/silent_calls.h"
-#include "adapters/nccl/untold_calls.h"
-#include "adapters/nccl/words.h"
+#include "adapters/nccl/unreported_calls.h"
 #include "runtime/log.h"
 
 namespace powerccl::nccl {
@@ -207,7 +207,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       heed_others(runtime);
       return runtime->group_begins(communicator);
     case kEventCollApi: {
-      plugin_told_of(communicator);
+      plugin_reported(communicator);
       const CollApi& api = event.coll_api;
       CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
       if (kVersion >= 7) seen.tag = api.user_tag;
@@ -217,7 +217,7 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       return call;
     }
     case kEventP2pApi: {
-      plugin_told_of(communicator);
+      plugin_reported(communicator);
       const P2pApi& api = event.p2p_api;
       CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
       if (kVersion >= 7) seen.tag = api.user_tag;

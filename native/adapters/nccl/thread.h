@@ -21,9 +21,9 @@ struct Thread {
   uint32_t group_depth = 0;  // of NCCL's groups
   StreamOfCall stream;
   // The communicator of the call that NCCL is in the midst of, as the job names it, where there is no group; and how
-  // many calls the plugin was told of, ever.
+  // many calls NCCL has reported to the plugin so far.
   void* comm = nullptr;
-  uint32_t told = 0;
+  uint32_t reported = 0;
 };
 extern constinit thread_local Thread t_thread;
 

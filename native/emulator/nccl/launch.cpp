@@ -101,8 +101,8 @@ ncclResult_t launch_plan(ncclComm* comm, std::unique_ptr<Plan> owned) {
   Plan& plan = *owned;
   CUresult cuda = order_streams_before(comm, stream);
 
-  const bool told = plan.way == Way::kPlain || (plan.way == Way::kSymmetric && nccl_version() >= 23100);
-  if (!told)
+  const bool reported = plan.way == Way::kPlain || (plan.way == Way::kSymmetric && nccl_version() >= 23100);
+  if (!reported)
     for (Task& task : plan.colls) task.mask &= kEventCeColl;  // no launch, group, task or channel event
   const bool by_host_node = plan.persistent && wants_kernel_events(plan);
   if (plan.persistent) {

@@ -151,11 +151,11 @@ ncclResult_t add_stream(const Call& call) {
   return ncclSuccess;
 }
 
-// `told`: a profiler plugin hears of it.
-ncclResult_t begin_task(const Call& call, bool told) {
+// `reported`: a profiler plugin hears of it.
+ncclResult_t begin_task(const Call& call, bool reported) {
   group_joined(call.comm);
   if (const ncclResult_t result = add_stream(call); result != ncclSuccess) return result;
-  if (told) {
+  if (reported) {
     group_api_started(call.comm, call.comm->capturing, group_depth());
     group_api_start_stopped();
   }
@@ -226,15 +226,15 @@ ncclResult_t append_collective(const Call& call) {
   const Way way = way_of(call, call.func == Func::kReduceScatter ? bytes * ranks : bytes,
                          call.func == Func::kAllGather ? bytes * ranks : bytes);
   // Alone in its communicator a rank copies, and NCCL tells no plugin; nor does 2.28 of any copies (seen with 2.28.9).
-  const bool told = comm->ranks > 1 && (way != Way::kCopyEngine || nccl_version() >= 22900);
-  if (result = begin_task(call, told); result != ncclSuccess) return result;
-  if (told) coll_api_started(comm, {call.func, call.count, call.type, call.root, call.stream, comm->capturing});
+  const bool reported = comm->ranks > 1 && (way != Way::kCopyEngine || nccl_version() >= 22900);
+  if (result = begin_task(call, reported); result != ncclSuccess) return result;
+  if (reported) coll_api_started(comm, {call.func, call.count, call.type, call.root, call.stream, comm->capturing});
   Task task = make_task(call, wire);
-  if (!told) task.mask = 0;
+  if (!reported) task.mask = 0;
   task.stream = call.stream;
   task.way = way;
   task.efficient = cta_policy_of(comm) == kCtaPolicyEfficiency;
-  task.api_handle = told ? api_state().coll_handle : nullptr;
+  task.api_handle = reported ? api_state().coll_handle : nullptr;
   if (call.func == Func::kAllGather || call.func == Func::kBroadcast) {
     task.count = bytes;
     task.type = ncclInt8;
@@ -245,7 +245,7 @@ ncclResult_t append_collective(const Call& call) {
   task.traffic_bytes = bytes * factor;
   task.channels = channels_for(comm, task.traffic_bytes);
   comm->colls.push_back(task);
-  if (told) coll_api_stopped();
+  if (reported) coll_api_stopped();
   return ncclSuccess;
 }
 

@@ -44,9 +44,9 @@ Refreshed refreshed(const Integral& integral, const Snapshot& snapshot, uint64_t
 }  // namespace
 
 uint64_t EnergyCounters::at_least(uint32_t gpu, uint64_t energy_mj) {
-  std::atomic<uint64_t>& told = told_mj_[gpu];
-  uint64_t before = told.load();
-  while (before < energy_mj && !told.compare_exchange_weak(before, energy_mj)) {
+  std::atomic<uint64_t>& reported = reported_mj_[gpu];
+  uint64_t before = reported.load();
+  while (before < energy_mj && !reported.compare_exchange_weak(before, energy_mj)) {
   }
   return std::max(before, energy_mj);
 }

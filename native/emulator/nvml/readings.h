@@ -29,7 +29,7 @@ class EnergyCounters {
   uint64_t at_least(uint32_t gpu, uint64_t energy_mj);  // the highest so far; thread-safe
 
  private:
-  std::array<std::atomic<uint64_t>, kMaxGpus> told_mj_{};
+  std::array<std::atomic<uint64_t>, kMaxGpus> reported_mj_{};
 };
 
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);

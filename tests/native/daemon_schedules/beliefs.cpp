@@ -39,7 +39,7 @@ class Reader {
                     granted.at_ns, killed_ns != 0 ? killed_ns : INT64_MAX};
       for (uint32_t j = i + 1; j < events; ++j) {
         const Event& event = slot.event[j];
-        if (event.gpu != granted.gpu || (event.what != What::kLeaving && event.what != What::kTold)) continue;
+        if (event.gpu != granted.gpu || (event.what != What::kLeaving && event.what != What::kEnded)) continue;
         belief.end_ns = std::min(belief.end_ns, event.at_ns);
         break;
       }

@@ -98,7 +98,7 @@ void Client::understand(const char* bytes, size_t length) {
   if (header.type == POWERCCL_LEASE_ENDED) {
     for (uint16_t gpu = 0; gpu < shared_->gpus; ++gpu) {
       if (reply.lease == 0 || slot_->held[gpu].lease.load() != reply.lease) continue;
-      log(What::kTold, gpu, reply.status);
+      log(What::kEnded, gpu, reply.status);
       slot_->held[gpu].lease.store(0);
     }
     return;

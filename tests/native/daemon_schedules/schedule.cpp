@@ -365,7 +365,7 @@ void Schedule::gather() {
     counts_.longest_wait_ns = std::max(counts_.longest_wait_ns, slot.longest_wait_ns.load());
     for (uint32_t j = 0; j < slot.events.load(); ++j) {
       if (slot.event[j].what == What::kGranted) ++counts_.grants;
-      if (slot.event[j].what == What::kTold && slot.event[j].detail == POWERCCL_LEASE_MISSED) ++counts_.missed;
+      if (slot.event[j].what == What::kEnded && slot.event[j].detail == POWERCCL_LEASE_MISSED) ++counts_.missed;
     }
     if (slot.faulty.load()) violated("client " + std::to_string(i) + ": " + slot.fault);
   }

@@ -17,7 +17,7 @@ enum class What : uint16_t {
   kAsking,    // an ACQUIRE is about to be sent
   kGranted,   // its answer has been read: the client believes that it holds the GPU; `detail`: 1 if shared
   kLeaving,   // the client is about to do what ends its lease
-  kTold,      // the daemon said that the lease has ended; `detail` is its status
+  kEnded,     // the daemon said that the lease has ended; `detail` is its status
   kSpoke,     // something that counts as a heartbeat is about to be sent
   kRevoking,  // a REVOKE or RESTORE is about to be sent; `detail` is its serial
   kRevoked,   // its answer has been read: in between it may have been carried out at any time

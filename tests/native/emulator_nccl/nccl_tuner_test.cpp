@@ -61,11 +61,11 @@ TEST_F(Tuned, VariablesReachTheModel) {
 }
 
 TEST_F(Tuned, WithoutALegalMethodTheCallFails) {
-  const auto is_told = [&](const Emulation::Environment& environment) { run("nothing_available", 2, environment); };
-  is_told({{"NCCL_ALGO", "NVLS"}});
-  is_told({{"NCCL_ALGO", "Tree"}, {"ALL_REDUCE_WORKS", "1"}});
-  is_told({{"NCCL_ALGO", "broadcast:tree"}, {"ALL_REDUCE_WORKS", "1"}});
-  is_told({{"NCCL_ALGO", "PAT"}, {"NCCL_PROTO", "LL"}});
+  const auto runs_with = [&](const Emulation::Environment& environment) { run("nothing_available", 2, environment); };
+  runs_with({{"NCCL_ALGO", "NVLS"}});
+  runs_with({{"NCCL_ALGO", "Tree"}, {"ALL_REDUCE_WORKS", "1"}});
+  runs_with({{"NCCL_ALGO", "broadcast:tree"}, {"ALL_REDUCE_WORKS", "1"}});
+  runs_with({{"NCCL_ALGO", "PAT"}, {"NCCL_PROTO", "LL"}});
 }
 
 TEST_F(Tuned, AListThatIsNotUnderstoodFailsTheCommunicator) {

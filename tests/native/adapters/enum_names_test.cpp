@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/nccl/words.h"
+#include "adapters/nccl/enum_names.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace powerccl::nccl {
 namespace {
 
-TEST(Words, FunctionsArePatterns) {
+TEST(EnumNames, FunctionsArePatterns) {
   EXPECT_EQ(pattern_of("AllReduce"), POWERCCL_ALL_REDUCE);
   EXPECT_EQ(pattern_of("AllGather"), POWERCCL_ALL_GATHER);
   EXPECT_EQ(pattern_of("ReduceScatter"), POWERCCL_REDUCE_SCATTER);
@@ -25,7 +25,7 @@ TEST(Words, FunctionsArePatterns) {
   EXPECT_EQ(pattern_of(nullptr), POWERCCL_PATTERN_UNKNOWN);
 }
 
-TEST(Words, DatatypesHaveSizes) {
+TEST(EnumNames, DatatypesHaveSizes) {
   EXPECT_EQ(datatype_of("ncclInt8").bytes, 1);
   EXPECT_EQ(datatype_of("ncclFloat16").bytes, 2);
   EXPECT_EQ(datatype_of("ncclBfloat16").number, 9);
@@ -36,7 +36,7 @@ TEST(Words, DatatypesHaveSizes) {
   EXPECT_EQ(datatype_of(nullptr).number, 255);
 }
 
-TEST(Words, AlgorithmsAndProtocols) {
+TEST(EnumNames, AlgorithmsAndProtocols) {
   EXPECT_EQ(algorithm_of("RING"), POWERCCL_ALGO_RING);
   EXPECT_EQ(algorithm_of("NVLS"), POWERCCL_ALGO_NVLS);
   EXPECT_EQ(algorithm_of("NVLS_TREE"), POWERCCL_ALGO_NVLS_TREE);

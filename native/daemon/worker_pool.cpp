@@ -21,10 +21,10 @@ constexpr int64_t kMs = 1'000'000;
 
 }  // namespace
 
-void Server::start_crew() {
-  while (crew_.size() < queues_.size() + 1) {
-    crew_.emplace_back([this] {
-      pthread_setname_np(pthread_self(), "powerccld-crew");
+void Server::start_workers() {
+  while (workers_.size() < queues_.size() + 1) {
+    workers_.emplace_back([this] {
+      pthread_setname_np(pthread_self(), "powerccld-pool");
       work();
     });
   }

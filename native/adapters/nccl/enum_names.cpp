@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/nccl/words.h"
+#include "adapters/nccl/enum_names.h"
 
 #include <string.h>
 

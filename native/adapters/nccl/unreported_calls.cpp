@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/nccl/untold_calls.h"
+#include "adapters/nccl/unreported_calls.h"
 
 #include "adapters/nccl/api_communicators.h"
 #include "adapters/nccl/event_masks.h"
@@ -11,12 +11,12 @@
 namespace powerccl::nccl {
 namespace {
 
-constexpr int kCopiesUntold = 5;  // by that version of the profiler interface, which only NCCL 2.28 speaks at most
+constexpr int kCopiesUnreported = 5;  // by that version of the profiler interface, which only NCCL 2.28 speaks at most
 
 constexpr uint32_t kCalls = 16;  // of a group; a larger one is not recorded
 struct Pending {
   Communicator* communicator = nullptr;
-  uint32_t count = 0, told = 0;
+  uint32_t count = 0, reported = 0;
   bool others = false;  // there are calls that a plugin may be told of, or of another communicator or stream
   MarkPair* pair = nullptr;
   ApiCall calls[kCalls];
@@ -25,7 +25,7 @@ constinit thread_local Pending t_pending = {};
 
 // What is known of a kind of calls (communicator, pattern, size class), by a hash: how often the plugin was told of
 // one, or that it was not. Two kinds in one place: then some pairs of events are begun for nothing.
-constexpr uint8_t kToldTwice = 2, kUntold = 3;
+constexpr uint8_t kReportedTwice = 2, kUnreported = 3;
 constexpr uint32_t kKinds = 1024;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
 
@@ -38,15 +38,16 @@ std::atomic<uint8_t>& kind_of_call(const Communicator& communicator, const ApiCa
   return g_kinds[(key * 0x9e3779b97f4a7c15u >> 54) % kKinds];
 }
 
-bool may_be_untold(const ApiCall& call) {
+bool may_be_unreported(const ApiCall& call) {
   if (call.one_sided) return true;
-  if (plugin_version() != kCopiesUntold || call.exchange || call.count == 0) return false;
+  if (plugin_version() != kCopiesUnreported || call.exchange || call.count == 0) return false;
   return call.pattern == POWERCCL_ALL_GATHER || call.pattern == POWERCCL_ALL_TO_ALL ||
          call.pattern == POWERCCL_GATHER || call.pattern == POWERCCL_SCATTER;
 }
 
 bool are_complete(const Pending& pending) {
-  return pending.count > 0 && !pending.others && pending.communicator != nullptr && pending.told == t_thread.told;
+  return pending.count > 0 && !pending.others && pending.communicator != nullptr &&
+         pending.reported == t_thread.reported;
 }
 
 // As the plugin would have told of them, with their events in the stream already.
@@ -81,50 +82,50 @@ void record(Runtime* runtime, const Pending& pending) {
 
 }  // namespace
 
-void untold_call_made(const ApiCall& call, bool captured) {
+void unreported_call_made(const ApiCall& call, bool captured) {
   Pending& pending = t_pending;
   const bool first = pending.count == 0;
-  if (captured || pending.count == kCalls || !may_be_untold(call)) pending.others = true;
+  if (captured || pending.count == kCalls || !may_be_unreported(call)) pending.others = true;
   if (!first && (pending.calls[0].comm != call.comm || pending.calls[0].stream != call.stream)) pending.others = true;
   if (pending.others) return;
   if (first) {
     pending.communicator = plugins_communicator(call.comm);
-    pending.told = t_thread.told;
+    pending.reported = t_thread.reported;
   }
   pending.calls[pending.count++] = call;
 }
 
-void untold_launch_begins() {
+void unreported_launch_begins() {
   Pending& pending = t_pending;
   if (!are_complete(pending)) return;
   const ApiCall& call = pending.calls[0];
-  const bool told =
-      !call.one_sided && kind_of_call(*pending.communicator, call).load(std::memory_order_relaxed) == kToldTwice;
-  if (!told && may_time_silent_call()) pending.pair = marks().begin(call.stream);
+  const bool reported =
+      !call.one_sided && kind_of_call(*pending.communicator, call).load(std::memory_order_relaxed) == kReportedTwice;
+  if (!reported && may_time_silent_call()) pending.pair = marks().begin(call.stream);
 }
 
-void untold_launch_ended(int result) {
+void unreported_launch_ended(int result) {
   Pending& pending = t_pending;
   if (pending.count == 0) return;
   Runtime* its = runtime();
-  const bool untold = result == kNcclSuccess && are_complete(pending) && pending.communicator->nranks > 1 &&
-                      its != nullptr && tells_of_calls(static_cast<EventMask*>(pending.communicator->adapter));
+  const bool unreported = result == kNcclSuccess && are_complete(pending) && pending.communicator->nranks > 1 &&
+                          its != nullptr && tells_of_calls(static_cast<EventMask*>(pending.communicator->adapter));
   if (pending.communicator != nullptr && !pending.others && result == kNcclSuccess) {
     std::atomic<uint8_t>& kind = kind_of_call(*pending.communicator, pending.calls[0]);
     const uint8_t known = kind.load(std::memory_order_relaxed);
-    if (untold) {
-      kind.store(kUntold, std::memory_order_relaxed);
-    } else if (known < kToldTwice) {
+    if (unreported) {
+      kind.store(kUnreported, std::memory_order_relaxed);
+    } else if (known < kReportedTwice) {
       kind.store(known + 1, std::memory_order_relaxed);
     }
   }
-  if (untold) {
+  if (unreported) {
     record(its, pending);
     pending.pair = nullptr;
   }
 }
 
-void untold_forget() {
+void unreported_forget() {
   marks().drop(t_pending.pair);
   t_pending.pair = nullptr;
   t_pending.communicator = nullptr;
@@ -132,8 +133,8 @@ void untold_forget() {
   t_pending.others = false;
 }
 
-void plugin_told_of(Communicator* communicator) {
-  ++t_thread.told;
+void plugin_reported(Communicator* communicator) {
+  ++t_thread.reported;
   if (t_thread.comm != nullptr) plugins_communicator_is(t_thread.comm, communicator);
 }
 
