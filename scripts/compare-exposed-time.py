@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import from_waits, intersection
+from powerccl.analysis.exposure import from_waits
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -59,11 +59,11 @@ def of_profiler(told: dict[str, Any]) -> dict[str, Any]:
     for name, spans in parts.items():
         spans = [span for span in spans if span[1] > span[0]]
         idle = iv.union(ns([span[0] for span in spans]), ns([span[1] for span in spans])) if spans else iv.EMPTY
-        found[name] = intersection(idle, running)
+        found[name] = iv.intersection(idle, running)
         if name == "exposed":
             beside = [each for each in kernels if each[2] != compute]
             sides = iv.union(ns([each[0] for each in beside]), ns([each[0] + each[1] for each in beside]))
-            found["with_copies"] = intersection(idle, sides)
+            found["with_copies"] = iv.intersection(idle, sides)
     elsewhere = [each for each in kernels if not each[3]]
     computing = iv.union(ns([each[0] for each in elsewhere]), ns([each[0] + each[1] for each in elsewhere]))
     both = iv.union(np.concatenate([running[:, 0], computing[:, 0]]), np.concatenate([running[:, 1], computing[:, 1]]))

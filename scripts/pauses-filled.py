@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import exposure, from_waits, intersection
+from powerccl.analysis.exposure import exposure, from_waits
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -51,7 +51,7 @@ def main() -> None:
             if options.leave_out:
                 truth_ns = iv.length_ns(whole[rank.gpu])
                 row["off_pct"] = 100 * (iv.length_ns(exposed) / truth_ns - 1)
-                row["right_pct"] = 100 * iv.length_ns(intersection(exposed, whole[rank.gpu])) / truth_ns
+                row["right_pct"] = 100 * iv.length_ns(iv.intersection(exposed, whole[rank.gpu])) / truth_ns
             found.append(row)
             print(
                 " ".join(

@@ -9,7 +9,7 @@ import pytest
 from synthetic import MS, TraceWriter
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import WAITS, exposure, from_waits, intersection, marked
+from powerccl.analysis.exposure import WAITS, exposure, from_waits, marked
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -134,4 +134,4 @@ def test_marked_is_all_but_the_pauses(tmp_path: Path) -> None:
     # From the start to the tenth iteration's last wait, and from the twentieth's first to the thirtieth's last.
     ends = [0, (1000 + 9 * 100 + 70) * MS, (1000 + 20 * 100 + 58) * MS, (1000 + 29 * 100 + 70) * MS]
     assert spans.ravel().tolist() == ends
-    assert not len(intersection(spans, np.array([[ends[1], ends[2]]])))
+    assert not len(iv.intersection(spans, np.array([[ends[1], ends[2]]])))

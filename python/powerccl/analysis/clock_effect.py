@@ -66,23 +66,10 @@ def clock_effects(
                 effect.elsewhere_mhz = _mean(mhz[~inside & known])
         curve = curves.get(trace.gpu)
         if curve is not None:
-            outside = _without(busy, low)
-            effect.lowered_watts = _watts(curve, _both(busy, low))
-            effect.communication_watts = _watts(curve, outside)
+            effect.lowered_watts = _watts(curve, iv.intersection(busy, low))
+            effect.communication_watts = _watts(curve, iv.minus(busy, low))
         found.append(effect)
     return sorted(found, key=lambda effect: effect.rank)
-
-
-def _both(one: iv.Intervals, other: iv.Intervals) -> iv.Intervals:
-    from powerccl.analysis.exposure import intersection
-
-    return intersection(one, other)
-
-
-def _without(busy: iv.Intervals, low: iv.Intervals) -> iv.Intervals:
-    """The part of `busy` outside of `low`."""
-    high = iv.union(np.append(busy[0, 0], low[:, 1]), np.append(low[:, 0], busy[-1, 1]))
-    return _both(busy, high)
 
 
 def _watts(curve: EnergyCurve, intervals: iv.Intervals) -> float | None:

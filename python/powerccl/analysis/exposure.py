@@ -26,7 +26,6 @@ WAITS, ESTIMATED, NONE = "waits", "estimated", "none"
 BUSY_STREAM = 0.2  # a stream that waits less than this often, against the one that waits most, is not what computes
 MOST_OPERATIONS = 48  # of an iteration; more of them are not told apart
 AGES_NS = (15_000_000, 30_000_000, 60_000_000)  # computation's power is told apart by how long it has lasted
-LATE_UPDATES, LATE_TRIES = 1.0, 21  # readings are looked for up to so many updates late, in so many steps
 MIN_STEPS = 20  # of energy, below which a regression says nothing
 
 
@@ -72,7 +71,7 @@ def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
             if count < BUSY_STREAM * busiest:
                 continue
             stalled = iv.union(stalls, resumes)
-            common = stalled if common is None else intersection(common, stalled)
+            common = stalled if common is None else iv.intersection(common, stalled)
         found[str(gpu)] = common if common is not None else iv.EMPTY
     return found
 
@@ -100,7 +99,7 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
             end[-1] = np.iinfo(np.int64).max // 4
         spans = iv.union(begin, end)
         known = found.get(str(gpu))
-        found[str(gpu)] = spans if known is None else intersection(known, spans)
+        found[str(gpu)] = spans if known is None else iv.intersection(known, spans)
     return found
 
 
@@ -148,18 +147,8 @@ def _filled(
     usual = np.where(everywhere[1] > 0, everywhere[0] / np.maximum(everywhere[1], 1), overall)
     share = np.where(lasted > 0, around / np.maximum(lasted, 1), usual)
     guessed = _tails(rows.filter(pl.Series(rest)), np.minimum(share[burst[rest], kinds[rest]], 1.0))
-    recorded = intersection(exposed, spans)
+    recorded = iv.intersection(exposed, spans)
     return iv.union(*np.concatenate([recorded, guessed]).T)
-
-
-def intersection(one: iv.Intervals, other: iv.Intervals) -> iv.Intervals:
-    """Times in both sets."""
-    if not len(one) or not len(other):
-        return iv.EMPTY
-    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
-    middle = edges[:-1] + np.diff(edges) // 2
-    both = iv.contains(one, middle) & iv.contains(other, middle)
-    return iv.union(edges[:-1][both], edges[1:][both])
 
 
 def period(
@@ -180,68 +169,11 @@ def period(
     return 0
 
 
-def aligned(
-    waits: pl.DataFrame, kernels: pl.DataFrame, curves: dict[str, EnergyCurve]
-) -> tuple[dict[str, EnergyCurve], float]:
-    """The curves moved back by how late their readings are, ms: by where power fits best what ran.
-
-    A sensor is read as it was at its last update, which an evenly sampled run never finds out by itself.
-    """
-    states = _states(waits, kernels)
-    states = {gpu: parts for gpu, parts in states.items() if gpu in curves}
-    if not states:
-        return curves, 0.0
-    best: tuple[float, int] | None = None
-    reach_ns = max(curves[gpu].update_ns for gpu in states) * LATE_UPDATES
-    for late_ns in np.linspace(0, reach_ns, LATE_TRIES).astype(np.int64).tolist():
-        seconds, energy = _steps(states, {gpu: _earlier(curves[gpu], late_ns) for gpu in states})
-        if len(energy) < max(MIN_STEPS, 2 * seconds.shape[1]):
-            return curves, 0.0
-        watts = np.linalg.lstsq(seconds, energy, rcond=None)[0]
-        left = float(np.mean((energy - seconds @ watts) ** 2))
-        if best is None or left < best[0]:
-            best = (left, late_ns)
-    if best is None:
-        return curves, 0.0
-    return {gpu: _earlier(curve, best[1]) for gpu, curve in curves.items()}, best[1] / 1e6
-
-
-def _states(waits: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, list[iv.Intervals]]:
-    """What is told apart on each GPU: stalled, and computing beside communication; without waits, kinds of kernels."""
-    found: dict[str, list[iv.Intervals]] = {}
-    if len(waits):
-        for gpu, stalled in _from_all(waits, kernels).exposed.items():
-            rows = kernels.filter(pl.col("gpu") == gpu)
-            busy = iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
-            hidden = intersection(busy, without(stalled, int(busy[0, 0]), int(busy[-1, 1]))) if len(busy) else busy
-            found[gpu] = [stalled, hidden]
-        return found
-    per_gpu = {str(gpu): rows.sort("start_ns") for (gpu,), rows in kernels.group_by(["gpu"], maintain_order=True)}
-    kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
-    count = 1 + max((int(k.max()) for k in kinds.values() if len(k)), default=-1)
-    for gpu, rows in per_gpu.items():
-        start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
-        # Where kernels overlap, the later one has the time: it is what the earlier one's end leads to.
-        cut = np.minimum(stop, np.append(start[1:], np.iinfo(np.int64).max))
-        found[gpu] = [iv.union(start[kinds[gpu] == kind], cut[kinds[gpu] == kind]) for kind in range(count)]
-    return found
-
-
 def by_age(intervals: iv.Intervals) -> list[iv.Intervals]:
     """The set in parts by how long each interval has lasted: power governors take their time."""
     edges = [0, *AGES_NS, np.iinfo(np.int64).max // 4]
     start, stop = intervals[:, 0], intervals[:, 1]
     return [iv.union(np.minimum(start + young, stop), np.minimum(start + old, stop)) for young, old in pairwise(edges)]
-
-
-def without(intervals: iv.Intervals, start_ns: int, stop_ns: int) -> iv.Intervals:
-    """The part of [start_ns, stop_ns) that is not in the set."""
-    inside = iv.clip(intervals, start_ns, stop_ns)
-    return iv.union(np.append(start_ns, inside[:, 1]), np.append(inside[:, 0], stop_ns))
-
-
-def _earlier(curve: EnergyCurve, by_ns: int) -> EnergyCurve:
-    return replace(curve, time_ns=curve.time_ns - by_ns, unknown=curve.unknown - by_ns, blurred=curve.blurred - by_ns)
 
 
 def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None) -> Exposure:
@@ -252,8 +184,7 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
         if str(gpu) in curves
     }
     kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
-    states = {gpu: parts for gpu, parts in _states(kernels.clear(), kernels).items() if gpu in per_gpu}
-    seconds, energy = _steps(states, curves)
+    seconds, energy = _steps(_by_kind(per_gpu, kinds), curves)
     columns = seconds.shape[1]
     count = columns - len(AGES_NS) - 1
     everything = {
@@ -289,6 +220,20 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
     return Exposure(exposed, ESTIMATED, why, min(100.0, 100 * doubt / total) if total > 0 else 0.0)
 
 
+def _by_kind(
+    per_gpu: dict[str, pl.DataFrame], kinds: dict[str, npt.NDArray[np.int64]]
+) -> dict[str, list[iv.Intervals]]:
+    """When each kind of kernel ran on each GPU."""
+    count = 1 + max((int(k.max()) for k in kinds.values() if len(k)), default=-1)
+    found: dict[str, list[iv.Intervals]] = {}
+    for gpu, rows in per_gpu.items():
+        start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
+        # Where kernels overlap, the later one has the time: it is what the earlier one's end leads to.
+        cut = np.minimum(stop, np.append(start[1:], np.iinfo(np.int64).max))
+        found[gpu] = [iv.union(start[kinds[gpu] == kind], cut[kinds[gpu] == kind]) for kind in range(count)]
+    return found
+
+
 def _kinds(rows: pl.DataFrame) -> npt.NDArray[np.int64]:
     """Which kind each kernel is: its place in the iteration where that repeats, else its pattern and size class."""
     length = period(_codes(rows, "pattern", "comm"), rows["start_ns"].to_numpy())
@@ -322,7 +267,8 @@ def _steps(
         sharp = replace(curve, time_ns=time, joules=joules).sharp if len(time) > 1 else np.zeros(0, np.bool_)
         if sharp.sum() < 2:
             continue
-        everything = [*parts, *by_age(without(busy, int(busy[0, 0]), int(busy[-1, 1])))]
+        rest = iv.minus(np.array([[busy[0, 0], busy[-1, 1]]]), busy)
+        everything = [*parts, *by_age(rest)]
         tables.append(np.column_stack([np.diff(iv.covered_before(part, time))[sharp] / 1e9 for part in everything]))
         energies.append(np.diff(joules)[sharp])
     width = max((len(parts) for parts in states.values()), default=0) + 1 + len(AGES_NS)

@@ -70,6 +70,16 @@ def minus(intervals: Intervals, holes: Intervals) -> Intervals:
     return union(edges[:-1][kept], edges[1:][kept])
 
 
+def intersection(one: Intervals, other: Intervals) -> Intervals:
+    """The times in both sets."""
+    if not len(one) or not len(other):
+        return EMPTY
+    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
+    middle = edges[:-1] + np.diff(edges) // 2
+    both = contains(one, middle) & contains(other, middle)
+    return union(edges[:-1][both], edges[1:][both])
+
+
 def touches(intervals: Intervals, other: Intervals) -> npt.NDArray[np.bool_]:
     """Which intervals (in any order) share time with a set."""
     return np.asarray(covered_before(other, intervals[:, 1]) > covered_before(other, intervals[:, 0]))

@@ -18,7 +18,8 @@ def policy_outcome(run: RunData) -> PolicyOutcome | None:
         return None
     ranks = [_of_rank(row) for row in rows.iter_rows(named=True)]
     found = [rank for rank in ranks if rank.calls] or ranks
-    worst = max((rank for rank in found if rank.slowdown_pct is not None), key=_slowdown, default=found[0])
+    judged = [rank for rank in found if rank.slowdown_pct is not None]
+    worst = max(judged, key=lambda rank: rank.slowdown_pct or 0.0, default=found[0])
     managed = max(found, key=lambda rank: rank.managed)
     clocks = [rank.clock_mhz for rank in found if rank.clock_mhz]
     return PolicyOutcome(
@@ -50,7 +51,3 @@ def _of_rank(row: dict[str, Any]) -> RankPolicy:
         slowdown_low_pct=low,
         slowdown_high_pct=high,
     )
-
-
-def _slowdown(rank: RankPolicy) -> float:
-    return rank.slowdown_pct or 0.0

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import intersection
 from powerccl.analysis.findings import Communication, Shares
 from powerccl.analysis.iterations import Cut, cut
 from powerccl.analysis.report_findings import Parts
@@ -140,23 +139,23 @@ def measure(sets: Sets, edges: iv.Intervals) -> dict[str, Floats]:
     span = (edges[:, 1] - edges[:, 0]) / 1e9
     communication = inside(sets.communication)
     found = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
-    waiting = None if sets.waiting is None else intersection(sets.communication, sets.waiting)
+    waiting = None if sets.waiting is None else iv.intersection(sets.communication, sets.waiting)
     if waiting is not None:
         found["waiting_s"] = inside(waiting)
         found["transfer_s"] = communication - found["waiting_s"]
     if sets.computation is not None:
-        beside = intersection(sets.communication, sets.computation)
+        beside = iv.intersection(sets.communication, sets.computation)
         found["overlapped_s"] = inside(beside)
         found["exposed_s"] = communication - found["overlapped_s"]
         found["computation_s"] = inside(sets.computation) - found["overlapped_s"]
         if waiting is not None:
-            found["exposed_waiting_s"] = found["waiting_s"] - inside(intersection(waiting, sets.computation))
+            found["exposed_waiting_s"] = found["waiting_s"] - inside(iv.intersection(waiting, sets.computation))
     elif sets.exposed is not None:
-        found["exposed_s"] = inside(intersection(sets.communication, sets.exposed))
+        found["exposed_s"] = inside(iv.intersection(sets.communication, sets.exposed))
         found["overlapped_s"] = communication - found["exposed_s"]
         found["stalled_s"] = inside(sets.exposed) - found["exposed_s"]
         if waiting is not None:
-            found["exposed_waiting_s"] = inside(intersection(waiting, sets.exposed))
+            found["exposed_waiting_s"] = inside(iv.intersection(waiting, sets.exposed))
     found["rest_s"] = span - communication - found["stalled_s"]
     if sets.computation is not None:
         found["idle_s"] = found["rest_s"] - found["computation_s"]

@@ -126,19 +126,6 @@ def _word(name: str) -> str:
     return "-".join(name.split()) or "unnamed"
 
 
-def clock_ranges(profile: PlatformProfile) -> dict[str, list[tuple[int, int, int]]]:
-    """By pattern (from, to, MHz) for from <= bytes < to; to 0: without end. Sizes in no range need the maximum."""
-    return {
-        pattern: [(start, stop or 0, clock) for start, stop, clock in _ranges(sizes, profile.clock_max_mhz)]
-        for pattern, sizes in minimum_clocks(profile).items()
-    }
-
-
-def overhead_bytes(profile: PlatformProfile, which: str = "measured") -> dict[str, int | None]:
-    """The overhead point of each profiled pattern, as policy_table takes it; None: management never pays."""
-    return _overhead(profile, which, list(minimum_clocks(profile)))
-
-
 def _overhead(profile: PlatformProfile, which: str, patterns: list[str]) -> dict[str, int | None]:
     if which == "published":
         return {pattern: PUBLISHED_OVERHEAD_BYTES[pattern] for pattern in patterns}

@@ -72,15 +72,15 @@ class About:
 class LiveTrace:
     """One rank's trace, followed.
 
-    `about` is None until the rank has begun it. `behind` is how many records wait for the next look, `skipped` how many
-    were there before the first one and are not read, `dropped` how many the rank had no room for.
+    `about` is None until the rank has begun it. `behind` is how many records wait for the next look, `dropped` how many
+    the rank had no room for.
     """
 
     def __init__(self, path: Path, tail: bool = False) -> None:
         """Follow `path`; `tail`: of what is there already take the beginning and the end only."""
         self.path = path
         self.about: About | None = None
-        self.behind = self.skipped = self.dropped = 0
+        self.behind = self.dropped = 0
         self.problem = ""
         self._tail = tail
         self._file = -1
@@ -153,7 +153,7 @@ class LiveTrace:
         if start <= HEAD_RECORDS:
             return _NOTHING
         head = self._records(0, HEAD_RECORDS)
-        self.skipped, self._next = start - len(head), start
+        self._next = start
         communicators: Records = head[head["kind"] == records.COMM]
         return communicators
 

@@ -100,28 +100,6 @@ def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.
     return rows[np.sort(order[ends])]
 
 
-def mpi_calls(run: RunData) -> pl.DataFrame:
-    """The single calls that were recorded, those that took long.
-
-    Columns: trace, rank, host, comm_id, comm_name, nranks, function, thread, peer (-1: none), start_ns, stop_ns,
-    wait_ns, sleep_ns, bytes.
-    """
-    numbers = ("thread", "peer", "start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes")
-    schema: Schema = {**_OWNER, **_COMM, "function": pl.String, **dict.fromkeys(numbers, pl.Int64)}
-    parts: list[dict[str, object]] = []
-    for index, trace in enumerate(run.mpi):
-        rows = trace.kinds[records.MPI_CALL]
-        parts.append(
-            {
-                **_owner(index, trace, len(rows)),
-                **_comms(trace, rows),
-                "function": _functions(rows),
-                **_numbers(rows, numbers),
-            }
-        )
-    return _frame(schema, parts)
-
-
 def mpi_process(run: RunData) -> pl.DataFrame:
     """What each process has used, as last recorded.
 

@@ -62,7 +62,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
         calm = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
         # A reading tells of the time before it: what is idle by this one and the next was idle between.
         idle = iv.union(time[:-1][calm], time[1:][calm])
-        inside = clip_to(curve, iv.union(*_both(ends, idle)), sharp=True)
+        inside = clip_to(curve, iv.intersection(ends, idle), sharp=True)
         if len(inside):
             each = curve.within(inside)
             idle_joules += each
@@ -77,10 +77,3 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
         return Outside(joules, idle_joules, mean, missing_s=missing / 1e9)
     half = 1.96 * float(np.std(watts)) / np.sqrt(len(watts))
     return Outside(joules, idle_joules, mean, mean - half, mean + half, missing / 1e9)
-
-
-def _both(one: iv.Intervals, other: iv.Intervals) -> tuple[iv.Intervals, iv.Intervals]:
-    from powerccl.analysis.exposure import intersection
-
-    found = intersection(one, other)
-    return found[:, 0], found[:, 1]

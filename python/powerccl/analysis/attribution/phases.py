@@ -30,7 +30,6 @@ class Phase:
 
 
 COMPUTING = Phase((), BESIDE)
-STALLED = Phase((), ALONE)  # computation waits for communication that was not timed, or has not begun
 LATE = Phase((), "late")  # what would compute was launched late
 
 
