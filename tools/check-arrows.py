@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Check that native rooms include only what design allows.
 
-adapters -> {runtime, device} -> {abi, libc}, runtime -> policy -> libc, and {agent, daemon} -> device -> {abi, libc}.
+adapters -> runtime -> clock -> {record, policy}, record -> base -> {abi, libc}, and policy -> libc.
+{adapters, agent, daemon} -> device -> {abi, libc}.
 bench and emulator speak foreign ABIs: they include nothing of what lives in a job.
-{emulator, sim} -> physics: emulated GPUs, in real time and in virtual time; sim -> {policy, runtime, bench} as well.
+{emulator, sim} -> physics: emulated GPUs, in real time and in virtual time; sim -> {clock, bench} as well.
 """
 
 import re
@@ -14,15 +15,18 @@ ALLOWED: dict[str, set[str]] = {
     "libc": set(),
     "abi": set(),
     "policy": {"libc"},
-    "runtime": {"policy", "abi", "libc"},
+    "base": {"abi", "libc"},
+    "record": {"base", "abi", "libc"},
+    "clock": {"record", "policy", "base", "abi", "libc"},
+    "runtime": {"clock", "record", "policy", "base", "abi", "libc"},
     "device": {"abi", "libc"},
-    "adapters": {"runtime", "device", "abi", "libc"},
+    "adapters": {"runtime", "clock", "record", "base", "device", "abi", "libc"},
     "agent": {"device", "abi"},
     "daemon": {"device", "abi"},
     "bench": set(),
     "physics": set(),
     "emulator": {"physics"},
-    "sim": {"policy", "runtime", "abi", "libc", "physics", "bench"},
+    "sim": {"clock", "record", "policy", "abi", "libc", "physics", "bench"},
 }
 NVIDIA = {"cuda.h": {"bench", "emulator", "adapters"}, "nvml.h": {"bench", "emulator", "device"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)

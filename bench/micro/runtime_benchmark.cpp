@@ -12,9 +12,9 @@
 #include <string>
 
 #include "adapters/nccl/profiler_abi.h"
-#include "runtime/log.h"
-#include "runtime/policy_table.h"
-#include "runtime/trace_writer.h"
+#include "base/log.h"
+#include "clock/policy_table.h"
+#include "record/trace_writer.h"
 
 namespace {
 

@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/log.h"
+#include "clock/budget_record.h"
 #include "libc/calls.h"
-#include "runtime/budget_record.h"
-#include "runtime/log.h"
+#include "record/trace_name.h"
 #include "runtime/runtime.h"
-#include "runtime/trace_name.h"
 
 namespace powerccl {
 namespace {

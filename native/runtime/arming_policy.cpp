@@ -5,10 +5,10 @@
 
 #include <new>
 
+#include "base/log.h"
+#include "clock/node_memory.h"
 #include "libc/calls.h"
 #include "policy/learning_policy.h"
-#include "runtime/log.h"
-#include "runtime/node_memory.h"
 #include "runtime/runtime.h"
 
 namespace powerccl {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches: the host callback behind a managed call, which gives its hold on the clock back.
-#include "runtime/log.h"
+#include "base/log.h"
 #include "runtime/runtime.h"
 
 namespace powerccl {

@@ -7,9 +7,9 @@
 #include <atomic>
 
 #include "abi/trace.h"
-#include "runtime/basics.h"
-#include "runtime/handle.h"
-#include "runtime/patterns.h"
+#include "base/basics.h"
+#include "record/handle.h"
+#include "record/patterns.h"
 
 namespace powerccl {
 

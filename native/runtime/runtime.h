@@ -16,20 +16,20 @@
 
 #include <atomic>
 
+#include "base/environment.h"
+#include "clock/clock_actuator.h"
+#include "clock/clock_client.h"
+#include "clock/lease_client.h"
+#include "clock/per_call_clock.h"
+#include "clock/policy_table.h"
 #include "policy/clock_policy.h"
-#include "runtime/clock_actuator.h"
-#include "runtime/clock_client.h"
-#include "runtime/environment.h"
-#include "runtime/gpu_clock.h"
-#include "runtime/handle.h"
-#include "runtime/kernel_selection.h"
-#include "runtime/lease_client.h"
-#include "runtime/patterns.h"
-#include "runtime/per_call_clock.h"
-#include "runtime/policy_table.h"
+#include "record/gpu_clock.h"
+#include "record/handle.h"
+#include "record/kernel_selection.h"
+#include "record/patterns.h"
+#include "record/streams.h"
+#include "record/trace_writer.h"
 #include "runtime/pools.h"
-#include "runtime/streams.h"
-#include "runtime/trace_writer.h"
 
 namespace powerccl {
 

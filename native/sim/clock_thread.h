@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock thread of one rank in virtual time: what runtime/clock_actuator does with a thread and the driver. It wakes
+// The clock thread of one rank in virtual time: what clock/clock_actuator does with a thread and the driver. It wakes
 // late by as much as a thread does, and a driver's call keeps it.
 #ifndef POWERCCL_SIM_CLOCK_THREAD_H
 #define POWERCCL_SIM_CLOCK_THREAD_H

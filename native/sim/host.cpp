@@ -9,7 +9,7 @@
 #include "abi/trace.h"
 #include "bench/pattern.h"
 #include "physics/collective_types.h"
-#include "runtime/patterns.h"
+#include "record/patterns.h"
 
 namespace powerccl::sim {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "bench/scenario.h"
 #include "bench/scenario_ranks.h"
+#include "clock/policy_table.h"
 #include "policy/per_call_policy.h"
-#include "runtime/policy_table.h"
 #include "sim/clock_thread.h"
 #include "sim/server.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/scenario.h"
+#include "clock/policy_table.h"
 #include "physics/platform.h"
-#include "runtime/policy_table.h"
 
 namespace powerccl::sim {
 

@@ -2,7 +2,7 @@
 """Names that users typed before 0.1: they work for one release, and one line on stderr gives the new name.
 
 The tables below are the only list of them in Python: `commands.old_options` makes hidden options from the first. The
-native runtime accepts the old variables and policies too, silently (native/runtime/environment.cpp).
+native runtime accepts the old variables and policies too, silently (native/base/environment.cpp).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 // an empty table and says why in a line fit for a terminal.
 #include <string_view>
 
+#include "clock/policy_table.h"
 #include "fuzz.h"
-#include "runtime/policy_table.h"
 
 using powerccl::PolicyTable;
 

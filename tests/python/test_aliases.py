@@ -52,7 +52,7 @@ def test_help_shows_new_options_only(verb: str, old: str, new: str) -> None:
 def test_policies_of_the_table_are_those_of_the_command_line() -> None:
     assert set(aliases.POLICIES.values()) < set(POLICIES)
     assert not set(aliases.POLICIES) & set(POLICIES)
-    native = (Path(__file__).parents[2] / "native/runtime/environment.cpp").read_text()
+    native = (Path(__file__).parents[2] / "native/base/environment.cpp").read_text()
     for old, new in {**aliases.VARIABLES, **aliases.POLICIES}.items():
         assert f'"{old}"' in native
         assert new in native

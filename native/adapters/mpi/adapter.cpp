@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/log.h"
 #include "libc/fork.h"
-#include "runtime/log.h"
-#include "runtime/trace_name.h"
+#include "record/trace_name.h"
 
 namespace powerccl::mpi {
 

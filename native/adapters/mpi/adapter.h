@@ -10,16 +10,16 @@
 
 #include <atomic>
 
+#include "adapters/mpi/call_accounts.h"
 #include "adapters/mpi/communicators.h"
 #include "adapters/mpi/core_clocks.h"
 #include "adapters/mpi/functions.h"
 #include "adapters/mpi/library.h"
 #include "adapters/mpi/rounds.h"
-#include "runtime/call_accounts.h"
-#include "runtime/environment.h"
-#include "runtime/ticks.h"
-#include "runtime/trace_writer.h"
-#include "runtime/waiter.h"
+#include "adapters/mpi/ticks.h"
+#include "adapters/mpi/waiter.h"
+#include "base/environment.h"
+#include "record/trace_writer.h"
 
 namespace powerccl::mpi {
 

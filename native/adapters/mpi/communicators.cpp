@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "runtime/basics.h"
+#include "base/basics.h"
 
 namespace powerccl::mpi {
 namespace {

@@ -9,7 +9,7 @@
 #include <atomic>
 
 #include "adapters/mpi/library.h"
-#include "runtime/trace_writer.h"
+#include "record/trace_writer.h"
 
 namespace powerccl::mpi {
 

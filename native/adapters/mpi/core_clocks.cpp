@@ -4,8 +4,8 @@
 #include <sched.h>
 #include <stdio.h>
 
-#include "runtime/basics.h"
-#include "runtime/log.h"
+#include "base/basics.h"
+#include "base/log.h"
 
 namespace powerccl::mpi {
 namespace {

@@ -4,12 +4,12 @@
 // process die. Elsewhere powerccld leases the core: a thread of ours asks it, so that no wait waits for the daemon.
 #ifndef POWERCCL_ADAPTERS_MPI_CORE_CLOCKS_H
 #define POWERCCL_ADAPTERS_MPI_CORE_CLOCKS_H
+#include "base/environment.h"
+#include "clock/clock_actuator.h"
+#include "clock/lease_client.h"
+#include "clock/per_call_clock.h"
 #include "device/clock_journal.h"
 #include "device/core_clock.h"
-#include "runtime/clock_actuator.h"
-#include "runtime/environment.h"
-#include "runtime/lease_client.h"
-#include "runtime/per_call_clock.h"
 
 namespace powerccl::mpi {
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "adapters/names.h"
-#include "runtime/basics.h"
+#include "base/basics.h"
 
 namespace powerccl::mpi {
 namespace {

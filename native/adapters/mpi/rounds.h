@@ -4,7 +4,7 @@
 #define POWERCCL_ADAPTERS_MPI_ROUNDS_H
 #include <stdint.h>
 
-#include "runtime/waiter.h"
+#include "adapters/mpi/waiter.h"
 
 namespace powerccl::mpi {
 

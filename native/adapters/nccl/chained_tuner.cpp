@@ -7,8 +7,8 @@
 
 #include "adapters/nccl/chained_plugin.h"
 #include "adapters/nccl/thread.h"
-#include "runtime/environment.h"
-#include "runtime/log.h"
+#include "base/environment.h"
+#include "base/log.h"
 
 namespace powerccl::nccl {
 namespace {

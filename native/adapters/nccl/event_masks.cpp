@@ -2,8 +2,8 @@
 #include "adapters/nccl/event_masks.h"
 
 #include "adapters/nccl/profiler_abi.h"
-#include "runtime/basics.h"
-#include "runtime/log.h"
+#include "base/basics.h"
+#include "base/log.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-#include "runtime/own_thread.h"
+#include "base/own_thread.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -13,7 +13,7 @@
 #include "adapters/nccl/shm_room.h"
 #include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/unreported_calls.h"
-#include "runtime/log.h"
+#include "base/log.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -16,10 +16,10 @@
 #include "adapters/nccl/chained_tuner.h"
 #include "adapters/nccl/tuner_abi.h"
 #include "adapters/nccl/tuner_table.h"
+#include "base/basics.h"
+#include "base/environment.h"
+#include "base/log.h"
 #include "libc/calls.h"
-#include "runtime/basics.h"
-#include "runtime/environment.h"
-#include "runtime/log.h"
 
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))
 POWERCCL_EXPORT powerccl::nccl::TunerV4 ncclTunerPlugin_v4;

@@ -13,7 +13,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import Clocks
 from powerccl.traces.folder import JournalSlot
 
-NOT_NOW = -100  # kClockNotNow of native/runtime/clock_client.h: no lease at the moment, nothing was set
+NOT_NOW = -100  # kClockNotNow of native/clock/clock_client.h: no lease at the moment, nothing was set
 CLOCK_STEP_MHZ = 30  # a read-back this far above the clock set is still that clock: drivers round to their steps
 
 

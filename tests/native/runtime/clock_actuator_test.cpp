@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
-#include "runtime/log.h"
-#include "runtime/per_call_clock.h"
+#include "base/log.h"
+#include "clock/per_call_clock.h"
 #include "trace_reader.h"
 
 namespace powerccl::test {

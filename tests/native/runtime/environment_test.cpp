@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/environment.h"
+#include "base/environment.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "abi/lease.h"
-#include "runtime/log.h"
+#include "base/log.h"
 
 namespace powerccl::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/gpu_clock.h"
+#include "record/gpu_clock.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/kernel_selection.h"
+#include "record/kernel_selection.h"
 
 #include <gtest/gtest.h>
 

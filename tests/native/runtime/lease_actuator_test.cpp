@@ -2,8 +2,8 @@
 // The clock thread with a lease client: a daemon's troubles never reach those who wish, and end when it is back.
 #include <memory>
 
+#include "clock/per_call_clock.h"
 #include "lease_fixture.h"
-#include "runtime/per_call_clock.h"
 
 namespace powerccl::test {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lease client alone: what it asks, and what becomes of every kind of answer.
-#include "runtime/lease_client.h"
+#include "clock/lease_client.h"
 
 #include <sys/wait.h>
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/basics.h"
+#include "base/log.h"
+#include "clock/lease_client.h"
 #include "fake_powerccld.h"
-#include "runtime/basics.h"
-#include "runtime/lease_client.h"
-#include "runtime/log.h"
 #include "trace_reader.h"
 
 namespace powerccl::test {

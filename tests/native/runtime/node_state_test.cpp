@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/node_memory.h"
+#include "clock/node_memory.h"
 #include "trace_reader.h"
 
 namespace powerccl {

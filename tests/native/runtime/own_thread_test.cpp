@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/own_thread.h"
+#include "base/own_thread.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/patterns.h"
+#include "record/patterns.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/policy_table.h"
+#include "clock/policy_table.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

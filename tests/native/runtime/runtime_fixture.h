@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/log.h"
+#include "base/log.h"
 #include "runtime/runtime.h"
 #include "trace_reader.h"
 

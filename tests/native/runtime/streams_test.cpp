@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/streams.h"
+#include "record/streams.h"
 
 #include <gtest/gtest.h>
 

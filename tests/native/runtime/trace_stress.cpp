@@ -25,8 +25,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/log.h"
-#include "runtime/trace_writer.h"
+#include "base/log.h"
+#include "record/trace_writer.h"
 #include "sandbox.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/trace_writer.h"
+#include "record/trace_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/log.h"
+#include "base/log.h"
 #include "trace_reader.h"
 
 namespace powerccl::test {

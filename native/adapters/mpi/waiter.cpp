@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/mpi/waiter.h"
+
+namespace powerccl {
+namespace {
+
+constexpr double kSpinUs = 150.0;
+constexpr double kLongestUs = 2000.0;
+constexpr double kProgressGapUs = 5.0;
+constexpr double kYieldUs = 20.0;
+constexpr double kMostTakenUs = 30.0;
+constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() that nobody takes is three to four empty calls long
+constexpr int kCallsTried = 32;
+constexpr double kInstructionUs = 200.0;
+constexpr double kLongWaitUs = 5000.0;
+// After a pause the library looks at everything once before the next: Open MPI looks at its sockets every eighth time.
+constexpr uint32_t kPollsBetweenPauses = 16;
+constexpr uint32_t kSharedFor = 256;
+constexpr double kAnswerUs = 3.0;
+constexpr uint32_t kEnoughAnswers = 4;
+constexpr uint32_t kTriesApart = 256;
+
+// How long an offer of the core takes at most that nobody takes. Not by trying: while a job starts, most are taken.
+uint64_t offer_ticks(const WaitTable& table) {
+  uint64_t least = ~uint64_t{0};
+  for (int i = 0; i < kCallsTried; ++i) {
+    const uint64_t before = table.now(table.context);
+    table.empty_call(table.context);
+    const uint64_t took = table.now(table.context) - before;
+    if (took < least) least = took;
+  }
+  return kCallsAnOffer * least + static_cast<uint64_t>(table.ticks_per_us / 4);
+}
+
+}  // namespace
+
+WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps) {
+  WaitPlan plan;
+  plan.table = table;
+  plan.choice = choice;
+  plan.fraction = budget_percent / 100.0;
+  plan.sleeps = sleeps;
+  const double us = table.ticks_per_us;
+  plan.spin_ticks = static_cast<uint64_t>(kSpinUs * us);
+  plan.longest_ticks = static_cast<uint64_t>(kLongestUs * us);
+  plan.progress_gap_ticks = static_cast<uint64_t>(kProgressGapUs * us);
+  plan.yield_ticks = static_cast<uint64_t>(kYieldUs * us);
+  plan.taken_ticks = offer_ticks(table);
+  const uint64_t most_taken = static_cast<uint64_t>(kMostTakenUs * us);
+  if (plan.taken_ticks > most_taken) plan.taken_ticks = most_taken;
+  plan.answer_ticks = static_cast<uint64_t>(kAnswerUs * us);
+  plan.instruction_ticks = static_cast<uint64_t>(kInstructionUs * us);
+  plan.long_ticks = static_cast<uint64_t>(kLongWaitUs * us);
+  return plan;
+}
+
+void Waiter::idle(const WaitPlan& plan, Moved moved) {
+  const uint64_t now = plan.table.now(plan.table.context);
+  if (last_ == 0 || moved == Moved::kSomething) {
+    stretch_ = now;
+    awake_until_ = now + plan.spin_ticks;
+    polls_ = 0;
+    if (shared_ > 0) expect_answer(plan, now);
+    if (__builtin_expect(long_, 0)) end_long_wait(plan);
+  } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
+    // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this
+    // rank awake, and a busy machine costs it little.
+    stretch_ += (now - stretch_) / 2;
+    awake_until_ = now + plan.spin_ticks;
+  } else {
+    wait_ += now - last_;
+  }
+  const uint64_t waited = now - stretch_;
+  last_ = now;
+  if (now < awake_until_ || !plan.sleeps) {
+    if ((shared_ > 0 && now >= answer_until_) || (waited > plan.yield_ticks && now - last_offer_ > plan.yield_ticks))
+      offer_core(plan, now);
+    return;
+  }
+  if (polls_ > 0) {
+    --polls_;
+    return;
+  }
+  uint64_t want = static_cast<uint64_t>(static_cast<double>(waited) * plan.fraction);
+  if (want > plan.longest_ticks) want = plan.longest_ticks;
+  if (!long_ && waited >= plan.long_ticks && plan.long_wait != nullptr && shared_ == 0) {
+    long_ = slept_ = true;
+    plan.long_wait(plan.long_wait_context, true);
+  }
+  if (!pause(plan, want)) {
+    if (shared_ > 0 || now - last_offer_ > plan.yield_ticks) offer_core(plan, now);
+    return;
+  }
+  polls_ = kPollsBetweenPauses;
+  const uint64_t after = plan.table.now(plan.table.context);
+  const uint64_t took = after - now;
+  wait_ += took;
+  sleep_ += took;
+  slept_ticks += took;
+  if (shared_ > 0) --shared_;  // whoever wants the core has it meanwhile
+  ++sleeps;
+  last_ = after;
+}
+
+// Something is waited for on a core that others want.
+void Waiter::expect_answer(const WaitPlan& plan, uint64_t now) {
+  if (answer_until_ != 0) answered();
+  if (answers_ >= kEnoughAnswers || ++untried_ % kTriesApart == 0) answer_until_ = now + plan.answer_ticks;
+}
+
+void Waiter::answered() {
+  answer_until_ = 0;
+  if (answers_ < kMostAnswers) ++answers_;
+  if (answers_ < kEnoughAnswers) answers_ = kEnoughAnswers;  // tries are rare: one that went well is followed up
+  if (shared_ > 0) --shared_;
+}
+
+void Waiter::offer_core(const WaitPlan& plan, uint64_t now) {
+  if (answer_until_ != 0) {  // in vain
+    answer_until_ = 0;
+    answers_ = answers_ > 2 ? answers_ - 2 : 0;
+  }
+  plan.table.yield(plan.table.context);
+  last_ = last_offer_ = plan.table.now(plan.table.context);
+  wait_ += last_ - now;
+  if (last_ - now > plan.taken_ticks) {
+    shared_ = kSharedFor;
+    ++offers_taken;
+  } else if (shared_ > 0) {
+    --shared_;
+  }
+}
+
+// False: so short a pause cannot be had here.
+bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
+  const uint64_t us = static_cast<uint64_t>(plan.table.ticks_per_us);
+  if (plan.choice.instruction != WaitMethod::kSpin && want <= plan.instruction_ticks && shared_ == 0) {
+    if (want < us) return false;
+    asked_ticks += want;
+    pause_with(plan.table, plan.choice.instruction, want);
+    return true;
+  }
+  if (!plan.choice.may_sleep) return false;
+  if (overshoot_ == 0) overshoot_ = plan.choice.overshoot_ticks;
+  if (want < overshoot_ + us) return false;
+  if (slack_ns_ == 0) {
+    slack_ns_ = plan.table.slack(plan.table.context, 1);
+    slept_ = true;
+  }
+  const uint64_t length = want - overshoot_;
+  asked_ticks += want;
+  const uint64_t before = plan.table.now(plan.table.context);
+  plan.table.sleep(plan.table.context,
+                   static_cast<uint64_t>(static_cast<double>(length) * 1000.0 / plan.table.ticks_per_us));
+  const uint64_t took = plan.table.now(plan.table.context) - before;
+  // What a sleep overshoots by here, learned with a weight of 1/8; one that another thread's turn made long says
+  // nothing of the timer.
+  const uint64_t over = took > length ? took - length : 0;
+  const uint64_t believed = over < 4 * overshoot_ + us ? over : 4 * overshoot_ + us;
+  overshoot_ = (7 * overshoot_ + believed) / 8 + 1;
+  return true;
+}
+
+void Waiter::end_long_wait(const WaitPlan& plan) {
+  plan.long_wait(plan.long_wait_context, false);
+  long_ = false;
+}
+
+void Waiter::put_back(const WaitPlan& plan) {
+  if (long_) end_long_wait(plan);
+  if (slack_ns_ != 0) plan.table.slack(plan.table.context, slack_ns_);
+  slack_ns_ = 0;
+  slept_ = false;
+}
+
+}  // namespace powerccl

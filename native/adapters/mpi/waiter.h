@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread's waiting inside blocking calls of a library that polls: how long it has waited, and what it does with the
+// core meanwhile.
+//
+// First it polls (spin budget), giving way to whoever else wants the core: at once, unless others' answers have come
+// sooner than a change of threads takes, as they do while those who answer run on other cores. Then it pauses, each
+// time for at most a fraction of the time already waited, so that it goes on at most that fraction late. When the
+// library moved something meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves
+// them awake.
+#ifndef POWERCCL_ADAPTERS_MPI_WAITER_H
+#define POWERCCL_ADAPTERS_MPI_WAITER_H
+#include <stdint.h>
+
+#include "adapters/mpi/wait_methods.h"
+
+namespace powerccl {
+
+// Shared by all threads, constant once made.
+struct WaitPlan {
+  WaitTable table;
+  WaitChoice choice;
+  double fraction = 0.01;  // of the time waited: the longest pause
+  bool sleeps = true;      // false: waits are watched, nothing else
+  uint64_t spin_ticks = 0;
+  uint64_t longest_ticks = 0;       // bound of a pause: what somebody else's message may have to wait here
+  uint64_t progress_gap_ticks = 0;  // polls further apart than this had something to do
+  uint64_t yield_ticks = 0;         // polls for so long before it offers the core to others, and between such offers
+  uint64_t taken_ticks = 0;         // an offer that took longer was taken
+  uint64_t answer_ticks = 0;        // what a change of threads and the way back take
+  uint64_t instruction_ticks = 0;   // pauses up to here by instruction, if there is one
+  // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
+  // moved or the call is over. May be null.
+  void (*long_wait)(void* context, bool begins) = nullptr;
+  void* long_wait_context = nullptr;
+  uint64_t long_ticks = 0;
+};
+
+WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
+
+// What is known of the time since the last idle poll.
+enum class Moved : uint8_t { kUnknown, kNothing, kSomething };
+
+class Waiter {
+ public:
+  void begin() {
+    last_ = 0;
+    awake_until_ = 0;
+    wait_ = 0;
+    sleep_ = 0;
+    polls_ = 0;
+    answer_until_ = 0;
+  }
+  // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one. Where that is not
+  // known, polls far apart are taken for a sign, but other things keep a thread from polling as well.
+  void idle(const WaitPlan& plan, Moved moved);
+  // Offers the core to whoever else wants it, and learns whether anybody does.
+  void offer_core(const WaitPlan& plan, uint64_t now);
+  // The call is over: what was changed for it is put back.
+  void end(const WaitPlan& plan) {
+    if (__builtin_expect(answer_until_ != 0, 0)) answered();
+    if (__builtin_expect(slept_, 0)) put_back(plan);
+  }
+
+  // The core is wanted by others, as far as is known.
+  bool shares_core() const { return shared_ > 0; }
+  uint64_t wait_ticks() const { return wait_; }
+  uint64_t sleep_ticks() const { return sleep_; }
+
+  // Over the thread's life.
+  uint64_t sleeps = 0, asked_ticks = 0, slept_ticks = 0, offers_taken = 0;
+
+ private:
+  static constexpr uint32_t kMostAnswers = 15;
+
+  void put_back(const WaitPlan& plan);
+  void expect_answer(const WaitPlan& plan, uint64_t now);
+  void answered();
+  void end_long_wait(const WaitPlan& plan);
+  bool pause(const WaitPlan& plan, uint64_t want_ticks);
+
+  uint64_t stretch_ = 0;      // since when nothing has moved
+  uint64_t awake_until_ = 0;  // no pause before
+  uint64_t last_ = 0;         // end of the last look; 0: none in this call
+  uint64_t wait_ = 0, sleep_ = 0;
+  uint64_t last_offer_ = 0;
+  uint64_t overshoot_ = 0;  // of sleeps, as learned
+  uint64_t slack_ns_ = 0;
+  uint32_t polls_ = 0;   // left before the next pause
+  uint32_t shared_ = 0;  // the core is wanted by others: looks left for which that is believed
+  // On such a core: until when an answer is waited for before the core is offered, 0: it is not; how well that went;
+  // and how often it was not tried.
+  uint64_t answer_until_ = 0;
+  uint32_t answers_ = kMostAnswers, untried_ = 0;
+  bool slept_ = false, long_ = false;
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of ours in the job's process.
+#ifndef POWERCCL_BASE_OWN_THREAD_H
+#define POWERCCL_BASE_OWN_THREAD_H
+#include <pthread.h>
+#include <stddef.h>
+
+namespace powerccl {
+
+// Starts a thread that takes none of the job's signals. `stack_bytes` 0: as large as the job's threads have it.
+// Returns 0 or an errno value.
+int start_thread(pthread_t* thread, const char* name, void* (*work)(void*), void* data, size_t stack_bytes = 0);
+
+// Runs `work` with a descriptor table of its own, which is empty: nothing that the job does to its descriptors reaches
+// it, nor the other way round. Called in a thread of ours, which it occupies meanwhile. `work` makes system calls only,
+// and takes no lock: a library that knows a descriptor by its number would find another file behind it, and where
+// nothing else is allowed the kernel knows this thread by two numbers. Returns 0, or an errno value where `work` was
+// not run.
+int run_with_own_descriptors(void (*work)(void*), void* data);
+
+}  // namespace powerccl
+#endif

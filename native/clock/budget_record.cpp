@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clock/budget_record.h"
+
+#include "base/basics.h"
+
+namespace powerccl {
+
+void record_budget(TraceWriter* trace, ClockPolicy* policy) {
+  if (!policy->learns()) return;
+  const ClockPolicy::State state = policy->state();
+  powerccl_trace_record record = {};
+  record.kind = POWERCCL_REC_BUDGET;
+  auto& budget = record.budget;
+  budget.time_ns = monotonic_ns();
+  budget.calls = state.period;
+  budget.iterations = static_cast<uint32_t>(state.iterations);
+  budget.managed = static_cast<uint32_t>(state.managed);
+  budget.length_us = static_cast<uint32_t>(state.length_ns / 1000);
+  budget.judged = state.judged;
+  budget.clock_mhz = state.clock_mhz;
+  if (state.judged) {
+    budget.slowdown_ppm = static_cast<int32_t>(state.slowdown.estimate * 1e6);
+    budget.low_ppm = static_cast<int32_t>(state.slowdown.low * 1e6);
+    budget.high_ppm = static_cast<int32_t>(state.slowdown.high * 1e6);
+  }
+  trace->append(record);
+}
+
+}  // namespace powerccl

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clock/lease_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "base/basics.h"
+#include "base/log.h"
+
+namespace powerccl {
+namespace {
+
+constexpr uint64_t kNeverNs = 3600ull * 1000000000u;
+
+// Of a daemon that is neither root nor this user, only a GPU is opened on its word.
+bool may_open(const char* file, bool trusted) {
+  constexpr char kGpuFiles[] = "/dev/nvidia";
+  return trusted || (strncmp(file, kGpuFiles, sizeof(kGpuFiles) - 1) == 0 && strstr(file, "..") == nullptr);
+}
+
+}  // namespace
+
+int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint) {
+  copy_text(run_, sizeof(run_), terms.run);
+  copy_text(device_, sizeof(device_), terms.device);
+  thread_ = terms.thread;
+  refused_ = 0;
+  attempt_at_ns_ = 0;
+  back_off_ns_ = kFirstBackOffNs;
+  speaks_ = terms.speaks;
+  debug_ = terms.debug;
+  if (strlen(terms.socket_path) >= sizeof(socket_path_)) {
+    copy_text(text, text_size, "the path of powerccld's socket is longer than 107 characters");
+    *hint = "POWERCCL_LEASE_SOCKET: use a shorter path";
+    return kNotReachable;
+  }
+  copy_text(socket_path_, sizeof(socket_path_), terms.socket_path);
+  if (terms.at_once) attempt(monotonic_ns() + kAttemptNs);
+  if (refused_ != 0) {
+    copy_text(text, text_size, text_);
+    *hint = hint_;
+    return refused_;
+  }
+  *client = ClockClient();
+  client->self = this;
+  client->set = [](void* self, uint32_t min_mhz, uint32_t max_mhz) {
+    return static_cast<LeaseClient*>(self)->set(min_mhz, max_mhz);
+  };
+  client->reset = [](void* self) { return static_cast<LeaseClient*>(self)->reset(); };
+  client->read = [](void* self, uint32_t* mhz) { return static_cast<LeaseClient*>(self)->read(mhz); };
+  client->explain = [](void* self, int, const char** why) -> const char* {
+    *why = static_cast<LeaseClient*>(self)->hint_;
+    return static_cast<LeaseClient*>(self)->text_;
+  };
+  client->tick = [](void* self) { return static_cast<LeaseClient*>(self)->tick(); };
+  client->grant = [](void* self) {
+    const LeaseClient* lease = static_cast<LeaseClient*>(self);
+    return lease->lease_ != 0 ? lease->grants_ : 0;
+  };
+  client->delay = [](void* self, uint32_t max_mhz) { return static_cast<const LeaseClient*>(self)->delay(max_mhz); };
+  client->close = [](void* self) { static_cast<LeaseClient*>(self)->close(); };
+  client->dry = dry_;
+  if (thread_ != 0) {  // the clock thread has the same core
+    client->hurry = [](void* self) { static_cast<LeaseClient*>(self)->hurry(); };
+    client->read = nullptr;  // it would wake a core that waits
+  }
+  return 0;
+}
+
+int LeaseClient::set(uint32_t min_mhz, uint32_t max_mhz) {
+  LeaseMessage answer = {};
+  if (set_mhz_ == 0 || max_mhz <= set_mhz_) set_ns_ = monotonic_ns();  // up is not limited
+  set_mhz_ = max_mhz;
+  return request(POWERCCL_LEASE_SET, min_mhz, max_mhz, &answer);
+}
+
+void LeaseClient::take_interval(uint32_t ms) {
+  interval_ns_ = uint64_t{ms} * 1000000u;
+  if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
+}
+
+uint64_t LeaseClient::delay(uint32_t max_mhz) const {
+  if (set_mhz_ != 0 && max_mhz > set_mhz_) return 0;
+  const uint64_t now = monotonic_ns();
+  return lease_ != 0 && set_ns_ + interval_ns_ > now ? set_ns_ + interval_ns_ - now : 0;
+}
+
+int LeaseClient::reset() {
+  set_mhz_ = 0;
+  if (lease_ == 0) return 0;  // undone with the lease
+  LeaseMessage answer = {};
+  return request(POWERCCL_LEASE_SET, 0, 0, &answer);
+}
+
+void LeaseClient::hurry() {
+  powerccl_lease_set usual = {};
+  usual.lease = lease_.load(std::memory_order_relaxed);
+  if (usual.lease != 0) connection_.try_send(&usual.header, POWERCCL_LEASE_SET, sizeof(usual));
+}
+
+int LeaseClient::read(uint32_t* mhz) {
+  LeaseMessage answer = {};
+  const int code = request(POWERCCL_LEASE_READ, 0, 0, &answer);
+  if (code == 0) *mhz = answer.reply.now_mhz;
+  return code;
+}
+
+uint64_t LeaseClient::until_attempt_ns() const {
+  if (refused_ != 0) return kNeverNs;
+  const uint64_t now = monotonic_ns();
+  return attempt_at_ns_ > now ? attempt_at_ns_ - now : 0;
+}
+
+uint64_t LeaseClient::tick() {
+  uint64_t now = monotonic_ns();
+  if (lease_ == 0) {
+    if (until_attempt_ns() != 0) return until_attempt_ns();
+    attempt(now + kAttemptNs);
+    if (lease_ == 0) return until_attempt_ns();
+    now = monotonic_ns();
+  }
+  // As many as a socket holds; one who says more has his turn again.
+  LeaseMessage message = {};
+  for (int heard = 0; heard < 64; ++heard) {
+    const Heard what = hear(0, 0, &message);
+    if (what == Heard::kLost) return until_attempt_ns();
+    if (what == Heard::kNothing) break;
+  }
+  if (heartbeat_ns_ == 0) return kLookNs;
+  if (unanswered_ns_ != 0 && now - unanswered_ns_ >= heartbeat_ns_) {
+    lose(kSilent);
+    return until_attempt_ns();
+  }
+  const uint64_t every_ns = heartbeat_ns_ / 3;
+  if (now - sent_ns_ >= every_ns) {
+    powerccl_lease_header heartbeat = {};
+    const int error = connection_.send(&heartbeat, POWERCCL_LEASE_HEARTBEAT, sizeof(heartbeat));
+    if (error != 0) {
+      lose(error == EAGAIN ? kSilent : kGone);
+      return until_attempt_ns();
+    }
+    sent_ns_ = now;
+    if (unanswered_ns_ == 0) unanswered_ns_ = now;
+  }
+  const uint64_t left_ns = sent_ns_ + every_ns > now ? sent_ns_ + every_ns - now : 0;
+  return left_ns < kLookNs ? left_ns : kLookNs;
+}
+
+void LeaseClient::close() {
+  if (lease_ != 0) {
+    powerccl_lease_set release = {};
+    release.lease = lease_;
+    // Closed with something unread in it, the socket would tell the daemon of an error before it tells of the release.
+    const uint64_t deadline_ns = monotonic_ns() + kReleaseNs;
+    LeaseMessage message = {};
+    bool more = connection_.send(&release.header, POWERCCL_LEASE_RELEASE, sizeof(release)) == 0;
+    while (more) {
+      more = connection_.receive(&message, deadline_ns) == LeaseConnection::Got::kMessage &&
+             message.header.serial != release.header.serial && monotonic_ns() < deadline_ns;
+    }
+  }
+  lease_ = 0;
+  connection_.close();
+}
+
+int LeaseClient::attempt(uint64_t deadline_ns) {
+  const int error = connection_.open(socket_path_);
+  if (error != 0) {
+    char reason[64];
+    // While a daemon starts, its socket may for a moment be nobody's to use; before the first lease it is a refusal.
+    int status = kNotReachable;
+    if ((error == EACCES || error == EPERM) && attempt_at_ns_ == 0) status = POWERCCL_LEASE_NOT_ALLOWED;
+    return lose(status, nullptr, error_text(error, reason, sizeof(reason)));
+  }
+  powerccl_lease_hello hello = {};
+  copy_text(hello.run, sizeof(hello.run), run_);
+  LeaseMessage answer = {};
+  int code = ask(&hello.header, POWERCCL_LEASE_HELLO, sizeof(hello), -1, deadline_ns, &answer);
+  if (code != 0) return code;
+  if (answer.header.type == POWERCCL_LEASE_REPLY) {
+    if (answer.reply.status == 0) return lose(kNonsense);
+    return lose(answer.reply.status, &answer.reply);
+  }
+  if (answer.welcome.status != 0) return lose(answer.welcome.status);
+  heartbeat_ns_ = uint64_t{answer.welcome.heartbeat_ms} * 1000000u;
+  take_interval(thread_ != 0 ? answer.welcome.core_interval_ms : answer.welcome.gpu_interval_ms);
+  dry_ = (answer.welcome.flags & POWERCCL_LEASE_DRY) != 0;
+  code = acquire(deadline_ns, &answer);
+  if (code != 0) return code;
+  lease_ = answer.reply.lease;
+  if (answer.reply.interval_ms != 0) take_interval(answer.reply.interval_ms);
+  ++grants_;
+  return 0;
+}
+
+int LeaseClient::acquire(uint64_t deadline_ns, LeaseMessage* answer) {
+  powerccl_lease_acquire wanted = {};
+  copy_text(wanted.device, sizeof(wanted.device), device_);
+  wanted.thread = thread_;
+  wanted.flags = POWERCCL_LEASE_SHARED;  // another job of the same user may be on it
+  int code = ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof(wanted), -1, deadline_ns, answer);
+  if (code != 0) return code;
+  if (answer->header.type == POWERCCL_LEASE_REPLY && answer->reply.status == POWERCCL_LEASE_SHOW_FILE) {
+    const char* name = answer->reply.text;
+    if (!may_open(name, connection_.trusted())) return lose(kNoFile, &answer->reply, "not a GPU's");
+    const int file = ::open(name, O_RDWR | O_CLOEXEC | O_NOCTTY);
+    if (file < 0) {
+      char reason[64];
+      return lose(kNoFile, &answer->reply, error_text(errno, reason, sizeof(reason)));
+    }
+    code = ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof(wanted), file, deadline_ns, answer);
+    ::close(file);
+    if (code != 0) return code;
+  }
+  if (answer->header.type != POWERCCL_LEASE_REPLY || answer->reply.status == POWERCCL_LEASE_SHOW_FILE) {
+    return lose(kNonsense);
+  }
+  if (answer->reply.status != 0) return lose(answer->reply.status, &answer->reply);
+  return answer->reply.lease != 0 ? 0 : lose(kNonsense);
+}
+
+int LeaseClient::request(powerccl_lease_type type, uint32_t min_mhz, uint32_t max_mhz, LeaseMessage* answer) {
+  if (lease_ == 0) return refused_ != 0 ? refused_ : kClockNotNow;
+  powerccl_lease_set wanted = {};
+  wanted.lease = lease_;
+  wanted.min_mhz = min_mhz;
+  wanted.max_mhz = max_mhz;
+  const int code = ask(&wanted.header, type, sizeof(wanted), -1, monotonic_ns() + kAnswerNs, answer);
+  if (code != 0) return code;
+  if (answer->header.type != POWERCCL_LEASE_REPLY) return lose(kNonsense);
+  const int status = answer->reply.status;
+  // It follows how many share the device.
+  if (status == POWERCCL_LEASE_OK && answer->reply.interval_ms != 0) take_interval(answer->reply.interval_ms);
+  if (status == POWERCCL_LEASE_OK || status == POWERCCL_LEASE_SUPERSEDED) return 0;
+  if (status < 0) return lose(status, &answer->reply);
+  explain(status, &answer->reply, nullptr);
+  return status;
+}
+
+int LeaseClient::ask(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file,
+                     uint64_t deadline_ns, LeaseMessage* answer) {
+  const int error = connection_.send(message, type, size, file);
+  if (error != 0) return lose(error == EAGAIN ? kSilent : kGone);
+  sent_ns_ = monotonic_ns();
+  if (unanswered_ns_ == 0) unanswered_ns_ = sent_ns_;
+  for (;;) {
+    switch (hear(message->serial, deadline_ns, answer)) {
+      case Heard::kAnswer:
+        return 0;
+      case Heard::kLost:
+        return refused_ != 0 ? refused_ : kClockNotNow;
+      case Heard::kNothing:
+        return lose(kSilent);
+      case Heard::kOther:
+        // One who talks without end does not answer either.
+        if (monotonic_ns() >= deadline_ns) return lose(kSilent);
+    }
+  }
+}
+
+LeaseClient::Heard LeaseClient::hear(uint64_t serial, uint64_t deadline_ns, LeaseMessage* message) {
+  switch (connection_.receive(message, deadline_ns)) {
+    case LeaseConnection::Got::kNothing:
+      return Heard::kNothing;
+    case LeaseConnection::Got::kGone:
+      lose(kGone);
+      return Heard::kLost;
+    case LeaseConnection::Got::kNonsense:
+      lose(kNonsense);
+      return Heard::kLost;
+    case LeaseConnection::Got::kOtherVersion:
+      lose(kOtherVersion);
+      return Heard::kLost;
+    case LeaseConnection::Got::kMessage:
+      break;
+  }
+  unanswered_ns_ = 0;
+  if (message->header.type == POWERCCL_LEASE_SETTLED) return Heard::kOther;
+  if (message->header.type == POWERCCL_LEASE_ENDED) {
+    if (lease_ == 0 || message->reply.lease != lease_) return Heard::kOther;
+    int status = message->reply.status;
+    if (status == 0) status = POWERCCL_LEASE_NONE;
+    lose(status, &message->reply);
+    return Heard::kLost;
+  }
+  // Of a daemon that has no place for this process, or could not read what it said.
+  if (message->header.serial == 0 && message->header.type == POWERCCL_LEASE_REPLY && message->reply.status < 0) {
+    lose(message->reply.status, &message->reply);
+    return Heard::kLost;
+  }
+  // An answer to nothing that was asked.
+  if (message->header.serial == 0 || message->header.serial > connection_.serial()) {
+    lose(kNonsense);
+    return Heard::kLost;
+  }
+  if (lease_ != 0 && message->header.type == POWERCCL_LEASE_REPLY && message->reply.status == 0) works();
+  return message->header.serial == serial ? Heard::kAnswer : Heard::kOther;
+}
+
+}  // namespace powerccl

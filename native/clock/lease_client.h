@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and undoes them whatever
+// becomes of the process. A daemon that is not there, restarts or has given the device to somebody else is no failure:
+// the clock is at its default meanwhile, and a lease is asked for again in the background.
+#ifndef POWERCCL_CLOCK_LEASE_CLIENT_H
+#define POWERCCL_CLOCK_LEASE_CLIENT_H
+#include <stdint.h>
+
+#include <atomic>
+
+#include "clock/clock_client.h"
+#include "clock/lease_connection.h"
+
+namespace powerccl {
+
+struct LeaseTerms {
+  const char* socket_path = "";
+  const char* run = "";     // what others are told when they ask who has the device
+  const char* device = "";  // a GPU's UUID or PCI bus id, or a core ("cpu3")
+  uint32_t thread = 0;      // of a core: the thread that is bound to it; 0: a GPU
+  bool at_once = true;      // open() makes the first attempt; false: the clock thread does
+  bool speaks = true;       // says what all ranks of the host would say alike
+  bool debug = false;       // also says when a lease is back
+};
+
+// One device's. After open(), the clock thread's alone but for ClockClient::hurry and forget().
+class LeaseClient {
+ public:
+  static constexpr uint64_t kAttemptNs = 200000000u;       // for all of getting a lease
+  static constexpr uint64_t kAnswerNs = 2000000000u;       // for a clock: the daemon's rate limit and a slow driver
+  static constexpr uint64_t kReleaseNs = 100000000u;       // for a release
+  static constexpr uint64_t kFirstBackOffNs = 100000000u;  // before the next attempt; doubles up to
+  static constexpr uint64_t kLastBackOffNs = 5000000000u;
+  // Between two clocks of a core, of whatever the daemon says: waits come by the hundred a second, and the requests
+  // that a daemon takes of one connection are limited.
+  static constexpr uint64_t kCoreIntervalNs = 20000000u;
+  static constexpr uint64_t kLookNs = 1000000000u;  // how soon, at the latest, the end of a lease is noticed
+
+  // What stands in CLOCK records beside powerccl_lease_status and kClockNotNow.
+  enum OwnStatus : int {
+    kNotReachable = -65,
+    kGone = -66,
+    kSilent = -67,
+    kNonsense = -68,
+    kOtherVersion = -69,
+    kNoFile = -70,
+  };
+
+  // 0: `client` is filled in, though it may have no lease yet. Else it is refused for good: a code, with a text and a
+  // hint.
+  int open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint);
+
+  // A forked child: the connection is its parent's.
+  void forget() { connection_.forget(); }
+
+ private:
+  enum class Heard { kAnswer, kOther, kNothing, kLost };
+
+  int set(uint32_t min_mhz, uint32_t max_mhz);
+  int reset();
+  int read(uint32_t* mhz);
+  void hurry();
+  uint64_t tick();
+  uint64_t delay(uint32_t max_mhz) const;
+  void close();
+
+  // These return 0, the driver's code, kClockNotNow or the status that the client is refused for good with.
+  int attempt(uint64_t deadline_ns);
+  int acquire(uint64_t deadline_ns, LeaseMessage* answer);
+  int request(powerccl_lease_type type, uint32_t min_mhz, uint32_t max_mhz, LeaseMessage* answer);
+  int ask(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file, uint64_t deadline_ns,
+          LeaseMessage* answer);
+
+  Heard hear(uint64_t serial, uint64_t deadline_ns, LeaseMessage* message);
+  uint64_t until_attempt_ns() const;
+  void take_interval(uint32_t ms);
+
+  // lease_outcomes.cpp
+  int lose(int status, const powerccl_lease_reply* reply = nullptr, const char* detail = nullptr);
+  void works();
+  void explain(int status, const powerccl_lease_reply* reply, const char* detail);
+
+  LeaseConnection connection_;
+  char socket_path_[108] = "", run_[64] = "", device_[48] = "";
+  uint32_t thread_ = 0;
+  bool speaks_ = true, debug_ = false, dry_ = false;
+
+  std::atomic<uint64_t> lease_{0};  // 0: none
+  uint64_t grants_ = 0;             // leases there have been
+  int refused_ = 0;                 // for good; 0: not
+  uint64_t heartbeat_ns_ = 0;
+  uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
+  uint64_t set_ns_ = 0;         // when a lower one was asked for last
+  uint32_t set_mhz_ = 0;        // what is set; 0: the default
+  uint64_t sent_ns_ = 0;        // the last request
+  uint64_t unanswered_ns_ = 0;  // the first request since the daemon was last heard; 0: none
+  uint64_t back_off_ns_ = kFirstBackOffNs, attempt_at_ns_ = 0;
+  bool said_ = false, said_holder_ = false;  // since it worked last
+
+  char text_[256] = "";  // why there is no lease, or what the driver said
+  const char* hint_ = "";
+};
+
+}  // namespace powerccl
+#endif

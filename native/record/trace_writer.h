@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Appends records to a rank's trace (abi/trace.h). Any number of threads append; none waits for another, and none
+// makes a system call.
+//
+// Records go into a ring in private memory. A thread of ours writes them to the file (record_file.h), with descriptors
+// of its own: what the job does to its descriptors does not reach the trace, and what others do to the file does not
+// reach the job. A record's `kind` is stored last; the thread takes the finished ones in front.
+#ifndef POWERCCL_RECORD_TRACE_WRITER_H
+#define POWERCCL_RECORD_TRACE_WRITER_H
+#include <stdint.h>
+
+#include <atomic>
+
+#include "abi/trace.h"
+#include "base/basics.h"
+
+namespace powerccl {
+
+class TraceWriter {
+ public:
+  // 4 MiB. What is recorded while the thread cannot write is kept here: 6 s of 10,000 records a second. Half of it
+  // would last 3 s; twice as much would cost each rank 4 MiB more of memory.
+  static constexpr uint64_t kRingRecords = 65536;
+  // A limit below this many records is raised to it.
+  static constexpr uint64_t kLeastLimitRecords = 16384;
+
+  TraceWriter() = default;
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // Creates `path`, which must not exist, and writes `header` (magic, version, sizes and counters are filled in here).
+  // Returns 0 or an errno value; EEXIST: somebody else's trace.
+  int open(const char* path, const powerccl_trace_header& header, uint64_t limit_bytes);
+
+  bool is_open() const { return ring_.load(std::memory_order_acquire) != nullptr; }
+
+  // Copies the record into the trace; its kind must not be 0. False: dropped, and counted.
+  bool append(const powerccl_trace_record& record);
+
+  // Appends a NOTE, cut to what fits.
+  void note(const char* text);
+
+  // Has all that was appended before written to the file. False: it was not, in time. A process waits so for two
+  // seconds in all its life, since a file system that hangs must not hold a job's end.
+  bool flush();
+
+  // Writes what is left and ends the thread. Only for when nobody can append any more: a forked child (which has no
+  // thread, and leaves its parent's file alone) and tests. A job's trace stays open until the process ends.
+  void close();
+
+  // What the file has.
+  uint64_t committed() const;
+  uint64_t dropped() const;
+
+ private:
+  struct Ring;
+  static void* thread_main(void* ring);
+  static void record(void* ring);
+  static bool refuse(Ring* ring);
+  static void complain(Ring* ring);
+
+  std::atomic<Ring*> ring_{nullptr};
+};
+
+}  // namespace powerccl
+#endif

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapters/mpi/waiter.h"
+
+#include <gtest/gtest.h>
+
+#include "fake_machine.h"
+
+namespace powerccl {
+namespace {
+
+class WaiterTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kPoll = kUs / 10;
+
+  void plan_with(bool waitpkg, double budget_percent = 1.0, bool sleeps = true) {
+    WaitTable table = machine.table();
+    table.has_waitpkg = waitpkg;
+    const WaitChoice choice = choose_wait_method(table, WaitWish::kAuto);
+    plan = make_wait_plan(table, choice, budget_percent, sleeps);
+    machine.sleeps.clear();
+    machine.pauses.clear();
+    machine.yields = 0;
+  }
+  // Polls as a library does until `length` has passed. Returns by how much the wait outlasted it.
+  uint64_t wait(uint64_t length, Moved moved = Moved::kNothing) {
+    waiter.begin();
+    const uint64_t until = machine.clock + length;
+    while (machine.clock < until) poll(moved);
+    const uint64_t late = machine.clock - until;
+    waiter.end(plan);
+    return late;
+  }
+  void poll(Moved moved = Moved::kNothing) {
+    machine.clock += kPoll;
+    waiter.idle(plan, moved);
+  }
+
+  FakeMachine machine;
+  WaitPlan plan;
+  Waiter waiter;
+};
+
+TEST_F(WaiterTest, ShortWaitsNeverSleep) {
+  plan_with(true);
+  for (int i = 0; i < 100; ++i) wait(140 * kUs);
+  EXPECT_TRUE(machine.sleeps.empty());
+  EXPECT_TRUE(machine.pauses.empty());
+  EXPECT_EQ(waiter.sleeps, 0u);
+}
+
+TEST_F(WaiterTest, EveryPauseIsWithinTheBudgetOfWhatWasWaitedBefore) {
+  for (const double budget : {0.2, 1.0, 5.0}) {
+    plan_with(false, budget);
+    waiter.begin();
+    const uint64_t start = machine.clock;
+    while (machine.clock - start < 1000000 * kUs) {
+      const uint64_t before = machine.clock;
+      poll();
+      const uint64_t took = machine.clock - before - kPoll;
+      EXPECT_LE(took, static_cast<uint64_t>(budget / 100 * static_cast<double>(before - start)) + kUs);
+    }
+    waiter.end(plan);
+    EXPECT_GT(waiter.sleep_ticks(), 900000 * kUs) << budget;
+  }
+}
+
+TEST_F(WaiterTest, AWaitEndsAtMostTheBudgetLate) {
+  plan_with(false);
+  for (uint64_t length = 100 * kUs; length < 3000000 * kUs; length = length * 5 / 3) {
+    EXPECT_LE(wait(length), length / 100 + kUs) << length / kUs << " us";
+  }
+}
+
+TEST_F(WaiterTest, MostOfALongWaitIsSlept) {
+  plan_with(false);
+  wait(1000000 * kUs);
+  EXPECT_GT(waiter.sleep_ticks(), 970000 * kUs);
+  EXPECT_GE(waiter.wait_ticks(), waiter.sleep_ticks());
+  EXPECT_LT(waiter.sleeps, 1500u);
+}
+
+TEST_F(WaiterTest, PausesShorterThanASleepAreLeftToTheInstruction) {
+  plan_with(true);
+  wait(10000 * kUs);
+  EXPECT_TRUE(machine.sleeps.empty());
+  ASSERT_FALSE(machine.pauses.empty());
+  EXPECT_GT(waiter.sleep_ticks(), 8000 * kUs);
+  wait(1000000 * kUs);
+  EXPECT_FALSE(machine.sleeps.empty()) << "long pauses leave the core to others";
+}
+
+TEST_F(WaiterTest, SomethingThatMovedMakesWaitingStartAnew) {
+  plan_with(false);
+  waiter.begin();
+  const uint64_t until = machine.clock + 500000 * kUs;
+  while (machine.clock < until) poll();
+  const size_t slept = machine.sleeps.size();
+  poll(Moved::kSomething);
+  const uint64_t moved = machine.clock;
+  while (machine.clock - moved < 1000 * kUs) poll();
+  EXPECT_EQ(machine.sleeps.size(), slept) << "awake for the next message";
+  waiter.end(plan);
+}
+
+// Where it is not known whether something moved: a chain of messages finds the rank awake after a few.
+TEST_F(WaiterTest, PollsFarApartKeepTheRankAwakeAndShortenItsSleeps) {
+  plan_with(false);
+  waiter.begin();
+  const uint64_t until = machine.clock + 500000 * kUs;
+  while (machine.clock < until) poll(Moved::kUnknown);
+  uint64_t longest = 0;
+  for (int message = 0; message < 12; ++message) {
+    machine.clock += 6 * kUs;
+    const size_t slept = machine.sleeps.size();
+    const uint64_t moved = machine.clock;
+    while (machine.clock - moved < 100 * kUs) poll(Moved::kUnknown);
+    EXPECT_EQ(machine.sleeps.size(), slept) << message;
+    machine.sleeps.clear();
+    while (machine.sleeps.empty() && machine.clock - moved < 5000 * kUs) poll(Moved::kUnknown);
+    longest = machine.sleeps.empty() ? 0 : machine.sleeps.back();
+  }
+  EXPECT_LT(longest, 100 * kUs);
+  waiter.end(plan);
+}
+
+TEST_F(WaiterTest, AThreadThatLostItsTurnGoesOnSleeping) {
+  plan_with(false);
+  waiter.begin();
+  const uint64_t until = machine.clock + 1000000 * kUs;
+  int polls = 0;
+  while (machine.clock < until) {
+    if (++polls % 20000 == 0) machine.clock += 3000 * kUs;
+    poll(Moved::kUnknown);
+  }
+  EXPECT_GT(waiter.sleep_ticks(), 500000 * kUs);
+  waiter.end(plan);
+}
+
+TEST_F(WaiterTest, SlackIsChangedForSleepsOnlyAndPutBackAtTheEndOfTheCall) {
+  plan_with(false);
+  wait(100 * kUs);
+  EXPECT_EQ(machine.slack_ns, 50000u);
+  waiter.begin();
+  const uint64_t until = machine.clock + 20000 * kUs;
+  while (machine.clock < until) poll();
+  EXPECT_EQ(machine.slack_ns, 1u);
+  waiter.end(plan);
+  EXPECT_EQ(machine.slack_ns, 50000u);
+}
+
+TEST_F(WaiterTest, ObservingNeverPauses) {
+  plan_with(true, 1.0, false);
+  wait(1000000 * kUs);
+  EXPECT_TRUE(machine.sleeps.empty());
+  EXPECT_TRUE(machine.pauses.empty());
+  EXPECT_GT(waiter.wait_ticks(), 990000 * kUs);
+  EXPECT_EQ(waiter.sleep_ticks(), 0u);
+}
+
+TEST_F(WaiterTest, TheCoreIsOfferedToOthersWhileSpinning) {
+  plan_with(false);
+  wait(100 * kUs);
+  EXPECT_GE(machine.yields, 3);
+  EXPECT_LT(machine.yields, 20);
+  machine.yields = 0;
+  machine.yield_takes = 3000 * kUs;  // somebody takes it
+  wait(10000 * kUs);
+  EXPECT_GT(waiter.offers_taken, 0u);
+  EXPECT_LE(machine.yields, 5);
+}
+
+// Waits whose answer comes only when somebody else has had the core: how many of them offered it at the first poll.
+int offered_at_once(FakeMachine& machine, Waiter& waiter, const WaitPlan& plan, int waits) {
+  int at_once = 0;
+  for (int i = 0; i < waits; ++i) {
+    waiter.begin();
+    const int before = machine.yields;
+    for (int polls = 1; machine.yields == before; ++polls) {
+      machine.clock += kUs / 10;
+      waiter.idle(plan, Moved::kNothing);
+      if (polls == 1 && machine.yields != before) ++at_once;
+    }
+    waiter.end(plan);
+  }
+  return at_once;
+}
+
+TEST_F(WaiterTest, ACoreThatOthersWantIsOfferedAtOnceOnceThatIsKnownToHelp) {
+  plan_with(false);
+  machine.yield_takes = 2 * kUs;  // there and back
+  wait(100 * kUs);
+  ASSERT_TRUE(waiter.shares_core());
+  offered_at_once(machine, waiter, plan, 20);
+  const int at_once = offered_at_once(machine, waiter, plan, 1000);
+  EXPECT_GE(at_once, 990);
+  EXPECT_LT(at_once, 1000) << "it is tried now and then whether answers come sooner by now";
+}
+
+TEST_F(WaiterTest, AnswersFromOtherCoresAreWaitedForWithoutAnOffer) {
+  plan_with(false);
+  machine.yield_takes = 2 * kUs;
+  wait(100 * kUs);
+  offered_at_once(machine, waiter, plan, 100);
+  machine.yields = 0;
+  for (int i = 0; i < 1000; ++i) wait(kUs / 2);
+  EXPECT_LT(machine.yields, 1500) << "each offer would have cost four times the wait";
+  machine.yields = 0;
+  for (int i = 0; i < 1000; ++i) wait(kUs / 2);
+  EXPECT_EQ(machine.yields, 0);
+  EXPECT_FALSE(waiter.shares_core());
+}
+
+TEST_F(WaiterTest, TheOvershootOfSleepsIsLearned) {
+  plan_with(false);
+  machine.overshoot = 60 * kUs;  // worse than when the self-test ran
+  wait(1000000 * kUs);
+  machine.sleeps.clear();
+  EXPECT_LE(wait(20000 * kUs), 200 * kUs + kUs);
+}
+
+TEST_F(WaiterTest, LongWaitsAreToldOfOnceAndTheirEndToo) {
+  plan_with(false);
+  int begun = 0, ended = 0;
+  struct Told {
+    int* begun;
+    int* ended;
+  } told{&begun, &ended};
+  plan.long_wait = [](void* context, bool begins) {
+    ++*(begins ? static_cast<Told*>(context)->begun : static_cast<Told*>(context)->ended);
+  };
+  plan.long_wait_context = &told;
+  wait(1000 * kUs);
+  EXPECT_EQ(begun, 0);
+  wait(100000 * kUs);
+  EXPECT_EQ(begun, 1);
+  EXPECT_EQ(ended, 1);
+}
+
+TEST_F(WaiterTest, ALongWaitEndsWhenSomethingMoves) {
+  plan_with(false);
+  bool is_long = false;
+  plan.long_wait = [](void* context, bool begins) { *static_cast<bool*>(context) = begins; };
+  plan.long_wait_context = &is_long;
+  waiter.begin();
+  const uint64_t until = machine.clock + 20000 * kUs;
+  while (machine.clock < until) poll();
+  EXPECT_TRUE(is_long);
+  poll(Moved::kSomething);
+  EXPECT_FALSE(is_long);
+  waiter.end(plan);
+}
+
+}  // namespace
+}  // namespace powerccl
