@@ -93,7 +93,12 @@ class Builds:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "-q", "--detach", str(folder)], check=True)
         (folder / "build").mkdir(exist_ok=True)
         (folder / "build/deps").symlink_to(ROOT / "build/deps")
-        options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", "-DPOWERCCL_TESTS=OFF"]
+        options = [
+            "-G",
+            "Ninja",
+            f"-DPython3_EXECUTABLE={sys.executable}",
+            "-DPOWERCCL_TESTS=ON",
+        ]  # without link-time optimisation
         self._run("cmake", "-S", str(folder), "-B", str(folder / "build/sim"), *options)
 
     def _run(self, *command: str) -> None:
