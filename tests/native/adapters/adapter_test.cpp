@@ -10,7 +10,7 @@
 #include <functional>
 #include <thread>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 #include "nccl_driver.h"
 #include "policy_table.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 
 namespace powerccl {
 namespace {

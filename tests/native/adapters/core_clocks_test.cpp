@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "../runtime/lease_fixture.h"
+#include "../clock/lease_fixture.h"
 
 namespace powerccl::mpi {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 #include "adapters/mpi/communicators.h"
 #include "adapters/mpi/rounds.h"
 

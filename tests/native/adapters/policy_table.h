@@ -4,7 +4,7 @@
 #define POWERCCL_TESTS_ADAPTERS_POLICY_TABLE_H
 #include <cstdlib>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 
 namespace powerccl::test {
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 #include "adapters/nccl/profiler_abi.h"
 #include "policy_table.h"
 

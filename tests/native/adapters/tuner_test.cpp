@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "../runtime/trace_reader.h"
+#include "../record/trace_reader.h"
 #include "adapters/nccl/tuner_abi.h"
 #include "adapters/nccl/tuner_table.h"
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <thread>
 
+#include "../record/trace_reader.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
-#include "trace_reader.h"
 
 namespace powerccl::test {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime with POWERCCL_CLOCKS=lease: what it becomes when there is a lease, none for now, or none at all.
-#include "fake_powerccld.h"
+#include "../clock/fake_powerccld.h"
 #include "runtime_fixture.h"
 
 namespace powerccl::test {

@@ -25,9 +25,9 @@
 #include <thread>
 #include <vector>
 
+#include "../base/sandbox.h"
 #include "base/log.h"
 #include "record/trace_writer.h"
-#include "sandbox.h"
 
 namespace {
 

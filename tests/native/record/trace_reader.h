@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a trace back as any reader would: the header, then the committed records.
-#ifndef POWERCCL_TESTS_RUNTIME_TRACE_READER_H
-#define POWERCCL_TESTS_RUNTIME_TRACE_READER_H
+#ifndef POWERCCL_TESTS_RECORD_TRACE_READER_H
+#define POWERCCL_TESTS_RECORD_TRACE_READER_H
 #include <cstring>
 #include <filesystem>
 #include <fstream>

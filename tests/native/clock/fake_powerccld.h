@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lease daemon of one device that does as it is told, good manners or not.
-#ifndef POWERCCL_TESTS_NATIVE_RUNTIME_FAKE_POWERCCLD_H
-#define POWERCCL_TESTS_NATIVE_RUNTIME_FAKE_POWERCCLD_H
+#ifndef POWERCCL_TESTS_CLOCK_FAKE_POWERCCLD_H
+#define POWERCCL_TESTS_CLOCK_FAKE_POWERCCLD_H
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
+#include "../record/trace_reader.h"
 #include "base/log.h"
 #include "clock/per_call_clock.h"
-#include "trace_reader.h"
 
 namespace powerccl::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "trace_reader.h"
+#include "../record/trace_reader.h"
 
 namespace powerccl::test {
 namespace {

@@ -11,8 +11,8 @@
 #include <atomic>
 #include <functional>
 
+#include "../record/trace_reader.h"
 #include "sandbox.h"
-#include "trace_reader.h"
 
 namespace powerccl::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "../record/trace_reader.h"
 #include "clock/node_memory.h"
-#include "trace_reader.h"
 
 namespace powerccl {
 namespace {

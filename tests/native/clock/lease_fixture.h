@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lease client, the daemon that it speaks to, and what it says to the user.
-#ifndef POWERCCL_TESTS_NATIVE_RUNTIME_LEASE_FIXTURE_H
-#define POWERCCL_TESTS_NATIVE_RUNTIME_LEASE_FIXTURE_H
+#ifndef POWERCCL_TESTS_CLOCK_LEASE_FIXTURE_H
+#define POWERCCL_TESTS_CLOCK_LEASE_FIXTURE_H
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "../record/trace_reader.h"
 #include "base/basics.h"
 #include "base/log.h"
 #include "clock/lease_client.h"
 #include "fake_powerccld.h"
-#include "trace_reader.h"
 
 namespace powerccl::test {
 
