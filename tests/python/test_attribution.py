@@ -19,8 +19,8 @@ from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.features import features
 from powerccl.analysis.attribution.observations import observations
 from powerccl.analysis.attribution.phases import ALONE, BESIDE, COMPUTING, UNKNOWN, Phase, Timeline
-from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.waits import aligned
 from powerccl.traces.folder import read_run
 
 MIB = 1 << 20

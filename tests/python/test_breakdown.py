@@ -258,7 +258,7 @@ def test_bandwidth_is_set_against_the_profile(tmp_path: Path) -> None:
 
 def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
     rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
-    kernels = pl.DataFrame(rows | {"duration_ns": [20 * MS] * 8})
+    kernels = pl.DataFrame(rows | dict.fromkeys(("duration_ns", "inside_ns"), [20 * MS] * 8))
     (half,) = link_rows(kernels, np.full(8, 10 * MS), None)
     assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_s == pytest.approx(0.16)
     (none,) = link_rows(kernels, np.full(8, 19 * MS), None)
@@ -267,7 +267,7 @@ def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
 
 def test_a_transfer_that_clocks_cannot_tell_has_no_bandwidth() -> None:
     rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
-    kernels = pl.DataFrame(rows | {"duration_ns": [20 * MS] * 8})
+    kernels = pl.DataFrame(rows | dict.fromkeys(("duration_ns", "inside_ns"), [20 * MS] * 8))
     waits = np.full(8, 10 * MS)
     assert link_rows(kernels, waits, None, uncertainty_us=2_000)[0].transfer_gbs is not None
     assert link_rows(kernels, waits, None, uncertainty_us=3_000)[0].transfer_gbs is None

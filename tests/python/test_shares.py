@@ -41,7 +41,7 @@ def training(folder: Path, first_ms: int = STEP_MS, untimed: bool = False) -> Pa
                     trace.kernel(call_id, begin, begin + BUSY_MS // 3 * MS, 64 * MIB, delay_ns=0)
                     if part == 2:
                         end = begin + BUSY_MS // 3 * MS
-                        trace.wait(call_id, end - STALL_MS * MS, end + MS)  # a stream goes on behind the kernel
+                        trace.wait(call_id, end - STALL_MS * MS, end + 20_000)  # a stream goes on behind the kernel
         trace.write(folder)
     end_ns = (START_UP_MS + first_ms + STEPS * STEP_MS) * MS
     synthetic.write_power(folder, 2, end_ns, lambda *_: 200.0)

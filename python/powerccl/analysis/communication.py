@@ -46,38 +46,34 @@ def communication_intervals(kernels: pl.DataFrame) -> dict[str, iv.Intervals]:
 
 
 def cover(calls: pl.DataFrame, kernels: pl.DataFrame) -> CallCoverage:
-    """Say of each call whether it was timed, and estimate those that were not.
-
-    A group's calls run as one kernel, which names the first of them: it covers the whole group.
-    """
+    """Say of each call whether it was timed, and estimate those that were not."""
     needed = ("rank", "comm", "ranks", "call_id", "bytes", *KEY, "group", "captured")
-    joined = calls.select(needed).with_columns(timed=_ran(calls, kernels))
-    if calls["group"].max():  # none in most jobs, and windows over a million calls take a second
-        in_group = pl.col("group") > 0
-        joined = joined.with_columns(
-            timed=pl.when(in_group).then(pl.col("timed").any().over("rank", "comm", "group")).otherwise("timed")
-        )
+    joined = calls.select(needed).with_columns(timed=ran(calls, kernels))
     medians = kernels.group_by(KEY, maintain_order=True).agg(median_ns=pl.col("duration_ns").median())
     joined = joined.join(medians, on=KEY, how="left")
     estimate = pl.when(~pl.col("timed") & ~pl.col("captured")).then(pl.col("median_ns"))
     return CallCoverage(joined.with_columns(estimate_ns=estimate).drop("median_ns"))
 
 
-def _ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
-    """Which calls a kernel names. Sorted numbers take a tenth of a join's memory."""
+def ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
+    """Which calls ran as one of these kernels. A group's kernel names the first of its calls."""
     if not len(kernels):
         return pl.repeat(False, len(calls), dtype=pl.Boolean, eager=True)
-    called, ran = (
+    # Sorted numbers take a tenth of a join's memory.
+    called, named = (
         (rows["call_id"].to_numpy().astype(np.int64) << 20) + rows["rank"].to_numpy() % (1 << 20)
         for rows in (calls, kernels)
     )
-    ran = np.unique(ran)
-    at = np.minimum(np.searchsorted(ran, called), len(ran) - 1)
-    return pl.Series(ran[at] == called)
+    named = np.unique(named)
+    found = pl.Series(named[np.minimum(np.searchsorted(named, called), len(named) - 1)] == called)
+    if not calls["group"].max():  # most jobs have no groups, and windows over a million calls take a second
+        return found
+    grouped = pl.when(pl.col("group") > 0).then(pl.col("found").any().over("rank", "comm", "group"))
+    return calls.select("rank", "comm", "group", found=found).select(grouped.otherwise("found")).to_series()
 
 
 def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame, gpus: int) -> list[PhaseRow]:
-    """One row a tag of traces.tables.tags, the longest first; none without tags. `gpus` as in pattern_rows."""
+    """One row a tag of traces.tables.tags, the longest first; none without tags. Other arguments as in pattern_rows."""
     if tags.is_empty():
         return []
     named = ["rank", "call_id"]
@@ -87,7 +83,7 @@ def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame
     )
     ran = kernels.join(tags, on=named, how="left", maintain_order="left")
     ran = ran.join(calls.select(named), on=named, how="semi", maintain_order="left")
-    times = ran.group_by("tag", maintain_order=True).agg(timed=pl.len(), time_ns=pl.col("duration_ns").sum())
+    times = ran.group_by("tag", maintain_order=True).agg(timed=pl.len(), time_ns=pl.col("inside_ns").sum())
     joined = called.join(times, on="tag", how="left", nulls_equal=True, maintain_order="left")
     rows = [
         PhaseRow(
@@ -111,7 +107,10 @@ def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
-    """One row a pattern and size class, the longest first. `gpus` divides times into means per GPU."""
+    """One row a pattern and size class, the longest first.
+
+    `kernels` are those of RunTables; `gpus` divides times into means per GPU.
+    """
     called = coverage.calls.group_by(KEY, maintain_order=True).agg(
         calls=(~pl.col("captured")).sum(),
         captured_calls=pl.col("captured").sum(),
@@ -125,7 +124,7 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
         .group_by(KEY, maintain_order=True)
         .agg(
             timed=pl.len(),
-            time_ns=pl.col("duration_ns").sum(),
+            time_ns=pl.col("inside_ns").sum(),
             median_ns=pl.col("duration_ns").median(),
             busbw=pl.col("busbw").median(),
             kernel_bytes=pl.col("bytes").sum(),

@@ -52,7 +52,7 @@ def exposure(
     `alone_watts`: what a GPU draws that only communicates, of the platform's profile; None: not known.
     """
     if len(waits):
-        return _from_all(waits, kernels)
+        return from_marks(waits, kernels)
     if not len(kernels):
         return Exposure({}, NONE, "no kernel was timed")
     return _estimated(kernels, curves, alone_watts)
@@ -103,8 +103,11 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
     return found
 
 
-def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
-    """The waits that were recorded and, in pauses, what the same operations of the iteration had exposed otherwise."""
+def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Exposure:
+    """The waits that were recorded and, in pauses, what the same operations of the iteration had exposed otherwise.
+
+    `window`: host ns, that `told_pct` is of; all else is of the whole run.
+    """
     exposed, known = from_waits(waits), marked(waits)
     found = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
     told_ns = lasts_ns = 0
@@ -114,6 +117,8 @@ def _from_all(waits: pl.DataFrame, kernels: pl.DataFrame) -> Exposure:
             continue
         told = iv.contains(spans, rows["stop_ns"].to_numpy() - 1)
         lasts = rows["duration_ns"].to_numpy()
+        if window:
+            lasts = lasts * ((rows["start_ns"] < window[1]) & (rows["stop_ns"] > window[0])).to_numpy()
         told_ns += int(lasts[told].sum())
         lasts_ns += int(lasts.sum())
         if told.any() and not told.all():

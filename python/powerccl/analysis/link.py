@@ -22,8 +22,9 @@ CLEARLY = 4
 def link_rows(
     kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None, uncertainty_us: float = 0.0
 ) -> list[LinkRow]:
-    """One row a pattern and size class, the longest first; `waiting_ns` is of each kernel (stragglers.Matched).
+    """One row a pattern and size class, the longest first.
 
+    `kernels` are those of RunTables, and `waiting_ns` is of each of them (stragglers.Matched).
     `uncertainty_us`: of one rank's times against another's. A transfer that is not clearly longer has no bandwidth.
     """
     if not len(kernels):
@@ -33,14 +34,14 @@ def link_rows(
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
     clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
     table = (
-        kernels.select(*KEY, "ranks", "bytes", "duration_ns")
+        kernels.select(*KEY, "ranks", "bytes", "duration_ns", "inside_ns")
         .with_columns(waiting_ns=pl.Series(waiting_ns))
         .join(bus_factors(kernels), on=["pattern", "ranks"])
         .with_columns(moved=pl.col("bytes") * pl.col("factor"))
         .group_by(KEY, maintain_order=True)
         .agg(
             count=pl.len(),
-            time_ns=pl.col("duration_ns").sum(),
+            time_ns=pl.col("inside_ns").sum(),
             size=pl.col("bytes").median(),
             most_ranks=pl.col("ranks").max(),
             least_ranks=pl.col("ranks").min(),

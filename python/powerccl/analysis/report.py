@@ -35,6 +35,7 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
+from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.stragglers import match
 from powerccl.analysis.summary import summarise
@@ -102,7 +103,8 @@ def encode(found: ReportFindings) -> bytes:
 class Report:
     """The findings, and the data that pictures are drawn from.
 
-    `working`: the working time of all ranks together, host ns from and to; None where nothing was communicated.
+    `calls`, `kernels` and `waits` are those of RunTables. `working`: the working time of all ranks together, host ns
+    from and to; None where nothing was communicated.
     `waiting_ns`: of each kernel, as stragglers.match has it.
     """
 
@@ -110,6 +112,7 @@ class Report:
     run: RunData
     calls: pl.DataFrame
     kernels: pl.DataFrame
+    waits: pl.DataFrame
     working: tuple[int, int] | None
     waiting_ns: npt.NDArray[np.int64]
 
@@ -130,19 +133,17 @@ def report(
     run = read_run(folder, most_records, window_s)
     if run.window:
         _keep_samples(run)
-    energy = attribute(run, run.window, reference)
-    summary = summarise(run, run.window, energy, shares=Shares())  # of the breakdown, below
-    calls, kernels = tables.calls(run), tables.kernels(run)
+    built = run_tables(run, run.window)
+    energy = attribute(run, run.window, reference, built)
+    summary = summarise(run, run.window, energy, shares=Shares(), built=built)  # shares: of the breakdown, below
+    calls, kernels = built.calls, built.kernels
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at
         trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
-    if run.window:
-        calls = calls.filter(pl.col("start_ns").is_between(*run.window))
-        kernels = kernels.filter((pl.col("start_ns") >= run.window[0]) & (pl.col("stop_ns") <= run.window[1]))
     notes: list[str] = []
     profiled = _profiled(kineto, kernels, notes)
-    matched = match(run, calls, kernels)
+    matched = match(run, built.all_calls, built.all_kernels, built.inside)
     curves = energy_curves(run)
-    exposed = _exposure(run, kernels, curves, reference)
+    exposed = _exposure(built, curves, reference)
     work = working(run, calls, kernels)
     breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
@@ -168,7 +169,7 @@ def report(
         found.savings = _savings(baseline, found, window_s)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Report(found, run, calls, kernels, together, matched.waiting_ns)
+    return Report(found, run, calls, kernels, built.waits, together, matched.waiting_ns)
 
 
 def _reconcile(found: ReportFindings) -> None:
@@ -181,17 +182,15 @@ def _reconcile(found: ReportFindings) -> None:
     energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
 
 
-def _exposure(
-    run: RunData, kernels: pl.DataFrame, curves: dict[str, EnergyCurve], reference: Reference | None
-) -> Exposure:
+def _exposure(built: RunTables, curves: dict[str, EnergyCurve], reference: Reference | None) -> Exposure:
     """Exposed communication, as far as something tells of it; NONE and why where nothing does."""
-    waits, watts = tables.waits(run), alone_watts(kernels, reference)
-    if run.window and len(waits):
-        waits = waits.filter((pl.col("resume_ns") > run.window[0]) & (pl.col("stall_ns") < run.window[1]))
-    if not len(waits) and len(kernels) and watts is None:
+    if built.marks:
+        return built.marks
+    watts = alone_watts(built.kernels, reference)
+    if len(built.kernels) and watts is None:
         why = "not known: the job's streams have no marks, and no platform profile has the power of communication"
         return Exposure({}, NONE, why)
-    found = exposure(waits, kernels, curves, watts)
+    found = exposure(built.waits, built.kernels, curves, watts)
     if found.source == ESTIMATED and found.uncertainty_pct >= 100:
         return Exposure({}, NONE, "not known: " + found.why.partition(": all communication")[0])
     return found
@@ -250,7 +249,7 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
         ]
     called = calls.group_by(KEY, maintain_order=True).agg(calls=pl.len(), call_bytes=pl.col("bytes").sum())
     ran = kernels.group_by(KEY, maintain_order=True).agg(
-        kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("duration_ns").sum()
+        kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("inside_ns").sum()
     )
     joined = called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY)
     return [

@@ -21,11 +21,11 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import energy_curves
-from powerccl.analysis.exposure import WAITS, exposure, period
+from powerccl.analysis.exposure import period
+from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import of_stretches
 from powerccl.files import decode_json, read_bytes, read_json
 from powerccl.quantities import plural
-from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
 MIN_SHARE_PCT = 0.5  # of communication's time, below which a collective is not swept
@@ -150,7 +150,8 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     if not world.emulated and (any(rank.emulated for rank in run.ranks) or any(log.emulated for log in run.power)):
         world.emulated = "yes"  # an emulated machine that somebody else has started
     world.gpu = next((log.about["gpu0_name"] for log in run.power if "gpu0_name" in log.about), "")
-    kernels = tables.kernels(run)
+    built = run_tables(run)
+    kernels = built.kernels
     steps = read_steps(job_file) or steps_of_trace(kernels)
     if steps is None:
         world.notes.append("no iterations: the job wrote no {json}, and its collectives do not repeat")
@@ -163,15 +164,16 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     if world.tokens_per_iteration:
         world.tokens_per_s = world.tokens_per_iteration / float(np.median(lengths_s))
     inside = iv.union(spans[:, 0], spans[:, 1])
-    _communication(world, run, kernels, inside, steps)
+    _communication(world, built, inside, steps)
     _energy(world, run, inside)
     world.notes += possible.check(world)
     return world
 
 
-def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.Intervals, steps: Steps) -> None:
+def _communication(world: World, built: RunTables, spans: iv.Intervals, steps: Steps) -> None:
+    kernels = built.kernels
     ran = kernels.filter(pl.Series(iv.contains(spans, kernels["start_ns"].to_numpy())))
-    calls = tables.calls(run).filter(~pl.col("captured"))
+    calls = built.calls.filter(~pl.col("captured"))
     made = calls.filter(pl.Series(iv.contains(spans, calls["start_ns"].to_numpy())))
     count, length_s = len(steps.spans), iv.length_ns(spans) / 1e9
     if not len(ran):
@@ -184,17 +186,16 @@ def _communication(world: World, run: RunData, kernels: pl.DataFrame, spans: iv.
         return
     busy = communication_intervals(ran)
     world.collectives = _collectives(ran, made, count, len(busy))
-    told = exposure(tables.waits(run), kernels, {}, None)
-    marked = told.source == WAITS
+    marked = built.marks.exposed if built.marks else None
     found = of_stretches(
-        [(each, told.exposed.get(gpu, iv.EMPTY) if marked else None) for gpu, each in sorted(busy.items())], spans
+        [(each, None if marked is None else marked.get(gpu)) for gpu, each in sorted(busy.items())], spans
     )
     world.communication_pct, world.exposed_pct = found.communicating_pct, found.exposed_pct
-    world.exposed_from = MARKED if marked else ""
-    if not marked and steps.exposed_ms:
+    world.exposed_from = MARKED if marked is not None else ""
+    if marked is None and steps.exposed_ms:
         world.exposed_pct = 100 * float(np.mean(steps.exposed_ms)) / 1e3 * count / length_s
         world.exposed_from = BY_JOB
-    elif not marked:
+    elif marked is None:
         world.notes.append(
             "exposed communication is not known, because the job's streams have no marks; at most all of it is exposed"
         )

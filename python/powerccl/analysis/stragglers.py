@@ -27,26 +27,33 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass
 class Matched:
-    """Of each row of a kernels table: ns it waited for its host's other ranks, -1 where that is not known."""
+    """Of each kernel that was asked for: ns it waited for its host's other ranks, -1 where that is not known."""
 
     waiting_ns: Ints
     peers: Peers
 
 
-def match(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Matched:
-    """Compare the starts of kernels (traces.tables.kernels) that belong to one collective; calls are the same run's."""
+def match(
+    run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, inside: npt.NDArray[np.bool_] | None = None
+) -> Matched:
+    """Compare the starts of kernels (traces.tables.kernels) that belong to one collective; calls are the same run's.
+
+    `inside`: the kernels that what is found is of; None: all of them. A call's place in its communicator's sequence
+    says which kernels belong together, so that all calls and kernels are needed to compare some.
+    """
+    inside = np.ones(len(kernels), np.bool_) if inside is None else inside
     unknown = np.full(len(kernels), -1, dtype=np.int64)
-    reason = _why_not(run, kernels)
+    reason = _why_not(run, inside)
     if reason:
-        return Matched(unknown, Peers(reason=reason))
+        return Matched(unknown[inside], Peers(reason=reason))
     ordinal = _ordinals(run, calls, kernels)
     host, comm, members = _communicators(run, kernels)
     collective = ~kernels["pattern"].cast(pl.String).is_in(ALONE).to_numpy()
     usable = np.flatnonzero((ordinal >= 0) & (members > 1) & collective)
     start = kernels["start_ns"].to_numpy()
     order = usable[np.lexsort((start[usable], ordinal[usable], comm[usable], host[usable]))]
-    if not len(order):
-        return Matched(unknown, Peers(reason="no collective was timed on two ranks of a host"))
+    if not inside[order].any():
+        return Matched(unknown[inside], Peers(reason="no collective was timed on two ranks of a host"))
     keys = np.stack([host[order], comm[order], ordinal[order]])
     opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
     first = np.flatnonzero(opens)
@@ -62,17 +69,20 @@ def match(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Matched:
     waits = np.clip(begin[last][group] - begin, 0, end - begin)
     known = whole[group]
     unknown[order[known]] = waits[known]
+    told = known & inside[order]
     uncertainty_ns = max((rank.clock_map.spread_ns for rank in run.ranks if rank.clock_map.pairs), default=0.0)
     peers = Peers(
-        matched_pct=100.0 * int(known.sum()) / max(int(collective.sum()), 1),
+        matched_pct=100.0 * int(told.sum()) / max(int((collective & inside).sum()), 1),
         uncertainty_us=uncertainty_ns / 1e3,
-        ranks=_rank_rows(run, ranks[order], begin, last[whole], 1 / members[order], known, uncertainty_ns),
+        ranks=_rank_rows(
+            run, ranks[order], begin, last[whole & inside[order[last]]], 1 / members[order], told, uncertainty_ns
+        ),
     )
-    return Matched(unknown, peers)
+    return Matched(unknown[inside], peers)
 
 
-def _why_not(run: RunData, kernels: pl.DataFrame) -> str:
-    if not len(kernels):
+def _why_not(run: RunData, inside: npt.NDArray[np.bool_]) -> str:
+    if not inside.any():
         return "no kernel of communication was timed"
     if len({trace.rank for trace in run.ranks}) < len(run.ranks):
         return "several processes had the same rank: their collectives cannot be separated"

@@ -15,11 +15,11 @@ from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
-from powerccl.analysis.exposure import exposure
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
+from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.quantities import exact, plural, seconds
 from powerccl.traces import tables
@@ -64,24 +64,24 @@ def summarise(
     energy: EnergyFindings | None = None,
     reference: Reference | None = None,
     shares: Shares | None = None,
+    built: RunTables | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
     `shares`: where they are known already; else exposed communication is as marks in the job's streams tell it.
 
     `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it, and a run of
-    more than four minutes is told by two from its middle.
+    more than four minutes is told by two from its middle. `built`: the tables of the same window, where they are there
+    already.
     """
-    calls, kernels = tables.calls(run), tables.kernels(run)
-    if window:
-        calls = calls.filter(pl.col("start_ns").is_between(*window))
-        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
+    built = built or run_tables(run, window)
+    calls, kernels = built.calls, built.kernels
     communicating = communication_intervals(kernels)
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
     patterns = pattern_rows(coverage, kernels, max(count_ranks(run.ranks), 1))
     part = _middle(kernels) if energy is None and window is None else None
-    energy = energy or attribute(run, part or window, reference)
+    energy = energy or attribute(run, part or window, reference, built.within(part) if part else built)
     _attribute(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
@@ -124,17 +124,14 @@ def summarise(
     summary.communication.timed_calls = coverage.timed
     summary.communication.untimed_calls = coverage.untimed
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
-    summary.shares = shares if shares is not None else _shares(run, calls, kernels, summary.communication, window)
+    summary.shares = shares if shares is not None else _shares(run, built, summary.communication)
     summary.notes += possible.check(summary)
     return summary
 
 
-def _shares(
-    run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, counted: Communication, window: tuple[int, int] | None
-) -> Shares:
-    waits = tables.waits(run)
-    told = exposure(waits, kernels, {}, None).exposed if len(waits) and len(kernels) else None
-    work = working(run, calls, kernels, window)
+def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
+    kernels = built.kernels
+    work = working(run, built.calls, kernels, built.window)
     rows: list[Parts] = []
     for trace in run.ranks:
         mine = kernels.filter(pl.col("rank") == trace.rank)
@@ -142,7 +139,7 @@ def _shares(
             continue
         span = work.spans.pop(trace.rank)
         busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
-        exposed = None if told is None else told.get(trace.gpu, iv.EMPTY)
+        exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
     return of_job(rows, work, counted)
 

@@ -14,9 +14,9 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import energy_curves, split
 from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.run_tables import run_tables
 from powerccl.analysis.summary import summarise
 from powerccl.files import read_json
-from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
 
@@ -86,8 +86,8 @@ def read_training(folder: Path, result: TrainResult) -> Training:
         raise ValueError("no iteration was measured")
     run = read_run(folder)
     window = (iterations[0].start_ns, iterations[-1].end_ns)
-    kernels = tables.kernels(run)
-    communicating = communication_intervals(kernels)
+    built = run_tables(run, window)
+    communicating = communication_intervals(built.all_kernels)
     spans = np.array([[i.start_ns, i.end_ns] for i in iterations], dtype=np.int64)
     total = np.zeros(len(spans))
     communication = np.zeros(len(spans))
@@ -108,7 +108,7 @@ def read_training(folder: Path, result: TrainResult) -> Training:
         folder=folder,
         run=run,
         iterations=iterations,
-        summary=summarise(run, window),
+        summary=summarise(run, window, built=built),
         window_ns=window,
         step_s=np.array([i.step_ms / 1e3 for i in iterations]),
         joules=total[sampled],

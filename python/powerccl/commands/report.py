@@ -95,7 +95,6 @@ def command(
     from powerccl.commands import say, write_out
     from powerccl.commands.references import own_table
     from powerccl.platforms.ways import load_table
-    from powerccl.traces import tables
     from powerccl.tuning.ways import possible
     from powerccl.tuning.ways_forecast import power_limit, predict_best
 
@@ -112,7 +111,7 @@ def command(
     if table and other_ways and other_ways.rows:
         kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
         curves, limit_w = energy_curves(made.run), power_limit(made.run)
-        other_ways.predicted = predict_best(made.calls, kernels, tables.waits(made.run), curves, table, limit_w)
+        other_ways.predicted = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
     if html_file:
         from powerccl.reports.report_page import report_page
 

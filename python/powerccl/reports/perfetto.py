@@ -74,7 +74,7 @@ class _Writer:
     def write(self) -> None:
         emulated = self.made.findings.summary.emulated
         label = "" if not emulated else " (emulated)" if emulated == "yes" else f" (emulated {emulated})"
-        clocks, waits = tables.clocks(self.made.run), tables.waits(self.made.run)
+        clocks, waits = tables.clocks(self.made.run), self.made.waits
         for trace in self.made.run.ranks:
             mine = pl.col("rank") == trace.rank
             process = self._process(f"rank {trace.rank}{label} {trace.host}", trace.pid or trace.rank + 1)
@@ -104,7 +104,7 @@ class _Writer:
         return packet, self.tracks
 
     def _rows(self, process: int, name: str, rows: pl.DataFrame, begin: str, end: str) -> None:
-        rows = rows.filter((pl.col(begin) >= self.window[0]) & (pl.col(end) <= self.window[1])).sort(begin)
+        rows = rows.filter((pl.col(begin) <= self.window[1]) & (pl.col(end) >= self.window[0])).sort(begin)
         if not len(rows):
             return
         packet, track = self._track()

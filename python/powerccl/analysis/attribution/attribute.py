@@ -20,10 +20,9 @@ from powerccl.analysis.attribution.outside import Outside, outside
 from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Timeline, timeline
 from powerccl.analysis.attribution.places import Parts, late, parts
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
-from powerccl.analysis.attribution.waits import aligned
 from powerccl.analysis.energy import gpu_samples
-from powerccl.analysis.exposure import exposure
 from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
@@ -124,29 +123,31 @@ class _Fitted:
 
 
 def attribute(
-    run: RunData, window: tuple[int, int] | None = None, reference: Reference | None = None
+    run: RunData,
+    window: tuple[int, int] | None = None,
+    reference: Reference | None = None,
+    built: RunTables | None = None,
 ) -> EnergyFindings:
     """Energy of each kind of communication; `window` (host ns, from and to) takes a part of the run.
 
-    `reference`: what the platform's profile says each kind draws alone, at the highest clock.
+    `reference`: what the platform's profile says each kind draws alone, at the highest clock. `built`: the tables of
+    the same window, where they are there already.
     """
     # Matrices are small: more threads gain nothing, and on a busy node they wait for each other, spinning.
     with threadpool_limits(limits=1, user_api="blas"):
-        return _attribute(run, window, reference)
+        return _attribute(run, window, reference, built)
 
 
-def _attribute(run: RunData, window: tuple[int, int] | None, reference: Reference | None) -> EnergyFindings:
-    kernels = tables.kernels(run)
-    if window:
-        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
-    if not len(kernels):
+def _attribute(
+    run: RunData, window: tuple[int, int] | None, reference: Reference | None, built: RunTables | None
+) -> EnergyFindings:
+    built = built or run_tables(run, window)
+    if not len(built.kernels):
         return EnergyFindings(reason="no kernel of communication was timed" + " in the window" * (window is not None))
     whole = window
-    window = _part(run, kernels, window)
-    if window != whole and window:
-        kernels = kernels.filter((pl.col("start_ns") < window[1]) & (pl.col("stop_ns") > window[0]))
-    waits = aligned(tables.waits(run), kernels)
-    exposed = exposure(waits, kernels, {}, None).exposed if len(waits) else {}
+    window = _part(run, built.kernels, window)
+    kernels = built.within(window).kernels if window and window != whole else built.kernels
+    exposed = built.marks.exposed if built.marks else {}
     sampled: list[_Sampled] = []
     missing: list[str] = []
     for (name,), rows in kernels.group_by(["gpu"], maintain_order=True):
@@ -354,16 +355,24 @@ def _kinds(fitted: _Fitted, kernels: pl.DataFrame, phases: list[Phase]) -> list[
     rows = (
         kernels.filter(pl.col("gpu").cast(pl.String).is_in(list(names)))
         .group_by(pl.col("pattern").cast(pl.String), "size_class", maintain_order=True)
-        .agg(operations=pl.len(), time_ns=pl.col("duration_ns").sum())
+        .agg(
+            operations=pl.len(),
+            whole=(pl.col("inside_ns").clip(lower_bound=1) / pl.col("duration_ns").clip(lower_bound=1)).sum(),
+            time_ns=pl.col("inside_ns").sum(),
+        )
         .sort("time_ns", descending=True)
     )
     return [
-        _kind(fitted, (str(pattern), int(size)), int(operations), float(time_ns) / 1e9, phases)
-        for pattern, size, operations, time_ns in rows.iter_rows()
+        _kind(fitted, (str(pattern), int(size)), int(operations), float(whole), float(time_ns) / 1e9, phases)
+        for pattern, size, operations, whole, time_ns in rows.iter_rows()
     ]
 
 
-def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: list[Phase]) -> KindEnergy:
+def _kind(
+    fitted: _Fitted, kind: Kind, operations: int, whole_operations: float, time_s: float, phases: list[Phase]
+) -> KindEnergy:
+    """`whole_operations`: how many whole ones the time in the window makes."""
+
     def part(how: str | None) -> list[Array]:
         return fitted.share(
             lambda phase: 1 / len(phase.kinds) if kind in phase.kinds and how in (None, phase.how) else 0.0
@@ -389,8 +398,9 @@ def _kind(fitted: _Fitted, kind: Kind, operations: int, time_s: float, phases: l
     found.resolved = True
     found.joules = total.joules
     found.watts = total.joules / total.seconds
-    found.joules_per_operation = total.joules / operations
-    found.low, found.high = (total.joules - total.half) / operations, (total.joules + total.half) / operations
+    found.joules_per_operation = total.joules / whole_operations
+    found.low = (total.joules - total.half) / whole_operations
+    found.high = (total.joules + total.half) / whole_operations
     return found
 
 

@@ -25,11 +25,11 @@ from powerccl.analysis.comparison.significance import Value, median_of
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.iterations import cut
 from powerccl.analysis.report_findings import Reference
+from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
 from powerccl.quantities import exact
-from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
 # Of the environment that a run records: what says where, not how.
@@ -51,20 +51,21 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
     if not (run.info or run.ranks or run.mpi or run.power):
         raise PowercclError(f"{folder} is not a run folder", FORMS)
     reference = reference_of(run)
-    summary = summarise(run, reference=reference)
+    built = run_tables(run)
+    summary = summarise(run, reference=reference, built=built)
     member = Member(folder, RUN, emulated=summary.emulated)
     for what, unit, number in run_figures(summary):
         if number is not None:
             si, factor = _SI.get(unit, (unit, 1.0))
             member.values[Key(what, si)] = Value(value=number * factor, of="runs")
         if what == "wall time":
-            _iteration(member, run)
-    _patterns(member, run, summary)
+            _iteration(member, run, built)
+    _patterns(member, built.kernels, summary)
     for row in summary.patterns:
         name = f"{row.pattern.replace('_', '-')} calls"
         member.work[name] = member.work.get(name, 0) + row.calls + row.captured_calls
     if energy:
-        _energies(member, run, reference)
+        _energies(member, run, reference, built)
     _facts(member, run, summary)
     _warnings(member, run, summary)
     if not member.values:
@@ -72,12 +73,12 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
     return member
 
 
-def _iteration(member: Member, run: RunData) -> None:
+def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     """The median iteration of the first rank, where its communication repeats itself; ranks keep step."""
     if not run.ranks:
         return
     first = run.ranks[0].rank
-    calls, kernels = (table.filter(pl.col("rank") == first) for table in (tables.calls(run), tables.kernels(run)))
+    calls, kernels = (table.filter(pl.col("rank") == first) for table in (built.calls, built.kernels))
     found = cut(calls, kernels)
     lengths = np.diff(found.edges, axis=1) / 1e9
     if len(lengths):
@@ -85,8 +86,7 @@ def _iteration(member: Member, run: RunData) -> None:
         member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
 
 
-def _patterns(member: Member, run: RunData, summary: RunSummary) -> None:
-    kernels = tables.kernels(run)
+def _patterns(member: Member, kernels: pl.DataFrame, summary: RunSummary) -> None:
     spread = {
         (str(pattern), int(size)): (float(low), float(middle), float(high), int(count), int(ranks), float(of_bytes))
         for pattern, size, low, middle, high, count, ranks, of_bytes in kernels.group_by(
@@ -111,10 +111,10 @@ def _patterns(member: Member, run: RunData, summary: RunSummary) -> None:
             member.values[Key(ENERGY, "J", *place)] = Value(value=row.joules_per_operation, of="runs")
 
 
-def _energies(member: Member, run: RunData, reference: Reference | None) -> None:
+def _energies(member: Member, run: RunData, reference: Reference | None, built: RunTables) -> None:
     from powerccl.analysis.attribution import attribute
 
-    for kind in attribute(run, reference=reference).kinds:
+    for kind in attribute(run, reference=reference, built=built).kinds:
         if kind.resolved and kind.joules_per_operation and kind.low is not None and kind.high is not None:
             member.values[Key(ENERGY, "J", kind.pattern, kind.size_class_bytes)] = Value(
                 value=kind.joules_per_operation,
