@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from powerccl import patterns
@@ -8,8 +11,10 @@ from powerccl.patterns import GIB, KIB, MIB
 
 
 def test_names_follow_the_wire_format() -> None:
-    assert patterns.pattern_name(0) == "all_reduce"
-    assert patterns.pattern_name(8) == "all_to_all"
+    header = (Path(__file__).parents[2] / "native/abi/trace.h").read_text()
+    enum = header.partition("enum powerccl_pattern {")[2].partition("POWERCCL_PATTERNS")[0]
+    named = [(int(number), name.lower()) for name, number in re.findall(r"POWERCCL_(\w+) = (\d+),", enum)]
+    assert named == list(enumerate(patterns.PATTERNS))
     assert patterns.pattern_name(255) == "unknown"
     assert set(patterns.PUBLISHED_OVERHEAD_BYTES) == set(patterns.PATTERNS)
 
