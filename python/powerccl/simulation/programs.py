@@ -39,6 +39,7 @@ MOST = 400  # iterations that are looked at, from the middle
 # Standard deviation of computation, as a share: more is uneven work, such as that of experts. Less may be due to clocks
 # of GPUs at their power limit, which the simulation moves by itself.
 UNEVEN = 0.08
+HOST_SHARE = 0.01  # of the iteration: a launch takes longer than HOST_US where the host is busy
 QUEUED_US = 30.0  # between two collectives of a communicator, where the second had only waited for the first
 
 
@@ -212,6 +213,7 @@ def _program(
     launched = (columns["start_ns"] - columns["called_ns"])[index] / 1e3
     behind = _behind(each, columns)[index]
     usual = float(np.median(work))
+    length_us = float(np.median(np.diff(edges[whole], axis=1))) / 1e3
     found: list[Collective] = []
     captured, opens = each.rows["captured"].to_numpy(), each.rows["opens"].to_numpy()
     graph = -1
@@ -230,10 +232,10 @@ def _program(
                 bytes=size,
                 members=tuple(sorted(members[int(np.uint64(each.comm[row]))])),
                 transfer_us=_transfer(lasts[:, place], waiting[:, place], shorts.get((pattern, size), 0.0)),
-                released_us=max(released, 0.0),
+                released_us=max(released, before, 0.0),  # the host makes its calls one after the other
                 needed_us=needed,
                 graph=graph if captured[row] else None,
-                hosted=not captured[row] and _usual(launched[:, place]) < HOST_US,
+                hosted=not captured[row] and _usual(launched[:, place]) < max(HOST_US, HOST_SHARE * length_us),
                 sends_to=_end(each.rows["sends_to"][row]),
                 receives_from=_end(each.rows["receives_from"][row]),
             )

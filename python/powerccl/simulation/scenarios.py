@@ -11,7 +11,7 @@ from powerccl.simulation.programs import Collective, Program, Recorded
 STREAMS = 15  # beside the computation's
 # Between a collective's release and the wait for it: as far as both are known. Computation that long is not worth a
 # stream of its own.
-AT_ONCE_US = 150.0
+AT_ONCE_US, AT_ONCE_SHARE = 150.0, 0.01  # the latter of the iteration's computation
 LEAST_US = 1.0  # of computation: a kernel is launched for it, which takes longer than less
 
 
@@ -65,7 +65,7 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
     for index, each in enumerate(program.collectives):
         released = min(each.released_us, program.work_us)
         events.append((released, 0, index))
-        if each.needed_us is not None and not _at_once(each):
+        if each.needed_us is not None and not _at_once(each, program):
             events.append((min(max(each.needed_us, released), program.work_us), 1, index))
     progress = 0.0
     vary = f" vary {min(90.0, 100 * math.sqrt(3) * program.uneven):.2f}%" if program.uneven else ""
@@ -90,8 +90,8 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
             lines.append(f"wait {stream} on compute")
             continue
         group = groups.get(shape_of(each.members))
-        where = (f" in {group}" if group else "") + ("" if _at_once(each) else f" on {stream}")
-        if _at_once(each):
+        where = (f" in {group}" if group else "") + ("" if _at_once(each, program) else f" on {stream}")
+        if _at_once(each, program):
             # The host has waited for computation before it made the call.
             lines += ["sync compute"] if each.hosted and graph is None else []
         else:
@@ -117,9 +117,11 @@ def _calls(each: Collective, rank: int) -> list[str]:
     return found if place[rank] % 2 == 0 else found[::-1]
 
 
-def _at_once(each: Collective) -> bool:
+def _at_once(each: Collective, program: Program) -> bool:
     """Whether computation waits for it as soon as it is called: as if it were in the stream that computes."""
-    return each.needed_us is not None and each.needed_us < each.released_us + AT_ONCE_US
+    return each.needed_us is not None and each.needed_us < each.released_us + max(
+        AT_ONCE_US, AT_ONCE_SHARE * program.work_us
+    )
 
 
 def _in_order(events: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
