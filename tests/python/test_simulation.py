@@ -17,7 +17,7 @@ from powerccl.simulation import machines
 from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.machines import Unknown
 from powerccl.simulation.model import fitted
-from powerccl.simulation.programs import Collective, Program, Recorded, recorded
+from powerccl.simulation.programs import Collective, Program, Recorded, Recording
 from powerccl.simulation.scaling import scaled
 from powerccl.simulation.scenarios import scenario_texts, shape_of
 from powerccl.simulation.simulator import Simulated, SimulatorError
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def test_exposed_collectives_follow_computation(tmp_path: Path) -> None:
-    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run")), 0.9)
+    found = Recording(read_run(synthetic.exposed_run(tmp_path / "run"))).programs(0.9)
     assert [program.rank for program in found.programs] == [0, 1]
     assert found.time_us == pytest.approx(600_000, rel=1e-3)
     for program in found.programs:
@@ -42,7 +42,7 @@ def test_exposed_collectives_follow_computation(tmp_path: Path) -> None:
 
 
 def test_without_marks_all_communication_is_exposed(tmp_path: Path) -> None:
-    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run", waits=False)), 0.9)
+    found = Recording(read_run(synthetic.exposed_run(tmp_path / "run", waits=False))).programs(0.9)
     assert not found.marked
     assert found.programs[0].work_us == pytest.approx(150_000, rel=1e-3)
     assert all(each.needed_us == each.released_us for each in found.programs[0].collectives)
@@ -50,7 +50,7 @@ def test_without_marks_all_communication_is_exposed(tmp_path: Path) -> None:
 
 def test_waiting_for_a_late_rank_is_no_transfer(tmp_path: Path) -> None:
     """The other rank waits 50 ms in its first kernel; what computes longer is the late rank's program."""
-    found = recorded(read_run(synthetic.exposed_run(tmp_path / "run", late_ms=50)), 1.0)
+    found = Recording(read_run(synthetic.exposed_run(tmp_path / "run", late_ms=50))).programs(1.0)
     assert [round(program.work_us / 1e3) for program in found.programs] == [150, 200]
     assert [round(program.collectives[0].transfer_us / 1e3) for program in found.programs] == [40, 40]
 
@@ -74,7 +74,7 @@ def hidden_run(folder: Path) -> Path:
 
 
 def test_hidden_collectives_slow_computation_beside_them(tmp_path: Path) -> None:
-    program = recorded(read_run(hidden_run(tmp_path / "run")), 0.5).programs[0]
+    program = Recording(read_run(hidden_run(tmp_path / "run"))).programs(0.5).programs[0]
     gather, reduce = program.collectives
     # 90 ms of the iteration compute, of which 40 beside the gather at half speed.
     assert program.work_us == pytest.approx(70_000, rel=1e-3)
@@ -114,7 +114,7 @@ def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
                 trace.wait(number, now + at * MS, now + (at + 5) * MS, comm=comm)
         trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
-    found = recorded(read_run(folder), 1.0)
+    found = Recording(read_run(folder)).programs(1.0)
     assert [len(program.collectives) for program in found.programs] == [3, 3, 1, 1]
     assert [each.members for each in found.programs[0].collectives] == [(0, 1), (0, 1), (0, 1, 2, 3)]
     texts = scenario_texts(found)
@@ -146,7 +146,7 @@ def stages_run(folder: Path, told: bool = True) -> Path:
 
 
 def test_messages_go_to_whom_they_went(tmp_path: Path) -> None:
-    found = recorded(read_run(stages_run(tmp_path / "run")), 1.0)
+    found = Recording(read_run(stages_run(tmp_path / "run"))).programs(1.0)
     ends = [[(each.sends_to, each.receives_from) for each in program.collectives] for program in found.programs]
     assert ends in ([[(1, None), (None, 1)], [(None, 0), (0, None)]], [[(None, 1), (1, None)], [(0, None), (None, 0)]])
     texts = scenario_texts(found)
@@ -154,7 +154,7 @@ def test_messages_go_to_whom_they_went(tmp_path: Path) -> None:
     assert "receive 1048576 from +1\n" in texts[0]
     assert "receive 1048576 from -1\n" in texts[1]
     with pytest.raises(NoProgramError, match="do not tell who exchanges with whom"):
-        recorded(read_run(stages_run(tmp_path / "older", told=False)), 1.0)
+        Recording(read_run(stages_run(tmp_path / "older", told=False))).programs(1.0)
 
 
 def test_a_message_each_way_is_sent_first_by_one_of_both() -> None:
@@ -189,7 +189,7 @@ def test_graphs_are_captured_again(tmp_path: Path) -> None:
             trace.wait(3 + index, base + 80 * MS, base + 90 * MS)
         trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
-    found = recorded(read_run(folder), 1.0)
+    found = Recording(read_run(folder)).programs(1.0)
     assert [each.graph for each in found.programs[0].collectives] in ([0, 0, 1, 1, None], [None, 0, 0, 1, 1])
     assert found.programs[0].work_us == pytest.approx(82_000, rel=1e-3)
     lines = scenario_texts(found)[0].splitlines()
@@ -220,11 +220,11 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
         ("one", {"iterations": 7}, "fewer than 5 iterations of rank 0"),
     ):
         with pytest.raises(NoProgramError, match=why):
-            recorded(read_run(synthetic.exposed_run(tmp_path / name, **change)), 1.0)  # type: ignore[arg-type]
+            Recording(read_run(synthetic.exposed_run(tmp_path / name, **change))).programs(1.0)  # type: ignore[arg-type]
 
 
 def test_the_machine_is_as_quick_as_the_run(tmp_path: Path) -> None:
-    run = recorded(read_run(synthetic.exposed_run(tmp_path / "run")), 1.0)
+    run = Recording(read_run(synthetic.exposed_run(tmp_path / "run"))).programs(1.0)
     conf = machines.of_run(CONF, run)
     assert machines.value_of(conf, "gpus") == "2"
     points = dict(point.split(":") for point in machines.value_of(conf, "all_reduce.bandwidth_gbs").split())

@@ -179,14 +179,18 @@ def _behind(rows: pl.DataFrame) -> Floats:
     return ((rows["start_ns"] - before) / 1e3).fill_null(float("inf")).to_numpy()
 
 
+def waits_by_stream(waits: pl.DataFrame) -> list[pl.DataFrame]:
+    """The waits of each stream; the first one waits most often: it computes."""
+    return sorted(waits.partition_by("stream", maintain_order=True), key=len, reverse=True)
+
+
 def _of_computation(waits: pl.DataFrame) -> pl.DataFrame:
-    """The waits of the stream that waits most often: it computes."""
-    streams = waits.group_by("stream", maintain_order=True).len().sort("len", descending=True)
-    if not len(streams):
+    streams = waits_by_stream(waits)
+    if not streams:
         raise NoStepError("no marks tell where computation waited for communication")
-    if len(streams) > 1 and streams["len"][1] > BUSY_STREAM * streams["len"][0]:
+    if len(streams) > 1 and len(streams[1]) > BUSY_STREAM * len(streams[0]):
         raise NoStepError("several streams compute")
-    return waits.filter(pl.col("stream") == streams["stream"][0])
+    return streams[0]
 
 
 def _alike(rows: pl.DataFrame, edges: npt.NDArray[np.int64]) -> tuple[pl.DataFrame, list[Cut]]:

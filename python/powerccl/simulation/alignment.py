@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from powerccl.analysis.step import HOST_US
 from powerccl.simulation.calls import NoProgramError, RankCalls
 
 Floats = npt.NDArray[np.float64]
 
 SKIPPED = 2  # iterations of the beginning: kernels are compiled, memory is allocated
 LIKELY_BEGINS = 16  # of an iteration: the widest gaps on the first rank, of which that counts which is widest on all
-HOST_US = 150.0  # from a call to its kernel: what a launch takes, where the GPU has nothing else to do
 
 
 def align(ranks: list[RankCalls]) -> None:

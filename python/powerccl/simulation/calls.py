@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis.iterations import SAMPLE, rhythm
+from powerccl.analysis.step import waits_by_stream
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
 
@@ -27,11 +28,11 @@ class RankCalls:
 
     rank: int
     gpu: str
-    # call_id, pattern, bytes, captured, opens (no graph goes on here), called_ns, start_ns, stop_ns, waiting_ns,
-    # needed_ns; null: not known
-    # sends_to, receives_from: of a send-receive, ranks of the job; -1: none
+    # call_id, pattern, bytes, captured, opens (no graph goes on here), called_ns, start_ns, stop_ns, waiting_ns and
+    # needed_ns (null: not known), sends_to and receives_from (of a send-receive, ranks of the job; -1: none)
     rows: pl.DataFrame
     comm: Ints  # comm_id
+    waits: pl.DataFrame  # of the stream that computes
     # Who meets in the call, and its place among those in which they do: all of a communicator in a collective, two in a
     # message. A call is in up to two messages; -1: it is not.
     channel: Ints = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
@@ -69,7 +70,8 @@ def calls_of_rank(
     once = ran.group_by("call_id", maintain_order=True).agg(
         pl.col("start_ns").min(), pl.col("stop_ns").max(), pl.col("waiting_ns", *ends).max()
     )
-    waited = waits_of_computation(waits.filter(pl.col("rank") == rank))
+    streams = waits_by_stream(waits.filter(pl.col("rank") == rank))
+    waited = streams[0] if streams else waits.clear()
     needed = waited.group_by("call_id", maintain_order=True).agg(needed_ns=pl.col("stall_ns").min())
     live = mine.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
     if not len(waits):  # computation waits for each at once
@@ -90,15 +92,7 @@ def calls_of_rank(
             at, of = comm == name, of_job[int(np.uint64(name))]
             others[at] = of[np.minimum(others[at], len(of) - 1)]
         rows = rows.with_columns(pl.Series(column, others))
-    return RankCalls(rank, trace.gpu, rows, comm)
-
-
-def waits_of_computation(waits: pl.DataFrame) -> pl.DataFrame:
-    """The waits of the stream that waits most often: it computes."""
-    if not len(waits):
-        return waits
-    streams = waits.group_by("stream", maintain_order=True).len().sort("len", descending=True)
-    return waits.filter(pl.col("stream") == streams["stream"][0])
+    return RankCalls(rank, trace.gpu, rows, comm, waited)
 
 
 def find_stretch(each: RankCalls) -> None:

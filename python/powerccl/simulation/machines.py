@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from powerccl.patterns import bus_factor
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.simulation.programs import Recorded
@@ -70,6 +71,16 @@ def value_of(conf: str, key: str) -> str:
     return found[1].strip()
 
 
+def points_of(conf: str, key: str) -> list[tuple[str, float]]:
+    """A curve of a platform file: where, such as `64K`, and what.
+
+    Raises:
+        KeyError: there is none.
+    """
+    pairs = (point.split(":") for point in value_of(conf, key).split())
+    return [(at, float(value)) for at, value in pairs]
+
+
 def changed(conf: str, values: Mapping[str, str]) -> str:
     """A platform file with other values; a key that it lacks is added."""
     for key, value in values.items():
@@ -99,14 +110,6 @@ def of_run(conf: str, run: Recorded) -> str:
     return changed(conf, values)
 
 
-def bus_factor(pattern: str, ranks: int) -> float:
-    """Of NCCL tests: bus bandwidth is this times size by time."""
-    if pattern == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    rooted_or_pair = pattern in ("broadcast", "reduce", "send_receive")
-    return 1.0 if rooted_or_pair else (ranks - 1) / ranks
-
-
 def with_profile(conf: str, profile: PlatformProfile) -> str:
     """The platform with what a profile tells: the clocks that collectives need, and what switching costs."""
     values: dict[str, str] = {}
@@ -124,8 +127,7 @@ def with_profile(conf: str, profile: PlatformProfile) -> str:
 def drawing(conf: str, times: float) -> str:
     """The platform whose GPUs draw that many times as much; its power limit stays."""
     values = {key: f"{float(value_of(conf, key)) * times:.6g}" for key in WATTS if f"\n{key} " in conf}
-    points = (point.split(":") for point in value_of(conf, "comm_w").split())
-    values["comm_w"] = " ".join(f"{size}:{float(watts) * times:.6g}" for size, watts in points)
+    values["comm_w"] = " ".join(f"{size}:{watts * times:.6g}" for size, watts in points_of(conf, "comm_w"))
     return changed(conf, values)
 
 
@@ -137,11 +139,10 @@ def with_unknown(conf: str, what: Unknown) -> str:
     least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
     if what.knee != 1.0:
         for key in re.findall(r"^(\w+\.knee_mhz)\s*=", conf, re.MULTILINE):
-            points = (point.split(":") for point in value_of(conf, key).split())
-            moved = [f"{size}:{min(max(float(mhz) * what.knee, least), most):.0f}" for size, mhz in points]
+            moved = [f"{size}:{min(max(mhz * what.knee, least), most):.0f}" for size, mhz in points_of(conf, key)]
             values[key] = " ".join(moved)
     if what.level is not None:
-        top = float(value_of(conf, "voltage_v").split()[-1].split(":")[1])
+        _, top = points_of(conf, "voltage_v")[-1]
         level, knee = f"{top * what.level:.4f}", least + LEVEL_TO * (most - least)
         values["voltage_v"] = f"{least:.0f}:{level} {knee:.0f}:{level} {most:.0f}:{top:.4f}"
     return changed(conf, values)

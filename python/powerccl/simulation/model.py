@@ -14,15 +14,12 @@ from powerccl.simulation.simulator import Simulated
 # Virtual seconds of a fit: twice a T4's slow power average (native/emulator/platforms), then enough for a mean that is
 # good to 0.1 %.
 WARM_UP_S, MEASURED_S = 4.0, 6.0
-STRETCHES, MOST_STRETCH = (
-    3,
-    1.25,
-)  # of computation: a step leaves a quarter of what was off, in jobs that mostly compute
+# Of computation. A step leaves a quarter of what was off, in jobs that mostly compute.
+STRETCHES, MOST_STRETCH = 3, 1.25
 STEPS = 5  # of a bisection between MOST_LOST and 1: the last one moves the rate by 2 %
 MOST_LOST = 0.35  # of its speed is what computation keeps at least beside a collective
-MOST_WATTS = (
-    1.15  # times: GPUs of a model differ by less. Beyond it something else is wrong, such as pauses of the host
-)
+# Times what the model draws: GPUs of a model differ by less. More has another reason, such as pauses of the host.
+MOST_WATTS = 1.15
 CLOSE = 0.004  # of the iteration's time: a nearer fit is a matter of chance
 
 Simulate = Callable[[str, list[str]], Simulated]  # a platform file and a scenario for each rank, no policy

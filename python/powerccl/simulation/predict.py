@@ -7,7 +7,6 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from powerccl.simulation.calls import NoProgramError
 from powerccl.simulation.findings import Case, Forecast, Range, WhatIf
 from powerccl.simulation.machines import LIKELY, OTHERS, Unknown
 from powerccl.simulation.model import MEASURED_S, WARM_UP_S, Model, fitted
-from powerccl.simulation.programs import Recorded, recorded
+from powerccl.simulation.programs import Recorded, Recording
 from powerccl.simulation.scaling import scaled
 from powerccl.simulation.simulator import Simulated, simulate
 from powerccl.traces.folder import RunData
@@ -63,16 +62,13 @@ def what_if(
     switching = {"set_clock_call_us": terms.call_us, "clock_transition_us": terms.transition_us}
     base = machines.changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
 
-    @cache
-    def programs(rate: float) -> Recorded:
-        return recorded(run, rate)
-
-    watts = _watts(run, programs(1.0))
+    recording = Recording(run)
+    watts = _watts(run, recording.programs(1.0))
 
     def plainly(conf: str, texts: list[str]) -> Simulated:
         return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S)
 
-    job = fitted(base, programs, watts, plainly)
+    job = fitted(base, recording.programs, watts, plainly)
     as_recorded = job.plain
     off_pct = 100 * (job.plain.iteration_ms * 1e3 / job.run.time_us - 1)
     if abs(off_pct) > FAR_OFF_PCT:

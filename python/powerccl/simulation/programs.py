@@ -17,8 +17,9 @@ import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.exposure import marked
+from powerccl.analysis.step import HOST_US, QUEUED_US
 from powerccl.analysis.stragglers import match
-from powerccl.simulation.alignment import HOST_US, align, pause_us
+from powerccl.simulation.alignment import align, pause_us
 from powerccl.simulation.calls import (
     NoProgramError,
     RankCalls,
@@ -26,7 +27,6 @@ from powerccl.simulation.calls import (
     find_channels,
     find_stretch,
     members_of,
-    waits_of_computation,
 )
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
@@ -40,7 +40,7 @@ MOST = 400  # iterations that are looked at, from the middle
 # of GPUs at their power limit, which the simulation moves by itself.
 UNEVEN = 0.08
 HOST_SHARE = 0.01  # of the iteration: a launch takes longer than HOST_US where the host is busy
-QUEUED_US = 30.0  # between two collectives of a communicator, where the second had only waited for the first
+NORMAL = 1.4826  # standard deviations in a median deviation, of normally distributed values
 
 
 @dataclass(frozen=True)
@@ -84,38 +84,49 @@ class Recorded:
     marked: bool = True  # marks told where computation waited
 
 
-def recorded(run: RunData, overlap_rate: float) -> Recorded:
-    """The typical iteration of each rank of a run. Without marks all of its communication is taken to be exposed.
+class Recording:
+    """A run whose ranks' calls are aligned, once for all rates at which its programs are asked for."""
 
-    `overlap_rate`: at what part of its speed a GPU computes while it communicates.
+    def __init__(self, run: RunData) -> None:
+        """Read and align it.
 
-    Raises:
-        NoProgramError: no kernels were recorded, or nothing repeats; the text says which.
-    """
-    calls, kernels, waits = tables.calls(run), tables.kernels(run), tables.waits(run)
-    if not len(kernels):
-        raise NoProgramError("no kernel of NCCL was timed")
-    members = members_of(run)
-    kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
-    traces = sorted(run.ranks, key=lambda trace: trace.rank)
-    ranks = [calls_of_rank(run, trace.rank, calls, kernels, waits, members) for trace in traces]
-    if [each.rank for each in ranks] != list(range(len(ranks))):
-        raise NoProgramError("traces of some ranks are missing")
-    channels: dict[tuple[int, ...], int] = {}
-    for each, trace in zip(ranks, traces, strict=True):
-        find_stretch(each)
-        find_channels(each, channels, trace.calls_before)
-    align(ranks)
-    shorts = _shortest(kernels)
-    pauses = [pause_us(each) for each in ranks]
-    found = [
-        _program(each, kernels, waits, members, shorts, overlap_rate, max(0.0, pause - min(pauses)))
-        for each, pause in zip(ranks, pauses, strict=True)
-    ]
-    edges = found[0][1]
-    return Recorded(
-        [program for program, _ in found], float(np.median(np.diff(edges, axis=1))) / 1e3, edges, bool(len(waits))
-    )
+        Raises:
+            NoProgramError: no kernels were recorded, or nothing repeats; the text says which.
+        """
+        calls, kernels, waits = tables.calls(run), tables.kernels(run), tables.waits(run)
+        if not len(kernels):
+            raise NoProgramError("no kernel of NCCL was timed")
+        self._members = members_of(run)
+        self._kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
+        traces = sorted(run.ranks, key=lambda trace: trace.rank)
+        ranks = [calls_of_rank(run, trace.rank, calls, self._kernels, waits, self._members) for trace in traces]
+        if [each.rank for each in ranks] != list(range(len(ranks))):
+            raise NoProgramError("traces of some ranks are missing")
+        channels: dict[tuple[int, ...], int] = {}
+        for each, trace in zip(ranks, traces, strict=True):
+            find_stretch(each)
+            find_channels(each, channels, trace.calls_before)
+        align(ranks)
+        pauses = [pause_us(each) for each in ranks]
+        self._ranks = [(each, max(0.0, pause - min(pauses))) for each, pause in zip(ranks, pauses, strict=True)]
+        self._shorts = _shortest(kernels)
+        self._marked = len(waits) > 0
+
+    def programs(self, overlap_rate: float) -> Recorded:
+        """The typical iteration of each rank. Without marks all of its communication is taken to be exposed.
+
+        `overlap_rate`: at what part of its speed a GPU computes while it communicates.
+
+        Raises:
+            NoProgramError: too few iterations were recorded as a whole.
+        """
+        found = [
+            _program(each, self._kernels, self._marked, self._members, self._shorts, overlap_rate, idle_us)
+            for each, idle_us in self._ranks
+        ]
+        edges = found[0][1]
+        time_us = float(np.median(np.diff(edges, axis=1))) / 1e3
+        return Recorded([program for program, _ in found], time_us, edges, self._marked)
 
 
 def stretched(run: Recorded, times: float) -> Recorded:
@@ -164,7 +175,7 @@ class _Progress:
 def _program(
     each: RankCalls,
     kernels: pl.DataFrame,
-    waits: pl.DataFrame,
+    has_marks: bool,
     members: dict[int, tuple[int, ...]],
     shorts: dict[tuple[str, int], float],
     overlap_rate: float,
@@ -174,9 +185,8 @@ def _program(
     mine = kernels.filter(pl.col("rank") == each.rank).join(
         each.rows.select("call_id", "captured").unique(maintain_order=True), on="call_id", how="inner"
     )
-    waited = waits_of_computation(waits.filter(pl.col("rank") == each.rank))
-    mine = mine.with_columns(in_turn=pl.col("captured") | (not len(waits)))
-    progress = _Progress(mine, waited, overlap_rate)
+    mine = mine.with_columns(in_turn=pl.col("captured") | (not has_marks))
+    progress = _Progress(mine, each.waits, overlap_rate)
     number = min((each.last - each.first) // each.length, MOST)
     if number < FEWEST:
         raise NoProgramError(f"fewer than {FEWEST} iterations of rank {each.rank} were recorded")
@@ -191,7 +201,7 @@ def _program(
     edges = np.stack([begins[:-1], begins[1:]], axis=1)
     index = index[:-1]
     whole = ~np.isnan(edges).any(axis=1)
-    for gpu, spans in marked(waited).items():  # marks pause, and then nobody knows what waited
+    for gpu, spans in marked(each.waits).items():  # marks pause, and then nobody knows what waited
         inside = np.nan_to_num(edges).astype(np.int64)
         whole &= iv.contains(spans, inside[:, 0]) & iv.contains(spans, inside[:, 1] - 1) | (gpu != each.gpu)
     if int(whole.sum()) < FEWEST:
@@ -240,7 +250,7 @@ def _program(
                 receives_from=_end(each.rows["receives_from"][row]),
             )
         )
-    mad = float(np.median(np.abs(work - usual))) * 1.4826 / max(usual, 1.0)
+    mad = float(np.median(np.abs(work - usual))) * NORMAL / max(usual, 1.0)
     return Program(each.rank, usual, mad if mad > UNEVEN else 0.0, found), bounds
 
 

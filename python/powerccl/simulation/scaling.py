@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from powerccl.patterns import bus_factor
 from powerccl.simulation.calls import NoProgramError
-from powerccl.simulation.machines import bus_factor
 from powerccl.simulation.programs import Collective, Recorded
 from powerccl.simulation.scenarios import shape_of
 
