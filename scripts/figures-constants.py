@@ -7,26 +7,27 @@ are development ones (bench/robustness).
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from bench.robustness.jobs import Job, job
-from bench.robustness.machines import Machine, machine
-
-from powerccl.simulation.simulator import Simulated, simulate
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.robustness.jobs import Job, job  # noqa: E402
+from bench.robustness.machines import Machine, machine  # noqa: E402
+from bench.robustness.sweep import made_by, write_figures  # noqa: E402
+
+from powerccl.simulation.simulator import Simulated, simulate  # noqa: E402
+
 HEADERS = (
     "learning_policy.h",
     "slack_reclaimer.h",
@@ -219,10 +220,8 @@ def main() -> None:
     figures["constants.number"] = {"value": len(found), "unit": "", "n": 1}
     if options.markdown:
         options.markdown.write_text(table(rows, usual, len(of)))
-    if options.out:
-        made = {"command": "scripts/figures-constants.py", "date": time.strftime("%Y-%m-%d")}
-        conditions = f"simulated: {len(of)} development machines of at most {MOST_GPUS} GPUs, {MEASURED_S:g} s each"
-        options.out.write_text(json.dumps(made | {"conditions": conditions, "figures": figures}, indent=1) + "\n")
+    conditions = f"simulated: {len(of)} development machines of at most {MOST_GPUS} GPUs, {MEASURED_S:g} s each"
+    write_figures(options.out, made_by("make figures-constants", conditions), figures)
 
 
 if __name__ == "__main__":

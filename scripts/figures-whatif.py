@@ -14,12 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.robustness.jobs import built_in, names_for
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-from powerccl.launch.native import find_native
-from powerccl.simulation.simulator import SIMULATOR, simulate
+from bench.robustness.jobs import built_in, names_for  # noqa: E402
+from bench.robustness.sweep import made_by, write_figures  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+from powerccl.launch.native import find_native  # noqa: E402
+from powerccl.simulation.simulator import SIMULATOR, simulate  # noqa: E402
+
 PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
 LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif
 # Recorded on the first number of ranks, and predicted for the second.
@@ -127,10 +130,8 @@ def main() -> None:
     figures["whatif.rows_in_range_pct"] = {"value": round(100 * within / len(errors), 1), "unit": "%", "n": len(errors)}
     figures["whatif.seconds"] = {"value": round(max(times), 1), "unit": "s", "n": len(times)}
     print(f"95 % of rows within {p95:.2f} points, {within} of {len(errors)} in their range, at most {max(times):.0f} s")
-    if options.out:
-        made = {"command": "scripts/figures-whatif.py", "date": time.strftime("%Y-%m-%d")}
-        conditions = f"recordings of {options.seconds:g} s under the real-time emulator, {os.cpu_count()} cores"
-        options.out.write_text(json.dumps(made | {"conditions": conditions, "figures": figures}, indent=1) + "\n")
+    conditions = f"recordings of {options.seconds:g} s under the real-time emulator, {os.cpu_count()} cores"
+    write_figures(options.out, made_by("make figures-whatif", conditions), figures)
 
 
 if __name__ == "__main__":

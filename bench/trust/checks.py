@@ -207,9 +207,6 @@ def summary_parts(summary: dict[str, Any]) -> list[str]:
             *((f"policy of rank {each['rank']}", each) for each in outcome["ranks"]),
         ]:
             found += _above(f"{name}: managed above all iterations", row.get("managed"), row.get("iterations"))
-            if row.get("iteration_s"):
-                parts = _sum([row.get("covered_s"), row.get("too_short_s")])
-                found += _above(f"{name}: parts of an iteration", parts, row.get("iteration_s"), SECONDS)
     if (mpi := summary.get("mpi")) is not None:
         found += mpi_parts(mpi)
     return found
@@ -288,22 +285,19 @@ def top_parts(top: dict[str, Any]) -> list[str]:
 
 def whatif_faults(page: dict[str, Any]) -> list[str]:
     """What a prediction may not say."""
-    found = []
-    found += _above("exposed above communicating", page.get("exposed_pct"), page.get("communication_pct"), 1e-3)
-    gpus = page.get("gpus", [])
-    found += _above("GPUs' joules above the run's", _sum([each.get("joules") for each in gpus]), page.get("joules"))
-    ranks = max(1, len(gpus))
-    covered_s = page.get("covered_s") or 0
-    known = page.get("joules") is not None
-    average_w = page["joules"] / ranks / covered_s if known and covered_s else None
+    found = _above("exposed above all of the time", page.get("exposed_pct"), 100.0, 1e-3)
     for row in page.get("policies", []):
-        if not known and row.get("saved_watts"):
-            found.append(f"{row['policy']}: {row['saved_watts']} W saved of an energy that is not known")
-        found += _above(f"{row['policy']}: watts saved above watts drawn", row.get("saved_watts"), average_w)
-        saved, slow = row.get("saved_pct") or {}, row.get("slowdown_pct") or {}
+        found += _above(
+            f"{row['policy']}: watts saved above watts drawn", row.get("saved_watts"), page["simulated_watts"]
+        )
+        for name in ("saved_pct", "slowdown_pct"):
+            of = row[name]
+            if not of["low"] <= of["value"] <= of["high"]:
+                found.append(f"{row['policy']}: {name} {of['value']} is not in its range {of['low']} to {of['high']}")
         # The lowest clocks are a fifth of the highest: no job gets five times slower by a clock.
-        if (slow.get("value") or 0) > 500 or (saved.get("value") or 0) < -500:
-            found.append(f"{row['policy']}: {slow.get('value')} % slower, {saved.get('value')} % saved")
+        saved, slow = row["saved_pct"]["value"], row["slowdown_pct"]["value"]
+        if slow > 500 or not -500 <= saved <= 100:
+            found.append(f"{row['policy']}: {slow} % slower, {saved} % saved")
     return found
 
 

@@ -57,7 +57,7 @@ def verbs(run: Path, study: Path, tune: Path) -> dict[str, list[str | Path]]:
         "compare --markdown": ["compare", run, run, "--markdown", "-"],
         "compare --csv": ["compare", run, run, "--csv", "-"],
         "whatif": ["whatif", run, "--platform", "t4x8"],
-        "whatif --gpus": ["whatif", run, "--platform", "t4x8", "--gpus"],
+        "whatif --ranks": ["whatif", run, "--platform", "t4x8", "--ranks", "16"],
         "top": ["top", "--once", run],
         "top --json": ["top", "--once", "--json", run],
         "export": ["export", "--once", run],

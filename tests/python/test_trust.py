@@ -176,20 +176,19 @@ def test_json_is_strict() -> None:
 
 
 def test_a_prediction_beyond_what_is_possible_is_found() -> None:
+    percent = {"value": 3.0, "low": 1.0, "high": 4.0}
     page: dict[str, Any] = {
-        "joules": 1000.0,
-        "covered_s": 10.0,
+        "simulated_watts": 50.0,
         "exposed_pct": 5.0,
-        "communication_pct": 6.0,
-        "gpus": [{"joules": 500.0}, {"joules": 500.0}],
-        "policies": [
-            {"policy": "auto", "saved_pct": {"value": 3.0}, "slowdown_pct": {"value": 1.0}, "saved_watts": 2.0}
-        ],
+        "policies": [{"policy": "auto", "saved_pct": percent, "slowdown_pct": percent, "saved_watts": 2.0}],
     }
     assert checks.whatif_faults(page) == []
-    assert checks.whatif_faults(planted(page, "exposed_pct", 7.4))
+    assert checks.whatif_faults(planted(page, "exposed_pct", 107.4))
     assert checks.whatif_faults(planted(page, "policies.0.saved_watts", 373.7))
-    assert checks.whatif_faults(planted(page, "policies.0.slowdown_pct", {"value": 50100.7}))
+    assert checks.whatif_faults(planted(page, "policies.0.saved_pct", percent | {"low": 3.5}))
+    assert checks.whatif_faults(planted(page, "policies.0.saved_pct", {"value": 104.0, "low": 1.0, "high": 105.0}))
+    slower = {"value": 50100.7, "low": 0.0, "high": 50100.7}
+    assert checks.whatif_faults(planted(page, "policies.0.slowdown_pct", slower))
 
 
 def test_metrics_and_tables_are_judged() -> None:
