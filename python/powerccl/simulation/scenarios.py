@@ -23,14 +23,14 @@ def scenario_texts(run: Recorded) -> list[str]:
     """
     count = len(run.programs)
     groups: dict[tuple[int, int], str] = {}
-    for program in run.programs:
-        for each in program.collectives:
-            shape = shape_of(each.members)
-            if shape != (count, 1):
-                groups.setdefault(shape, f"g{len(groups)}")
+    for each in (each for program in run.programs for each in program.collectives):
+        size, stride = shape_of(each.members)
+        block = size * stride
+        if count % block or each.members[0] % block >= stride:
+            raise NoProgramError(f"communicators of {size} ranks at a distance of {stride} do not divide {count} ranks")
+        if (size, stride) != (count, 1):
+            groups.setdefault((size, stride), f"g{len(groups)}")
     heading = [f"group {name} {size} stride {stride}" for (size, stride), name in groups.items()]
-    for program in run.programs:
-        _check(program, count)
     return ["\n".join([*heading, *_lines(program, groups)]) + "\n" for program in run.programs]
 
 
@@ -46,14 +46,6 @@ def shape_of(members: tuple[int, ...]) -> tuple[int, int]:
     if members != tuple(range(members[0], members[-1] + 1, stride)):
         raise NoProgramError(f"a communicator has the ranks {members}, which are at no even distance")
     return len(members), stride
-
-
-def _check(program: Program, count: int) -> None:
-    for each in program.collectives:
-        size, stride = shape_of(each.members)
-        block = size * stride
-        if count % block or each.members[0] % block >= stride:
-            raise NoProgramError(f"communicators of {size} ranks at a distance of {stride} do not divide {count} ranks")
 
 
 def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
@@ -90,12 +82,12 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
             lines.append(f"wait {stream} on compute")
             continue
         group = groups.get(shape_of(each.members))
-        where = (f" in {group}" if group else "") + ("" if _at_once(each, program) else f" on {stream}")
-        if _at_once(each, program):
-            # The host has waited for computation before it made the call.
-            lines += ["sync compute"] if each.hosted and graph is None else []
-        else:
+        where = f" in {group}" if group else ""
+        if not _at_once(each, program):
+            where += f" on {stream}"
             lines.append(f"wait compute on {stream}")
+        elif each.hosted and graph is None:
+            lines.append("sync compute")  # the host has waited for computation before it made the call
         lines += [f"{call}{where}" for call in _calls(each, program.rank)]
     lines += ["end"] if graph is not None else []
     compute(program.work_us, vary)
