@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""Check that native rooms include only what design allows.
+"""Check that native folders include, and native targets link, only what ALLOWED lets them.
 
-adapters -> runtime -> clock -> {record, policy}, record -> base -> {abi, libc}, and policy -> libc.
-{adapters, agent, daemon} -> device -> {abi, libc}.
-bench and emulator speak foreign ABIs: they include nothing of what lives in a job.
-{emulator, sim} -> physics: emulated GPUs, in real time and in virtual time; sim -> {clock, bench} as well.
+docs/concepts/architecture.md shows the same arrows as a picture, and says what each folder does. bench, physics and
+emulator speak foreign ABIs: they include nothing of what lives in a job.
 """
 
 import re
@@ -30,9 +28,11 @@ ALLOWED: dict[str, set[str]] = {
 }
 NVIDIA = {"cuda.h": {"bench", "emulator", "adapters"}, "nvml.h": {"bench", "emulator", "device"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+TARGET = re.compile(r"add_(?:library|executable)\((powerccl[\w-]+)")
+LINKS = re.compile(r"target_link_libraries\(\S+ ([^)]*)\)|\bLINK ([^)]*)\)")
 
 
-def faults(root: Path) -> list[str]:
+def include_faults(root: Path) -> list[str]:
     """Return one line for each include that goes against the arrows."""
     found = []
     for path in sorted(root.rglob("*")):
@@ -53,6 +53,26 @@ def faults(root: Path) -> list[str]:
     return found
 
 
-lines = faults(Path(sys.argv[1]))
-print("\n".join(lines) if lines else "native arrows: kept")
-sys.exit(bool(lines))
+def link_faults(root: Path) -> list[str]:
+    """Return one line for each target that links a library of a folder that its own folder may not include."""
+    lists = {path: path.read_text(encoding="utf-8") for path in sorted(root.rglob("CMakeLists.txt"))}
+    room_of = {
+        target: path.relative_to(root).parts[0] for path, text in lists.items() for target in TARGET.findall(text)
+    }
+    room_of["powerccl_abi"] = "abi"  # its target stands in native/CMakeLists.txt, as it is headers alone
+    found = []
+    for path, text in lists.items():
+        room = path.relative_to(root).parts[0]
+        for libraries in LINKS.findall(text):
+            for library in " ".join(libraries).split():
+                target = room_of.get(library, room)
+                if target not in ALLOWED[room] | {room}:
+                    found.append(f"{path}: {room} may not link {library}")
+    return found
+
+
+if __name__ == "__main__":
+    native = Path(sys.argv[1] if len(sys.argv) > 1 else "native")
+    lines = include_faults(native) + link_faults(native)
+    print("\n".join(lines) if lines else "native arrows: kept")
+    sys.exit(bool(lines))

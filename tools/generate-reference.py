@@ -3,11 +3,12 @@
 
 docs/reference/environment.md from native/abi/environment.def; docs/reference/powerccld.md and
 packaging/powerccld.toml from native/daemon/config.def; the tables of docs/reference/lease-protocol.md from
-native/abi/lease.h.
+native/abi/lease.h; docs/images/architecture.svg from the arrows between folders (tools/draw-architecture.py).
 """
 
 import itertools
 import re
+import runpy
 import sys
 import textwrap
 from pathlib import Path
@@ -42,6 +43,8 @@ OPTIONS = {
     "--version": "Print the version and end.",
 }
 IMPLIED = {"--version"}  # set up in main.cpp by another call than the rest
+
+ARCHITECTURE = ROOT / "tools" / "draw-architecture.py"
 
 LEASE = Path("native/abi/lease.h")
 PROTOCOL = REFERENCE / "lease-protocol.md"
@@ -196,6 +199,7 @@ WANTED = {
     REFERENCE / "powerccld.md": daemon_page(),
     ROOT / "packaging" / "powerccld.toml": daemon_config(),
     PROTOCOL: protocol_page(),
+    ROOT / "docs" / "images" / "architecture.svg": runpy.run_path(str(ARCHITECTURE))["picture"](),
 }
 if "--check" in sys.argv:
     stale = [path for path, text in WANTED.items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/check-prose.py finds what it looks for. `make lint` runs it over all pages and help texts."""
+"""What `make lint` checks pages and arrows with finds what it looks for: tools/check-prose.py and others."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -83,3 +84,37 @@ def test_pages_and_help_texts_are_found(tool: ModuleType) -> None:
     texts = dict(tool.help_texts())
     assert {"powerccl", "powerccl run", "powerccl run --policy", "powerccl study scaling"} <= set(texts)
     assert len(list(tool.commands_of((ROOT / "docs/guides/save-energy-pytorch.md").read_text()))) > 8
+
+
+def test_the_architecture_page_has_a_row_for_each_folder_of_its_picture() -> None:
+    drawing = load_tool("draw-architecture")
+    drawn = {f"native/{room}" for room in drawing.native_arrows()}
+    drawn |= {f"python/powerccl/{name}" for layer in drawing.python_layers() for name in layer}
+    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/concepts/architecture.md").read_text(), re.MULTILINE)
+    assert drawn <= set(rows)
+    assert all((ROOT / row).exists() for row in rows if "{" not in row)
+
+
+def test_arrows_that_a_chain_stands_for_are_not_drawn_and_what_a_chain_may_not_is_said() -> None:
+    drawing = load_tool("draw-architecture")
+    arrows = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"b"}}
+    assert drawing.without_shortcuts(arrows) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"b"}}
+    assert drawing.forbidden_shortcuts(arrows) == ["d → c"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        ("policy/a.cpp", '#include "record/streams.h"', "policy may not include record/streams.h"),
+        ("record/a.cpp", '#include "../base/log.h"', "include ../base/log.h by its path"),
+        ("new/a.cpp", "", "room `new` is not on the map"),
+        ("policy/CMakeLists.txt", "target_link_libraries(powerccl_policy PUBLIC powerccl_base)", "may not link"),
+    ],
+)
+def test_arrows_are_kept(tmp_path: Path, path: str, text: str, fault: str) -> None:
+    tool = load_tool("check-arrows")
+    for name, content in {"base/CMakeLists.txt": "add_library(powerccl_base STATIC a.cpp)", path: text}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (found,) = tool.include_faults(tmp_path) + tool.link_faults(tmp_path)
+    assert fault in found
