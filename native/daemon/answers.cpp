@@ -50,7 +50,7 @@ void Server::begin_round(int64_t now) {
       job.index = index;
       job.session = kQuerySession;
       job.serial = round_.number;
-      run(driver, std::move(job));
+      enqueue(driver, std::move(job));
     }
   }
   if (round_.missing == 0) end_round();

@@ -45,7 +45,7 @@ bool CoreDriver::open(const std::string& sysfs, bool dry, const std::vector<std:
 }
 
 std::string CoreDriver::mark_of(size_t index) {
-  // Read anew: the administrator may have changed what is usual.
+  // Read anew: the administrator may have changed the default.
   device::CoreClock now;
   if (device::core_clock_open(&now, cores_.c_str(), about_[index].cpu, nullptr) != device::kOk) return "";
   return now.name;

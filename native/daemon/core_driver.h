@@ -11,8 +11,8 @@ namespace powerccl::daemon {
 // Processor cores whose clock is no other core's, through cpufreq. What is set is a core's highest clock.
 class CoreDriver : public Driver {
  public:
-  // `left`: the marks of an earlier daemon. The cores among them are put back first, or what it set would be taken for
-  // usual. False with a reason: there is no such core.
+  // `left`: the marks of an earlier daemon. The cores among them are restored first, or what it set would be taken for
+  // the default. False with a reason: there is no such core.
   bool open(const std::string& sysfs, bool dry, const std::vector<std::string>& left, std::string* reason);
 
   const std::vector<DeviceAbout>& about() const override { return about_; }

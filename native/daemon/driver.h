@@ -31,8 +31,8 @@ class Driver {
  public:
   virtual ~Driver() = default;
   virtual const std::vector<DeviceAbout>& about() const = 0;
-  // What the state file should hold to have the device put back: the name, and of a core its present clock. Called
-  // while the clock is as usual. Empty: that cannot be told now.
+  // What the state file should hold to have the device restored: the name, and of a core its present clock. Called
+  // while it has its default clock. Empty: that cannot be told now.
   virtual std::string mark_of(size_t index) = 0;
 
   virtual Outcome set(size_t index, uint32_t min_mhz, uint32_t max_mhz) = 0;

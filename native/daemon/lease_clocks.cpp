@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease table's clocks: what is to be set and put back, and what comes of it.
+// The lease table's clocks: what is to be set and restored, and what comes of it.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -21,24 +21,24 @@ int64_t retry_after(int failures) {
 
 }  // namespace
 
-// ---- Putting back
+// ---- Restoring
 
-void LeaseTable::put_back(size_t number, const std::string& mark, int64_t now_ns) {
+void LeaseTable::restore(size_t number, const std::string& mark, int64_t now_ns) {
   Device& device = devices_[number];
   if (!mark.empty()) device.mark = mark;
-  device.other = true;
-  device.put_back = true;
+  device.changed = true;
+  device.restore_due = true;
   device.retry_ns = 0;
   forget_wishes(&device, {});
   proceed(device, now_ns);
 }
 
-void LeaseTable::put_back_all(int64_t now_ns) {
-  for (size_t i = 0; i < devices_.size(); ++i) put_back(i, "", now_ns);
+void LeaseTable::restore_all(int64_t now_ns) {
+  for (size_t i = 0; i < devices_.size(); ++i) restore(i, "", now_ns);
 }
 
-bool LeaseTable::must_put_back(const Device& device) const {
-  return device.put_back || (device.other && device.leases.empty());
+bool LeaseTable::must_restore(const Device& device) const {
+  return device.restore_due || (device.changed && device.leases.empty());
 }
 
 // ---- What is due
@@ -46,7 +46,7 @@ bool LeaseTable::must_put_back(const Device& device) const {
 LeaseTable::Clocks LeaseTable::highest_wish(const Device& device) {
   Clocks highest;
   for (const Lease& lease : device.leases) {
-    if (lease.wish.usual()) return {};
+    if (lease.wish.is_default()) return {};
     highest.min_mhz = std::max(highest.min_mhz, lease.wish.min_mhz);
     highest.max_mhz = std::max(highest.max_mhz, lease.wish.max_mhz);
   }
@@ -57,7 +57,7 @@ void LeaseTable::forget_wishes(Device* device, const Clocks& instead) {
   if (device->sharing == Sharing::kNewest && device->waiting) return;  // its wish is everybody's
   for (Lease& lease : device->leases) {
     const bool waits = device->waiting && device->waiting->lease == lease.number;
-    if (!waits && !lease.wish.usual()) lease.wish = instead;
+    if (!waits && !lease.wish.is_default()) lease.wish = instead;
   }
 }
 
@@ -74,25 +74,25 @@ void LeaseTable::answer_with_present(const Device& device, const Asker& asker) {
 
 void LeaseTable::proceed(Device& device, int64_t now_ns) {
   if (device.busy) return;
-  if (must_put_back(device)) {
+  if (must_restore(device)) {
     // A wish that waits is carried out, and answered, behind it.
     if (now_ns >= device.retry_ns) {
       device.busy = true;
       device.settle_at_ns = 0;
-      actions_->run(device.driver, job_of(device, Job::kRestore, {}, {}));
+      actions_->enqueue(device.driver, job_of(device, Job::kRestore, {}, {}));
     }
     return;
   }
   const Clocks highest = highest_wish(device);
-  if (highest.usual() && device.other) return start_restore(device);
-  // Back to usual may be asked for any number of times, so what is there already costs the driver nothing.
-  if (highest.usual() && device.waiting) {
+  if (highest.is_default() && device.changed) return start_restore(device);
+  // The default may be asked for any number of times, so what is there already costs the driver nothing.
+  if (highest.is_default() && device.waiting) {
     answer_with_present(device, *device.waiting);
     device.waiting.reset();
   }
-  if (highest.usual() || (!device.waiting && highest == device.clocks)) return;
-  // Up is the way back to usual, and nobody is kept slow for having been quick to ask for less.
-  const bool rises = !device.clocks.usual() && highest.max_mhz > device.clocks.max_mhz;
+  if (highest.is_default() || (!device.waiting && highest == device.clocks)) return;
+  // Up is the way back to the default, and nobody is kept slow for having been quick to ask for less.
+  const bool rises = !device.clocks.is_default() && highest.max_mhz > device.clocks.max_mhz;
   if (rises || now_ns >= device.allowed_ns) return start_set(device, highest, now_ns);
   // Who shares the device may want to take the wish back at any time, so is not kept waiting.
   if (device.waiting && device.leases.size() > 1) {
@@ -118,11 +118,11 @@ void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns)
     }
     device.mark = mark;
   }
-  const bool rises = !device.clocks.usual() && clocks.max_mhz > device.clocks.max_mhz;
+  const bool rises = !device.clocks.is_default() && clocks.max_mhz > device.clocks.max_mhz;
   if (!rises) device.allowed_ns = now_ns + device.interval_ns;
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->run(device.driver, job_of(device, Job::kSet, clocks, asker));
+  actions_->enqueue(device.driver, job_of(device, Job::kSet, clocks, asker));
 }
 
 void LeaseTable::start_restore(Device& device) {
@@ -130,7 +130,7 @@ void LeaseTable::start_restore(Device& device) {
   device.waiting.reset();
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->run(device.driver, job_of(device, Job::kRestore, {}, asker));
+  actions_->enqueue(device.driver, job_of(device, Job::kRestore, {}, asker));
 }
 
 Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const {
@@ -154,7 +154,7 @@ void LeaseTable::forget_mark(Device& device) {
   if (device.mark.empty()) return;
   const int error = actions_->clear(device.mark);
   if (error != 0) {
-    // Harmless: it would be put back once more.
+    // Harmless: it would be restored once more.
     log_for(0, Topic::kClocks, kWarning, "%s: cannot remove its mark from the state file: %s",
             device.about->device.c_str(), std::strerror(error));
     return;
@@ -162,7 +162,7 @@ void LeaseTable::forget_mark(Device& device) {
   device.mark.clear();
 }
 
-void LeaseTable::done(const Done& done, int64_t now_ns) {
+void LeaseTable::call_done(const Done& done, int64_t now_ns) {
   Device& device = devices_[done.job.device];
   counters_.driver_us += done.outcome.driver_us;
   if (done.job.kind == Job::kRead) {
@@ -179,9 +179,9 @@ void LeaseTable::done(const Done& done, int64_t now_ns) {
 
 void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome, int64_t now_ns) {
   if (outcome.code == 0) {
-    device.other = true;
+    device.changed = true;
     device.clocks = {job.min_mhz, job.max_mhz};
-    const bool theirs = !device.put_back;  // not of one who has left meanwhile
+    const bool theirs = !device.restore_due;  // not of one who has left meanwhile
     if (theirs) count_change(&device);
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
@@ -196,9 +196,9 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
             "%s: cannot be set to %u to %u MHz: %s", device.about->device.c_str(), job.min_mhz, job.max_mhz,
             outcome.text.c_str());
     if (!outcome.untouched) {
-      device.other = true;  // the driver failed, so who knows
-      device.put_back = true;
-    } else if (!device.other) {
+      device.changed = true;  // the driver failed, so who knows
+      device.restore_due = true;
+    } else if (!device.changed) {
       forget_mark(device);
     }
   }
@@ -208,15 +208,15 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
   if (outcome.code == 0) {
     if (device.failures > 0)
       log_for(0, Topic::kClocks, kInfo, "%s: clock restored after earlier failures", device.about->device.c_str());
-    if (!device.put_back) count_change(&device);
-    device.other = false;
-    device.put_back = false;
+    if (!device.restore_due) count_change(&device);
+    device.changed = false;
+    device.restore_due = false;
     device.clocks = {};
     device.failures = 0;
     device.retry_ns = 0;
     ++counters_.restores;
     // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what
-    // was usual, which may change.
+    // its default was, which may change.
     if (device.leases.empty() || device.about->cpu >= 0) forget_mark(device);
     log(kDebug, "%s: clock restored, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {
@@ -224,7 +224,7 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
     if (device.failures == 0)
       log_for(0, Topic::kClocks, kError, "%s: cannot restore the clock, will try again: %s",
               device.about->device.c_str(), outcome.text.c_str());
-    device.put_back = true;
+    device.restore_due = true;
     device.retry_ns = now_ns + retry_after(device.failures);
     ++device.failures;
   }
@@ -248,7 +248,7 @@ void LeaseTable::tell_wisher(const Device& device, const Outcome& outcome) {
 }
 
 void LeaseTable::read_done(Device& device, const Outcome& outcome) {
-  if (device.leases.empty() || device.clocks.usual() || outcome.code != 0) return;
+  if (device.leases.empty() || device.clocks.is_default() || outcome.code != 0) return;
   const Clocks& clocks = device.clocks;
   const bool arrived = outcome.now_mhz >= clocks.min_mhz && outcome.now_mhz <= clocks.max_mhz;
   if (!arrived && !device.warned) {
@@ -266,7 +266,7 @@ void LeaseTable::advance(int64_t now_ns) {
     proceed(device, now_ns);
     if (device.settle_at_ns == 0 || now_ns < device.settle_at_ns) continue;
     device.settle_at_ns = 0;
-    actions_->run(device.driver, job_of(device, Job::kRead, {}, {}));
+    actions_->enqueue(device.driver, job_of(device, Job::kRead, {}, {}));
   }
 }
 
@@ -275,7 +275,7 @@ int64_t LeaseTable::next_ns() const {
   for (const Device& device : devices_) {
     if (device.settle_at_ns != 0) next = std::min(next, device.settle_at_ns);
     if (device.busy) continue;
-    if (must_put_back(device))
+    if (must_restore(device))
       next = std::min(next, device.retry_ns);
     else if (device.waiting || !(highest_wish(device) == device.clocks))
       next = std::min(next, device.allowed_ns);
@@ -283,13 +283,13 @@ int64_t LeaseTable::next_ns() const {
   return next;
 }
 
-bool LeaseTable::all_put_back() const {
-  return std::none_of(devices_.begin(), devices_.end(), [](const Device& device) { return device.put_back; });
+bool LeaseTable::all_restored() const {
+  return std::none_of(devices_.begin(), devices_.end(), [](const Device& device) { return device.restore_due; });
 }
 
 bool LeaseTable::at_rest() const {
   return std::none_of(devices_.begin(), devices_.end(),
-                      [](const Device& device) { return device.busy || device.other || device.put_back; });
+                      [](const Device& device) { return device.busy || device.changed || device.restore_due; });
 }
 
 }  // namespace powerccl::daemon

@@ -65,7 +65,7 @@ DeviceView LeaseTable::view(size_t number) const {
   }
   view.min_mhz = device.clocks.min_mhz;
   view.max_mhz = device.clocks.max_mhz;
-  view.pending = must_put_back(device);
+  view.pending = must_restore(device);
   return view;
 }
 
@@ -153,7 +153,7 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
 }
 
 uint32_t LeaseTable::clamp(const Device& device, Clocks* wish) {
-  if (wish->usual()) return 0;
+  if (wish->is_default()) return 0;
   const uint32_t least = device.about->lowest_mhz, most = device.about->highest_mhz;
   const Clocks clamped{std::clamp(wish->min_mhz, least, most), std::clamp(wish->max_mhz, least, most)};
   if (clamped == *wish) return 0;
@@ -190,7 +190,7 @@ void LeaseTable::read(SessionId session, uint64_t serial, uint64_t number) {
   Lease* lease = nullptr;
   const Device* device = leased(session, number, &lease);
   if (device == nullptr) return refuse(session, serial, POWERCCL_LEASE_NONE, "this session has no such lease");
-  actions_->run(device->driver, job_of(*device, Job::kRead, {}, {session, serial, number, 0, {}}));
+  actions_->enqueue(device->driver, job_of(*device, Job::kRead, {}, {session, serial, number, 0, {}}));
 }
 
 void LeaseTable::release(SessionId session, uint64_t serial, uint64_t number, int64_t now_ns) {
@@ -235,8 +235,8 @@ void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, in
     for (Lease& other : device.leases) other.wish = {};
   if (device.leases.empty()) {
     // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
-    if (device.busy || device.other)
-      device.put_back = true;
+    if (device.busy || device.changed)
+      device.restore_due = true;
     else
       forget_mark(device);
     device.settle_at_ns = 0;

@@ -4,8 +4,8 @@
 // events can be tried in a test.
 //
 // What holds at every moment: a device has at most one lease, or several that one user shares, and one job under way;
-// its clock is other than usual only while the state file has its mark; and when it has no lease, its clock is usual or
-// a job to make it so is under way or due.
+// it has another clock than the default only while the state file has its mark; and when it has no lease, it has the
+// default clock, or a job to restore that is under way or due.
 //
 // Those who share a device each have a wish, and the highest is carried out. Where the newest is to count instead
 // (Sharing), it is made everybody's.
@@ -51,8 +51,9 @@ const char* text_of(Ending ending);
 class Actions {
  public:
   virtual ~Actions() = default;
-  // The job's outcome answers whoever the job names; the table itself answers what takes no job.
-  virtual void run(size_t driver, Job job) = 0;
+  // Puts a driver's call into its queue, for a thread to make (worker_pool.cpp). The outcome answers whoever the job
+  // names, and comes back as call_done(); the table itself answers what takes no job.
+  virtual void enqueue(size_t driver, Job job) = 0;
   // The state file; 0 or an errno.
   virtual int mark(const std::string& mark, const Holder& holder) = 0;
   virtual int clear(const std::string& mark) = 0;
@@ -69,8 +70,8 @@ struct DeviceView {
   size_t leases = 0;
   int64_t held_since_ns = 0;
   uint64_t changes = 0;
-  uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: usual
-  bool pending = false;               // still to be put back
+  uint32_t min_mhz = 0, max_mhz = 0;  // set; 0: the default
+  bool pending = false;               // still to be restored
 };
 
 struct Counters {
@@ -92,11 +93,11 @@ class LeaseTable {
   DeviceView view(size_t device) const;
   std::vector<Holder> holders(size_t device) const;
 
-  // A device that was left with another clock by an earlier daemon: `mark` is what the state file said. It is put back
-  // now, and again until that succeeds.
-  void put_back(size_t device, const std::string& mark, int64_t now_ns);
+  // A device that was left with another clock by an earlier daemon: `mark` is what the state file said. Its clock
+  // is restored now, and again until that succeeds.
+  void restore(size_t device, const std::string& mark, int64_t now_ns);
   // The same for every device, whatever is known of it, held or not.
-  void put_back_all(int64_t now_ns);
+  void restore_all(int64_t now_ns);
 
   // Requests. Each is answered through Actions::reply, now or when it has been carried out.
   void acquire(const Holder& holder, uint64_t serial, size_t device, int64_t now_ns);
@@ -108,23 +109,23 @@ class LeaseTable {
   // All leases of a session; it hears of it unless it is gone or has released them.
   void end_session(SessionId session, Ending ending, int64_t now_ns);
 
-  void done(const Done& done, int64_t now_ns);
+  void call_done(const Done& done, int64_t now_ns);
   // Does what has come due. next_ns() is when it wants to be called again, INT64_MAX: not before something happens.
   void advance(int64_t now_ns);
   int64_t next_ns() const;
 
   // Whether nothing is under way, due or set.
   bool at_rest() const;
-  // Whether everything that put_back was called for has been put back.
-  bool all_put_back() const;
+  // Whether everything that restore() was called for has its default clock.
+  bool all_restored() const;
   bool holds_any(SessionId session) const;
   bool draining = false;
   const Counters& counters() const { return counters_; }
 
  private:
   struct Clocks {
-    uint32_t min_mhz = 0, max_mhz = 0;  // 0: usual
-    bool usual() const { return max_mhz == 0; }
+    uint32_t min_mhz = 0, max_mhz = 0;  // 0: the default
+    bool is_default() const { return max_mhz == 0; }
     bool operator==(const Clocks& other) const { return min_mhz == other.min_mhz && max_mhz == other.max_mhz; }
   };
   struct Lease {
@@ -152,11 +153,11 @@ class LeaseTable {
     uint64_t wisher = 0;  // the lease that wished last
     bool warned = false;  // once a holder that its clock does not arrive
 
-    std::string mark;       // what the state file holds; empty: nothing
-    bool other = false;     // the clock is, or may be, other than usual
-    Clocks clocks;          // set; usual, or not known
-    bool put_back = false;  // to be put back whoever holds it
-    int failures = 0;       // of putting it back, in a row
+    std::string mark;          // what the state file holds; empty: nothing
+    bool changed = false;      // its clock is, or may be, another than the default
+    Clocks clocks;             // set; the default, or not known
+    bool restore_due = false;  // to be restored whoever holds it
+    int failures = 0;          // of restoring it, in a row
     int64_t retry_ns = 0;
 
     bool busy = false;             // a job is under way
@@ -178,7 +179,7 @@ class LeaseTable {
   static void forget_wishes(Device* device, const Clocks& instead);
   // Starts what is due on a device that is not busy.
   void proceed(Device& device, int64_t now_ns);
-  bool must_put_back(const Device& device) const;
+  bool must_restore(const Device& device) const;
   void start_set(Device& device, const Clocks& clocks, int64_t now_ns);
   void start_restore(Device& device);
   Job job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const;

@@ -60,7 +60,7 @@ int read_settings(const Options& options, ServerSettings* settings) {
     log(kError, "--log: expected error, warning, info or debug");
     return 2;
   }
-  if (!options.restore) faults = check_config(config);  // clocks are put back whatever else is wrong
+  if (!options.restore) faults = check_config(config);  // clocks are restored whatever else is wrong
   for (const std::string& fault : faults) log(kError, "%s", fault.c_str());
   if (!options.restore && !faults.empty()) {
     log(kError, "hint: the systemd unit creates /run/powerccl (RuntimeDirectory=); create other folders yourself");
@@ -151,8 +151,8 @@ int run(const Options& options) {
   }
   settings.emulated = gpus.emulated();
   Server server(settings, &state, &place, drivers);
-  if (options.restore) return server.put_back(10 * kSecondNs) ? 0 : 1;
-  server.put_back(2 * kSecondNs);
+  if (options.restore) return server.restore_left(10 * kSecondNs) ? 0 : 1;
+  server.restore_left(2 * kSecondNs);
   const int code = server.serve();
   // Of a daemon that is the machine's the file stays, with its name and mode.
   if (options.by_pipe && code == 0) unlink(config.state_file.c_str());

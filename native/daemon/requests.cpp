@@ -183,10 +183,10 @@ void Server::restore(SessionId id, const Session& session, const Request& reques
   if (devices.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device);
   for (const size_t device : devices) {
     end_and_ban(device, session.connection->peer().uid, now);
-    table_.put_back(device, "", now);
+    table_.restore(device, "", now);
   }
   const uid_t uid = session.connection->peer().uid;
-  log_for(uid, Topic::kLeases, kInfo, "user %u has %zu clock%s put back", uid, devices.size(),
+  log_for(uid, Topic::kLeases, kInfo, "user %u has %zu clock%s restored", uid, devices.size(),
           devices.size() == 1 ? "" : "s");
   reply(id, request.serial, Answer{});
 }

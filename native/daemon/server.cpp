@@ -90,7 +90,7 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
 
 // ---- Actions
 
-void Server::run(size_t driver, Job job) {
+void Server::enqueue(size_t driver, Job job) {
   Queue& queue = queues_[driver];
   if (job.kind == Job::kRead && job.session != 0) {
     if (Session* session = find(job.session); session != nullptr) ++session->reads;
@@ -134,7 +134,7 @@ uint64_t Server::new_lease_number() {
 
 // ---- Life
 
-bool Server::put_back(int64_t patience_ns) {
+bool Server::restore_left(int64_t patience_ns) {
   Lock lock(mutex_);
   for (const std::string& mark : state_->left()) {
     const auto device = table_.find(mark.substr(0, mark.find('@')));
@@ -145,17 +145,17 @@ bool Server::put_back(int64_t patience_ns) {
       continue;
     }
     log(kWarning, "restoring the clock of %s, which a killed daemon left set", mark.c_str());
-    table_.put_back(*device, mark, now_ns());
+    table_.restore(*device, mark, now_ns());
   }
   if (state_->doubtful()) {
     log(kWarning, "the state file is damaged: restoring the clocks of all devices");
-    table_.put_back_all(now_ns());
+    table_.restore_all(now_ns());
   }
   const int64_t deadline = now_ns() + patience_ns;
   set_timer();
   start_workers();  // not before there is what to begin with
-  wait_until(&lock, deadline, [this] { return table_.all_put_back() || stopping_; });
-  return table_.all_put_back();
+  wait_until(&lock, deadline, [this] { return table_.all_restored() || stopping_; });
+  return table_.all_restored();
 }
 
 int Server::serve() {

@@ -48,8 +48,8 @@ class Server : public Actions {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Puts back what an earlier daemon left, for at most `patience_ns`. False: some of it could not be yet.
-  bool put_back(int64_t patience_ns);
+  // Restores the clocks that an earlier daemon left, for at most `patience_ns`. False: some could not be restored yet.
+  bool restore_left(int64_t patience_ns);
   // Serves until told to stop. Returns the exit code: 0, or 1 when it cannot listen or clocks were left set.
   int serve();
 
@@ -108,7 +108,7 @@ class Server : public Actions {
   };
 
   // Actions
-  void run(size_t driver, Job job) override;
+  void enqueue(size_t driver, Job job) override;
   int mark(const std::string& mark, const Holder& holder) override;
   int clear(const std::string& mark) override;
   std::string mark_of(size_t driver, size_t index) override;
@@ -122,7 +122,7 @@ class Server : public Actions {
   struct Queue {
     Driver* driver = nullptr;
     bool busy = false;
-    std::deque<Job> urgent, jobs, reads;  // putting a clock back goes first, what changes nothing last
+    std::deque<Job> urgent, jobs, reads;  // restoring a clock goes first, what changes nothing last
     bool empty() const { return urgent.empty() && jobs.empty() && reads.empty(); }
   };
   void start_workers();

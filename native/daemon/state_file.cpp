@@ -180,7 +180,7 @@ bool StateFile::load(std::string* reason) {
     std::memcpy(&slot, bytes.data() + sizeof header + i * sizeof slot, sizeof slot);
     const bool whole = slot.crc == crc_of(slot) && slot.device[sizeof slot.device - 1] == '\0' && slot.marked <= 1;
     if (!whole) {
-      // A write that was cut short. It stays on disk until everything has been put back: this daemon may be killed too.
+      // A write that was cut short. It stays on disk until everything has been restored: this daemon may be killed too.
       doubtful_ = true;
       torn_.push_back(i);
     } else if (slot.marked == 0) {

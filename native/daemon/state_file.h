@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices may have another clock than usual because of this daemon: on disk before it is so, so that the next
-// daemon, or `powerccld --restore`, can undo it when this one was killed.
+// Which devices may have another clock than the default because of this daemon: on disk before it is so, so that the
+// next daemon, or `powerccld --restore`, can undo it when this one was killed.
 //
 // The file is a header and fixed slots, each with a checksum. A change rewrites one slot in place and syncs it; slots
 // are aligned so that none lies across a disk's sectors. What cannot be believed (a torn slot, a header of another
-// version, a file cut short) is never taken for "nothing is set": doubtful() tells to put back everything there is.
+// version, a file cut short) is never taken for "nothing is set": doubtful() tells to restore everything there is.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ class StateFile {
   // Whether marks may have been lost.
   bool doubtful() const { return doubtful_; }
 
-  // Everything has been put back. Returns 0 or an errno; until then the doubt is in the file, for the next daemon.
+  // Everything has been restored. Returns 0 or an errno; until then the doubt is in the file, for the next daemon.
   int settle_doubt();
 
   // Both return 0 or an errno, and then the mark is as it was or in doubt: nothing may be set.

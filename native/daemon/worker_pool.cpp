@@ -130,7 +130,7 @@ void Server::answer(Connection* connection, const Job& job, const Outcome& outco
 
 void Server::finished(const Done& done) {
   if (done.job.kind == Job::kRead && done.job.session == kQuerySession) return take_reading(done);
-  table_.done(done, now_ns());
+  table_.call_done(done, now_ns());
   if (Session* session = find(done.job.session); session != nullptr) {
     const bool was_blocked = blocked(*session);
     if (done.job.kind == Job::kRead) --session->reads;
@@ -139,7 +139,7 @@ void Server::finished(const Done& done) {
     else if (was_blocked && !session->paused)
       watch_session(done.job.session, *session);
   }
-  if (!state_->doubtful() || !table_.all_put_back()) return;
+  if (!state_->doubtful() || !table_.all_restored()) return;
   if (const int error = state_->settle_doubt(); error != 0)
     log(kError, "cannot repair the state file: %s", std::strerror(error));
 }

@@ -99,6 +99,12 @@ class LearningPolicy final : public ClockPolicy {
   // kUnknown: the iteration is not known yet. kBaseline: no clock is set, and the default clock and length are
   // measured. kManaging: rounds are managed and judged. kAborted: this round cost too much, and ends at the default
   // clock.
+  //
+  // kUnknown -> kBaseline: enough iterations were seen (choose_block).
+  // kBaseline -> kManaging: its rounds are over (begin_to_manage).
+  // kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
+  // kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise).
+  // any -> kUnknown: the job has another iteration from now on (catch_up, restart).
   enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
   uint32_t blocks(uint64_t iteration) const;  // of the round

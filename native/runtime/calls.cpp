@@ -95,7 +95,7 @@ Handle Runtime::collective(Communicator* communicator, Handle group_handle, cons
     communicator->gpu->clock_policy->called(record.call.call_id, kind);
   }
   record.flags |=
-      decide(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
+      hold_clock(communicator, group_handle, call.pattern, record.call.bytes, record.flags, record.call.call_id);
   const Handle handle = call_handle(communicator, group_handle, record);
   record_tag(record, communicator, call.tag);
   if (CallGroup* group = find_group(group_handle)) {
@@ -136,15 +136,15 @@ Handle Runtime::point_to_point(Communicator* communicator, Handle group_handle, 
   const Handle handle = call_handle(communicator, group_handle, exchange->record);
   note_stream(communicator, handle, call);
   if (by_itself) {
-    decide_exchange(exchange, group_handle, true);
+    close_exchange(exchange, group_handle, true);
     record_call(communicator, &exchange->record, exchange->record.call.start_ns, 0);
   }
   return handle;
 }
 
-void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage) {
-  if (exchange->decided) return;
-  exchange->decided = true;
+void Runtime::close_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage) {
+  if (exchange->closed) return;
+  exchange->closed = true;
   Communicator* communicator = exchange->communicator;
   powerccl_trace_record& record = exchange->record;
   const Classified its = classify(exchange->parts, static_cast<uint32_t>(communicator->nranks));
@@ -160,7 +160,7 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
     communicator->gpu->clock_policy->called(record.call.call_id, call_kind(communicator->id, its.pattern, 0));
   }
   if (may_manage) {
-    record.flags |= decide(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
+    record.flags |= hold_clock(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
   }
   remember(call_handle(communicator, group, record), its.pattern, its.bytes);
 }
@@ -168,14 +168,14 @@ void Runtime::decide_exchange(CallGroup::Exchange* exchange, Handle group, bool 
 void Runtime::group_ending(Handle handle) {
   CallGroup* group = armed() ? find_group(handle) : nullptr;
   if (group == nullptr) return;
-  for (uint32_t i = 0; i < group->exchange_count; ++i) decide_exchange(&group->exchanges[i], handle, true);
+  for (uint32_t i = 0; i < group->exchange_count; ++i) close_exchange(&group->exchanges[i], handle, true);
 }
 
 void Runtime::group_ends(Handle handle) {
   CallGroup* group = armed() ? find_group(handle) : nullptr;
   if (group == nullptr) return;
   // Without group_ending the launch is already made: too late to manage.
-  for (uint32_t i = 0; i < group->exchange_count; ++i) decide_exchange(&group->exchanges[i], handle, false);
+  for (uint32_t i = 0; i < group->exchange_count; ++i) close_exchange(&group->exchanges[i], handle, false);
   if (adapter_.sees_calls) launch_the_rest(group, handle);
   const uint32_t exchanges = group->exchange_count;
   flush_calls(group, monotonic_ns(), false);
@@ -225,8 +225,8 @@ void Runtime::record_call(Communicator* communicator, powerccl_trace_record* rec
   communicator->gpu->trace.append(*record);
 }
 
-uint16_t Runtime::decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
-                         uint64_t call_id) {
+uint16_t Runtime::hold_clock(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
+                             uint64_t call_id) {
   Gpu* gpu = communicator->gpu;
   if (!gpu->holds_calls() || gpu->withdrawn.load(std::memory_order_acquire)) return 0;
   // Captured calls run when their graph is replayed.

@@ -29,7 +29,7 @@ struct CallGroup {
     Communicator* communicator;
     powerccl_trace_record record;
     PointToPoint parts;
-    bool decided;
+    bool closed;
   };
 
   std::atomic<uint64_t> serial{0};

@@ -226,10 +226,12 @@ class Runtime {
   // calls.cpp
   CallGroup* find_group(Handle handle);
   powerccl_trace_record* find_call(const Communicator* communicator, Handle call);
-  uint16_t decide(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
-                  uint64_t call_id);
+  // With the policy `per-call`: holds the call's clock until the call has run. The flags of its record that say so.
+  uint16_t hold_clock(Communicator* communicator, Handle group, uint8_t pattern, uint64_t bytes, uint16_t flags,
+                      uint64_t call_id);
   void drop_holds(Communicator* communicator);
-  void decide_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
+  // All sends and receives of a communicator in a group are there: which pattern they make, and its clock.
+  void close_exchange(CallGroup::Exchange* exchange, Handle group, bool may_manage);
   void flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow);
   void record_tag(const powerccl_trace_record& call, Communicator* communicator, uint64_t tag);
   void record_call(Communicator* communicator, powerccl_trace_record* record, uint64_t stop_ns, uint32_t group_number);

@@ -77,7 +77,7 @@ class World : public Actions {
   }
 
   // Actions
-  void run(size_t, Job job) override {
+  void enqueue(size_t, Job job) override {
     if (job.kind != Job::kRead) REQUIRE(busy_.insert(job.index).second);  // one job a device
     if (job.kind == Job::kSet) {
       ++sets_;
@@ -214,7 +214,7 @@ class World : public Actions {
     }
     if (code == 0 && job.kind == Job::kRestore) clocks_[job.index] = {0, 0};
     if (job.session != 0) answered(job.session, job.serial);
-    table_.done(done, now_ns_);
+    table_.call_done(done, now_ns_);
     require_own_clocks();
   }
 

@@ -12,7 +12,7 @@
 
 namespace powerccl::mpi {
 
-Adapter g_adapter;
+ProcessState g_adapter;
 __thread ThreadState* t_thread __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {

@@ -89,7 +89,7 @@ class ThreadStates {
   std::atomic<ThreadState*> chunks_[kMost / kInChunk] = {};
 };
 
-struct Adapter {
+struct ProcessState {
   std::atomic<bool> armed{false};
   Environment environment;
   MpiEnvironment settings;
@@ -110,7 +110,7 @@ struct Adapter {
   std::atomic<uint64_t> uncounted_calls{0};  // of threads that have no state
 };
 
-extern constinit Adapter g_adapter;
+extern constinit ProcessState g_adapter;
 extern constinit __thread ThreadState* t_thread __attribute__((tls_model("initial-exec")));
 
 // adapter.cpp

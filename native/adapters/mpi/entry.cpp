@@ -65,6 +65,7 @@ __attribute__((always_inline)) inline Word forward(Words... words) {
         !carried_out(thread, kFunction, kForm >= kLarge, arguments, &result)) {
       result = next(words...);
     }
+    // Not end(): what account() asks of the library must pass through these functions as part of the call.
     thread->waiter.end(g_adapter.plan);
     account(thread, kFunction, kForm >= kLarge, arguments, result, freed);
     thread->inside = false;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the library's idle loop calls.
+//
+// Libraries that poll call sched_yield() there only if they are told to yield. `powerccl run` sets the variables that
+// tell them (YIELDING in python/powerccl/launch/mpi.py), and Open MPI is told by wire_open_mpi() as well.
 #include <sched.h>
 
 #include "adapters/mpi/adapter.h"

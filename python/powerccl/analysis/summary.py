@@ -82,7 +82,7 @@ def summarise(
     patterns = pattern_rows(coverage, kernels, max(count_ranks(run.ranks), 1))
     part = _middle(kernels) if energy is None and window is None else None
     energy = energy or attribute(run, part or window, reference, built.within(part) if part else built)
-    _attribute(patterns, kernels, gpus, energy)
+    _fill_joules_per_operation(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
@@ -376,7 +376,7 @@ def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
     return (middle - PART_NS // 2, middle + PART_NS // 2) if last - first > LONG_NS else None
 
 
-def _attribute(
+def _fill_joules_per_operation(
     patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled], findings: EnergyFindings
 ) -> None:
     """Fill joules_per_operation from stretches of one kind that outlast updates, back-to-back kernels as one.

@@ -412,10 +412,10 @@ TEST(LeaseTable, WhatAnEarlierDaemonLeftIsPutBack) {
   Machine machine(2);
   machine.clock_mhz[1] = 450;
   machine.marks.insert("GPU-1");
-  machine.table.put_back(1, "GPU-1", machine.now);
-  EXPECT_FALSE(machine.table.all_put_back());
+  machine.table.restore(1, "GPU-1", machine.now);
+  EXPECT_FALSE(machine.table.all_restored());
   machine.work_all();
-  EXPECT_TRUE(machine.table.all_put_back());
+  EXPECT_TRUE(machine.table.all_restored());
   EXPECT_EQ(machine.clock_mhz[1], 0u);
   EXPECT_TRUE(machine.marks.empty());
 }
@@ -423,7 +423,7 @@ TEST(LeaseTable, WhatAnEarlierDaemonLeftIsPutBack) {
 TEST(LeaseTable, AllCanBePutBackWhoeverSetThem) {
   Machine machine(3);
   machine.clock_mhz = {700, 0, 800};  // by somebody else
-  machine.table.put_back_all(machine.now);
+  machine.table.restore_all(machine.now);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz, (std::vector<uint32_t>{0, 0, 0}));
 }

@@ -73,7 +73,7 @@ class Machine : public Actions {
       answer.outcome = outcome;
       heard.push_back({job.session, job.serial, POWERCCL_LEASE_REPLY, answer});
     }
-    table.done({job, outcome}, now);
+    table.call_done({job, outcome}, now);
   }
   void work_all() {
     while (!jobs.empty()) work();
@@ -111,7 +111,7 @@ class Machine : public Actions {
     return said == nullptr ? 12345 : said->answer.status;
   }
 
-  void run(size_t, Job job) override { jobs.push_back(std::move(job)); }
+  void enqueue(size_t, Job job) override { jobs.push_back(std::move(job)); }
   int mark(const std::string& mark, const Holder&) override {
     if (disk_full) return 28;
     marks.insert(mark);

@@ -17,8 +17,8 @@ from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, l
 from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
 from powerccl.analysis.attribution.observations import Observations, observations
 from powerccl.analysis.attribution.outside import Outside, outside
+from powerccl.analysis.attribution.parts import Parts, late, parts
 from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Timeline, timeline
-from powerccl.analysis.attribution.places import Parts, late, parts
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
 from powerccl.analysis.energy import gpu_samples
 from powerccl.analysis.report_findings import Reference

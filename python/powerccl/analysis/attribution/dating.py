@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from powerccl.analysis.attribution.observations import Observations
-from powerccl.analysis.attribution.places import Parts
+from powerccl.analysis.attribution.parts import Parts
 from powerccl.analysis.attribution.regression import Array, Normal, Ratios, Steps
 
 TRIES = 13
