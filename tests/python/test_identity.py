@@ -135,6 +135,18 @@ def test_old_starts_are_forgotten(tmp_path: Path) -> None:
     assert len(list(starts.iterdir())) == 1
 
 
+def test_a_start_may_come_while_old_ones_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.scandir
+
+    def then_another_starts(starts: Path) -> list[os.DirEntry[str]]:
+        found = list(look(starts))
+        (Path(starts) / f"another{len(found)}.1").mkdir()
+        return found
+
+    monkeypatch.setattr(os, "scandir", then_another_starts)
+    assert make_folder(tmp_path, "app", task(0)).exists()
+
+
 def test_traces_of_another_run_are_left_out(tmp_path: Path) -> None:
     """Two jobs that were given one POWERCCL_RUN_FOLDER."""
     synthetic.training_run(tmp_path)

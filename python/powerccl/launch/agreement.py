@@ -139,11 +139,17 @@ def _read(entry: Path) -> str | None:
 def _clean(starts: Path) -> None:
     """Remove starts so old that nobody joins them any more, with all others of their key."""
     with contextlib.suppress(OSError):
+        # One look: what another launcher begins meanwhile is new.
+        changed = {entry.path: entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(starts)}
         newest: dict[str, float] = {}
-        for entry in os.scandir(starts):
-            key = entry.name.partition(".")[0]
-            newest[key] = max(newest.get(key, 0.0), entry.stat(follow_symlinks=False).st_mtime)
+        for path, time_s in changed.items():
+            newest[_key(path)] = max(newest.get(_key(path), 0.0), time_s)
         now = max(newest.values(), default=0.0)
-        for entry in os.scandir(starts):
-            if now - newest[entry.name.partition(".")[0]] > KEPT_S:
-                shutil.rmtree(entry.path, ignore_errors=True)
+        for path in changed:
+            if now - newest[_key(path)] > KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _key(start: str) -> str:
+    """What the starts of one launcher key have in common."""
+    return Path(start).name.partition(".")[0]
