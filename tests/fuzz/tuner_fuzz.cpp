@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const TunerDecision decision = decide(table, {2, 16}, collective, bytes, 1, 0);
       REQUIRE(decision.algorithm >= -1 && decision.algorithm <= kAlgorithmPat);
       REQUIRE(decision.protocol >= -1 && decision.protocol <= kProtocolSimple);
-      REQUIRE(decision.channels >= 0 && decision.channels <= 255);
+      REQUIRE(decision.channels >= 0 && decision.channels <= kMaxChannels);
       // NCCL's table may be smaller than what the decision names.
       float costs[2 * 3] = {1, 2, 3, 4, 5, 6};
       int channels = 7;

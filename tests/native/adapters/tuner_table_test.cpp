@@ -279,56 +279,5 @@ TEST(TunerCosts, ASmallerTableIsNotWrittenPast) {
   nccl::put({kAlgorithmRing, kProtocolLl, 2}, nullptr, 7, 3, nullptr);
 }
 
-// Whatever comes in: no fault (the sanitizers look on), and either a reason and no rule or rules within their bounds.
-TEST(TunerTable, AnyBytesAreTakenOrRefused) {
-  std::mt19937 random(20261122);
-  const auto below = [&](size_t bound) { return std::uniform_int_distribution<size_t>(0, bound - 1)(random); };
-  std::vector<std::string> seeds;
-  for (const Case& each : cases()) seeds.push_back(each.text);
-  const std::string alphabet = std::string(",;\n\r\t #-0123456789abcdefglnprst_\xff") + '\0';
-  auto table = std::make_unique<TunerTable>();
-  int good = 0, bad = 0;
-  for (int round = 0; round < 30000; ++round) {
-    std::string text;
-    if (round % 3 == 0) {
-      text.resize(below(200));
-      for (char& c : text) c = static_cast<char>(below(256));
-    } else {
-      text = seeds[below(seeds.size())];
-      for (size_t changes = below(4); changes > 0 && !text.empty(); --changes) {
-        const size_t at = below(text.size());
-        if (below(3) == 0) {
-          text.erase(at, below(8));
-        } else if (below(2) == 0) {
-          text.insert(at, 1, alphabet[below(alphabet.size())]);
-        } else {
-          text[at] = alphabet[below(alphabet.size())];
-        }
-      }
-    }
-    // Exactly as long as the text, so that a sanitizer sees a read past it.
-    const std::vector<char> bytes(text.begin(), text.end());
-    TunerTable::Refusal refusal;
-    if (!table->parse({bytes.data(), bytes.size()}, &refusal)) {
-      ++bad;
-      ASSERT_NE(refusal.reason[0], '\0');
-      ASSERT_EQ(table->count(), 0u);
-      continue;
-    }
-    ++good;
-    ASSERT_LE(table->count(), TunerTable::kMaxRules);
-    for (uint32_t i = 0; i < table->count(); ++i) {
-      const TunerRule& rule = table->rule(i);
-      ASSERT_TRUE(rule.collective < 5);
-      ASSERT_TRUE(rule.algorithm < 7);
-      ASSERT_TRUE(rule.protocol < 3);
-      ASSERT_TRUE(rule.channels <= kMaxChannels);
-      ASSERT_LE(rule.min_bytes, rule.max_bytes);
-    }
-  }
-  EXPECT_GT(good, 1000);
-  EXPECT_GT(bad, 1000);
-}
-
 }  // namespace
 }  // namespace powerccl::nccl

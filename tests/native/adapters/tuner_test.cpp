@@ -2,9 +2,7 @@
 // The tuner plugin as NCCL sees it: dlopened, asked through the tables of each version.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -167,13 +165,6 @@ TEST_P(TunerPlugin, ChoosesByTheTable) {
   EXPECT_EQ(pair.ask(all_reduce(8)), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
   EXPECT_EQ(pair.ask(all_reduce(65537)), kNccls);
   EXPECT_EQ(nodes.ask(all_reduce(8)), kNccls);
-}
-
-TEST_P(TunerPlugin, WhatNcclRulesOutStaysRuledOut) {
-  use(kTable);
-  const Tuner tuner(POWERCCL_PLUGIN_PATH, GetParam());
-  const Communicator world(tuner);
-  EXPECT_EQ(world.ask(all_reduce(8, 1u << (3 * nccl::kAlgorithmTree + nccl::kProtocolLl))), kNccls);
 }
 
 TEST_P(TunerPlugin, WithoutATableAllIsNccls) {
@@ -357,52 +348,6 @@ TEST_F(RanksDecideAlike, AsThreadsWithALibraryEach) {
   }
   for (std::thread& rank : ranks) rank.join();
   check(questions, choices.data());
-}
-
-TEST_F(RanksDecideAlike, AsProcesses) {
-  use(random_table());
-  const std::vector<Question> questions = random_questions();
-  const size_t size = kRanks * questions.size() * sizeof(Choice);
-  void* shared = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
-  Choice* choices = static_cast<Choice*>(shared);
-  std::vector<pid_t> children;
-  fflush(nullptr);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      play(POWERCCL_PLUGIN_PATH, rank, questions, choices + static_cast<size_t>(rank) * questions.size());
-      _exit(HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  }
-  check(questions, choices);
-  munmap(shared, size);
-}
-
-// Neither what was asked before, nor the environment, nor another communicator's end.
-TEST_F(RanksDecideAlike, WhateverElseHappens) {
-  use(random_table());
-  const std::vector<Question> questions = random_questions();
-  const Tuner tuner(POWERCCL_PLUGIN_PATH, 6);
-  const nccl::TunerShape shape = kShapes[3];
-  const Communicator communicator(tuner, shape.ranks, shape.nodes);
-  std::vector<Choice> before;
-  for (size_t i = 0; i < 2000; ++i) before.push_back(communicator.ask(questions[i]));
-  use("allreduce,0,-1,tree,ll,1,-1,-1");
-  folder.write("sub", "x");
-  ASSERT_EQ(chdir(folder.path().c_str()), 0);
-  for (int i = 0; i < 50; ++i) {
-    const Communicator another(tuner, 2, 1);
-    another.ask(questions[static_cast<size_t>(i)]);
-  }
-  for (size_t i = 2000; i-- > 0;) ASSERT_EQ(communicator.ask(questions[i]), before[i]) << i;
-  ASSERT_EQ(chdir("/"), 0);
 }
 
 }  // namespace

@@ -329,22 +329,6 @@ TEST_F(LeaseTest, AnotherThreadMayHurry) {
   EXPECT_EQ(grant(), 0u);
 }
 
-TEST_F(LeaseTest, AForkedChildLeavesTheLeaseToItsParent) {
-  daemon.start();
-  ASSERT_EQ(open(), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    lease.forget();
-    _exit(set(300) == 0 ? 1 : 0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(set(480), 0);
-  EXPECT_EQ(daemon.ends, 0);
-  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480}));
-}
-
 TEST_F(LeaseTest, AFullSocketIsNotWaitedFor) {
   daemon.manners = Manners::kDeaf;
   daemon.start();

@@ -140,7 +140,7 @@ class RuntimeTest : public testing::Test {
   std::atomic<bool> asked{false};
   std::deque<std::function<void()>> behind;
   int call_behind_result = 0;
-  std::atomic<int> callbacks_run{0};
+  std::atomic<int> callbacks_asked{0}, callbacks_run{0};
   std::unique_ptr<Runtime> runtime = std::make_unique<Runtime>();
 
  private:
