@@ -5,13 +5,13 @@
 
 #include <fstream>
 #include <memory>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "adapters/nccl/tuner_abi.h"
 
+// What the table decides is asked of the plugin in tests/e2e/test_tuner_table.py.
 namespace powerccl::nccl {
 namespace {
 
@@ -69,23 +69,6 @@ std::string repeated(int rules) {
   for (int i = 0; i < rules; ++i) text += "allreduce,0,1024,ring,ll,-1,-1,-1\n";
   return text;
 }
-
-struct Chosen {
-  int algorithm, protocol, channels;
-  bool operator==(const Chosen&) const = default;
-};
-std::ostream& operator<<(std::ostream& to, const Chosen& chosen) {
-  return to << chosen.algorithm << "/" << chosen.protocol << "/" << chosen.channels;
-}
-constexpr Chosen kNone = {-1, -1, 0};
-
-Chosen chosen(const TunerTable& table, TunerShape shape, int collective, uint64_t bytes, int pipe_ops = 1,
-              int registered = 0) {
-  const TunerDecision decision = decide(table, shape, collective, bytes, pipe_ops, registered);
-  return {decision.algorithm, decision.protocol, decision.channels};
-}
-
-constexpr TunerShape kOneNode = {1, 8};
 
 TEST(TunerTable, TakesAndRefusesWhatTheCasesSay) {
   const std::vector<Case> all = cases();
@@ -165,55 +148,9 @@ TEST(TunerTable, ATableThatIsParsedAgainForgetsTheOld) {
   EXPECT_EQ(table.count(), 2u);
   EXPECT_FALSE(table.parse(repeated(2) + "x\n", &refusal));
   EXPECT_EQ(table.count(), 0u);
-  EXPECT_EQ(chosen(table, kOneNode, kTunedAllReduce, 8), kNone);
+  EXPECT_EQ(decide(table, {1, 8}, kTunedAllReduce, 8, 1, 0).algorithm, -1);
   ASSERT_TRUE(table.parse("", &refusal));
   EXPECT_EQ(refusal.line, 0);
-}
-
-TEST(TunerDecision, SizesAreWithinBothBounds) {
-  const auto table = table_of("allreduce,100,200,tree,ll,3,-1,-1\n");
-  const Chosen rule = {kAlgorithmTree, kProtocolLl, 3};
-  EXPECT_EQ(chosen(*table, kOneNode, kTunedAllReduce, 99), kNone);
-  EXPECT_EQ(chosen(*table, kOneNode, kTunedAllReduce, 100), rule);
-  EXPECT_EQ(chosen(*table, kOneNode, kTunedAllReduce, 200), rule);
-  EXPECT_EQ(chosen(*table, kOneNode, kTunedAllReduce, 201), kNone);
-  EXPECT_EQ(chosen(*table, kOneNode, kTunedReduce, 150), kNone);
-}
-
-TEST(TunerDecision, TheFirstRuleThatMatchesWins) {
-  const auto table = table_of(
-      "allreduce,0,100,ring,ll,1,-1,16\n"
-      "allreduce,0,100,tree,ll128,2,-1,-1\n"
-      "allreduce,0,-1,ring,simple,3,-1,-1\n");
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllReduce, 50), (Chosen{kAlgorithmRing, kProtocolLl, 1}));
-  EXPECT_EQ(chosen(*table, {2, 8}, kTunedAllReduce, 50), (Chosen{kAlgorithmTree, kProtocolLl128, 2}));
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllReduce, 101), (Chosen{kAlgorithmRing, kProtocolSimple, 3}));
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllReduce, UINT64_MAX), (Chosen{kAlgorithmRing, kProtocolSimple, 3}));
-}
-
-TEST(TunerDecision, EachOfTheLastFourFieldsMustMatchOrBeAny) {
-  const auto table = table_of("allgather,0,-1,ring,ll,5,2,16,4,1\n");
-  const Chosen rule = {kAlgorithmRing, kProtocolLl, 5};
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllGather, 8, 4, 1), rule);
-  EXPECT_EQ(chosen(*table, {1, 16}, kTunedAllGather, 8, 4, 1), kNone);
-  EXPECT_EQ(chosen(*table, {2, 8}, kTunedAllGather, 8, 4, 1), kNone);
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllGather, 8, 3, 1), kNone);
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllGather, 8, 4, 0), kNone);
-  EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllGather, 8, 4, 7), rule) << "any number but 0 is true";
-  const auto unregistered = table_of("allgather,0,-1,ring,ll,5,-1,-1,-1,0\n");
-  EXPECT_EQ(chosen(*unregistered, {3, 9}, kTunedAllGather, 8, 9, 0), rule);
-  EXPECT_EQ(chosen(*unregistered, {3, 9}, kTunedAllGather, 8, 9, 1), kNone);
-}
-
-TEST(TunerDecision, ChannelsAreNcclsWhereTheNetworkReduces) {
-  for (const char* algorithm : {"collnet_direct", "collnet_chain", "nvls", "nvls_tree", "tree"}) {
-    const auto table = table_of(std::string("allreduce,0,-1,") + algorithm + ",simple,32,-1,-1\n");
-    const std::string name = algorithm;
-    const bool collnet = name.starts_with("collnet");
-    EXPECT_EQ(chosen(*table, {1, 8}, kTunedAllReduce, 8).channels, collnet ? 0 : 32) << name;
-    EXPECT_EQ(chosen(*table, {2, 16}, kTunedAllReduce, 8).channels, collnet || name == "nvls" ? 0 : 32) << name;
-    EXPECT_NE(chosen(*table, {2, 16}, kTunedAllReduce, 8).algorithm, -1) << name;
-  }
 }
 
 struct Costs {

@@ -5,15 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <functional>
-#include <memory>
-#include <numeric>
-#include <random>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "../record/trace_reader.h"
 #include "adapters/nccl/tuner_abi.h"
@@ -38,12 +31,6 @@ class TunerPlugin : public testing::TestWithParam<int> {
   static void use(const std::string& table) { setenv(kVariable, table.c_str(), 1); }
 
   Folder folder;
-};
-
-struct Question {
-  int shape = 0, collective = 0, pipe_ops = 1, registered = 0;
-  uint64_t bytes = 0;
-  uint32_t unavailable = 0;  // a bit a cell
 };
 
 // What NCCL then does: the algorithm and protocol of the cheapest cell, and how many channels it was told to take.
@@ -83,20 +70,18 @@ class Tuner {
     return static_cast<const Table*>(table_);
   }
 
-  Choice ask(void* context, const Question& question) const {
+  // About an all-reduce.
+  Choice ask(void* context, uint64_t bytes) const {
     float costs[7][3];
-    for (int cell = 0; cell < 21; ++cell) {
-      // Cheapest by itself: the last cell that is available.
-      costs[cell / 3][cell % 3] = question.unavailable >> cell & 1 ? nccl::kCostUnavailable : 100.0f - cell;
-    }
+    for (int cell = 0; cell < 21; ++cell) costs[cell / 3][cell % 3] = 100.0f - cell;  // by itself the last one
     Choice choice;
-    EXPECT_EQ(get()(context, question.collective, question.bytes, question.pipe_ops, reinterpret_cast<float**>(costs),
-                    7, 3, question.registered, &choice.channels),
-              0);
+    EXPECT_EQ(
+        get()(context, nccl::kTunedAllReduce, bytes, 1, reinterpret_cast<float**>(costs), 7, 3, 0, &choice.channels),
+        0);
     float least = 1e9f;
     for (int cell = 0; cell < 21; ++cell) {
       const float cost = costs[cell / 3][cell % 3];
-      if (cost < 0 || cost >= least) continue;
+      if (cost >= least) continue;
       least = cost;
       choice.algorithm = cell / 3;
       choice.protocol = cell % 3;
@@ -121,21 +106,12 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  Choice ask(const Question& question) const { return tuner_.ask(context_, question); }
-  void* context() const { return context_; }
+  Choice ask(uint64_t bytes) const { return tuner_.ask(context_, bytes); }
 
  private:
   const Tuner& tuner_;
   void* context_ = reinterpret_cast<void*>(8);  // NCCL's is not cleared
 };
-
-Question all_reduce(uint64_t bytes, uint32_t unavailable = 0) {
-  Question question;
-  question.collective = nccl::kTunedAllReduce;
-  question.bytes = bytes;
-  question.unavailable = unavailable;
-  return question;
-}
 
 // A library writes to the standard error that it has seen when it was loaded, so this is a file from the start.
 const int g_said = [] {
@@ -160,25 +136,25 @@ TEST_P(TunerPlugin, ChoosesByTheTable) {
   use(kTable);
   const Tuner tuner(POWERCCL_PLUGIN_PATH, GetParam());
   const Communicator world(tuner), pair(tuner, 2, 1), nodes(tuner, 8, 2);
-  EXPECT_EQ(world.ask(all_reduce(65536)), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
-  EXPECT_EQ(world.ask(all_reduce(65537)), (Choice{nccl::kAlgorithmRing, nccl::kProtocolLl128, 0}));
-  EXPECT_EQ(pair.ask(all_reduce(8)), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
-  EXPECT_EQ(pair.ask(all_reduce(65537)), kNccls);
-  EXPECT_EQ(nodes.ask(all_reduce(8)), kNccls);
+  EXPECT_EQ(world.ask(65536), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
+  EXPECT_EQ(world.ask(65537), (Choice{nccl::kAlgorithmRing, nccl::kProtocolLl128, 0}));
+  EXPECT_EQ(pair.ask(8), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
+  EXPECT_EQ(pair.ask(65537), kNccls);
+  EXPECT_EQ(nodes.ask(8), kNccls);
 }
 
 TEST_P(TunerPlugin, WithoutATableAllIsNccls) {
   const Tuner tuner(POWERCCL_PLUGIN_PATH, GetParam());
   const std::string said = stderr_of([&] {
     const Communicator unset(tuner);
-    EXPECT_EQ(unset.ask(all_reduce(8)), kNccls);
+    EXPECT_EQ(unset.ask(8), kNccls);
     use("");
     const Communicator empty(tuner);
-    EXPECT_EQ(empty.ask(all_reduce(8)), kNccls);
+    EXPECT_EQ(empty.ask(8), kNccls);
     use(kTable);
     setenv("POWERCCL_DISABLE", "1", 1);
     const Communicator disabled(tuner);
-    EXPECT_EQ(disabled.ask(all_reduce(8)), kNccls);
+    EXPECT_EQ(disabled.ask(8), kNccls);
   });
   EXPECT_EQ(said, "");
 }
@@ -189,8 +165,8 @@ TEST_P(TunerPlugin, ARefusedTableIsSaidOnceAndAllIsNccls) {
   const Tuner tuner(POWERCCL_PLUGIN_PATH, GetParam());
   const std::string said = stderr_of([&] {
     const Communicator one(tuner), two(tuner);
-    EXPECT_EQ(one.ask(all_reduce(8)), kNccls);
-    EXPECT_EQ(two.ask(all_reduce(8)), kNccls);
+    EXPECT_EQ(one.ask(8), kNccls);
+    EXPECT_EQ(two.ask(8), kNccls);
   });
   EXPECT_EQ(said, "powerccl: cannot use the tuner table (POWERCCL_TUNER_TABLE), line 3: unknown protocol `simple" +
                       std::to_string(GetParam()) +
@@ -208,7 +184,7 @@ TEST_P(TunerPlugin, ATableMayBeAFile) {
   const Tuner tuner(POWERCCL_PLUGIN_PATH, GetParam());
   const Communicator world(tuner);
   folder.write("table.csv", "allreduce,0,-1,tree,ll,4,-1,-1\n");
-  EXPECT_EQ(world.ask(all_reduce(8)), (Choice{nccl::kAlgorithmRing, nccl::kProtocolLl, 4})) << "read at the start only";
+  EXPECT_EQ(world.ask(8), (Choice{nccl::kAlgorithmRing, nccl::kProtocolLl, 4})) << "read at the start only";
 }
 
 TEST_P(TunerPlugin, WhatIsNoFileIsRefused) {
@@ -222,7 +198,7 @@ TEST_P(TunerPlugin, WhatIsNoFileIsRefused) {
     use(path);
     const std::string said = stderr_of([&] {
       const Communicator world(tuner);
-      EXPECT_EQ(world.ask(all_reduce(8)), kNccls);
+      EXPECT_EQ(world.ask(8), kNccls);
     });
     EXPECT_NE(said.find("cannot use the tuner table"), std::string::npos) << path << ": " << said;
   }
@@ -243,8 +219,8 @@ TEST_P(TunerPlugin, ACommunicatorKeepsItsTable) {
   use("allreduce,0,-1,nvls,simple,7,-1,-1");
   const Communicator second(tuner);
   unsetenv(kVariable);
-  EXPECT_EQ(first.ask(all_reduce(8)), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
-  EXPECT_EQ(second.ask(all_reduce(8)), (Choice{nccl::kAlgorithmNvls, nccl::kProtocolSimple, 7}));
+  EXPECT_EQ(first.ask(8), (Choice{nccl::kAlgorithmTree, nccl::kProtocolLl, 2}));
+  EXPECT_EQ(second.ask(8), (Choice{nccl::kAlgorithmNvls, nccl::kProtocolSimple, 7}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, TunerPlugin, testing::Values(4, 5, 6));
@@ -253,101 +229,6 @@ TEST(TunerPluginV6, ChunksAreNccls) {
   const Tuner tuner(POWERCCL_PLUGIN_PATH, 6);
   EXPECT_EQ(tuner.of<nccl::TunerV6>()->get_chunk_size, nullptr);
   EXPECT_STREQ(tuner.of<nccl::TunerV6>()->name, "PowerCCL");
-}
-
-// 8 ranks that are asked the same questions, each in an order and at times of its own.
-class RanksDecideAlike : public TunerPlugin {
- protected:
-  static constexpr int kRanks = 8;
-  static constexpr size_t kQuestions = 100000;
-  static constexpr nccl::TunerShape kShapes[] = {{1, 2}, {1, 4}, {1, 8}, {2, 16}, {4, 32}, {3, 17}};
-  static constexpr int kShapeCount = std::size(kShapes);
-
-  static std::string random_table() {
-    std::mt19937 random(6);
-    const auto one_of = [&](const std::vector<std::string>& words) { return words[random() % words.size()]; };
-    std::string text;
-    for (int i = 0; i < 120; ++i) {
-      const uint64_t least = uint64_t{1} << (random() % 34);
-      text += one_of({"allreduce", "broadcast", "reduce", "allgather", "reducescatter"}) + ",";
-      text += std::to_string(least) + "," + std::to_string(least << (1 + random() % 8)) + ",";
-      text += one_of({"ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"}) + ",";
-      text += one_of({"ll", "ll128", "simple"}) + "," + std::to_string(static_cast<int>(random() % 66) - 1) + ",";
-      text += one_of({"-1", "1", "2", "4"}) + "," + one_of({"-1", "-1", "8", "16"}) + ",";
-      text += one_of({"-1", "-1", "1", "4"}) + "," + one_of({"-1", "-1", "0", "1"}) + "\n";
-    }
-    return text;
-  }
-
-  static std::vector<Question> random_questions() {
-    std::mt19937_64 random(7);
-    std::vector<Question> questions(kQuestions);
-    for (Question& question : questions) {
-      question.shape = static_cast<int>(random() % kShapeCount);
-      question.collective = static_cast<int>(random() % 6);
-      question.bytes = random() >> (28 + random() % 36);
-      question.pipe_ops = 1 + static_cast<int>(random() % 4);
-      question.registered = static_cast<int>(random() % 2);
-      question.unavailable = static_cast<uint32_t>(random() & random() & random() & ((1u << 20) - 1));
-    }
-    return questions;
-  }
-
-  // One rank's part; its choices go to `choices`.
-  static void play(const char* library, int rank, const std::vector<Question>& questions, Choice* choices) {
-    const Tuner tuner(library, 4 + rank % 3);
-    std::vector<std::unique_ptr<Communicator>> communicators;
-    for (const nccl::TunerShape& shape : kShapes) {
-      communicators.push_back(std::make_unique<Communicator>(tuner, shape.ranks, shape.nodes));
-    }
-    std::mt19937 random(static_cast<unsigned>(rank) + 100);
-    std::vector<uint32_t> order(questions.size());
-    std::iota(order.begin(), order.end(), 0u);
-    std::shuffle(order.begin(), order.end(), random);
-    for (const uint32_t index : order) {
-      if (random() % 64 == 0) std::this_thread::yield();
-      if (random() % 5000 == 0) usleep(random() % 200);
-      choices[index] = communicators[static_cast<size_t>(questions[index].shape)]->ask(questions[index]);
-    }
-  }
-
-  // Alike, and as the table says, which decides a good part of them.
-  static void check(const std::vector<Question>& questions, const Choice* choices) {
-    nccl::TunerTable table;
-    nccl::TunerTable::Refusal refusal;
-    ASSERT_TRUE(table.parse(random_table(), &refusal)) << refusal.reason;
-    size_t by_rule = 0;
-    for (size_t i = 0; i < questions.size(); ++i) {
-      const Question& question = questions[i];
-      const nccl::TunerDecision decision = decide(table, kShapes[question.shape], question.collective, question.bytes,
-                                                  question.pipe_ops, question.registered);
-      const int cell = 3 * decision.algorithm + decision.protocol;
-      const bool taken = decision.algorithm >= 0 && (question.unavailable >> cell & 1) == 0;
-      const Choice wanted = taken ? Choice{decision.algorithm, decision.protocol, decision.channels} : kNccls;
-      by_rule += taken ? 1 : 0;
-      for (int rank = 0; rank < kRanks; ++rank) {
-        ASSERT_EQ(choices[static_cast<size_t>(rank) * questions.size() + i], wanted) << "rank " << rank << ", " << i;
-      }
-    }
-    EXPECT_GT(by_rule, questions.size() / 10);
-    EXPECT_LT(by_rule, questions.size() * 9 / 10);
-  }
-};
-
-TEST_F(RanksDecideAlike, AsThreadsWithALibraryEach) {
-  use(random_table());
-  const std::vector<Question> questions = random_questions();
-  std::vector<Choice> choices(kRanks * questions.size());
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    // The loader takes a copy for another library, with state of its own.
-    const std::string library = folder / ("plugin-" + std::to_string(rank) + ".so");
-    std::filesystem::copy_file(POWERCCL_PLUGIN_PATH, library);
-    ranks.emplace_back(
-        [&, rank, library] { play(library.c_str(), rank, questions, choices.data() + rank * questions.size()); });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  check(questions, choices.data());
 }
 
 }  // namespace
