@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "agent_fixture.h"
+#include "device/nvml_clock.h"
 
 using namespace powerccl::device;
 
@@ -31,6 +32,44 @@ TEST_F(AgentTest, KilledMarkerIsRestoredAndItsSlotFreed) {
   agent.close_input();
   EXPECT_EQ(agent.wait_exit(), 0);
   EXPECT_NE(agent.messages().find(fake_uuid(1) + " locked: reset"), std::string::npos) << agent.messages();
+}
+
+// A rank that locks and resets its clock over and over, as the runtime does, until it is killed.
+pid_t start_locker(const std::string& folder, const std::string& uuid) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  for (int fd = 3; fd < 256; ++fd) close(fd);
+  Journal own;
+  JournalClaim claim;
+  ClockDevice clock;
+  if (journal_open(&own, folder.c_str(), nullptr) != kOk || journal_claim(&own, uuid.c_str(), &claim, nullptr) != kOk ||
+      clock_open(&clock, uuid.c_str(), nullptr) != kOk)
+    _exit(1);
+  for (;;) {
+    if (journal_mark(&claim, nullptr) != kOk || clock_lock(&clock, 480, 480, nullptr) != kOk) _exit(2);
+    if (clock_reset(&clock, nullptr) != kOk) _exit(3);
+    journal_clear(&claim, nullptr);
+  }
+}
+
+TEST_F(AgentTest, RankKilledAtAnyMomentLeavesNoLock) {
+  AgentProcess agent(folder.path(), {{"--no-sample"}, {}, 0});
+  ASSERT_TRUE(agent.wait_ready());
+  for (useconds_t round = 0; round < 20; ++round) {
+    const uint32_t before = __atomic_load_n(&fake->gpu[0].locks, __ATOMIC_ACQUIRE);
+    const pid_t rank = start_locker(folder.path(), fake_uuid(0));
+    ASSERT_TRUE(eventually([&] { return __atomic_load_n(&fake->gpu[0].locks, __ATOMIC_ACQUIRE) > before; }));
+    usleep(137 * round);
+    kill(rank, SIGKILL);
+    int status = 0;
+    waitpid(rank, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << WEXITSTATUS(status);
+    ASSERT_TRUE(eventually([&] { return slot(0).pid == 0; }));
+    EXPECT_TRUE(unlocked(0)) << "before the slot is free";
+  }
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
+  EXPECT_GT(slot(0).restored_by_agent, 0u) << "no round hit a lock: the test shows nothing";
 }
 
 TEST_F(AgentTest, UnmarkedRankThatDiesCostsNoReset) {

@@ -76,14 +76,16 @@ TEST(Ticks, DueMomentsThatHavePassedAreSkippedAtOnce) {
 
 TEST(Ticks, TheEndDoesNotWaitForATickThatHangs) {
   auto hangs = std::make_shared<std::atomic<bool>>(true);
+  auto begun = std::make_shared<std::atomic<bool>>(false);
   Ticker ticker;
   ASSERT_EQ(ticker.start(now_ns(), kMs, 1000,
                          [=](int64_t, bool) {
+                           *begun = true;
                            while (*hangs) usleep(1000);
                            return true;
                          }),
             0);
-  usleep(20'000);
+  ASSERT_TRUE(eventually([&] { return begun->load(); }));
   EXPECT_FALSE(ticker.stop(30 * kMs));
   *hangs = false;
   EXPECT_TRUE(ticker.stop(5'000 * kMs));
