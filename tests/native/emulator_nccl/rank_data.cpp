@@ -15,39 +15,37 @@ constexpr ncclDataType_t kTypes[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclU
 constexpr size_t kCount = 1003;
 constexpr int kRoot = 1;
 
-template <typename T>
-void put(std::byte* to, double value) {
-  const T typed = static_cast<T>(value);
-  memcpy(to, &typed, sizeof typed);
-}
-template <typename T>
-double get(const std::byte* from) {
-  T typed;
-  memcpy(&typed, from, sizeof typed);
-  return static_cast<double>(typed);
+// Calls `use` with a value of the type in C++; not of the 16-bit floats, which have none.
+template <typename F>
+bool with_type(ncclDataType_t type, F&& use) {
+  switch (type) {
+    case ncclInt8:
+      return use(int8_t{}), true;
+    case ncclUint8:
+      return use(uint8_t{}), true;
+    case ncclInt32:
+      return use(int32_t{}), true;
+    case ncclUint32:
+      return use(uint32_t{}), true;
+    case ncclInt64:
+      return use(int64_t{}), true;
+    case ncclUint64:
+      return use(uint64_t{}), true;
+    case ncclFloat32:
+      return use(float{}), true;
+    case ncclFloat64:
+      return use(double{}), true;
+    default:
+      return false;
+  }
 }
 
 void encode(std::byte* to, double value, ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-      return put<int8_t>(to, value);
-    case ncclUint8:
-      return put<uint8_t>(to, value);
-    case ncclInt32:
-      return put<int32_t>(to, value);
-    case ncclUint32:
-      return put<uint32_t>(to, value);
-    case ncclInt64:
-      return put<int64_t>(to, value);
-    case ncclUint64:
-      return put<uint64_t>(to, value);
-    case ncclFloat32:
-      return put<float>(to, value);
-    case ncclFloat64:
-      return put<double>(to, value);
-    default:
-      break;
-  }
+  const auto put = [&](auto typed) {
+    typed = static_cast<decltype(typed)>(value);
+    memcpy(to, &typed, sizeof typed);
+  };
+  if (with_type(type, put)) return;
   const auto narrow = static_cast<float>(value);
   const uint16_t bits =
       type == ncclFloat16 ? powerccl::physics::float_to_half(narrow) : powerccl::physics::float_to_bfloat16(narrow);
@@ -55,26 +53,12 @@ void encode(std::byte* to, double value, ncclDataType_t type) {
 }
 
 double decode(const std::byte* from, ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-      return get<int8_t>(from);
-    case ncclUint8:
-      return get<uint8_t>(from);
-    case ncclInt32:
-      return get<int32_t>(from);
-    case ncclUint32:
-      return get<uint32_t>(from);
-    case ncclInt64:
-      return get<int64_t>(from);
-    case ncclUint64:
-      return get<uint64_t>(from);
-    case ncclFloat32:
-      return get<float>(from);
-    case ncclFloat64:
-      return get<double>(from);
-    default:
-      break;
-  }
+  double value = 0;
+  const auto get = [&](auto typed) {
+    memcpy(&typed, from, sizeof typed);
+    value = static_cast<double>(typed);
+  };
+  if (with_type(type, get)) return value;
   uint16_t bits;
   memcpy(&bits, from, sizeof bits);
   return type == ncclFloat16 ? powerccl::physics::half_to_float(bits) : powerccl::physics::bfloat16_to_float(bits);

@@ -182,17 +182,18 @@ void same_gpu(const Rank& job) {
   CHECK(strstr(ncclGetLastError(nullptr), "Duplicate GPU") != nullptr);
 }
 
-// Rank 1 kills itself while the others are in an all-reduce with it.
+// Rank 1 kills itself while the others are in an all-reduce that waits for it.
 void killed(const Rank& job) {
   const CUstream stream = take_device(job.rank);
   const ncclComm_t comm = init(job);
   expect_sum(comm, stream, job.ranks);
   if (job.rank == 1) {
-    usleep(100'000);
+    for (int other = 0; other < job.ranks; other += 2) await_sign("called", other);
     kill(getpid(), SIGKILL);
   }
   Buffer<float> buffer(1 << 20);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1 << 20, ncclFloat32, ncclSum, comm, stream));
+  give_sign("called");
   CHECK_IS(await_async_error(comm, ncclSuccess), ncclRemoteError);
   CHECK_IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 1 << 20, ncclFloat32, ncclSum, comm, stream), ncclRemoteError);
@@ -219,8 +220,9 @@ void abort_waiting(const Rank& job) {
     usleep(50'000);
     CHECK_IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     CHECK_IS(async_error(comm), ncclSuccess);
+    give_sign("waited");
   } else {
-    usleep(100'000);
+    await_sign("waited", 0);
   }
   NCCL(ncclCommAbort(comm));
   CUDA(cuStreamSynchronize(stream));

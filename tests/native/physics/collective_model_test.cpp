@@ -30,17 +30,11 @@ class CollectiveModel : public ::testing::Test {
   Model model;
 };
 
-TEST_F(CollectiveModel, AllReduceTakesWhatThePlatformSays) {
-  const uint64_t comm = model.communicator(4);
-  for (uint32_t rank = 0; rank < 4; ++rank) model.submit(comm, rank, {Model::task(TaskKind::kAllReduce, 4 * kMiB)});
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kAllReduce, 16 * kMiB, 4), kBandwidthGbs, 0.01);
-}
-
 TEST_F(CollectiveModel, EveryPatternHasItsBusBandwidth) {
   const uint64_t comm = model.communicator(4);
   constexpr uint64_t kSize = 16 * kMiB;
-  const std::pair<TaskKind, Pattern> kinds[] = {{TaskKind::kBroadcast, Pattern::kBroadcast},
+  const std::pair<TaskKind, Pattern> kinds[] = {{TaskKind::kAllReduce, Pattern::kAllReduce},
+                                                {TaskKind::kBroadcast, Pattern::kBroadcast},
                                                 {TaskKind::kReduce, Pattern::kReduce},
                                                 {TaskKind::kAllGather, Pattern::kAllGather},
                                                 {TaskKind::kReduceScatter, Pattern::kReduceScatter}};
@@ -53,57 +47,32 @@ TEST_F(CollectiveModel, EveryPatternHasItsBusBandwidth) {
   }
 }
 
+// Who sends to whom tells the pattern of a group, and so its curve.
 TEST_F(CollectiveModel, GroupsOfSendsAndReceivesHaveTheirPatternsBusBandwidth) {
-  const uint64_t comm = model.communicator(4);
   constexpr uint64_t kPart = 4 * kMiB;
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    std::vector<CollectiveTask> tasks;
-    for (uint32_t peer = 0; peer < 4; ++peer) {
-      tasks.push_back(Model::transfer(TaskKind::kSend, kPart, peer));
-      tasks.push_back(Model::transfer(TaskKind::kReceive, kPart, peer));
-    }
-    model.submit(comm, rank, tasks);
-  }
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kAllToAll, 4 * kPart, 4), kBandwidthGbs, 0.01);
-
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    std::vector<CollectiveTask> tasks{Model::transfer(TaskKind::kReceive, kPart, 2)};
-    for (uint32_t peer = 0; rank == 2 && peer < 4; ++peer)
-      tasks.push_back(Model::transfer(TaskKind::kSend, kPart, peer));
-    model.submit(comm, rank, tasks);
-  }
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kScatter, 4 * kPart, 4), kBandwidthGbs, 0.01);
-
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    std::vector<CollectiveTask> tasks{Model::transfer(TaskKind::kSend, kPart, 0)};
-    for (uint32_t peer = 0; rank == 0 && peer < 4; ++peer)
-      tasks.push_back(Model::transfer(TaskKind::kReceive, kPart, peer));
-    model.submit(comm, rank, tasks);
-  }
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kGather, 4 * kPart, 4), kBandwidthGbs, 0.01);
-
-  for (uint32_t rank = 0; rank < 4; ++rank)
-    model.submit(comm, rank,
-                 {Model::transfer(TaskKind::kSend, kPart, (rank + 1) % 4),
-                  Model::transfer(TaskKind::kReceive, kPart, (rank + 3) % 4)});
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kSendReceive, kPart, 4), kBandwidthGbs, 0.01);
-}
-
-TEST_F(CollectiveModel, AShapeChoosesItsCurve) {
-  model.platform.patterns[static_cast<size_t>(Pattern::kScatter)].bandwidth_gbs = {{1, 1.0}};
+  const struct {
+    Pattern pattern;
+    double gbs, parts;
+    bool (*sends)(uint32_t from, uint32_t to);
+  } shapes[] = {{Pattern::kAllToAll, 4, 4, [](uint32_t, uint32_t) { return true; }},
+                {Pattern::kScatter, 3, 4, [](uint32_t from, uint32_t) { return from == 2; }},
+                {Pattern::kGather, 2, 4, [](uint32_t, uint32_t to) { return to == 0; }},
+                {Pattern::kSendReceive, 1, 1, [](uint32_t from, uint32_t to) { return to == (from + 1) % 4; }}};
+  for (const auto& shape : shapes)
+    model.platform.patterns[static_cast<size_t>(shape.pattern)].bandwidth_gbs = {{1, shape.gbs}};
   const uint64_t comm = model.communicator(4);
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    std::vector<CollectiveTask> tasks{Model::transfer(TaskKind::kReceive, kMiB, 0)};
-    for (uint32_t peer = 0; rank == 0 && peer < 4; ++peer)
-      tasks.push_back(Model::transfer(TaskKind::kSend, kMiB, peer));
-    model.submit(comm, rank, tasks);
+  for (const auto& shape : shapes) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      std::vector<CollectiveTask> tasks;
+      for (uint32_t peer = 0; peer < 4; ++peer) {
+        if (shape.sends(rank, peer)) tasks.push_back(Model::transfer(TaskKind::kSend, kPart, peer));
+        if (shape.sends(peer, rank)) tasks.push_back(Model::transfer(TaskKind::kReceive, kPart, peer));
+      }
+      model.submit(comm, rank, tasks);
+    }
+    model.run_for(kLong);
+    EXPECT_NEAR(bus_bandwidth(shape.pattern, shape.parts * kPart, 4), shape.gbs, 0.01) << pattern_name(shape.pattern);
   }
-  model.run_for(kLong);
-  EXPECT_NEAR(bus_bandwidth(Pattern::kScatter, 4 * kMiB, 4), 1.0, 0.01);
 }
 
 TEST_F(CollectiveModel, NothingIsShorterThanTheLatency) {
@@ -193,25 +162,6 @@ std::vector<CommEvent> poll(Model& model, uint64_t comm, uint32_t rank) {
   return events;
 }
 
-TEST_F(CollectiveModel, DisagreeingRanksAreToldAndFreed) {
-  const uint64_t comm = model.communicator(2);
-  model.submit(comm, 0, {Model::task(TaskKind::kAllReduce, 100)});
-  model.submit(comm, 1, {Model::task(TaskKind::kAllReduce, 101)});
-  model.run_for(kLong);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(model.ended(rank));
-    const auto events = poll(model, comm, rank);
-    ASSERT_EQ(events.size(), 1u);
-    EXPECT_EQ(events[0].kind, static_cast<uint32_t>(CommEventKind::kError));
-    EXPECT_EQ(events[0].result, kCollectiveInvalidUsage);
-    EXPECT_NE(std::string(events[0].text).find("count 100"), std::string::npos);
-    EXPECT_NE(std::string(events[0].text).find("count 101"), std::string::npos);
-  }
-  model.submit(comm, 0, {Model::task(TaskKind::kAllReduce, 100)});
-  model.run_for(kLong);
-  EXPECT_TRUE(model.ended(0)) << "a broken communicator's operations end at once";
-}
-
 TEST_F(CollectiveModel, UnequalSendAndReceiveAreToldAndFreed) {
   const uint64_t comm = model.communicator(2);
   model.submit(comm, 0, {Model::transfer(TaskKind::kSend, 100, 1)});
@@ -220,26 +170,6 @@ TEST_F(CollectiveModel, UnequalSendAndReceiveAreToldAndFreed) {
   EXPECT_TRUE(model.ended(0));
   EXPECT_TRUE(model.ended(1));
   EXPECT_EQ(poll(model, comm, 0).at(0).result, kCollectiveInvalidUsage);
-}
-
-TEST_F(CollectiveModel, ADeadRankLeavesTheOthersWaitingUntilTheyAbort) {
-  const uint64_t comm = model.communicator(3);
-  for (uint32_t rank = 0; rank < 3; ++rank) model.submit(comm, rank, {Model::task(TaskKind::kAllReduce, 64 * kMiB)});
-  model.run_for(kMs);
-  model.engine.remove_client(Model::client_of(2));
-  model.run_for(kLong);
-  for (uint32_t rank = 0; rank < 2; ++rank) {
-    EXPECT_FALSE(model.ended(rank));
-    const auto events = poll(model, comm, rank);
-    ASSERT_EQ(events.size(), 1u);
-    EXPECT_EQ(events[0].result, kCollectiveRemoteError);
-  }
-  model.submit(comm, 0, {Model::task(TaskKind::kAllReduce, 1)});
-  model.request(Model::client_of(0), CollectiveMessage::kAbort, Member{comm, 0, 0});
-  model.run_for(kLong);
-  EXPECT_TRUE(model.ended(0)) << "what runs and what is behind it is cancelled";
-  EXPECT_FALSE(model.ended(1));
-  EXPECT_FALSE(model.engine.gpu(0).communicating());
 }
 
 TEST_F(CollectiveModel, ARankThatLeavesIsMissedByThoseWhoWaitForItAlone) {
@@ -257,47 +187,6 @@ TEST_F(CollectiveModel, ARankThatLeavesIsMissedByThoseWhoWaitForItAlone) {
   model.request(Model::client_of(1), CollectiveMessage::kLeave, Member{comm, 1, 0});
   model.run_for(kMs);
   EXPECT_EQ(model.replies[waiting].as<CommEvent>().result, kCollectiveRemoteError);
-}
-
-TEST_F(CollectiveModel, KernelEventsTellOfEachTask) {
-  const uint64_t comm = model.communicator(2);
-  for (uint32_t rank = 0; rank < 2; ++rank)
-    model.submit(comm, rank,
-                 {Model::task(TaskKind::kAllReduce, kMiB), Model::transfer(TaskKind::kSend, kMiB, 1 - rank),
-                  Model::transfer(TaskKind::kReceive, kMiB, 1 - rank)},
-                 1, rank == 1 ? kMs : 0, true);
-  model.run_for(kLong);
-  const auto events = poll(model, comm, 0);
-  const auto more = poll(model, comm, 0);
-  std::vector<CommEvent> all(events);
-  all.insert(all.end(), more.begin(), more.end());
-  ASSERT_EQ(all.size(), 4u);
-  const std::pair<CommEventKind, uint32_t> expected[] = {{CommEventKind::kTaskStarted, 0},
-                                                         {CommEventKind::kTaskStopped, 0},
-                                                         {CommEventKind::kTaskStarted, 1},
-                                                         {CommEventKind::kTaskStopped, 1}};
-  for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(all[i].kind, static_cast<uint32_t>(expected[i].first));
-    EXPECT_EQ(all[i].task, expected[i].second);
-  }
-  EXPECT_GT(all[1].time_ns - all[0].time_ns, static_cast<uint64_t>(kMs)) << "waiting for a peer is part of the kernel";
-}
-
-TEST_F(CollectiveModel, SplitGroupsByColourAndOrdersByKey) {
-  const uint64_t comm = model.communicator(4);
-  std::vector<uint64_t> requests;
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    const Split split{comm, rank, rank == 3 ? -1 : static_cast<int32_t>(rank % 2), -static_cast<int32_t>(rank), 0};
-    requests.push_back(model.request(Model::client_of(rank), CollectiveMessage::kSplit, split));
-  }
-  const auto joined = [&](uint32_t rank) { return model.replies.at(requests[rank]).as<Joined>(); };
-  EXPECT_EQ(joined(0).comm, joined(2).comm);
-  EXPECT_EQ(joined(0).ranks, 2u);
-  EXPECT_EQ(joined(0).rank, 1u);
-  EXPECT_EQ(joined(2).rank, 0u);
-  EXPECT_EQ(joined(1).ranks, 1u);
-  EXPECT_NE(joined(1).hash, joined(0).hash);
-  EXPECT_EQ(joined(3).comm, 0u);
 }
 
 TEST_F(CollectiveModel, JoiningFailsForAllWhenARankIsWrong) {

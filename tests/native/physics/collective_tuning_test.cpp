@@ -160,21 +160,6 @@ TEST_F(TunedModel, RanksThatDecideDifferentlyHangAndTheLogSaysSo) {
   }
 }
 
-TEST_F(TunedModel, AHangIsForGoodAndAbortEndsIt) {
-  NcclSettings settings = tuned();
-  settings.flags |= NcclSettings::kHangs;
-  const uint64_t comm = communicator(1, settings);
-  for (uint32_t rank = 0; rank < kRanks; ++rank) model.submit(comm, rank, {all_reduce(kMiB)});
-  model.run_for(100 * kLong);
-  for (uint32_t rank = 0; rank < kRanks; ++rank) EXPECT_FALSE(model.ended(rank));
-  EXPECT_TRUE(model.engine.gpu(0).communicating());
-  for (uint32_t rank = 0; rank < kRanks; ++rank)
-    model.request(Model::client_of(rank), CollectiveMessage::kAbort, Member{comm, rank, 0});
-  model.run_for(kMs);
-  EXPECT_TRUE(model.ended(0));
-  EXPECT_FALSE(model.engine.gpu(0).communicating());
-}
-
 TEST_F(TunedModel, SplitCommunicatorsKeepTheSettings) {
   NcclSettings settings = tuned();
   settings.flags |= NcclSettings::kHangs;
