@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Check what users read: sentence lengths, words, links and commands of all pages, and the help texts of all verbs.
+"""Check what users read: sentence lengths, words, links, commands and names of all pages, and the help of all verbs.
+
+A page may name a file of the repository, and behind a colon what stands in it: `native/abi/lease.h`: `NAME`, `NAME`.
+Files and such names must exist, and so must constants (kName, NAME_OF_ONE) and functions (name()) anywhere.
 
 Prints a line a fault, then the mean and the longest sentence of the README and the guides. --out FILE also writes the
 two as figures. Ends with 1 if there is a fault.
@@ -8,10 +11,12 @@ two as figures. Ends with 1 if there is a fault.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import shlex
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +57,15 @@ RENAMED = {
     "POWERCCL_BUDGET": "POWERCCL_MAX_SLOWDOWN",
     "percall": "per-call",
 }
+# Pages that tell of names and files as they were.
+PAST = ("docs/decisions/", "CHANGELOG.md")
+FILE = r"(?:bench|cmake|docs|examples|native|packaging|python|scripts|tests|tools)/[\w./{},*-]*"
+FILE_NAMED = re.compile(rf"`({FILE})`(:?)")
+SPAN = re.compile(r"`([^`\n]+)`")
+WORD = re.compile(r"\w+")
+CONSTANT = re.compile(r"k[A-Z]\w+|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|[\w:.]+\(\)")
+# Names of others.
+FOREIGN = re.compile(r"(?:NCCL|CUDA|SLURM|OMPI|LD|TORCH)_")
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*?)\n(.*?)^ *\1 *$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Commands of a line: behind a prompt, a separator or a word that hands on, up to the next separator or comment.
@@ -163,6 +177,53 @@ def link_faults(page: Path) -> Iterator[str]:
                 yield f"{number}: no heading {target}"
 
 
+@functools.cache
+def _tracked() -> frozenset[str]:
+    """Files of the repository and their folders."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = {name for name in listed.stdout.split("\n") if (ROOT / name).is_file()}
+    return frozenset(files | {str(parent) for name in files for parent in Path(name).parents})
+
+
+@functools.cache
+def _words(name: str) -> frozenset[str]:
+    """What a file has of words; "": all sources together, without tests."""
+    if name:
+        return frozenset(WORD.findall((ROOT / name).read_text(encoding="utf-8", errors="replace")))
+    kinds = (".h", ".cpp", ".c", ".def", ".in", ".py", ".txt", ".cmake")
+    sources = (path for path in _tracked() if path.endswith(kinds) and not path.startswith("tests/"))
+    return frozenset(word for path in sources for word in _words(path))
+
+
+def _files(pattern: str) -> list[str]:
+    """Files and folders that a pattern with {a,b} and * names."""
+    if found := re.search(r"\{([^{}]*)\}", pattern):
+        each = (pattern[: found.start()] + part + pattern[found.end() :] for part in found[1].split(","))
+        several = [_files(one) for one in each]
+        return [name for names in several for name in names] if all(several) else []
+    wanted = re.compile(re.escape(pattern.rstrip("/")).replace(r"\*", "[^/]*"))
+    return [name for name in _tracked() if wanted.fullmatch(name)]
+
+
+def name_faults(text: str) -> Iterator[str]:
+    """`LINE: what is named and is not there`."""
+    for line, block, _ in _blocks(text):
+        for found in FILE_NAMED.finditer(block):
+            files = _files(found[1])
+            if not files:
+                yield f"{line}: no file {found[1]}"
+            if not files or not found[2] or not all((ROOT / name).is_file() for name in files):
+                continue
+            words = frozenset(word for name in files for word in _words(name))
+            said = re.split(rf"(?<=\w[.;]) |(?<=`[.;]) |(?<=`\)[.;]) |`{FILE}`", block[found.end() :])[0]
+            for name in SPAN.findall(said):
+                if re.fullmatch(r"[\w:.]+(?:\(\))?", name) and WORD.findall(name)[-1] not in words:
+                    yield f"{line}: no {name} in {found[1]}"
+        for name in SPAN.findall(block):
+            if CONSTANT.fullmatch(name) and not FOREIGN.match(name) and WORD.findall(name)[-1] not in _words(""):
+                yield f"{line}: {name} is nowhere in the sources"
+
+
 def commands_of(text: str) -> Iterator[tuple[int, str]]:
     """Each command in a page's fenced blocks, with its line, without what stands before and behind it."""
     for found in FENCE.finditer(text):
@@ -232,6 +293,8 @@ def main() -> int:
         if name not in LATER:
             faults += [f"{name}:{fault}" for fault in prose_faults(text)]
         faults += [f"{name}:{fault}" for fault in link_faults(page)]
+        if not name.startswith(PAST):
+            faults += [f"{name}:{fault}" for fault in name_faults(text)]
         for number, command in commands_of(text):
             if why := command_fault(command, targets):
                 faults.append(f"{name}:{number}: {why}")

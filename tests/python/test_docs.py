@@ -86,6 +86,23 @@ def test_pages_and_help_texts_are_found(tool: ModuleType) -> None:
     assert len(list(tool.commands_of((ROOT / "docs/guides/save-energy-pytorch.md").read_text()))) > 8
 
 
+@pytest.mark.parametrize(
+    ("page", "faults"),
+    [
+        ("`native/abi/lease.h`: `powerccl_lease_set`, `no_such`.", ["1: no no_such in native/abi/lease.h"]),
+        ("See `native/abi/no.h`.", ["1: no file native/abi/no.h"]),
+        ("`native/{abi,base}/*.h` and `tests/e2e`.", []),
+        ("`native/abi/lease.h`: `powerccl_lease_set`. Then `elsewhere`.", []),
+        ("| `native/abi/lease.h`: `powerccl_lease_set` | `elsewhere` |", []),
+        ("As `kNoSuchConstant` and `no_such_function()` say.", [
+            "1: kNoSuchConstant is nowhere in the sources", "1: no_such_function() is nowhere in the sources"]),
+        ("`POWERCCL_CLOCKS`, `kLongestSleepNs`, `open_clock()` and `NCCL_WHATEVER`.", []),
+    ],
+)  # fmt: skip
+def test_files_and_names_in_pages_exist(tool: ModuleType, page: str, faults: list[str]) -> None:
+    assert list(tool.name_faults(page)) == faults
+
+
 def test_the_architecture_page_has_a_row_for_each_folder_of_its_picture() -> None:
     drawing = load_tool("draw-architecture")
     drawn = {f"native/{room}" for room in drawing.native_arrows()}

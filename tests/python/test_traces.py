@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from pathlib import Path
 
@@ -28,6 +29,37 @@ def sample_trace() -> TraceWriter:
     trace.clock(1, 2 * MS, 480, flags=records.FLAG_DRY)
     trace.note(5 * MS, "x" * 48)
     return trace
+
+
+def fields_of(body: str) -> dict[str, tuple[int, int]]:
+    """Offset and bytes of each field of a C struct, whose fields are aligned by themselves; without reserved ones."""
+    found: dict[str, tuple[int, int]] = {}
+    offset = 0
+    for bits, names in re.findall(r"(?:char|u?int(\d+)_t)\s+([^;]+);", re.sub(r"//[^\n]*", "", body)):
+        for name, count in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
+            found[name] = (offset, int(bits or 8) // 8 * int(count or 1))
+            offset += found[name][1]
+    return {name: place for name, place in found.items() if not name.startswith("reserved")}
+
+
+def test_layouts_are_those_of_the_native_header() -> None:
+    text = (Path(__file__).parents[2] / "native/abi/trace.h").read_text()
+    header = re.search(r"struct powerccl_trace_header \{(.*?)\n\};", text, re.DOTALL)
+    assert header
+    fields = records.HEADER.fields or {}
+    read = {name: (offset, field.itemsize) for name, (field, offset) in fields.items() if name != "reserved"}
+    assert fields_of(header[1]) == read
+    for kind, name in records.KINDS.items():
+        assert f"POWERCCL_REC_{name.upper()} = {kind}," in text
+        end = text.index(f"}} {'comm_up' if name == 'comm' else name};")
+        fields = records.LAYOUTS[kind].fields or {}
+        read = {
+            field: (offset - 8, layout.itemsize)
+            for field, (layout, offset) in fields.items()
+            if offset >= 8 and not field.startswith("reserved")
+        }
+        assert fields_of(text[text.rindex("struct {", 0, end) : end]) == read, name
+        assert records.LAYOUTS[kind].itemsize == records.RECORD_BYTES
 
 
 def test_header_and_every_kind(tmp_path: Path) -> None:
