@@ -195,12 +195,12 @@ fuzz-python: setup
 # make figures-harm    measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 figures-harm: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-harm.py --out build/figures/harm.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics harm --out build/figures/harm.json
 
 # make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
 figures-trust: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-trust.py --out build/figures/trust.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics trust --out build/figures/trust.json
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured

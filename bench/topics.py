@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures by topic: what `scripts/figures-harm.py` and `scripts/figures-trust.py` have in common.
+"""Figures by topic: python -m bench.topics harm|trust --out FILE [--only TOPIC...].
 
-A package has a module a topic, each with `measure(native, folder)`. It runs its cases in `folder`, which is empty and
-its own, and returns figures by their full name. A case that cannot run on this machine raises; it is never counted as
-passed.
+The packages bench.harm and bench.trust have a module a topic, each with `measure(native, folder)`. It runs its cases in
+`folder`, which is empty and its own, and returns figures by their full name. A case that cannot run on this machine
+raises; it is never counted as passed. `--only` keeps the figures of other topics that the file has.
 """
 
 from __future__ import annotations
@@ -26,30 +26,34 @@ from powerccl.launch.native import NativeFiles, find_native
 Measure = Callable[[NativeFiles, Path], Figures]
 
 
-def main(package: str, about: str) -> int:
-    """Run the topics of a package; `--only` runs some of them and keeps the others' figures that the file has."""
-    found = importlib.import_module(package)
-    topics = sorted(
-        module.name
-        for module in pkgutil.iter_modules(found.__path__)
-        if hasattr(importlib.import_module(f"{package}.{module.name}"), "measure")
-    )
-    parser = argparse.ArgumentParser(description=about)
+def topics_of(package: str) -> list[str]:
+    """Names of the modules that measure."""
+    names = sorted(each.name for each in pkgutil.iter_modules(importlib.import_module(f"bench.{package}").__path__))
+    return [name for name in names if hasattr(importlib.import_module(f"bench.{package}.{name}"), "measure")]
+
+
+def main() -> int:
+    """Run topics of a package, and write what they measured after each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("package", choices=("harm", "trust"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=topics, default=topics, metavar="TOPIC", help=", ".join(topics))
+    parser.add_argument("--only", nargs="+", metavar="TOPIC")
     arguments = parser.parse_args()
+    package, topics = arguments.package, topics_of(arguments.package)
+    wanted = arguments.only or topics
+    if unknown := sorted(set(wanted) - set(topics)):
+        parser.error(f"--only: {unknown[0]} is none of {', '.join(topics)}")
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # ignored in the background, and then by jobs as well
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     native = find_native()
     figures = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     failed = []
-    for topic in arguments.only:
+    for topic in wanted:
         begin_s = time.monotonic()
-        prefix = f"{package.rpartition('.')[2]}-{topic}-"
-        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(prefix=f"{package}-{topic}-", ignore_cleanup_errors=True) as folder:
             try:
-                new = importlib.import_module(f"{package}.{topic}").measure(native, Path(folder))
+                new = importlib.import_module(f"bench.{package}.{topic}").measure(native, Path(folder))
             except Exception as error:  # one topic's fault leaves the others to be measured
                 failed.append(topic)
                 print(f"{topic}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -61,3 +65,7 @@ def main(package: str, about: str) -> int:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(dict(sorted(figures.items())), indent=2) + "\n")
     return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does PowerCCL ever harm a job, a GPU, a terminal or a root service? One module a topic, as bench/topics.py has it.
 
-Figures are called `harm.<topic>.<figure>`. `scripts/figures-harm.py` runs all topics and writes the result.
+Figures are called `harm.<topic>.<figure>`. `make figures-harm` runs all topics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is nothing partial shown as whole, and nothing impossible shown at all? One module a topic, as in bench/topics.py.
 
-Figures are called `trust.<topic>.<figure>`. `scripts/figures-trust.py` runs all topics and writes the result. Each
-fault is printed to stderr with what shows it.
+Figures are called `trust.<topic>.<figure>`. `make figures-trust` runs all topics. Each fault is printed to stderr
+with what shows it. What a test of its own proves is no topic here.
 """
 
 from __future__ import annotations

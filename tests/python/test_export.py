@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +180,15 @@ def test_names_follow_the_conventions() -> None:
         if any(word in name.split("_") for word in ("energy", "power", "elapsed", "age")):
             assert name.rsplit("_", 1)[1] in units
         assert kind in ("counter", "gauge")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here (package prometheus)")
+def test_promtool_has_nothing_against_it(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    mpi_run(folder)
+    for text in (as_text(collector_of(folder)[1]), prometheus_text(report(folder).findings)):
+        done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
 def test_the_dashboard_asks_for_what_is_exported() -> None:

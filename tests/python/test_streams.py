@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import stat
@@ -56,6 +57,7 @@ def verbs(run: Path) -> list[Sequence[str | Path]]:
     return [
         ("report", run),
         ("compare", run, run),
+        ("clocks",),
         ("whatif", run, "--platform", "t4x8"),
         ("top", "--once", run),
         ("doctor",),
@@ -79,32 +81,42 @@ def test_letters_are_written_in_others(run: Path) -> None:
     assert b"etude ?? -> +-1?2" in done.stdout.replace(b"\n", b"") or b"etude" in done.stdout
 
 
-OPTIONS = ("--html", "--json", "--csv", "--perfetto", "--prometheus")
+WRITERS = (
+    *(("report", option) for option in ("--html", "--json", "--csv", "--perfetto", "--prometheus")),
+    *(("compare", option) for option in ("--html", "--json", "--markdown", "--csv")),
+    ("export", "--textfile"),
+)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_a_full_disk_leaves_what_was_there(option: str, run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("verb", "option"), WRITERS)
+def test_a_full_disk_leaves_what_was_there(verb: str, option: str, run: Path, tmp_path: Path) -> None:
     """No part of a file under its name, and nothing of ours beside it."""
     folder = tmp_path / "out"
     folder.mkdir()
-    out = folder / "report"
+    out = folder / "written.prom"
+    more: dict[str, Sequence[str | Path]] = {
+        "report": ("--quiet",),
+        "compare": (run,),
+        "export": ("--once",),
+    }
     # More than fits: of small files, the limit is even smaller.
-    limit = FULL if option in ("--html", "--json", "--perfetto") else 64
-    if option != "--csv":
+    limit = FULL if verb == "report" and option in ("--html", "--json", "--perfetto") else 64
+    is_folder = (verb, option) == ("report", "--csv")
+    if not is_folder:
         out.write_text("before")
 
     def before() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    done = powerccl("report", run, "--quiet", option, out, before=before)
+    done = powerccl(verb, run, *more[verb], option, out, before=before)
     assert done.returncode == 1, done.stderr
     assert b"error: cannot write" in done.stderr
     assert b"too large" in done.stderr
-    if option == "--csv":
+    if is_folder:
         assert [each for each in out.iterdir() if each.stat().st_size >= limit or each.name.startswith(".")] == []
     else:
-        assert [(each.name, each.read_text()) for each in folder.iterdir()] == [("report", "before")]
+        assert [(each.name, each.read_text()) for each in folder.iterdir()] == [(out.name, "before")]
 
 
 @pytest.mark.parametrize("words", [("report",), ("report", "--json", "-", "--quiet"), ("compare",), ("top", "--once")])
@@ -136,6 +148,13 @@ commands.main()
     )
     assert done.returncode == code, done.stderr
     assert (tmp_path / "ran").read_text() == "x\n"
+
+
+def test_every_output_is_written_whole() -> None:
+    """Whatever users name as an output goes through powerccl.files, of which the tests above are."""
+    for room in ("analysis", "commands", "reports", "tuning"):
+        for path in (PACKAGE / "powerccl" / room).rglob("*.py"):
+            assert not re.search(r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]", path.read_text()), path
 
 
 def test_no_room_for_temporary_files_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import write_run
-from bench.trust import checks, files, partial, prometheus
+from bench.trust import checks, partial
 from bench.trust.damage import KINDS, samples, traces, without_counter
 from bench.trust.figures import link_gbs
 from bench.trust.spoken import speak
@@ -217,29 +217,6 @@ def test_a_link_has_a_bound() -> None:
     assert link_gbs("t4x8:link_scale=4") == pytest.approx(12.8)
     assert link_gbs("t4x8") == pytest.approx(3.2)
     assert link_gbs("synthetic") is None
-
-
-def test_metrics_beside_each_other() -> None:
-    one, two = 'a{run="x"} 1\n', 'a{run="y"} 1\n'
-    assert prometheus.together([("1", one), ("2", two)]) == []
-    assert prometheus.together([("1", one), ("2", one)])
-    assert prometheus.together([("1", "# HELP a What.\n" + one), ("2", "# HELP a Else.\n" + two)])
-    assert prometheus.life([one, one, one + 'b{run="x"} 2\n']) == []
-    assert prometheus.life([one, 'a{run="renamed"} 1\n'])
-
-
-def test_a_truncated_file_is_found(tmp_path: Path) -> None:
-    whole = {"": b'{"a": ' + b"1" * 1000 + b"}\n"}
-    target = tmp_path / "target"
-    assert files.faults("x", tmp_path, target, whole, 1, "error: no room") == []
-    assert files.faults("x", tmp_path, target, whole, 0, "")
-    target.write_bytes(whole[""][:500])
-    assert files.faults("x", tmp_path, target, whole, 1, "error: no room")
-    target.write_bytes(files.OLD)
-    assert files.faults("x", tmp_path, target, whole, 1, "error: no room") == []
-    assert files.faults("x", tmp_path, target, whole, 2, "unexpected: OSError")
-    (tmp_path / ".target.tmp").write_bytes(b"")
-    assert files.faults("x", tmp_path, target, whole, 1, "error: no room")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.mpi], ids=lambda kind: kind.name)
