@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as bench/results keeps them: a value with its unit, its spread, and how many measurements it is of."""
+"""Figures as bench/results keeps them: a value with its unit, its spread, and how many measurements it is of.
+
+A script writes them as a flat map by name, or with what stands beside them in bench/results (`about`).
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import statistics
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-Figure = dict[str, float | int | str]
+ROOT = Path(__file__).resolve().parents[1]
+Figure = dict[str, Any]
 Figures = dict[str, Figure]
 
 
@@ -16,9 +26,22 @@ def count(value: int, n: int) -> Figure:
     return {"value": value, "unit": "1", "low": value, "high": value, "n": n}
 
 
-def one(value: float, unit: str, n: int = 1) -> Figure:
+def one(value: float | None, unit: str, n: int = 1) -> Figure:
     """A figure without spread: the worst of n, or an exact number."""
     return {"value": value, "unit": unit, "low": value, "high": value, "n": n}
+
+
+def bare(value: float | None, unit: str, n: int = 1) -> Figure:
+    """A figure whose spread is not known; None: it is not known itself."""
+    return {"value": value, "unit": unit, "low": None, "high": None, "n": n}
+
+
+def figure_of(
+    value: float | None, unit: str, low: float | None = None, high: float | None = None, n: int = 1
+) -> Figure:
+    """A figure that somebody else made, to four significant digits; what is None is not known."""
+    ends = {"value": value, "low": low, "high": high}
+    return bare(None, unit, n) | {name: each if each is None else float(f"{each:.4g}") for name, each in ends.items()}
 
 
 def spread(values: Sequence[float], unit: str, digits: int = 3) -> Figure:
@@ -42,6 +65,34 @@ def confirmed(stem: str, case: Mapping[str, Any]) -> Figures:
         low, saved, high = (100 * (1 - case[name]) for name in ("energy_high", "energy", "energy_low"))
         found[f"{stem}.energy_saved_pct"] = _rounded(low, saved, high, "%", 2, case["rounds"])
     return found
+
+
+def about(command: str, conditions: str, machine: str = "") -> dict[str, str]:
+    """What stands beside figures in bench/results; without a machine: this one, which has no GPU."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    here = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, no GPU"
+    return {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit or "unknown",
+        "machine": machine or here,
+        "conditions": conditions,
+    }
+
+
+def write(out: Path | None, figures: Figures, **beside: Any) -> None:
+    """Write them, if there is a file to write them to: as a flat map, or under `figures` with what stands beside."""
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps({"figures": figures, **beside} if beside else figures, indent=1) + "\n")
+
+
+def show(figures: Figures) -> None:
+    """Print a line each: value, unit, low and high, n."""
+    for name, each in figures.items():
+        ends = "" if each.get("low") in (None, each["value"]) else f"[{each['low']} .. {each['high']}]"
+        print(f"{name:58} {each['value']!s:>10} {each['unit']:6} {ends:22} n={each['n']}", flush=True)
 
 
 def _rounded(low: float, value: float, high: float, unit: str, digits: int, n: int) -> Figure:

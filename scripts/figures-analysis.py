@@ -9,12 +9,9 @@ greatest error. Everything is emulated. Logic: bench/analysis/.
 
 import argparse
 import json
-import os
 import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.analysis import attribution, report_cost  # noqa: E402
+from bench.figures import Figures, about, show, write  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -30,7 +28,6 @@ CONDITIONS = (
     "all that a GPU drew while it ran, computation beside it included; truth: the emulator's own integration of power "
     "by what ran; kinds that hold at least 1 % of the time"
 )
-Figures = dict[str, attribution.Figure]
 
 
 def attribution_step(options: argparse.Namespace) -> Figures:
@@ -77,31 +74,14 @@ def cells(each: attribution.Judged) -> list[str]:
 
 
 def report_step(_: argparse.Namespace) -> Figures:
-    """What reporting a run of a million collectives over eight ranks takes."""
+    """What reporting a run of a million collectives, and one of a day, takes."""
     found = report_cost.figures()
-    for name, figure in found.items():
-        print(f"{name}: {figure['value']} {figure['unit']}")
+    show(found)
     return found
 
 
 # Another step: a function of the options, and its name here.
 STEPS: dict[str, Callable[[argparse.Namespace], Figures]] = {"attribution": attribution_step, "report": report_step}
-
-
-def about() -> dict[str, object]:
-    """What is kept beside figures in bench/results."""
-    cpu = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
-    )
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(git, capture_output=True, text=True, check=False)
-    return {
-        "command": shlex.join(["scripts/figures-analysis.py", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": done.stdout.strip() or "unknown",
-        "machine": {"cpu": f"{cpu}, {os.cpu_count()} cores", "gpu": "none: all emulated"},
-        "conditions": CONDITIONS,
-    }
 
 
 def main() -> int:
@@ -125,10 +105,8 @@ def main() -> int:
         for name in [name for name in figures if name.startswith(f"analysis.{step}.")]:
             del figures[name]
         figures.update(STEPS[step](options))
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    if options.keep:
-        options.keep.write_text(json.dumps({"figures": figures, **about()}, indent=1) + "\n")
+        write(options.out, figures)
+    write(options.keep, figures, **about(shlex.join(["scripts/figures-analysis.py", *sys.argv[1:]]), CONDITIONS))
     return 0
 
 

@@ -22,9 +22,9 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.figures import Figures, about, bare, write  # noqa: E402
 from bench.robustness.jobs import Job, job  # noqa: E402
 from bench.robustness.machines import Machine, machine  # noqa: E402
-from bench.robustness.sweep import made_by, write_figures  # noqa: E402
 
 from powerccl.simulation.simulator import Simulated, simulate  # noqa: E402
 
@@ -94,12 +94,8 @@ class Builds:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "-q", "--detach", str(folder)], check=True)
         (folder / "build").mkdir(exist_ok=True)
         (folder / "build/deps").symlink_to(ROOT / "build/deps")
-        options = [
-            "-G",
-            "Ninja",
-            f"-DPython3_EXECUTABLE={sys.executable}",
-            "-DPOWERCCL_TESTS=ON",
-        ]  # without link-time optimisation
+        # Without link-time optimisation.
+        options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", "-DPOWERCCL_TESTS=ON"]
         self._run("cmake", "-S", str(folder), "-B", str(folder / "build/sim"), *options)
 
     def _run(self, *command: str) -> None:
@@ -192,12 +188,12 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="powerccl-constants-"))
     shutil.rmtree(folder)
     builds = Builds(folder)
-    figures: dict[str, dict[str, object]] = {}
+    figures: Figures = {}
     rows: list[tuple[Constant, dict[str, tuple[float, float, float]]]] = []
 
     def keep(name: str, came: tuple[float, float, float]) -> None:
         for figure, value in zip(("saved_pct", "slowdown_pct", "worst_slowdown_pct"), came, strict=True):
-            figures[f"constants.{name}.{figure}"] = {"value": round(value, 3), "unit": "%", "n": len(of)}
+            figures[f"constants.{name}.{figure}"] = bare(round(value, 3), "%", len(of))
         print(f"{name}: saved {came[0]:.2f} %, slower {came[1]:.2f} %, {came[2]:.2f} % at most", flush=True)
 
     try:
@@ -217,11 +213,11 @@ def main() -> None:
     finally:
         builds.close()
     print(f"{len(found)} constants")
-    figures["constants.number"] = {"value": len(found), "unit": "", "n": 1}
+    figures["constants.number"] = bare(len(found), "1")
     if options.markdown:
         options.markdown.write_text(table(rows, usual, len(of)))
     conditions = f"simulated: {len(of)} development machines of at most {MOST_GPUS} GPUs, {MEASURED_S:g} s each"
-    write_figures(options.out, made_by("make figures-constants", conditions), figures)
+    write(options.out, figures, **about("make figures-constants", conditions))
 
 
 if __name__ == "__main__":

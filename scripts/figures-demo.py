@@ -7,35 +7,33 @@ in-job code. Everything but the latter is emulated. About ten minutes on two cor
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from powerccl.platforms.policy_table import minimum_clocks
-from powerccl.platforms.store import load_profile
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.figures import Figures, figure, one, show, write  # noqa: E402
+
+from powerccl.platforms.policy_table import minimum_clocks  # noqa: E402
+from powerccl.platforms.store import load_profile  # noqa: E402
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
-ROOT = Path(__file__).resolve().parent.parent
 
 
-def one(value: float, unit: str) -> dict[str, object]:
-    """A figure that was taken once."""
-    return {"value": value, "unit": unit, "low": value, "high": value, "n": 1}
-
-
-def demo(folder: Path) -> dict[str, dict[str, object]]:
+def demo(folder: Path) -> Figures:
     """The replays of the four models under observe and per-call."""
     out = folder / "demo.json"
     models = [option for model in MODELS for option in ("--model", model)]
     subprocess.run(["powerccl", "demo", *models, "--json", str(out), "--runs-dir", str(folder)], check=True)
-    figures: dict[str, dict[str, object]] = json.loads(out.read_text())
+    figures: Figures = json.loads(out.read_text())
     return {name: value for name, value in figures.items() if name.startswith("demo.")}
 
 
-def profile(out: Path) -> dict[str, dict[str, object]]:
+def profile(out: Path) -> Figures:
     """A fresh profile of t4x8, kept in `out`: how long it takes, minimum clocks and overhead points."""
     started = time.monotonic()
     subprocess.run(["powerccl", "profile", "--emulate", "t4x8", "--out", str(out)], check=True)
@@ -45,20 +43,15 @@ def profile(out: Path) -> dict[str, dict[str, object]]:
     for pattern, clocks in minimum_clocks(found).items():
         above = [mhz for size, mhz in clocks.items() if size > large]
         if above:
-            figures[f"profile.t4x8.{pattern}.min_clock_mhz"] = {
-                "value": max(above),
-                "unit": "MHz",
-                "low": min(above),
-                "high": max(above),
-                "n": len(above),
-            }
+            ends = {"low": min(above), "high": max(above)}
+            figures[f"profile.t4x8.{pattern}.min_clock_mhz"] = one(max(above), "MHz", len(above)) | ends
     for point in found.overhead:
         size = -1 if point.size_bytes is None else point.size_bytes
         figures[f"profile.t4x8.{point.pattern}.overhead_bytes"] = one(size, "B")
     return figures
 
 
-def micro(program: Path) -> dict[str, dict[str, object]]:
+def micro(program: Path) -> Figures:
     """Google Benchmark's times of the hot paths, ten repetitions."""
     if not program.exists():
         print(f"{program} is not built: no runtime.* figures\nhint: make bench", file=sys.stderr)
@@ -69,10 +62,7 @@ def micro(program: Path) -> dict[str, dict[str, object]]:
     for name in ("trace_append_ns", "lookup_ns"):
         first = next(r["run_name"] for r in runs if r["run_name"].startswith(name))
         times = [r["cpu_time"] for r in runs if r["run_type"] == "iteration" and r["run_name"] == first]
-        low, _, high = statistics.quantiles(times, n=4)
-        ends = {"low": round(low, 2), "high": round(high, 2)}
-        value = round(statistics.median(times), 2)
-        figures[f"runtime.{name}"] = {"value": value, "unit": "ns", **ends, "n": len(times)}
+        figures[f"runtime.{name}"] = figure(times, "ns", 2)
     return figures
 
 
@@ -90,10 +80,8 @@ def main() -> None:
         if not options.skip_profile:
             figures |= profile(options.profile or folder / "t4x8.json")
     figures |= micro(options.micro)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    for key, value in figures.items():
-        print(f"{key:55} {value['value']:>12} {value['unit']}")
+    write(options.out, figures)
+    show(figures)
 
 
 if __name__ == "__main__":

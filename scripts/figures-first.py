@@ -2,22 +2,17 @@
 """Measure a user's first minutes: how long `powerccl run -q -- true` takes. Run it on an idle machine."""
 
 import argparse
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.figures import figure, show, write
+
 RUNS = 15
-
-
-def elapsed_ms(command: list[str], folder: Path) -> float:
-    """Wall time of a command."""
-    begin = time.perf_counter()
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - begin) * 1e3
 
 
 def main() -> None:
@@ -31,18 +26,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(RUNS + 2):
             for name, command in ways.items():
-                took = elapsed_ms(command, Path(folder))
+                begin = time.perf_counter()
+                subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
                 if turn > 1:  # the first ones fill the caches
-                    taken[name].append(took)
-    figures = {}
-    for name, values in taken.items():
-        low, _, high = statistics.quantiles(values, n=4)
-        median = statistics.median(values)
-        ends = {"low": round(low, 1), "high": round(high, 1)}
-        figures[name] = {"value": round(median, 1), "unit": "ms", **ends, "n": RUNS}
-        print(f"{name:<14} {median:6.1f} ms ({low:.1f} to {high:.1f})")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"figures": figures}, indent=1) + "\n")
+                    taken[name].append((time.perf_counter() - begin) * 1e3)
+    figures = {name: figure(values, "ms", 1) for name, values in taken.items()}
+    show(figures)
+    write(out, figures)
 
 
 if __name__ == "__main__":

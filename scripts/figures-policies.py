@@ -13,8 +13,9 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.figures import Figures, about, bare, write  # noqa: E402
 from bench.robustness import jobs, machines  # noqa: E402
-from bench.robustness.sweep import made_by, try_all, write_figures  # noqa: E402
+from bench.robustness.sweep import try_all  # noqa: E402
 from bench.robustness.trials import Length, Trial  # noqa: E402
 
 POLICIES = ["auto", "per-call"]
@@ -71,7 +72,7 @@ def markdown(rows: dict[tuple[str, str], list[Trial]], policies: list[str], made
     return "\n".join(lines) + "\n"
 
 
-def figures_of(rows: dict[tuple[str, str], list[Trial]]) -> dict[str, dict[str, object]]:
+def figures_of(rows: dict[tuple[str, str], list[Trial]]) -> Figures:
     """The figures of each row, and what its oracle saves."""
     found: dict[str, float] = {}
     for (platform, scenario), trials in rows.items():
@@ -80,7 +81,7 @@ def figures_of(rows: dict[tuple[str, str], list[Trial]]) -> dict[str, dict[str, 
         for trial in trials:
             found[f"{name}.{trial.policy}.saved_pct"] = trial.saved_pct
             found[f"{name}.{trial.policy}.slowdown_pct"] = trial.slowdown_pct
-    return {name: {"value": round(value, 3), "unit": "%", "n": 1} for name, value in found.items()}
+    return {name: bare(round(value, 3), "%") for name, value in found.items()}
 
 
 def main() -> None:
@@ -99,13 +100,13 @@ def main() -> None:
     found = zip(names, try_all(wanted, policies, options.rows, LENGTH), strict=True)
     rows = {name: trials for name, trials in found if trials}
     conditions = f"{LENGTH.warm_up_s:g} s of warm-up and {LENGTH.seconds:g} s, against `observe`"
-    made = made_by("make figures-policies", conditions)
+    made = about("make figures-policies", conditions)
     page = markdown(rows, policies, made)
     print(page)
     print(f"{len(rows)} of {len(names)} rows, {time.monotonic() - began:.0f} s")
     if options.markdown:
         options.markdown.write_text(page)
-    write_figures(options.out, made, figures_of(rows))
+    write(options.out, figures_of(rows), **made)
 
 
 if __name__ == "__main__":

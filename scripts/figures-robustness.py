@@ -7,7 +7,6 @@ POWERCCL_NATIVE names the built programs.
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -15,19 +14,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.figures import Figure, Figures, about, show, write  # noqa: E402
 from bench.robustness.jobs import job  # noqa: E402
 from bench.robustness.machines import machine  # noqa: E402
-from bench.robustness.sweep import made_by, try_all, write_figures  # noqa: E402
+from bench.robustness.sweep import try_all  # noqa: E402
 from bench.robustness.trials import BUDGET_PCT, Length, Trial  # noqa: E402
 
 
-def figures_of(trials: list[Trial], name: str) -> dict[str, dict[str, object]]:
+def figures_of(trials: list[Trial], name: str) -> Figures:
     """Means, shares and extremes."""
     number = len(trials)
     slow = sorted(each.slowdown_pct for each in trials)
     within = [each for each in trials if each.slowdown_pct <= BUDGET_PCT]
 
-    def figure(value: float, unit: str = "%", low: float | None = None, high: float | None = None) -> dict[str, object]:
+    def figure(value: float, unit: str = "%", low: float | None = None, high: float | None = None) -> Figure:
         ends = {"low": None if low is None else round(low, 3), "high": None if high is None else round(high, 3)}
         return {"value": round(value, 3), **ends, "unit": unit, "n": number}
 
@@ -66,8 +66,7 @@ def main() -> None:
     found = try_all(wanted, [options.policy], options.rows, length=length)
     trials = [trial for each in found for trial in each]
     figures = figures_of(trials, options.name)
-    for name, value in figures.items():
-        print(name, json.dumps(value))
+    show(figures)
     failed = options.number - len(trials)
     print(f"{len(trials)} machines and jobs, {failed} failed, {time.monotonic() - began:.0f} s")
     conditions = (
@@ -75,7 +74,7 @@ def main() -> None:
         f"{length.warm_up_s:g} s of warm-up and {length.seconds:g} s; held: the best constant clock of all "
         "ranks within the budget; oracle: the best constant clock of each rank"
     )
-    write_figures(options.out, made_by("make figures-robustness", conditions), figures)
+    write(options.out, figures, **about("make figures-robustness", conditions))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from powerccl.launch.native import find_native
-from powerccl.platforms.policy_table import policy_table
-from powerccl.platforms.store import load_profile
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).parents[1]
+from bench.figures import Figures, about, bare, write  # noqa: E402
+
+from powerccl.launch.native import find_native  # noqa: E402
+from powerccl.platforms.policy_table import policy_table  # noqa: E402
+from powerccl.platforms.store import load_profile  # noqa: E402
+
 ROWS = ("t4x8/ddp", "t4x8/exposed", "t4x8/fsdp", "t4x8/tp")
 ITERATION_S = 0.1  # about: a warm-up in real time is given in iterations
 Measured = tuple[float, float]  # ms and joules of an iteration
@@ -62,7 +66,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=60)
     options = parser.parse_args()
-    figures: dict[str, dict[str, object]] = {}
+    figures: Figures = {}
     for row in options.rows:
         platform, _, name = row.rpartition("/")
         scenario = ROOT / "bench/scenarios" / f"{name}.scn"
@@ -76,21 +80,12 @@ def main() -> None:
             saved, slower = found[how.__name__]
             print(f"  {how.__name__}: {before[0]:.2f} ms, saved {saved:.2f} %, slower {slower:.2f} %", flush=True)
             key = f"sim.{platform.replace(':', '.')}.{name}.{how.__name__}"
-            figures[f"{key}.iteration_ms"] = {"value": round(before[0], 3), "unit": "ms", "n": 1}
-            figures[f"{key}.saved_pct"] = {"value": round(saved, 3), "unit": "%", "n": 1}
-            figures[f"{key}.slowdown_pct"] = {"value": round(slower, 3), "unit": "%", "n": 1}
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        conditions = (
-            f"{options.policy}, {options.warm_up:g} s of warm-up and {options.seconds:g} s, {os.cpu_count()} cores"
-        )
-        data = {
-            "command": "make figures-sim",
-            "date": time.strftime("%Y-%m-%d"),
-            "conditions": conditions,
-            "figures": figures,
-        }
-        options.out.write_text(json.dumps(data, indent=1) + "\n")
+            figures[f"{key}.iteration_ms"] = bare(round(before[0], 3), "ms")
+            figures[f"{key}.saved_pct"] = bare(round(saved, 3), "%")
+            figures[f"{key}.slowdown_pct"] = bare(round(slower, 3), "%")
+    times = f"{options.warm_up:g} s of warm-up and {options.seconds:g} s"
+    conditions = f"{options.policy}, {times}, {os.cpu_count()} cores"
+    write(options.out, figures, **about("make figures-sim", conditions))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.figures import Figure, confirmed, figure  # noqa: E402
+from bench.figures import Figures, about, confirmed, figure, show, write  # noqa: E402
 
 PLATFORM = "h200x4-sockets"
 SIZES = {"16KiB": "16K", "1MiB": "1M", "8MiB": "8M", "64MiB": "64M"}
@@ -59,9 +59,9 @@ def best_of(result: Result) -> float:
     return min(float(str(outcome["value"])) for outcome in outcomes(result) if outcome["status"] == "done")
 
 
-def sizes(folder: Path, seconds: int) -> dict[str, Figure]:
+def sizes(folder: Path, seconds: int) -> Figures:
     """What is gained at each size, confirmed."""
-    found: dict[str, Figure] = {}
+    found: Figures = {}
     for name, size in SIZES.items():
         result = tune(folder / name, "--sizes", size, "--time", f"{seconds}s")
         stem = f"tune.emulated-sockets.all_reduce.{name}"
@@ -73,7 +73,7 @@ def sizes(folder: Path, seconds: int) -> dict[str, Figure]:
     return found
 
 
-def rates(folder: Path) -> dict[str, Figure]:
+def rates(folder: Path) -> Figures:
     """Trials a minute, against processes that start for each."""
     result = tune(folder / "rate", "--sizes", "1M", "--time", "60s", "--no-narrow", "--no-rules")
     seconds = []
@@ -90,13 +90,13 @@ def rates(folder: Path) -> dict[str, Figure]:
     }
 
 
-def narrowing(folder: Path, trials: int, seeds: int) -> dict[str, Figure]:
+def narrowing(folder: Path, trials: int, seeds: int) -> Figures:
     """Trials to within 2 % of the best that any of these searches found."""
     options = ["--sizes", "64M", "--trials", str(trials), "--time", "10m", "--no-rules"]
     wide = [tune(folder / f"wide-{s}", *options, "--seed", str(s), "--no-narrow") for s in range(1, seeds + 1)]
     narrowed = [tune(folder / f"narrowed-{s}", *options, "--seed", str(s)) for s in range(1, seeds + 1)]
     best = min(map(best_of, wide + narrowed))
-    found: dict[str, Figure] = {}
+    found: Figures = {}
     for name, results in (("wide", wide), ("narrowed", narrowed)):
         counts = [trials_to_within(result, best) for result in results]
         found[f"tune.trials_to_2pct.{name}"] = figure([float(c or trials) for c in counts], "trials", 0)
@@ -105,7 +105,7 @@ def narrowing(folder: Path, trials: int, seeds: int) -> dict[str, Figure]:
     return found
 
 
-def resuming(folder: Path, trials: int) -> dict[str, Figure]:
+def resuming(folder: Path, trials: int) -> Figures:
     """A search that is killed half way and taken up again, against one left alone."""
     options = ["--sizes", "1M,64M", "--trials", str(trials), "--time", "10m", "--no-narrow", "--no-rules"]
     whole = tune(folder / "whole", *options)
@@ -126,7 +126,7 @@ def resuming(folder: Path, trials: int) -> dict[str, Figure]:
     }
 
 
-def workers(folder: Path, trials: int) -> dict[str, Figure]:
+def workers(folder: Path, trials: int) -> Figures:
     """Seconds to the same number of configurations with one worker, and with two: of energy, which is mostly waiting,
     as on GPUs everything is that two workers would have of their own.
     """
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="sizes,rates,narrowing,resuming,workers")
     options = parser.parse_args()
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         os.environ["XDG_CONFIG_HOME"] = scratch  # no earlier profile helps, and none is left
@@ -175,21 +175,12 @@ def main() -> None:
         }
         for name in options.only.split(","):
             figures.update(steps[name]())
-    for name, each in figures.items():
-        print(f"{name:58} {each['value']:>10} {each['unit']}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    show(figures)
+    write(options.out, figures)
     if options.keep:
-        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        about = {
-            "command": " ".join(["scripts/figures-tune.py", *sys.argv[1:]]),
-            "date": time.strftime("%Y-%m-%d"),
-            "commit": commit or "unknown",
-            "machine": {"cpu": f"{os.cpu_count()} cores", "gpu": f"none: emulated {PLATFORM}"},
-            "conditions": "emulated: speed and energy are of a model (docs/concepts/emulator-calibration.md)",
-        }
-        options.keep.write_text(json.dumps({"figures": figures, **about}, indent=1) + "\n")
+        command = " ".join(["scripts/figures-tune.py", *sys.argv[1:]])
+        conditions = f"{PLATFORM}: speed and energy are of a model (docs/concepts/emulator-calibration.md)"
+        write(options.keep, figures, **about(command, conditions))
 
 
 if __name__ == "__main__":

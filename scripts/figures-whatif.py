@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.figures import Figures, about, bare, write  # noqa: E402
 from bench.robustness.jobs import built_in, names_for  # noqa: E402
-from bench.robustness.sweep import made_by, write_figures  # noqa: E402
 
 from powerccl.launch.native import find_native  # noqa: E402
 from powerccl.simulation.simulator import SIMULATOR, simulate  # noqa: E402
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=every)
     parser.add_argument("--seconds", type=float, default=10, help="of each recording")
     options = parser.parse_args()
-    figures: dict[str, dict[str, object]] = {}
+    figures: Figures = {}
     errors, within, times = [], 0, []
     for row in options.rows:
         platform, _, scenario = row.partition("/")
@@ -109,29 +109,25 @@ def main() -> None:
         key = f"whatif.{platform}.{scenario.replace('/', '.')}"
         value = {"value": found["saved_pct"], "low": found["saved_pct.low"], "high": found["saved_pct.high"]}
         figures[f"{key}.predicted_saved_pct"] = value | {"unit": "%", "n": 1}
-        figures[f"{key}.known_saved_pct"] = {"value": round(saved, 3), "unit": "%", "n": 1}
-        figures[f"{key}.error_points"] = {"value": round(error, 3), "unit": "points", "n": 1}
-        figures[f"{key}.slowdown_error_points"] = {
-            "value": round(found["slowdown_pct"] - slower, 3),
-            "unit": "points",
-            "n": 1,
-        }
+        figures[f"{key}.known_saved_pct"] = bare(round(saved, 3), "%")
+        figures[f"{key}.error_points"] = bare(round(error, 3), "points")
+        figures[f"{key}.slowdown_error_points"] = bare(round(found["slowdown_pct"] - slower, 3), "points")
     for platform, scenario, few, many in () if options.rows != every else SCALED:
         said, was = scaled(platform, scenario, few, many, options.seconds)
         print(
             f"{platform}/{scenario} from {few} to {many} ranks: predicted {said:.1f}, recorded {was:.1f} ms", flush=True
         )
-        off = {"value": round(100 * (said / was - 1), 2), "unit": "%", "n": 1}
-        figures[f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"] = off
+        name = f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"
+        figures[name] = bare(round(100 * (said / was - 1), 2), "%")
     if not errors:
         raise SystemExit("no row was predicted")
     p95 = sorted(errors)[min(len(errors) - 1, round(0.95 * len(errors)) - 1)]
-    figures["whatif.error_points_p95"] = {"value": round(p95, 3), "unit": "points", "n": len(errors)}
-    figures["whatif.rows_in_range_pct"] = {"value": round(100 * within / len(errors), 1), "unit": "%", "n": len(errors)}
-    figures["whatif.seconds"] = {"value": round(max(times), 1), "unit": "s", "n": len(times)}
+    figures["whatif.error_points_p95"] = bare(round(p95, 3), "points", len(errors))
+    figures["whatif.rows_in_range_pct"] = bare(round(100 * within / len(errors), 1), "%", len(errors))
+    figures["whatif.seconds"] = bare(round(max(times), 1), "s", len(times))
     print(f"95 % of rows within {p95:.2f} points, {within} of {len(errors)} in their range, at most {max(times):.0f} s")
     conditions = f"recordings of {options.seconds:g} s under the real-time emulator, {os.cpu_count()} cores"
-    write_figures(options.out, made_by("make figures-whatif", conditions), figures)
+    write(options.out, figures, **about("make figures-whatif", conditions))
 
 
 if __name__ == "__main__":

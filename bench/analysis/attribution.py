@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.figures import Figures, one
+
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
 from powerccl.commands.references import own_reference
 from powerccl.traces.folder import read_run
@@ -27,7 +29,6 @@ LEAST_SHARE = 0.01  # of a GPU's time awake: rarer kinds are not judged
 CLOSE_PCT = 5  # of the truth
 STEP_MS = {"exposed": 112, "ddp": 112, "zero1": 111, "fsdp": 118, "tp": 87, "pp": 91, "moe": 107, "straggler": 105}
 
-Figure = dict[str, object]
 Kind = tuple[str, int]
 
 
@@ -136,32 +137,22 @@ def judge(scenario: str, run: Path, truth: Path) -> tuple[EnergyFindings, list[J
     return findings, judged
 
 
-def figures(judged: list[Judged]) -> dict[str, Figure]:
+def figures(judged: list[Judged]) -> Figures:
     """Worst errors and coverage, per scenario and over all."""
-    found: dict[str, Figure] = {}
+    found: Figures = {}
     scenarios = list(dict.fromkeys(each.scenario for each in judged))
     for name, own in [*((f".{s}", [j for j in judged if j.scenario == s]) for s in scenarios), ("", judged)]:
         errors = [abs(each.error_pct) for each in own if each.error_pct is not None]
         alone = [abs(each.exposed_error_pct) for each in own if each.exposed_error_pct is not None]
         covered = [each.covered for each in own if each.covered is not None]
         stem = f"analysis.attribution{name}"
-        found.update(_figure(f"{stem}.worst_error_pct", errors, max(errors, default=None), "%"))
-        found.update(_figure(f"{stem}.exposed_worst_error_pct", alone, max(alone, default=None), "%"))
-        share = 100 * sum(covered) / len(covered) if covered else None
+        for kind, values in (("", errors), ("exposed_", alone)):
+            if values:
+                worst = one(round(max(values), 2), "%", len(values))
+                found[f"{stem}.{kind}worst_error_pct"] = worst | {"low": round(min(values), 2)}
         near = sum(error <= CLOSE_PCT for error in errors)
-        found[f"{stem}.within_{CLOSE_PCT}_pct"] = _plain(float(near), "kinds", len(own))
-        found[f"{stem}.coverage_pct"] = _plain(share, "%", len(covered))
-        found[f"{stem}.unresolved"] = _plain(float(sum(each.error_pct is None for each in own)), "kinds", len(own))
+        found[f"{stem}.within_{CLOSE_PCT}_pct"] = one(near, "kinds", len(own))
+        share = round(100 * sum(covered) / len(covered), 1) if covered else None
+        found[f"{stem}.coverage_pct"] = one(share, "%", len(covered))
+        found[f"{stem}.unresolved"] = one(sum(each.error_pct is None for each in own), "kinds", len(own))
     return found
-
-
-def _figure(name: str, values: list[float], value: float | None, unit: str) -> dict[str, Figure]:
-    if value is None:
-        return {}
-    low, high = round(min(values), 2), round(max(values), 2)
-    return {name: {"value": round(value, 2), "unit": unit, "low": low, "high": high, "n": len(values)}}
-
-
-def _plain(value: float | None, unit: str, count: int) -> Figure:
-    shown = None if value is None else round(value, 1)
-    return {"value": shown, "unit": unit, "low": shown, "high": shown, "n": count}

@@ -13,17 +13,16 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from bench.figures import ROOT, Figures, about, figure_of, write
 
 from powerccl.analysis.scaling import ScalingFindings
 from powerccl.quantities import number
 from powerccl.reports.scaling import markdown
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench/results/scaling-emulated.json"
 GUIDE = ROOT / "docs/guides/scaling-study.md"
 MEASURED = sorted(
@@ -43,26 +42,17 @@ BEGIN, END = "<!-- bench.analysis.scaling_study writes from here -->\n", "<!-- t
 PLATFORMS = ("a100x4", "a100x8-two-nodes")
 COMMAND = ("powerccl-bench", "scenario", "examples/gpt350m.scn", "-g", "{gpus}", "--json", "{json}")
 MIB = 1 << 20
-Figure = dict[str, object]
 
 
-def figures(findings: ScalingFindings, stem: str) -> dict[str, Figure]:
+def figures(findings: ScalingFindings, stem: str) -> Figures:
     """`<stem>.<links>.<gpus>.<what>`; what is not known is left out. Times of an iteration: median and quartiles."""
-    found: dict[str, Figure] = {}
+    found: Figures = {}
     for world in findings.worlds:
 
-        def one(
-            what: str,
-            value: float | None,
-            unit: str,
-            low: float | None = None,
-            high: float | None = None,
-            place: str = f"{stem}.{world.links}.{world.gpus}",
-            count: int = world.iterations,
-        ) -> None:
+        def one(what: str, value: float | None, unit: str, low: float | None = None, high: float | None = None) -> None:
             if value is not None:
-                numbers = {"value": _rounded(value), "unit": unit, "low": _rounded(low), "high": _rounded(high)}
-                found[f"{place}.{what}"] = {**numbers, "n": count}
+                place = f"{stem}.{world.links}.{world.gpus}.{what}"  # noqa: B023 - called at once
+                found[place] = figure_of(value, unit, low, high, world.iterations)  # noqa: B023
 
         one("iteration_s", world.iteration_s, "s", world.iteration_low_s, world.iteration_high_s)
         one("tokens_per_s", world.tokens_per_s, "1/s")
@@ -80,10 +70,6 @@ def figures(findings: ScalingFindings, stem: str) -> dict[str, Figure]:
     return found
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
-
-
 def guide_text(findings: ScalingFindings) -> str:
     """The guide's tables."""
     return f"{BEGIN}\n{markdown(findings)}\n{END}"
@@ -93,7 +79,7 @@ def measured_text(kept: list[dict[str, Any]]) -> str:
     """What was measured on lent GPUs, of the files of bench/results: a table each."""
     parts = []
     for each in kept:
-        found: dict[tuple[str, ...], dict[str, Figure]] = {}  # of a model, its links and its GPUs
+        found: dict[tuple[str, ...], Figures] = {}  # of a model, its links and its GPUs
         for name, one in each["figures"].items():
             if place := SCALING_FIGURE.fullmatch(name):
                 found.setdefault((place[1] or "350m", place[2], place[3]), {})[place[4]] = one
@@ -114,7 +100,7 @@ def measured_text(kept: list[dict[str, Any]]) -> str:
     return "\n".join([MEASURED_BEGIN, "\n\n".join(parts), "", MEASURED_END])
 
 
-def _cell(own: dict[str, Figure], name: str, unit: str = "") -> str:
+def _cell(own: Figures, name: str, unit: str = "") -> str:
     value = own.get(name, {}).get("value")
     if not isinstance(value, (int, float)):
         return ""
@@ -150,19 +136,12 @@ def main() -> None:
         check=True,
     )
     findings = msgspec.json.decode((folder / "found.json").read_bytes(), type=ScalingFindings)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    made = about(
+        "python3 -m bench.analysis.scaling_study FOLDER",
+        "everything is emulated: links calibrated on study E, computation and power modelled",
+        f"emulated {' and '.join(PLATFORMS)} on {platform.system()} {platform.release()}",
     )
-    kept = {
-        "figures": figures(findings, "analysis.emulated.scaling"),
-        "command": "python3 -m bench.analysis.scaling_study FOLDER",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip(),
-        "machine": f"emulated {' and '.join(PLATFORMS)} on {platform.system()} {platform.release()}",
-        "conditions": "everything is emulated: links calibrated on study E, computation and power modelled",
-        "study": msgspec.to_builtins(findings),
-    }
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    write(RESULTS, figures(findings, "analysis.emulated.scaling"), **made, study=msgspec.to_builtins(findings))
     return write_guide()
 
 

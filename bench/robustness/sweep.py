@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,15 +54,3 @@ def try_all(
                 with rows.open("a") as file:
                     file.writelines(json.dumps(asdict(trial)) + "\n" for trial in trials)
             yield trials
-
-
-def write_figures(out: Path | None, made: dict[str, str], figures: dict[str, dict[str, object]]) -> None:
-    """Write them, if there is a file to write them to. `made`: see `made_by`."""
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(made | {"figures": figures}, indent=1) + "\n")
-
-
-def made_by(command: str, conditions: str) -> dict[str, str]:
-    """What stands beside figures."""
-    return {"command": command, "date": time.strftime("%Y-%m-%d"), "conditions": conditions}
