@@ -3,7 +3,7 @@
 
 python3 -m bench.analysis.scaling_study FOLDER runs the emulated study in FOLDER and writes
 bench/results/scaling-emulated.json and the guide's tables; --guide only renews the tables from bench/results, such as
-after scripts/prove-analysis-on-gpus.
+after scripts/eight-gpus.
 """
 
 from __future__ import annotations

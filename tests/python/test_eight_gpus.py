@@ -20,7 +20,7 @@ def point(pattern: str, size_bytes: int, watts: float | None) -> dict[str, objec
 
 
 def made(out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    monkeypatch.setattr(sys, "argv", ["eight_gpus", str(out), "8", "abc1234"])
+    monkeypatch.setattr(sys, "argv", ["eight_gpus", str(out), "8"])
     eight_gpus.main()
     found: dict[str, object] = json.loads((out / "eight-gpus.json").read_text())
     return found
