@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.figures import Figures, spread
 
-from powerccl.launch.ways_profile import table_of
+from powerccl.experiments.ways_profile import table_of
 from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import PLAIN, WAYS, compare
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from bench.harm import Figures, count, one
 
-from powerccl.launch.leases import connect
 from powerccl.launch.native import NativeFiles
+from powerccl.leases.client import connect
 
 ATTACKER, INNOCENT = 65534, 65533
 GPUS = 8

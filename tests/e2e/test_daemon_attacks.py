@@ -20,7 +20,8 @@ from daemon_process import NOBODY, PATIENT, Daemon, as_nobody, forked
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from lease_client import Client
 
-from powerccl.launch.leases import RefusedError, Status, connect
+from powerccl.leases.client import RefusedError, connect
+from powerccl.leases.protocol import Status
 
 METRICS = 8
 SOON_S = 5.0  # generous: it takes milliseconds

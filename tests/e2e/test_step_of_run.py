@@ -78,8 +78,8 @@ def test_a_table_of_other_gpus_is_refused(powerccl: Powerccl, recorded: Path) ->
 TUNE = """
 import sys
 from powerccl.commands import main
-from powerccl.launch import replays
-replays.QUICK_S = replays.THOROUGH_S = 0.4
+from powerccl.experiments import replay_bench
+replay_bench.QUICK_S = replay_bench.THOROUGH_S = 0.4
 sys.argv = ["powerccl", "tune", *sys.argv[1:]]
 main()
 """

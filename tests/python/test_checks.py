@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from powerccl.launch.checks import check_power, check_ways
-from powerccl.launch.gpu_power import GpuPower, read_power
+from powerccl.doctor.checks import check_power, check_ways
+from powerccl.doctor.gpu_power import GpuPower, read_power
+from powerccl.doctor.nccl import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
 from powerccl.launch.native import NCCL_ADAPTER, find_native
-from powerccl.launch.nccl_checks import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,15 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from powerccl.commands import cli
+from powerccl.doctor.checks import Check, check_daemon, check_gpus
 from powerccl.errors import PowercclError
-from powerccl.launch import leases
-from powerccl.launch.checks import Check, check_daemon, check_gpus
 from powerccl.launch.gpus import Gpus
-from powerccl.launch.leases import Device, Flag, NoDaemonError, RefusedError, Status, Type, connect
 from powerccl.launch.native import DAEMON, NativeFiles
 from powerccl.launch.services import start_daemon
+from powerccl.leases import client as leases
+from powerccl.leases import protocol
+from powerccl.leases.client import Device, NoDaemonError, RefusedError, connect
+from powerccl.leases.protocol import Flag, Status, Type
 from powerccl.reports import clocks as report
 
 HEADER_FILE = Path(__file__).parents[2] / "native/abi/lease.h"
@@ -191,15 +193,15 @@ def test_the_structs_are_those_of_the_header() -> None:
         return found
 
     used = {
-        "header": leases._HEADER,
-        "hello": leases._HELLO,
-        "welcome": leases._WELCOME,
-        "acquire": leases._ACQUIRE,
-        "set": leases._SET,
-        "drain": leases._DRAIN,
-        "reply": leases._REPLY,
-        "device": leases._DEVICE,
-        "chunk": leases._CHUNK,
+        "header": protocol.HEADER,
+        "hello": protocol.HELLO,
+        "welcome": protocol.WELCOME,
+        "acquire": protocol.ACQUIRE,
+        "set": protocol.SET,
+        "drain": protocol.DRAIN,
+        "reply": protocol.REPLY,
+        "device": protocol.DEVICE,
+        "chunk": protocol.CHUNK,
     }
     assert {name: layout(name) for name in used} == {name: used[name].format for name in used}
     sizes = dict(re.findall(r"sizeof\(struct powerccl_lease_(\w+)\) == (\d+)", text))
@@ -215,8 +217,8 @@ def test_the_numbers_are_those_of_the_header() -> None:
         assert declared[str(ours.name)] == ours.value, ours
     assert {name for name, value in declared.items() if value < 0} <= set(Status.__members__)
     assert f'SOCKET "{leases.SOCKET}"' in text
-    assert f"VERSION {leases.VERSION}u" in text
-    assert f"MAGIC {leases.MAGIC:#x}u" in text
+    assert f"VERSION {protocol.VERSION}u" in text
+    assert f"MAGIC {protocol.MAGIC:#x}u" in text
 
 
 def test_serials_grow_and_words_unasked_are_passed_over(daemon: FakeDaemon) -> None:
@@ -649,7 +651,7 @@ def test_the_doctor_finds_no_way_in(busy: FakeDaemon, tmp_path: Path) -> None:
 
 
 def test_the_doctor_knows_who_may_set_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.launch.checks.may_set_clocks", lambda: False)
+    monkeypatch.setattr("powerccl.doctor.checks.may_set_clocks", lambda: False)
     gpus = Gpus(["Tesla T4"], clocks_mhz=[300, 1590])
 
     def clocks_check(leases: bool) -> Check:

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from test_platforms import profile
 
 from powerccl.analysis import savings
-from powerccl.commands import VERBS, cli, demo, main
+from powerccl.commands import VERBS, cli, main
+from powerccl.demo import training
 from powerccl.errors import PowercclError
 from powerccl.platforms.schema import encode
 from powerccl.reports import demo as reports_demo
@@ -454,7 +455,7 @@ def test_a_model_that_fails_costs_the_demo_no_other(monkeypatch: pytest.MonkeyPa
             raise PowercclError("powerccl-bench ended with 4: a rank failed", "see what is wrong")
         return model
 
-    monkeypatch.setattr(demo, "_train", train)
+    monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(savings, "savings", lambda *_: {"saved": 1})
     monkeypatch.setattr(reports_demo, "print_demo", lambda *_: None)
     out = tmp_path / "demo.json"

@@ -20,9 +20,9 @@ from synthetic import MS, TraceWriter, mpi_run, training_run, write_info
 
 from powerccl.analysis.report import report
 from powerccl.commands import cli
-from powerccl.commands.export import parse_listen, write_textfile
 from powerccl.errors import PowercclError
-from powerccl.launch.running import LiveNode
+from powerccl.live.exporter import parse_listen, write_textfile
+from powerccl.live.node import LiveNode
 from powerccl.reports.export import METRICS, JobCollector, as_text, exported_names
 from powerccl.reports.labels import LONGEST_LABEL, run_label
 from powerccl.reports.tabular import prometheus_text

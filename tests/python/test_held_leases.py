@@ -13,8 +13,9 @@ from test_clocks import OTHER, UUIDS, FakeDaemon, message
 
 from powerccl.errors import PowercclError
 from powerccl.launch.gpus import visible_gpus_in
-from powerccl.launch.held_leases import HeldLeases, LeaseLostError
-from powerccl.launch.leases import Status, Type, open_session
+from powerccl.leases.client import open_session
+from powerccl.leases.held import HeldLeases, LeaseLostError
+from powerccl.leases.protocol import Status, Type
 
 RANGES = ((300, 1500), (450, 1980))
 
@@ -153,7 +154,7 @@ def test_the_file_asked_for_is_shown(server: Server, held: HeldLeases, tmp_path:
 def test_a_file_that_is_no_gpus_is_not_opened_for_a_stranger(
     server: Server, held: HeldLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("powerccl.launch.held_leases.peer_uid", lambda _: OTHER)
+    monkeypatch.setattr("powerccl.leases.held.peer_uid", lambda _: OTHER)
     server.instead[Type.ACQUIRE] = [(Status.SHOW_FILE, (0, 0), str(tmp_path / "secret"))]
     with pytest.raises(PowercclError, match="which is not a GPU's device file"):
         held.hold([UUIDS[0]])

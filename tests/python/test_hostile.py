@@ -21,11 +21,12 @@ from synthetic import MS, TraceWriter, mpi_run, profile_of, training_run, write_
 
 from powerccl import clean, files
 from powerccl.commands import VERBS, cli
-from powerccl.launch import foreign, running
-from powerccl.launch.running import LiveNode
+from powerccl.live import foreign, processes
+from powerccl.live.findings import NodeView
+from powerccl.live.node import LiveNode
+from powerccl.live.run_folder import LiveRun
 from powerccl.reports.page import get_plotlyjs
 from powerccl.traces.folder import read_run
-from powerccl.traces.live import LiveRun
 
 NOBODY = 65534
 RAW = re.compile("(?!\n)[" + clean._RAW + "]")
@@ -327,7 +328,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "theirs"
     folder.mkdir()
     os.chown(folder, NOBODY, NOBODY)
-    monkeypatch.setattr(running, "SCAN_EVERY_S", 0.0)
+    monkeypatch.setattr(processes, "SCAN_EVERY_S", 0.0)
     return folder
 
 
@@ -468,7 +469,7 @@ def test_a_name_that_is_no_text(theirs: Path) -> None:
 
 
 def test_metrics_of_one_name_and_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveRank, NodeView
+    from powerccl.live.findings import LiveGpu, LiveJob, LiveRank
     from powerccl.reports import export
 
     monkeypatch.setattr(export, "MOST_OF_USER", 50)
@@ -492,7 +493,7 @@ def test_two_users_who_name_one_folder(theirs: Path) -> None:
     folder.chmod(0o755)
     node = LiveNode(totals=True)
     try:
-        view = running.NodeView(host="", unix_s=0.0)
+        view = NodeView(host="", unix_s=0.0)
         others = {(NOBODY - 1, NOBODY): {str(folder): [1]}, (NOBODY, NOBODY): {str(folder): [2]}}
         node._add_others(view, others, time.monotonic())
         assert [(job.folder, job.user, job.pids) for job in view.jobs] == [(str(folder), "nobody", [2])]
@@ -502,7 +503,7 @@ def test_two_users_who_name_one_folder(theirs: Path) -> None:
 
 @as_root
 def test_a_helper_never_is_root() -> None:
-    from powerccl.launch.foreign_helper import become
+    from powerccl.live.foreign_helper import become
 
     with pytest.raises(PermissionError):
         become(0, 0)
@@ -511,7 +512,7 @@ def test_a_helper_never_is_root() -> None:
 def test_who_a_process_belongs_to(tmp_path: Path) -> None:
     """The owner of /proc/PID is root where a process cannot be traced: its status tells."""
     (tmp_path / "status").write_text("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t1001\t0\t0\t0\n")
-    assert running._owner(tmp_path) == (1000, 1001)
+    assert processes._owner(tmp_path) == (1000, 1001)
 
 
 def test_what_a_helper_sends_is_not_trusted() -> None:

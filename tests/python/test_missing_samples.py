@@ -20,12 +20,12 @@ from powerccl.analysis.comparison.baseline import compare
 from powerccl.analysis.drawing import draw
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import RunSummary
-from powerccl.analysis.live.node import Watcher
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
 from powerccl.commands.references import gpu_names
 from powerccl.console import Console
-from powerccl.launch.running import LiveNode
+from powerccl.live.job import Watcher
+from powerccl.live.node import LiveNode
 from powerccl.reports.export import JobCollector, as_text
 from powerccl.reports.report import print_report
 from powerccl.reports.tabular import prometheus_text

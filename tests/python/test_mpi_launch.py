@@ -17,8 +17,10 @@ import pytest
 from rich.console import Console
 
 from powerccl.commands import demo as demo_command
+from powerccl.demo import mpi as mpi_demo
+from powerccl.doctor import mpi as mpi_checks
 from powerccl.errors import PowercclError
-from powerccl.launch import mpi, mpi_checks, mpi_demo
+from powerccl.launch import mpi
 from powerccl.launch.environment import with_sanitizers
 from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
@@ -366,9 +368,9 @@ def demo(tmp_path: Path) -> tuple[MpiDemo | None, str]:
 def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> None:
     found, shown = demo(tmp_path)
     assert found
-    assert len(list((tmp_path / "runs").iterdir())) == 2 * demo_command.MPI_RUNS
+    assert len(list((tmp_path / "runs").iterdir())) == 2 * mpi_demo.TURNS
     saved = found.figures["cpu_saved_pct"]
-    assert (saved.value, saved.unit, saved.n) == (pytest.approx(15), "%", demo_command.MPI_RUNS)
+    assert (saved.value, saved.unit, saved.n) == (pytest.approx(15), "%", mpi_demo.TURNS)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "CPU time, 2 ranks 4.00 s 3.40 s -15.0 % (-15.0 to -15.0 %)" in lines
     assert "run time 2.00 s 2.00 s 0.0 % (0.0 to 0.0 %)" in lines

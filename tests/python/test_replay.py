@@ -13,8 +13,8 @@ import pytest
 
 from powerccl.analysis.step import Operation, Step
 from powerccl.errors import PowercclError
+from powerccl.experiments.replay_bench import ReplayBench
 from powerccl.launch.native import NativeFiles
-from powerccl.launch.replays import ReplayBench
 from powerccl.launch.ways import LEAST, tuned_ways_environment
 from powerccl.platforms.ways import COPY_ENGINE, PLAIN
 from powerccl.tuning.replay import first_tries, joined, parameters_of, scenario_text, split, with_plain, workload_of
@@ -179,8 +179,8 @@ def test_an_iteration_that_cannot_be_replayed_says_why(bench: ReplayBench) -> No
 
 
 def test_a_replay_that_hangs_is_ended(bench: ReplayBench, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.launch.replays.START_S", 0.0)
-    monkeypatch.setattr("powerccl.launch.replays.QUICK_S", 0.1)
+    monkeypatch.setattr("powerccl.experiments.replay_bench.START_S", 0.0)
+    monkeypatch.setattr("powerccl.experiments.replay_bench.QUICK_S", 0.1)
     bench.timeout_s = 0.5
     pid = bench.folder / "pid"
     Path(bench.command[0]).write_text(f"#!/bin/sh\necho $$ > {pid}; exec sleep 60\n")

@@ -18,7 +18,7 @@ from powerccl.analysis import scaling
 from powerccl.analysis.scaling import ScalingFindings, World
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
-from powerccl.launch import scaling as launch
+from powerccl.experiments import scaling as launch
 from powerccl.machine import machine_of
 from powerccl.reports.scaling import grids, markdown, print_scaling, remarks
 from powerccl.reports.scaling_page import scaling_page

@@ -18,17 +18,18 @@ from click.testing import CliRunner
 from rich.console import Console
 from synthetic import HOST, MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, write_info, write_power
 
-from powerccl.analysis.live.findings import HeldDevice, LiveJob, NodeView
-from powerccl.analysis.live.node import Watcher
 from powerccl.analysis.summary import summarise
 from powerccl.commands import cli
-from powerccl.launch import running
-from powerccl.launch.running import LiveNode, Processes, recent_folders
+from powerccl.live import processes
+from powerccl.live.findings import HeldDevice, LiveJob, NodeView
+from powerccl.live.job import Watcher
+from powerccl.live.node import LiveNode
+from powerccl.live.processes import Processes, recent_folders
+from powerccl.live.run_folder import HEAD_RECORDS, TAIL_RECORDS, LiveRun, LiveSamples, LiveTrace, select
 from powerccl.reports.top import print_top
 from powerccl.reports.top_app import Top
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
-from powerccl.traces.live import HEAD_RECORDS, TAIL_RECORDS, LiveRun, LiveSamples, LiveTrace, select
 
 STEP = 600 * MS
 
@@ -411,8 +412,8 @@ def test_a_job_whose_processes_are_gone_has_ended_and_is_forgotten(
     write_info(folder, 0, exit_code=None, host=socket.gethostname())
     proc = tmp_path / "proc"
     process(proc, 10, POWERCCL_RUN_FOLDER=str(folder))
-    monkeypatch.setattr(running, "SCAN_EVERY_S", 0.0)
-    monkeypatch.setattr(running, "Processes", lambda: Processes(proc))
+    monkeypatch.setattr(processes, "SCAN_EVERY_S", 0.0)
+    monkeypatch.setattr("powerccl.live.node.Processes", lambda: Processes(proc))
     node = LiveNode(keep_s=0.3)
     (before,) = node.look().jobs
     assert not before.ended and before.user

@@ -14,9 +14,9 @@ import pytest
 import synthetic
 from synthetic import MS, TraceWriter, write_info
 
+from powerccl.live.run_folder import LiveRun
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_journal, read_run
-from powerccl.traces.live import LiveRun
 from powerccl.traces.power import read_power
 from powerccl.traces.rank import TraceError, read_rank
 

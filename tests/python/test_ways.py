@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from powerccl.errors import PowercclError
+from powerccl.experiments.ways_profile import table_of, with_libraries
 from powerccl.launch import ways as launched
 from powerccl.launch.gpus import Gpus
-from powerccl.launch.ways_profile import table_of, with_libraries
 from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import (
     COPY_ENGINE,

@@ -15,7 +15,7 @@ from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.launch.leases import Device, Leases
+    from powerccl.leases.client import Device, Leases
 
 
 @click.command("clocks")
@@ -62,7 +62,7 @@ def command(
     sudo powerccl clocks --revoke all
     sudo powerccl clocks --drain on
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    from powerccl.launch.leases import connect, socket_path
+    from powerccl.leases.client import connect, socket_path
 
     wishes = [as_json, metrics, release, bool(revoke), bool(restore), drain is not None]
     if sum(wishes) > 1:
@@ -109,7 +109,8 @@ def _show(leases: Leases, as_json: bool) -> None:
 
 def _release(leases: Leases) -> None:
     """End what this user holds."""
-    from powerccl.launch.leases import RefusedError, Status
+    from powerccl.leases.client import RefusedError
+    from powerccl.leases.protocol import Status
 
     mine = [device for device in leases.status() if device.mine]
     if not mine:
@@ -129,7 +130,8 @@ def _release(leases: Leases) -> None:
 
 def _revoke(leases: Leases, wish: str, uid: int | None) -> None:
     """End the leases on a device or on all, of one user or of all."""
-    from powerccl.launch.leases import RefusedError, Status
+    from powerccl.leases.client import RefusedError
+    from powerccl.leases.protocol import Status
 
     devices = leases.status()
     wanted = "" if wish == "all" else _find(devices, wish)

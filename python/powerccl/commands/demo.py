@@ -13,21 +13,15 @@ import click
 from powerccl.aliases import figure_name
 from powerccl.commands import say, write_out
 from powerccl.errors import PowercclError
-from powerccl.launch.native import BENCH, find_native
-from powerccl.launch.record import Request, choose, record
+from powerccl.launch.record import choose
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:
-    from powerccl.analysis.stencil import StencilRun
-    from powerccl.analysis.training import Training
     from powerccl.console import Console
     from powerccl.reports.demo_mpi import MpiDemo
 
 MODELS = ("microllama", "opt", "gpt2", "distilgpt2")
-PLATFORM = "t4x8"
 POLICY = "per-call"
-MPI_RUNS = 3  # each way
-MPI_ITERATIONS = 12
 
 
 @click.command("demo")
@@ -63,9 +57,10 @@ def command(
     more work, so the other one waits.
     """
     models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
-    from powerccl.platforms.store import BUILTIN, load_profile
+    from powerccl.demo.training import PLATFORM, PROFILE, train
+    from powerccl.platforms.store import load_profile
 
-    load_profile(str(BUILTIN / f"{PLATFORM}.json"))  # before minutes are spent
+    load_profile(PROFILE)  # before minutes are spent
     console = _console(json_file)
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as temporary:
         runs = runs_dir or Path(temporary)
@@ -75,8 +70,8 @@ def command(
         for model in models:
             try:
                 with console.status(f"{model}: {plural(iterations, 'iteration')} under observe, then under {POLICY} …"):
-                    observed = _train(model, "observe", iterations, runs)
-                    managed = _train(model, POLICY, iterations, runs)
+                    observed = train(model, "observe", iterations, runs, say)
+                    managed = train(model, POLICY, iterations, runs, say)
             except PowercclError as error:  # what others came to is still written
                 say(f"{model}: {error.message}")
                 failed.append(error)
@@ -116,85 +111,6 @@ def _console(json_file: str) -> Console:
     return Console(stderr=json_file == "-")
 
 
-def _train(model: str, policy: str, iterations: int, runs: Path) -> Training:
-    from powerccl.analysis.training import read_train_result, read_training
-    from powerccl.platforms.store import BUILTIN
-
-    result_file = "train.json"
-    with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
-        written = Path(folder) / result_file
-        program = str(find_native().path(BENCH))
-        request = Request(
-            command=[program, "train", "--model", model, "--iterations", str(iterations), "--json", str(written)],
-            policy=policy,
-            platform=str(BUILTIN / f"{PLATFORM}.json") if policy != "observe" else "",
-            emulate=PLATFORM,
-            overhead="published",
-            name=f"{model}-{policy}",
-            runs=runs,
-            interval_ms=10,
-            output="output.log",
-        )
-        recorded = record(request, lambda text: say(f"{model} under {policy}: {text}"))
-        assert recorded.folder is not None
-        if recorded.ended.code != 0:
-            log = recorded.folder / request.output
-            words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
-            if recorded.ended.signal:
-                raise click.Abort
-            raise PowercclError(
-                f"powerccl-bench ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
-                "run `powerccl doctor` to find the cause",
-            )
-        written.rename(recorded.folder / result_file)
-    try:
-        return read_training(recorded.folder, read_train_result(recorded.folder / result_file))
-    except ValueError as error:
-        raise PowercclError(f"{model} under {policy}: {error}", "see `powerccl doctor`") from error
-
-
-def _mpi(console: Console, runs: Path) -> MpiDemo | None:
-    """The MPI job in turns without and with the library; nothing but a line on stderr where there is no MPI."""
-    from powerccl.launch.mpi_demo import IMBALANCE_PCT, RANKS, RESULT_FILE, find_stencil, run_stencil
-
-    native = find_native()
-    if os.environ.get("POWERCCL_MPI") == "off":
-        say("no MPI job: POWERCCL_MPI=off")
-        return None
-    with console.status("looking for an MPI …"):
-        stencil, reason = find_stencil(native)
-    if stencil is None:
-        say(f"no MPI job: {reason}")
-        return None
-    from powerccl.analysis.stencil import read_stencil, same_result, stencil_figures
-    from powerccl.reports.demo_mpi import MpiDemo, print_mpi_demo
-
-    ways: dict[str, list[StencilRun]] = {"off": [], "auto": []}
-    try:
-        for turn in range(1, MPI_RUNS + 1):
-            for mode, found in ways.items():
-                with console.status(
-                    f"MPI: run {turn} of {MPI_RUNS} {'with' if found is ways['auto'] else 'without'} …"
-                ):
-                    name = f"stencil-{mode}-{turn}"
-                    folder = run_stencil(native, stencil, mode, MPI_ITERATIONS, runs, name, say)
-                    found.append(read_stencil(folder, RESULT_FILE))
-    except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
-        whole = min(map(len, ways.values()))
-        say(f"MPI figures of {whole} of {MPI_RUNS} turns: {error}" if whole else f"no MPI figures: {error}")
-        if not whole:
-            return None
-        ways = {mode: found[:whole] for mode, found in ways.items()}
-    pictured = ways["auto"][-1].mpi
-    if pictured is None:
-        say("no MPI figures: the library saw nothing; see `powerccl doctor`")
-        return None
-    figures = stencil_figures(ways["off"], ways["auto"])
-    shown = MpiDemo(RANKS, IMBALANCE_PCT, figures, pictured, same_result(ways["off"], ways["auto"]))
-    print_mpi_demo(console, shown)
-    return shown
-
-
 def _write_json(figures: dict[str, object], target: str) -> None:
     from powerccl import clean
     from powerccl.commands import write_out
@@ -202,3 +118,32 @@ def _write_json(figures: dict[str, object], target: str) -> None:
     if target != "-":
         Path(target).parent.mkdir(parents=True, exist_ok=True)
     write_out(target, clean.to_json(figures, indent=2))
+
+
+def _mpi(console: Console, runs: Path) -> MpiDemo | None:
+    """Run the MPI job without and with the library. Without an MPI, one line on stderr is all."""
+    from powerccl.analysis.stencil import same_result, stencil_figures
+    from powerccl.demo import mpi
+    from powerccl.launch.native import find_native
+    from powerccl.reports.demo_mpi import MpiDemo, print_mpi_demo
+
+    native = find_native()
+    if os.environ.get("POWERCCL_MPI") == "off":
+        say("no MPI job: POWERCCL_MPI=off")
+        return None
+    with console.status("looking for an MPI …"):
+        stencil, reason = mpi.find_stencil(native)
+    if stencil is None:
+        say(f"no MPI job: {reason}")
+        return None
+    without, with_ours = mpi.measure(native, stencil, runs, console.status, say)
+    if not with_ours:
+        return None
+    pictured = with_ours[-1].mpi
+    if pictured is None:
+        say("no MPI figures: the library saw nothing; see `powerccl doctor`")
+        return None
+    figures = stencil_figures(without, with_ours)
+    shown = MpiDemo(mpi.RANKS, mpi.IMBALANCE_PCT, figures, pictured, same_result(without, with_ours))
+    print_mpi_demo(console, shown)
+    return shown

@@ -17,7 +17,7 @@ def command(as_json: bool) -> int:
     Doctor says how to install what is missing. It changes nothing and needs no GPU. The exit code is 0 if PowerCCL
     can record jobs here or on an emulated server, else 1.
     """
-    from powerccl.launch.doctor import check_machine
+    from powerccl.doctor.machine import check_machine
 
     checks = check_machine()
     usable = all(check.state != "broken" for check in checks)

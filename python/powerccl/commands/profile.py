@@ -21,7 +21,7 @@ from powerccl.patterns import PATTERNS, parse_bytes
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:
-    from powerccl.launch.profiling import Profiling
+    from powerccl.experiments.profile import Profiling
     from powerccl.platforms.schema import PlatformProfile
 
 SIZES = "128K:64M:2"
@@ -97,7 +97,7 @@ def command(
         return _ways(emulate, patterns, sizes, name, out, resume, products)
     if products:
         raise PowercclError("--products is for --ways", "add --ways")
-    from powerccl.launch.profiling import Profiling
+    from powerccl.experiments.profile import Profiling
 
     started = time.monotonic()
     wanted = (
@@ -120,7 +120,7 @@ def command(
 
 def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool, products: str) -> int:
     from powerccl.console import Console
-    from powerccl.launch import ways_profile
+    from powerccl.experiments import ways_profile
     from powerccl.reports.ways import print_table
 
     known = ways_profile.PATTERNS

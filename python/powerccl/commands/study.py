@@ -106,7 +106,7 @@ def scaling(
         powerccl-bench scenario examples/gpt350m.scn -g {gpus} --json {json}
     powerccl study scaling --from study
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    from powerccl.launch.scaling import Asked, findings, parse_gpus, parse_links, read_study, run_study
+    from powerccl.experiments.scaling import Asked, findings, parse_gpus, parse_links, read_study, run_study
 
     if source:
         if arguments or gpus or emulate:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.errors import PowercclError
-
 if TYPE_CHECKING:
-    from powerccl.launch.running import LiveNode
+    from powerccl.live.node import LiveNode
 
 
 @click.command("top")
@@ -57,7 +55,8 @@ def command(
     powerccl top --once
     powerccl top --json | jq .jobs[0].share_pct
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    from powerccl.launch.running import LiveNode
+    from powerccl.live.node import LiveNode
+    from powerccl.live.processes import find_folders
 
     node = LiveNode(find_folders(names, runs_dir), runs_dir, window_s)
     try:
@@ -75,22 +74,6 @@ def command(
     finally:
         node.close()
     return 0
-
-
-def find_folders(names: tuple[str, ...], runs_dir: Path | None) -> list[Path]:
-    """Run folders by their paths, or by their names in `runs_dir` or runs/.
-
-    Raises:
-        PowercclError: there is no such folder.
-    """
-    found = []
-    places = runs_dir or Path("runs")
-    for name in names:
-        folder = next((path for path in (Path(name), places / name) if path.is_dir()), None)
-        if folder is None:
-            raise PowercclError(f"no run {name}", f"name a run folder, such as those in {places}/")
-        found.append(folder)
-    return found
 
 
 def _print_json(node: LiveNode, once: bool, interval_s: float) -> None:

@@ -17,7 +17,7 @@ from powerccl.files import write_whole
 from powerccl.quantities import change
 
 if TYPE_CHECKING:
-    from powerccl.launch.tuning import Asked, Tuning
+    from powerccl.experiments.tune import Asked, Tuning
     from powerccl.tuning.found import Found
     from powerccl.tuning.study import Outcome
     from powerccl.tuning.tuned import TunedProfile
@@ -152,8 +152,8 @@ def command(
     powerccl tune all_reduce --emulate h200x4-sockets --time 60s
     powerccl run --tuned h200-x4-sockets -- torchrun train.py
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    from powerccl.launch.links import parse_links
-    from powerccl.launch.tuning import Asked, Tuning
+    from powerccl.experiments.links import parse_links
+    from powerccl.experiments.tune import Asked, Tuning
     from powerccl.tuning.objective import parse_objective
     from powerccl.tuning.tuned import load_tuned
 
@@ -202,7 +202,7 @@ def command(
 
 def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int:
     from powerccl.console import Console
-    from powerccl.launch.tuning import write_result
+    from powerccl.experiments.tune import write_result
     from powerccl.reports.tuning import print_found, print_space, print_workload
     from powerccl.tuning.tuned import save_tuned, tuned_folder
 

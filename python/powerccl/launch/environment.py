@@ -34,6 +34,7 @@ DEFAULT_SLOWDOWN_PCT = 1.0
 # NCCL loads one plugin of each kind. Ours takes its place and loads the user's in turn.
 PROFILER = "NCCL_PROFILER_PLUGIN"
 TUNER = "NCCL_TUNER_PLUGIN"
+TUNER_TABLE = "POWERCCL_TUNER_TABLE"
 CHAINED = {PROFILER: "POWERCCL_CHAINED_PROFILER", TUNER: "POWERCCL_CHAINED_TUNER"}
 
 # File names of the libraries whose calls ours stand before.

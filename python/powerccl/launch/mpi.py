@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPI adapter around a job: the variables that bring it in, and why it may have seen nothing."""
+"""MPI around a job: its launchers, the variables that bring the adapter in, and why it may have seen nothing."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from powerccl.launch.native import MPI_ADAPTER, NativeFiles
 from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 
 MODES = ("auto", "published", "observe", "off")
+LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
+SYNONYMS = ("mpirun", "mpiexec.hydra")
 DEFAULT_MODE = "auto"
 DEFAULT_MAX_DELAY_PCT = 1.0
 MAX_DELAY_RANGE_PCT = (0.1, 50.0)
@@ -96,3 +101,15 @@ def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path,
         "MPI was not recorded: no rank called MPI_Init, or LD_PRELOAD did not reach the ranks "
         "(pass it to other hosts with Open MPI's -x or Hydra's -genvall)"
     )
+
+
+def find_launchers() -> list[str]:
+    """Launchers on PATH and in this Python's environment, each file and kind of a folder once."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
+    found: dict[Path, str] = {}
+    for name in LAUNCHER_NAMES:
+        path = shutil.which(name, path=places)
+        beside = any(Path(path or "").parent == Path(other).parent for other in found.values())
+        if path and not (beside and name in SYNONYMS):
+            found.setdefault(Path(path).resolve(), path)
+    return list(found.values())

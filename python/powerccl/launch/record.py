@@ -20,15 +20,15 @@ from powerccl.files import write_whole
 from powerccl.launch import child, mpi
 from powerccl.launch import environment as env
 from powerccl.launch.child import ChildNotStartedError, Ended, run_child
+from powerccl.launch.daemon import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.emulation import EmulatedServer, platform_name
 from powerccl.launch.folder import job_name, make_folder
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.launchers import JobLauncher, detect_launcher, in_leader
-from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE
-from powerccl.launch.leasing import PrivateDaemon, find_daemon, system_daemon
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles, find_native
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.services import Service, start_agent
+from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
 from powerccl.traces.run_info import RunInfo, write_run_info
 
 if TYPE_CHECKING:

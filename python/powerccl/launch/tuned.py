@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch.environment import TUNER, with_plugin
+from powerccl.launch.environment import TUNER, TUNER_TABLE, with_plugin
 from powerccl.launch.gpus import query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles
-from powerccl.launch.trials import TABLE
 from powerccl.tuning.rules import inline_rules
 from powerccl.tuning.tuned import TunedProfile, check_tuned, load_tuned
 
@@ -72,7 +71,7 @@ def tuned_environment(
             say(f"'{profile.name}' was tuned with {name}={value}; in your environment it is {here}")
     if profile.rules:
         environment = with_plugin(environment, TUNER, native)
-        environment[TABLE] = inline_rules(profile.rules)
+        environment[TUNER_TABLE] = inline_rules(profile.rules)
     environment[RECORDED] = f"{profile.name}@{profile.digest}"
     return environment
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -12,31 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from powerccl.console import Console
+    from powerccl.doctor.checks import Check
 
 MARKS = {"ok": ("✓", "bold green"), "missing": ("–", "bold yellow"), "broken": ("✗", "bold red")}
 
 
-class Finding(Protocol):
-    """A check of launch.checks; named here by its shape, since reports know nothing of launching."""
-
-    @property
-    def name(self) -> str:
-        """What was looked at."""
-
-    @property
-    def state(self) -> str:
-        """`ok`, `missing` or `broken`."""
-
-    @property
-    def found(self) -> str:
-        """What was found."""
-
-    @property
-    def advice(self) -> str:
-        """What to do about it."""
-
-
-def print_checks(console: Console, checks: Sequence[Finding]) -> None:
+def print_checks(console: Console, checks: Sequence[Check]) -> None:
     """One line a check, with advice below where there is any."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

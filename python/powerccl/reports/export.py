@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from powerccl import __version__, clean
-from powerccl.analysis.live.findings import LiveJob, NodeView
-from powerccl.analysis.live.totals import KINDS, JobCounts
+from powerccl.live.findings import LiveJob, NodeView
+from powerccl.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
 from powerccl.reports.labels import LONGEST_LABEL, run_label
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from powerccl.analysis.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
 from powerccl.console import Console
+from powerccl.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
 from powerccl.quantities import (
     NOT_KNOWN,
     age,

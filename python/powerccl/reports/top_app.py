@@ -16,8 +16,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
-from powerccl.analysis.live.findings import NodeView
 from powerccl.console import Console
+from powerccl.live.findings import NodeView
 from powerccl.reports.terminal import warning
 from powerccl.reports.top import render
 

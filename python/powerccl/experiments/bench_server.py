@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.launch.environment import CHAINED, TUNER
+from powerccl.launch.environment import CHAINED, TUNER, TUNER_TABLE
 from powerccl.launch.native import BENCH, NCCL_ADAPTER, NativeFiles
 from powerccl.quantities import seconds as duration
 from powerccl.tuning.rules import Rule, inline_rules
@@ -30,7 +30,6 @@ from powerccl.tuning.workload import Case
 
 START_S = 120.0
 GRACE_S = 5.0  # a server that is asked to end
-TABLE = "POWERCCL_TUNER_TABLE"
 
 # Seconds measured of each case; stretches of it that are timed apart. Energy, of one stretch, is known from updates of
 # a counter every 20 to 100 ms.
@@ -91,7 +90,7 @@ class BenchServer:
                 self._start()
             variables = dict(configuration)
             if rules:
-                variables |= {TUNER: self.plugin, TABLE: inline_rules(rules)}
+                variables |= {TUNER: self.plugin, TUNER_TABLE: inline_rules(rules)}
             lines = ["clear", *(f"set {name}={value}" for name, value in sorted(variables.items()))]
             self.opened += 1
             try:

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch.child import signals_blocked, start_thread
-from powerccl.launch.leases import SOCKET, SOCKET_VARIABLE, Leases, connect
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
+from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Leases, connect
 
 END_S = 8.0
 _ARRIVAL_S = 5.0

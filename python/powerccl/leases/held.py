@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from powerccl.errors import PowercclError
-from powerccl.launch.leases import _ACQUIRE, _SET, Leases, RefusedError, Status, Type, text_of, user_name
+from powerccl.leases.client import Leases, RefusedError, user_name
+from powerccl.leases.protocol import ACQUIRE, SET, Status, Type, text_of
 
 _GPU_FILES = "/dev/nvidia"
 
@@ -71,7 +72,7 @@ class HeldLeases(Leases):
         calls: list[tuple[float, float]] = []
         for lease, gpu in self._gpus.items():
             asked = time.monotonic()
-            fields = self._exchange(Type.SET, _SET.pack(lease, mhz, mhz))[1]
+            fields = self._exchange(Type.SET, SET.pack(lease, mhz, mhz))[1]
             self._spoken = time.monotonic()
             status, _, _, low_mhz, high_mhz, _, driver_us = fields[:7]
             calls.append((driver_us, (self._spoken - asked) * 1e6))
@@ -117,7 +118,7 @@ class HeldLeases(Leases):
 
     def _acquire(self, gpu: str) -> tuple[int, int, int]:
         """Number of the lease, and the range to be had."""
-        wanted = _ACQUIRE.pack(gpu.encode(), 0, 0)  # no flags: nobody else may have a wish for this clock
+        wanted = ACQUIRE.pack(gpu.encode(), 0, 0)  # no flags: nobody else may have a wish for this clock
         fields = self._exchange(Type.ACQUIRE, wanted)[1]
         if fields[0] == Status.SHOW_FILE:
             file = self._open(gpu, text_of(fields[10]))

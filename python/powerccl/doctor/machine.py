@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path
 
+from powerccl.doctor.checks import Check, check_daemon, check_gpus, check_power, check_ways
+from powerccl.doctor.gpu_power import query_power
+from powerccl.doctor.mpi import check_mpi
+from powerccl.doctor.nccl import check_nccl
 from powerccl.errors import PowercclError
 from powerccl.launch import native as files
-from powerccl.launch.checks import Check, check_daemon, check_gpus, check_power, check_ways
 from powerccl.launch.emulation import Emulation
-from powerccl.launch.gpu_power import query_power
 from powerccl.launch.gpus import query_gpus, query_gpus_in
-from powerccl.launch.leases import socket_path
-from powerccl.launch.mpi_checks import check_mpi
 from powerccl.launch.native import NativeFiles, find_native
-from powerccl.launch.nccl_checks import check_nccl
+from powerccl.leases.client import socket_path
 
 PYTHON_PACKAGES = ("click", "rich", "msgspec", "numpy", "polars", "plotly", "jinja2")
 NEEDED_GLIBC = (2, 17)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """powerccld asked from Python: who holds which device, and what administrators may say about it.
 
-The protocol is native/abi/lease.h: fixed structs in host byte order, one a message of a SOCK_SEQPACKET socket. Jobs
-speak it in the runtime, not here. Whatever the daemon says is checked before it is believed.
+Jobs speak the protocol in the runtime, not here. Whatever the daemon says is checked before it is believed.
 """
 
 from __future__ import annotations
@@ -15,97 +14,37 @@ import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from powerccl.errors import PowercclError
+from powerccl.leases.protocol import (
+    ACQUIRE,
+    BODIES,
+    CHUNK_BYTES,
+    DRAIN,
+    HEADER,
+    HELLO,
+    MAGIC,
+    MOST_BYTES,
+    VERSION,
+    Flag,
+    Status,
+    Type,
+    named,
+    text_of,
+)
 
 SOCKET = "/run/powerccl/powerccld.sock"
 SOCKET_VARIABLE = "POWERCCL_LEASE_SOCKET"
 ROOT_SUFFIX = ".root"  # native/daemon/socket_place.h
-MAGIC = 0x534C4350  # "PCLS"
-VERSION = 1
 SILENCE_S = 5
-CHUNK_BYTES = 4096
 GUIDE = "an administrator installs it: packaging/README.md"
 
 _TRY_AGAIN = "try again; an administrator can check it: systemctl status powerccld"
 _MOST_MESSAGES = 16384  # in answer to one request; more of them is not an answer
-_HEADER = struct.Struct("=IHHIIQ")
-_HELLO = struct.Struct("=64s")
-_WELCOME = struct.Struct("=iIIIII32s")
-_ACQUIRE = struct.Struct("=48sII")
-_SET = struct.Struct("=QII")
-_DRAIN = struct.Struct("=II")
-_REPLY = struct.Struct("=iIQIIIIQII120sII")
-_DEVICE = struct.Struct("=48s64sIIIIIIIIQQ64s")
-_CHUNK = struct.Struct(f"=II{CHUNK_BYTES}s")
 
-
-class Type(IntEnum):
-    """Of a message; those that are used here."""
-
-    HELLO = 1
-    ACQUIRE = 2
-    SET = 3
-    HEARTBEAT = 6
-    STATUS = 7
-    METRICS = 8
-    REVOKE = 9
-    RESTORE = 10
-    DRAIN = 11
-    WELCOME = 32
-    REPLY = 33
-    DEVICE = 34
-    CHUNK = 35
-    ENDED = 48
-    SETTLED = 49
-
-
-class Status(IntEnum):
-    """Of a reply; positive ones are the driver's."""
-
-    OK = 0
-    BAD_MESSAGE = -1
-    NOT_ALLOWED = -2
-    NO_DEVICE = -3
-    SHOW_FILE = -4
-    HELD = -5
-    NONE = -6
-    DRAINING = -7
-    SUPERSEDED = -8
-    RESTORING = -9
-    TOO_MANY = -10
-    SYSTEM = -11
-    REVOKED = -12
-    MISSED = -13
-    STOPPING = -14
-
-
-class Flag(IntFlag):
-    """Of a welcome or a device."""
-
-    CLAMPED = 1
-    DRY = 2
-    EMULATED = 4
-    ADMIN = 8
-    DRAINED = 16
-    MINE = 32
-    PENDING = 64
-    SHARED = 128
-
-
-_BODIES = {
-    Type.WELCOME: _WELCOME,
-    Type.REPLY: _REPLY,
-    Type.DEVICE: _DEVICE,
-    Type.CHUNK: _CHUNK,
-    Type.ENDED: _REPLY,
-    Type.SETTLED: _REPLY,
-}
-_MOST_BYTES = _HEADER.size + max(body.size for body in _BODIES.values())
 
 _MEANINGS: dict[int, tuple[str, str]] = {
     Status.BAD_MESSAGE: ("did not understand the request", "install powerccld and powerccl of one release"),
@@ -210,7 +149,7 @@ class Leases:
         self.path = path
         self._socket = connected
         self._serial = 0
-        serial = self._send(Type.HELLO, _HELLO.pack(run.encode()[:63]))
+        serial = self._send(Type.HELLO, HELLO.pack(run.encode()[:63]))
         kind, body = self._receive(serial)
         if kind == Type.REPLY and body[0]:  # of one that is full
             raise RefusedError(body[0], text_of(body[10]))
@@ -256,7 +195,7 @@ class Leases:
     def may_lease(self) -> bool:
         """Whether the daemon gives leases to this user: it looks at its list before it looks for the device."""
         try:
-            self._ask(Type.ACQUIRE, _ACQUIRE.pack(b"", 0, 0))
+            self._ask(Type.ACQUIRE, ACQUIRE.pack(b"", 0, 0))
         except RefusedError as error:
             return error.status != Status.NOT_ALLOWED
         return True
@@ -272,15 +211,15 @@ class Leases:
 
     def revoke(self, device: str = "") -> str:
         """End the lease on a device, or on all; its holder may not have it again. Returns what the daemon says."""
-        return self._ask(Type.REVOKE, _ACQUIRE.pack(_named(device), 0, 0))[1]
+        return self._ask(Type.REVOKE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def restore(self, device: str = "") -> str:
         """As revoke, and a device that nobody holds goes back to its usual clock too."""
-        return self._ask(Type.RESTORE, _ACQUIRE.pack(_named(device), 0, 0))[1]
+        return self._ask(Type.RESTORE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def drain(self, on: bool) -> str:
         """Give no new leases until undone; those there are stay."""
-        return self._ask(Type.DRAIN, _DRAIN.pack(on, 0))[1]
+        return self._ask(Type.DRAIN, DRAIN.pack(on, 0))[1]
 
     def close(self) -> None:
         """End the session."""
@@ -321,7 +260,7 @@ class Leases:
 
     def _send(self, kind: Type, body: bytes, file: int | None = None) -> int:
         self._serial += 1
-        header = _HEADER.pack(MAGIC, VERSION, kind, _HEADER.size + len(body), 0, self._serial)
+        header = HEADER.pack(MAGIC, VERSION, kind, HEADER.size + len(body), 0, self._serial)
         try:
             if file is None:
                 self._socket.send(header + body)
@@ -352,9 +291,9 @@ class Leases:
     def _next(self) -> bytes:
         try:
             try:
-                return self._socket.recv(_MOST_BYTES + 1)
+                return self._socket.recv(MOST_BYTES + 1)
             except ConnectionResetError:  # comes first when it hung up on us, before what it said until then
-                return self._socket.recv(_MOST_BYTES + 1)
+                return self._socket.recv(MOST_BYTES + 1)
         except BlockingIOError as error:
             raise self._silent() from error
         except OSError as error:
@@ -363,9 +302,9 @@ class Leases:
             ) from error
 
     def _take_apart(self, message: bytes) -> tuple[Type, int, tuple[Any, ...]]:
-        if len(message) < _HEADER.size:
+        if len(message) < HEADER.size:
             raise self._not_understood(f"it sent a message of {len(message)} bytes")
-        magic, version, kind, size, _, serial = _HEADER.unpack_from(message)
+        magic, version, kind, size, _, serial = HEADER.unpack_from(message)
         if magic != MAGIC:
             raise self._not_understood("it sent a message of another protocol")
         if version != VERSION:
@@ -373,12 +312,12 @@ class Leases:
                 f"powerccld at {self.path} uses version {version} of the lease protocol, this powerccl uses {VERSION}",
                 "install powerccld and powerccl of one release",
             )
-        body = _BODIES.get(kind)
+        body = BODIES.get(kind)
         if body is None:
             raise self._not_understood(f"it sent a message of unknown type {kind}")
-        if not size == len(message) == _HEADER.size + body.size:
-            raise self._not_understood(f"it sent {len(message)} bytes for a message of {_HEADER.size + body.size}")
-        return Type(kind), serial, body.unpack_from(message, _HEADER.size)
+        if not size == len(message) == HEADER.size + body.size:
+            raise self._not_understood(f"it sent {len(message)} bytes for a message of {HEADER.size + body.size}")
+        return Type(kind), serial, body.unpack_from(message, HEADER.size)
 
     def _silent(self) -> PowercclError:
         return PowercclError(
@@ -469,21 +408,3 @@ def _who_may(path: Path) -> str:
     if user_name(os.getuid()) in group.gr_mem and about.st_gid not in os.getgroups():
         return f"log in again: you joined its group {group.gr_name} after you logged in"
     return f"ask the administrator to add you to the group that owns the socket: {group.gr_name}"
-
-
-def _named(device: str) -> bytes:
-    """A device's name for the wire.
-
-    Raises:
-        PowercclError: it is too long to be one.
-    """
-    name = device.encode()
-    if len(name) >= 48:
-        raise PowercclError(f"no device is called '{device}'", "`powerccl clocks` lists them")
-    return name
-
-
-def text_of(field: bytes) -> str:
-    """Text of a message, fit for a terminal: names come from other users too."""
-    text = field.partition(b"\0")[0].decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.launch.daemon import PrivateDaemon, find_daemon
 from powerccl.launch.gpus import visible_gpus_in
-from powerccl.launch.held_leases import HeldLeases
-from powerccl.launch.leases import open_session
-from powerccl.launch.leasing import PrivateDaemon, find_daemon
 from powerccl.launch.native import NativeFiles
+from powerccl.leases.client import open_session
+from powerccl.leases.held import HeldLeases
 from powerccl.platforms.measurements import clocks_to_profile
 from powerccl.platforms.schema import ClockSwitch
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from powerccl.launch.checks import Check
+from powerccl.doctor.checks import Check
 from powerccl.launch.environment import CHAINED, PROFILER, TUNER
 from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
 from powerccl.quantities import plural

@@ -21,12 +21,12 @@ import msgspec
 
 from powerccl.analysis import scaling as found
 from powerccl.errors import PowercclError
+from powerccl.experiments.bench_server import BenchServer
 from powerccl.files import read_bytes, read_json, write_whole
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
 from powerccl.launch.record import Request, record
-from powerccl.launch.trials import BenchServer
 from powerccl.machine import machine_of, refuse_other
 from powerccl.quantities import plural
 

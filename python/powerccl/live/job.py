@@ -9,15 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from powerccl import patterns
-from powerccl.analysis.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
-from powerccl.analysis.live.gpus import GpuState, whole
-from powerccl.analysis.live.mpi import MpiState
-from powerccl.analysis.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
-from powerccl.analysis.live.totals import Totals
 from powerccl.analysis.summary import THROTTLE_REASONS
+from powerccl.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
+from powerccl.live.gpus import GpuState, whole
+from powerccl.live.mpi import MpiState
+from powerccl.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
+from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace, Look
+from powerccl.live.totals import Totals
 from powerccl.quantities import seconds
 from powerccl.traces.incarnations import missing_ranks, ranks_of
-from powerccl.traces.live import LiveRun, LiveSamples, LiveTrace, Look
 from powerccl.traces.plausible import MOST_CPU_WATTS
 
 MOST_ROUNDS = 16  # of reading in one look

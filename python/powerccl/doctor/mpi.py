@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.doctor.checks import Check
 from powerccl.errors import PowercclError
-from powerccl.launch.checks import Check
-from powerccl.launch.leases import connect, socket_path
+from powerccl.launch.mpi import find_launchers
 from powerccl.launch.native import MPI_ADAPTER, NativeFiles
+from powerccl.leases.client import connect, socket_path
 from powerccl.quantities import plural
 
-LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
-SYNONYMS = ("mpirun", "mpiexec.hydra")
 LIBRARY_NAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12")
 CPU_INFO = Path("/proc/cpuinfo")
 POWERCAP = Path("/sys/class/powercap")
@@ -85,18 +84,6 @@ def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
     yield _waiting()
     yield _energy()
     yield _frequency()
-
-
-def find_launchers() -> list[str]:
-    """Launchers on PATH and in this Python's environment, each file and kind of a folder once."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
-    found: dict[Path, str] = {}
-    for name in LAUNCHER_NAMES:
-        path = shutil.which(name, path=places)
-        beside = any(Path(path or "").parent == Path(other).parent for other in found.values())
-        if path and not (beside and name in SYNONYMS):
-            found.setdefault(Path(path).resolve(), path)
-    return list(found.values())
 
 
 def find_libraries() -> list[MpiLibrary]:

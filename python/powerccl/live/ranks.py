@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
+from powerccl.live.run_folder import Records, select
 from powerccl.traces import records
-from powerccl.traces.live import Records, select
 
 MOST_KEPT = 1 << 17  # records of one kind and rank in the window
 MOST_PENDING = 1 << 16

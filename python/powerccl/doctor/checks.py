@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.doctor.gpu_power import GpuPower
 from powerccl.errors import PowercclError
-from powerccl.launch.gpu_power import GpuPower
 from powerccl.launch.gpus import Gpus, may_set_clocks
-from powerccl.launch.leases import GUIDE, NoDaemonError, connect
+from powerccl.leases.client import GUIDE, NoDaemonError, connect
 from powerccl.quantities import byte_size, plural
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from powerccl.analysis.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
+from powerccl.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
+from powerccl.live.run_folder import About, LiveTrace, Records, select
 from powerccl.traces import records
-from powerccl.traces.live import About, LiveTrace, Records, select
 from powerccl.traces.mpi_functions import function_name
 
 MOST_KEPT = 1 << 15

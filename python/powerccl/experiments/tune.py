@@ -18,14 +18,14 @@ from types import TracebackType
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.experiments import replay_bench
+from powerccl.experiments.bench_server import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
+from powerccl.experiments.links import find_links
+from powerccl.experiments.replay_bench import ReplayBench
 from powerccl.files import write_whole
-from powerccl.launch import replays
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.environment import PROFILER
-from powerccl.launch.links import find_links
 from powerccl.launch.native import find_native
-from powerccl.launch.replays import ReplayBench
-from powerccl.launch.trials import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
 from powerccl.launch.tuned import nccl_library
 from powerccl.machine import HOST, machine_of
 from powerccl.platforms.ways import table_for
@@ -281,7 +281,7 @@ class Tuning:
     def _thorough_s(self, energy: bool) -> float:
         """What a round of the proof takes, from what one of the search took."""
         if self.asked.beside:
-            return self.round_s + replays.THOROUGH_S - replays.QUICK_S
+            return self.round_s + replay_bench.THOROUGH_S - replay_bench.QUICK_S
         searched = ENERGY_S if self.asked.objective.needs_energy else QUICK_S
         measured = THOROUGH_ENERGY_S if energy else THOROUGH_S
         return self.round_s + len(self.asked.workload.cases) * (measured - searched)

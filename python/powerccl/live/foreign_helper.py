@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from powerccl import clean
-from powerccl.analysis.live.node import Watcher
-from powerccl.launch.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
-from powerccl.traces.live import MOST_TRACES
+from powerccl.live.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
+from powerccl.live.job import Watcher
+from powerccl.live.run_folder import MOST_TRACES
 
 PR_SET_NO_NEW_PRIVS = 38
 LOOK_S = 1.0  # a look goes on with the next record until then: what is left waits for the next one

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerccl.live.run_folder import LiveTrace, Records, select
 from powerccl.patterns import PATTERNS
 from powerccl.traces import records
-from powerccl.traces.live import LiveTrace, Records, select
 from powerccl.traces.mpi_functions import function_name
 
 KINDS = len(PATTERNS) + 1  # the last one: patterns that this version does not know

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from powerccl import clean
-from powerccl.analysis.live.findings import LiveJob
-from powerccl.analysis.live.totals import JobCounts
+from powerccl.live.findings import LiveJob
+from powerccl.live.totals import JobCounts
 from powerccl.quantities import exact
 
 ANSWER_S = 2.0  # for one look at all folders of a user; half is too short for a busy node, twice holds up a scrape
@@ -88,7 +88,7 @@ class Helper:
         self.started_s = time.monotonic()
         keep = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from powerccl.launch.foreign_helper import main; main()", *map(str, user)],
+            [sys.executable, "-c", "from powerccl.live.foreign_helper import main; main()", *map(str, user)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -7,16 +7,21 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.analysis.stencil import StencilRun, read_stencil, read_stencil_result
+from powerccl.demo.job import run_job
 from powerccl.errors import PowercclError
-from powerccl.launch.mpi_checks import find_launchers
+from powerccl.launch.mpi import find_launchers
 from powerccl.launch.native import BENCH_MPI, MPI_ADAPTER, NativeFiles
-from powerccl.launch.record import Request, record
+from powerccl.launch.record import Request
 
 RANKS = 2
 IMBALANCE_PCT = 50
+TURNS = 3  # each of one run without the library and one with it
+ITERATIONS = 12
 STEP_US = 100_000  # of computation in an iteration: what is waited for should be long enough to sleep through
 RESULT_FILE = "stencil.json"
 _PATIENCE_S = 60
@@ -52,8 +57,6 @@ class Stencil:
 
 def find_stencil(native: NativeFiles) -> tuple[Stencil | None, str]:
     """The job with an mpiexec whose ranks find each other, calibrated; None and the reason where there is none."""
-    from powerccl.analysis.stencil import read_stencil_result
-
     if not native.has(BENCH_MPI) or not native.has(MPI_ADAPTER):
         return None, "this build of PowerCCL has no MPI library"
     reason = "no mpiexec on this machine (pip install mpich installs one)"
@@ -91,7 +94,7 @@ def _try(command: list[str]) -> str:
 
 
 def run_stencil(
-    native: NativeFiles, stencil: Stencil, mode: str, iterations: int, runs: Path, name: str, say: Callable[[str], None]
+    native: NativeFiles, stencil: Stencil, mode: str, runs: Path, name: str, say: Callable[[str], None]
 ) -> Path:
     """Run it once under a wait mode (`off`: without the library) and return its run folder, with RESULT_FILE in it.
 
@@ -102,7 +105,7 @@ def run_stencil(
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
         written = Path(folder) / RESULT_FILE
         request = Request(
-            command=stencil.command(native, iterations, written),
+            command=stencil.command(native, ITERATIONS, written),
             name=name,
             runs=runs,
             mpi=mode,
@@ -110,16 +113,26 @@ def run_stencil(
             environment=job_variables(),
             output="output.log",
         )
-        recorded = record(request, say)
-        assert recorded.folder is not None
-        if recorded.ended.signal:
-            raise KeyboardInterrupt
-        if recorded.ended.code or not written.exists():
-            log = recorded.folder / request.output
-            words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
-            raise PowercclError(
-                f"the MPI job ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
-                "run `powerccl doctor` to find the cause",
-            )
-        (recorded.folder / RESULT_FILE).write_bytes(written.read_bytes())
-    return recorded.folder
+        return run_job(request, "the MPI job", written, say)
+
+
+def measure(
+    native: NativeFiles,
+    stencil: Stencil,
+    runs: Path,
+    status: Callable[[str], AbstractContextManager[object]],
+    say: Callable[[str], None],
+) -> tuple[list[StencilRun], list[StencilRun]]:
+    """Run it in turns without and with the library: TURNS runs of each, or the turns before the first failure."""
+    found: tuple[list[StencilRun], list[StencilRun]] = ([], [])
+    try:
+        for turn in range(1, TURNS + 1):
+            for mode, word, runs_of_mode in zip(("off", "auto"), ("without", "with"), found, strict=True):
+                with status(f"MPI: run {turn} of {TURNS} {word} …"):
+                    folder = run_stencil(native, stencil, mode, runs, f"stencil-{mode}-{turn}", say)
+                    runs_of_mode.append(read_stencil(folder, RESULT_FILE))
+    except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
+        whole = len(found[1])
+        say(f"MPI figures of {whole} of {TURNS} turns: {error}" if whole else f"no MPI figures: {error}")
+    whole = len(found[1])
+    return found[0][:whole], found[1]

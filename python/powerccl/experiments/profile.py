@@ -23,11 +23,11 @@ from types import TracebackType
 
 from powerccl.analysis.findings import Clocks
 from powerccl.errors import PowercclError
+from powerccl.experiments.swept_clocks import SweptClocks
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.record import NO_RIGHT, Request, decide_clocks, record
-from powerccl.launch.swept_clocks import SweptClocks
 from powerccl.machine import refuse_other
 from powerccl.platforms.measurements import (
     BenchHeader,

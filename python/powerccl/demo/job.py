@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job of the demo: recorded, and kept with the file of figures that the job itself wrote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch.record import Request, record
+
+
+def run_job(request: Request, what: str, written: Path, say: Callable[[str], None]) -> Path:
+    """Run `request` and return its run folder, with the file `written` in it.
+
+    Raises:
+        PowercclError: the job failed; its last line of output is in the message.
+        KeyboardInterrupt: a signal ended the job.
+    """
+    recorded = record(request, say)
+    assert recorded.folder is not None
+    if recorded.ended.signal:
+        raise KeyboardInterrupt
+    if recorded.ended.code or not written.exists():
+        log = recorded.folder / request.output
+        words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+        raise PowercclError(
+            f"{what} ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
+            "run `powerccl doctor` to find the cause",
+        )
+    shutil.copyfile(written, recorded.folder / written.name)
+    return recorded.folder

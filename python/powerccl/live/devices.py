@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the drivers and daemons of this node say of its devices now: who holds a clock, and a GPU's readings."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from powerccl.errors import PowercclError
+from powerccl.leases.client import SOCKET, Device, connect
+from powerccl.live import processes
+from powerccl.live.findings import LiveGpu
+from powerccl.traces.plausible import MOST_WATTS
+
+
+class LeaseTable:
+    """Who holds the clocks of this node's devices, asked of the daemons that jobs name and of the system's."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self._asked_s = float("-inf")
+        self._devices: dict[Path, dict[str, Device]] = {}
+
+    def devices(self, sockets: set[Path], now_s: float | None = None) -> dict[Path, dict[str, Device]]:
+        """By socket, the devices that are held or wait to be put back, at most SCAN_EVERY_S ago.
+
+        Two daemons may speak of the same GPU: of emulated servers, each has its own.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        if now_s - self._asked_s < processes.SCAN_EVERY_S:
+            return self._devices
+        self._asked_s, self._devices, self.problem = now_s, {}, ""
+        for path in {*sockets, Path(SOCKET)}:
+            if not path.exists():
+                continue
+            try:
+                with connect(path, "powerccl top") as leases:
+                    self._devices[path] = {d.device: d for d in leases.status() if d.held or d.pending}
+            except (PowercclError, OSError) as error:
+                self.problem = f"leases: {error}"
+        return self._devices
+
+
+class NvmlReadings:
+    """GPUs of this machine as NVML tells of them now: for jobs that have no agent. NVML is loaded when first asked."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] | None = None
+        self._names: dict[str, str] = {}
+
+    def read(self, uuid: str) -> LiveGpu | None:
+        """One GPU; None where NVML does not know it."""
+        import pynvml
+
+        if self._handles is None:
+            self._handles = {}
+            try:
+                pynvml.nvmlInit()
+                for index in range(pynvml.nvmlDeviceGetCount()):
+                    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    self._handles[str(pynvml.nvmlDeviceGetUUID(handle))] = (index, handle)
+            except pynvml.NVMLError:
+                return None
+        if uuid not in self._handles:
+            return None
+        index, handle = self._handles[uuid]
+
+        def asked(call: Callable[..., Any], *arguments: object) -> Any:
+            try:
+                return call(handle, *arguments)
+            except pynvml.NVMLError:
+                return None
+
+        power_mw = asked(pynvml.nvmlDeviceGetPowerUsage)
+        used = asked(pynvml.nvmlDeviceGetUtilizationRates)
+        return LiveGpu(
+            gpu=uuid,
+            index=index,
+            host=socket.gethostname(),
+            name=str(asked(pynvml.nvmlDeviceGetName) or ""),
+            power_w=None if power_mw is None or power_mw > MOST_WATTS * 1e3 else power_mw / 1e3,
+            clock_mhz=asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            temperature_c=asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            utilization_pct=None if used is None else int(used.gpu),
+            age_s=0.0,
+            source="nvml",
+        )
