@@ -267,9 +267,10 @@ def readers(folder: Path) -> dict[str, Reader]:
     from powerccl.analysis.scaling import read_steps, read_sweep
     from powerccl.analysis.summary import summarise
     from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace
+    from powerccl.platforms.catalog import BUILTIN
     from powerccl.platforms.measurements import read_bench_lines
     from powerccl.platforms.policy_table import policy_table
-    from powerccl.platforms.store import BUILTIN, load_profile
+    from powerccl.platforms.store import load_profile
     from powerccl.traces import tables
     from powerccl.traces.cpu import read_cpu
     from powerccl.traces.folder import RunData, read_info, read_journal, read_run

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors that a user can act on."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class PowercclError(Exception):
     """Something a user can mend: what is wrong, and what to do about it.
@@ -21,3 +26,21 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The beginning of a hint: the known name that was probably meant, if any is close."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
+def choose(kind: str, value: str, options: Iterable[str]) -> str:
+    """The value, if it is one of the options.
+
+    Raises:
+        PowercclError: it is not; the nearest is suggested and all are listed.
+    """
+    options = list(options)
+    if value in options:
+        return value
+    raise PowercclError(f"unknown {kind} '{value}'", f"{nearest(value, options)}known: {', '.join(options) or 'none'}")

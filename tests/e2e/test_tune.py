@@ -169,7 +169,7 @@ def test_wrong_words_are_refused(powerccl: Powerccl) -> None:
         (("--fix", "NCCL_X"), "not of the form NAME=VALUE"),
         (("--fix", "NCCL_FOO=1"), "--fix NCCL_FOO: this NCCL reads no such variable"),
         (("--parameter", "NCCL_FOO=1,2"), "--parameter NCCL_FOO: this NCCL reads no such variable"),
-        (("--parameter", "NCCL_BUFSIZE=1,2"), "did you mean NCCL_BUFFSIZE?"),
+        (("--parameter", "NCCL_BUFSIZE=1,2"), "did you mean 'NCCL_BUFFSIZE'?"),
         (("--links", "wire"), "unknown link"),
         (("--verify", "nothing"), "unknown tuned profile"),
     ):

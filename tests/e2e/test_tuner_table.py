@@ -13,10 +13,11 @@ import pytest
 
 from powerccl.errors import PowercclError
 from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
-from powerccl.tuning.rules import ANY, Rule, first_match, inline_rules, read_rules, write_rules
+from powerccl.tuning.rules import ANY, Rule, inline_rules, read_rules, write_rules
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 from test_tuner_rules import cases, random_rules
+from tuning_bench import first_match
 
 # NCCL's own order: ncclFunc_t, and rows and columns of the cost table.
 COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")

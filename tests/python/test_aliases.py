@@ -21,7 +21,7 @@ from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.launch.native import MPI_ADAPTER
-from powerccl.launch.record import POLICIES
+from powerccl.launch.request import POLICIES
 from powerccl.platforms.schema import encode
 from powerccl.traces.folder import read_run
 from powerccl.traces.records import HEADER_BYTES

@@ -15,7 +15,7 @@ from typing import Any
 import fakes
 import pytest
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, choose
 from powerccl.launch import child as relay
 from powerccl.launch import folder as folders
 from powerccl.launch.child import ChildNotStartedError, run_child
@@ -30,8 +30,9 @@ from powerccl.launch.environment import (
 )
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
-from powerccl.launch.record import Request, choose, decide_clocks
-from powerccl.launch.record import _plan as plan
+from powerccl.launch.plan import decide_clocks
+from powerccl.launch.plan import plan_job as plan
+from powerccl.launch.request import Request
 from powerccl.launch.services import Service
 from powerccl.launch.witness import Received, signal_within
 from powerccl.platforms.store import load_profile
@@ -149,8 +150,8 @@ def test_who_may_set_clocks(
 def test_consent_without_right_and_daemon_runs_dry(
     right: bool, daemon: bool, wish: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
-    monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: Path("d.sock") if daemon else None)
+    monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
+    monkeypatch.setattr("powerccl.launch.plan.system_daemon", lambda _: Path("d.sock") if daemon else None)
     found, said = decide_clocks("per-call", False, True, {"POWERCCL_CLOCKS": wish})
     assert found == mode
     if not right and wish:  # what was asked, what takes its place, what to do
@@ -192,8 +193,8 @@ def test_the_policy_where_none_is_named(
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 2))
-    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: True)
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(["Tesla T4"] * 2))
+    monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: True)
     said: list[str] = []
     _, planned, table, profile = plan(
         Request(**{"command": ["x"], "policy": "", **request_of}), environment, said.append
@@ -207,9 +208,9 @@ def test_the_policy_where_none_is_named(
 @pytest.mark.parametrize("wish", ["", "lease", "nvml"])
 @pytest.mark.parametrize("right", [False, True])
 def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("powerccl.launch.record.may_set_clocks", lambda: right)
-    monkeypatch.setattr("powerccl.launch.record.system_daemon", lambda _: tmp_path / "d.sock")
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
+    monkeypatch.setattr("powerccl.launch.plan.system_daemon", lambda _: tmp_path / "d.sock")
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda _: load_profile("t4x8"))
     environment = {"POWERCCL_CLOCKS": wish, "POWERCCL_LEASE_SOCKET": str(tmp_path / "d.sock")}
     for policy in ("per-call", "auto"):
@@ -223,25 +224,25 @@ def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.Monk
 
 
 def test_clocks_asked_for_take_auto_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     said: list[str] = []
     request = Request(command=["x"], policy="", set_clocks=True)
     assert plan(request, {}, said.append)[1:] == ("auto", "", None)
     assert said == []
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(reason="no NVIDIA driver here"))
     assert plan(request, {}, said.append)[1] == "observe"
     assert said == ["recording only: policy auto has no GPU to manage (no NVIDIA driver here)"]
 
 
 def test_per_call_needs_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     for platform, words in (("t4x9", "unknown platform 't4x9'"), ("none", "no platform profile for")):
         with pytest.raises(PowercclError, match=words):
             plan(Request(command=["x"], policy="per-call", platform=platform), {}, pytest.fail)
 
 
 def test_a_run_that_only_records_does_not_ask_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.launch.record.query_gpus", lambda: pytest.fail("asked"))
+    monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: pytest.fail("asked"))
     assert plan(Request(command=["x"], policy=""), {}, pytest.fail)[1] == "observe"
 
 

@@ -173,15 +173,15 @@ def test_profiles_of_before_0_1_load(tmp_path: Path) -> None:
 
 
 def test_users_profiles_are_found_by_name_and_hide_built_in_ones() -> None:
-    folder = store.user_folder()
+    folder = store.PROFILES.folder
     folder.mkdir(parents=True)
     (folder / "t4x8.json").write_bytes(encode(profile(links="mine")))
     assert store.load_profile("t4x8").links == "mine"
 
 
 def test_unknown_profile_suggests(monkeypatch: pytest.MonkeyPatch) -> None:
-    store.user_folder().mkdir(parents=True)
-    (store.user_folder() / "cluster9.json").write_bytes(encode(profile()))
+    store.PROFILES.folder.mkdir(parents=True)
+    (store.PROFILES.folder / "cluster9.json").write_bytes(encode(profile()))
     with pytest.raises(PowercclError) as error:
         store.load_profile("cluster8")
     assert error.value.message == "unknown platform 'cluster8'"
@@ -193,7 +193,7 @@ def test_unknown_profile_suggests(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("", "is not a platform profile"),
         ("[]", "is not a platform profile"),
-        ('{"schema_version": 2}', "profile schema 2; this powerccl reads 1"),
+        ('{"schema_version": 2}', "platform profile of schema 2; this powerccl reads 1"),
         ('{"schema_version": 1}', "is not a platform profile"),
         (encode(profile(gpus=0)).decode(), "impossible values"),
         (encode(profile([point(1590, 3.0, pattern="all_redcue")])).decode(), "unknown pattern 'all_redcue'"),
@@ -226,7 +226,7 @@ def test_a_profile_of_another_machine_is_refused() -> None:
 
 
 def test_the_machines_own_profile_is_found_but_never_an_emulated_one() -> None:
-    folder = store.user_folder()
+    folder = store.PROFILES.folder
     folder.mkdir(parents=True)
     (folder / "broken.json").write_text("{")
     (folder / "t4x8.json").write_bytes(encode(profile()))

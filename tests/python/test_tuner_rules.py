@@ -11,7 +11,7 @@ import pytest
 
 from powerccl.errors import PowercclError
 from powerccl.tuning import rules
-from powerccl.tuning.rules import ANY, NO_LIMIT, Rule, first_match, inline_rules, read_rules, write_rules
+from powerccl.tuning.rules import ANY, NO_LIMIT, Rule, inline_rules, read_rules, write_rules
 
 CASES = Path(__file__).parents[1] / "native/adapters/tuner_cases.txt"
 
@@ -170,15 +170,3 @@ def test_what_no_table_may_have_is_not_written(fields: dict[str, str | int], wor
 def test_too_many_rules_are_not_written() -> None:
     with pytest.raises(PowercclError, match="more than 256 rules"):
         write_rules(random_rules(random.Random(1), 257))
-
-
-def test_the_first_rule_that_matches_wins() -> None:
-    table = read_rules(
-        "allreduce,0,100,ring,ll,1,-1,16\nallreduce,0,100,tree,ll128,2,2,-1,4,1\nallreduce,0,-1,ring,simple,3,-1,-1\n"
-    )
-    assert first_match(table, "all_reduce", 100, 2, 16, 4, True) is table[0]
-    assert first_match(table, "all_reduce", 100, 2, 8, 4, True) is table[1]
-    assert first_match(table, "all_reduce", 100, 2, 8, 4, False) is table[2]
-    assert first_match(table, "all_reduce", 100, 2, 8, 1, True) is table[2]
-    assert first_match(table, "all_reduce", 101, 2, 16) is table[2]
-    assert first_match(table, "reduce", 100, 2, 16) is None

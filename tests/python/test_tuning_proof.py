@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from synthetic import MS, TraceWriter
-from tuning_bench import MACHINE, MadeUpBench
+from tuning_bench import MACHINE, MadeUpBench, first_match
 
 from powerccl.errors import PowercclError
 from powerccl.tuning import budget
@@ -16,12 +16,12 @@ from powerccl.tuning.confirm import FEWEST_ROUNDS, MOST_ROUNDS, Candidate, confi
 from powerccl.tuning.objective import parse_objective, relative
 from powerccl.tuning.racing import Entrant, Spread, compare, hopeless
 from powerccl.tuning.rule_search import CaseSearch, algorithms, rules_for, search_rules
-from powerccl.tuning.rules import ANY, Rule, first_match
+from powerccl.tuning.rules import ANY, Rule
 from powerccl.tuning.trials import Sample, TrialFailedError
-from powerccl.tuning.tuned import TunedProfile, check_tuned, known_tuned, load_tuned, save_tuned, tuned_folder
+from powerccl.tuning.tuned import TUNED, TunedProfile, check_tuned, load_tuned, save_tuned
 from powerccl.tuning.workload import Case, given, of_run
 
-TUNED = {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
+FASTER = {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
 
 
 def test_objectives() -> None:
@@ -95,10 +95,10 @@ def test_confirming_finds_the_truth_within_its_interval() -> None:
     covered = 0
     for seed in range(40):
         bench = MadeUpBench(noise=0.03, seed=seed)
-        candidate = Candidate(TUNED)
+        candidate = Candidate(FASTER)
         confirm(bench, {}, [candidate], cases, energy=True, seed=seed)
         for case, proof in zip(cases, candidate.proof, strict=True):
-            truth = bench.time_us(TUNED, case) / bench.time_us({}, case)
+            truth = bench.time_us(FASTER, case) / bench.time_us({}, case)
             covered += proof.time_low <= truth <= proof.time_high
             assert proof.time_high < 1 and proof.energy is not None and proof.energy_high is not None
     assert covered >= 68  # of 80; 95 % are promised, and stopping when decided costs some
@@ -121,7 +121,7 @@ def test_all_sides_take_turns_and_one_that_fails_is_left_out() -> None:
     cases = given("all_reduce", "1M").cases
     with_rule = Candidate({}, [Rule(pattern="reduce", algorithm="ring", protocol="ll")])
     failing = Candidate({"NCCL_PROTO": "LL"})
-    confirm(bench, {}, [Candidate(TUNED), with_rule, failing], cases, energy=False)
+    confirm(bench, {}, [Candidate(FASTER), with_rule, failing], cases, energy=False)
     assert failing.failed and not failing.proof and with_rule.proof
     sides = [(len(opened), len(rules)) for opened, rules in zip(bench.opened, bench.rules, strict=True)]
     rest = [side for side in sides if side != (1, 0)]
@@ -202,7 +202,7 @@ def profile(**more: object) -> TunedProfile:
         "nccl": "2.28.9",
         "links": ["sockets"],
         "objective": "time",
-        "variables": TUNED,
+        "variables": FASTER,
         "rules": rules_for([(Case("all_reduce", 65536), ("tree", "ll", 2))], MACHINE),
         "confirmed": [],
     }
@@ -211,8 +211,8 @@ def profile(**more: object) -> TunedProfile:
 
 def test_a_profile_survives_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    save_tuned(profile(), tuned_folder() / "here.json")
-    assert load_tuned("here") == profile() and list(known_tuned()) == ["here"]
+    save_tuned(profile(), TUNED.folder / "here.json")
+    assert load_tuned("here") == profile() and list(TUNED.known()) == ["here"]
     assert load_tuned("here").digest == profile().digest != profile(variables={}).digest
     with pytest.raises(PowercclError) as error:
         load_tuned("her")

@@ -90,7 +90,7 @@ def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
     assert names_in(library) == {"NCCL_NEW_THING", "NCCL_OTHER"}
     assert names("sockets", add=("NCCL_NEW_THING=1,2",), read_by_nccl=lambda: names_in(library)) >= {"NCCL_NEW_THING"}
     for options, hint in (
-        ({"add": ("NCCL_NEW_THINGS=1,2",)}, "did you mean NCCL_NEW_THING?"),
+        ({"add": ("NCCL_NEW_THINGS=1,2",)}, "did you mean 'NCCL_NEW_THING'?"),
         ({"fix": ("NCCL_FOO=1",)}, "in the environment"),
     ):
         with pytest.raises(PowercclError, match="this NCCL reads no such variable") as error:
@@ -103,10 +103,10 @@ def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "hint"),
     [
-        ("add", "NCCL_NTHREAD", "did you mean NCCL_NTHREADS"),
+        ("add", "NCCL_NTHREAD", "did you mean 'NCCL_NTHREADS'"),
         ("add", "PATH=1", "NCCL_NAME=VALUE"),
         ("fix", "NCCL_BUFFSIZE", "NCCL_NAME=VALUE"),
-        ("forbid", "NCCL_BUFSIZE", "did you mean NCCL_BUFFSIZE"),
+        ("forbid", "NCCL_BUFSIZE", "did you mean 'NCCL_BUFFSIZE'"),
     ],
 )
 def test_wrong_words_are_refused_with_a_hint(option: str, value: str, hint: str) -> None:

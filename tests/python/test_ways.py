@@ -19,10 +19,10 @@ from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import (
     COPY_ENGINE,
     PLAIN,
+    TABLES,
     WayPoint,
     WaysTable,
     compare,
-    known_tables,
     load_table,
     medians,
     never_slower_from,
@@ -113,7 +113,7 @@ def test_damaged_tables_are_refused(tmp_path: Path, change: dict[str, object], s
 
 
 def test_the_built_in_tables_are_measured_and_of_use() -> None:
-    assert set(known_tables()) >= {"h200x2", "h200x4"}
+    assert set(TABLES.known()) >= {"h200x2", "h200x4"}
     for name, least in (("h200x2", 64 * MIB), ("h200x4", 256 * MIB)):
         built = load_table(name)
         assert not built.emulated and "2026" in built.provenance and built.versions["nccl"] == "2.30.7"

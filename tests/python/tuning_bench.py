@@ -1,17 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bench for tests of the search: a made-up machine whose best configuration is known."""
+"""A bench for tests of the search, a machine whose best configuration is known; and the plugin's choice of rules."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from powerccl.tuning.rules import Rule
+from powerccl.tuning.rules import ANY, Rule
 from powerccl.tuning.space import Machine
 from powerccl.tuning.trials import Sample, TrialFailedError
 from powerccl.tuning.workload import Case
 
 MACHINE = Machine("Made-up GPU", 4, 1, "2.28.9", ("sockets",))
+
+
+def first_match(
+    rules: Iterable[Rule],
+    pattern: str,
+    size_bytes: int,
+    nodes: int,
+    ranks: int,
+    pipe_ops: int = 1,
+    registered: bool = False,
+) -> Rule | None:
+    """The rule that the plugin goes by, as docs/reference/tuner-table.md says; None: NCCL chooses."""
+    given = (nodes, ranks, pipe_ops, int(registered))
+    for rule in rules:
+        wanted = (rule.nodes, rule.ranks, rule.pipe_ops, rule.registered)
+        matches = all(want in (ANY, value) for want, value in zip(wanted, given, strict=True))
+        if matches and rule.pattern == pattern and rule.min_bytes <= size_bytes <= rule.max_bytes:
+            return rule
+    return None
 
 
 class MadeUpBench:

@@ -12,8 +12,7 @@ import click
 
 from powerccl.aliases import figure_name
 from powerccl.commands import say, write_out
-from powerccl.errors import PowercclError
-from powerccl.launch.record import choose
+from powerccl.errors import PowercclError, choose
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:

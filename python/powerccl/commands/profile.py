@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commands import say, write_out
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, choose
 from powerccl.files import write_whole
-from powerccl.launch.record import choose
 from powerccl.patterns import PATTERNS, parse_bytes
 from powerccl.quantities import plural
 

@@ -23,11 +23,11 @@ def own_profile(run: RunData) -> PlatformProfile | None:
     Raises:
         PowercclError: a file that it names is there, but no profile.
     """
-    from powerccl.platforms.store import known_profiles, load_profile, profile_for
+    from powerccl.platforms.store import PROFILES, load_profile, profile_for
 
     info = run.info
     for name in (info.platform if info else "", (info.emulated if info else "").split(":")[0]):
-        if name and (name in known_profiles() or Path(name).is_file()):
+        if name and (name in PROFILES.known() or Path(name).is_file()):
             return load_profile(name)
     if run.emulated or (info and info.emulated):
         return None

@@ -15,13 +15,14 @@ from powerccl import aliases
 from powerccl.commands import fail, say, write_out
 from powerccl.commands.old_options import with_old_options
 from powerccl.commands.runs import runs_dir_option
-from powerccl.errors import PowercclError, one_line
+from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.launchers import in_leader
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
-from powerccl.launch.record import POLICIES, Recorded, Request, choose, record
+from powerccl.launch.record import Recorded, record
+from powerccl.launch.request import POLICIES, Request
 
 if TYPE_CHECKING:
     from powerccl.analysis.findings import RunSummary

@@ -204,7 +204,7 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     from powerccl.console import Console
     from powerccl.experiments.tune import write_result
     from powerccl.reports.tuning import print_found, print_space, print_workload
-    from powerccl.tuning.tuned import save_tuned, tuned_folder
+    from powerccl.tuning.tuned import TUNED, save_tuned
 
     console = Console()
     machine = tuning.machine
@@ -213,7 +213,7 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     print_space(console, tuning.space)
     found = _search(tuning, asked)
     profile = tuning.profile(name, found)
-    path = tuned_folder() / f"{name}.json"
+    path = TUNED.folder / f"{name}.json"
     tuned = bool(profile.variables or profile.rules or profile.ways)
     try:  # all of it before anything is printed: a terminal that fails costs no search
         result = write_result(asked.folder, found, profile)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch.record import Request, record
+from powerccl.launch.record import record
+from powerccl.launch.request import Request
 
 
 def run_job(request: Request, what: str, written: Path, say: Callable[[str], None]) -> Path:

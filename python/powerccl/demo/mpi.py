@@ -16,7 +16,7 @@ from powerccl.demo.job import run_job
 from powerccl.errors import PowercclError
 from powerccl.launch.mpi import find_launchers
 from powerccl.launch.native import BENCH_MPI, MPI_ADAPTER, NativeFiles
-from powerccl.launch.record import Request
+from powerccl.launch.request import Request
 
 RANKS = 2
 IMBALANCE_PCT = 50

@@ -11,8 +11,8 @@ from powerccl.analysis.training import Training, read_train_result, read_trainin
 from powerccl.demo.job import run_job
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native
-from powerccl.launch.record import Request
-from powerccl.platforms.store import BUILTIN
+from powerccl.launch.request import Request
+from powerccl.platforms.catalog import BUILTIN
 
 PLATFORM = "t4x8"
 PROFILE = str(BUILTIN / f"{PLATFORM}.json")

@@ -27,7 +27,9 @@ from powerccl.experiments.swept_clocks import SweptClocks
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import BENCH, find_native
-from powerccl.launch.record import NO_RIGHT, Request, decide_clocks, record
+from powerccl.launch.plan import NO_RIGHT, decide_clocks
+from powerccl.launch.record import record
+from powerccl.launch.request import Request
 from powerccl.machine import refuse_other
 from powerccl.platforms.measurements import (
     BenchHeader,
@@ -40,7 +42,7 @@ from powerccl.platforms.measurements import (
 )
 from powerccl.platforms.policy_table import events_only_table, overhead_points
 from powerccl.platforms.schema import ClockSwitch, PlatformProfile
-from powerccl.platforms.store import load_profile, user_folder
+from powerccl.platforms.store import PROFILES, load_profile
 
 POLL_S = 0.2
 EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers change every 100 ms, as those of real GPUs
@@ -111,7 +113,7 @@ class Profiling:
                 "profile an emulated server instead: powerccl profile --emulate t4x8",
             )
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
-        self.out = out or user_folder() / f"{self.name}.json"
+        self.out = out or PROFILES.folder / f"{self.name}.json"
         self.work = self.out.with_suffix(".profiling")
         if resume:
             self._refuse_other(gpus)

@@ -26,7 +26,8 @@ from powerccl.files import read_bytes, read_json, write_whole
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
 from powerccl.launch.native import BENCH, NativeFiles, find_native
-from powerccl.launch.record import Request, record
+from powerccl.launch.record import record
+from powerccl.launch.request import Request
 from powerccl.machine import machine_of, refuse_other
 from powerccl.quantities import plural
 

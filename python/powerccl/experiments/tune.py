@@ -52,7 +52,7 @@ from powerccl.tuning.rules import Rule
 from powerccl.tuning.space import Configuration, Machine, Space, make_space, names_in
 from powerccl.tuning.study import DEFAULT_ROUNDS, Limits, Outcome, Study
 from powerccl.tuning.trials import TrialFailedError
-from powerccl.tuning.tuned import Confirmed, TunedProfile, known_tuned, load_tuned
+from powerccl.tuning.tuned import TUNED, Confirmed, TunedProfile, load_tuned
 from powerccl.tuning.workload import Workload
 
 WIDE_SHARE_OF_TRIALS, NARROWED_TO_TRIALS = 0.6, 0.75
@@ -270,7 +270,7 @@ class Tuning:
     def _earlier(self) -> list[Configuration]:
         """Configurations of earlier studies of like machines, the likest first."""
         found = []
-        for path in known_tuned().values():
+        for path in TUNED.known().values():
             with contextlib.suppress(PowercclError):
                 profile = load_tuned(str(path))
                 likeness = self.machine.likeness(profile.machine)

@@ -20,7 +20,7 @@ from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.tuned import nccl_library
 from powerccl.platforms.measurements import BenchHeader, read_bench_lines
 from powerccl.platforms.schema import encode
-from powerccl.platforms.ways import WayPoint, WaysTable, medians, ways_folder
+from powerccl.platforms.ways import TABLES, WayPoint, WaysTable, medians
 
 ROUNDS = 3  # all ways in turn, so that a GPU that warms up or changes its state does so for each of them
 # Seconds of a point. Energy counters move every 100 ms: three rounds of half a second know a power to some 2 %.
@@ -126,7 +126,7 @@ def measure(
         if not emulate:
             environment = with_libraries(environment)
         name = name or (platform_name(emulate) if emulate else _name(gpus))
-        out = out or ways_folder() / f"{name}.json"
+        out = out or TABLES.folder / f"{name}.json"
         work = out.with_suffix(".measuring")
         if not resume:
             shutil.rmtree(work, ignore_errors=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from powerccl.errors import PowercclError, one_line
+from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
 from powerccl.launch.native import NativeFiles, find_native
@@ -52,11 +51,7 @@ def _platform_file(native: NativeFiles, name: str) -> Path:
             raise PowercclError(f"no platform file {name}", f"built in: {', '.join(native.emulated_platforms())}")
         return Path(name).resolve()
     known = native.emulated_platforms()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        meant = f"did you mean '{close[0]}'? " if close else ""
-        raise PowercclError(f"unknown emulated platform '{name}'", f"{meant}known: {', '.join(known) or 'none'}")
-    return known[name]
+    return known[choose("emulated platform", name, known)]
 
 
 class Emulation:

@@ -3,87 +3,13 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 from collections.abc import Iterator
-from pathlib import Path
-
-import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
+from powerccl.platforms.catalog import BUILTIN, Catalog
 from powerccl.platforms.schema import PROVENANCES, SCHEMA_VERSION, PlatformProfile
 from powerccl.quantities import plural
-
-BUILTIN = Path(__file__).parent / "builtin"
-
-
-def user_folder() -> Path:
-    """Where `powerccl profile` puts profiles: `~/.config/powerccl/platforms`, or under XDG_CONFIG_HOME."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "powerccl/platforms"
-
-
-def by_name(*folders: Path) -> dict[str, Path]:
-    """JSON files by name; those of a later folder hide those of an earlier one."""
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
-
-
-def own_first(known: dict[str, Path]) -> list[Path]:
-    """The user's own, the newest first, then built-in ones."""
-    own = [path for path in known.values() if not path.is_relative_to(BUILTIN)]
-    built_in = [path for path in known.values() if path.is_relative_to(BUILTIN)]
-    return sorted(own, key=lambda path: -path.stat().st_mtime_ns) + built_in
-
-
-def known_profiles() -> dict[str, Path]:
-    """Profiles by name; the user's own hide built-in ones."""
-    return by_name(BUILTIN, user_folder())
-
-
-def load_profile(name: str) -> PlatformProfile:
-    """A profile by name or path.
-
-    Raises:
-        PowercclError: there is none, or it is damaged.
-    """
-    path = Path(name)
-    if "/" not in name and path.suffix != ".json":
-        known = known_profiles()
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean '{close[0]}'? " if close else ""
-            listed = ", ".join(known) or "none yet"
-            raise PowercclError(
-                f"unknown platform '{name}'",
-                f"{meant}known: {listed}; make one with `powerccl profile`, or name a profile's file",
-            )
-        path = known[name]
-    try:
-        data = read_bytes(path)
-    except OSError as error:
-        raise PowercclError(
-            f"cannot read platform profile {path}: {error.strerror}", "make one with `powerccl profile`"
-        ) from error
-    return _decode(path, data)
-
-
-def _decode(path: Path, data: bytes) -> PlatformProfile:
-    again = "make it again with `powerccl profile`"
-    try:
-        version = decode_json(data, dict[str, object]).get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise PowercclError(
-                f"{path}: profile schema {version}; this powerccl reads {SCHEMA_VERSION}",
-                f"update powerccl, or {again}",
-            )
-        profile = decode_json(data, PlatformProfile)
-    except msgspec.MsgspecError as error:
-        raise PowercclError(f"{path} is not a platform profile: {error}", again) from error
-    for wrong in _faults(profile):
-        raise PowercclError(f"{path}: {wrong}", again)
-    return profile
 
 
 def _faults(profile: PlatformProfile) -> Iterator[str]:
@@ -100,6 +26,12 @@ def _faults(profile: PlatformProfile) -> Iterator[str]:
     for overhead in profile.overhead:
         if overhead.pattern not in PATTERNS:
             yield f"unknown pattern '{overhead.pattern}'"
+
+
+PROFILES = Catalog(
+    PlatformProfile, "platform", "platform profile", SCHEMA_VERSION, "powerccl profile", "platforms", _faults, BUILTIN
+)
+load_profile = PROFILES.load
 
 
 def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this machine") -> None:
@@ -126,11 +58,7 @@ def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this
 
 def profile_for(names: list[str]) -> PlatformProfile | None:
     """The user's newest or the built-in real profile that was measured on GPUs like these, if there is one."""
-    for path in own_first(known_profiles()):
-        try:
-            profile = _decode(path, read_bytes(path))
-        except (PowercclError, OSError):
-            continue
+    for profile in PROFILES.preferred():
         if not profile.emulated and profile.gpus == len(names) and set(names) == {profile.gpu}:
             return profile
     return None

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from statistics import median
 
 import msgspec
 
-from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes
 from powerccl.patterns import PATTERNS
-from powerccl.platforms.store import BUILTIN, by_name, own_first, user_folder
+from powerccl.platforms.catalog import BUILTIN, Catalog
 
 SCHEMA_VERSION = 1
 PLAIN, COPY_ENGINE = "plain", "copy-engine"
@@ -201,47 +198,23 @@ def medians(points: Iterable[WayPoint]) -> list[WayPoint]:
     ]
 
 
-def ways_folder() -> Path:
-    """Where `powerccl profile --ways` puts its tables: `ways` beside the folder of platform profiles."""
-    return user_folder().parent / "ways"
-
-
-def known_tables() -> dict[str, Path]:
-    """Tables by name; the user's own hide built-in ones."""
-    return by_name(BUILTIN / "ways", ways_folder())
-
-
-def load_table(name: str) -> WaysTable:
-    """A table by name or path.
-
-    Raises:
-        PowercclError: there is none, or it is damaged.
-    """
-    again = "make it with `powerccl profile --ways`"
-    path = Path(name)
-    if "/" not in name and path.suffix != ".json":
-        known = known_tables()
-        if name not in known:
-            raise PowercclError(f"unknown table of ways '{name}'", f"known: {', '.join(known) or 'none yet'}; {again}")
-        path = known[name]
-    try:
-        table = decode_json(read_bytes(path), WaysTable)
-    except OSError as error:
-        raise PowercclError(f"cannot read the table of ways {path}: {error.strerror}", again) from error
-    except msgspec.MsgspecError as error:
-        raise PowercclError(f"{path} is not a table of ways: {error}", again) from error
-    if table.schema_version != SCHEMA_VERSION:
-        raise PowercclError(
-            f"{path}: schema {table.schema_version}; this powerccl reads {SCHEMA_VERSION}",
-            f"update powerccl, or {again}",
-        )
+def _faults(table: WaysTable) -> Iterator[str]:
     for point in table.points:
         if point.pattern not in PATTERNS or point.way not in WAYS or not point.time_us > 0 or point.size_bytes <= 0:
-            raise PowercclError(
-                f"{path}: impossible point: {point.pattern}, {point.size_bytes} bytes, {point.way}, {point.time_us} us",
-                again,
-            )
-    return table
+            yield f"impossible point: {point.pattern}, {point.size_bytes} bytes, {point.way}, {point.time_us} us"
+
+
+TABLES = Catalog(
+    WaysTable,
+    "table of ways",
+    "table of ways",
+    SCHEMA_VERSION,
+    "powerccl profile --ways",
+    "ways",
+    _faults,
+    BUILTIN / "ways",
+)
+load_table = TABLES.load
 
 
 def tables_for(names: list[str]) -> dict[int, WaysTable]:
@@ -250,11 +223,7 @@ def tables_for(names: list[str]) -> dict[int, WaysTable]:
     Of all of them first, then of fewer: a job, or a group of its ranks, need not have all.
     """
     found: dict[int, WaysTable] = {}
-    for path in own_first(known_tables()):
-        try:
-            table = load_table(str(path.absolute()))
-        except PowercclError:
-            continue
+    for table in TABLES.preferred():
         if not table.emulated and table.gpus <= len(names) and set(names) == {table.gpu}:
             found.setdefault(table.gpus, table)
     return dict(sorted(found.items(), reverse=True))

@@ -62,18 +62,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     pipe_ops: int = ANY
     registered: int = ANY
 
-    def matches(
-        self, pattern: str, size_bytes: int, nodes: int, ranks: int, pipe_ops: int = 1, registered: bool = False
-    ) -> bool:
-        """Whether this rule is about such a collective."""
-        wanted = (self.nodes, self.ranks, self.pipe_ops, self.registered)
-        given = (nodes, ranks, pipe_ops, int(registered))
-        return (
-            self.pattern == pattern
-            and self.min_bytes <= size_bytes <= self.max_bytes
-            and all(want in (ANY, value) for want, value in zip(wanted, given, strict=True))
-        )
-
 
 class _LineError(Exception):
     """Why a line is none."""
@@ -128,20 +116,6 @@ def inline_rules(rules: Iterable[Rule]) -> str:
     """
     written = list(map(_line, rules))
     return _checked(";".join(written), len(written))
-
-
-def first_match(
-    rules: Iterable[Rule],
-    pattern: str,
-    size_bytes: int,
-    nodes: int,
-    ranks: int,
-    pipe_ops: int = 1,
-    registered: bool = False,
-) -> Rule | None:
-    """The rule that the plugin goes by; None: NCCL chooses."""
-    asked = (pattern, size_bytes, nodes, ranks, pipe_ops, registered)
-    return next((rule for rule in rules if rule.matches(*asked)), None)
 
 
 def _checked(text: str, count: int) -> str:

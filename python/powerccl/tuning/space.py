@@ -6,7 +6,6 @@ A configuration is the variables that it sets, name -> value; a parameter left a
 
 from __future__ import annotations
 
-import difflib
 import mmap
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, nearest
 
 DATA = Path(__file__).parent / "parameters.json"
 UNSET = ""  # the choice that leaves a parameter at NCCL's default
@@ -255,15 +254,13 @@ def _refuse_unread(option: str, name: str, known: Collection[str], read_by_nccl:
         return
     names = read_by_nccl()
     if names and name not in names:
-        close = difflib.get_close_matches(name, [*known, *names], 1)
-        meant = f"did you mean {close[0]}? " if close else ""
         raise PowercclError(
             f"{option} {name}: this NCCL reads no such variable",
-            f"{meant}set variables of a network plugin in the environment",
+            f"{nearest(name, [*known, *names])}set variables of a network plugin in the environment",
         )
 
 
 def _unknown(option: str, name: str, known: Iterable[str]) -> PowercclError:
-    close = difflib.get_close_matches(name, list(known), 1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return PowercclError(f"{option} {name}: unknown parameter", f"{meant}add one with --parameter NAME=V1,V2")
+    return PowercclError(
+        f"{option} {name}: unknown parameter", f"{nearest(name, known)}add one with --parameter NAME=V1,V2"
+    )

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes, write_whole
+from powerccl.files import write_whole
 from powerccl.patterns import PATTERNS
+from powerccl.platforms.catalog import Catalog
 from powerccl.platforms.ways import WAYS
 from powerccl.quantities import plural
 from powerccl.tuning.rules import Rule, write_rules
@@ -94,57 +94,21 @@ class TunedProfile(msgspec.Struct):
         return hashlib.sha256(applied).hexdigest()[:12]
 
 
-def tuned_folder() -> Path:
-    """Where `powerccl tune` puts profiles: `~/.config/powerccl/tuned`, or under XDG_CONFIG_HOME."""
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "powerccl/tuned"
-
-
-def known_tuned() -> dict[str, Path]:
-    """Tuned profiles by name."""
-    return {path.stem: path for path in sorted(tuned_folder().glob("*.json"))}
-
-
-def load_tuned(name: str) -> TunedProfile:
-    """A tuned profile by name or path.
-
-    Raises:
-        PowercclError: there is none, or it is damaged.
-    """
-    path = Path(name)
-    if "/" not in name and path.suffix != ".json":
-        known = known_tuned()
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean '{close[0]}'? " if close else ""
-            raise PowercclError(
-                f"unknown tuned profile '{name}'",
-                f"{meant}known: {', '.join(known) or 'none yet'}; make one with `powerccl tune`, or name its file",
-            )
-        path = known[name]
-    try:
-        data = read_bytes(path)
-        version = decode_json(data, dict[str, object]).get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise PowercclError(
-                f"{path}: schema {version}; this powerccl reads {SCHEMA_VERSION}", "update powerccl, or tune again"
-            )
-        profile = decode_json(data, TunedProfile)
-    except OSError as error:
-        raise PowercclError(f"cannot read {path}: {error.strerror}", "make one with `powerccl tune`") from error
-    except msgspec.MsgspecError as error:
-        raise PowercclError(f"{path} is not a tuned profile: {error}", "make one with `powerccl tune`") from error
+def _faults(profile: TunedProfile) -> Iterator[str]:
     for variable in profile.variables:
         if not variable.startswith("NCCL_"):
-            raise PowercclError(f"{path}: '{variable}' is not a variable of NCCL", "tune again")
+            yield f"'{variable}' is not a variable of NCCL"
     for each in profile.ways:
         if each.pattern not in PATTERNS or each.way not in WAYS:
-            raise PowercclError(f"{path}: no way of a collective: {each.way} of {each.pattern}", "tune again")
+            yield f"no way of a collective: {each.way} of {each.pattern}"
     try:
         write_rules(profile.rules, [])
     except PowercclError as error:
-        raise PowercclError(f"{path}: {error.message}", error.hint) from error
-    return profile
+        yield error.message
+
+
+TUNED = Catalog(TunedProfile, "tuned profile", "tuned profile", SCHEMA_VERSION, "powerccl tune", "tuned", _faults)
+load_tuned = TUNED.load
 
 
 def save_tuned(profile: TunedProfile, path: Path) -> None:

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done around one job: the folder's first files, the helpers, the job's environment, and the last files."""
+
+from __future__ import annotations
+
+import platform as machine
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerccl import __version__
+from powerccl.errors import PowercclError, one_line
+from powerccl.files import write_whole
+from powerccl.launch import environment as env
+from powerccl.launch import mpi
+from powerccl.launch.child import Ended
+from powerccl.launch.daemon import PrivateDaemon, find_daemon
+from powerccl.launch.emulation import platform_name
+from powerccl.launch.folder import job_name
+from powerccl.launch.gpus import Gpus
+from powerccl.launch.launchers import JobLauncher
+from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
+from powerccl.launch.plan import decide_clocks
+from powerccl.launch.program import is_launcher, program_behind, takes_preload
+from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
+from powerccl.launch.services import Service, start_agent
+from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
+from powerccl.traces.run_info import RunInfo, write_run_info
+
+ELSEWHERE = "name another folder with --runs-dir DIR"
+AGENT_READY_S = 3.0
+AGENT_END_S = 8.0
+NVIDIA_DEVICE = Path("/dev/nvidiactl")  # the driver makes it; a job on a node without it has no GPU part
+
+
+@dataclass
+class Job:
+    """What is known before anything is written: the plan, and the environment that the job gets in any case."""
+
+    native: NativeFiles
+    base: Mapping[str, str]
+    launcher: JobLauncher | None
+    mpi_mode: str
+    gpus: Gpus
+    policy: str
+    table_text: str
+    folder: Path
+
+    @property
+    def leads(self) -> bool:
+        """Whether this launcher writes and reports for the folder."""
+        return self.launcher is None or self.launcher.leads
+
+    @property
+    def on_node(self) -> bool:
+        """Whether this launcher starts what a node needs once."""
+        return self.launcher is None or self.launcher.local_rank <= 0
+
+
+class Recording:
+    """What is done around one job; `begin` before it and `end` after it, or `leave` where `begin` failed."""
+
+    def __init__(self, request: Request, job: Job, say: Callable[[str], None]) -> None:
+        self.request = request
+        self.job = job
+        self.say = say
+        self.folder = job.folder
+        self._agent: Service | None = None
+        self._daemon: PrivateDaemon | None = None
+        self._info = RunInfo(request.command)
+        self._no_mpi = ""
+        self._unsampled: list[str] = []  # why the agent samples no GPU, until it is said
+
+    def begin(self) -> dict[str, str]:
+        """Write the folder's first files, start the helpers, and give the job's environment.
+
+        Raises:
+            UnrecordableError: that cannot be done.
+        """
+        with recording_only():
+            return self._begin()
+
+    def _begin(self) -> dict[str, str]:
+        request, job, say = self.request, self.job, self.say
+        say_once = say if job.leads else silent
+        policy, base = job.policy, job.base
+        emulated = bool(request.emulate) or job.gpus.emulated
+        clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
+        if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
+            say_once(about_clocks)
+        if request.max_slowdown_pct is not None and request.policy and policy != LEARNING:
+            say_once(f"policy {policy} ignores --max-slowdown, which is for {LEARNING}")
+        name = request.name or name_of(request.command, base)
+        self._info = _describe(request, name, policy, clocks, job.gpus, job.launcher, base)
+        if policy == LEARNING:
+            asked = request.max_slowdown_pct
+            self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
+        table = self._write_first_files()
+        if job.on_node:
+            self._agent = _start_agent(job.native, self.folder, request, base, say, self._unsampled.append)
+        if request.emulate or NVIDIA_DEVICE.exists():
+            self._tell_unsampled()
+        if clocks == "lease":
+            clocks, leases, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
+            base = {**base, SOCKET_VARIABLE: str(leases)}
+        self._info.clocks = clocks
+        environment = env.job_environment(
+            base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
+        )
+        preload = env.preload_wanted(base, request.preload)
+        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
+        environment.update(for_mpi)
+        ours = [job.native.root / NCCL_ADAPTER, job.native.root / MPI_ADAPTER]
+        with_mpi = job.mpi_mode != "off" and not self._no_mpi
+        wanted = (ours if with_mpi else ours[:1]) if preload else []
+        if wanted and not takes_preload(request.command, base, ours[0]):
+            say_once(f"no library is preloaded: {request.command[0]} is for another processor or word size")
+            wanted = []
+        environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
+        if self._no_mpi and request.mpi:
+            say_once(self._no_mpi)
+        self._info.start_ns = time.monotonic_ns()
+        return environment
+
+    def end(self, ended: Ended, environment: Mapping[str, str]) -> str:
+        """Let the helpers go and write how the job ended. Gives why MPI was not seen, if so."""
+        self._info.end_ns = time.monotonic_ns()
+        self.leave()
+        if any(self.folder.glob("rank-*.trace")):
+            self._tell_unsampled()
+        self._info.exit_code, self._info.signal = ended.code, ended.signal
+        if not self.job.leads:
+            return ""
+        write_run_info(self.folder, self._info)
+        if self._no_mpi:
+            return ""
+        launcher = self.job.launcher
+        among_ranks = launcher is not None and launcher.speaks_mpi
+        return mpi.why_unseen(self.request.command, environment, self.folder, self.job.mpi_mode, among_ranks)
+
+    def leave(self) -> None:
+        """End the helpers; a fault with one leaves the other to be ended."""
+        daemon, agent = self._daemon, self._agent
+        self._daemon = self._agent = None
+        try:
+            if daemon:
+                daemon.end(self.say)
+        except Exception as error:
+            self.say(f"cannot end powerccld: {one_line(error)}")
+        try:
+            if agent:
+                _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
+        except Exception as error:
+            self.say(f"cannot end powerccl-agent: {one_line(error)}")
+
+    def _tell_unsampled(self) -> None:
+        """Say why no GPU is sampled. Where this node has none, only a job that used GPUs misses it."""
+        for line in self._unsampled:
+            self.say(line)
+        self._unsampled.clear()
+
+    def _write_first_files(self) -> Path | None:
+        """Write the policy table and run.json; where the first goes."""
+        table = self.folder / "policy.table" if self.job.table_text else None
+        try:
+            if table:
+                write_whole(table, self.job.table_text)
+            if self.job.leads:
+                write_run_info(self.folder, self._info)
+        except OSError as error:
+            raise PowercclError(f"cannot write in {self.folder}: {error.strerror}", ELSEWHERE) from error
+        return table
+
+
+def name_of(command: list[str], environment: Mapping[str, str]) -> str:
+    """A short name for a command; an MPI launcher's is its program's."""
+    behind = program_behind(command, environment) if is_launcher(command) else None
+    return job_name([str(behind), *command[1:]] if behind else command)
+
+
+def _arrange_leases(
+    native: NativeFiles,
+    folder: Path,
+    base: Mapping[str, str],
+    emulated: bool,
+    on_node: bool,
+    say: Callable[[str], None],
+) -> tuple[str, Path, PrivateDaemon | None]:
+    """Who grants the job's clocks: POWERCCL_CLOCKS, the socket to ask at, and the daemon that was started for it."""
+    try:
+        listening, daemon = find_daemon(native, folder, base, emulated, start=on_node)
+    except (PowercclError, OSError) as error:
+        say(f"dry run, no clock is set: {error}")
+        return "dry", Path(SOCKET), None
+    return "lease", listening, daemon
+
+
+def _start_agent(
+    native: NativeFiles,
+    folder: Path,
+    request: Request,
+    base: Mapping[str, str],
+    say: Callable[[str], None],
+    quote: Callable[[str], None],
+) -> Service | None:
+    agent = start_agent(native, folder, request.interval_ms, base, machine.node())
+    if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
+        if agent.process.returncode != 0:  # 0: another launcher's agent has this node
+            say(f"cannot sample power and clocks: {agent.last_words() or 'powerccl-agent ended at once'}")
+        agent.stop(0)
+        return None
+    for line in agent.words():
+        quote(line.removeprefix("powerccl-agent: "))
+    return agent
+
+
+def _release_agent(
+    agent: Service, native: NativeFiles, folder: Path, base: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Let the agent end once no process lives that may lock a clock. It is never killed: it is the guard."""
+    if agent.has_ended(0):  # somebody killed it: another one undoes what it would have undone
+        try:
+            agent = start_agent(native, folder, 0, base, machine.node())
+        except (PowercclError, OSError) as error:
+            say(f"powerccl-agent ended too soon and cannot be restarted ({error}): clocks may still be locked")
+            return
+        agent.wait_ready(AGENT_READY_S)
+    if not agent.release(AGENT_END_S):
+        say(
+            f"processes of this job still run and may set clocks; powerccl-agent (pid {agent.process.pid}) "
+            "runs until they end"
+        )
+
+
+def _working_directory() -> str:
+    """Where we are; empty if that has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _platform(request: Request) -> str:
+    return request.emulate if request.platform in ("", NO_PROFILE) else request.platform
+
+
+def _describe(
+    request: Request,
+    name: str,
+    policy: str,
+    clocks: str,
+    gpus: Gpus,
+    launcher: JobLauncher | None,
+    base: Mapping[str, str],
+) -> RunInfo:
+    versions = {"powerccl": __version__, "python": machine.python_version(), "kernel": machine.release()}
+    if gpus.driver:
+        versions["driver"] = gpus.driver
+    return RunInfo(
+        command=request.command,
+        name=name,
+        host=machine.node(),
+        working_directory=_working_directory(),
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        start_ns=time.monotonic_ns(),
+        policy=policy,
+        clocks=clocks,
+        platform=platform_name(_platform(request)),
+        emulated=platform_name(request.emulate),
+        interval_ms=request.interval_ms,
+        gpus=gpus.names,
+        launcher=launcher.name if launcher else "",
+        versions=versions,
+        environment=env.recorded(base),
+    )
