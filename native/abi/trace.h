@@ -7,6 +7,7 @@
 // they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's globaltimer.
 #ifndef POWERCCL_ABI_TRACE_H
 #define POWERCCL_ABI_TRACE_H
+#include <stddef.h>
 #include <stdint.h>
 
 #define POWERCCL_TRACE_MAGIC "PWRCCLTR"
@@ -97,7 +98,10 @@ struct powerccl_trace_header {
   uint8_t run_id[16];     // POWERCCL_RUN_ID: the run this belongs to; all zero if the environment named none
   uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: hosts of one name are told apart
   uint32_t starts;        // 1 + TORCHELASTIC_RESTART_COUNT: which start of this rank it is; 0: not known
-  uint32_t reserved;
+  uint32_t reserved[2];
+  // What PowerCCL's own code has taken of the process's threads: in the job's calls of NCCL, around waits of its
+  // streams (marks), and as it launched kernels (estimated from some). All 0: not known.
+  uint64_t own_ns[3];
 };
 
 struct powerccl_trace_record {
@@ -216,6 +220,7 @@ struct powerccl_trace_record {
 
 #ifdef __cplusplus
 static_assert(sizeof(struct powerccl_trace_record) == POWERCCL_TRACE_RECORD_BYTES, "the record is the format");
+static_assert(offsetof(struct powerccl_trace_header, own_ns) == 320, "as docs/reference/trace-format.md says");
 static_assert(sizeof(struct powerccl_trace_header) <= POWERCCL_TRACE_HEADER_BYTES, "the header is one page");
 #endif
 #endif

@@ -76,6 +76,17 @@ int RecordFile::count_dropped(uint64_t dropped) {
   return fault;
 }
 
+int RecordFile::state_own(const uint64_t (&own_ns)[kOwnWorks]) {
+  uint64_t all = 0;
+  for (const uint64_t each : own_ns) all += each;
+  if (all == own_ns_) return 0;
+  uint64_t done = 0;
+  int fault = check();
+  if (fault == 0) fault = write(own_ns, sizeof(own_ns), offsetof(powerccl_trace_header, own_ns), &done);
+  if (fault == 0) own_ns_ = all;
+  return fault;
+}
+
 void RecordFile::close() {
   if (descriptor_ >= 0) syscall(SYS_close, descriptor_);
   descriptor_ = -1;

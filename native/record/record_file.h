@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "abi/trace.h"
+#include "base/own_time.h"
 
 namespace powerccl {
 
@@ -27,8 +28,9 @@ class RecordFile {
   int append(const powerccl_trace_record* records, uint64_t count, uint64_t* written);
   // Puts a record in the place of the last one. False: there is none, or it cannot be written.
   bool replace_last(const powerccl_trace_record& record);
-  // States how many records were dropped.
+  // States how many records were dropped, and what our own work has taken.
   int count_dropped(uint64_t dropped);
+  int state_own(const uint64_t (&own_ns)[kOwnWorks]);
 
   void close();
   // create() came too late to be of use.
@@ -44,7 +46,7 @@ class RecordFile {
   char path_[PATH_MAX + 64] = "";
   int descriptor_ = -1;
   uint64_t device_ = 0, inode_ = 0;
-  uint64_t records_ = 0, dropped_ = 0;
+  uint64_t records_ = 0, dropped_ = 0, own_ns_ = 0;
 };
 
 // What a fault is called in a message. Returns text in `buffer` or constant text.

@@ -31,6 +31,7 @@ class Streams {
   // Computes: has had this part of the busiest stream's kernels, and of the most various one's kinds of them. Copies
   // beside collectives may be many, but it is the same one or two kernels again and again.
   static constexpr uint64_t kPartOfBusiest = 8, kPartOfKinds = 4;
+  static constexpr uint64_t kFew = 1024, kOften = 64;  // launches
   static constexpr uint32_t kRememberedWaits = 4;
 
   // The number a stream goes by. Handles are unique in a process, but for the default streams: 0 and 1 (one a GPU) and
@@ -49,7 +50,9 @@ class Streams {
     // Kernels of two threads in one stream may count as one: what is asked for is an order of magnitude.
     const uint64_t kernels = its->kernels.load(std::memory_order_relaxed) + 1;
     its->kernels.store(kernels, std::memory_order_relaxed);
-    if (kernels > busiest_.load(std::memory_order_relaxed)) busiest_.store(kernels, std::memory_order_relaxed);
+    // Now and then once there are many: each launch pays for the line that all threads write.
+    if ((kernels < kFew || kernels % kOften == 0) && kernels > busiest_.load(std::memory_order_relaxed))
+      busiest_.store(kernels, std::memory_order_relaxed);
     const uint64_t bits = kernel == 0 ? kSomeKinds : uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58);
     const uint64_t kinds = its->kinds.load(std::memory_order_relaxed);
     if ((kinds & bits) != bits) new_kind(its, kinds | bits);

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -297,6 +298,21 @@ def test_what_a_killed_job_left_is_reported(tmp_path: Path) -> None:
     assert len(found.ranks) == 4
     assert found.peers.ranks[0].rank == 2
     assert report_page(report(folder)).count("cut off") >= 3
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "said"), [((6, 3, 1), "recording took about 0.5 %"), ((0, 0, 0), ""), ((9**9,) * 3, "")]
+)
+def test_what_recording_took_is_told_where_it_is_known(tmp_path: Path, own_ms: tuple[int, ...], said: str) -> None:
+    folder = late_run(tmp_path / "run", iterations=20)
+    for trace in folder.glob("rank-*.trace"):
+        with trace.open("r+b") as file:
+            file.seek(320)  # docs/reference/trace-format.md
+            file.write(struct.pack("<3Q", *(each * MS for each in own_ms)))
+    found = report(folder).findings
+    text = " ".join(text_of(found).split())
+    assert said in text if said else "recording took" not in text
+    assert ("recording took" in report_page(report(folder))) == bool(said)
 
 
 def test_a_rank_without_a_trace_is_missed_by_name_of_nobody(tmp_path: Path) -> None:

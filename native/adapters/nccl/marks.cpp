@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/nccl/marks.h"
 
+#include "base/own_time.h"
+
 namespace powerccl::nccl {
 
 struct MarkPair {
@@ -36,8 +38,8 @@ constexpr int kReferenceTries = 4;
 constexpr uint64_t kGoodReferenceNs = 25000;
 constexpr uint64_t kLeastPatienceNs = 1000000, kMostPatienceNs = 4000000;
 constexpr uint64_t kLastPatienceNs = 50000000;
-constexpr uint64_t kSpinNs = 50000;       // then sleeping, lest the GPU's driver wait for this core
-constexpr uint64_t kTryAgainAfter = 100;  // times the patience that was lost
+constexpr uint64_t kSpinNs = 50000;        // then sleeping, lest the GPU's driver wait for this core
+constexpr uint64_t kTryAgainAfter = 1000;  // times the patience that was lost: a job may lose 0.1 % so
 constexpr uint64_t kMostApartNs = 5000;
 constexpr uint32_t kMostUnready = 2;
 constexpr int kTimed = 0;             // CU_EVENT_DEFAULT
@@ -48,7 +50,27 @@ constexpr int kRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
 // while, then none, because whole iterations tell more than every third wait of each. The first burst holds a short
 // job.
 constexpr int64_t kMarkSpanNs = 4000000;
-constexpr int64_t kFirstBurst = 1024, kBurst = 512;
+constexpr uint64_t kFirstBurst = 1024, kBurst = 512;
+// And 0.1 % of the host: a mark takes 8 us of an H200's host that is not disturbed, and 20 us and more of one that is.
+constexpr int64_t kHostShare = 1000;
+constexpr uint64_t kCosted = 128;  // the mean of so many marks
+
+// Adds what happens while it lives to what marks have taken of the job's threads.
+class TakesHostTime {
+ public:
+  explicit TakesHostTime(std::atomic<int64_t>* sum) : sum_(sum), began_ns_(monotonic_ns()) {}
+  ~TakesHostTime() {
+    const uint64_t took_ns = monotonic_ns() - began_ns_;
+    sum_->fetch_add(static_cast<int64_t>(took_ns < OwnTime::kMostNs ? took_ns : OwnTime::kMostNs),
+                    std::memory_order_relaxed);
+  }
+  TakesHostTime(const TakesHostTime&) = delete;
+  TakesHostTime& operator=(const TakesHostTime&) = delete;
+
+ private:
+  std::atomic<int64_t>* sum_;
+  uint64_t began_ns_;
+};
 
 MarkContext g_contexts[Marks::kContexts];
 Marks g_marks;
@@ -167,6 +189,7 @@ MarkContext* Marks::context_of(void* stream) {
 }
 
 MarkPair* Marks::begin(void* stream) {
+  const TakesHostTime takes(&host_ns_);
   if (given_up_.load(std::memory_order_acquire) || !g_cuda.can_mark() || capturing(stream)) return nullptr;
   MarkContext* context = context_of(stream);
   if (context == nullptr || context->failed) return nullptr;
@@ -199,6 +222,7 @@ MarkPair* Marks::begin(void* stream) {
 
 void Marks::end(MarkPair* pair, void* stream, const MarkOf& of) {
   if (pair == nullptr) return;
+  const TakesHostTime takes(&host_ns_);
   if (g_cuda.event_record(pair->after, stream) != 0) return drop(pair);
   pair->of = of;
   MarkContext* context = pair->context;
@@ -218,16 +242,20 @@ bool Marks::affordable(uint32_t* burst) {
   uint64_t marked = 0, unmarked = 0;
   {
     SpinGuard guard(spending_);
-    const int64_t most = now - (paused_before_ ? kBurst : kFirstBurst) * kMarkSpanNs;
+    const bool known = marked_ >= kFirstBurst && span_ns_ > kMarkSpanNs;
+    const int64_t span_ns = known ? span_ns_ : kMarkSpanNs;
+    const int64_t most = now - static_cast<int64_t>(paused_before_ ? kBurst : kFirstBurst) * span_ns;
     if (!paused_ || spent_until_ns_ <= most) {
       if (spent_until_ns_ < most || !begun_) spent_until_ns_ = most;
       begun_ = true;
-      spent_until_ns_ += kMarkSpanNs;
-      paused_ = spent_until_ns_ + kMarkSpanNs > now;
+      spent_until_ns_ += span_ns;
+      paused_ = spent_until_ns_ + span_ns > now;
       paused_before_ |= paused_;
+      if (++marked_ % kCosted == 0) {
+        span_ns_ = kHostShare * host_ns_.exchange(0, std::memory_order_relaxed) / static_cast<int64_t>(kCosted);
+      }
       if (refused_) ++burst_;
       refused_ = false;
-      ++marked_;
       *burst = burst_;
       return true;
     }
@@ -283,7 +311,10 @@ void Marks::look_at(MarkContext* context, bool last) {
   uint32_t unready = 0, kept = 0, seen = 0;
   // Looked at first: what is over when the reference is renewed lies before it by little.
   if (monotonic_ns() - context->reference_ns > kReferenceNs) {
+    const uint64_t began_ns = monotonic_ns();
     renew_reference(context, last && context->reference_ns == 0);
+    const uint64_t took_ns = monotonic_ns() - began_ns;
+    if (took_ns > OwnTime::kMostNs) add_own_ns(OwnWork::kWaits, took_ns);  // the job waited indeed
   }
   if (context->reference_ns == 0) return;
   uint16_t done[kPairs];
@@ -318,7 +349,9 @@ void Marks::look() {
   if (given_up_.load(std::memory_order_relaxed)) return looking_.unlock();
   for (MarkContext& context : g_contexts) {
     if (context.handle.load(std::memory_order_acquire) == nullptr) break;
-    if (!context.failed) look_at(&context, false);
+    if (context.failed) continue;
+    const TakesHostTime takes(&host_ns_);
+    look_at(&context, false);
   }
   looking_.unlock();
 }

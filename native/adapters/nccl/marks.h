@@ -36,7 +36,7 @@ class Marks {
   // The pair is about nothing after all.
   void drop(MarkPair* pair);
 
-  // Whether another pair is within what marks may cost: they are two records in the GPU's stream. Once no, then no
+  // Whether another pair is within what marks may cost: the GPU's time, and that of the job's thread. Once no, then no
   // until a whole burst can be had again. `burst`: its number, from 1.
   bool affordable(uint32_t* burst);
 
@@ -58,8 +58,10 @@ class Marks {
   std::atomic<bool> given_up_{false};
   SpinLock looking_;
   std::atomic<uint64_t> looked_ns_{0};
+  std::atomic<int64_t> host_ns_{0};  // that marks have taken of the job's threads since span_ns_ was found
   SpinLock spending_;
   // Under spending_.
+  int64_t span_ns_ = 0;  // one mark in such a time; 0: as short as may be
   int64_t spent_until_ns_ = 0;
   bool begun_ = false, paused_ = false, paused_before_ = false;
   bool refused_ = false;  // a pair, since the last that was granted

@@ -28,16 +28,14 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   MarkPair* pair = nullptr;
   MarkOf of;
   {
-    const KeepErrno keep;
-    const Inside inside;
+    const AtOwnWork ours(OwnWork::kWaits);
     bool stalls = false;
     of.call = streams->waits(key_of(stream), reinterpret_cast<uint64_t>(event), &stalls);
     if (stalls && marks().affordable(&of.burst)) pair = marks().begin(stream);
   }
   if (pair == nullptr) return real();
   const int result = real();
-  const KeepErrno keep;
-  const Inside inside;
+  const AtOwnWork ours(OwnWork::kWaits);
   of.stream = reinterpret_cast<uint64_t>(stream);
   of.waited = true;
   if (result == 0) {
@@ -55,16 +53,14 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   MarkPair* pair = nullptr;
   MarkOf of;
   {
-    const KeepErrno keep;
-    const Inside inside;
+    const AtOwnWork ours(OwnWork::kWaits);
     streams->launched(key_of(stream));
     of.call = runtime()->graph_launches(reinterpret_cast<uint64_t>(graph));
     if (of.call.call != 0 && marks().affordable(&of.burst)) pair = marks().begin(stream);
   }
   const int result = real();
   if (pair == nullptr) return result;
-  const KeepErrno keep;
-  const Inside inside;
+  const AtOwnWork ours(OwnWork::kWaits);
   of.graph = true;
   if (result == 0) {
     marks().end(pair, stream, of);
@@ -75,9 +71,17 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   return result;
 }
 
+// Launches are many and cost little, so that the time of one in many stands for all.
+void kernel_launched(Streams* streams, void* stream, uint64_t kernel) {
+  constexpr uint32_t kTimedOneIn = 64;
+  if (++t_thread.launches % kTimedOneIn != 0) return streams->launched(key_of(stream), kernel);
+  const uint64_t began_ns = monotonic_ns();
+  streams->launched(key_of(stream), kernel);
+  add_own_ns(OwnWork::kLaunches, kTimedOneIn * (monotonic_ns() - began_ns));
+}
+
 void record_done(Streams* streams, void* event, void* stream) {
-  const KeepErrno keep;
-  const Inside inside;
+  const AtOwnWork ours(OwnWork::kWaits);
   const uint64_t key = key_of(stream);
   // In a capture it is a node of the graph, and stands for nothing that runs.
   if (streams->last_call(key).call != 0 && marks().capturing(stream)) {
@@ -118,12 +122,12 @@ using namespace powerccl::nccl;
     return result;                                                                   \
   }
 
-#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_)                         \
-  POWERCCL_EXPORT int name parameters {                                                             \
-    POWERCCL_REAL(library, name, parameters);                                                       \
-    Streams* const streams = watched();                                                             \
-    if (streams != nullptr) streams->launched(key_of(stream_), reinterpret_cast<uint64_t>(kernel)); \
-    return real arguments;                                                                          \
+#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_)                        \
+  POWERCCL_EXPORT int name parameters {                                                            \
+    POWERCCL_REAL(library, name, parameters);                                                      \
+    Streams* const streams = watched();                                                            \
+    if (streams != nullptr) kernel_launched(streams, stream_, reinterpret_cast<uint64_t>(kernel)); \
+    return real arguments;                                                                         \
   }
 
 #define POWERCCL_GRAPH_LAUNCH(library, name, parameters, arguments, stream_)      \

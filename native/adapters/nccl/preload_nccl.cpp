@@ -31,8 +31,7 @@ int from_inside(const Real& real) {
 // What is ours before and after NCCL's part: unseen, and without a trace in errno.
 template <typename Ours>
 void ours(const Ours& does) {
-  const KeepErrno keep;
-  const Inside inside;
+  const AtOwnWork counted(OwnWork::kCalls);
   does();
 }
 

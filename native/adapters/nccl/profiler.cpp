@@ -14,6 +14,7 @@
 #include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/unreported_calls.h"
 #include "base/log.h"
+#include "base/own_time.h"
 
 namespace powerccl::nccl {
 namespace {
@@ -254,30 +255,37 @@ Result start_event(void* context, void** handle, EventDescriptor* descriptor) {
   Both* both = both_of(context);
   Communicator* communicator = both == nullptr ? static_cast<Communicator*>(context) : both->ours;
   Handle ours = 0;
-  if (runtime != nullptr && communicator != nullptr && (both == nullptr || is_for_us<kVersion>(*descriptor)))
-    ours = start<kVersion>(runtime, communicator, *descriptor);
+  if (runtime != nullptr && communicator != nullptr && (both == nullptr || is_for_us<kVersion>(*descriptor))) {
+    // Channels are told of on a thread of NCCL's.
+    if ((descriptor->type & kEventKernelCh) != 0) {
+      ours = start<kVersion>(runtime, communicator, *descriptor);
+    } else {
+      const OwnTime time(OwnWork::kCalls);
+      ours = start<kVersion>(runtime, communicator, *descriptor);
+    }
+  }
   *handle = both != nullptr ? start_chained(*both, kVersion, ours, *handle, descriptor)
                             : reinterpret_cast<void*>(ours);  // NOLINT(performance-no-int-to-ptr): never followed
   return 0;
 }
 
+void stop(Runtime* runtime, Handle ours) {
+  const HandleKind kind = kind_of(ours);
+  if (kind != HandleKind::kGroup && kind != HandleKind::kLaunch && kind != HandleKind::kKernel) return;
+  const OwnTime time(OwnWork::kCalls);
+  if (kind == HandleKind::kGroup) {
+    silent_calls_end(runtime, ours, plugin_version() >= 7);
+    runtime->group_ends(ours);
+  } else if (kind == HandleKind::kLaunch) {
+    runtime->launch_ends(ours);
+  } else {
+    runtime->kernel_enqueued(ours);
+  }
+}
+
 Result stop_event(void* handle) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  const Handle ours = from(handle);
-  switch (runtime == nullptr ? HandleKind::kNone : kind_of(ours)) {
-    case HandleKind::kGroup:
-      silent_calls_end(runtime, ours, plugin_version() >= 7);
-      runtime->group_ends(ours);
-      break;
-    case HandleKind::kLaunch:
-      runtime->launch_ends(ours);
-      break;
-    case HandleKind::kKernel:
-      runtime->kernel_enqueued(ours);
-      break;
-    default:
-      break;
-  }
+  if (runtime != nullptr) stop(runtime, from(handle));
   if (is_shared(handle)) stop_chained(handle);
   return 0;
 }
@@ -289,6 +297,7 @@ Result record_event_state(void* handle, int state, StateArguments* arguments) {
     if (state == kStateKernelChStop && arguments != nullptr) {
       runtime->channel_stops(ours, arguments->gpu_timer);
     } else if (state == kStateGroupEndApiStart) {
+      const OwnTime time(OwnWork::kCalls);
       runtime->group_ending(ours);
     }
   }

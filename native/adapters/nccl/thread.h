@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "adapters/nccl/adapter.h"
+#include "base/own_time.h"
 
 // Thread-local variables of a library that may be dlopened are found through this function. A weak reference to it
 // keeps glibc's loader out of the list of needed libraries: with another libc there is no file of that name, and the
@@ -24,6 +25,7 @@ struct Thread {
   // many calls NCCL has reported to the plugin so far.
   void* comm = nullptr;
   uint32_t reported = 0;
+  uint32_t launches = 0;  // of kernels
 };
 extern constinit thread_local Thread t_thread;
 
@@ -50,6 +52,17 @@ class KeepErrno {
   int error_;
 };
 
+// Our own work in the midst of the job's: unseen, without a trace in errno, and its time is counted.
+class AtOwnWork {
+ public:
+  explicit AtOwnWork(OwnWork work) : time_(work) {}
+
+ private:
+  KeepErrno errno_;
+  Inside inside_;
+  OwnTime time_;
+};
+
 // The streams and events of the job, where there is anything to be told of them here and now. Costs a load where not.
 inline Streams* watched() {
   Runtime* its = g_runtime.load(std::memory_order_acquire);
@@ -61,8 +74,9 @@ inline Streams* watched() {
 inline uint64_t key_of(void* stream) {
   const uint64_t handle = reinterpret_cast<uint64_t>(stream);
   if (handle > 2) return handle;
-  int device = 0;
-  if (g_cuda.ctx_get_device != nullptr) g_cuda.ctx_get_device(&device);
+  const Runtime* its = g_runtime.load(std::memory_order_acquire);
+  int device = its != nullptr ? its->only_device() : -1;
+  if (device < 0 && (g_cuda.ctx_get_device == nullptr || g_cuda.ctx_get_device(&device) != 0)) device = 0;
   return Streams::key(handle, device, static_cast<uint64_t>(pthread_self()));
 }
 

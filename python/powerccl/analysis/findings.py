@@ -287,6 +287,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     restarts: int = 0  # times that all ranks were started again, as by torchrun --max-restarts
     wall_s: float | None = None
     finished: bool = False
+    recording_pct: float | None = None  # of the ranks' time, what PowerCCL's own code took of their threads
     energy: Energy
     communication: Communication
     shares: Shares = msgspec.field(default_factory=Shares)

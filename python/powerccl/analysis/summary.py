@@ -107,6 +107,7 @@ def summarise(
         restarts=restarts(run.ranks + run.mpi),
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
+        recording_pct=_recording_pct(run),
         energy=_energy(gpus, missing_ranks(*ranks_of(run.ranks))),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal, communicating),
@@ -142,6 +143,13 @@ def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
         exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
     return of_job(rows, work, counted)
+
+
+def _recording_pct(run: RunData) -> float | None:
+    """What our own code took of the ranks' threads. A record of a version that did not count it says nothing."""
+    told = [(trace.own_ns, trace.last_ns() - trace.start_ns) for trace in run.ranks if trace.own_ns]
+    own_ns, all_ns = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+    return 100 * own_ns / all_ns if 0 < own_ns < all_ns else None  # more than all: a damaged header
 
 
 def _rescaled(run: RunData) -> str:

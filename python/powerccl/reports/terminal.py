@@ -118,6 +118,8 @@ def facts(summary: RunSummary) -> list[str]:
         parts.append(f"clocks {summary.clocks_mode}")
     if summary.library:
         parts.append(summary.library)
+    if summary.recording_pct is not None:
+        parts.append(f"recording took about {percent(summary.recording_pct)} of the ranks' time")
     if summary.mpi:
         mpi = summary.mpi
         parts.append(plural(mpi.ranks, "MPI rank"))

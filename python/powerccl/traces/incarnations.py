@@ -219,6 +219,7 @@ def _joined(life: Life) -> RankTrace:
         start_ns=life[0].start_ns,
         start_realtime_ns=life[0].start_realtime_ns,
         dropped=sum(trace.dropped for trace in life),
+        own_ns=sum(trace.own_ns for trace in life),
         kinds={kind: np.concatenate(rows) for kind, rows in parts.items()},
         clock_map=ClockMap(spread_ns=max(one.spread_ns for one in maps), pairs=sum(one.pairs for one in maps)),
         problems=[problem for trace in life for problem in trace.problems],

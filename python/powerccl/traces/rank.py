@@ -60,6 +60,7 @@ class RankTrace:
     run_id: str = ""  # of the run it belongs to; empty: it does not say
     boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
     starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
+    own_ns: int = 0  # what PowerCCL's own code took of the process's threads; 0: it does not say
     # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
     # each.
     incarnations: int = 1
@@ -201,4 +202,5 @@ def read_rank(
         run_id=records.id_text(header["run_id"]),
         boot_id=records.id_text(header["boot_id"]),
         starts=int(header["starts"]),
+        own_ns=int(header["own_ns"].sum()),
     )

@@ -76,7 +76,8 @@ HEADER = np.dtype(
         ("run_id", "V16"),
         ("boot_id", "V16"),
         ("starts", "<u4"),
-        ("reserved", "<u4"),
+        ("reserved", "<u4", 2),
+        ("own_ns", "<u8", 3),
     ]
 )
 

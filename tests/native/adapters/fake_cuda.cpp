@@ -19,7 +19,7 @@ std::mutex g_mutex;
 std::deque<HostFunction> g_queue;
 void* g_last_stream = nullptr;
 int g_launch_result = 0;
-std::atomic<int> g_wait_result{0}, g_wait_ms{0}, g_kernels{0}, g_events{0};
+std::atomic<int> g_wait_result{0}, g_wait_ms{0}, g_kernels{0}, g_events{0}, g_record_us{0};
 std::atomic<bool> g_unready{false};
 std::atomic<const void*> g_capturing{nullptr};
 struct Event {
@@ -86,7 +86,9 @@ EXPORT int cuEventCreate(void** event, unsigned) {
 }
 EXPORT int cuEventRecord(void* event, void*) {
   ++g_events;
-  static_cast<Event*>(event)->ms = now_ms();
+  const double until = now_ms() + g_record_us / 1e3;
+  do static_cast<Event*>(event)->ms = now_ms();
+  while (now_ms() < until);
   return 0;
 }
 EXPORT int cuEventQuery(void*) {
@@ -121,6 +123,9 @@ EXPORT int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigne
 EXPORT void fake_set_wait(int ms, int result) {
   g_wait_ms = ms;
   g_wait_result = result;
+}
+EXPORT void fake_set_record_us(int us) {
+  g_record_us = us;
 }
 EXPORT void fake_set_unready(bool unready) {
   g_unready = unready;

@@ -39,6 +39,7 @@ void fake_set_ready(void*);
 int fake_calls();
 int fake_depth();
 void fake_set_wait(int, int);
+void fake_set_record_us(int);
 void fake_set_unready(bool);
 void fake_set_capturing(const void*);
 int fake_kernels();

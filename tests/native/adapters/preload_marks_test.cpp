@@ -7,6 +7,19 @@
 namespace powerccl::test {
 namespace {
 
+// Computation that waits for a call, again and again.
+class Waits : public Preload {
+ protected:
+  void wait_for_calls(void* comm, void* event, int count) const {
+    for (int i = 0; i < count; ++i) {
+      compute(computing);
+      all_reduce(comm, communicating);
+      cuEventRecord(event, communicating);
+      cuStreamWaitEvent(computing, event, 0);
+    }
+  }
+};
+
 TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
   in_child([&] {
     void* comm = comm_of();
@@ -56,27 +69,25 @@ TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
 }
 
 // Bursts and pauses: what was waited for and is not recorded must not look as if nobody had waited.
-TEST_F(Preload, PausesOfMarkingAreRecorded) {
+TEST_F(Waits, PausesOfMarkingAreRecorded) {
   in_child([&] {
     setenv("POWERCCL_KERNEL_EVENTS", "none", 1);  // all pairs of events for waits
     void* comm = comm_of();
     void* event = new_event();
-    const auto waits = [&](int count) {
-      for (int i = 0; i < count; ++i) {
-        compute(computing);
-        all_reduce(comm, communicating);
-        cuEventRecord(event, communicating);
-        cuStreamWaitEvent(computing, event, 0);
-      }
-    };
-    waits(1100);
+    wait_for_calls(comm, event, 1100);
     usleep(2200000);
-    waits(3);
+    // On a host that is busy marks take longer, and so does the pause.
+    for (int events = fake_events(); fake_events() - events < 2;) {
+      events = fake_events();
+      usleep(100000);
+      wait_for_calls(comm, event, 1);
+    }
+    wait_for_calls(comm, event, 2);
     ncclCommDestroy(comm);
   });
   const TraceFile file = only_trace();
   const auto calls = file.of(POWERCCL_REC_CALL);
-  ASSERT_EQ(calls.size(), 1103u);
+  ASSERT_GE(calls.size(), 1103u);
   const auto pauses = file.of(POWERCCL_REC_PAUSE);
   ASSERT_EQ(pauses.size(), 1u);
   const uint64_t marked = pauses[0].pause.marked;
@@ -89,7 +100,29 @@ TEST_F(Preload, PausesOfMarkingAreRecorded) {
   const auto waits = file.of(POWERCCL_REC_WAIT);
   ASSERT_EQ(waits.size(), marked + 3);
   for (size_t i = 0; i < waits.size(); ++i) EXPECT_EQ(waits[i].wait.burst, i < marked ? 1u : 2u);
-  EXPECT_EQ(waits[marked].wait.call_id, calls[1100].call.call_id);
+  EXPECT_EQ(waits[marked].wait.call_id, calls[calls.size() - 3].call.call_id);
+}
+
+// A mark takes a thousandth of the job's thread at most, and the header tells what all our work took.
+TEST_F(Waits, MarksThatCostTheHostMuchAreFew) {
+  in_child([&] {
+    setenv("POWERCCL_KERNEL_EVENTS", "none", 1);
+    void* comm = comm_of();
+    void* event = new_event();
+    fake_set_record_us(30);
+    wait_for_calls(comm, event, 1200);
+    usleep(2200000);
+    wait_for_calls(comm, event, 3);
+    ncclCommDestroy(comm);
+  });
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.of(POWERCCL_REC_CALL).size(), 1203u);
+  const size_t waits = file.of(POWERCCL_REC_WAIT).size();
+  EXPECT_GE(waits, 1024u);
+  EXPECT_LT(waits, 1200u);
+  EXPECT_GT(file.header.own_ns[0], 0u);             // calls
+  EXPECT_GT(file.header.own_ns[1], waits * 60000);  // marks, two events each
+  EXPECT_GT(file.header.own_ns[2], 0u);             // launches
 }
 
 TEST_F(Preload, CallsInAComputingStreamAreWaitsThemselves) {
