@@ -5,6 +5,7 @@ Native folders come from ALLOWED in tools/check-arrows.py, Python's layers from 
 pyproject.toml. tools/generate-reference.py writes the picture, and its --check compares it.
 """
 
+import math
 import re
 import runpy
 from collections.abc import Sequence
@@ -249,12 +250,10 @@ def python_part(layers: list[list[str]]) -> tuple[list[str], float]:
     middle, y = (left + right) / 2, float(TOP - MARGIN)
     parts: list[str] = []
     for number, layer in enumerate(layers):
-        lines: list[list[tuple[str, float]]] = [[]]
-        for name in layer:
-            width = LETTER * len(name) + PAD
-            if lines[-1] and sum(each + GAP / 2 for _, each in lines[-1]) + width > right - left - 24:
-                lines.append([])
-            lines[-1].append((name, width))
+        boxes = [(name, LETTER * len(name) + PAD) for name in layer]
+        count = math.ceil(sum(width + GAP / 2 for _, width in boxes) / (right - left - 24))
+        each = math.ceil(len(boxes) / count)
+        lines = [boxes[first : first + each] for first in range(0, len(boxes), each)]
         height = len(lines) * (BOX_HEIGHT + 10) + 10
         parts.append(f'<rect class="band" x="{left}" y="{y:.0f}" width="{right - left}" height="{height}" rx="10"/>')
         for row, line in enumerate(lines):
@@ -275,7 +274,6 @@ def picture() -> str:
     arrows = native_arrows()
     native, native_end = native_part(arrows)
     python, python_end = python_part(python_layers())
-    end = max(native_end, python_end)
     notes = [
         "Native: an arrow says “may include and link”. A chain of arrows says the same, but not for",
         ", ".join(forbidden_shortcuts(arrows)) + ".",
@@ -287,9 +285,9 @@ def picture() -> str:
         text("python/powerccl/", PYTHON_AT, 40, "left title"),
         *native,
         *python,
-        *(text(line, 24, end + 34 + 20 * number) for number, line in enumerate(notes)),
+        *(text(line, 24, native_end + 34 + 20 * number) for number, line in enumerate(notes)),
     ]
-    height = end + 34 + 20 * len(notes)
+    height = max(native_end + 34 + 20 * len(notes), python_end + MARGIN)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         'aria-label="Which folder may include which">\n'

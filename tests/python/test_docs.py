@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from c_struct import body_of, fields_of
 from tool_module import load_tool
+
+from powerccl.traces import records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,6 +105,48 @@ def test_pages_and_help_texts_are_found(tool: ModuleType) -> None:
 )  # fmt: skip
 def test_files_and_names_in_pages_exist(tool: ModuleType, page: str, faults: list[str]) -> None:
     assert list(tool.name_faults(page)) == faults
+
+
+ROW = re.compile(r"^\| *(?:`(\w+)`)? *\| (\d+) \| ([a-z]+\d*)(?:\[(\d+)\])? \| `(\w+)`", re.MULTILINE)
+BYTES = {"char": 1, "u8": 1, "u16": 2, "u32": 4, "i32": 4, "u64": 8}
+
+
+def tables_of(page: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Struct ("" as the row above), field, and its offset and bytes, of each row."""
+    for name, offset, kind, count, field in ROW.findall(re.sub(r"^\| (?=\d+ \|)", "| | ", page, flags=re.MULTILINE)):
+        yield name, field, (int(offset), BYTES[kind] * int(count or 1))
+
+
+def test_the_page_on_traces_has_each_field_of_each_record() -> None:
+    page = (ROOT / "docs/reference/trace-format.md").read_text()
+    layouts = {records.KINDS[kind].upper(): layout for kind, layout in records.LAYOUTS.items()} | {
+        "Header": records.HEADER
+    }
+    for heading, layout in layouts.items():
+        (section,) = re.findall(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
+        shown = {field: place for _, field, place in tables_of(section)}
+        fields = (layout.fields or {}).items()
+        begin = 0 if heading == "Header" else 8
+        assert shown == {
+            name: (offset, field.itemsize)
+            for name, (field, offset) in fields
+            if offset >= begin and not name.startswith("reserved")
+        }, heading
+
+
+def test_the_page_on_leases_has_each_field_of_each_message() -> None:
+    header = (ROOT / "native/abi/lease.h").read_text()
+    lengths = {name: int(number) for name, number in re.findall(r"^#define (\w+) (\d+)u$", header, re.MULTILINE)}
+    shown: dict[str, dict[str, tuple[int, int]]] = {}
+    present = ""
+    page = (ROOT / "docs/reference/lease-protocol.md").read_text()
+    for name, field, place in tables_of(page[page.index("## Structs") :]):
+        present = name or present
+        shown.setdefault(present, {})[field] = place
+    common = "powerccl_lease_header"
+    assert set(shown) == set(re.findall(r"^struct (\w+) \{", header, re.MULTILINE))
+    for name, fields in shown.items():
+        assert fields == fields_of(body_of(header, name), 0 if name == common else 24, lengths), name
 
 
 def test_the_architecture_page_has_a_row_for_each_folder_of_its_picture() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import synthetic
+from c_struct import body_of, fields_of
 from synthetic import MS, TraceWriter, write_info
 
 from powerccl.live.run_folder import LiveRun
@@ -31,24 +31,11 @@ def sample_trace() -> TraceWriter:
     return trace
 
 
-def fields_of(body: str) -> dict[str, tuple[int, int]]:
-    """Offset and bytes of each field of a C struct, whose fields are aligned by themselves; without reserved ones."""
-    found: dict[str, tuple[int, int]] = {}
-    offset = 0
-    for bits, names in re.findall(r"(?:char|u?int(\d+)_t)\s+([^;]+);", re.sub(r"//[^\n]*", "", body)):
-        for name, count in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
-            found[name] = (offset, int(bits or 8) // 8 * int(count or 1))
-            offset += found[name][1]
-    return {name: place for name, place in found.items() if not name.startswith("reserved")}
-
-
 def test_layouts_are_those_of_the_native_header() -> None:
     text = (Path(__file__).parents[2] / "native/abi/trace.h").read_text()
-    header = re.search(r"struct powerccl_trace_header \{(.*?)\n\};", text, re.DOTALL)
-    assert header
     fields = records.HEADER.fields or {}
     read = {name: (offset, field.itemsize) for name, (field, offset) in fields.items() if name != "reserved"}
-    assert fields_of(header[1]) == read
+    assert fields_of(body_of(text, "powerccl_trace_header")) == read
     for kind, name in records.KINDS.items():
         assert f"POWERCCL_REC_{name.upper()} = {kind}," in text
         end = text.index(f"}} {'comm_up' if name == 'comm' else name};")
