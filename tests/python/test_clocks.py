@@ -157,7 +157,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaem
 
 @pytest.fixture
 def busy(daemon: FakeDaemon) -> FakeDaemon:
-    """Four GPUs: mine, another's, one that is still to be put back, and one that nobody holds; and two cores."""
+    """Four GPUs: mine, another's, one whose clock is not restored yet, and one that nobody holds; and two cores."""
     mine = int(Flag.MINE)
     daemon.devices = [
         row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, sharers=2,
@@ -398,12 +398,12 @@ def test_the_table_at_80_columns(busy: FakeDaemon) -> None:
     assert rows["device"] == ["device", "clock now", "set to", "held by", "since", "changes"]
     assert rows["GPU-11111111"] == ["GPU-11111111", "360 MHz", "345 MHz", f"{me} 4711 +1 train", "12 min", "1234"]
     assert rows["GPU-11112222"] == ["GPU-11112222", "1980 MHz", "210–1200 MHz", "54321 4712 solver", "12 s", "2"]
-    assert rows["GPU-33333333"] == ["GPU-33333333", "–", "going back", "–"]
-    assert rows["GPU-44444444"] == ["GPU-44444444", "1980 MHz", "usual", "–"]
+    assert rows["GPU-33333333"] == ["GPU-33333333", "–", "restoring", "–"]
+    assert rows["GPU-44444444"] == ["GPU-44444444", "1980 MHz", "default", "–"]
     assert rows["cpu1"] == ["cpu1", "801 MHz", "800 MHz", f"{me} 4711", "90 ms", "7"]
     assert "cpu0" not in rows
     assert "3 of 6 held, 2 of them yours. 1 core that nobody holds left out." in result.output
-    assert "! 1 clock still to be put back to usual" in result.output
+    assert "! 1 clock not restored yet" in result.output
     assert "\x1b" not in result.output
 
 
@@ -575,8 +575,8 @@ def test_revoke_without_the_right(busy: FakeDaemon) -> None:
 
 def test_restore(busy: FakeDaemon) -> None:
     result = clocks("--restore", "all")
-    assert (result.exit_code, "all clocks go back to usual" in result.output) == (0, True)
-    assert f"{UUIDS[2]} goes back" in clocks("--restore", "GPU-3").output
+    assert (result.exit_code, "all devices: the default clock is restored" in result.output) == (0, True)
+    assert f"{UUIDS[2]}: the default clock is restored" in clocks("--restore", "GPU-3").output
     assert busy.told(Type.RESTORE) == [b"", UUIDS[2].encode()]
     busy.refuse[Type.RESTORE] = (Status.NO_DEVICE, "no device x")
     result = clocks("--restore", "x")

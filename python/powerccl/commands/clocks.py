@@ -79,7 +79,7 @@ def command(
         elif restore:
             device = "" if restore == "all" else _find(leases.status(), restore)
             told = leases.restore(device)
-            say(told or f"{'all clocks go' if not device else f'{device} goes'} back to usual")
+            say(told or f"{device or 'all devices'}: the default clock is restored")
         elif drain:
             told = leases.drain(drain == "on")
             on = "no new leases from now on, those there are stay; undo it with `powerccl clocks --drain off`"

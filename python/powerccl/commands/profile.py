@@ -103,7 +103,7 @@ def command(
         list(PATTERNS) if patterns == "all" else [choose("pattern", p.strip(), PATTERNS) for p in patterns.split(",")]
     )
     chosen_clocks = _clocks(clocks)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are put back
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are restored
     try:
         terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say)
         with Profiling(*terms) as profiling:

@@ -3,7 +3,7 @@
 
 It is the same program as the system's, started by the first job that needs it and shared by the user's others on this
 machine, since a GPU has one writer. Each job's launcher stays connected to it; it ends when nobody is any more, and has
-put every clock back by then. One that is killed is started again, and finds in its state file what to put back.
+restored every clock by then. One that is killed is started again, and finds in its state file what to restore.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PrivateDaemon:
         return True
 
     def _keep(self, mask: set[int]) -> None:
-        """Start the daemon again when it is killed: its state file says what to put back.
+        """Start the daemon again when it is killed: its state file says what to restore.
 
         It gets this signal mask: the thread itself blocks all. Where that fails, the thread ends, and the job goes on.
         """

@@ -79,7 +79,7 @@ class RefusedError(PowercclError):
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU or a processor core whose clock can be leased. Clocks of 0 MHz: usual (set), not read (now)."""
+    """A GPU or a processor core whose clock can be leased. Clocks of 0 MHz: the default (set), not read (now)."""
 
     device: str
     name: str
@@ -109,7 +109,7 @@ class Device:
 
     @property
     def pending(self) -> bool:
-        """Whether its clock is still to be put back to usual."""
+        """Whether its default clock is still to be restored."""
         return Flag.PENDING in self.flags
 
     @property
@@ -214,7 +214,7 @@ class Leases:
         return self._ask(Type.REVOKE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def restore(self, device: str = "") -> str:
-        """As revoke, and a device that nobody holds goes back to its usual clock too."""
+        """As revoke, and a device that nobody holds gets its default clock too."""
         return self._ask(Type.RESTORE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def drain(self, on: bool) -> str:

@@ -25,7 +25,7 @@ _ENDINGS: dict[int, str] = {
 
 
 class LeaseLostError(PowercclError):
-    """A lease has ended before we released it: its clock is back at usual."""
+    """A lease has ended before we released it: its clock is the default again."""
 
 
 class HeldLeases(Leases):
@@ -62,7 +62,7 @@ class HeldLeases(Leases):
         self._spoken = time.monotonic()
 
     def set_all(self, mhz: int) -> str:
-        """Lock the clock of every GPU, 0: back to usual. Returns "", or what the driver says.
+        """Lock the clock of every GPU, 0: the default. Returns "", or what the driver says.
 
         Raises:
             LeaseLostError: a lease has ended.

@@ -25,7 +25,7 @@ class LeaseTable:
         self._devices: dict[Path, dict[str, Device]] = {}
 
     def devices(self, sockets: set[Path], now_s: float | None = None) -> dict[Path, dict[str, Device]]:
-        """By socket, the devices that are held or wait to be put back, at most SCAN_EVERY_S ago.
+        """By socket, the devices that are held or wait to be restored, at most SCAN_EVERY_S ago.
 
         Two daemons may speak of the same GPU: of emulated servers, each has its own.
         """

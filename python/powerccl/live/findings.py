@@ -142,13 +142,13 @@ class LiveJob(msgspec.Struct, kw_only=True):
 
 
 class HeldDevice(msgspec.Struct, kw_only=True):
-    """A device whose clock is leased, or waits to be put back."""
+    """A device whose clock is leased, or waits to be restored."""
 
     device: str
     user: str
     pid: int
     run: str
-    min_mhz: int  # 0: usual
+    min_mhz: int  # 0: the default
     max_mhz: int
     held_s: float
     pending: bool

@@ -168,7 +168,7 @@ class LiveNode:
             for gpu in job.gpus:
                 held = devices.get(gpu.gpu)
                 if held and held.held and gpu.host == self.host and not job.ended:
-                    clock = f"{held.max_mhz} MHz" if held.max_mhz else "usual"
+                    clock = f"{held.max_mhz} MHz" if held.max_mhz else "default"
                     own = held.holder_pid in job.pids
                     gpu.lease = clock if own else f"{clock}, {held.user} {held.holder_pid}"
 

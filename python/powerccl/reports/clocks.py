@@ -43,7 +43,7 @@ class Lendable(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether its clock is still to be put back to usual."""
+        """Whether its default clock is still to be restored."""
 
     @property
     def user(self) -> str:
@@ -67,11 +67,11 @@ class Lendable(Protocol):
 
     @property
     def min_mhz(self) -> int:
-        """Lower end of what is set; 0: usual."""
+        """Lower end of what is set; 0: the default."""
 
     @property
     def max_mhz(self) -> int:
-        """Upper end of what is set; 0: usual."""
+        """Upper end of what is set; 0: the default."""
 
     @property
     def now_mhz(self) -> int:
@@ -166,7 +166,7 @@ def _set_to(device: Lendable) -> Text:
     if device.max_mhz:
         low = f"{device.min_mhz}–" if device.min_mhz not in (0, device.max_mhz) else ""
         return Text(f"{low}{mhz(device.max_mhz)}", style=AWAY)
-    return Text("going back", style=AWAY) if device.pending else Text("usual", style="dim")
+    return Text("restoring", style=AWAY) if device.pending else Text("default", style="dim")
 
 
 def _holder(device: Lendable) -> Text:
@@ -199,7 +199,7 @@ def _remarks(daemon: Daemon, devices: Sequence[Lendable], idle_cores: int) -> li
             lines[-1].append(f" {plural(idle_cores, 'core')} that nobody holds left out.", style="dim")
     back = sum(device.pending and not device.held for device in devices)
     if back:
-        lines.append(_attention(f"{plural(back, 'clock')} still to be put back to usual; the daemon goes on trying."))
+        lines.append(_attention(f"{plural(back, 'clock')} not restored yet: the daemon continues to try."))
     if daemon.draining:
         lines.append(_attention("draining: no new leases until `powerccl clocks --drain off`"))
     if daemon.dry:
@@ -227,7 +227,7 @@ def short_names(devices: Sequence[str]) -> dict[str, str]:
 
 
 def as_json(daemon: Daemon, devices: Sequence[Lendable], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What the table shows and more, for programs; null: usual, not read, nobody, or not told (`told`)."""
+    """What the table shows and more, for programs; null: the default, not read, nobody, or not told (`told`)."""
     return {
         "schema": 1,
         "server": daemon.server,

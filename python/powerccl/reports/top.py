@@ -312,7 +312,7 @@ def _other_leases(view: NodeView) -> list[RenderableType]:
     for held in view.leases:
         if held.device in shown:
             continue
-        clock = mhz(held.max_mhz) if held.max_mhz else "usual clock"
+        clock = mhz(held.max_mhz) if held.max_mhz else "default clock"
         who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "nobody"
         state = ", to be restored" if held.pending else ""
         lines.append(Text(f"{held.device}: {clock}, {who}, for {age(held.held_s)}{state}"))
