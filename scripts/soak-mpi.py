@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT), str(ROOT / "python")]
 
-from tests.e2e.mpi_libraries import LIBRARIES, YIELDING, Mpi, adapter_library, libraries  # noqa: E402
+from mpi_libraries import LIBRARIES, YIELDING, Mpi, adapter_library, libraries  # noqa: E402
 
 SOURCES = sorted((ROOT / "tests" / "e2e" / "mpi" / "random").glob("*.cpp"))
 RESULT = re.compile(r"^(\d+) ([0-9a-f]{16} \d+)$", re.MULTILINE)

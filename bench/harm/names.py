@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mpi_libraries as e2e
 import polars as pl
 from bench.harm import Figures, count
-from tests.e2e import mpi_libraries as e2e
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_run

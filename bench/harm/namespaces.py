@@ -12,101 +12,52 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.harm import Figures, count
+from harness import FOREIGN, IDLE_MHZ, EmulatedMachine, alive, descendants, eventually, name_of
 
 from powerccl.launch.native import NativeFiles
 
 GPUS = 8
-IDLE_MHZ = 300  # t4x8.conf
 BUSY_MHZ = 600  # above what the policy sets for a collective of this size
 ENTER = ("unshare", "-p", "-f", "--kill-child")
-PATIENCE_S = 30.0
 MEMBERS = ("job", "rank", "wrapper", "agent and job")
 CLOCKS = ("nvml", "lease")
 
-READ_CLOCKS = """import ctypes
-n = ctypes.CDLL('libnvidia-ml.so.1')
-assert n.nvmlInit_v2() == 0
-d, c = ctypes.c_void_p(), ctypes.c_uint()
-for i in range(8):
-    assert n.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(d)) == 0
-    assert n.nvmlDeviceGetClockInfo(d, 1, ctypes.byref(c)) == 0
-    print(c.value)
-"""
 
-
-class Machine:
+class Machine(EmulatedMachine):
     """Emulated GPUs that outlive every namespace, as hardware does, and a powerccld that leases their clocks."""
 
-    def __init__(self, native: NativeFiles, folder: Path, daemon: bool = True) -> None:
+    def __init__(self, native: NativeFiles, folder: Path) -> None:
+        super().__init__(native, folder)
         self.native = native
-        self.folder = folder
-        self.helpers: list[subprocess.Popen[bytes]] = []
-        foreign = ("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "NCCL_", "CUDA_")
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
+            **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
+            **self.environment,
             "POWERCCL_NATIVE": str(native.root),
-            "LD_LIBRARY_PATH": str(native.root / "emulator"),
-            "POWERCCL_EMULATOR_SOCKET": str(folder / "gpus.sock"),
             "POWERCCL_LEASE_SOCKET": str(folder / "powerccld.sock"),
             "XDG_CONFIG_HOME": str(folder / "config"),
         }
-        platform = native.root / "share/platforms/t4x8.conf"
-        self._start("powerccl-emulator", "--platform", str(platform), "--socket", str(folder / "gpus.sock"))
-        if daemon:
-            self._start(
-                "powerccld", "--private", "--socket", str(folder / "powerccld.sock"), "--state", str(folder / "state")
+        daemon = [str(native.path("bin/powerccld")), "--private", "--socket", self.environment["POWERCCL_LEASE_SOCKET"]]
+        with (folder / "powerccld.log").open("wb") as log:
+            self.daemon = subprocess.Popen(
+                [*daemon, "--state", str(folder / "state")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.environment,
             )
-
-    def _start(self, program: str, *arguments: str) -> None:
-        helper = subprocess.Popen(
-            [str(self.native.path(f"bin/{program}")), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / f"{program}.log").open("wb"),
-            env=self.environment,
-        )
-        self.helpers.append(helper)
-        assert helper.stdout
-        if b"ready" not in helper.stdout.readline():
-            raise RuntimeError(f"{program}: {(self.folder / f'{program}.log').read_text()}")
-
-    def clocks_mhz(self) -> list[int]:
-        """Each GPU's clock. An idle GPU that is not locked is at IDLE_MHZ."""
-        command = [sys.executable, "-c", READ_CLOCKS]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True)
-        return [int(line) for line in done.stdout.split()]
+        assert self.daemon.stdout
+        if b"ready" not in self.daemon.stdout.readline():
+            raise RuntimeError(f"powerccld: {(folder / 'powerccld.log').read_text()}")
 
     def stop(self) -> None:
         """End what was started, the GPUs last."""
-        for helper in reversed(self.helpers):
-            assert helper.stdin
-            helper.stdin.close()
-            helper.wait(20)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
-    """Poll until the condition holds; False when time ran out."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def below(pid: int) -> dict[int, str]:
-    """Processes below this one, by their numbers outside, with their names."""
-    found: dict[int, str] = {}
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            found[int(child)] = Path(f"/proc/{child}/comm").read_text().strip()
-            found.update(below(int(child)))
-    return found
+        assert self.daemon.stdin
+        self.daemon.stdin.close()
+        self.daemon.wait(20)
+        super().stop()
 
 
 class Job:
@@ -132,10 +83,11 @@ class Job:
             cwd=place,
         )
         # Whoever is busy and not locked runs faster.
-        if not wait_for(lambda: all(IDLE_MHZ < mhz < BUSY_MHZ for mhz in machine.clocks_mhz())):
+        if not eventually(lambda: all(IDLE_MHZ < mhz < BUSY_MHZ for mhz in machine.clocks_mhz())):
             self.end()
             raise RuntimeError(f"no clock was ever set: {(place / 'err').read_text()}")
-        self.processes = below(self.process.pid) | {self.process.pid: "powerccl"}
+        below = {pid: name_of(pid) for pid in descendants(self.process.pid)}
+        self.processes = below | {self.process.pid: "powerccl"}
 
     @property
     def folder(self) -> Path:
@@ -154,7 +106,7 @@ class Job:
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not any(lives(pid) for pid in victims))
+        eventually(lambda: not any(alive(pid) for pid in victims))
 
     def restore_all(self) -> subprocess.CompletedProcess[str]:
         """What a person runs after a node came back."""
@@ -164,23 +116,15 @@ class Job:
 
     def locked(self) -> list[int]:
         """Clocks that stay, once there was time to reset them."""
-        wait_for(lambda: self.machine.clocks_mhz() == [IDLE_MHZ] * GPUS, 10)
+        eventually(lambda: self.machine.clocks_mhz() == [IDLE_MHZ] * GPUS, 10)
         return [mhz for mhz in self.machine.clocks_mhz() if mhz != IDLE_MHZ]
 
     def end(self) -> None:
         """Whatever is left of it."""
-        for pid in [*below(self.process.pid), self.process.pid]:
+        for pid in [*descendants(self.process.pid), self.process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-
-
-def lives(pid: int) -> bool:
-    """Whether the process lives; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, mount: bool, clocks: str) -> list[int]:
@@ -194,9 +138,9 @@ def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, m
             job.kill(job.named("powerccl"))
         elif member == "agent and job":
             job.kill(job.named("powerccl-agent") + ranks)
-        if any(lives(pid) for pid in ranks):  # the others of a killed one
+        if any(alive(pid) for pid in ranks):  # the others of a killed one
             job.kill(ranks)
-        if clocks == "nvml" and not any(lives(pid) for pid in job.named("powerccl-agent")):
+        if clocks == "nvml" and not any(alive(pid) for pid in job.named("powerccl-agent")):
             job.restore_all()  # the agent was in the namespace that was ended, too
         return job.locked()
     finally:

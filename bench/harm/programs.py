@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import mpi_libraries as e2e
 from bench.harm import Figures, count
-from tests.e2e import mpi_libraries as e2e
 
 from powerccl.launch.native import NativeFiles
 

@@ -70,7 +70,7 @@ class Daemon:
         """What it says of each device."""
         client = Client(self.socket)
         serial = client.send(wire.STATUS)
-        found = []
+        found: list[bytes] = []
         while True:
             message = client.socket.recv(8192)
             if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:

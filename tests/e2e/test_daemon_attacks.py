@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One user does to powerccld what one may not, and others and root are served. bench/harm/daemon.py has more."""
+"""One user does to powerccld what one may not, and others and root are served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import struct
 import subprocess
 import time
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import lease_client as wire
 import pytest
-from daemon_process import NOBODY, PATIENT, Daemon, as_nobody, forked
+from bench.harm import daemon as attacks
+from daemon_process import NOBODY, PATIENT, Daemon, as_nobody
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from lease_client import Client
 
@@ -27,28 +27,6 @@ METRICS = 8
 SOON_S = 5.0  # generous: it takes milliseconds
 
 
-@contextlib.contextmanager
-def attacker(work: Callable[[], None]) -> Iterator[None]:
-    """A process of another user's, for as long as the `with` lasts."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to become another user")
-    pid = forked(work, NOBODY)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
-def rss_mib(daemon: Daemon) -> float:
-    """Memory that the daemon has."""
-    assert daemon.process
-    for line in Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no VmRSS")
-
-
 def root_is_served(daemon: Daemon) -> None:
     """As by `powerccl clocks`, soon."""
     begin = time.monotonic()
@@ -57,24 +35,35 @@ def root_is_served(daemon: Daemon) -> None:
     assert time.monotonic() - begin < SOON_S
 
 
-def test_who_asks_and_does_not_read(daemon: Daemon) -> None:
+@contextlib.contextmanager
+def attacker(work: Callable[[], None]) -> Iterator[None]:
+    """A process of another user's, for as long as the `with` lasts."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to become another user")
+    pid = attacks.attacker(lambda _, __: work(), Path(), 0)
+    try:
+        yield
+    finally:
+        attacks.end(pid)
+
+
+@pytest.mark.parametrize("attack", attacks.ATTACKS, ids=lambda attack: attack.__name__)
+def test_an_attack(attack: attacks.Attack, daemon: Daemon, machine: EmulatedMachine) -> None:
+    """Root is served, and so is a client that has a lease; the daemon's memory stays small."""
     daemon.start(PATIENT + "requests_per_s = 100000\n")
-
-    def ask() -> None:
-        clients = [Client(daemon.socket) for _ in range(100)]
-        for client in clients:
-            client.socket.setblocking(False)
-        while True:
-            for client in clients:
-                with contextlib.suppress(BlockingIOError):
-                    client.send(METRICS)
-
-    with attacker(ask):
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+    assert Path(f"{daemon.socket}.root").stat().st_mode & 0o777 == 0o600
+    holding = Client(daemon.socket)
+    lease = holding.lease(daemon.devices[0])
+    until = time.monotonic() + 1.2
+    with attacker(lambda: attack(daemon.socket, until + 60)):
+        time.sleep(0.3)
+        while time.monotonic() < until:
             root_is_served(daemon)
-            assert rss_mib(daemon) < 64
+            for mhz in (600, 0):
+                assert holding.set(lease, mhz).status == wire.OK
+            assert attacks.rss_mib(daemon) < 64
             time.sleep(0.05)
+    assert machine.clocks_mhz()[0] == IDLE_MHZ
 
 
 def test_who_reads_late_gets_all_of_it(daemon: Daemon) -> None:
@@ -164,64 +153,6 @@ def sessions(daemon: Daemon) -> int:
             if line.startswith("powerccl_lease_sessions "):
                 return int(line.split()[1])
     raise AssertionError("no such metric")
-
-
-def test_a_flood_of_connections(daemon: Daemon, machine: EmulatedMachine) -> None:
-    daemon.start()
-    holding = Client(daemon.socket)
-    lease = holding.lease(daemon.devices[0])
-
-    def connect_all_the_time() -> None:
-        kept: list[socket.socket] = []
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            kept.append(connection)
-            with contextlib.suppress(OSError):
-                connection.connect(str(daemon.socket))
-            if len(kept) > 500:
-                kept.pop(0).close()
-
-    assert Path(f"{daemon.socket}.root").stat().st_mode & 0o777 == 0o600
-    with attacker(connect_all_the_time):
-        time.sleep(0.3)
-        for _ in range(10):
-            root_is_served(daemon)
-            assert holding.set(lease, 600).status == wire.OK
-            assert holding.set(lease, 0).status == wire.OK
-    assert machine.clocks_mhz()[0] == IDLE_MHZ
-
-
-def test_passed_files_that_cannot_be_closed(daemon: Daemon) -> None:
-    """The last close of a TCP socket that lingers takes as long as its owner likes."""
-    daemon.start()
-
-    def pass_them() -> None:
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(16)
-        far = []
-        for number in range(8):
-            near = socket.create_connection(listener.getsockname())
-            far.append(listener.accept()[0])
-            near.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    near.send(bytes(1 << 16))
-            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-            client = Client(daemon.socket)
-            if number % 2:  # not read before its connection is closed
-                client.socket.send(b"nonsense")
-            with contextlib.suppress(OSError):
-                client.send(wire.HEARTBEAT, file=near.fileno())
-            far.append(client.socket)
-            near.close()
-        time.sleep(60)
-
-    with attacker(pass_them):
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
-            root_is_served(daemon)
-            time.sleep(0.05)
 
 
 def test_who_has_no_descriptor_left_says_so(daemon: Daemon) -> None:

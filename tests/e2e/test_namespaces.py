@@ -13,8 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench.harm.namespaces import Job, Machine, kill_in_namespace, wait_for
-from harness import Powerccl
+from bench.harm.namespaces import Job, Machine, kill_in_namespace
+from harness import Powerccl, eventually
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import JournalSlot, read_journal, read_run
@@ -53,7 +53,7 @@ def test_living_job_is_never_undone(gpus: Machine, tmp_path: Path) -> None:
     job = Job(gpus, tmp_path / "runs", "job", True, "nvml")
     try:
         # A rank's clock is set while it communicates, so not every one is at each moment.
-        assert wait_for(lambda: "not reset, because process " in job.restore_all().stderr)
+        assert eventually(lambda: "not reset, because process " in job.restore_all().stderr)
         assert sum(slot.restored_by_agent for slot in marks(job)) == 0
         job.kill(job.named("powerccl") + job.named("powerccl-agent") + job.named("powerccl-bench"))
         locked = sum(slot.locked for slot in marks(job))
@@ -71,7 +71,7 @@ def test_cut_journal_kills_nobody_and_locks_nothing(gpus: Machine, tmp_path: Pat
         (journal,) = job.folder.glob("clocks-*.journal")
         os.truncate(journal, 100)
         said = job.place / "err"
-        assert wait_for(lambda: "was truncated" in said.read_text())
+        assert eventually(lambda: "was truncated" in said.read_text())
         assert all(Path(f"/proc/{pid}").exists() for pid in job.named("powerccl-bench"))
         assert journal.stat().st_size == 100
         job.kill(job.named("powerccl-bench"))
