@@ -14,21 +14,21 @@ import json
 import os
 import re
 import signal
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
-from bench.figures import Figure, figure, one  # noqa: E402
+from bench.figures import Figures, figure, one, show, write  # noqa: E402
+from daemon_process import Daemon, forked  # noqa: E402
+from harness import EmulatedMachine  # noqa: E402
+from lease_client import Client  # noqa: E402
 
 from powerccl.launch.native import NativeFiles, find_native  # noqa: E402
 
@@ -69,112 +69,60 @@ class Nvml:
         while self.clock_mhz(index) == LOW_MHZ:
             if time.monotonic_ns() - since_ns > 20e9:
                 raise TimeoutError("the clock does not come back")
+            time.sleep(1e-4)  # another thread may be at work
         return (time.monotonic_ns() - since_ns) / 1e6
 
 
-@dataclass
-class Machine:
-    """An emulated server and a powerccld on it, and the environment to find both."""
-
-    native: NativeFiles
-    folder: Path
-    environment: dict[str, str] = field(default_factory=dict)
-    daemon: subprocess.Popen[bytes] | None = None
-
-    @property
-    def socket(self) -> Path:
-        """Where powerccld listens."""
-        return self.folder / "d.sock"
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator["Machine"]:
-        """The emulated server, for as long as the `with` lasts."""
-        platform = self.native.root / "share/platforms/t4x8.conf"
-        command = [str(self.native.path("bin/powerccl-emulator")), "--platform", str(platform)]
-        command += ["--socket", str(self.folder / "gpus.sock")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-            assert server.stdout
-            assert server.stdin
-            assert b"ready" in server.stdout.readline()
-            os.environ["POWERCCL_EMULATOR_SOCKET"] = str(self.folder / "gpus.sock")
-            self.environment = {**os.environ, "LD_LIBRARY_PATH": str(self.native.root / "emulator")}
-            try:
-                yield self
-            finally:
-                self.stop_daemon()
-                server.stdin.close()
-
-    def start_daemon(self, sharing: str = "newest") -> None:
-        """As a service manager does, and wait until it listens."""
-        config = self.folder / "config"
-        config.write_text(f'[gpu]\nsharing = "{sharing}"\n')
-        command = [str(self.native.path("bin/powerccld")), "--socket", str(self.socket)]
-        command += ["--state", str(self.folder / "leases"), "--log", "error", "--config", str(config)]
-        self.daemon = subprocess.Popen(command, env=self.environment)
-        while True:
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                probe.connect(str(self.socket))
-                return
-            time.sleep(0.001)
-
-    def stop_daemon(self) -> None:
-        """As a service manager does."""
-        if self.daemon:
-            self.daemon.terminate()
-            self.daemon.wait()
-            self.daemon = None
-
-    def processor_s(self) -> float:
-        """What the daemon's threads have used."""
-        assert self.daemon
-        tasks = Path(f"/proc/{self.daemon.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+def start(daemon: Daemon, sharing: str = "newest") -> None:
+    """Start it anew, with few words in its log."""
+    if daemon.process and daemon.process.poll() is None:
+        daemon.kill(signal.SIGTERM)
+    daemon.start(f'[log]\nlevel = "error"\n[gpu]\nsharing = "{sharing}"\n')
 
 
-def hold(path: Path, device: str, ready: int) -> None:
-    """A client with a low clock, until it is killed."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(str(path))
-
-    def ask(kind: int, serial: int, body: bytes) -> bytes:
-        connection.send(struct.pack("=IHHIIQ", 0x534C4350, 1, kind, 24 + len(body), 0, serial) + body)
-        return connection.recv(8192)
-
-    ask(1, 1, b"figures".ljust(64, b"\0"))
-    lease = struct.unpack_from("=Q", ask(2, 2, device.encode().ljust(48, b"\0") + bytes(8)), 32)[0]
-    ask(3, 3, struct.pack("=QII", lease, LOW_MHZ, LOW_MHZ))
-    os.write(ready, b"x")
-    signal.pause()
+def processor_s(daemon: Daemon) -> float:
+    """What the daemon's threads have used."""
+    assert daemon.process
+    tasks = Path(f"/proc/{daemon.process.pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
-def holder(machine: Machine, device: str) -> int:
-    """The pid of such a client, once its clock is set."""
+def used_pct(daemon: Daemon, seconds: float) -> float:
+    """How much of a processor the daemon takes from now on."""
+    before, begin = processor_s(daemon), time.monotonic()
+    time.sleep(seconds)
+    return (processor_s(daemon) - before) / (time.monotonic() - begin) * 100
+
+
+def holder(daemon: Daemon, device: str) -> int:
+    """The pid of a client with a low clock, once that is set."""
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            hold(machine.socket, device, writing)
-        finally:
-            os._exit(1)
+
+    def hold() -> None:
+        client = Client(daemon.socket)
+        client.set(client.lease(device), LOW_MHZ)
+        os.write(writing, b"x")
+        signal.pause()
+
+    pid = forked(hold)
     os.read(reading, 1)
     os.close(reading)
     os.close(writing)
     return pid
 
 
-def devices(machine: Machine) -> list[str]:
-    """UUIDs in NVML's order."""
-    command = ["powerccl", "clocks", "--json", "--socket", str(machine.socket)]
-    done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=True)
-    return re.findall(r"GPU-[0-9a-f-]{36}", done.stdout)
+def end(pids: list[int]) -> None:
+    """Kill them."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
-def killed(machine: Machine, nvml: Nvml, times: int) -> dict[str, Figure]:
+def killed(daemon: Daemon, nvml: Nvml, times: int) -> Figures:
     """Clients and daemons killed with -9 while a clock is low."""
-    names = devices(machine)
     client_ms, daemon_ms = [], []
     for i in range(times):
-        pid = holder(machine, names[i % GPUS])
+        pid = holder(daemon, daemon.devices[i % GPUS])
         while nvml.clock_mhz(i % GPUS) != LOW_MHZ:
             time.sleep(0.001)
         begin = time.monotonic_ns()
@@ -182,36 +130,33 @@ def killed(machine: Machine, nvml: Nvml, times: int) -> dict[str, Figure]:
         client_ms.append(nvml.wait_back(i % GPUS, begin))
         os.waitpid(pid, 0)
     for _ in range(times):
-        pids = [holder(machine, names[index]) for index in range(GPUS)]
-        assert machine.daemon
+        pids = [holder(daemon, device) for device in daemon.devices]
         begin = time.monotonic_ns()
-        machine.daemon.kill()
-        machine.daemon.wait()
-        machine.start_daemon()
-        daemon_ms.append(max(nvml.wait_back(index, begin) for index in range(GPUS)))
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-    return {
-        "daemon.client_killed.restore_ms": figure(client_ms, "ms"),
-        "daemon.client_killed.restore_worst_ms": one(round(max(client_ms), 3), "ms", len(client_ms)),
-        "daemon.killed.restore_ms": figure(daemon_ms, "ms"),
-        "daemon.killed.restore_worst_ms": one(round(max(daemon_ms), 3), "ms", len(daemon_ms)),
-    }
+        daemon.kill()
+        with ThreadPoolExecutor(1) as beside:  # it waits until the daemon listens, in steps of 10 ms
+            restarted = beside.submit(daemon.restart)
+            daemon_ms.append(max(nvml.wait_back(index, begin) for index in range(GPUS)))
+            restarted.result()
+        end(pids)
+    found: Figures = {}
+    for name, taken in (("client_killed", client_ms), ("killed", daemon_ms)):
+        found[f"daemon.{name}.restore_ms"] = figure(taken, "ms")
+        found[f"daemon.{name}.restore_worst_ms"] = one(round(max(taken), 3), "ms", len(taken))
+    return found
 
 
-def bench(machine: Machine, *arguments: str) -> dict[str, list[float]]:
+def bench(daemon: Daemon, *arguments: str) -> dict[str, list[float]]:
     """What powerccl-lease-bench prints."""
     program = ROOT / "build/test/bench/micro/powerccl-lease-bench"
     command = [str(program), *arguments]
-    done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=dict(daemon.environment), capture_output=True, text=True, check=True)
     parsed: dict[str, list[float]] = json.loads(done.stdout)
     return parsed
 
 
-def cost(machine: Machine, changes: int, seconds: float) -> dict[str, Figure]:
+def cost(daemon: Daemon, changes: int, seconds: float) -> Figures:
     """A clock through a lease against the driver's own call, and the daemon's processor time."""
-    figures = {}
+    figures: Figures = {}
     for name in ("lease", "lease_asleep"):
         with contextlib.ExitStack() as stack:
             if name == "lease":  # the cores never fall asleep, as on a machine that trains
@@ -219,29 +164,22 @@ def cost(machine: Machine, changes: int, seconds: float) -> dict[str, Figure]:
                     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda: os.nice(19))
                     stack.callback(busy.wait)
                     stack.callback(busy.kill)
-            taken = bench(machine, "latency", str(machine.socket), str(changes), "26")
-            echo = bench(machine, "echo", str(changes), "26")
+            taken = bench(daemon, "latency", str(daemon.socket), str(changes), "26")
+            echo = bench(daemon, "echo", str(changes), "26")
         direct = statistics.median(taken["direct_us"])
         figures[f"daemon.{name}.added_us"] = figure([us - direct for us in taken["leased_us"]], "us", 1)
         figures[f"daemon.{name}.driver_us"] = figure(taken["direct_us"], "us", 1)
         figures[f"daemon.{name}.bare_echo_us"] = figure(echo["echo_us"], "us", 1)
-    before, begin = machine.processor_s(), time.monotonic()
-    time.sleep(seconds)
-    idle = (machine.processor_s() - before) / (time.monotonic() - begin) * 100
-    figures["daemon.idle.cpu_pct"] = one(round(idle, 4), "%")
-    pids = [holder(machine, name) for name in devices(machine)]
-    before, begin = machine.processor_s(), time.monotonic()
-    time.sleep(min(seconds, 5.0))  # no heartbeat comes from these
-    held = (machine.processor_s() - before) / (time.monotonic() - begin) * 100
-    figures["daemon.idle_held.cpu_pct"] = one(round(held, 4), "%")
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    figures["daemon.idle.cpu_pct"] = one(round(used_pct(daemon, seconds), 4), "%")
+    pids = [holder(daemon, device) for device in daemon.devices]
+    held_pct = used_pct(daemon, min(seconds, 5.0))  # no heartbeat comes from these
+    figures["daemon.idle_held.cpu_pct"] = one(round(held_pct, 4), "%")
+    end(pids)
     time.sleep(0.5)
     for how, name in (("load", "load_64"), ("share", "load_64_shared")):
-        before, begin = machine.processor_s(), time.monotonic()
-        done = bench(machine, how, str(machine.socket), "64", str(seconds))
-        took, used = time.monotonic() - begin, machine.processor_s() - before
+        before, begin = processor_s(daemon), time.monotonic()
+        done = bench(daemon, how, str(daemon.socket), "64", str(seconds))
+        took, used = time.monotonic() - begin, processor_s(daemon) - before
         changes_made = float(done["changes"])  # type: ignore[arg-type]
         figures[f"daemon.{name}.cpu_pct"] = one(round(used / took * 100, 3), "%")
         figures[f"daemon.{name}.changes_per_s"] = one(round(changes_made / took, 1), "1/s")
@@ -249,20 +187,20 @@ def cost(machine: Machine, changes: int, seconds: float) -> dict[str, Figure]:
     return figures
 
 
-def job_j(machine: Machine, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, str], ...]) -> tuple[float, float]:
+def job_j(daemon: Daemon, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, str], ...]) -> tuple[float, float]:
     """Joules of all GPUs and seconds until the last of these jobs has ended."""
     policy = "observe" if how == "observe" else "per-call"
-    clocks = {"POWERCCL_LEASE_SOCKET": str(machine.socket)} if how.startswith("leased") else {}
+    clocks = {"POWERCCL_LEASE_SOCKET": str(daemon.socket)} if how.startswith("leased") else {}
     if how == "direct":
         clocks = {"POWERCCL_CLOCKS": "nvml"}
-    program = str(machine.native.path("bin/powerccl-bench"))
+    program = str(daemon.native.path("bin/powerccl-bench"))
     command = ["powerccl", "run", "--policy", policy, "--platform", "t4x8", "--quiet", "--", program, "train"]
     begin, before = time.monotonic(), nvml.energy_j()
     running = [
         subprocess.Popen(
             [*command, "--model", model, "--iterations", iterations],
-            cwd=machine.folder,
-            env={**machine.environment, **clocks, "CUDA_VISIBLE_DEVICES": gpus},
+            cwd=daemon.folder,
+            env={**daemon.environment, **clocks, "CUDA_VISIBLE_DEVICES": gpus},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -274,7 +212,7 @@ def job_j(machine: Machine, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, st
     return nvml.energy_j() - before, time.monotonic() - begin
 
 
-def saved(machine: Machine, nvml: Nvml, rounds: int) -> dict[str, Figure]:
+def saved(daemon: Daemon, nvml: Nvml, rounds: int) -> Figures:
     """What a job over all GPUs, and two jobs that share one, save under per-call: directly and through the daemon.
 
     leased_highest: with gpu.sharing = "highest" instead of the default "newest".
@@ -285,11 +223,10 @@ def saved(machine: Machine, nvml: Nvml, rounds: int) -> dict[str, Figure]:
         energy: dict[str, list[float]] = {how: [] for how in ways}
         slower: dict[str, list[float]] = {how: [] for how in ways}
         for _ in range(rounds):
-            joules, seconds = job_j(machine, nvml, "observe", jobs)
+            joules, seconds = job_j(daemon, nvml, "observe", jobs)
             for how in ways:
-                machine.stop_daemon()
-                machine.start_daemon("highest" if how == "leased_highest" else "newest")
-                with_j, with_s = job_j(machine, nvml, how, jobs)
+                start(daemon, "highest" if how == "leased_highest" else "newest")
+                with_j, with_s = job_j(daemon, nvml, how, jobs)
                 energy[how].append((1 - with_j / joules) * 100)
                 slower[how].append((with_s / seconds - 1) * 100)
         for how in ways:
@@ -298,7 +235,7 @@ def saved(machine: Machine, nvml: Nvml, rounds: int) -> dict[str, Figure]:
     return figures
 
 
-def schedules(count: int) -> dict[str, Figure]:
+def schedules(count: int) -> Figures:
     """Random schedules; each violation is named on stderr with its seed."""
     program = ROOT / "build/test/tests/native/daemon_schedules/powerccl-lease-schedules"
     begin = time.monotonic()
@@ -322,19 +259,25 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions: to see that it works")
     arguments = parser.parse_args()
     native = find_native()
-    figures: dict[str, Figure] = {}
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name, Machine(native, Path(name)).running() as machine:
+    few = arguments.quick
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        machine = EmulatedMachine(native, Path(name))
+        os.environ.update(machine.environment)  # for NVML in this process, too
+        daemon = Daemon(native, machine)
         nvml = Nvml(native)
-        machine.start_daemon()
-        figures |= killed(machine, nvml, 5 if arguments.quick else 50)
-        figures |= cost(machine, 40 if arguments.quick else 600, 5 if arguments.quick else 20)
-        figures |= saved(machine, nvml, 1 if arguments.quick else 6)
+        try:
+            start(daemon)
+            figures |= killed(daemon, nvml, 5 if few else 50)
+            figures |= cost(daemon, 40 if few else 600, 5 if few else 20)
+            figures |= saved(daemon, nvml, 1 if few else 6)
+        finally:
+            daemon.end()
+            machine.stop()
     if arguments.schedules:
         figures |= schedules(arguments.schedules)
-    for name, about in figures.items():
-        print(f"{name:45} {about['value']:>10} {about['unit']}   [{about['low']} .. {about['high']}]  n {about['n']}")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+    show(figures)
+    write(arguments.out, figures)
     return 0
 
 
