@@ -6,13 +6,14 @@ request of each rank is left out: it comes when its job ends.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from statistics import fmean
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
+
+from bench.figures import Figures, bare, show, write  # noqa: E402
 
 from powerccl.traces import tables  # noqa: E402
 from powerccl.traces.folder import read_run  # noqa: E402
@@ -20,7 +21,7 @@ from powerccl.traces.folder import read_run  # noqa: E402
 SAME_ROUND_NS = 1e9
 
 
-def figures_of(folder: Path) -> dict[str, dict[str, object]]:
+def figures_of(folder: Path) -> Figures:
     """The figures of one run, by names that begin with the job's."""
     run = read_run(folder)
     requests = tables.clocks(run).sort("asked_ns")
@@ -36,13 +37,13 @@ def figures_of(folder: Path) -> dict[str, dict[str, object]]:
     ]
     name = f"policies.dry.{run.info.name if run.info else folder.name}"
     lengths_us = tables.budgets(run)["length_us"].to_list()
-    found: dict[str, dict[str, object]] = {
-        f"{name}.ranks": {"value": len(run.ranks), "unit": "1"},
-        f"{name}.iteration_ms": {"value": round(fmean(lengths_us) / 1e3, 1) if lengths_us else None, "unit": "ms"},
-        f"{name}.apart_ms": {"value": round(max(apart) / 1e6, 2) if apart else None, "unit": "ms", "n": len(apart)},
+    found: Figures = {
+        f"{name}.ranks": bare(len(run.ranks), "1"),
+        f"{name}.iteration_ms": bare(round(fmean(lengths_us) / 1e3, 1) if lengths_us else None, "ms"),
+        f"{name}.apart_ms": bare(round(max(apart) / 1e6, 2) if apart else None, "ms", len(apart)),
     }
     for rank, rows in by_rank.items():
-        found[f"{name}.rank{rank}.first_clock_mhz"] = {"value": rows["min_mhz"][0], "unit": "MHz"}
+        found[f"{name}.rank{rank}.first_clock_mhz"] = bare(rows["min_mhz"][0], "MHz")
     return found
 
 
@@ -53,10 +54,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     figures = {name: value for folder in options.runs for name, value in figures_of(folder).items()}
-    for name, value in figures.items():
-        print(name, json.dumps(value))
-    if options.out:
-        options.out.write_text(json.dumps({"figures": figures}, indent=1) + "\n")
+    show(figures)
+    write(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ What the two conditions leave out is printed as well, and what it is if copies i
 what a collective sends, count as communication like NCCL's kernels.
 """
 
+import argparse
 import json
-import sys
 from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
@@ -72,11 +72,15 @@ def of_profiler(told: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Per rank: milliseconds by the profiler, by the trace, and the difference."""
-    run = read_run(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("prefix", help="PREFIX-KIND, as scripts/exposed-time.py was given it")
+    options = parser.parse_args()
+    run = read_run(options.run)
     waits = tables.waits(run)
     found = []
     for rank in sorted(run.ranks, key=lambda each: each.rank):
-        told = json.loads(Path(f"{sys.argv[2]}-{rank.rank}.json").read_text())
+        told = json.loads(Path(f"{options.prefix}-{rank.rank}.json").read_text())
         profiler = of_profiler(told)
         to_host = rank.start_ns - rank.start_realtime_ns
         begin, end = (time + to_host for time in told["window_ns"])

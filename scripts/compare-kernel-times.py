@@ -15,7 +15,7 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.figures import Figures, figure
+from bench.figures import Figures, bare, figure, write
 
 from powerccl.traces.folder import read_run
 from powerccl.traces.tables import kernels
@@ -50,11 +50,10 @@ def main() -> None:
         percent = [100 * (value - event_us) / event_us for value in traced_us]
         key = f"kernel_times.{options.name}.{size}"
         difference = figures[f"{key}.difference_pct"] = figure(percent, "%", 2)
-        figures[f"{key}.event_us"] = {"value": round(event_us, 2), "unit": "us", "n": len(events)}
+        figures[f"{key}.event_us"] = bare(round(event_us, 2), "us", len(events))
         middle_us, off = statistics.median(traced_us), difference["value"]
         print(f"{size:>12} bytes: events {event_us:10.2f} us, trace {middle_us:10.2f} us, {off:+} %")
-    if options.out:
-        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    write(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.figures import Figure, figure  # noqa: E402
+from bench.figures import Figures, figure, show, write  # noqa: E402
 
 from powerccl.launch.mpi import YIELDING, mpi_environment  # noqa: E402
 from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native  # noqa: E402
@@ -144,7 +144,7 @@ class Bench:
         return found
 
 
-def wait(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
+def wait(bench: Bench, rounds: Rounds) -> Figures:
     """A rank that waits one second for its peer."""
     cpu_s: dict[str, list[float]] = {"with": [], "without": []}
     late_pct: dict[str, list[float]] = {"with": [], "without": []}
@@ -166,7 +166,7 @@ def wait(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
     return figures
 
 
-def short(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
+def short(bench: Bench, rounds: Rounds) -> Figures:
     """Waits of 100 us: how much later they end than without the library."""
     pairs = bench.pairs(rounds.short_pairs, "wait", "--wait-us", "100", "--repeat", "500")
     late_us = [[run["summary"]["late_us"]["median"] for run in pair] for pair in pairs]
@@ -178,7 +178,7 @@ def short(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
     }
 
 
-def allreduce(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
+def allreduce(bench: Bench, rounds: Rounds) -> Figures:
     """All-reduces of ranks that arrive together."""
     figures = {}
     small = ("allreduce", "-b", "8", "-e", "8", "-n", "100000", "-w", "2000", "--back-to-back", "50")
@@ -198,7 +198,7 @@ def loop_s(run: Measured) -> float:
     return float(run["results"][0]["loop_s"])
 
 
-def oversubscribed(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
+def oversubscribed(bench: Bench, rounds: Rounds) -> Figures:
     """Two ranks a core: so many 8-byte all-reduces, a barrier after each, that they take about a second without.
 
     Where Open MPI's launcher knows, it has its ranks yield; therefore there also with slots for as many ranks, as in a
@@ -206,7 +206,7 @@ def oversubscribed(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
     """
     cores = os.cpu_count() or 1
     arguments = ("allreduce", "-b", "8", "-e", "8", "-w", "5", "-n")
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     ways = [("oversubscribed", 1, True)]
     if bench.library.open_mpi:
         ways += [("oversubscribed_untold", 1, False), ("two_jobs", 2, True)]
@@ -228,16 +228,16 @@ def oversubscribed(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
     return figures
 
 
-def stencil(bench: Bench, rounds: Rounds) -> dict[str, Figure]:
+def stencil(bench: Bench, rounds: Rounds) -> Figures:
     """The mini-application with 20 % imbalance, at two lengths of a step."""
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     for name, step_us in STENCIL_STEPS_US.items():
         found = stencil_of(bench, rounds, step_us)
         figures |= {f"{name}.{key}": value for key, value in found.items()}
     return figures
 
 
-def stencil_of(bench: Bench, rounds: Rounds, step_us: int) -> dict[str, Figure]:
+def stencil_of(bench: Bench, rounds: Rounds, step_us: int) -> Figures:
     """The mini-application in all modes, with the same work in each run."""
     iterations = max(round(rounds.stencil_s * 1e6 / step_us), 2)
     common = ["stencil", "--imbalance-pct", str(IMBALANCE_PCT), "--iterations", str(iterations)]
@@ -295,21 +295,18 @@ def libraries(folder: Path) -> list[Library]:
     return found
 
 
-def measure(
-    library: Library, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]
-) -> dict[str, Figure]:
+def measure(library: Library, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]) -> Figures:
     """All figures of one library."""
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="powerccl-figures-") as name:
         bench = Bench(library, native, Path(name), failures)
         for part in parts:
             started = time.monotonic()
-            found: dict[str, Figure] = globals()[part](bench, rounds)
+            found: Figures = globals()[part](bench, rounds)
             print(f"# {library.name} {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-            for key, value in found.items():
-                figures[f"mpi.{library.name}.{key}"] = value
-                print(f"{'mpi.' + library.name + '.' + key:50} {value['value']:>11} {value['unit']:3}"
-                      f" [{value['low']} .. {value['high']}] n={value['n']}", flush=True)  # fmt: skip
+            new = {f"mpi.{library.name}.{key}": value for key, value in found.items()}
+            show(new)
+            figures |= new
     return figures
 
 
@@ -333,13 +330,12 @@ def main() -> int:
     if os.getloadavg()[0] > QUIET_LOAD:
         print("note: this machine is busy; its figures will be wide", file=sys.stderr)
     native = find_native()
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     failures: list[str] = []
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     for library in found:
         if library.name in wanted:
             figures |= measure(library, native, options.part or list(PARTS), QUICK if options.quick else FULL, failures)
-            options.out.write_text(json.dumps(figures, indent=1) + "\n")
+            write(options.out, figures)
     if failures:
         print(f"error: {len(failures)} runs failed; the figures above are without them", file=sys.stderr)
     return bool(failures)

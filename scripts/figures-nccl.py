@@ -16,13 +16,15 @@ from typing import Any
 
 import polars as pl
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.figures import Figures, bare, write
+
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
 
 LARGE = 16 << 20  # bytes; below, the pair's own time shows
 SINGLE = 20  # operations of each pattern and size that the bench times one by one
-
-Figure = dict[str, object]
 
 
 def run_in(folder: Path) -> RunData | None:
@@ -81,14 +83,9 @@ def stuck_low_ms(run: RunData) -> float | None:
     return longest
 
 
-def figure(value: float | None, unit: str, n: int) -> Figure:
-    """A figure as bench/results has them."""
-    return {"value": value, "unit": unit, "low": None, "high": None, "n": n}
-
-
-def of_job(folder: Path) -> dict[str, Figure]:
+def of_job(folder: Path) -> Figures:
     """Runs of a job under per-call: calls without a time, and for how long a low clock was wanted, a rank."""
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     calls, without, longest, runs = 0, 0, 0.0, 0
     print(f"{'run':34}  calls  untimed  low s a rank  of s  communication ms a rank  stuck low ms")
     for one in sorted(folder.iterdir()):
@@ -106,19 +103,19 @@ def of_job(folder: Path) -> dict[str, Figure]:
         name = one.name.split("-", 2)[2].removesuffix("-per-call")
         print(f"{name:34} {len(both):6} {len(untimed):8} {low_s / ranks:13.2f}", end=" ")
         print(f"{span_s:5.2f} {busy_ms:24.1f} {stuck:13.2f}")
-        figures[f"nccl.job.{name}.low_s"] = figure(low_s / ranks, "s", ranks)
-        figures[f"nccl.job.{name}.span_s"] = figure(span_s, "s", 1)
-        figures[f"nccl.job.{name}.communication_ms"] = figure(busy_ms, "ms", ranks)
+        figures[f"nccl.job.{name}.low_s"] = bare(low_s / ranks, "s", ranks)
+        figures[f"nccl.job.{name}.span_s"] = bare(span_s, "s", 1)
+        figures[f"nccl.job.{name}.communication_ms"] = bare(busy_ms, "ms", ranks)
         if (both["symmetric"] | both["copy_engine"]).any():
             calls, without, longest, runs = calls + len(both), without + len(untimed), max(longest, stuck), runs + 1
-    figures["nccl.symmetric.untimed"] = figure(without, "1", calls)
-    figures["nccl.symmetric.stuck_low_ms"] = figure(longest, "ms", runs)
+    figures["nccl.symmetric.untimed"] = bare(without, "1", calls)
+    figures["nccl.symmetric.stuck_low_ms"] = bare(longest, "ms", runs)
     return figures
 
 
-def of_bench(folder: Path) -> dict[str, Figure]:
+def of_bench(folder: Path) -> Figures:
     """What prove-nccl-on-gpus left, by NCCL and way."""
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     print("NCCL     way        patterns  calls  untimed  wrong  off events %  stuck low ms")
     for log in sorted(folder.glob("*-observe.log")):
         version, way = log.name.removesuffix("-observe.log").rsplit("-", 1)
@@ -131,13 +128,13 @@ def of_bench(folder: Path) -> dict[str, Figure]:
         name = f"nccl.{version}.{way}"
         patterns = both["pattern"].n_unique()
         off = against_events(both, measured)
-        figures[f"{name}.seen"] = figure(patterns, "1", len(both))
-        figures[f"{name}.wrong"] = figure(wrong, "1", len(measured))
-        figures[f"{name}.untimed"] = figure(len(untimed), "1", len(both))
-        figures[f"{name}.off_events"] = figure(off, "%", len(both))
+        figures[f"{name}.seen"] = bare(patterns, "1", len(both))
+        figures[f"{name}.wrong"] = bare(wrong, "1", len(measured))
+        figures[f"{name}.untimed"] = bare(len(untimed), "1", len(both))
+        figures[f"{name}.off_events"] = bare(off, "%", len(both))
         managed = run_in(log.with_name(f"{version}-{way}-per-call"))
         stuck = stuck_low_ms(managed) if managed else None
-        figures[f"{name}.stuck_low_ms"] = figure(stuck, "ms", 1)
+        figures[f"{name}.stuck_low_ms"] = bare(stuck, "ms", 1)
         ways = ", ".join(sorted(set(both["algorithm"].cast(pl.String).drop_nulls().to_list())))
         print(
             f"{version:8} {way:10} {patterns:8} {len(both):6} {len(untimed):8} {wrong:6} "
@@ -154,8 +151,7 @@ def main() -> int:
     parser.add_argument("--job", action="store_true")
     options = parser.parse_args()
     figures = of_job(options.folder) if options.job else of_bench(options.folder)
-    if options.out:
-        options.out.write_text(json.dumps({"figures": figures}, indent=1) + "\n")
+    write(options.out, figures)
     return 0 if figures else 1
 
 

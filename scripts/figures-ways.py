@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.figures import Figures, spread
+from bench.figures import Figures, show, spread, write
 
 from powerccl.experiments.ways_profile import table_of
 from powerccl.platforms.schema import encode
@@ -80,12 +80,10 @@ def main() -> None:
     errors = [float(value["value"]) for name, value in figures.items() if name.endswith("_error_points")]
     if errors:
         figures["ways.whatif_error_points"] = spread([max(errors)], "points")
-    for name, value in figures.items():
-        print(name, json.dumps(value))
+    show(figures)
     if options.table:
         options.table.write_bytes(encode(table_of(rounds, options.table.stem, options.made)))
-    if options.out:
-        options.out.write_text(json.dumps({"figures": figures}, indent=1) + "\n")
+    write(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.figures import Figure, figure
+from bench.figures import Figures, figure, show
+from bench.figures import write as write_figures
 
 SIZES = {4096: "4KiB", 1 << 20: "1MiB", 64 << 20: "64MiB"}
 
@@ -63,9 +64,9 @@ def times_us(bench: str, gpus: int, iterations: int, env: dict[str, str]) -> dic
         return {point["size_bytes"]: point["time_us"] for point in json.loads(out.read_text())["results"]}
 
 
-def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> dict[str, Figure]:
+def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> Figures:
     """Write the figures of the rounds so far, and their raw times."""
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     for size, label in SIZES.items():
         base = [round_[size] for round_ in raw["none"]]
         figures[f"plugin.{label}.none.time_us"] = figure(base, "us")
@@ -82,7 +83,7 @@ def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> dict[str, Figure
             figures[f"plugin.{label}.chained.over_inspector_pct"] = figure(
                 [100 * (c[size] / i[size] - 1) for c, i in pairs], "%"
             )
-    out.write_text(json.dumps({"figures": figures, "raw_us": raw}, indent=1))
+    write_figures(out, figures, raw_us=raw)
     return figures
 
 
@@ -112,13 +113,11 @@ def main() -> None:
         random.Random(index).shuffle(order)
         for name in order:
             raw[name].append(times_us(options.bench, options.gpus, options.iterations, modes[name]))
-
         written = write(options.out, raw)
         took_s = (time.monotonic() - began_s) / (index + 1)
         if options.seconds and time.monotonic() - began_s + took_s > options.seconds:
             break
-    for key, value in written.items():
-        print(key, json.dumps(value))
+    show(written)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ a kill. No clock is set: POWERCCL_CLOCKS=dry. Writes OUT/harm-gpus.json; needs P
 POWERCCL_NATIVE_BEFORE, the native files of an earlier version, that version records in turns with this one.
 """
 
+import argparse
 import json
 import os
 import re
@@ -78,7 +79,9 @@ def clocks() -> str:
 
 def main() -> int:
     """Run all cases."""
-    out = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path)
+    out: Path = parser.parse_args().out.resolve()
     proof = Proof(out / "cases")
     ours = [sys.executable, "-m", "powerccl", "run", "--quiet"]
     earlier = os.environ.get("POWERCCL_NATIVE_BEFORE")

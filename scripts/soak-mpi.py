@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT), str(ROOT / "python")]
 
+from bench.figures import Figures, one, write  # noqa: E402
 from mpi_libraries import LIBRARIES, YIELDING, Mpi, adapter_library, libraries  # noqa: E402
 
 SOURCES = sorted((ROOT / "tests" / "e2e" / "mpi" / "random").glob("*.cpp"))
@@ -150,11 +151,9 @@ def plan(shares: dict[int, float], first: int, programs: int) -> list[tuple[int,
     return batches
 
 
-def figures_of(
-    batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal
-) -> dict[str, dict[str, object]]:
+def figures_of(batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal) -> Figures:
     """The map, from all that the journal has of these batches."""
-    figures: dict[str, dict[str, object]] = {}
+    figures: Figures = {}
     for library in LIBRARIES:
         for adapter in adapters:
             done = [
@@ -165,7 +164,7 @@ def figures_of(
             name = f"mpi.{library}.random_programs" + ("" if adapter == "auto" else f".{adapter}")
             if done:
                 for key, value in (("run", sum(n for n, _ in done)), ("equal", sum(equal for _, equal in done))):
-                    figures[f"{name}.{key}"] = {"value": value, "unit": "1", "low": value, "high": value, "n": 1}
+                    figures[f"{name}.{key}"] = one(value, "1")
     return figures
 
 
@@ -191,8 +190,7 @@ def main() -> int:
             if not options.only or mpi.id in options.only:
                 soak(mpi, build(mpi, Path(folder)), batches, adapters, journal)
         figures = figures_of(batches, adapters, journal)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(figures, indent=1) + "\n")
+        write(out, figures)
     counts = {name: figure["value"] for name, figure in figures.items()}
     for name, value in counts.items():
         print(f"{name} {value}")

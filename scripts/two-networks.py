@@ -9,11 +9,8 @@ writes what docs/guides/compare-two-networks.md quotes.
 
 import argparse
 import json
-import os
-import platform
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "python")]
 
-from bench.figures import Figures, spread  # noqa: E402 - behind the path
+from bench.figures import Figures, about, spread, write  # noqa: E402 - behind the path
 from bench.networks.namespaces import BURST_BYTES, NetworksError, alone  # noqa: E402
 from bench.networks.published import write_guide  # noqa: E402
 from bench.networks.sweeps import TESTS, measure, mpich, name  # noqa: E402
@@ -97,24 +94,18 @@ def main() -> None:
     ]
     print("powerccl compare " + " ".join(sides))
     if options.figures:
-        command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
         first = json.loads(files[mbits[0]][0].read_text())
         rates = " and ".join(name(mbit) for mbit in mbits)
-        shaped = f"veth between two network namespaces, {rates} by tbf at both ends, no added delay"
         rapl = any(Path("/sys/class/powercap").glob("intel-rapl:*"))
-        turns = f"{options.rounds} rounds in turns, {time.monotonic() - began:.0f} s"
+        conditions = (
+            f"veth between two network namespaces, {rates} by tbf at both ends, no added delay; "
+            f"{first['mpi_version']}; {options.rounds} rounds in turns, {time.monotonic() - began:.0f} s; one rank a "
+            f"host, both on this machine's cores. {options.conditions}"
+        )
+        command = " ".join(["scripts/two-networks.py", *(each for each in sys.argv[1:] if each != "--inside")])
+        power = "RAPL is here, but no part of this sweep" if rapl else "not read: no RAPL on this machine"
         found = figures(files)
-        told = {
-            "figures": found,
-            "command": " ".join(["scripts/two-networks.py", *(each for each in sys.argv[1:] if each != "--inside")]),
-            "date": time.strftime("%Y-%m-%d"),
-            "commit": subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip(),
-            "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, no GPU",
-            "conditions": f"{shaped}; {first['mpi_version']}; {turns}; one rank a host, both on this machine's "
-            f"cores. {options.conditions}".strip(),
-            "power": "RAPL is here, but no part of this sweep" if rapl else "not read: no RAPL on this machine",
-        }  # fmt: skip
-        options.figures.write_text(json.dumps(told, indent=1) + "\n")
+        write(options.figures, found, **about(command, conditions.strip()), power=power)
         if options.guide:
             write_guide(options.guide, found)
 

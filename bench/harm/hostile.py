@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile files, names and users: what hangs, takes memory without end, or puts raw bytes on a terminal.
+"""Hostile files and users: what hangs a verb, takes memory without end, or fills root's log.
 
-What readers do with damaged files is counted by `make fuzz-python`; its figures are taken over. Without them each
-reader is fed a few thousand inputs here.
+`make fuzz-python` counts what readers do with damaged files, and tests/python/test_hostile.py looks for raw bytes of
+names in all that is printed.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import select
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +25,8 @@ from typing import Any
 
 from bench.analysis.big_run import write_run
 from bench.harm import Figures, count, one
-from bench.harm.readers import CPU, NAMES, ROOT, WHOLE, _journal, _trace, fuzz, peak_mib
+from bench.harm.readers import CPU, ROOT, _journal, _trace, peak_mib
+from harness import eventually
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces import records
@@ -36,8 +35,6 @@ MOST_MIB = 256  # of one verb on a damaged run
 LIMIT_S = 20  # a verb on a small run takes a second
 NOBODY = 65534
 FILES = ("run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-node1.csv", "clocks-node1.journal")
-FUZZED = ROOT / "build/figures/fuzz-python.json"
-FEW = 2000  # inputs for each reader where `make fuzz-python` has not been run
 
 
 def measure(_: NativeFiles, folder: Path) -> Figures:
@@ -45,20 +42,11 @@ def measure(_: NativeFiles, folder: Path) -> Figures:
     if os.geteuid():
         raise PermissionError("run as root: its export and top are attacked by another user")
     hung, ran, most_mib = _in_place_of_files(folder)
-    raw, looked_at = _raw_escapes(folder)
-    figures = {
+    return {
         "harm.hostile.hung": count(hung, ran),
-        "harm.hostile.raw_escapes": count(raw, looked_at),
+        "harm.hostile.peak_mib": one(round(most_mib, 1), "MiB", ran),
         **_root(folder),
     }
-    fuzzed = _fuzzed()
-    for name, each in fuzzed.items():
-        figures[f"harm.hostile.fuzz_runs_{name}"] = count(int(each["runs"]), int(each["runs"]))
-    all_runs = sum(int(each["runs"]) for each in fuzzed.values())
-    figures["harm.hostile.fuzz_faults"] = count(sum(int(each["faults"]) for each in fuzzed.values()), all_runs)
-    peaks = [most_mib, *(float(each["peak_mib"]) for each in fuzzed.values())]
-    figures["harm.hostile.peak_mib"] = one(round(max(peaks), 1), "MiB", ran)
-    return figures
 
 
 # Something else in the place of each file.
@@ -204,27 +192,6 @@ def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
     return hung, ran, most_mib
 
 
-# Names.
-
-
-def _raw_escapes(folder: Path) -> tuple[int, int]:
-    """Outputs with a raw control byte or a formula, and outputs looked at: as tests/python/test_hostile.py does it."""
-    sys.path.insert(0, str(ROOT / "tests/python"))
-    hostile: Any = importlib.import_module("test_hostile")
-    raw = looked_at = 0
-    for verb in hostile.FED:
-        for number, name in enumerate(hostile.NAMES):
-            place = folder / f"names-{verb}-{number}"
-            place.mkdir()
-            for what, data in hostile.outputs(verb, hostile.evil_run(place, name), place):
-                looked_at += 1
-                wrong = hostile.fault(what, data)
-                raw += bool(wrong)
-                if wrong:
-                    print(f"{what}: {wrong}", file=sys.stderr)
-    return raw, looked_at
-
-
 # Another user against root.
 
 
@@ -248,16 +215,18 @@ def _root(folder: Path) -> Figures:
         )
         for name in ("own", "fifo", "missing")
     ]
-    port = _free_port()
-    log = folder / "export.log"
+    log, begin_s = folder / "export.log", time.monotonic()
     with log.open("wb") as errors:
         export = subprocess.Popen(
-            [sys.executable, "-m", "powerccl", "export", "--listen", str(port)],
+            [sys.executable, "-m", "powerccl", "export", "--listen", "0"],
             stderr=errors,
             env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
         )
     try:
-        first_s, text = _scrape(port, 60)
+        eventually(lambda: "/metrics" in log.read_text())
+        address = log.read_text().split("http://")[1].split()[0]
+        _, text = _scrape(address)
+        first_s = time.monotonic() - begin_s
         if str(own.name).encode() not in text:
             raise RuntimeError("the user's own job is not among the metrics")
         before = len(log.read_text().splitlines())
@@ -268,7 +237,7 @@ def _root(folder: Path) -> Figures:
             os.kill(int(pid), signal.SIGSTOP)  # as a file system that never answers would hold it
         slowest_s = 0.0
         for _ in range(20):
-            took_s, _text = _scrape(port, 60)
+            took_s, _text = _scrape(address)
             slowest_s = max(slowest_s, took_s)
             time.sleep(0.6)
         lines = len(log.read_text().splitlines()) - before
@@ -286,40 +255,7 @@ def _root(folder: Path) -> Figures:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
-def _scrape(port: int, limit_s: float) -> tuple[float, bytes]:
+def _scrape(address: str) -> tuple[float, bytes]:
     begin_s = time.monotonic()
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=limit_s) as reply:
-                return time.monotonic() - begin_s, reply.read()
-        except ConnectionError:
-            pass
-        except urllib.error.URLError as error:
-            if not isinstance(error.reason, ConnectionError):
-                raise
-        if time.monotonic() - begin_s > limit_s:
-            raise TimeoutError(f"no metrics within {limit_s} s")
-        time.sleep(0.1)
-
-
-# Damaged files.
-
-
-def _fuzzed() -> dict[str, dict[str, float]]:
-    """By reader, what `make fuzz-python` has come to."""
-    if FUZZED.exists():
-        kept: dict[str, dict[str, float]] = json.loads(FUZZED.read_text())
-        return kept
-    found: dict[str, dict[str, float]] = {}
-    for name in NAMES:
-        runs = FEW // 10 if name == WHOLE else FEW
-        _, peak_mib, faults = fuzz(name, 0, runs)
-        found[name] = {"runs": runs, "faults": len(faults), "peak_mib": peak_mib}
-    return found
+    with urllib.request.urlopen(f"http://{address}", timeout=60) as reply:
+        return time.monotonic() - begin_s, reply.read()
