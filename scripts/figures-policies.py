@@ -23,12 +23,13 @@ LENGTH = Length(each=True)
 PAGE = """# Policies, simulated
 
 <!-- made by `make figures-policies`; do not edit -->
-Simulated by `powerccl-sim`: {conditions}. {date}.
 
-This page is for people who want to check what [clock policies](../concepts/policies.md) save. Cells have energy saved /
-slowdown, each against `observe`. `auto` uses no platform profile. `per-call` uses one, and its slowdown has no limit.
-Oracle: energy saved by the best constant clock of each rank that keeps the budget of 1 %, known beforehand. Policies
-with several clocks in an iteration can save more.
+This page has what [clock policies](../concepts/policies.md) save of each scenario on each built-in platform. It is for
+people who want to check them. Simulated by `powerccl-sim`: {conditions}. {date}.
+
+Cells have energy saved / slowdown, each against `observe`. `auto` uses no platform profile. `per-call` uses one, and
+its slowdown has no limit. Oracle: energy saved by the best constant clock of each rank that keeps the budget of 1 %,
+known beforehand. Policies with several clocks in an iteration can save more.
 """
 
 

@@ -95,7 +95,7 @@ def measured_text(kept: list[dict[str, Any]]) -> str:
                 cells.append(", ".join(filter(None, told)))
             rows.append("| " + " | ".join([*world, *cells]) + " |")
         if found:
-            about = f"{each['machine']}, {each['date']}, commit {each['commit']}: `{each['command']}`"
+            about = f"{each['machine']}, {each['date']}, commit {each['commit']}:"
             parts += [about, "\n".join(rows)]
     return "\n".join([MEASURED_BEGIN, "\n\n".join(parts), "", MEASURED_END])
 
