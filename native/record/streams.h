@@ -31,7 +31,6 @@ class Streams {
   // Computes: has had this part of the busiest stream's kernels, and of the most various one's kinds of them. Copies
   // beside collectives may be many, but it is the same one or two kernels again and again.
   static constexpr uint64_t kPartOfBusiest = 8, kPartOfKinds = 4;
-  static constexpr uint64_t kFew = 1024, kOften = 64;  // launches
   static constexpr uint32_t kRememberedWaits = 4;
 
   // The number a stream goes by. Handles are unique in a process, but for the default streams: 0 and 1 (one a GPU) and
@@ -42,20 +41,21 @@ class Streams {
     return handle == 2 ? 2 | of_gpu | thread << 12 : 1 | of_gpu;
   }
 
-  // The job put a kernel of its own into the stream; 0: some kernels, which ones is not known.
-  void launched(uint64_t stream, uint64_t kernel = 0) {
+  // What `launched` is told of a kernel at this address; of one whose address is not known, kSomeKinds.
+  static constexpr uint64_t kSomeKinds = 0xff;
+  static constexpr uint64_t kind_of(uint64_t kernel) { return uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58); }
+
+  // The job put kernels of its own into the stream, of these kinds.
+  void launched(uint64_t stream, uint64_t count = 1, uint64_t kinds = kSomeKinds) {
     Stream* its = streams_.find(stream);
     if (its == nullptr) its = first_seen(stream);
     if (its == nullptr) return;
     // Kernels of two threads in one stream may count as one: what is asked for is an order of magnitude.
-    const uint64_t kernels = its->kernels.load(std::memory_order_relaxed) + 1;
+    const uint64_t kernels = its->kernels.load(std::memory_order_relaxed) + count;
     its->kernels.store(kernels, std::memory_order_relaxed);
-    // Now and then once there are many: each launch pays for the line that all threads write.
-    if ((kernels < kFew || kernels % kOften == 0) && kernels > busiest_.load(std::memory_order_relaxed))
-      busiest_.store(kernels, std::memory_order_relaxed);
-    const uint64_t bits = kernel == 0 ? kSomeKinds : uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58);
-    const uint64_t kinds = its->kinds.load(std::memory_order_relaxed);
-    if ((kinds & bits) != bits) new_kind(its, kinds | bits);
+    if (kernels > busiest_.load(std::memory_order_relaxed)) busiest_.store(kernels, std::memory_order_relaxed);
+    const uint64_t known = its->kinds.load(std::memory_order_relaxed);
+    if ((known & kinds) != kinds) new_kind(its, known | kinds);
   }
   // Whether a good part of the job's computation goes there.
   bool computes(uint64_t stream);
@@ -95,8 +95,6 @@ class Streams {
   Event* room_for(uint64_t event);
   void new_kind(Stream* stream, uint64_t kinds);
   bool computes(const Stream& stream) const;
-
-  static constexpr uint64_t kSomeKinds = 0xff;
 
   KeyTable<Stream, kStreams> streams_;
   KeyTable<Event, kEvents> events_;

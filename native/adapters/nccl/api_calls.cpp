@@ -89,6 +89,7 @@ void call_made(const ApiCall& call) {
   Runtime* its = runtime();
   Streams* streams = its != nullptr ? its->streams() : nullptr;
   if (streams == nullptr) return;
+  tell_launches(streams);
   Part* part = part_of(call);
   Part beyond = {};
   if (part == nullptr) {

@@ -29,6 +29,7 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   MarkOf of;
   {
     const AtOwnWork ours(OwnWork::kWaits);
+    tell_launches(streams);
     bool stalls = false;
     of.call = streams->waits(key_of(stream), reinterpret_cast<uint64_t>(event), &stalls);
     if (stalls && marks().affordable(&of.burst)) pair = marks().begin(stream);
@@ -54,6 +55,7 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   MarkOf of;
   {
     const AtOwnWork ours(OwnWork::kWaits);
+    tell_launches(streams);
     streams->launched(key_of(stream));
     of.call = runtime()->graph_launches(reinterpret_cast<uint64_t>(graph));
     if (of.call.call != 0 && marks().affordable(&of.burst)) pair = marks().begin(stream);
@@ -71,17 +73,29 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   return result;
 }
 
-// Launches are many and cost little, so that the time of one in many stands for all.
 void kernel_launched(Streams* streams, void* stream, uint64_t kernel) {
-  constexpr uint32_t kTimedOneIn = 64;
-  if (++t_thread.launches % kTimedOneIn != 0) return streams->launched(key_of(stream), kernel);
+  constexpr uint32_t kTold = 64;
+  Thread& mine = t_thread;
+  // Of several GPUs the default stream is another one on each.
+  if (mine.launches_in != stream || mine.launches == kTold || runtime()->only_device() < 0) tell_launches(streams);
+  mine.launches_in = stream;
+  ++mine.launches;
+  mine.kinds |= Streams::kind_of(kernel);
+}
+
+// Launches are many and cost little, so that the time of one in many stands for all.
+void count_launch(Streams* streams, void* stream, uint64_t kernel) {
+  constexpr uint32_t kTimedOneIn = 61;  // and not always one that tells
+  if (t_thread.until_timed-- != 0) return kernel_launched(streams, stream, kernel);
+  t_thread.until_timed = kTimedOneIn - 1;
   const uint64_t began_ns = monotonic_ns();
-  streams->launched(key_of(stream), kernel);
+  kernel_launched(streams, stream, kernel);
   add_own_ns(OwnWork::kLaunches, kTimedOneIn * (monotonic_ns() - began_ns));
 }
 
 void record_done(Streams* streams, void* event, void* stream) {
   const AtOwnWork ours(OwnWork::kWaits);
+  tell_launches(streams);
   const uint64_t key = key_of(stream);
   // In a capture it is a node of the graph, and stands for nothing that runs.
   if (streams->last_call(key).call != 0 && marks().capturing(stream)) {
@@ -122,12 +136,12 @@ using namespace powerccl::nccl;
     return result;                                                                   \
   }
 
-#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_)                        \
-  POWERCCL_EXPORT int name parameters {                                                            \
-    POWERCCL_REAL(library, name, parameters);                                                      \
-    Streams* const streams = watched();                                                            \
-    if (streams != nullptr) kernel_launched(streams, stream_, reinterpret_cast<uint64_t>(kernel)); \
-    return real arguments;                                                                         \
+#define POWERCCL_STREAM_WORK(library, name, parameters, arguments, stream_)                     \
+  POWERCCL_EXPORT int name parameters {                                                         \
+    POWERCCL_REAL(library, name, parameters);                                                   \
+    Streams* const streams = watched();                                                         \
+    if (streams != nullptr) count_launch(streams, stream_, reinterpret_cast<uint64_t>(kernel)); \
+    return real arguments;                                                                      \
   }
 
 #define POWERCCL_GRAPH_LAUNCH(library, name, parameters, arguments, stream_)      \
@@ -138,12 +152,15 @@ using namespace powerccl::nccl;
     return around_graph(streams, stream_, graph, [&] { return real arguments; }); \
   }
 
-#define POWERCCL_END(library, name, gone)                                    \
-  POWERCCL_EXPORT int name(void* what) {                                     \
-    POWERCCL_REAL(library, name, (void*));                                   \
-    Streams* const streams = watched();                                      \
-    if (streams != nullptr) streams->gone(reinterpret_cast<uint64_t>(what)); \
-    return real(what);                                                       \
+#define POWERCCL_END(library, name, gone)              \
+  POWERCCL_EXPORT int name(void* what) {               \
+    POWERCCL_REAL(library, name, (void*));             \
+    Streams* const streams = watched();                \
+    if (streams != nullptr) {                          \
+      tell_launches(streams);                          \
+      streams->gone(reinterpret_cast<uint64_t>(what)); \
+    }                                                  \
+    return real(what);                                 \
   }
 #define POWERCCL_CONTEXT_END(library, name, parameters, arguments) \
   POWERCCL_EXPORT int name parameters {                            \

@@ -25,7 +25,11 @@ struct Thread {
   // many calls NCCL has reported to the plugin so far.
   void* comm = nullptr;
   uint32_t reported = 0;
-  uint32_t launches = 0;  // of kernels
+  // Kernels that it has launched into `launches_in`, and that `streams` has not been told of: see tell_launches.
+  void* launches_in = nullptr;
+  uint32_t launches = 0;
+  uint32_t until_timed = 0;
+  uint64_t kinds = 0;
 };
 extern constinit thread_local Thread t_thread;
 
@@ -78,6 +82,16 @@ inline uint64_t key_of(void* stream) {
   int device = its != nullptr ? its->only_device() : -1;
   if (device < 0 && (g_cuda.ctx_get_device == nullptr || g_cuda.ctx_get_device(&device) != 0)) device = 0;
   return Streams::key(handle, device, static_cast<uint64_t>(pthread_self()));
+}
+
+// Tells of this thread's launches: before anything else is said or asked of streams. Telling of each one by itself
+// would cost a job that waits for its host 0.3 % of its time, because what it takes is not in the core's cache by then.
+inline void tell_launches(Streams* streams) {
+  Thread& mine = t_thread;
+  if (mine.launches == 0) return;
+  streams->launched(key_of(mine.launches_in), mine.launches, mine.kinds);
+  mine.launches = 0;
+  mine.kinds = 0;
 }
 
 }  // namespace powerccl::nccl

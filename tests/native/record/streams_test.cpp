@@ -65,16 +65,16 @@ TEST_F(StreamsTest, OnlyStreamsWithAGoodPartOfTheKernelsCompute) {
 }
 
 TEST_F(StreamsTest, ManyOfTheSameCopyDoNotCompute) {
-  for (uint64_t kernel = 1; kernel <= 20; ++kernel) streams->launched(1, kernel * 4096);
-  for (int i = 0; i < 15; ++i) streams->launched(2, 4096);
-  for (uint64_t kernel = 1; kernel <= 8; ++kernel) streams->launched(3, kernel * 4096);
+  for (uint64_t kernel = 1; kernel <= 20; ++kernel) streams->launched(1, 1, Streams::kind_of(kernel * 4096));
+  for (int i = 0; i < 15; ++i) streams->launched(2, 1, Streams::kind_of(4096));
+  for (uint64_t kernel = 1; kernel <= 8; ++kernel) streams->launched(3, 1, Streams::kind_of(kernel * 4096));
   EXPECT_TRUE(streams->computes(1));
   EXPECT_FALSE(streams->computes(2));
   EXPECT_TRUE(streams->computes(3));
 }
 
 TEST_F(StreamsTest, AJobOfOneKernelComputes) {
-  for (int i = 0; i < 15; ++i) streams->launched(1, 4096);
+  for (int i = 0; i < 15; ++i) streams->launched(1, 1, Streams::kind_of(4096));
   EXPECT_TRUE(streams->computes(1));
 }
 
