@@ -2,14 +2,13 @@
 """Measure `powerccl tune` on an emulated server: a flat map name -> {value, unit, low, high, n}.
 
 What a search finds over sockets, how many trials it makes a minute against a process a trial, how many trials it takes
-with and without the narrowed space, whether a killed search ends where an undisturbed one does, and what two workers
-gain. Every gain is emulated: it shows that the search works, not what NCCL gives. Trials a minute are this machine's.
+with and without the narrowed space, and what two workers gain. Every gain is emulated: it shows that the search works,
+not what NCCL gives. Trials a minute are this machine's.
 """
 
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -105,27 +104,6 @@ def narrowing(folder: Path, trials: int, seeds: int) -> Figures:
     return found
 
 
-def resuming(folder: Path, trials: int) -> Figures:
-    """A search that is killed half way and taken up again, against one left alone."""
-    options = ["--sizes", "1M,64M", "--trials", str(trials), "--time", "10m", "--no-narrow", "--no-rules"]
-    whole = tune(folder / "whole", *options)
-    killed = folder / "killed"
-    process = subprocess.Popen(command(killed, *options), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        time.sleep(0.2)
-        journal = killed / "study.journal"
-        if journal.exists() and journal.read_text().count('"status"') >= trials // 2:
-            process.send_signal(signal.SIGKILL)
-    process.wait()
-    again = tune(killed, *options)
-    same = best_of(again) <= best_of(whole) * 1.02
-    return {
-        "tune.resumed.best": figure([best_of(again)], "of the defaults", 4),
-        "tune.undisturbed.best": figure([best_of(whole)], "of the defaults", 4),
-        "tune.resumed.same_best": figure([float(same)], "yes", 0),
-    }
-
-
 def workers(folder: Path, trials: int) -> Figures:
     """Seconds to the same number of configurations with one worker, and with two: of energy, which is mostly waiting,
     as on GPUs everything is that two workers would have of their own.
@@ -160,7 +138,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="of each search over one size")
     parser.add_argument("--trials", type=int, default=120, help="of each search whose trials are counted")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="sizes,rates,narrowing,resuming,workers")
+    parser.add_argument("--only", default="sizes,rates,narrowing,workers")
     options = parser.parse_args()
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,7 +148,6 @@ def main() -> None:
             "sizes": lambda: sizes(folder, options.seconds),
             "rates": lambda: rates(folder),
             "narrowing": lambda: narrowing(folder, options.trials, options.seeds),
-            "resuming": lambda: resuming(folder, 40),
             "workers": lambda: workers(folder, 160),
         }
         for name in options.only.split(","):

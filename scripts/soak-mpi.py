@@ -3,28 +3,24 @@
 
 Writes the usual flat map name -> {value, unit, low, high, n}. Each program is a seed of tests/e2e/mpi/random: its
 results are checked where they arise, and their hash must be the same whatever stands between it and its library. 2 to 6
-ranks. Prints how to repeat whatever differs or hangs; exit code 1 then.
-
-What has been run is kept beside the figures (.jsonl), by what was run: a soak that was cut off goes on where it was,
-and starts anew when the adapter or the programs have changed.
+ranks. Prints how to repeat whatever differs or hangs; exit code 1 then. Figures are written after each batch.
 """
 
 import argparse
-import hashlib
-import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT), str(ROOT / "python")]
 
-from bench.figures import Figures, one, write  # noqa: E402
-from mpi_libraries import LIBRARIES, YIELDING, Mpi, adapter_library, libraries  # noqa: E402
+from bench.figures import Figures, one, show, write  # noqa: E402
+from mpi_libraries import LIBRARIES, YIELDING, Mpi, libraries  # noqa: E402
 
 SOURCES = sorted((ROOT / "tests" / "e2e" / "mpi" / "random").glob("*.cpp"))
 RESULT = re.compile(r"^(\d+) ([0-9a-f]{16} \d+)$", re.MULTILINE)
@@ -32,6 +28,7 @@ RESULT = re.compile(r"^(\d+) ([0-9a-f]{16} \d+)$", re.MULTILINE)
 SHARES = {2: 0.5, 3: 0.25, 4: 0.15, 5: 0.06, 6: 0.04}
 PER_RUN = 50
 PATIENCE_S = 120.0
+Batch = tuple[int, int, int]  # ranks, first seed, the seed behind the last
 
 
 @dataclass
@@ -85,62 +82,30 @@ def differences(without: Seeds, found: Seeds, first: int, last: int) -> list[tup
     return wrong
 
 
-class Journal:
-    """What was run of this adapter and these programs: one line for each batch."""
-
-    def __init__(self, path: Path) -> None:
-        digest = hashlib.sha256()
-        for source in [adapter_library(), *sorted((ROOT / "tests" / "e2e" / "mpi" / "random").iterdir())]:
-            digest.update(source.read_bytes())
-        self.key = digest.hexdigest()[:16]
-        self.path = path
-        self.lines: dict[tuple[str, str, int, int, int], int] = {}
-        if path.exists():
-            for text in path.read_text().splitlines():
-                line = json.loads(text)
-                if line["key"] == self.key:
-                    self.lines[self.name(line)] = line["equal"]
-
-    @staticmethod
-    def name(line: dict[str, object]) -> tuple[str, str, int, int, int]:
-        """What a line is about."""
-        ranks, first, last = (int(str(line[name])) for name in ("ranks", "first", "last"))
-        return str(line["library"]), str(line["adapter"]), ranks, first, last
-
-    def add(self, library: str, adapter: str, ranks: int, first: int, last: int, equal: int) -> None:
-        """A batch that has been run."""
-        line = {"library": library, "adapter": adapter, "ranks": ranks, "first": first, "last": last, "equal": equal}
-        self.lines[self.name(line)] = equal
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps({"key": self.key, **line}) + "\n")
+def soak(mpi: Mpi, program: Path, batch: Batch, adapters: list[str]) -> dict[str, int]:
+    """Run a batch of programs; by adapter, how many of them are equal."""
+    ranks, first, last = batch
+    without = run(mpi, program, ranks, first, last, None, PATIENCE_S)
+    for seed, problem in without.problems.items():
+        print(f"{mpi.id}, {ranks} ranks, seed {seed}, without the adapter: {problem}", file=sys.stderr)
+    equal = {}
+    for adapter in adapters:
+        found = run(mpi, program, ranks, first, last, adapter, 20 * without.seconds + 20)
+        wrong = differences(without, found, first, last)
+        equal[adapter] = last - first - len(wrong)
+        for seed, how in wrong:
+            print(
+                f"{mpi.id}, {ranks} ranks, seed {seed}, adapter {adapter}: {how}\n"
+                f"hint: scripts/soak-mpi.py --only {mpi.id} --adapter {adapter} --ranks {ranks} --seeds {seed} 1",
+                file=sys.stderr,
+                flush=True,
+            )
+    return equal
 
 
-def soak(mpi: Mpi, program: Path, batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal) -> None:
-    """Run what has not been run yet."""
-    for ranks, first, last in batches:
-        missing = [adapter for adapter in adapters if (mpi.id, adapter, ranks, first, last) not in journal.lines]
-        if not missing:
-            continue
-        without = run(mpi, program, ranks, first, last, None, PATIENCE_S)
-        for seed, problem in without.problems.items():
-            print(f"{mpi.id}, {ranks} ranks, seed {seed}, without the adapter: {problem}", file=sys.stderr)
-        for adapter in missing:
-            found = run(mpi, program, ranks, first, last, adapter, 20 * without.seconds + 20)
-            wrong = differences(without, found, first, last)
-            for seed, how in wrong:
-                print(
-                    f"{mpi.id}, {ranks} ranks, seed {seed}, adapter {adapter}: {how}\n"
-                    f"hint: scripts/soak-mpi.py --only {mpi.id} --adapter {adapter} --ranks {ranks} --seeds {seed} 1",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            journal.add(mpi.id, adapter, ranks, first, last, last - first - len(wrong))
-
-
-def plan(shares: dict[int, float], first: int, programs: int) -> list[tuple[int, int, int]]:
-    """(ranks, first seed, last seed) of each batch."""
-    batches = []
+def plan(shares: dict[int, float], first: int, programs: int) -> list[Batch]:
+    """The batches."""
+    batches: list[Batch] = []
     left = programs
     for ranks, share in shares.items():
         end = first + min(left, max(1, round(programs * share)))
@@ -149,23 +114,6 @@ def plan(shares: dict[int, float], first: int, programs: int) -> list[tuple[int,
             batches.append((ranks, first, min(first - first % PER_RUN + PER_RUN, end)))
             first = batches[-1][2]
     return batches
-
-
-def figures_of(batches: list[tuple[int, int, int]], adapters: list[str], journal: Journal) -> Figures:
-    """The map, from all that the journal has of these batches."""
-    figures: Figures = {}
-    for library in LIBRARIES:
-        for adapter in adapters:
-            done = [
-                (b[2] - b[1], journal.lines[(library, adapter, *b)])
-                for b in batches
-                if (library, adapter, *b) in journal.lines
-            ]
-            name = f"mpi.{library}.random_programs" + ("" if adapter == "auto" else f".{adapter}")
-            if done:
-                for key, value in (("run", sum(n for n, _ in done)), ("equal", sum(equal for _, equal in done))):
-                    figures[f"{name}.{key}"] = one(value, "1")
-    return figures
 
 
 def main() -> int:
@@ -183,22 +131,23 @@ def main() -> int:
     adapters = options.adapter or ["auto", "published"]
     shares = {options.ranks: 1.0} if options.ranks else SHARES
     batches = plan(shares, *(options.seeds or (0, options.programs)))
+    figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="pccl-soak-") as folder:
-        out = options.out or (Path(folder) if options.seeds else ROOT / "build" / "figures") / "mpi-random.json"
-        journal = Journal(out.with_suffix(".jsonl"))
+        out = options.out or (None if options.seeds else ROOT / "build/figures/mpi-random.json")
         for mpi in libraries():
-            if not options.only or mpi.id in options.only:
-                soak(mpi, build(mpi, Path(folder)), batches, adapters, journal)
-        figures = figures_of(batches, adapters, journal)
-        write(out, figures)
-    counts = {name: figure["value"] for name, figure in figures.items()}
-    for name, value in counts.items():
-        print(f"{name} {value}")
-    return (
-        0
-        if all(counts[name] == counts[f"{name.removesuffix('.run')}.equal"] for name in counts if name.endswith(".run"))
-        else 1
-    )
+            if options.only and mpi.id not in options.only:
+                continue
+            program = build(mpi, Path(folder))
+            ran = Counter[str]()
+            for batch in batches:
+                for adapter, equal in soak(mpi, program, batch, adapters).items():
+                    name = f"mpi.{mpi.id}.random_programs" + ("" if adapter == "auto" else f".{adapter}")
+                    ran.update({f"{name}.run": batch[2] - batch[1], f"{name}.equal": equal})
+                figures |= {name: one(number, "1") for name, number in ran.items()}
+                write(out, figures)
+    show(figures)
+    values = {name: figure["value"] for name, figure in figures.items()}
+    return any(values[name] != values[f"{name[:-3]}equal"] for name in values if name.endswith(".run"))
 
 
 if __name__ == "__main__":

@@ -43,20 +43,6 @@ class Said:
         return self.code < 0 or self.code > 128 or "Traceback" in both or "unexpected:" in both
 
 
-def environment(native: NativeFiles, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The one of this process, without anything that PowerCCL, NCCL or a launcher would read."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    path = os.pathsep.join([str(ROOT / "python"), *filter(None, [kept.get("PYTHONPATH")])])
-    return {
-        **kept,
-        "PYTHONPATH": path,
-        "POWERCCL_NATIVE": str(native.root),
-        "NO_COLOR": "1",
-        "COLUMNS": "120",
-        **(more or {}),
-    }
-
-
 def powerccl(
     native: NativeFiles,
     arguments: Sequence[str | Path],
@@ -66,20 +52,24 @@ def powerccl(
 ) -> Said:
     """`powerccl ARGUMENTS` in a folder, as a process of its own; one that hangs is ended and has code -9."""
     words = [sys.executable, "-m", "powerccl", *map(str, arguments)]
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment(native, more),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-    return Said(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    path = os.pathsep.join([str(ROOT / "python"), *filter(None, [kept.get("PYTHONPATH")])])
+    ours = {"PYTHONPATH": path, "POWERCCL_NATIVE": str(native.root), "NO_COLOR": "1", "COLUMNS": "120"}
+    try:
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env={**kept, **ours, **(more or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Said(-9, "", f"did not end within {limit_s} s")
+    return Said(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass(frozen=True)
@@ -103,17 +93,7 @@ def record(native: NativeFiles, job: Job, folder: Path, name: str) -> Path:
     for file, text in job.files.items():
         (folder / file).write_text(text)
     runs = folder / f"{name}-runs"
-    options: list[str | Path] = [
-        "--emulate",
-        job.platform,
-        "--policy",
-        job.policy,
-        "-q",
-        "--runs-dir",
-        runs,
-        "--name",
-        name,
-    ]
+    options = ("--emulate", job.platform, "--policy", job.policy, "-q", "--runs-dir", str(runs), "--name", name)
     said = powerccl(native, ["run", *options, *job.options, "--", *job.command], folder)
     found = sorted(runs.iterdir()) if runs.is_dir() else []
     if not found:

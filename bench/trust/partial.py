@@ -168,22 +168,8 @@ def _mpi_run(native: NativeFiles, folder: Path) -> Path:
 
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """Each kind of damage in an emulated run and in a recorded one."""
-    command = (
-        "powerccl-bench",
-        "all_reduce",
-        "-b",
-        "1M",
-        "-e",
-        "4M",
-        "-n",
-        "4",
-        "-g",
-        "2",
-        "-c",
-        "0",
-        "--min-time",
-        "0.5",
-    )
+    sweep = ("all_reduce", "-b", "1M", "-e", "4M", "-n", "4", "-g", "2", "-c", "0", "--min-time", "0.5")
+    command = ("powerccl-bench", *sweep)
     emulated = record(native, Job("t4x8", command), folder, "emulated")
     sources = [emulated, next(each for each in recorded(folder / "recorded") if "fsdp-0-0-observe" in each.name)]
     with_limits(sources[1])

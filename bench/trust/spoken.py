@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import multiprocessing
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +12,7 @@ from typing import TypeVar
 
 from bench.trust import ROOT
 from bench.trust.jobs import FOREIGN, TOGETHER, Said
+from click.testing import CliRunner
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,35 +29,14 @@ def _prepare(native: str) -> None:
     os.environ["POWERCCL_DEBUG"] = "1"  # so that a fault shows where it is
 
 
-class _Bytes(io.BytesIO):
-    def close(self) -> None:
-        """Kept: whoever closes the text around it must not take what was written."""
-
-
 def speak(arguments: Sequence[object]) -> Said:
     """`powerccl ARGUMENTS`, here. stdin is empty."""
     from powerccl.commands import cli
 
-    out, err = _Bytes(), _Bytes()
-    before = sys.stdout, sys.stderr, sys.stdin, sys.argv
-    words = [str(each) for each in arguments]
-    code = 0
-    try:
-        sys.stdout = io.TextIOWrapper(out, "utf-8", write_through=True)
-        sys.stderr = io.TextIOWrapper(err, "utf-8", write_through=True)
-        sys.stdin, sys.argv = io.StringIO(""), ["powerccl", *words]
-        cli.main(args=words, prog_name="powerccl")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException as error:
-        code = 2
-        err.write("".join(traceback.format_exception(error)).encode())
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(ValueError, OSError):
-                stream.flush()
-        sys.stdout, sys.stderr, sys.stdin, sys.argv = before
-    return Said(code, out.getvalue().decode("utf-8", "replace"), err.getvalue().decode("utf-8", "replace"))
+    done = CliRunner().invoke(cli, [str(each) for each in arguments], prog_name="powerccl")
+    if done.exception is None or isinstance(done.exception, SystemExit):
+        return Said(done.exit_code, done.stdout, done.stderr)
+    return Said(2, done.stdout, done.stderr + "".join(traceback.format_exception(done.exception)))
 
 
 def spread(work: Callable[[T], R], items: Sequence[T], native: object) -> Iterator[R]:
