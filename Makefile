@@ -151,6 +151,7 @@ lint-quick: setup build/test/.configured
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows.py native
 	$(BIN)/python tools/check-nccl-functions.py
+	$(BIN)/python tools/check-figures.py
 	$(BIN)/python tools/generate-reference.py --check
 	$(BIN)/python tools/check-prose.py --out build/figures/words.json
 	$(SITE)

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from tool_module import load_tool
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -31,3 +34,38 @@ def test_what_tune_confirmed_has_its_interval_the_right_way_round() -> None:
     assert found["tune.x.speedup"] == {"value": 1.25, "unit": "times", "low": 1.0, "high": 2.0, "n": 9}
     assert found["tune.x.energy_saved_pct"] == {"value": 10.0, "unit": "%", "low": 5.0, "high": 15.0, "n": 9}
     assert list(confirmed("tune.x", {**case, "energy": None, "rounds": 9})) == ["tune.x.speedup"]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    return load_tool("check-figures")
+
+
+def test_numbers_of_tables_are_read_with_their_unit(tool: ModuleType) -> None:
+    page = "5 ms in a sentence\n| -2.5 to 3.0 ms | 1,024 MHz, 7 tokens | v1.5 s | 12 % |\n"
+    assert list(tool.numbers(page)) == [(2, "2.5", "ms"), (2, "1024", "MHz"), (2, "12", "%")]
+
+
+def test_a_figure_is_known_to_its_digits_and_in_its_unit(tool: ModuleType) -> None:
+    figures = [(0.01842, "s"), (-7.4, "%")]
+    for shown, unit, known in (("18.4", "ms", True), ("18", "ms", True), ("18.5", "ms", False), ("7.4", "%", True),
+                               ("7.4", "J", False)):  # fmt: skip
+        assert tool.known(shown, unit, figures) is known
+
+
+def test_a_result_that_lacks_something_is_named(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    page, result = tmp_path / "docs/page.md", tmp_path / "a.json"
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "RESULTS", tmp_path)
+    page.write_text("[a](../bench/results/a.json)\n\n| 2.0 s | 3.0 s |\n")
+    kept = {"figures": {"x": {"value": 2, "unit": "s"}}, "command": "scripts/nothing 2", "date": "", "commit": ""}
+    result.write_text(json.dumps(kept))
+    assert list(tool.page_faults(page)) == ["docs/page.md:3: 3.0 s is no figure of a.json"]
+    assert [each.split(":")[1].split()[:2] for each in tool.result_faults(result)] == [
+        ["no", "machine"],
+        ["no", "conditions"],
+        ["no", "scripts/nothing"],
+    ]
