@@ -11,14 +11,13 @@ Way `lines` is the model `handmade` as the guide says to write it: gathers into 
 import argparse
 import contextlib
 import ctypes
-import fcntl
 import itertools
 import json
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -226,8 +225,6 @@ def tensor_parallel(o: argparse.Namespace) -> Step:
     model = AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.bfloat16)
     torch.manual_seed(1)
     prompt = torch.randint(VOCABULARY, (16, 512), device="cuda")
-    if o.each:
-        model.register_forward_pre_hook(lambda *_: o.ticks.append(time.perf_counter()))
 
     def step() -> None:
         with torch.no_grad():
@@ -312,36 +309,6 @@ def handmade(o: argparse.Namespace) -> Step:
     return step
 
 
-def calls(sends: bool) -> Callable[[argparse.Namespace], Step]:
-    """Calls of NCCL as far apart as those of a job that waits for its host: how long each keeps the host, and Python.
-
-    All-reduces as those of tp, or sends as those of pipe.
-    """
-
-    def make(o: argparse.Namespace) -> Step:
-        data = torch.zeros(1 << 21 if sends else 1 << 15, device="cuda", dtype=torch.bfloat16)
-        rank = dist.get_rank()
-
-        def step() -> None:
-            for _ in range(50):
-                began = time.perf_counter()
-                for _ in range(8000):
-                    pass
-                worked = time.perf_counter()
-                if not sends:
-                    dist.all_reduce(data)
-                elif rank == 0:
-                    dist.send(data, 1)
-                elif rank == 1:
-                    dist.recv(data, 0)
-                o.calls.append(1e3 * (time.perf_counter() - worked))
-                o.between.append(1e3 * (worked - began))
-
-        return step
-
-    return make
-
-
 MODELS: dict[str, Callable[[argparse.Namespace], Step]] = {
     "eager": sharded(False),
     "compiled": sharded(True),
@@ -352,18 +319,7 @@ MODELS: dict[str, Callable[[argparse.Namespace], Step]] = {
     "pipe": pipe,
     "tp": tensor_parallel,
     "handmade": handmade,
-    "calls": calls(False),
-    "sends": calls(True),
 }
-
-
-@contextlib.contextmanager
-def held(lock: str) -> Iterator[None]:
-    """Hold a lock file, if one is named: jobs of the same GPUs then come up one after the other."""
-    with contextlib.ExitStack() as stack:
-        if lock:
-            fcntl.flock(stack.enter_context(Path(lock).open("w")), fcntl.LOCK_EX)
-        yield
 
 
 def sampler() -> int:
@@ -423,8 +379,6 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=5632)
     parser.add_argument("--models", default="eager,compiled", help="of: " + ", ".join(MODELS))
     parser.add_argument("--energy", action="store_true")
-    parser.add_argument("--each", action="store_true", help="tell the time of each step too, of tp of each token")
-    parser.add_argument("--warm-up-lock", default="", metavar="FILE", help="what rank 0 holds until the job is warm")
     parser.add_argument("--toggle", default="", metavar="LIBRARY", help="compare within one turn, see `alternate`")
     options = parser.parse_args()
     if options.toggle:
@@ -433,38 +387,19 @@ def main() -> None:
         os.environ["NCCL_CTA_POLICY"] = "2"
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
-    # When each token of tp began; ms of each call of `calls` and `sends`, and of Python between two.
-    options.ticks, options.calls, options.between = [], [], []
-    if "tp" in options.models.split(","):
-        import transformers  # noqa: F401 - it takes seconds, which need not be those of the lock
-    warming = contextlib.ExitStack()
-    warming.enter_context(held(options.warm_up_lock if rank == 0 else ""))
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     models = {name: MODELS[name](options) for name in options.models.split(",")}
     counter = Counter(local) if options.energy else None
-
-    single: dict[str, list[float]] = {}  # ms of each step of the last training, of tp of each token
 
     def train(name: str, steps: int) -> float:
         """Train so many steps; return ms a step."""
         torch.cuda.synchronize()
         dist.barrier()
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(steps if options.each else 0)]
-        for seen in (options.ticks, options.calls, options.between):
-            seen.clear()
         began = time.perf_counter()
-        for index in range(steps):
+        for _ in range(steps):
             models[name]()
-            if options.each:
-                ends[index].record()
         torch.cuda.synchronize()
-        ms = 1e3 * (time.perf_counter() - began) / steps
-        single[name] = [before.elapsed_time(after) for before, after in itertools.pairwise(ends)]
-        if options.ticks:
-            single[name] = [1e3 * (after - before) for before, after in itertools.pairwise(options.ticks)]
-        if options.calls:
-            single[name], single[f"{name}.between"] = list(options.calls), list(options.between)
-        return ms
+        return 1e3 * (time.perf_counter() - began) / steps
 
     steps: dict[str, int] = {}
 
@@ -476,7 +411,6 @@ def main() -> None:
 
     for name in models:
         train(name, 6)
-    warming.close()
     if options.toggle:
         blocks = alternate(options, train)
         if rank == 0:
@@ -512,12 +446,7 @@ def main() -> None:
             before = counter.moved() if counter else 0.0
             times[name] = train(name, steps[name])
             joules[name] = (counter.moved() - before) / steps[name] if counter else None
-        line = {"turn": turn, "ms": times, "joules": joules}
-        if options.each:  # of very many some: a line is to be written at once
-            line["each"] = {
-                name: [round(ms, 4) for ms in all_[:: 1 + len(all_) // 200]] for name, all_ in single.items()
-            }
-        out.write(json.dumps(line) + "\n")
+        out.write(json.dumps({"turn": turn, "ms": times, "joules": joules}) + "\n")
     out.write(json.dumps({"end": True}) + "\n")
     dist.destroy_process_group()
 
