@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -12,105 +12,16 @@ from powerccl.console import Console
 from powerccl.quantities import age, mhz, plural
 from powerccl.reports.table import Table
 
+if TYPE_CHECKING:
+    from powerccl.leases.client import Device, Leases
+
 WIDE = 110
 NONE = "–"  # nobody's, or not told
 SHORTEST = len("GPU-01234567")
 MINE, AWAY = "bold bright_cyan", "yellow"
 
 
-class Lendable(Protocol):
-    """A device of launch.leases; named here by its shape, since reports know nothing of launching."""
-
-    @property
-    def device(self) -> str:
-        """UUID of a GPU, or `cpu3`."""
-
-    @property
-    def name(self) -> str:
-        """`Tesla T4`."""
-
-    @property
-    def core(self) -> bool:
-        """Whether it is a processor core."""
-
-    @property
-    def held(self) -> bool:
-        """Whether somebody has a lease on it."""
-
-    @property
-    def mine(self) -> bool:
-        """Whether that is who asks."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether its default clock is still to be restored."""
-
-    @property
-    def user(self) -> str:
-        """Who holds it."""
-
-    @property
-    def holder_pid(self) -> int:
-        """And with which process."""
-
-    @property
-    def holder_uid(self) -> int:
-        """And under which number."""
-
-    @property
-    def run(self) -> str:
-        """What the holder is called."""
-
-    @property
-    def told(self) -> bool:
-        """Whether we are told more of the holder than who it is."""
-
-    @property
-    def min_mhz(self) -> int:
-        """Lower end of what is set; 0: the default."""
-
-    @property
-    def max_mhz(self) -> int:
-        """Upper end of what is set; 0: the default."""
-
-    @property
-    def now_mhz(self) -> int:
-        """The clock now; 0: not read."""
-
-    @property
-    def held_ms(self) -> int:
-        """For how long it has been held."""
-
-    @property
-    def changes(self) -> int:
-        """How often the clock has changed in this lease."""
-
-    @property
-    def sharers(self) -> int:
-        """How many leases there are on it; 0: nobody's, or we are not told."""
-
-
-class Daemon(Protocol):
-    """A session of launch.leases, as far as is shown."""
-
-    @property
-    def server(self) -> str:
-        """`powerccld 0.1.0`."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether there are no new leases."""
-
-    @property
-    def dry(self) -> bool:
-        """Whether no clock is really set."""
-
-    @property
-    def emulated(self) -> bool:
-        """Whether its GPUs are the emulator's."""
-
-
-def print_clocks(console: Console, daemon: Daemon, devices: Sequence[Lendable]) -> None:
+def print_clocks(console: Console, daemon: Leases, devices: Sequence[Device]) -> None:
     """A line a GPU, and a line a core that is held; what needs attention below."""
     gpus = [device for device in devices if not device.core]
     shown = [device for device in devices if not device.core or device.held or device.pending]
@@ -125,7 +36,7 @@ def print_clocks(console: Console, daemon: Daemon, devices: Sequence[Lendable]) 
         console.print(line)
 
 
-def _heading(daemon: Daemon, gpus: Sequence[Lendable], named: bool) -> Text:
+def _heading(daemon: Leases, gpus: Sequence[Device], named: bool) -> Text:
     line = Text(daemon.server or "powerccld", style="bold")
     if gpus and not named:
         line.append(f" · {len(gpus)} × {gpus[0].name}")
@@ -134,7 +45,7 @@ def _heading(daemon: Daemon, gpus: Sequence[Lendable], named: bool) -> Text:
     return line
 
 
-def _table(devices: Sequence[Lendable], named: bool) -> Table:
+def _table(devices: Sequence[Device], named: bool) -> Table:
     table = Table()
     table.add_column("device", no_wrap=True)
     if named:
@@ -160,7 +71,7 @@ def _table(devices: Sequence[Lendable], named: bool) -> Table:
     return table
 
 
-def _set_to(device: Lendable) -> Text:
+def _set_to(device: Device) -> Text:
     if not device.told:
         return Text(NONE, style="dim")
     if device.max_mhz:
@@ -169,7 +80,7 @@ def _set_to(device: Lendable) -> Text:
     return Text("restoring", style=AWAY) if device.pending else Text("default", style="dim")
 
 
-def _holder(device: Lendable) -> Text:
+def _holder(device: Device) -> Text:
     if not device.held:
         return Text(NONE, style="dim")
     holder = Text(no_wrap=True, overflow="ellipsis")
@@ -182,7 +93,7 @@ def _holder(device: Lendable) -> Text:
     return holder
 
 
-def _remarks(daemon: Daemon, devices: Sequence[Lendable], idle_cores: int) -> list[Text]:
+def _remarks(daemon: Leases, devices: Sequence[Device], idle_cores: int) -> list[Text]:
     lines = []
     held = sum(device.held for device in devices)
     if not devices:
@@ -226,7 +137,7 @@ def short_names(devices: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def as_json(daemon: Daemon, devices: Sequence[Lendable], about: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(daemon: Leases, devices: Sequence[Device], about: Mapping[str, Any]) -> dict[str, Any]:
     """What the table shows and more, for programs; null: the default, not read, nobody, or not told (`told`)."""
     return {
         "schema": 1,
