@@ -2,12 +2,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
+
+from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, row
+
+from powerccl.leases.protocol import Flag
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +27,28 @@ def _plain_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("POWERCCL_PRELOAD", "0")  # the fakes' libraries are none that a loader takes
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(tmp_path / "d.sock")
+    monkeypatch.setenv("POWERCCL_LEASE_SOCKET", str(fake.path))
+    monkeypatch.setattr("powerccl.leases.client.SILENCE_S", 1)
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def busy(daemon: FakeDaemon) -> FakeDaemon:
+    """Four GPUs: mine, another's, one whose clock is not restored yet, and one that nobody holds; and two cores."""
+    mine = int(Flag.MINE)
+    daemon.devices = [
+        row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, sharers=2,
+            run=b"train"),
+        row(UUIDS[1], pid=4712, uid=OTHER, mhz=(210, 1200, 1980), held_ms=12_345, changes=2, run=b"solver"),
+        row(UUIDS[2], flags=int(Flag.PENDING), mhz=(0, 0, 0)),
+        row(UUIDS[3]),
+        row("cpu0", model="core", mhz=(0, 0, 3200)),
+        row("cpu1", model="core", flags=mine, pid=4711, uid=ME, mhz=(0, 800, 801), held_ms=90, changes=7),
+    ]  # fmt: skip
+    return daemon

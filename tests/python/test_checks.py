@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerccl doctor` says of NCCL, of other plugins and of what bounds a GPU's power."""
+"""What `powerccl doctor` says of NCCL, MPI, other plugins, the clock daemon, and of what bounds a GPU's power."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fakes
 import pytest
+from lease_daemon import FakeDaemon
 
-from powerccl.doctor.checks import check_power, check_ways
+from powerccl.doctor import mpi as mpi_checks
+from powerccl.doctor.checks import Check, check_daemon, check_gpus, check_power, check_ways
 from powerccl.doctor.gpu_power import GpuPower, read_power
 from powerccl.doctor.nccl import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
-from powerccl.launch.native import NCCL_ADAPTER, find_native
+from powerccl.launch.gpus import Gpus
+from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles, find_native
+from powerccl.leases.protocol import Flag, Status, Type
 
 
 @pytest.mark.parametrize(
@@ -135,3 +142,128 @@ def test_the_pool_is_as_large_as_the_runtime_thinks() -> None:
     header = (Path(__file__).parents[2] / "native/adapters/nccl/shm_room.h").read_text()
     ((number, shift),) = re.findall(r"kPoolBytes = uint64_t\{(\d+)\} << (\d+);", header)
     assert int(number) << int(shift) == POOL_BYTES
+
+
+def test_the_doctor_finds_a_daemon(busy: FakeDaemon) -> None:
+    busy.refuse[Type.ACQUIRE] = (Status.NO_DEVICE, "")
+    check = check_daemon(busy.path)
+    assert (check.state, check.advice) == ("ok", "")
+    assert check.found == "powerccld 9.8.7, 4 GPUs and 2 cores; you may have leases and revoke those of others"
+    busy.flags = 0
+    assert check_daemon(busy.path).found.endswith("; you may have leases")
+    assert busy.told(Type.ACQUIRE)[0] == b""  # asks for nothing that it could get
+    busy.flags = int(Flag.DRAINED)
+    assert (check_daemon(busy.path).state, "draining" in check_daemon(busy.path).found) == ("missing", True)
+
+
+def test_the_doctor_finds_no_way_in(busy: FakeDaemon, tmp_path: Path) -> None:
+    busy.refuse[Type.ACQUIRE] = (Status.NOT_ALLOWED, "")
+    check = check_daemon(busy.path)
+    assert check.state == "missing"
+    assert "you may have no leases" in check.found
+    assert "ask the administrator" in check.advice
+    check = check_daemon(tmp_path / "none")
+    assert check.state == "missing"
+    assert "packaging/README.md" in check.advice
+    assert "only observe need none" in check.advice
+    busy.override = lambda kind, serial: [b"garbage"]
+    assert check_daemon(busy.path).state == "missing"
+
+
+def test_the_doctor_knows_who_may_set_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.doctor.checks.may_set_clocks", lambda: False)
+    gpus = Gpus(["Tesla T4"], clocks_mhz=[300, 1590])
+
+    def clocks_check(leases: bool) -> Check:
+        return next(check for check in check_gpus(gpus, leases) if check.name == "clocks")
+
+    check = clocks_check(leases=True)
+    assert check.state == "ok"
+    assert check.found == "300 to 1590 MHz in 2 steps; can be set through powerccld (with --set-clocks)"
+    check = clocks_check(leases=False)
+    assert check.state == "missing"
+    assert "powerccld" in check.advice
+    assert "CAP_SYS_ADMIN" in check.advice
+
+
+@pytest.fixture
+def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
+    root = fakes.native_folder(tmp_path / "native")
+    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
+    compiler = shutil.which("cc")
+    if compiler:
+        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
+        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
+        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
+    else:
+        fakes.write_program(root / MPI_ADAPTER, "")
+    return NativeFiles(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sleeps"),
+    [
+        ("Open MPI v5.0.11, package: Open MPI x", "Open MPI 5.0.11", True),
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH 5.0.2", True),
+        ("MPICH Version:\t4.3.0", "MPICH 4.3.0", True),
+        ("MPICH Version:\t4.0.2", "MPICH 4.0.2", False),
+        ("Intel(R) MPI Library 2021.19 for Linux* OS", "Intel MPI 2021.19", True),
+        ("MVAPICH2 Version : 2.3.7", "MVAPICH 2.3.7", True),
+        ("Somebody's MPI", "an unknown MPI", False),
+    ],
+)
+def test_mpi_libraries_by_their_own_words(text: str, name: str, sleeps: bool) -> None:
+    library = mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=False)
+    assert (library.name, library.waits[0]) == (name, sleeps)
+    assert mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=True).waits[0]
+    assert "(MPI-5 ABI)" in mpi_checks.parse_library("/x/libmpi_abi.so.1", text, False).name
+
+
+def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: NativeFiles) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor: 0\nflags\t: fpu waitpkg monitorx\n")
+    counter = tmp_path / "powercap/intel-rapl:0/energy_uj"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("1")
+    monkeypatch.setattr(mpi_checks, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "powercap")
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", counter)
+    monkeypatch.setattr(mpi_checks, "find_libraries", lambda: [])
+    monkeypatch.setattr(mpi_checks, "find_launchers", lambda: [])
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert "UMWAIT and MWAITX" in found["waiting"].found
+    assert found["CPU energy"].found == "1 RAPL counters (powercap)"
+    assert found["CPU clocks"].state == "ok"
+    assert (found["MPI"].state, found["mpiexec"].state) == ("missing", "missing")
+    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")
+    monkeypatch.setattr(mpi_checks, "PERF_POWER", tmp_path / "none")
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path / "none")
+    (native.root / MPI_ADAPTER).unlink()
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
+
+
+@pytest.mark.parametrize(
+    ("writable", "leased", "state", "words"),
+    [
+        (True, (0, "no daemon"), "ok", "ranks can write cpufreq"),
+        (False, (8, ""), "ok", "through powerccld, which leases 8 cores"),
+        (False, (0, "powerccld leases no cores"), "missing", "and powerccld leases no cores"),
+    ],
+)
+def test_doctor_tells_who_sets_core_clocks(
+    writable: bool, leased: tuple[int, str], state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path)
+    monkeypatch.setattr(mpi_checks, "_may_write", lambda _: writable)
+    monkeypatch.setattr(mpi_checks, "_leased_cores", lambda: leased)
+    found = mpi_checks._frequency()
+    assert found.state == state
+    assert words in found.found
+
+
+def test_doctor_without_a_daemon_has_no_cores_to_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERCCL_LEASE_SOCKET", str(tmp_path / "none"))
+    cores, refusal = mpi_checks._leased_cores()
+    assert cores == 0
+    assert "no powerccld listens" in refusal

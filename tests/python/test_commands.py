@@ -17,12 +17,8 @@ import synthetic
 from click.testing import CliRunner
 from test_platforms import profile
 
-from powerccl.analysis import savings
 from powerccl.commands import VERBS, cli, main
-from powerccl.demo import training
-from powerccl.errors import PowercclError
 from powerccl.platforms.schema import encode
-from powerccl.reports import demo as reports_demo
 
 PACKAGE = Path(__file__).parents[2] / "python"
 
@@ -447,23 +443,6 @@ def test_a_profile_of_another_machine_than_the_emulated_one(tmp_path: Path, work
     assert result.returncode == 1
     assert result.stdout == ""
     assert "'t4x8' was measured on 8 x Tesla T4; this machine has 2 of them" in result.stderr
-
-
-def test_a_model_that_fails_costs_the_demo_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def train(model: str, *_: object) -> str:
-        if model == "opt":
-            raise PowercclError("powerccl-bench ended with 4: a rank failed", "see what is wrong")
-        return model
-
-    monkeypatch.setattr(training, "train", train)
-    monkeypatch.setattr(savings, "savings", lambda *_: {"saved": 1})
-    monkeypatch.setattr(reports_demo, "print_demo", lambda *_: None)
-    out = tmp_path / "demo.json"
-    words = ["demo", "--no-mpi", "--model", "microllama", "--model", "opt", "--model", "gpt2", "--json", str(out)]
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code == 1
-    assert "error: powerccl-bench ended with 4: a rank failed" in done.stderr
-    assert set(json.loads(out.read_text())) == {"demo.microllama.saved", "demo.gpt2.saved"}
 
 
 def test_a_job_without_ranks_does_not_wait_for_a_summary(work: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_clocks import OTHER, UUIDS, FakeDaemon, message
+from lease_daemon import OTHER, UUIDS, FakeDaemon, message
 
 from powerccl.errors import PowercclError
 from powerccl.launch.gpus import visible_gpus_in

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPI adapter around a job: environment, launchers, why nothing was seen, and what doctor finds."""
+"""The MPI adapter around a job: environment, launchers, and why nothing was seen."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -14,19 +13,13 @@ from pathlib import Path
 
 import fakes
 import pytest
-from rich.console import Console
 
-from powerccl.commands import demo as demo_command
-from powerccl.demo import mpi as mpi_demo
-from powerccl.doctor import mpi as mpi_checks
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi
 from powerccl.launch.environment import with_sanitizers
 from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.launch.program import Program, is_launcher, look_at, program_behind, takes_preload
-from powerccl.reports.demo_mpi import MpiDemo
-from powerccl.reports.demo_page import demo_page
 
 PACKAGE = Path(__file__).parents[2] / "python"
 
@@ -251,182 +244,7 @@ def test_a_launcher_whose_ranks_never_call_mpi(native: NativeFiles, tmp_path: Pa
     assert json.loads((run / "summary.json").read_text())["mpi_unseen"]
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "sleeps"),
-    [
-        ("Open MPI v5.0.11, package: Open MPI x", "Open MPI 5.0.11", True),
-        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH 5.0.2", True),
-        ("MPICH Version:\t4.3.0", "MPICH 4.3.0", True),
-        ("MPICH Version:\t4.0.2", "MPICH 4.0.2", False),
-        ("Intel(R) MPI Library 2021.19 for Linux* OS", "Intel MPI 2021.19", True),
-        ("MVAPICH2 Version : 2.3.7", "MVAPICH 2.3.7", True),
-        ("Somebody's MPI", "an unknown MPI", False),
-    ],
-)
-def test_mpi_libraries_by_their_own_words(text: str, name: str, sleeps: bool) -> None:
-    library = mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=False)
-    assert (library.name, library.waits[0]) == (name, sleeps)
-    assert mpi_checks.parse_library("/x/libmpi.so.12", text, ucx=True).waits[0]
-    assert "(MPI-5 ABI)" in mpi_checks.parse_library("/x/libmpi_abi.so.1", text, False).name
-
-
-def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: NativeFiles) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor: 0\nflags\t: fpu waitpkg monitorx\n")
-    counter = tmp_path / "powercap/intel-rapl:0/energy_uj"
-    counter.parent.mkdir(parents=True)
-    counter.write_text("1")
-    monkeypatch.setattr(mpi_checks, "CPU_INFO", cpuinfo)
-    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "powercap")
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", counter)
-    monkeypatch.setattr(mpi_checks, "find_libraries", lambda: [])
-    monkeypatch.setattr(mpi_checks, "find_launchers", lambda: [])
-    found = {check.name: check for check in mpi_checks.check_mpi(native)}
-    assert "UMWAIT and MWAITX" in found["waiting"].found
-    assert found["CPU energy"].found == "1 RAPL counters (powercap)"
-    assert found["CPU clocks"].state == "ok"
-    assert (found["MPI"].state, found["mpiexec"].state) == ("missing", "missing")
-    monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")
-    monkeypatch.setattr(mpi_checks, "PERF_POWER", tmp_path / "none")
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path / "none")
-    (native.root / MPI_ADAPTER).unlink()
-    found = {check.name: check for check in mpi_checks.check_mpi(native)}
-    assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
-
-
-@pytest.mark.parametrize(
-    ("writable", "leased", "state", "words"),
-    [
-        (True, (0, "no daemon"), "ok", "ranks can write cpufreq"),
-        (False, (8, ""), "ok", "through powerccld, which leases 8 cores"),
-        (False, (0, "powerccld leases no cores"), "missing", "and powerccld leases no cores"),
-    ],
-)
-def test_doctor_tells_who_sets_core_clocks(
-    writable: bool, leased: tuple[int, str], state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path)
-    monkeypatch.setattr(mpi_checks, "_may_write", lambda _: writable)
-    monkeypatch.setattr(mpi_checks, "_leased_cores", lambda: leased)
-    found = mpi_checks._frequency()
-    assert found.state == state
-    assert words in found.found
-
-
-def test_doctor_without_a_daemon_has_no_cores_to_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POWERCCL_LEASE_SOCKET", str(tmp_path / "none"))
-    cores, refusal = mpi_checks._leased_cores()
-    assert cores == 0
-    assert "no powerccld listens" in refusal
-
-
 def test_modes_are_those_of_the_environment_table() -> None:
     table = (PACKAGE.parent / "native/abi/environment.def").read_text()
     line = next(line for line in table.splitlines() if "POWERCCL_MPI," in line)
     assert all(f"`{mode}`" in line for mode in mpi.MODES)
-
-
-BENCH_MPI = f"""#!{sys.executable}
-import json, os, pathlib, sys
-if os.environ.get("FAKE_BENCH_FAILS", "") == os.environ.get("POWERCCL_MPI", "none"):
-    sys.exit("no slots")
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(PACKAGE)!r}]
-managed = os.environ.get("POWERCCL_MPI") == "auto"
-if managed:
-    import synthetic
-    for rank in (0, 1):
-        trace = synthetic.mpi_trace(rank, 2)
-        times_ns = [ms * (1 - rank) * 1_000_000 for ms in (400, 390, 300)]
-        trace.mpi_total(2_000_000_000, "Allreduce", 300, *times_ns)
-        trace.process(2_000_000_000, 1_000_000_000)
-        trace.write(pathlib.Path(os.environ["POWERCCL_RUN_FOLDER"]), f"mpi-{{rank}}.trace")
-pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(
-    json.dumps(dict(schema=1, summary=dict(run_s=2.0, cpu_s=3.4 if managed else 4.0, sweeps=7, checksum=0.25))))
-assert "--sweeps 7" in " ".join(sys.argv) or os.environ.get("POWERCCL_MPI", "none") == "none"
-"""
-
-
-@pytest.fixture
-def small_mpi(native: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
-    """A launcher that starts one process and a benchmark that says what it is to say."""
-    fakes.write_program(tmp_path / "bin/mpiexec", '#!/bin/sh\nshift 2\nexec "$@"\n')
-    fakes.write_program(native.root / "bin/powerccl-bench-mpi", BENCH_MPI)
-    monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
-    monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [str(tmp_path / "bin/mpiexec")])
-    return native
-
-
-def demo(tmp_path: Path) -> tuple[MpiDemo | None, str]:
-    target = Console(file=io.StringIO(), width=100, highlight=False)
-    shown = demo_command._mpi(target, tmp_path / "runs")
-    assert isinstance(target.file, io.StringIO)
-    return shown, target.file.getvalue()
-
-
-@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
-@pytest.mark.usefixtures("small_mpi")
-def test_the_demo_runs_in_turns_and_shows_what_it_measured(tmp_path: Path) -> None:
-    found, shown = demo(tmp_path)
-    assert found
-    assert len(list((tmp_path / "runs").iterdir())) == 2 * mpi_demo.TURNS
-    saved = found.figures["cpu_saved_pct"]
-    assert (saved.value, saved.unit, saved.n) == (pytest.approx(15), "%", mpi_demo.TURNS)
-    lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "CPU time, 2 ranks 4.00 s 3.40 s -15.0 % (-15.0 to -15.0 %)" in lines
-    assert "run time 2.00 s 2.00 s 0.0 % (0.0 to 0.0 %)" in lines
-    assert "waiting asleep 300 ms" in lines
-    assert max(len(line) for line in shown.splitlines()) <= 100
-    assert "all results are equal" in shown
-    page = demo_page([], found)
-    assert "rank 1" in page
-    assert "-15.0 % (-15.0 to -15.0 %)" in page
-
-
-@pytest.mark.parametrize(("fails", "words"), [("none", "no MPI job: "), ("auto", "no MPI figures: ")])
-@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
-@pytest.mark.usefixtures("small_mpi")
-def test_a_demo_whose_mpi_fails_goes_on(
-    tmp_path: Path,
-    fails: str,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("FAKE_BENCH_FAILS", fails)
-    assert demo(tmp_path) == (None, "")
-    said = capsys.readouterr().err
-    assert words in said
-    assert "no slots" in said
-
-
-@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
-@pytest.mark.usefixtures("small_mpi")
-def test_a_demo_shows_the_turns_that_were_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_stencil = mpi_demo.run_stencil
-
-    def failing(*given: object) -> Path:
-        if "stencil-auto-3" in given:
-            raise PowercclError("the MPI job ended with 1: no slots", "")
-        return run_stencil(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(mpi_demo, "run_stencil", failing)
-    found, shown = demo(tmp_path)
-    assert found is not None and shown
-    assert {figure.n for figure in found.figures.values() if figure.unit == "%"} == {2}
-    assert "MPI figures of 2 of 3 turns: the MPI job ended with 1: no slots" in capsys.readouterr().err
-
-
-def test_a_demo_without_mpi_says_so_in_a_line(
-    small_mpi: NativeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(mpi_demo, "find_launchers", lambda: [])
-    assert demo(tmp_path) == (None, "")
-    assert "no MPI job: no mpiexec on this machine (pip install mpich installs one)" in capsys.readouterr().err
-    (small_mpi.root / MPI_ADAPTER).unlink()
-    assert demo(tmp_path) == (None, "")
-    assert "no MPI job: this build of PowerCCL has no MPI library" in capsys.readouterr().err
-    monkeypatch.setenv("POWERCCL_MPI", "off")
-    assert demo(tmp_path) == (None, "")
-    assert "POWERCCL_MPI=off" in capsys.readouterr().err

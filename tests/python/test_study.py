@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import fakes
@@ -455,81 +454,8 @@ def test_emulated_platforms_by_their_gpus(tmp_path: Path) -> None:
     assert launch._gpus_of(Path(f"{names[0]}:gpus=2,link_scale=4")) == 2
 
 
-def test_the_guide_quotes_the_results() -> None:
-    root = Path(__file__).parents[2]
-    sys.path.insert(0, str(root))
-    from bench.networks.published import TABLE, rows
-
-    kept = json.loads((root / "bench/results/networks-2core.json").read_text())
-    assert all(kept[name] for name in ("command", "date", "commit", "machine", "conditions"))
-    table = TABLE.search((root / "docs/guides/compare-two-networks.md").read_text())
-    assert table
-    assert table[0].splitlines()[2:] == rows(kept["figures"])
-
-
 def test_emulated_is_said_where_only_the_samples_say_so(tmp_path: Path) -> None:
     folder = world_folder(tmp_path, "default-2", 2)
     write_info(folder, 4500 * MS)
     world = scaling.examine(World(gpus=2, links="default"), folder, job_file(tmp_path / "job.json"))
     assert world.emulated == "yes"
-
-
-def test_attributed_beside_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from bench.analysis import isolated
-
-    from powerccl.analysis.attribution import EnergyFindings, KindEnergy
-
-    sweeps = []
-    for number, joules in enumerate((1.0, 1.2)):
-        points = [
-            {
-                "type": "point",
-                "pattern": "all_reduce",
-                "size_bytes": size,
-                "ranks": 2,
-                "time_us": 1e3,
-                "joules_per_gpu": joules,
-            }
-            for size in (64 << 20, 256 << 20)
-        ]
-        sweeps.append(tmp_path / f"{number}.jsonl")
-        sweeps[-1].write_text("\n".join(json.dumps(point) for point in points))
-    known = KindEnergy(
-        pattern="all_reduce",
-        size_class_bytes=64 << 20,
-        operations=1000,
-        time_s=1.0,
-        joules_per_operation=1.21,
-        low=1.1,
-        high=1.3,
-        watts=100.0,
-        exposed_share=1.0,
-        joules=1210.0,
-        resolved=True,
-        reason="",
-    )
-    unknown = msgspec.structs.replace(known, size_class_bytes=256 << 20, joules_per_operation=None, reason="too few")
-    told = [known, unknown]
-    monkeypatch.setattr(isolated, "attribute", lambda _: EnergyFindings(kinds=told, steps=100, reason=""))
-    found, lines = isolated.figures(world_folder(tmp_path, "x", 2), sweeps, "a")
-    assert found["a.all_reduce.64MiB.error_pct"]["value"] == pytest.approx(10)
-    assert found["a.all_reduce.64MiB.alone_joules"]["n"] == 2
-    assert "a.error_pct" not in found, "one size has no significant change"
-    assert any("not told: too few" in line for line in lines)
-    told[1] = msgspec.structs.replace(known, size_class_bytes=256 << 20, joules_per_operation=0.99)
-    found, _ = isolated.figures(tmp_path / "20260101-x", sweeps, "a")
-    assert found["a.error_pct"] == {"value": 10.0, "unit": "%", "low": None, "high": None, "n": 2}
-
-
-def test_the_scaling_guide_quotes_the_results() -> None:
-    root = Path(__file__).parents[2]
-    sys.path.insert(0, str(root))
-    from bench.analysis.scaling_study import GUIDE, MEASURED, RESULTS, figures, guide_text, measured_text
-
-    kept = json.loads(RESULTS.read_text())
-    found = msgspec.convert(kept["study"], ScalingFindings)
-    hint = "renew it: python3 -m bench.analysis.scaling_study --guide"
-    assert guide_text(found) in GUIDE.read_text(), hint
-    assert measured_text([json.loads(path.read_text()) for path in MEASURED]) in GUIDE.read_text(), hint
-    assert kept["figures"] == figures(found, "analysis.emulated.scaling")
