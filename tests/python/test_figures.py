@@ -134,7 +134,6 @@ def test_attributed_beside_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_scaling_guide_quotes_the_results() -> None:
-    root = Path(__file__).parents[2]
     from bench.analysis.scaling_study import GUIDE, MEASURED, RESULTS, figures, guide_text, measured_text
 
     kept = json.loads(RESULTS.read_text())
