@@ -73,22 +73,19 @@ demo:
 	$(BIN)/powerccl demo
 	printf '\nTo run these commands in this shell: export PATH="%s:$$PATH"\n' "$(BIN)"
 
-# make figures-demo    measures every figure of the demo and the profile again, into build/figures/demo.json
-figures-demo: native setup
-	$(BIN)/python scripts/figures-demo.py --out build/figures/demo.json
+# make figures-demo      measures every figure of the demo and the profile again, into build/figures/demo.json
+# make figures-first     measures a user's first minutes, into build/figures/first.json
+# make figures-mpi       measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
+# make figures-tune      measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
+# make figures-analysis  measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
+FIGURES = $(BIN)/python scripts/$@.py --out build/figures/$(@:figures-%=%).json
+figures-demo figures-first figures-mpi figures-tune figures-analysis: native setup
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(FIGURES)
+figures-mpi: build/deps/mpi/.ready
 
 # make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
 pictures: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures.py
-
-# make figures-mpi    measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
-figures-mpi: native setup build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-mpi.py --out build/figures/mpi.json
-
-# make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
-figures-daemon: build/test/.configured
-	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-daemon.py --out build/figures/daemon.json
 
 # make figures-policies    simulates clock policies on all built-in platforms, in half an hour, into build/figures/policies.json
 # make figures-constants   simulates half and double of each constant of `auto`, in half an hour, into build/figures/constants.json
@@ -96,24 +93,13 @@ figures-daemon: build/test/.configured
 # make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
 figures-policies figures-robustness figures-constants figures-whatif: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/$@.py --out build/figures/$(@:figures-%=%).json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 
-# make figures-sim    compares the simulator with the emulator in a quarter of an hour, into build/figures/sim.json
-figures-sim: build/test/.configured setup
+# make figures-sim       compares the simulator with the emulator in a quarter of an hour, into build/figures/sim.json
+# make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
+figures-sim figures-daemon: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/figures-sim.py --out build/figures/sim.json
-
-# make figures-first    measures a user's first minutes, into build/figures/first.json
-figures-first: native setup
-	$(BIN)/python scripts/figures-first.py --out build/figures/first.json
-
-# make figures-tune    measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
-figures-tune: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-tune.py --out build/figures/tune.json
-
-# make figures-analysis    measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
-figures-analysis: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/figures-analysis.py --out build/figures/analysis.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
@@ -193,15 +179,12 @@ FUZZ_RUNS ?= 1000000
 fuzz-python: setup
 	$(BIN)/python -W ignore -m bench.harm.readers --runs $(FUZZ_RUNS) --out build/figures/fuzz-python.json
 
-# make figures-harm    measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
-figures-harm: build/test/.configured build/deps/mpi/.ready
-	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics harm --out build/figures/harm.json
-
+# make figures-harm     measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 # make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
-figures-trust: build/test/.configured
+figures-harm figures-trust: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics trust --out build/figures/trust.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics $(@:figures-%=%) --out build/figures/$(@:figures-%=%).json
+figures-harm: build/deps/mpi/.ready
 
 # make bench    Google Benchmark over the hot paths of the runtime
 bench: build/test/.configured

@@ -20,8 +20,6 @@ sys.path.insert(0, str(ROOT))
 
 from bench.analysis import attribution, report_cost  # noqa: E402
 from bench.figures import Figures, about, show, write  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
 CONDITIONS = (
     f"emulated {attribution.PLATFORM}, policy observe, samples every {attribution.INTERVAL_MS} ms; energy of a kind: "
@@ -39,38 +37,28 @@ def attribution_step(options: argparse.Namespace) -> Figures:
         print(f"error: unknown scenario '{unknown[0]}'\nhint: known: {', '.join(names)}", file=sys.stderr)
         raise SystemExit(2)
     judged: list[attribution.Judged] = []
-    table = Table(box=None, pad_edge=False, header_style="dim", title="emulated", title_style="bold magenta")
-    table.add_column("scenario")
-    for column in ("kind", "time", "J / op", "95 %", "truth", "error", "alone, W", "error"):
-        table.add_column(column, justify="right", no_wrap=True)
     with tempfile.TemporaryDirectory(prefix="powerccl-") as scratch:
         folder = options.recordings or Path(scratch)
         for name in wanted:
             run, truth = attribution.record(name, folder, options.seconds)
             findings, own = attribution.judge(name, run, truth)
             judged += own
-            if not own:
-                table.add_row(name, findings.reason or "nothing to judge")
+            print(f"{name}: {len(own)} kinds, {findings.steps} steps {'' if own else findings.reason}", flush=True)
             for each in own:
-                table.add_row(name, *cells(each))
-            print(f"{name}: {len(own)} kinds, {findings.steps} steps", file=sys.stderr)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+                print(f"  {line(each)}")
     return attribution.figures(judged)
 
 
-def cells(each: attribution.Judged) -> list[str]:
-    """One row of the table."""
+def line(each: attribution.Judged) -> str:
+    """A kind: its estimate with its interval, and by how much it is off."""
     kind = each.estimate
-    row = [f"{kind.pattern.replace('_', '-')} {kind.size_class_bytes >> 10} KiB", f"{100 * each.truth.part:.0f} %"]
+    name = f"{kind.pattern} {kind.size_class_bytes >> 10} KiB, {100 * each.truth.part:.0f} % of the time"
     if kind.joules_per_operation is None or kind.low is None or kind.high is None:
-        return [*row, "not known", "", f"{each.true_joules:.4f}", "", "", ""]
-    row += [
-        f"{kind.joules_per_operation:.4f}",
-        f"±{100 * (kind.high - kind.low) / 2 / kind.joules_per_operation:.1f} %",
-    ]
-    row += [f"{each.true_joules:.4f}", f"{each.error_pct:+.1f} %"]
+        return f"{name}: not known; in truth {each.true_joules:.4f} J an operation"
+    told = f"{name}: {kind.joules_per_operation:.4f} ({kind.low:.4f} to {kind.high:.4f}) J an operation"
+    told += f", {each.error_pct:+.1f} %"
     alone = each.exposed_error_pct
-    return [*row, *([f"{kind.exposed_watts:.1f}", f"{alone:+.1f} %"] if alone is not None else ["", ""])]
+    return told if alone is None else f"{told}; alone {kind.exposed_watts:.1f} W, {alone:+.1f} %"
 
 
 def report_step(_: argparse.Namespace) -> Figures:

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +20,8 @@ from bench.figures import Figures, about, bare, write  # noqa: E402
 from powerccl.launch.native import find_native  # noqa: E402
 from powerccl.platforms.policy_table import policy_table  # noqa: E402
 from powerccl.platforms.store import load_profile  # noqa: E402
+from powerccl.simulation.machines import changed  # noqa: E402
+from powerccl.simulation.simulator import SIMULATOR, simulate  # noqa: E402
 
 ROWS = ("t4x8/ddp", "t4x8/exposed", "t4x8/fsdp", "t4x8/tp")
 ITERATION_S = 0.1  # about: a warm-up in real time is given in iterations
@@ -28,19 +29,16 @@ Measured = tuple[float, float]  # ms and joules of an iteration
 
 
 def simulated(platform: str, scenario: Path, policy: str, folder: Path, options: argparse.Namespace) -> Measured:
-    """By powerccl-sim."""
+    """By powerccl-sim, which needs no folder."""
+    del folder
     native = find_native()
-    name, colon, changes = platform.partition(":")
-    table, out = folder / "table", folder / "sim.json"
-    table.write_text(policy_table(load_profile(name)))
-    file = f"{native.root}/share/platforms/{name}.conf{colon}{changes}"
-    times = ("--seconds", str(options.seconds), "--warm-up", str(options.warm_up))
-    command = [f"{native.root}/bin/powerccl-sim", str(scenario), "--platform", file, "--policy", policy, *times]
-    began = time.monotonic()
-    subprocess.run([*command, "--table", str(table), "--json", str(out)], check=True, stdout=subprocess.DEVNULL)
-    found = json.loads(out.read_text())
-    print(f"  simulated {found['virtual_s']:.0f} s in {time.monotonic() - began:.1f} s", flush=True)
-    return found["iteration_ms"], found["joules_per_iteration"]
+    name, _, changes = platform.partition(":")
+    settings = dict(each.split("=", 1) for each in changes.split(",") if each)
+    conf = changed((native.root / f"share/platforms/{name}.conf").read_text(), settings)
+    table = policy_table(load_profile(name)) if policy == "per-call" else ""
+    times = (options.seconds, options.warm_up)
+    found = simulate(native.path(SIMULATOR), conf, [scenario.read_text()], policy, *times, table=table)
+    return found.iteration_ms, found.watts * found.iteration_ms / 1e3
 
 
 def real(platform: str, scenario: Path, policy: str, folder: Path, options: argparse.Namespace) -> Measured:

@@ -117,8 +117,11 @@ def main() -> None:
         print(
             f"{platform}/{scenario} from {few} to {many} ranks: predicted {said:.1f}, recorded {was:.1f} ms", flush=True
         )
-        name = f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}.error_pct"
-        figures[name] = bare(round(100 * (said / was - 1), 2), "%")
+        name = f"whatif.scaled.{platform}.{scenario}.{few}_to_{many}"
+        figures[f"{name}.predicted_ms"], figures[f"{name}.recorded_ms"] = (
+            bare(round(ms, 3), "ms") for ms in (said, was)
+        )
+        figures[f"{name}.error_pct"] = bare(round(100 * (said / was - 1), 2), "%")
     if not errors:
         raise SystemExit("no row was predicted")
     p95 = sorted(errors)[min(len(errors) - 1, round(0.95 * len(errors)) - 1)]

@@ -285,7 +285,10 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, help="pages to check; all of them, and the help texts, if none")
     options = parser.parse_args()
     chosen = [file.resolve() for file in options.files] or pages()
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    rules = re.findall(
+        r"^([\w -]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )  # one may have several targets
+    targets = {target for rule in rules for target in rule.split()}
     faults: list[str] = []
     counted: list[Sentence] = []
     for page in chosen:
