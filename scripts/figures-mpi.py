@@ -12,7 +12,6 @@ Modes: `without` is the library as it comes, `with` the adapter as `powerccl run
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e")]
 
 from bench.figures import Figures, figure, show, write  # noqa: E402
+from mpi_libraries import LIBRARIES, Mpi, libraries  # noqa: E402
 
 from powerccl.launch.mpi import YIELDING, mpi_environment  # noqa: E402
 from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native  # noqa: E402
@@ -42,20 +42,6 @@ PARTS = ("wait", "short", "allreduce", "oversubscribed", "stencil")
 FOREIGN = ("POWERCCL_", "MPIR_CVAR_", "OMPI_MCA_", "PRTE_MCA_", "I_MPI_", "PMI_", "PMIX_", "LD_PRELOAD")
 
 Measured = dict[str, Any]  # what powerccl-bench-mpi wrote as JSON
-
-
-@dataclass(frozen=True)
-class Library:
-    """An MPI library of this machine, and the launcher that goes with it."""
-
-    name: str
-    mpiexec: str
-    path: str
-
-    @property
-    def open_mpi(self) -> bool:
-        """Whether its launcher takes Open MPI's options."""
-        return "openmpi" in self.name
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,7 @@ QUICK = Rounds(1, 2, 3, 3, 2, 2, 0.4)
 class Bench:
     """Runs powerccl-bench-mpi on one library, and keeps count of what failed."""
 
-    library: Library
+    library: Mpi
     native: NativeFiles
     folder: Path
     failures: list[str] = field(default_factory=list)
@@ -104,10 +90,10 @@ class Bench:
         out = self.folder / "out.json"
         out.unlink(missing_ok=True)
         more: list[str] = []
-        if self.library.open_mpi and ranks > (os.cpu_count() or 1):
+        if self.library.is_open_mpi and ranks > (os.cpu_count() or 1):
             more = ["--oversubscribe"] if self.told else ["-H", f"localhost:{ranks}", "--bind-to", "none"]
-        command = [self.library.mpiexec, *more, "-n", str(ranks), str(self.native.path(BENCH_MPI)), *arguments]
-        command += ["--library", self.library.path, "--json", str(out)]
+        command = [str(self.library.launcher), *more, "-n", str(ranks), str(self.native.path(BENCH_MPI)), *arguments]
+        command += ["--library", str(self.library.library), "--json", str(out)]
         try:
             done = subprocess.run(
                 command, env=self.environment(mode), capture_output=True, text=True, timeout=RUN_LIMIT_S
@@ -116,7 +102,7 @@ class Bench:
         except subprocess.TimeoutExpired:
             problem = f"did not end within {RUN_LIMIT_S} s"
         if problem:
-            failure = f"{self.library.name} {mode} {' '.join(arguments)}: {problem}"
+            failure = f"{self.library.id} {mode} {' '.join(arguments)}: {problem}"
             print(failure, file=sys.stderr)
             self.failures.append(failure)
             return None
@@ -208,7 +194,7 @@ def oversubscribed(bench: Bench, rounds: Rounds) -> Figures:
     arguments = ("allreduce", "-b", "8", "-e", "8", "-w", "5", "-n")
     figures: Figures = {}
     ways = [("oversubscribed", 1, True)]
-    if bench.library.open_mpi:
+    if bench.library.is_open_mpi:
         ways += [("oversubscribed_untold", 1, False), ("two_jobs", 2, True)]
     for name, jobs, bench.told in ways:
         tried = bench.together(jobs, "without", *arguments, "100", ranks=2 * cores // jobs)
@@ -255,7 +241,7 @@ def stencil_of(bench: Bench, rounds: Rounds, step_us: int) -> Figures:
         return {}
     sums = {run["summary"]["checksum"] for runs in taken for run in runs.values()}
     if len(sums) > 1:
-        bench.failures.append(f"{bench.library.name}: the stencil's results differ between modes: {sums}")
+        bench.failures.append(f"{bench.library.id}: the stencil's results differ between modes: {sums}")
         print(bench.failures[-1], file=sys.stderr)
     figures = {}
     for mode in STENCIL_MODES[1:]:
@@ -274,28 +260,7 @@ def stencil_of(bench: Bench, rounds: Rounds, step_us: int) -> Figures:
     return figures
 
 
-def libraries(folder: Path) -> list[Library]:
-    """Those in DIR/mpich and DIR/openmpi, and Debian's."""
-    found = []
-    for name, place, file in (
-        ("mpich", "mpich", "libmpi.so.12"),
-        ("mpich_abi", "mpich", "libmpi_abi.so.1"),
-        ("openmpi", "openmpi", "libmpi.so.40"),
-    ):
-        mpiexec, library = folder / place / "bin/mpiexec", folder / place / "lib" / file
-        if mpiexec.exists() and library.exists():
-            found.append(Library(name, str(mpiexec.absolute()), str(library.absolute())))
-    for name, program, file in (
-        ("debian_mpich", "mpiexec.mpich", "libmpich.so.12"),
-        ("debian_openmpi", "mpiexec.openmpi", "libmpi.so.40"),
-    ):
-        mpiexec_path = shutil.which(program)
-        if mpiexec_path:
-            found.append(Library(name, mpiexec_path, file))
-    return found
-
-
-def measure(library: Library, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]) -> Figures:
+def measure(library: Mpi, native: NativeFiles, parts: list[str], rounds: Rounds, failures: list[str]) -> Figures:
     """All figures of one library."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="powerccl-figures-") as name:
@@ -303,8 +268,8 @@ def measure(library: Library, native: NativeFiles, parts: list[str], rounds: Rou
         for part in parts:
             started = time.monotonic()
             found: Figures = globals()[part](bench, rounds)
-            print(f"# {library.name} {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-            new = {f"mpi.{library.name}.{key}": value for key, value in found.items()}
+            print(f"# {library.id} {part}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+            new = {f"mpi.{library.id}.{key}": value for key, value in found.items()}
             show(new)
             figures |= new
     return figures
@@ -314,26 +279,21 @@ def main() -> int:
     """Measure what is asked for and write one file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build/figures/mpi.json")
-    parser.add_argument("--mpi", type=Path, default=ROOT / "build/deps/mpi", help="folder with mpich/ and openmpi/")
     parser.add_argument("--quick", action="store_true", help="few repetitions, no Debian: two minutes, wide quartiles")
-    parser.add_argument("--only", action="append", default=[], metavar="LIB", help="this library; may be repeated")
+    parser.add_argument("--only", action="append", choices=LIBRARIES, help="this library; may be repeated")
     parser.add_argument("--part", action="append", default=[], choices=PARTS, help="this part; may be repeated")
     options = parser.parse_args()
-    found = libraries(options.mpi)
-    unknown = set(options.only) - {library.name for library in found}
-    if unknown or not found:
-        names = ", ".join(library.name for library in found) or "none"
-        print(f"error: no such MPI library here: {', '.join(sorted(unknown)) or options.mpi}", file=sys.stderr)
-        print(f"hint: found: {names}; --mpi names the folder with mpich/ and openmpi/", file=sys.stderr)
-        return 1
-    wanted = options.only or [one.name for one in found if not (options.quick and one.name.startswith("debian"))]
+    found = libraries()
+    if not found:
+        parser.error("no MPI library here: tools/fetch-mpi build/deps/mpi")
+    wanted = options.only or [one.id for one in found if not (options.quick and one.id.startswith("debian"))]
     if os.getloadavg()[0] > QUIET_LOAD:
         print("note: this machine is busy; its figures will be wide", file=sys.stderr)
     native = find_native()
     figures: Figures = {}
     failures: list[str] = []
     for library in found:
-        if library.name in wanted:
+        if library.id in wanted:
             figures |= measure(library, native, options.part or list(PARTS), QUICK if options.quick else FULL, failures)
             write(options.out, figures)
     if failures:
