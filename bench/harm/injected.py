@@ -8,14 +8,13 @@ exception, in which the function's first call raises. The job counts its own run
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.commands import Said, run_command
 from bench.harm import Figures, count
 from bench.harm.ends import left
 
@@ -91,47 +90,32 @@ def functions(case: Case, native: NativeFiles, folder: Path) -> list[str]:
 
 def outcome(case: Case, injection: str, native: NativeFiles, folder: Path) -> str:
     """What the injection changed for the job; empty if nothing."""
-    done = _run(case, "fail", injection, native, folder)
-    if done is None:
+    code, out, error = done = _run(case, "fail", injection, native, folder)
+    if done.hung:
         return "hung"
     runs = (folder / "ran").read_text().count("x") if (folder / "ran").exists() else 0
-    error = done.stderr.decode("utf-8", "replace")
     ours = [line for line in error.splitlines() if "Traceback" in line or line.startswith("powerccl: ")]
     deadline = time.monotonic() + GONE_S
     while left(f"{folder.name}-{os.getpid()}"):
         if time.monotonic() > deadline:
             return "left a process"
         time.sleep(0.1)
-    if case.name == "emulated" and runs == 0 and done.returncode in (1, 2) and any(text in error for text in NEEDED):
+    if case.name == "emulated" and runs == 0 and code in (1, 2) and any(text in error for text in NEEDED):
         return NOT_STARTED
     if runs != 1:
-        return f"ran {runs} times (exit {done.returncode}): {error[-300:]}"
-    if done.returncode != CODE:
-        return f"exit code {done.returncode}: {error[-300:]}"
-    if done.stdout != b"result\n":
-        return f"output {done.stdout[:80]!r}"
+        return f"ran {runs} times (exit {code}): {error[-300:]}"
+    if code != CODE:
+        return f"exit code {code}: {error[-300:]}"
+    if out != "result\n":
+        return f"output {out[:80]!r}"
     told = [line for line in ours if "no power samples" not in line and "powerccl: hint:" not in line]
     return f"said {told}" if len(told) > MOST_LINES or any("Traceback" in line for line in told) else ""
 
 
-def _run(
-    case: Case, mode: str, value: str, native: NativeFiles, folder: Path
-) -> subprocess.CompletedProcess[bytes] | None:
+def _run(case: Case, mode: str, value: str, native: NativeFiles, folder: Path) -> Said:
     folder.mkdir(parents=True, exist_ok=True)
-    job = f"printf x >> {folder}/ran; echo result; exit {CODE}"
-    command = [
-        sys.executable,
-        "-c",
-        DRIVER,
-        "run",
-        "--runs-dir",
-        str(folder / "runs"),
-        *case.options,
-        "--",
-        "sh",
-        "-c",
-        job,
-    ]
+    job = ["sh", "-c", f"printf x >> {folder}/ran; echo result; exit {CODE}"]
+    command = [sys.executable, "-c", DRIVER, "run", "--runs-dir", str(folder / "runs"), *case.options, "--", *job]
     import powerccl
 
     environment = {
@@ -142,15 +126,7 @@ def _run(
         "HARM_VALUE": value,
         "HARM_PACKAGE": str(Path(powerccl.__file__).parent),
     }
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=folder, start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return run_command(command, environment, PATIENCE_S, folder)
 
 
 def measure(native: NativeFiles, folder: Path) -> Figures:

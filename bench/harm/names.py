@@ -13,6 +13,7 @@ from typing import Any
 
 import mpi_libraries as e2e
 import polars as pl
+from bench.commands import Said, run_command
 from bench.harm import Figures, count
 
 from powerccl.launch.native import NativeFiles
@@ -37,8 +38,6 @@ try:
 except AttributeError as error:
     print(error)
 """
-
-Outcome = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
@@ -115,22 +114,13 @@ def cases(folder: Path) -> Iterator[Case]:
             yield Case(f"{name} as nobody", command, {}, as_nobody=True)
 
 
-def outcome(case: Case, preload: str) -> Outcome:
+def outcome(case: Case, preload: str) -> Said:
     """Exit status, stdout and stderr."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POWERCCL_", "LD_"))}
     environment = [f"{name}={value}" for name, value in case.environment.items()]
     environment += [f"LD_PRELOAD={preload}"] if preload else []
     user = ("setpriv", f"--reuid={NOBODY}", "--clear-groups") if case.as_nobody else ()
-    done = subprocess.run(
-        [*user, "env", *environment, *case.command],
-        env=kept,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        cwd="/",
-    )
-    return done.returncode, done.stdout, done.stderr
+    return run_command([*user, "env", *environment, *case.command], kept, LIMIT_S, "/")
 
 
 def differences(native: NativeFiles, folder: Path, ways: Sequence[str] = ()) -> tuple[list[str], int]:
@@ -148,17 +138,14 @@ def differences(native: NativeFiles, folder: Path, ways: Sequence[str] = ()) -> 
     return different, ran
 
 
-def one_process(mpi: Any, program: Sequence[str | Path], preload: Path | None, folder: Path | None = None) -> Outcome:
+def one_process(mpi: Any, program: Sequence[str | Path], preload: Path | None, folder: Path | None = None) -> Said:
     """Run an MPI program without a launcher: a launcher's connection does not outlive one life of a library."""
     environment = {**mpi.environment(), **mpi._rank_environment(), **e2e.YIELDING}
     if preload:
         environment.update({"LD_PRELOAD": str(preload), "POWERCCL_MPI": "auto"})
     if folder:
         environment["POWERCCL_RUN_FOLDER"] = str(folder)
-    done = subprocess.run(
-        [*map(str, program)], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
+    return run_command(program, environment, LIMIT_S)
 
 
 def reloads(mpi: Any, native: NativeFiles, folder: Path) -> list[str]:

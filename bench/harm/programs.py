@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mpi_libraries as e2e
+from bench.commands import Said, run_command
 from bench.harm import Figures, count
 
 from powerccl.launch.native import NativeFiles
@@ -29,8 +30,6 @@ WAYS = ("alone", "below a shell", "without preload")
 # The loader's, of which there is no silencing it, where a program of another word size is started further down.
 WRONG_CLASS = "cannot be preloaded (wrong ELF class"
 _PROCESS = re.compile(r"==\d+==|\(pid=?\s*\d+\)|0x[0-9a-f]+|\[\d+\]")
-
-Outcome = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
@@ -132,26 +131,16 @@ def against_old_glibc(old: Path, folder: Path) -> Path:
     return program
 
 
-def outcome(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Outcome:
+def outcome(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Said:
     """Exit status, stdout and stderr; addresses and process numbers, which differ from run to run, left out.
 
     Of what a sanitizer reports, the lines that name the fault: others show stacks with our libraries' addresses.
     """
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_S,
-        check=False,
-    )
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("powerccl: ")]  # which are ours
+    code, out, err = run_command(command, environment, LIMIT_S, folder)
+    lines = [line for line in err.splitlines() if not line.startswith("powerccl: ")]  # which are ours
     if any("Sanitizer" in line for line in lines):
         lines = [line for line in lines if "Sanitizer" in line]
-    return done.returncode, done.stdout, "\n".join(_PROCESS.sub("", line) for line in lines)
+    return Said(code, out, "\n".join(_PROCESS.sub("", line) for line in lines))
 
 
 def under(native: NativeFiles, folder: Path, way: str, command: Sequence[str]) -> tuple[list[str], dict[str, str]]:

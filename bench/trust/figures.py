@@ -12,11 +12,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from bench.commands import Said
 from bench.figures import Figures, count
 from bench.harm.readers import damaged
 from bench.trust import checks, fault
 from bench.trust.damage import KINDS
-from bench.trust.jobs import PLATFORMS, Said, random_job, record_all, recorded
+from bench.trust.jobs import PLATFORMS, random_job, record_all, recorded
 from bench.trust.spoken import speak, spread
 
 from powerccl.launch.native import NativeFiles

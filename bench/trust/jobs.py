@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.commands import Said, run_command
 from bench.trust import ROOT
 
 from powerccl.launch.native import NativeFiles
@@ -28,21 +28,6 @@ FOREIGN = ("POWERCCL_", "NCCL_", "SLURM_", "OMPI_", "PMI")
 SIZES = ("16K", "128K", "1M", "4M")
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def died(self) -> bool:
-        """Ended by a signal, by a traceback, or as what the command itself calls unexpected."""
-        both = self.out + self.err
-        return self.code < 0 or self.code > 128 or "Traceback" in both or "unexpected:" in both
-
-
 def powerccl(
     native: NativeFiles,
     arguments: Sequence[str | Path],
@@ -50,26 +35,12 @@ def powerccl(
     more: Mapping[str, str] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Said:
-    """`powerccl ARGUMENTS` in a folder, as a process of its own; one that hangs is ended and has code -9."""
+    """`powerccl ARGUMENTS` in a folder, as a process of its own."""
     words = [sys.executable, "-m", "powerccl", *map(str, arguments)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     path = os.pathsep.join([str(ROOT / "python"), *filter(None, [kept.get("PYTHONPATH")])])
     ours = {"PYTHONPATH": path, "POWERCCL_NATIVE": str(native.root), "NO_COLOR": "1", "COLUMNS": "120"}
-    try:
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            env={**kept, **ours, **(more or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Said(-9, "", f"did not end within {limit_s} s")
-    return Said(done.returncode, done.stdout, done.stderr)
+    return run_command(words, {**kept, **ours, **(more or {})}, limit_s, folder)
 
 
 @dataclass(frozen=True)

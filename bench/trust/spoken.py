@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
+from bench.commands import Said
 from bench.trust import ROOT
-from bench.trust.jobs import FOREIGN, TOGETHER, Said
+from bench.trust.jobs import FOREIGN, TOGETHER
 from click.testing import CliRunner
 
 T = TypeVar("T")
