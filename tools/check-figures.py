@@ -65,10 +65,10 @@ def figures_of(name: str) -> Iterator[tuple[float, str]]:
 
 
 def numbers(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, number and unit of each in a table."""
+    """Line, number and unit of each in a table; the first cell of a row says what the others are of."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("|"):
-            for found in NUMBER.finditer(line):
+            for found in NUMBER.finditer(line, line.find("|", 1)):
                 yield number, found[1].replace(",", ""), found[2]
 
 

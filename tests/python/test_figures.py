@@ -46,7 +46,7 @@ def tool() -> ModuleType:
 
 
 def test_numbers_of_tables_are_read_with_their_unit(tool: ModuleType) -> None:
-    page = "5 ms in a sentence\n| -2.5 to 3.0 ms | 1,024 MHz, 7 tokens | v1.5 s | 12 % |\n"
+    page = "5 ms in a sentence\n| 9 ms | -2.5 to 3.0 ms | 1,024 MHz, 7 tokens | v1.5 s | 12 % |\n"
     assert list(tool.numbers(page)) == [(2, "2.5", "ms"), (2, "1024", "MHz"), (2, "12", "%")]
 
 
@@ -64,7 +64,7 @@ def test_a_result_that_lacks_something_is_named(
     page, result = tmp_path / "docs/page.md", tmp_path / "a.json"
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "RESULTS", tmp_path)
-    page.write_text("[a](../bench/results/a.json)\n\n| 2.0 s | 3.0 s |\n")
+    page.write_text("[a](../bench/results/a.json)\n\n| 7.0 s | 2.0 s | 3.0 s |\n")
     kept = {"figures": {"x": {"value": 2, "unit": "s"}}, "command": "scripts/nothing 2", "date": "", "commit": ""}
     result.write_text(json.dumps(kept))
     assert list(tool.page_faults(page)) == ["docs/page.md:3: 3.0 s is no figure of a.json"]
