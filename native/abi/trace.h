@@ -79,7 +79,7 @@ struct powerccl_trace_header {
   uint32_t version;  // POWERCCL_TRACE_VERSION
   uint32_t header_bytes;
   uint32_t record_bytes;
-  uint32_t flags;  // bit 0: the clock client is dry; bit 1: emulated
+  uint32_t flags;  // bit 0: the clock client is dry; bit 1: emulated; bit 2: simulated, by powerccl-sim
   int32_t rank;    // of the job (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else of the first communicator
   int32_t nranks;
   int32_t local_rank;  // -1 if unknown
@@ -93,7 +93,7 @@ struct powerccl_trace_header {
   char gpu_uuid[48];  // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown
   char gpu_pci[20];   // "00000000:65:00.0", NVML's long form
   char policy[16];
-  char clock_client[16];  // "none", "dry", "nvml", "lease"
+  char clock_client[16];  // "none", "dry", "nvml", "lease", "simulated"
   char library[32];       // "nccl 2.28.9 profiler v5"
   uint8_t run_id[16];     // POWERCCL_RUN_ID: the run this belongs to; all zero if the environment named none
   uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: hosts of one name are told apart

@@ -5,13 +5,11 @@
 
 namespace powerccl {
 
-void record_budget(TraceWriter* trace, ClockPolicy* policy) {
-  if (!policy->learns()) return;
-  const ClockPolicy::State state = policy->state();
+powerccl_trace_record budget_record(const ClockPolicy::State& state, uint64_t time_ns) {
   powerccl_trace_record record = {};
   record.kind = POWERCCL_REC_BUDGET;
   auto& budget = record.budget;
-  budget.time_ns = monotonic_ns();
+  budget.time_ns = time_ns;
   budget.calls = state.period;
   budget.iterations = static_cast<uint32_t>(state.iterations);
   budget.managed = static_cast<uint32_t>(state.managed);
@@ -23,7 +21,11 @@ void record_budget(TraceWriter* trace, ClockPolicy* policy) {
     budget.low_ppm = static_cast<int32_t>(state.slowdown.low * 1e6);
     budget.high_ppm = static_cast<int32_t>(state.slowdown.high * 1e6);
   }
-  trace->append(record);
+  return record;
+}
+
+void record_budget(TraceWriter* trace, ClockPolicy* policy) {
+  if (policy->learns()) trace->append(budget_record(policy->state(), monotonic_ns()));
 }
 
 }  // namespace powerccl

@@ -30,19 +30,21 @@ void ClockThread::run() {
   const auto now = static_cast<uint64_t>(server_.now());
   const ClockPolicy::Wanted wanted = policy_.wanted(now);
   if (policy_.wants_sample()) policy_.sampled(server_.clock_mhz(gpu_));
-  if (wanted.mhz != applied_mhz_) return carry_out(wanted.mhz);
+  if (wanted.mhz != applied_mhz_) return carry_out(wanted);
   // One that looks again when something happens needs no time to look at: ranks that wait for ever are found out.
   if (wanted.until_ns < now + ClockPolicy::kFarNs) {
     wake_in(wanted.until_ns > now ? static_cast<Time>(wanted.until_ns - now) : 0);
   }
 }
 
-void ClockThread::carry_out(uint32_t mhz) {
+void ClockThread::carry_out(const ClockPolicy::Wanted& wanted) {
   busy_ = true;
   ++switches_;
-  server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, server_.now(), [this, mhz](Time) {
+  const Time begin = server_.now();
+  server_.engine().set_locked_clocks(gpu_, wanted.mhz, wanted.mhz, true, begin, [this, wanted, begin](Time end) {
     busy_ = false;
-    applied_mhz_ = mhz;
+    applied_mhz_ = wanted.mhz;
+    if (recorder_ != nullptr) recorder_->clock_set(wanted, begin, end);
     run();
   });
 }

@@ -6,13 +6,15 @@
 #include <cstdint>
 
 #include "policy/clock_policy.h"
+#include "sim/recorder.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
 
 class ClockThread {
  public:
-  ClockThread(Server& server, uint32_t gpu, ClockPolicy& policy) : server_(server), gpu_(gpu), policy_(policy) {}
+  ClockThread(Server& server, uint32_t gpu, ClockPolicy& policy, Recorder* recorder)
+      : server_(server), gpu_(gpu), policy_(policy), recorder_(recorder) {}
 
   void look();  // something happened that the policy was told of
 
@@ -21,11 +23,12 @@ class ClockThread {
  private:
   void wake_in(Time ns);
   void run();
-  void carry_out(uint32_t mhz);
+  void carry_out(const ClockPolicy::Wanted& wanted);
 
   Server& server_;
   uint32_t gpu_;
   ClockPolicy& policy_;
+  Recorder* recorder_;  // null where nothing is recorded
   physics::TimerId timer_ = 0;
   Time wakes_at_ = 0;
   uint32_t applied_mhz_ = 0;

@@ -27,6 +27,7 @@ constexpr Time kKernelSeenNs = 30'000;  // NCCL's proxy looks all the time
 constexpr Time kLookEveryNs = 4'000'000, kMarkSpanNs = 4'000'000, kFirstBurst = 1024, kBurst = 512;
 constexpr double kKernelMs = 10;  // computation comes in kernels of at most this length
 constexpr uint32_t kNoStream = UINT32_MAX;
+constexpr size_t kElement = 2;  // bytes
 
 TaskKind kind_of(bench::Pattern pattern) {
   switch (pattern) {
@@ -51,14 +52,16 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, std::function<void()> at_barrier)
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, Recorder* recorder,
+           std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
       rank_(rank),
       comms_(std::move(comms)),
       rules_(rules),
       policy_(policy),
-      clock_(server, rank, policy),
+      clock_(server, rank, policy, recorder),
+      recorder_(recorder),
       at_barrier_(std::move(at_barrier)),
       random_(seed * 1000003 + rank),
       computes_(scenario.streams.size()),
@@ -72,6 +75,7 @@ Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint3
       if (operation.act == Act::kCompute) computes_[operation.stream] = true;
     }
   }
+  record_communicators(false);
 }
 
 // Host times vary: a tenth less to, rarely, three times as much.
@@ -156,21 +160,46 @@ void Host::captured(const Operation& operation) {
     compute(operation, 0);
   } else if ((transfer || operation.act == Act::kCollective) &&
              bench::takes_part(operation, places_[operation.group])) {
-    const Flight flight = next_flight(0);
+    Call& call = captured_[&operation];
+    if (call.id == 0) {
+      call = call_of(operation);
+      call.id = ++calls_;
+      call.captured = true;
+      if (recorder_ != nullptr) recorder_->called(call, 0, false, server_.now(), server_.now() + kCallNs);
+    }
+    const Flight flight = next_flight(call);
     server_.collective(rank_, 0, plan_of(operation), flight.slot, flight.number);
     flights_.push_back(flight);
   }
 }
 
-Host::Sized Host::sized_of(const Operation& operation) const {
-  const bool transfer = operation.act != Act::kCollective;
-  const uint8_t pattern = number_of(transfer ? bench::Pattern::kSendReceive : operation.pattern);
-  if (transfer || operation.vary > 0) return {pattern, operation.bytes};
-  const int ranks = places_[operation.group].size;
-  return {pattern, bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, ranks).size_bytes};
+Call Host::call_of(const Operation& operation) const {
+  const bench::Place& place = places_[operation.group];
+  Call call;
+  call.comm = static_cast<uint32_t>(operation.group);
+  call.pattern = number_of(operation.act == Act::kCollective ? operation.pattern : bench::Pattern::kSendReceive);
+  call.bytes = operation.bytes;
+  if (operation.act != Act::kCollective) {
+    (operation.act == Act::kSend ? call.sends_to : call.receives_from) =
+        (place.rank + operation.towards + place.size) % place.size;
+  } else if (operation.vary > 0) {
+    call.messages = place.size;
+    call.received_bytes = piece_bytes(operation, place.rank) * static_cast<uint64_t>(place.size);
+    call.bytes = 0;
+    for (int to = 0; to < place.size; ++to) call.bytes += piece_bytes(operation, to);
+  } else {
+    call.bytes = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size).size_bytes;
+  }
+  return call;
 }
 
-Host::Flight Host::next_flight(uint64_t call) {
+// Of an all-to-all that varies: what each rank sends to that one.
+uint64_t Host::piece_bytes(const Operation& operation, int to) const {
+  const bench::Place& place = places_[operation.group];
+  return bench::piece_bytes(scenario_, operation, iteration_, place, to) / kElement * kElement;
+}
+
+Host::Flight Host::next_flight(const Call& call) {
   const uint64_t number = ++numbers_;
   return {call, static_cast<uint32_t>(number % physics::kMaxOps), number};
 }
@@ -181,26 +210,28 @@ Time Host::communicate(const Operation& operation) {
   uint32_t& last = last_stream_[operation.group];
   if (last != kNoStream && last != stream) server_.wait(rank_, stream, last);
   last = stream;
-  const auto [pattern, bytes] = sized_of(operation);
-  Flight flight = next_flight(++calls_);
+  Call call = call_of(operation);
+  call.id = ++calls_;
+  Flight flight = next_flight(call);
   // What is exchanged between pairs may be of another size each time.
   const bool pairs = operation.act != Act::kCollective || operation.vary > 0;
-  policy_.called(flight.call, call_kind(comms_[operation.group], pattern, pairs ? 0 : bytes));
+  policy_.called(call.id, call_kind(comms_[operation.group], call.pattern, pairs ? 0 : call.bytes));
   if (rules_.table != nullptr) {
-    const uint32_t mhz = rules_.table->lookup(pattern, bytes);
+    const uint32_t mhz = rules_.table->lookup(call.pattern, operation.vary > 0 ? operation.bytes : call.bytes);
     flight.held = mhz != 0;
     if (flight.held) {
-      rules_.per_call->hold(mhz, flight.call, static_cast<uint64_t>(server_.now()));
+      rules_.per_call->hold(mhz, call.id, static_cast<uint64_t>(server_.now()));
       clock_.look();
     }
   }
+  if (recorder_ != nullptr) recorder_->called(call, stream, flight.held, server_.now(), server_.now() + kCallNs);
   const auto launch = [&] { server_.collective(rank_, stream, plan_of(operation), flight.slot, flight.number); };
   if (computes_[stream]) {
-    mark(stream, flight.call, launch);
+    mark(operation, call, launch);
   } else {
     launch();
   }
-  last_call_[stream] = flight.call;
+  last_call_[stream] = call;
   flights_.push_back(flight);
   return kCallNs;
 }
@@ -209,8 +240,8 @@ Time Host::communicate(const Operation& operation) {
 Time Host::cross(const Operation& operation) {
   const auto stream = static_cast<uint32_t>(operation.stream), on = static_cast<uint32_t>(operation.awaited);
   const auto wait = [&] { server_.wait(rank_, stream, on); };
-  if (computes_[stream] && last_call_[on] != 0) {
-    mark(stream, last_call_[on], wait);
+  if (computes_[stream] && last_call_[on].id != 0) {
+    mark(operation, last_call_[on], wait);
   } else {
     wait();
   }
@@ -218,9 +249,18 @@ Time Host::cross(const Operation& operation) {
 }
 
 // Where a stream that computes waits for communication, the runtime marks when that began and ended.
-void Host::mark(uint32_t stream, uint64_t call, const std::function<void()>& wait) {
-  if (!rules_.marks || !can_afford_a_mark()) return wait();
-  marks_.push_back(events_around(stream, call, wait));
+void Host::mark(const Operation& operation, const Call& call, const std::function<void()>& wait) {
+  const auto stream = static_cast<uint32_t>(operation.stream);
+  if (!rules_.marks || !can_afford_a_mark()) {
+    ++waits_[operation.line].unmarked;
+    return wait();
+  }
+  Mark around = events_around(stream, call.id, wait);
+  around.line = operation.line;
+  around.comm = call.comm;
+  around.stream = stream;
+  around.burst = burst_;
+  marks_.push_back(around);
 }
 
 Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::function<void()>& what) {
@@ -236,10 +276,18 @@ Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::functi
 
 bool Host::can_afford_a_mark() {
   const Time now = server_.now(), most = now - (marks_paused_before_ ? kBurst : kFirstBurst) * kMarkSpanNs;
-  if (marks_paused_ && marks_spent_until_ > most) return false;
+  if (marks_paused_ && marks_spent_until_ > most) {
+    if (!refused_ && recorder_ != nullptr) recorder_->paused(burst_, marked_, unmarked_, now);
+    refused_ = true;
+    ++unmarked_;
+    return false;
+  }
   marks_spent_until_ = std::max(marks_spent_until_, most) + kMarkSpanNs;
   marks_paused_ = marks_spent_until_ + kMarkSpanNs > now;
   marks_paused_before_ |= marks_paused_;
+  if (refused_) ++burst_;
+  refused_ = false;
+  ++marked_;
   return true;
 }
 
@@ -256,7 +304,6 @@ std::vector<std::byte> Host::plan_of(const Operation& operation) const {
     task.input = task.output = task.scalar = {physics::kNoAllocation, 0};
     tasks.push_back(task);
   };
-  constexpr size_t kElement = 2;  // bytes
   constexpr auto kUnnamed = static_cast<uint8_t>(physics::kNoPattern);
   if (operation.act != Act::kCollective) {
     add(operation.act == Act::kSend ? TaskKind::kSend : TaskKind::kReceive,
@@ -265,9 +312,7 @@ std::vector<std::byte> Host::plan_of(const Operation& operation) const {
     const bool varies = operation.vary > 0;
     const size_t even = bench::shape_of(operation.pattern, operation.bytes, bench::Type::kFloat16, place.size).count;
     for (int peer = 0; peer < place.size; ++peer) {
-      const auto piece = [&](int to) {
-        return varies ? bench::piece_bytes(scenario_, operation, iteration_, place, to) / kElement : even;
-      };
+      const auto piece = [&](int to) { return varies ? piece_bytes(operation, to) / kElement : even; };
       add(TaskKind::kSend, peer, piece(peer), number_of(operation.pattern));
       add(TaskKind::kReceive, peer, piece(place.rank), number_of(operation.pattern));
     }
@@ -308,8 +353,8 @@ void Host::look_at_kernels() {
     if (!flight.started && state != physics::OpState::kPending) {
       flight.started = true;
       const uint64_t at = slot.started_ns.load();
-      if (policy_.learns() && flight.call != 0) {
-        server_.after(some(kKernelSeenNs), [this, call = flight.call, at] {
+      if (policy_.learns() && !flight.call.captured) {
+        server_.after(some(kKernelSeenNs), [this, call = flight.call.id, at] {
           if (policy_.started(call, at)) clock_.look();
         });
       }
@@ -325,36 +370,81 @@ void Host::look_at_kernels() {
       continue;
     }
     const uint64_t at = slot.stopped_ns.load();
-    if (policy_.learns() && flight->call != 0) {
-      server_.after(some(kKernelSeenNs), [this, call = flight->call, at] {
+    if (recorder_ != nullptr) recorder_->ran(flight->call, slot.started_ns.load(), at);
+    if (policy_.learns() && !flight->call.captured) {
+      server_.after(some(kKernelSeenNs), [this, call = flight->call.id, at] {
         if (policy_.stopped(call, at)) clock_.look();
       });
     }
     if (flight->held) {
       const auto callback_ns = static_cast<Time>(server_.engine().platform().hostfunc_us * 1e3);
       server_.after(some(callback_ns), [this, call = flight->call] {
-        if (rules_.per_call->release(1, call, static_cast<uint64_t>(server_.now()))) clock_.look();
+        if (recorder_ != nullptr) recorder_->called_back(call, server_.now());
+        if (rules_.per_call->release(1, call.id, static_cast<uint64_t>(server_.now()))) clock_.look();
       });
     }
     flight = flights_.erase(flight);
   }
 }
 
+std::optional<Host::Span> Host::span_of(const Mark& mark) const {
+  const physics::EventSlot& begin = server_.event(rank_, mark.events[0]);
+  const physics::EventSlot& end = server_.event(rank_, mark.events[1]);
+  if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return std::nullopt;
+  return Span{begin.time_ns.load(), end.time_ns.load()};
+}
+
 void Host::look_at_marks() {
   while (!marks_.empty()) {
     const Mark& mark = marks_.front();
-    const physics::EventSlot& begin = server_.event(rank_, mark.events[0]);
-    const physics::EventSlot& end = server_.event(rank_, mark.events[1]);
-    if (begin.generation.load() != mark.number || end.generation.load() != mark.number) return;
-    const uint64_t begin_ns = begin.time_ns.load(), end_ns = end.time_ns.load();
-    if (!mark.graph) exposed_ms_ += static_cast<double>(end_ns - begin_ns) * 1e-6;
+    const std::optional<Span> span = span_of(mark);
+    if (!span) return;
     if (mark.graph) {
-      const bool look = policy_.started(mark.call, begin_ns);
-      if (policy_.stopped(mark.call, end_ns) || look) clock_.look();
+      const bool look = policy_.started(mark.call, span->begin_ns);
+      if (policy_.stopped(mark.call, span->end_ns) || look) clock_.look();
     } else {
-      policy_.waited(mark.call, begin_ns);
+      waits_[mark.line].add(*span);
+      if (recorder_ != nullptr) {
+        recorder_->waited(mark.call, mark.comm, mark.stream, mark.burst, span->begin_ns, span->end_ns);
+      }
+      policy_.waited(mark.call, span->begin_ns);
     }
     marks_.pop_front();
+  }
+}
+
+double Host::exposed_ms() const {
+  std::map<int, Waits> waits = waits_;
+  for (const Mark& mark : marks_) {
+    if (mark.graph) continue;
+    if (const std::optional<Span> span = span_of(mark)) waits[mark.line].add(*span);
+  }
+  double sum = 0;
+  for (const auto& [line, its] : waits) {
+    if (its.marked == 0) continue;
+    sum += its.marked_ms * static_cast<double>(its.marked + its.unmarked) / static_cast<double>(its.marked);
+  }
+  return sum;
+}
+
+void Host::finish() {
+  if (recorder_ == nullptr) return;
+  look_at_marks();
+  if (policy_.learns()) recorder_->policy_came_to(policy_.state(), server_.now());
+  record_communicators(true);
+  recorder_->write();
+}
+
+void Host::record_communicators(bool ended) {
+  for (size_t i = 0; i < comms_.size() && recorder_ != nullptr; ++i) {
+    if (comms_[i] == 0) continue;
+    Communicator its;
+    its.index = static_cast<uint32_t>(i);
+    its.id = comms_[i];
+    its.ranks = places_[i].size;
+    its.rank = places_[i].rank;
+    its.device = static_cast<int>(rank_);
+    recorder_->communicator(its, server_.now(), ended);
   }
 }
 

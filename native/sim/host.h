@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "clock/policy_table.h"
 #include "policy/per_call_policy.h"
 #include "sim/clock_thread.h"
+#include "sim/recorder.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
@@ -28,19 +31,24 @@ struct Rules {
 
 class Host {
  public:
-  // `comms`: by group, the rank's communicator. `at_barrier`: the rank has come to the end of an iteration.
+  // `comms`: by group, the rank's communicator; 0: none. `recorder`: null where nothing is recorded. `at_barrier`: the
+  // rank has come to the end of an iteration.
   Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, std::function<void()> at_barrier);
+       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, Recorder* recorder,
+       std::function<void()> at_barrier);
 
   void begin(int iteration, const bench::Section& section);  // all ranks have come
   void poll();                                               // something may have happened on the GPU
 
-  double exposed_ms() const { return exposed_ms_; }
+  // The job is over: the last that the runtime records.
+  void finish();
+
+  double exposed_ms() const;  // waits that have no marks are taken to be like those that have
   ClockThread& clock() { return clock_; }
 
  private:
-  struct Flight {   // a collective that is enqueued
-    uint64_t call;  // 0: captured, and the policy is not told of it
+  struct Flight {  // a collective that is enqueued
+    Call call;     // where it is captured, the policy is not told of it
     uint32_t slot;
     uint64_t number;
     bool started = false;
@@ -51,6 +59,19 @@ class Host {
     uint32_t events[2];
     uint64_t number;
     bool graph = false;
+    uint32_t comm = 0, stream = 0, burst = 0;  // of a wait
+    int line = 0;                              // of the scenario
+  };
+  struct Span {
+    uint64_t begin_ns, end_ns;
+  };
+  struct Waits {  // of one line of the scenario, so far
+    double marked_ms = 0;
+    uint64_t marked = 0, unmarked = 0;
+    void add(const Span& span) {
+      marked_ms += static_cast<double>(span.end_ns - span.begin_ns) * 1e-6;
+      ++marked;
+    }
   };
 
   void next();
@@ -58,19 +79,18 @@ class Host {
   Time communicate(const bench::Operation& operation);
   void launch_graph(int line);
   void captured(const bench::Operation& operation);
-  Flight next_flight(uint64_t call);
-  struct Sized {  // as a trace has it
-    uint8_t pattern;
-    uint64_t bytes;
-  };
-  Sized sized_of(const bench::Operation& operation) const;
+  Flight next_flight(const Call& call);
+  Call call_of(const bench::Operation& operation) const;  // without its number
+  uint64_t piece_bytes(const bench::Operation& operation, int to) const;
   int compute(const bench::Operation& operation, uint32_t stream);
   Time cross(const bench::Operation& operation);
-  void mark(uint32_t stream, uint64_t call, const std::function<void()>& wait);
+  void mark(const bench::Operation& operation, const Call& call, const std::function<void()>& wait);
   Mark events_around(uint32_t stream, uint64_t call, const std::function<void()>& what);
   bool can_afford_a_mark();
   void look_at_kernels();
   void look_at_marks();
+  std::optional<Span> span_of(const Mark& mark) const;  // once it is over
+  void record_communicators(bool ended);
   bool has_all() const;  // of what it waits for
   Time some(Time usual);
   std::vector<std::byte> plan_of(const bench::Operation& operation) const;
@@ -83,6 +103,7 @@ class Host {
   Rules rules_;
   ClockPolicy& policy_;
   ClockThread clock_;
+  Recorder* recorder_;
   std::function<void()> at_barrier_;
   std::mt19937_64 random_;
 
@@ -93,14 +114,18 @@ class Host {
   bool ends_ = false;                // waits for all, behind the iteration
 
   uint64_t calls_ = 0, numbers_ = 0;
-  std::vector<bool> computes_;         // by stream
-  std::vector<uint64_t> last_call_;    // by stream; 0: none
+  std::vector<bool> computes_;   // by stream
+  std::vector<Call> last_call_;  // by stream; number 0: none
+  std::map<const bench::Operation*, Call> captured_;
   std::vector<uint32_t> last_stream_;  // by group, of its last operation
   std::deque<Flight> flights_;
   std::deque<Mark> marks_;
   Time looked_ = 0, marks_spent_until_ = 0;
   bool marks_paused_ = false, marks_paused_before_ = false;
-  double exposed_ms_ = 0;
+  uint64_t marked_ = 0, unmarked_ = 0;  // waits, so far
+  uint32_t burst_ = 1;
+  bool refused_ = false;        // a mark, since the last that was affordable
+  std::map<int, Waits> waits_;  // by line of the scenario
 };
 
 }  // namespace powerccl::sim

@@ -2,7 +2,10 @@
 // powerccl-sim: what a clock policy makes of a job on an emulated server, in virtual time.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -43,13 +46,6 @@ std::vector<double> column(const sim::Found& found, double sim::Iteration::* fie
   return values;
 }
 
-void write(const json::Object& object, const std::string& file_name) {
-  FILE* file = std::fopen(file_name.c_str(), "we");
-  if (file == nullptr) throw std::runtime_error("cannot write " + file_name);
-  std::fprintf(file, "%s\n", object.text().c_str());
-  std::fclose(file);
-}
-
 void print(const sim::Found& found, const std::string& policy, const std::string& json_file) {
   const auto number = static_cast<double>(found.iterations.size());
   const double ms = found.seconds * 1e3 / number, joules = found.joules / number;
@@ -69,7 +65,7 @@ void print(const sim::Found& found, const std::string& policy, const std::string
       .add("each_ms", column(found, &sim::Iteration::ms))
       .add("each_joules", column(found, &sim::Iteration::joules))
       .add("virtual_s", found.virtual_s);
-  write(object, json_file);
+  sim::write_json(object, json_file);
 }
 
 constexpr uint64_t kLeastBytes = uint64_t{128} << 10, kMostBytes = uint64_t{256} << 20;
@@ -99,13 +95,49 @@ void write_profile(const powerccl::physics::Platform& platform, const std::strin
       .add("set_clock_call_us", platform.set_clock_call_us)
       .add("clock_transition_us", platform.clock_transition_us)
       .add("points", points);
-  write(object, file_name);
+  sim::write_json(object, file_name);
+}
+
+std::string text_of(const std::string& file_name) {
+  std::ifstream file(file_name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// What a run folder says of the job. The command is put together anew: where results go is no part of the job.
+sim::About about(const std::vector<std::string>& scenarios, const std::string& platform_file, uint32_t fingerprint,
+                 const std::string& policy, const std::string& table_file, const std::vector<std::string>& without,
+                 const sim::Asked& asked) {
+  sim::About its;
+  its.scenarios = scenarios;
+  its.policy = policy == "elastic" ? "auto" : policy;
+  its.clocks = policy == "observe" && asked.clocks_mhz.empty() ? "none" : "simulated";
+  its.budget_pct = asked.policy == sim::PolicyKind::kAuto ? asked.budget_pct : 0;
+  its.seconds = asked.seconds;
+  its.warm_up_s = asked.warm_up_s;
+  its.seed = asked.seed;
+  its.command = {"powerccl-sim"};
+  its.command.insert(its.command.end(), scenarios.begin(), scenarios.end());
+  const auto add = [&its](const char* option, const std::string& value) {
+    its.command.insert(its.command.end(), {option, value});
+  };
+  add("--platform", platform_file);
+  add("--policy", its.policy);
+  if (!table_file.empty()) add("--table", table_file);
+  if (its.budget_pct > 0) add("--max-slowdown", json::value(asked.budget_pct));
+  for (const std::string& part : without) add("--without", part);
+  for (const uint32_t mhz : asked.clocks_mhz) add("--clock", json::value(mhz));
+  add("--seconds", json::value(asked.seconds));
+  add("--warm-up", json::value(asked.warm_up_s));
+  add("--seed", json::value(asked.seed));
+  its.contents = json::value(its.command) + json::value(fingerprint) + text_of(table_file);
+  for (const std::string& file : scenarios) its.contents += text_of(file);
+  return its;
 }
 
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"What a clock policy makes of a job on an emulated server, in virtual time."};
   std::vector<std::string> scenario_files;
-  std::string platform_file, table_file, policy = "observe", json_file, profile_file;
+  std::string platform_file, table_file, policy = "observe", json_file, profile_file, run_folder;
   sim::Asked asked;
   app.add_option("scenario", scenario_files, "Scenario file of powerccl-bench: one for all ranks, or one for each");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
@@ -132,6 +164,8 @@ int parse_and_run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", asked.seed, "Of the hosts' times")->capture_default_str();
   app.add_option("--json", json_file, "Also write the result to this file");
+  app.add_option("--run-folder", run_folder,
+                 "Also write what the job would have recorded to this new folder, for `powerccl report`");
   CLI11_PARSE(app, argc, argv);
   std::string error;
   const auto platform = powerccl::physics::read_platform(platform_file, error);
@@ -160,7 +194,12 @@ int parse_and_run(int argc, char** argv) {
       return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);
     }
   }
-  print(sim::simulate(*platform, scenarios, &table, asked), policy, json_file);
+  std::optional<sim::RunFolder> folder;
+  if (!run_folder.empty()) {
+    folder.emplace(run_folder, *platform,
+                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, asked));
+  }
+  print(sim::simulate(*platform, scenarios, &table, asked, folder ? &*folder : nullptr), policy, json_file);
   return 0;
 }
 

@@ -70,13 +70,15 @@ Zeroed<T> zeroed() {
 class Simulation {
  public:
   Simulation(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios, const PolicyTable* table,
-             const Asked& asked)
+             const Asked& asked, RunFolder* folder)
       : scenarios_(scenarios),
         asked_(asked),
         ranks_(platform.gpus),
         begun_iterations_(ranks_),
         server_(platform, ranks_),
-        node_(zeroed<NodeState>()) {
+        node_(zeroed<NodeState>()),
+        folder_(folder) {
+    if (folder_ != nullptr) folder_->begin(server_.now());
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
@@ -90,7 +92,8 @@ class Simulation {
       const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
                         asked.parts.marks};
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
-                                              *policy, [this, rank] { arrive(rank); }));
+                                              *policy, folder_ != nullptr ? &folder_->recorder(rank) : nullptr,
+                                              [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
       if (mhz == 0) continue;
@@ -105,6 +108,8 @@ class Simulation {
     start_ = first;
     go();
     while (!over_) {
+      const Time next = server_.engine().next_event();
+      if (folder_ != nullptr && next != INT64_MAX) folder_->sample(server_, next);
       if (!server_.step()) throw std::runtime_error("the ranks have come to a standstill: nothing will ever happen");
       for (const auto& host : hosts_) host->poll();
     }
@@ -118,6 +123,10 @@ class Simulation {
     }
     found_.exposed_ms = (found_.exposed_ms - exposed_before_) / number / ranks_;
     found_.switches_per_s = static_cast<double>(switches) / found_.virtual_s / ranks_;
+    if (folder_ != nullptr) {
+      for (const auto& host : hosts_) host->finish();
+      folder_->finish(server_.now());
+    }
     return found_;
   }
 
@@ -194,6 +203,7 @@ class Simulation {
   std::vector<int> begun_iterations_;  // by rank
   Server server_;
   Zeroed<NodeState> node_;
+  RunFolder* folder_;
   std::vector<std::unique_ptr<PerCallPolicy>> per_call_;  // of per-call, and of a clock that is held; else of nothing
   std::vector<Zeroed<LearningPolicy>> learning_;
   std::vector<std::unique_ptr<Host>> hosts_;
@@ -208,14 +218,14 @@ class Simulation {
 }  // namespace
 
 Found simulate(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios,
-               const PolicyTable* table, const Asked& asked) {
+               const PolicyTable* table, const Asked& asked, RunFolder* folder) {
   for (const bench::Scenario& scenario : scenarios) refuse_what_is_not_simulated(scenario);
   if (scenarios.size() == 1) {
     bench::check_ranks(scenarios.front(), static_cast<int>(platform.gpus));
   } else {
     refuse_other_groups(scenarios, platform.gpus);
   }
-  return Simulation(platform, scenarios, table, asked).run();
+  return Simulation(platform, scenarios, table, asked, folder).run();
 }
 
 }  // namespace powerccl::sim

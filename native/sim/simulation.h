@@ -9,6 +9,7 @@
 #include "bench/scenario.h"
 #include "clock/policy_table.h"
 #include "physics/platform.h"
+#include "sim/run_folder.h"
 
 namespace powerccl::sim {
 
@@ -46,10 +47,11 @@ struct Found {
   double virtual_s = 0;
 };
 
-// `scenarios`: one for all ranks, or one for each, with the same groups. `table`: of kPerCall. Throws
-// std::runtime_error where the ranks come to a standstill, and bench::Failure for what cannot be simulated.
+// `scenarios`: one for all ranks, or one for each, with the same groups. `table`: of kPerCall. `folder`: what the job
+// leaves behind, if not null. Throws std::runtime_error where the ranks come to a standstill, and bench::Failure for
+// what cannot be simulated.
 Found simulate(const physics::Platform& platform, const std::vector<bench::Scenario>& scenarios,
-               const PolicyTable* table, const Asked& asked);
+               const PolicyTable* table, const Asked& asked, RunFolder* folder = nullptr);
 
 }  // namespace powerccl::sim
 #endif

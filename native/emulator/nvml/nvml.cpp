@@ -19,7 +19,7 @@
 #include "emulator/client/connection.h"
 #include "emulator/client/mig.h"
 #include "emulator/nvml/injection.h"
-#include "emulator/nvml/readings.h"
+#include "physics/readings.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

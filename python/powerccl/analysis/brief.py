@@ -26,7 +26,7 @@ def brief(folder: Path) -> RunSummary:
     read_info(run)
     info = run.info or RunInfo([])
     return RunSummary(
-        emulated=info.emulated,
+        emulated=info.modelled_by,
         folder=str(folder),
         name=info.name,
         command=info.command,

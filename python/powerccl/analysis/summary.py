@@ -94,7 +94,7 @@ def summarise(
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
-        emulated=(info.emulated if info else "") or ("yes" if run.emulated else ""),
+        emulated=run.modelled_by,
         folder=str(run.folder),
         name=info.name if info else run.folder.name,
         command=info.command if info else [],

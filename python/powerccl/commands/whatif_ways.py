@@ -28,7 +28,7 @@ def predict_ways(run: RunData, folder: Path, ways: str, json_file: str) -> int:
     table = _table(run, ways)
     found = ways_what_if(Forecaster.of_run(run, table))
     found.folder, found.name = str(folder), folder.name
-    found.emulated = run.info.emulated if run.info else ""
+    found.emulated = run.modelled_by
     if json_file:
         write_out(json_file, clean.to_json(found, indent=2))
     print_ways_what_if(Console(stderr=json_file == "-"), found)

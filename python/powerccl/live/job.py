@@ -106,7 +106,7 @@ class Watcher:
             host=info.host if info else "",
             policy=info.policy if info else "",
             clocks=info.clocks if info else "",
-            emulated=info.emulated if info else "",
+            emulated=info.modelled_by if info else "",
             started_at=info.started_at if info else "",
             ended=ended,
             exit_code=info.exit_code if info else None,

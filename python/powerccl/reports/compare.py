@@ -149,7 +149,7 @@ def print_compare(console: Console, found: SideBySide) -> None:
     brief = console.width < WIDE or len(found.sides) > 2
     names = " · ".join(f"{side.name}" for side in found.sides[1:])
     console.print()
-    console.print(heading(f"{names} against {found.sides[0].name}", "yes" if found.emulated else ""))
+    console.print(heading(f"{names} against {found.sides[0].name}", found.modelled))
     for side in found.sides:
         console.print(Text(f"{side.name}: {_what(found.kind, len(side.members))}", style=QUIET), overflow="fold")
     for text in found.differs:
@@ -207,8 +207,8 @@ def _what(kind: str, count: int) -> str:
 def markdown(found: SideBySide) -> str:
     """The comparison as Markdown, with what makes it hard below."""
     lines = [f"# {' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}", ""]
-    if found.emulated:
-        lines += ["Emulated: all figures come from a model, none from hardware.", ""]
+    if found.modelled:
+        lines += [f"{found.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
     lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]
     lines += [f"- {text}" for text in found.differs]
     for grid in grids(found):

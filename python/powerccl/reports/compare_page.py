@@ -44,6 +44,7 @@ def compare_page(found: SideBySide) -> str:
     return render(
         "compare.html",
         found=found,
+        modelled=found.modelled,
         figures=figures,
         groups=groups,
         whole="whole" in figures,

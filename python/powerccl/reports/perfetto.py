@@ -15,6 +15,7 @@ from powerccl.analysis.report import Report
 from powerccl.files import written_whole
 from powerccl.quantities import byte_size, seconds
 from powerccl.traces import tables
+from powerccl.traces.run_info import model_label
 
 if TYPE_CHECKING:
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
@@ -72,8 +73,8 @@ class _Writer:
         self.counter = TrackEvent.TYPE_COUNTER
 
     def write(self) -> None:
-        emulated = self.made.findings.summary.emulated
-        label = "" if not emulated else " (emulated)" if emulated == "yes" else f" (emulated {emulated})"
+        modelled = model_label(self.made.findings.summary.emulated)
+        label = f" ({modelled})" if modelled else ""
         clocks, waits = tables.clocks(self.made.run), self.made.waits
         for trace in self.made.run.ranks:
             mine = pl.col("rank") == trace.rank

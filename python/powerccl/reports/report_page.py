@@ -36,6 +36,7 @@ from powerccl.reports.report import iterations_line, size_texts, straggler_line
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 from powerccl.reports.ways import possible_lines, possible_table, what_to_write
+from powerccl.traces.run_info import model_label
 from powerccl.tuning.ways import WaysFindings
 
 # One hue a pattern, of like lightness; more patterns than these are not met in one job.
@@ -63,9 +64,7 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
         found=found,
         figures=figures,
         title=summary.name or "run",
-        badge=""
-        if not summary.emulated
-        else "emulated" + ("" if summary.emulated == "yes" else f" {summary.emulated}"),
+        badge=model_label(summary.emulated),
         command=shlex.join(summary.command)[:400],
         facts=_facts(found),
         headline=headline(found),

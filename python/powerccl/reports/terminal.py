@@ -30,6 +30,7 @@ from powerccl.reports.mpi import mpi_waits, print_mpi
 from powerccl.reports.phases import phases_table
 from powerccl.reports.policy import policy_lines
 from powerccl.reports.table import Table
+from powerccl.traces.run_info import model_label
 
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
@@ -52,10 +53,10 @@ def error_console() -> Console:
 
 
 def heading(text: str, emulated: str = "") -> Text:
-    """A section's heading; emulated results always say so."""
+    """A section's heading; emulated and simulated results always say so."""
     line = Text(text, style="bold")
     if emulated:
-        line.append("  emulated" + (f" {emulated}" if emulated != "yes" else ""), style="bold magenta")
+        line.append(f"  {model_label(emulated)}", style="bold magenta")
     return line
 
 

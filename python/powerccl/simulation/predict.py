@@ -78,7 +78,7 @@ def what_if(
         job = replace(job, conf=conf, plain=plainly(conf, job.scenarios))
     table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
     found = WhatIf(
-        emulated=(run.info.emulated if run.info else "") or ("yes" if run.emulated else ""),
+        emulated=run.modelled_by,
         folder=str(run.folder),
         name=run.info.name if run.info else run.folder.name,
         gpu=gpu,

@@ -15,7 +15,7 @@ from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
 from powerccl.quantities import plural
 from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
-from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
+from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
@@ -65,6 +65,15 @@ class RunData:
         """Whether any part of it says that the GPUs were emulated."""
         named = bool(self.info and self.info.emulated)
         return named or any(r.emulated for r in self.ranks) or any(p.emulated for p in self.power)
+
+    @property
+    def modelled_by(self) -> str:
+        """As RunInfo.modelled_by; `yes`: emulated, and no part of it says as what."""
+        if self.info and self.info.modelled_by:
+            return self.info.modelled_by
+        if any(r.simulated for r in self.ranks) or any(p.simulated for p in self.power):
+            return SIMULATED
+        return "yes" if self.emulated else ""
 
 
 def read_run(folder: Path, most_records: int | None = None, window_s: tuple[float, float] | None = None) -> RunData:

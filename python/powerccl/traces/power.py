@@ -95,6 +95,11 @@ class PowerLog:
         """Whether the GPUs are emulated."""
         return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the GPUs are simulated in virtual time."""
+        return self.about.get("simulated", "0") == "1"
+
     def of(self, rows: pl.DataFrame) -> GpuLog:
         """What is known of the GPU that these samples are of."""
         key = (int(rows["gpu"][0]), str(rows["uuid"][0])) if len(rows) else (-1, "")

@@ -59,6 +59,7 @@ class RankTrace:
     latest_ns: int = 0
     run_id: str = ""  # of the run it belongs to; empty: it does not say
     boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
+    simulated: bool = False  # in virtual time, by powerccl-sim
     starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
     own_ns: int = 0  # what PowerCCL's own code took of the process's threads; 0: it does not say
     # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
@@ -201,6 +202,7 @@ def read_rank(
         latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),
         run_id=records.id_text(header["run_id"]),
         boot_id=records.id_text(header["boot_id"]),
+        simulated=bool(int(header["flags"]) & records.HEADER_FLAG_SIMULATED),
         starts=int(header["starts"]),
         own_ns=int(header["own_ns"].sum()),
     )

@@ -44,6 +44,7 @@ FLAG_HOST_TIMES = 0x200
 
 HEADER_FLAG_DRY = 0x1
 HEADER_FLAG_EMULATED = 0x2
+HEADER_FLAG_SIMULATED = 0x4  # beside the one before
 
 ALGORITHMS = (
     *("", "tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat"),

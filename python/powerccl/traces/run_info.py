@@ -14,7 +14,20 @@ from powerccl.files import write_whole
 
 RUN_FILE = "run.json"
 SCHEMA = 1  # of run.json: raised where a reader of the one before would misread it
+SIMULATED = "simulated"
 ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
+
+
+@dataclass
+class Simulation:
+    """What powerccl-sim ran in virtual time; `fingerprint` is of the platform's file."""
+
+    platform: str
+    scenarios: list[str]
+    seed: int
+    fingerprint: str = ""
+    seconds: float = 0.0
+    warm_up_s: float = 0.0
 
 
 @dataclass
@@ -22,7 +35,7 @@ class RunInfo:
     """What `powerccl run` knew of a job: written when it starts, again when it has ended.
 
     Times are CLOCK_MONOTONIC ns of `host`; `end_ns` 0 and `exit_code` None mean that the launcher did not see the end.
-    `emulated` is the emulated platform's name, empty for real GPUs.
+    `emulated` is the emulated platform's name, empty for real GPUs. `simulated`: powerccl-sim wrote it.
     """
 
     command: list[str]
@@ -46,6 +59,12 @@ class RunInfo:
     launcher: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    simulated: Simulation | None = None
+
+    @property
+    def modelled_by(self) -> str:
+        """The emulated platform's name; behind `simulated` where it was simulated; empty for real GPUs."""
+        return f"{SIMULATED} {self.emulated}".rstrip() if self.simulated else self.emulated
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -56,6 +75,13 @@ class RunInfo:
     def wall_ns(self) -> int:
         """How long the job took; 0: not known."""
         return self.span[1] - self.span[0] if self.span else 0
+
+
+def model_label(modelled_by: str) -> str:
+    """How figures say that they are of no hardware, such as `emulated t4x8`; `yes`: on a platform without a name."""
+    if modelled_by.split(" ")[0] in ("", "emulated", SIMULATED):
+        return modelled_by
+    return "emulated" if modelled_by == "yes" else f"emulated {modelled_by}"
 
 
 _LATEST_NS = 1 << 62  # sums and differences of two such times still fit 64 bits

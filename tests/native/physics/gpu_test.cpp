@@ -3,16 +3,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "emulator/nvml/readings.h"
 #include "model.h"
 #include "physics/board.h"
+#include "physics/readings.h"
 
 namespace powerccl::physics {
 namespace {
-
-using emulator::EnergyCounters;
-using emulator::read_gpu;
-using emulator::Readings;
 
 TEST(Gpu, EnergyIsTheExactIntegralOfPower) {
   Platform platform = platform_or_fail("t4x8");

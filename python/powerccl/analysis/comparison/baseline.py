@@ -64,7 +64,7 @@ def compare(baseline: RunSummary, run: RunSummary) -> Comparison:
     if baseline.command != run.command:
         caveats.append("the commands differ")
     if baseline.emulated != run.emulated:
-        caveats.append("the runs are on different platforms, of which one or both are emulated")
+        caveats.append("the runs are on different platforms, of which one or both are emulated or simulated")
     if baseline.mpi and run.mpi and baseline.mpi.ranks != run.mpi.ranks:
         caveats.append(f"{baseline.mpi.ranks} MPI ranks against {run.mpi.ranks}")
     if len(baseline.gpus) != len(run.gpus):

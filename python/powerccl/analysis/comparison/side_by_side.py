@@ -33,6 +33,7 @@ from powerccl.analysis.comparison.sources import read_member
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB
 from powerccl.quantities import byte_size, plural
+from powerccl.traces.run_info import model_label
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
 MANY_ROWS = 20
@@ -91,6 +92,12 @@ class SideBySide(msgspec.Struct, kw_only=True):
     differs: list[str]  # settings in which the sides differ: most likely what is compared
     caveats: list[str]  # what makes them hard to compare
     notes: list[str]
+
+    @property
+    def modelled(self) -> str:
+        """`emulated`, `simulated` or both, where no hardware was measured on some side; else empty."""
+        labels = (model_label(name) for side in self.sides for name in side.emulated.split(", ") if name)
+        return " and ".join(sorted({label.split()[0] for label in labels}))
 
 
 @dataclass
@@ -285,7 +292,7 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
     emulated = [sorted({_platform(member.emulated) for member in side.members}) for side in sides]
     if len({*(text for each in emulated for text in each)}) > 1:
         told = ", ".join(f"{side.name}: {' and '.join(each)}" for side, each in zip(sides, emulated, strict=True))
-        caveats.append(f"the sides mix emulated and real runs, or different emulated platforms: {told}")
+        caveats.append(f"the sides mix emulated and real runs, or different emulated or simulated platforms: {told}")
     names = dict.fromkeys(name for side in sides for member in side.members for name in member.facts)
     for name in names:
         values = [[member.facts.get(name, "") for member in side.members] for side in sides]
@@ -307,7 +314,7 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
 
 def _platform(emulated: str) -> str:
     """What a member was measured on."""
-    return "emulated" if emulated == "yes" else f"emulated {emulated}" if emulated else "real GPUs"
+    return model_label(emulated) or "real GPUs"
 
 
 def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:

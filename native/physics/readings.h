@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readings of an emulated GPU from the board page, as of now, refreshed as seldom as the platform's sensors are.
-#ifndef POWERCCL_EMULATOR_NVML_READINGS_H
-#define POWERCCL_EMULATOR_NVML_READINGS_H
+#ifndef POWERCCL_PHYSICS_READINGS_H
+#define POWERCCL_PHYSICS_READINGS_H
 #include <array>
 #include <atomic>
 #include <cstdint>
 
-#include "emulator/messages.h"
+#include "physics/messages.h"
 
-namespace powerccl::emulator {
+namespace powerccl::physics {
 
 struct Readings {
   uint32_t clock_mhz;
@@ -34,5 +34,5 @@ class EnergyCounters {
 
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);
 
-}  // namespace powerccl::emulator
+}  // namespace powerccl::physics
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "emulator/nvml/readings.h"
+#include "physics/readings.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 
-namespace powerccl::emulator {
+namespace powerccl::physics {
 namespace {
 
 struct Snapshot {
@@ -79,4 +79,4 @@ Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns) {
   return readings;
 }
 
-}  // namespace powerccl::emulator
+}  // namespace powerccl::physics

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/run_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "bench/failure.h"
+#include "bench/json.h"
+#include "physics/board.h"
+
+namespace powerccl::sim {
+namespace {
+
+namespace json = bench::json;
+
+// As `powerccl run` samples: no multiple of it is a common length of iterations.
+constexpr Time kSampleNs = 19'000'000;
+constexpr uint32_t kEmulatedFlag = 2, kSimulatedFlag = 4;  // of a trace's header
+
+[[noreturn]] void fail(const std::string& path, const std::string& why) {
+  throw bench::Failure(bench::kExitUsage, path + ": " + why, "--run-folder takes a folder that is new or empty");
+}
+
+template <size_t size>
+void set_text(char (&field)[size], const std::string& text) {
+  std::memcpy(field, text.data(), std::min(text.size(), size - 1));
+}
+
+// FNV-1a, 64 bits.
+uint64_t hash_of(std::string_view text, uint64_t hash) {
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+std::string host_name(uint32_t host) {
+  return "simulated-" + std::to_string(host);
+}
+
+}  // namespace
+
+void write_json(const json::Object& object, const std::string& file_name) {
+  FILE* file = std::fopen(file_name.c_str(), "we");
+  const bool written = file != nullptr && std::fprintf(file, "%s\n", object.text().c_str()) > 0;
+  if (file == nullptr || std::fclose(file) != 0 || !written) {
+    throw bench::Failure(bench::kExitUsage, "cannot write " + file_name + ": " + std::strerror(errno));
+  }
+}
+
+RunFolder::RunFolder(std::string path, const physics::Platform& platform, About about)
+    : path_(std::move(path)), platform_(platform), about_(std::move(about)), board_(new physics::BoardPage()) {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) fail(path_, "cannot be made: " + error.message());
+  const bool empty = std::filesystem::is_empty(path_, error);
+  if (error || !empty) fail(path_, error ? error.message() : "has files already");
+}
+
+// 128 bits in hexadecimal digits.
+std::string RunFolder::run_id() const {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, hash_of(about_.contents, 0xcbf29ce484222325u),
+                hash_of(about_.contents, 0x84222325cbf29ce4u));
+  return text;
+}
+
+void RunFolder::begin(Time start) {
+  start_ = next_sample_ = start;
+  fill_board(platform_, start, *board_);
+  begin_samples(start);
+  const std::string id = run_id();
+  for (uint32_t rank = 0; rank < platform_.gpus; ++rank) {
+    powerccl_trace_header header = {};
+    std::memcpy(header.magic, POWERCCL_TRACE_MAGIC, sizeof header.magic);
+    header.version = POWERCCL_TRACE_VERSION;
+    header.header_bytes = POWERCCL_TRACE_HEADER_BYTES;
+    header.record_bytes = POWERCCL_TRACE_RECORD_BYTES;
+    header.flags = kEmulatedFlag | kSimulatedFlag;
+    header.rank = header.local_rank = static_cast<int32_t>(rank);
+    header.nranks = static_cast<int32_t>(platform_.gpus);
+    header.pid = rank + 1;  // processes of one host are told apart by it
+    header.start_ns = header.start_realtime_ns = static_cast<uint64_t>(start);
+    header.limit_records = UINT64_MAX;
+    set_text(header.host, host_name(0));
+    set_text(header.gpu_uuid, board_->gpu[rank].uuid);
+    set_text(header.gpu_pci, board_->gpu[rank].pci);
+    set_text(header.policy, about_.policy);
+    set_text(header.clock_client, about_.clocks);
+    set_text(header.library, "powerccl-sim " POWERCCL_VERSION);
+    for (size_t i = 0; i < sizeof header.run_id; ++i) {
+      header.run_id[i] = static_cast<uint8_t>(std::stoul(id.substr(2 * i, 2), nullptr, 16));
+    }
+    recorders_.push_back(std::make_unique<Recorder>(path_ + "/rank-" + std::to_string(rank) + ".trace", header));
+  }
+}
+
+void RunFolder::begin_samples(Time start) {
+  const std::string name = path_ + "/power-" + host_name(0) + ".csv";
+  samples_.reset(std::fopen(name.c_str(), "wxe"));
+  if (samples_ == nullptr) fail(name, std::strerror(errno));
+  FILE* file = samples_.get();
+  std::fprintf(file,
+               "# host: %s\n# start_ns: %" PRId64 "\n# start_realtime_ns: %" PRId64 "\n# interval_ns: %" PRId64
+               "\n# driver: %s\n# emulated: 1\n# simulated: 1\n# gpu_count: %u\n",
+               host_name(0).c_str(), start, start, kSampleNs, platform_.driver_version.c_str(), platform_.gpus);
+  for (uint32_t i = 0; i < platform_.gpus; ++i) {
+    const auto limit_mw = static_cast<uint64_t>(platform_.power_limit_w * 1000);
+    std::fprintf(file,
+                 "# gpu%u_name: %s\n# gpu%u_uuid: %s\n# gpu%u_pci: %s\n# gpu%u_power: instant\n"
+                 "# gpu%u_power_limit_mw: %" PRIu64 "\n# gpu%u_power_limit_max_mw: %" PRIu64 "\n",
+                 i, platform_.gpu_name.c_str(), i, board_->gpu[i].uuid, i, board_->gpu[i].pci, i, i, limit_mw, i,
+                 limit_mw);
+  }
+  std::fprintf(file,
+               "time_ns,gpu,uuid,power_mw,energy_uj,sm_clock_mhz,mem_clock_mhz,temperature_c,throttle_reasons,"
+               "utilization_pct\n");
+}
+
+void RunFolder::sample(Server& server, Time until) {
+  for (; next_sample_ <= until; next_sample_ += kSampleNs) {
+    for (uint32_t i = 0; i < platform_.gpus; ++i) {
+      server.engine().gpu(i).write(board_->gpu[i].state);
+      const physics::Readings now = read_gpu(*board_, i, static_cast<uint64_t>(next_sample_));
+      std::fprintf(samples_.get(), "%" PRId64 ",%u,%s,%u,%" PRIu64 ",%u,%u,%u,0x%x,%u\n", next_sample_, i,
+                   board_->gpu[i].uuid, now.power_mw, now.energy_mj * 1000, now.clock_mhz, now.memory_clock_mhz,
+                   now.temperature_c, now.throttle_reasons, now.utilization_pct);
+    }
+  }
+}
+
+void RunFolder::finish(Time end) {
+  const bool written = std::fflush(samples_.get()) == 0 && std::ferror(samples_.get()) == 0;
+  if (!written) fail(path_, "the power samples cannot be written");
+  json::Object simulated;
+  char fingerprint[9];
+  std::snprintf(fingerprint, sizeof fingerprint, "%08x", platform_.fingerprint);
+  simulated.add("platform", platform_.name)
+      .add("fingerprint", fingerprint)
+      .add("scenarios", about_.scenarios)
+      .add("seed", about_.seed)
+      .add("seconds", about_.seconds)
+      .add("warm_up_s", about_.warm_up_s);
+  json::Object versions;
+  versions.add("powerccl", POWERCCL_VERSION);
+  json::Object run;
+  run.add("command", about_.command)
+      .add("schema", 1)
+      .add("run_id", run_id())
+      .add("name", std::filesystem::path(about_.scenarios.front()).stem().string())
+      .add("host", host_name(0))
+      .add("start_ns", start_)
+      .add("end_ns", end)
+      .add("exit_code", 0)
+      .add("policy", about_.policy)
+      .add("clocks", about_.clocks)
+      .add("platform", platform_.name)
+      .add("emulated", platform_.name)
+      .add("simulated", simulated.raw())
+      .add("slowdown_pct", about_.budget_pct > 0 ? std::optional(about_.budget_pct) : std::nullopt)
+      .add("interval_ms", kSampleNs / 1'000'000)
+      .add("versions", versions.raw());
+  write_json(run, path_ + "/run.json");
+}
+
+}  // namespace powerccl::sim

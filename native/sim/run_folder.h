@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The run folder of a simulated job (docs/reference/run-folder.md): traces, power samples and run.json, in virtual time
+// and with nothing of the machine that simulates. The same job gives the same bytes.
+#ifndef POWERCCL_SIM_RUN_FOLDER_H
+#define POWERCCL_SIM_RUN_FOLDER_H
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/json.h"
+#include "physics/platform.h"
+#include "physics/readings.h"
+#include "sim/recorder.h"
+#include "sim/server.h"
+
+namespace powerccl::sim {
+
+// What run.json says of the job.
+struct About {
+  std::vector<std::string> command, scenarios;  // scenarios: their files
+  std::string contents;                         // of all that the job depends on: the run's id is made of it
+  std::string policy, clocks;                   // clocks: how they are changed
+  double budget_pct = 0;                        // 0: the policy has none
+  double seconds = 0, warm_up_s = 0;
+  uint64_t seed = 0;
+};
+
+// One line. Throws bench::Failure.
+void write_json(const bench::json::Object& object, const std::string& file_name);
+
+class RunFolder {
+ public:
+  // Makes the folder, which must be empty if it is there. Throws bench::Failure.
+  RunFolder(std::string path, const physics::Platform& platform, About about);
+
+  // The job begins.
+  void begin(Time start);
+  Recorder& recorder(uint32_t rank) { return *recorders_[rank]; }
+  // All power samples that are due by then. Nothing changes on the server until then.
+  void sample(Server& server, Time until);
+  // The job is over, and its recorders have written all.
+  void finish(Time end);
+
+ private:
+  void begin_samples(Time start);
+  std::string run_id() const;
+
+  std::string path_;
+  const physics::Platform& platform_;
+  About about_;
+  std::unique_ptr<physics::BoardPage> board_;
+  std::vector<std::unique_ptr<Recorder>> recorders_;
+  struct Close {
+    void operator()(FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<FILE, Close> samples_;
+  Time start_ = 0, next_sample_ = 0;
+};
+
+}  // namespace powerccl::sim
+#endif
