@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "adapters/nccl/profiler_abi.h"
+#include "abi/nccl_profiler.h"
 #include "base/log.h"
 #include "clock/policy_table.h"
 #include "record/trace_writer.h"

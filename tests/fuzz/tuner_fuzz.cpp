@@ -3,7 +3,7 @@
 // table and says why in a line fit for a terminal.
 #include <string_view>
 
-#include "adapters/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 #include "adapters/nccl/tuner_table.h"
 #include "fuzz.h"
 

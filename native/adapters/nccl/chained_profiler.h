@@ -8,8 +8,8 @@
 #define POWERCCL_ADAPTERS_NCCL_CHAINED_PROFILER_H
 #include <atomic>
 
+#include "abi/nccl_profiler.h"
 #include "adapters/nccl/event_masks.h"
-#include "adapters/nccl/profiler_abi.h"
 #include "runtime/runtime.h"
 
 namespace powerccl::nccl {

@@ -2,7 +2,7 @@
 // The user's own tuner plugin, behind ours: it is asked first, and rules of ours that apply override it.
 #ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_TUNER_H
 #define POWERCCL_ADAPTERS_NCCL_CHAINED_TUNER_H
-#include "adapters/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 
 namespace powerccl::nccl {
 
@@ -12,8 +12,8 @@ struct TunerStart {
   uint64_t communicator_id = 0;
   size_t ranks = 0, nodes = 0;
   TunerLogger log = nullptr;
-  NvlDomains* domains = nullptr;  // v5
-  void* constants = nullptr;      // v5
+  NvlDomains* domains = nullptr;        // v5
+  TunerConstants* constants = nullptr;  // v5
 };
 
 struct ChainedTuner {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/nccl/event_masks.h"
 
-#include "adapters/nccl/profiler_abi.h"
+#include "abi/nccl_profiler.h"
 #include "base/basics.h"
 #include "base/log.h"
 

@@ -3,13 +3,13 @@
 // passes some of what a plugin returns on to the job.
 #include <stdio.h>
 
+#include "abi/nccl_profiler.h"
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/chained_profiler.h"
 #include "adapters/nccl/enum_names.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/nvml_client.h"
-#include "adapters/nccl/profiler_abi.h"
 #include "adapters/nccl/shm_room.h"
 #include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/unreported_calls.h"

@@ -13,8 +13,8 @@
 #include <atomic>
 #include <new>
 
+#include "abi/nccl_tuner.h"
 #include "adapters/nccl/chained_tuner.h"
-#include "adapters/nccl/tuner_abi.h"
 #include "adapters/nccl/tuner_table.h"
 #include "base/basics.h"
 #include "base/environment.h"
@@ -142,7 +142,7 @@ int get_chunk_size(void* context, int collective, size_t bytes, int algorithm, i
 
 template <int kVersion>
 int init_v5(void** context, uint64_t id, size_t ranks, size_t nodes, TunerLogger log, NvlDomains* domains,
-            void* constants) {
+            TunerConstants* constants) {
   if (context == nullptr) return 0;
   *context = make_tuner({kVersion, id, ranks, nodes, log, domains, constants});
   // NCCL goes by whether there is such a function, so there is one only where theirs has one.

@@ -7,7 +7,7 @@
 
 #include <charconv>
 
-#include "adapters/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 
 namespace powerccl::nccl {
 namespace {

@@ -12,7 +12,7 @@ namespace powerccl::nccl {
 
 constexpr int kAnyValue = -1;
 
-// One line; numbers as the ABI has them (tuner_abi.h).
+// One line; numbers as the ABI has them (abi/nccl_tuner.h).
 struct TunerRule {
   uint64_t min_bytes, max_bytes;  // both within
   int32_t nodes, ranks, pipe_ops;

@@ -13,7 +13,6 @@
 #include "emulator/messages.h"
 #include "emulator/nccl/driver.h"
 #include "emulator/nccl/nccl_abi.h"
-#include "emulator/nccl/tuner_abi.h"
 
 namespace powerccl::emulated_nccl {
 

@@ -60,8 +60,9 @@ ncclResult_t none_available(const Task& task) {
 void fill(const ncclComm* comm, Func func, size_t traffic_bytes, CostTable& costs) {
   for (int algorithm = 0; algorithm < kTunerAlgorithms; ++algorithm)
     for (int protocol = 0; protocol < kTunerProtocols; ++protocol)
-      costs[algorithm][protocol] =
-          available(comm, func, algorithm, protocol) ? cost(comm, algorithm, protocol, traffic_bytes) : kCostIgnored;
+      costs[algorithm][protocol] = available(comm, func, algorithm, protocol)
+                                       ? cost(comm, algorithm, protocol, traffic_bytes)
+                                       : kCostUnavailable;
 }
 
 // The cheapest; of equals the first in the table. False: there is none.

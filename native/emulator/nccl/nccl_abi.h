@@ -11,6 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "abi/nccl_profiler.h"
+#include "abi/nccl_tuner.h"
+
+namespace powerccl::emulated_nccl {
+using namespace nccl;  // the plugins' interfaces
+}
+
 inline constexpr int kNcclVersion = 22809;
 
 enum ncclResult_t : int {

@@ -27,7 +27,7 @@ std::mutex mutex;
 Status status = Status::kReady;
 int references = 0;
 void* library = nullptr;
-std::atomic<const void*> plugin{nullptr};  // PluginV4 or PluginV5
+std::atomic<const void*> plugin{nullptr};  // ProfilerV4 or ProfilerV5
 std::atomic<int> abi{0};
 int mask = 0;  // written by the plugin whenever it likes, hence read atomically
 
@@ -66,7 +66,7 @@ void load() {
       abi.store(version);
       plugin.store(found, std::memory_order_release);
       status = Status::kLoaded;
-      info("PROFILER/Plugin: Loaded %s (v%d)", static_cast<PluginV5*>(found)->name, version);
+      info("PROFILER/Plugin: Loaded %s (v%d)", static_cast<ProfilerV5*>(found)->name, version);
       return;
     }
   }
@@ -75,24 +75,11 @@ void load() {
   library = nullptr;
 }
 
-const PluginV5* v5() {
-  return static_cast<const PluginV5*>(plugin.load(std::memory_order_acquire));
+const ProfilerV5* v5() {
+  return static_cast<const ProfilerV5*>(plugin.load(std::memory_order_acquire));
 }
-const PluginV4* v4() {
-  return static_cast<const PluginV4*>(plugin.load(std::memory_order_acquire));
-}
-
-size_t descriptor_bytes(int version) {
-  switch (version) {
-    case 4:
-      return kDescriptorBytesV4;
-    case 5:
-      return kDescriptorBytesV5;
-    case 6:
-      return kDescriptorBytesV6;
-    default:
-      return kDescriptorBytesV7;
-  }
+const ProfilerV4* v4() {
+  return static_cast<const ProfilerV4*>(plugin.load(std::memory_order_acquire));
 }
 
 }  // namespace
@@ -156,21 +143,20 @@ void ProfilerPlugin::start(void* context, void** handle, const EventDescriptor& 
   if (!loaded()) return;
   const int version = abi_version();
   // Exactly the bytes of the plugin's own version, and garbage behind them: a plugin that reads further shows.
-  const size_t bytes = descriptor_bytes(version);
-  alignas(EventDescriptor) unsigned char copy[sizeof(EventDescriptor)];
-  memset(copy, 0xee, sizeof copy);
-  memcpy(copy, &descriptor, bytes);
+  const size_t bytes = descriptor_bytes_of_version(version);
+  EventDescriptor copy;
+  memset(static_cast<void*>(&copy), 0xee, sizeof copy);
+  memcpy(static_cast<void*>(&copy), &descriptor, bytes);
   if (version > 4) {
-    v5()->start_event(context, handle, copy);
+    v5()->start_event(context, handle, &copy);
     return;
   }
-  EventDescriptor old = descriptor;
   switch (descriptor.type) {
     case kEventColl:
-      old.parent = descriptor.coll.parent_group;
+      copy.parent = descriptor.coll.parent_group;
       break;
     case kEventP2p:
-      old.parent = descriptor.p2p.parent_group;
+      copy.parent = descriptor.p2p.parent_group;
       break;
     case kEventGroup:
     case kEventKernelCh:
@@ -178,19 +164,17 @@ void ProfilerPlugin::start(void* context, void** handle, const EventDescriptor& 
     default:
       return;  // NCCL swallows what v4 has no word for
   }
-  memcpy(copy, &old, bytes);
-  v4()->start_event(context, handle, copy);
+  v4()->start_event(context, handle, &copy);
 }
 
 void ProfilerPlugin::stop(void* handle) {
   if (loaded()) v5()->stop_event(handle);
 }
 
-void ProfilerPlugin::record(void* handle, EventState state, uint64_t gpu_time_ns) {
-  if (!loaded() || (abi_version() == 4 && state != kKernelChStop)) return;
-  EventStateArgs args{};
-  args.kernel_ch.gpu_time_ns = gpu_time_ns;
-  v5()->record_event_state(handle, state, state == kKernelChStop ? &args : nullptr);
+void ProfilerPlugin::record(void* handle, int state, uint64_t gpu_time_ns) {
+  if (!loaded() || (abi_version() == 4 && state != kStateKernelChStop)) return;
+  StateArguments args{gpu_time_ns};
+  v5()->record_event_state(handle, state, state == kStateKernelChStop ? &args : nullptr);
 }
 
 void ProfilerPlugin::finalize(void* context) {

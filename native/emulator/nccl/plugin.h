@@ -2,7 +2,7 @@
 // Finding, opening and talking to a profiler plugin, as NCCL 2.28.9 does, over its ABI v4 to v7.
 #ifndef POWERCCL_EMULATOR_NCCL_PLUGIN_H
 #define POWERCCL_EMULATOR_NCCL_PLUGIN_H
-#include "emulator/nccl/profiler_abi.h"
+#include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {
 
@@ -24,7 +24,7 @@ class ProfilerPlugin {
   static int init(void** context, uint64_t comm_id, const char* comm_name, int ranks, int rank);
   static void start(void* context, void** handle, const EventDescriptor& descriptor);
   static void stop(void* handle);
-  static void record(void* handle, EventState state, uint64_t gpu_time_ns);
+  static void record(void* handle, int state, uint64_t gpu_time_ns);
   static void finalize(void* context);
 };
 

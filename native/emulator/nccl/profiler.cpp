@@ -8,16 +8,12 @@
 namespace powerccl::emulated_nccl {
 namespace {
 
-constexpr uint64_t kTaskMask = kEventProxyOp | kEventProxyStep | kEventKernelCh | kEventNetPlugin;
-constexpr uint64_t kGroupApiMask = kEventGroupApi | kEventP2pApi | kEventCollApi | kEventKernelLaunch | kEventGroup |
-                                   kEventColl | kEventP2p | kTaskMask;
-constexpr uint64_t kCollApiMask = kEventCollApi | kEventColl | kTaskMask;
-constexpr uint64_t kP2pApiMask = kEventP2pApi | kEventP2p | kTaskMask;
-constexpr uint64_t kGroupMask = kEventGroup | kEventColl | kEventP2p | kTaskMask;
-constexpr uint64_t kCollMask = kEventColl | kTaskMask;
-constexpr uint64_t kP2pMask = kEventP2p | kTaskMask;
+// NCCL tells of an event also if only one inside it is asked for.
+constexpr bool wants(uint64_t mask, uint64_t event) {
+  return (mask & (event | events_inside(event))) != 0;
+}
 
-EventDescriptor describe(EventType type, void* parent = nullptr, int rank = 0) {
+EventDescriptor describe(uint64_t type, void* parent = nullptr, int rank = 0) {
   EventDescriptor descriptor{};
   descriptor.type = type;
   descriptor.parent = parent;
@@ -41,23 +37,23 @@ const char* symmetric_kernel(Func func) {
 
 void start_coll(Plan& plan, Task& task) {
   ncclComm* comm = plan.comm;
-  if (task.mask & kCollMask) {
+  if (wants(task.mask, kEventColl)) {
     EventDescriptor descriptor = describe(kEventColl, task.api_handle, comm->rank);
     auto& coll = descriptor.coll;
-    coll.seq_number = comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
-    coll.func = func_name(task.func);
+    coll.sequence = comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
+    coll.function = func_name(task.func);
     coll.send_buffer = task.send_buffer;
-    coll.recv_buffer = task.recv_buffer;
+    coll.receive_buffer = task.recv_buffer;
     coll.count = task.count;
     coll.root = task.root;
     coll.datatype = datatype_name(task.type);
     coll.channels = static_cast<uint8_t>(task.channels);
     coll.warps = static_cast<uint8_t>(comm->warps);
     const bool symmetric = plan.way == Way::kSymmetric;
-    coll.algo = symmetric ? nullptr : algorithm_name(task);
-    coll.proto = symmetric ? nullptr : protocol_name(task);
+    coll.algorithm = symmetric ? nullptr : algorithm_name(task);
+    coll.protocol = symmetric ? nullptr : protocol_name(task);
     coll.parent_group = plan.group_handle;
-    coll.is_sym_coll = symmetric;
+    coll.symmetric = symmetric;
     coll.kernel_variant = symmetric ? symmetric_kernel(task.func) : nullptr;
     ProfilerPlugin::start(comm->profiler_context, &task.handle, descriptor);
   }
@@ -67,10 +63,10 @@ void start_coll(Plan& plan, Task& task) {
 }
 
 void start_transfer(Plan& plan, Task& task) {
-  if (!(task.mask & kP2pMask)) return;
+  if (!wants(task.mask, kEventP2p)) return;
   EventDescriptor descriptor = describe(kEventP2p, task.api_handle, plan.comm->rank);
   auto& p2p = descriptor.p2p;
-  p2p.func = func_name(task.func);
+  p2p.function = func_name(task.func);
   p2p.buffer = task.recv_buffer;
   p2p.datatype = datatype_name(task.type);
   p2p.count = task.count;
@@ -119,7 +115,7 @@ const char* datatype_name(ncclDataType_t type) {
 void group_api_started(ncclComm* comm, bool captured, int depth) {
   ApiState& state = api_state();
   state.mask = ProfilerPlugin::event_mask();
-  if (!ProfilerPlugin::loaded() || !(state.mask & kGroupApiMask) || state.group_depth != 0) return;
+  if (!ProfilerPlugin::loaded() || !wants(state.mask, kEventGroupApi) || state.group_depth != 0) return;
   EventDescriptor descriptor = describe(kEventGroupApi);
   descriptor.group_api.graph_captured = captured;
   descriptor.group_api.group_depth = depth;
@@ -132,14 +128,14 @@ void group_api_start_stopped() {
   ApiState& state = api_state();
   if (state.group != ApiState::Group::kStarted) return;
   state.group = ApiState::Group::kStopped;
-  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kGroupStartApiStop, 0);
+  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kStateGroupStartApiStop, 0);
 }
 
 void group_api_end_started() {
   ApiState& state = api_state();
   if (state.group != ApiState::Group::kStopped) return;
   state.group = ApiState::Group::kReset;
-  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kGroupEndApiStart, 0);
+  if (state.group_handle) ProfilerPlugin::record(state.group_handle, kStateGroupEndApiStart, 0);
 }
 
 void group_api_stopped() {
@@ -151,10 +147,10 @@ void group_api_stopped() {
 
 void coll_api_started(ncclComm* comm, const ApiCall& call) {
   ApiState& state = api_state();
-  if (!ProfilerPlugin::loaded() || !(state.mask & kCollApiMask)) return;
+  if (!ProfilerPlugin::loaded() || !wants(state.mask, kEventCollApi)) return;
   EventDescriptor descriptor = describe(kEventCollApi, state.group_handle);
   auto& api = descriptor.coll_api;
-  api.func = func_name(call.func);
+  api.function = func_name(call.func);
   api.count = call.count;
   api.datatype = datatype_name(call.type);
   api.root = call.root;
@@ -170,10 +166,10 @@ void coll_api_stopped() {
 
 void p2p_api_started(ncclComm* comm, const ApiCall& call) {
   ApiState& state = api_state();
-  if (!ProfilerPlugin::loaded() || !(state.mask & kP2pApiMask)) return;
+  if (!ProfilerPlugin::loaded() || !wants(state.mask, kEventP2pApi)) return;
   EventDescriptor descriptor = describe(kEventP2pApi, state.group_handle);
   auto& api = descriptor.p2p_api;
-  api.func = func_name(call.func);
+  api.function = func_name(call.func);
   api.count = call.count;
   api.datatype = datatype_name(call.type);
   api.stream = call.stream;
@@ -217,10 +213,10 @@ void copies_started(Plan& plan) {
     if ((task.mask & kEventCeColl) == 0) continue;
     EventDescriptor descriptor = describe(kEventCeColl, task.api_handle, plan.comm->rank);
     auto& copy = descriptor.ce_coll;
-    copy.seq_number = plan.comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
-    copy.func = func_name(task.func);
+    copy.sequence = plan.comm->sequence[static_cast<size_t>(task.func)].load(std::memory_order_relaxed);
+    copy.function = func_name(task.func);
     copy.send_buffer = task.send_buffer;
-    copy.recv_buffer = task.recv_buffer;
+    copy.receive_buffer = task.recv_buffer;
     copy.count = task.count;
     copy.datatype = datatype_name(task.type);
     copy.sync_strategy = "UC";
@@ -238,7 +234,7 @@ void copies_stopped(Plan& plan) {
 
 void plan_posted(Plan& plan) {
   const Task* masked = first_masked(plan);
-  if (masked && (masked->mask & kGroupMask))
+  if (masked && wants(masked->mask, kEventGroup))
     ProfilerPlugin::start(plan.comm->profiler_context, &plan.group_handle, describe(kEventGroup));
   for (Task& task : plan.colls) start_coll(plan, task);
   for (Task& task : plan.transfers) start_transfer(plan, task);

@@ -100,8 +100,8 @@ void Progress::started(Run& run, const CommEvent& event) {
       EventDescriptor descriptor{};
       descriptor.type = kEventKernelCh;
       descriptor.parent = part.parent;
-      descriptor.kernel_ch.channel = static_cast<uint8_t>(channel);
-      descriptor.kernel_ch.gpu_time_ns = event.time_ns + emulator::kGlobaltimerOffsetNs;
+      descriptor.kernel_channel.channel = static_cast<uint8_t>(channel);
+      descriptor.kernel_channel.gpu_timer = event.time_ns + emulator::kGlobaltimerOffsetNs;
       ProfilerPlugin::start(comm_.profiler_context, &part.channels[channel], descriptor);
     }
   }
@@ -112,7 +112,7 @@ void Progress::stopped(Run& run, const CommEvent& event) {
     if (part.task != event.task) continue;
     for (void* handle : part.channels) {
       if (!handle) continue;
-      ProfilerPlugin::record(handle, kKernelChStop, event.time_ns + emulator::kGlobaltimerOffsetNs);
+      ProfilerPlugin::record(handle, kStateKernelChStop, event.time_ns + emulator::kGlobaltimerOffsetNs);
       ProfilerPlugin::stop(handle);
     }
   }

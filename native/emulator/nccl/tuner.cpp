@@ -105,13 +105,13 @@ ncclResult_t TunerPlugin::init(void** context, uint64_t comm_id, int ranks, Tune
   constexpr size_t kNodes = 1;
   const auto count = static_cast<size_t>(ranks);
   if (abi == 4) return static_cast<ncclResult_t>(v4()->init(count, kNodes, &log, context));
-  NvlinkDomains domains{1, ranks, ranks};
+  NvlDomains domains{1, ranks, ranks};
   return static_cast<ncclResult_t>(v5()->init(context, comm_id, count, kNodes, &log, &domains, constants));
 }
 
 ncclResult_t TunerPlugin::get_coll_info(void* context, int function, size_t bytes, int pipelined_operations,
                                         CostTable& costs, bool captured, int* channels) {
-  const GetCollInfo ask = abi == 4 ? v4()->get_coll_info : v5()->get_coll_info;
+  const GetCollectiveInfo ask = abi == 4 ? v4()->get_collective_info : v5()->get_collective_info;
   return static_cast<ncclResult_t>(ask(context, function, bytes, pipelined_operations, reinterpret_cast<float**>(costs),
                                        kTunerAlgorithms, kTunerProtocols, captured, channels));
 }

@@ -3,7 +3,6 @@
 #ifndef POWERCCL_EMULATOR_NCCL_TUNER_H
 #define POWERCCL_EMULATOR_NCCL_TUNER_H
 #include "emulator/nccl/nccl_abi.h"
-#include "emulator/nccl/tuner_abi.h"
 
 namespace powerccl::emulated_nccl {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "adapters/nccl/profiler_abi.h"
+#include "abi/nccl_profiler.h"
 
 namespace powerccl::test {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "adapters/nccl/profiler_abi.h"
+#include "abi/nccl_profiler.h"
 #include "preload_fixture.h"
 
 namespace powerccl::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "adapters/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 
 // What the table decides is asked of the plugin in tests/e2e/test_tuner_table.py.
 namespace powerccl::nccl {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "../record/trace_reader.h"
-#include "adapters/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 #include "adapters/nccl/tuner_table.h"
 
 namespace powerccl::test {

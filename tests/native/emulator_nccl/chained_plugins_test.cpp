@@ -12,8 +12,8 @@
 #include <regex>
 #include <sstream>
 
+#include "abi/nccl_profiler.h"
 #include "emulation.h"
-#include "emulator/nccl/profiler_abi.h"
 
 namespace powerccl::test {
 namespace {
@@ -175,8 +175,7 @@ TEST_F(Chained, ItIsToldOfEverythingWherePowercclIsDisabled) {
 // Told by hand what the emulated NCCL does not tell: a network's events, and more calls than handles are kept of.
 class ByHand : public Chained {
  protected:
-  Lines recorded_by(const std::string& library,
-                    const std::function<void(const emulated_nccl::PluginV5&, void*)>& tell) {
+  Lines recorded_by(const std::string& library, const std::function<void(const nccl::ProfilerV5&, void*)>& tell) {
     std::filesystem::remove(record + ".0");
     const pid_t child = fork();
     if (child == 0) {
@@ -184,7 +183,7 @@ class ByHand : public Chained {
       setenv("POWERCCL_CHAINED_PROFILER", POWERCCL_TEST_PLUGIN, 1);
       setenv("POWERCCL_RUN_FOLDER", emulation.folder().c_str(), 1);
       setenv("POWERCCL_SHM", "/", 1);
-      const auto* plugin = static_cast<const emulated_nccl::PluginV5*>(
+      const auto* plugin = static_cast<const nccl::ProfilerV5*>(
           dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), "ncclProfiler_v5"));
       void* context = nullptr;
       int mask = 0;
@@ -199,22 +198,21 @@ class ByHand : public Chained {
     EXPECT_EQ(status, 0);
     return read_lines(record + ".0");
   }
-  static void* start(const emulated_nccl::PluginV5& plugin, void* context, uint64_t type, void* parent,
+  static void* start(const nccl::ProfilerV5& plugin, void* context, uint64_t type, void* parent,
                      void* group = nullptr) {
-    emulated_nccl::EventDescriptor event{};
+    nccl::EventDescriptor event{};
     event.type = type;
     event.parent = parent;
-    const int pid = type == emulated_nccl::kEventProxyOp ? getpid() : 0;
-    memcpy(&event.coll, &pid, sizeof(pid));  // where a transfer says whose it is
-    if (type == emulated_nccl::kEventColl || type == emulated_nccl::kEventCollApi) {
-      if (type == emulated_nccl::kEventColl) {
-        event.coll.func = "AllReduce";
+    event.proxy_op.pid = type == nccl::kEventProxyOp ? getpid() : 0;
+    if (type == nccl::kEventColl || type == nccl::kEventCollApi) {
+      if (type == nccl::kEventColl) {
+        event.coll.function = "AllReduce";
         event.coll.datatype = "ncclInt8";
-        event.coll.algo = "RING";
-        event.coll.proto = "LL";
+        event.coll.algorithm = "RING";
+        event.coll.protocol = "LL";
         event.coll.parent_group = group;
       } else {
-        event.coll_api.func = "AllReduce";
+        event.coll_api.function = "AllReduce";
         event.coll_api.datatype = "ncclInt8";
       }
     }
@@ -223,12 +221,12 @@ class ByHand : public Chained {
     return handle;
   }
   // One collective; returns its task.
-  static void* collective(const emulated_nccl::PluginV5& plugin, void* context) {
-    void* group = start(plugin, context, emulated_nccl::kEventGroupApi, nullptr);
-    void* call = start(plugin, context, emulated_nccl::kEventCollApi, group);
+  static void* collective(const nccl::ProfilerV5& plugin, void* context) {
+    void* group = start(plugin, context, nccl::kEventGroupApi, nullptr);
+    void* call = start(plugin, context, nccl::kEventCollApi, group);
     plugin.stop_event(call);
-    void* kernel = start(plugin, context, emulated_nccl::kEventGroup, nullptr);
-    void* task = start(plugin, context, emulated_nccl::kEventColl, call, kernel);
+    void* kernel = start(plugin, context, nccl::kEventGroup, nullptr);
+    void* task = start(plugin, context, nccl::kEventColl, call, kernel);
     plugin.stop_event(task);
     plugin.stop_event(kernel);
     plugin.stop_event(group);
@@ -237,13 +235,13 @@ class ByHand : public Chained {
 };
 
 TEST_F(ByHand, TransfersKeepTheirParents) {
-  const auto tell = [](const emulated_nccl::PluginV5& plugin, void* context) {
+  const auto tell = [](const nccl::ProfilerV5& plugin, void* context) {
     void* task = collective(plugin, context);
-    void* channel = start(plugin, context, emulated_nccl::kEventKernelCh, task);
-    void* operation = start(plugin, context, emulated_nccl::kEventProxyOp, task);
-    void* step = start(plugin, context, emulated_nccl::kEventProxyStep, operation);
-    void* network = start(plugin, context, emulated_nccl::kEventNetPlugin, step);
-    emulated_nccl::EventStateArgs arguments{};
+    void* channel = start(plugin, context, nccl::kEventKernelCh, task);
+    void* operation = start(plugin, context, nccl::kEventProxyOp, task);
+    void* step = start(plugin, context, nccl::kEventProxyStep, operation);
+    void* network = start(plugin, context, nccl::kEventNetPlugin, step);
+    nccl::StateArguments arguments{};
     plugin.record_event_state(step, 9, &arguments);
     for (void* each : {network, step, operation, channel}) plugin.stop_event(each);
   };
@@ -253,12 +251,12 @@ TEST_F(ByHand, TransfersKeepTheirParents) {
 }
 
 TEST_F(ByHand, WhatIsForgottenIsToldToNobody) {
-  const Lines lines = recorded_by(POWERCCL_TEST_ADAPTER, [](const emulated_nccl::PluginV5& plugin, void* context) {
+  const Lines lines = recorded_by(POWERCCL_TEST_ADAPTER, [](const nccl::ProfilerV5& plugin, void* context) {
     void* first = collective(plugin, context);
     for (int i = 0; i < 20000; ++i) collective(plugin, context);
     plugin.stop_event(first);  // its place is another's
     void* last = collective(plugin, context);
-    plugin.stop_event(start(plugin, context, emulated_nccl::kEventKernelCh, last));
+    plugin.stop_event(start(plugin, context, nccl::kEventKernelCh, last));
   });
   EXPECT_EQ(only(lines, "start Coll ").size(), 20002u);
   EXPECT_EQ(only(lines, "stop Coll ").size(), 20002u);

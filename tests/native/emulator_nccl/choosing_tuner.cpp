@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "emulator/nccl/tuner_abi.h"
+#include "abi/nccl_tuner.h"
 
 namespace {
 
-using namespace powerccl::emulated_nccl;
+using namespace powerccl::nccl;
 
 int instances = 0;
 
@@ -21,7 +21,7 @@ bool fails(const char* where) {
   return asked && strcmp(asked, where) == 0;
 }
 
-int begin(int version, void** context, uint64_t comm_id, size_t ranks, size_t nodes, Logger log) {
+int begin(int version, void** context, uint64_t comm_id, size_t ranks, size_t nodes, TunerLogger log) {
   printf("init v%d comm=%d ranks=%zu nodes=%zu", version, comm_id != 0, ranks, nodes);
   if (log) log(3, 1, __FILE__, __LINE__, "choosing tuner v%d", version);
   if (fails("init")) return 2;
@@ -29,17 +29,17 @@ int begin(int version, void** context, uint64_t comm_id, size_t ranks, size_t no
   return 0;
 }
 
-int init_v4(size_t ranks, size_t nodes, Logger log, void** context) {
+int init_v4(size_t ranks, size_t nodes, TunerLogger log, void** context) {
   const int result = begin(4, context, 0, ranks, nodes, log);
   printf("\n");
   return result;
 }
 
 template <int kVersion>
-int init(void** context, uint64_t comm_id, size_t ranks, size_t nodes, Logger log, NvlinkDomains* domains,
+int init(void** context, uint64_t comm_id, size_t ranks, size_t nodes, TunerLogger log, NvlDomains* domains,
          TunerConstants* constants) {
   const int result = begin(kVersion, context, comm_id, ranks, nodes, log);
-  printf(" domains=%d,%d,%d\n", domains->domains, domains->fewest_ranks, domains->most_ranks);
+  printf(" domains=%d,%d,%d\n", domains->count, domains->least_ranks, domains->most_ranks);
   if (getenv("TUNER_LATENCIES")) {
     for (auto& latencies : constants->base_latencies) {
       latencies[0] = 1e6;
@@ -84,4 +84,4 @@ EXPORT TunerV5 ncclTunerPlugin_v5;
 EXPORT TunerV6 ncclTunerPlugin_v6;
 TunerV4 ncclTunerPlugin_v4 = {"choosing", init_v4, get_coll_info, end};
 TunerV5 ncclTunerPlugin_v5 = {"choosing", init<5>, get_coll_info, end};
-TunerV6 ncclTunerPlugin_v6 = {{"choosing", init<6>, get_coll_info, end}, get_chunk_size};
+TunerV6 ncclTunerPlugin_v6 = {"choosing", init<6>, get_coll_info, end, get_chunk_size};

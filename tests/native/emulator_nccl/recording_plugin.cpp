@@ -15,11 +15,11 @@
 #include <mutex>
 #include <string>
 
-#include "emulator/nccl/profiler_abi.h"
+#include "abi/nccl_profiler.h"
 
 namespace {
 
-using namespace powerccl::emulated_nccl;
+using namespace powerccl::nccl;
 
 std::mutex mutex;
 FILE* file = nullptr;
@@ -71,23 +71,24 @@ std::string details(const EventDescriptor& d) {
       snprintf(text, sizeof text, " captured=%d depth=%d", d.group_api.graph_captured, d.group_api.group_depth);
       break;
     case kEventCollApi:
-      snprintf(text, sizeof text, " %s count=%zu %s root=%d stream=%d captured=%d", d.coll_api.func, d.coll_api.count,
-               d.coll_api.datatype, d.coll_api.root, d.coll_api.stream != nullptr, d.coll_api.graph_captured);
+      snprintf(text, sizeof text, " %s count=%zu %s root=%d stream=%d captured=%d", d.coll_api.function,
+               d.coll_api.count, d.coll_api.datatype, d.coll_api.root, d.coll_api.stream != nullptr,
+               d.coll_api.graph_captured);
       break;
     case kEventP2pApi:
-      snprintf(text, sizeof text, " %s count=%zu %s stream=%d captured=%d", d.p2p_api.func, d.p2p_api.count,
+      snprintf(text, sizeof text, " %s count=%zu %s stream=%d captured=%d", d.p2p_api.function, d.p2p_api.count,
                d.p2p_api.datatype, d.p2p_api.stream != nullptr, d.p2p_api.graph_captured);
       break;
     case kEventColl:
-      snprintf(text, sizeof text, " %s count=%zu %s root=%d seq=%" PRIu64 " channels=%d warps=%d %s %s", d.coll.func,
-               d.coll.count, d.coll.datatype, d.coll.root, d.coll.seq_number, d.coll.channels, d.coll.warps,
-               d.coll.algo, d.coll.proto);
+      snprintf(text, sizeof text, " %s count=%zu %s root=%d seq=%" PRIu64 " channels=%d warps=%d %s %s",
+               d.coll.function, d.coll.count, d.coll.datatype, d.coll.root, d.coll.sequence, d.coll.channels,
+               d.coll.warps, d.coll.algorithm, d.coll.protocol);
       break;
     case kEventP2p:
-      snprintf(text, sizeof text, " %s count=%zu %s peer=%d", d.p2p.func, d.p2p.count, d.p2p.datatype, d.p2p.peer);
+      snprintf(text, sizeof text, " %s count=%zu %s peer=%d", d.p2p.function, d.p2p.count, d.p2p.datatype, d.p2p.peer);
       break;
     case kEventKernelCh:
-      snprintf(text, sizeof text, " channel=%d time=%" PRIu64, d.kernel_ch.channel, d.kernel_ch.gpu_time_ns);
+      snprintf(text, sizeof text, " channel=%d time=%" PRIu64, d.kernel_channel.channel, d.kernel_channel.gpu_timer);
       break;
     default:
       break;
@@ -109,13 +110,13 @@ int start_any(void** handle, const EventDescriptor& d) {
   return 0;
 }
 
-[[maybe_unused]] int start_v5(void*, void** handle, void* descriptor) {
-  return start_any(handle, *static_cast<EventDescriptor*>(descriptor));
+[[maybe_unused]] int start_v5(void*, void** handle, EventDescriptor* descriptor) {
+  return start_any(handle, *descriptor);
 }
 
-[[maybe_unused]] int start_v4(void*, void** handle, void* descriptor) {
-  EventDescriptor d = *static_cast<EventDescriptor*>(descriptor);
-  d.type = *static_cast<uint8_t*>(descriptor);
+[[maybe_unused]] int start_v4(void*, void** handle, EventDescriptor* descriptor) {
+  EventDescriptor d = *descriptor;
+  d.type &= 0xff;
   return start_any(handle, d);
 }
 
@@ -126,11 +127,11 @@ int stop(void* handle) {
   return 0;
 }
 
-int record(void* handle, int state, EventStateArgs* args) {
+int record(void* handle, int state, StateArguments* args) {
   std::lock_guard lock(mutex);
   fprintf(file, "%s state %s %d %d", thread_name(), type_name(static_cast<Handle*>(handle)->type), number_of(handle),
           state);
-  if (args) fprintf(file, " time=%" PRIu64, args->kernel_ch.gpu_time_ns);
+  if (args) fprintf(file, " time=%" PRIu64, args->gpu_timer);
   fprintf(file, "\n");
   fflush(file);
   return 0;
@@ -174,20 +175,20 @@ int finalize(void*) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #if !defined(RECORD_ONLY) || RECORD_ONLY == 3
-EXPORT PluginV4 ncclProfiler_v3;  // there, but of another shape
-PluginV4 ncclProfiler_v3 = {"recording", init_v4, start_v4, stop, record, finalize};
+EXPORT ProfilerV4 ncclProfiler_v3;  // there, but of another shape
+ProfilerV4 ncclProfiler_v3 = {"recording", init_v4, start_v4, stop, record, finalize};
 #endif
 #if !defined(RECORD_ONLY) || RECORD_ONLY == 4
-EXPORT PluginV4 ncclProfiler_v4;
-PluginV4 ncclProfiler_v4 = {"recording", init_v4, start_v4, stop, record, finalize};
+EXPORT ProfilerV4 ncclProfiler_v4;
+ProfilerV4 ncclProfiler_v4 = {"recording", init_v4, start_v4, stop, record, finalize};
 #endif
 #if !defined(RECORD_ONLY) || RECORD_ONLY == 5
-EXPORT PluginV5 ncclProfiler_v5;
-PluginV5 ncclProfiler_v5 = {"recording", init<5>, start_v5, stop, record, finalize};
+EXPORT ProfilerV5 ncclProfiler_v5;
+ProfilerV5 ncclProfiler_v5 = {"recording", init<5>, start_v5, stop, record, finalize};
 #endif
 #ifndef RECORD_ONLY
-EXPORT PluginV5 ncclProfiler_v6;
-EXPORT PluginV5 ncclProfiler_v7;
-PluginV5 ncclProfiler_v6 = {"recording", init<6>, start_v5, stop, record, finalize};
-PluginV5 ncclProfiler_v7 = {"recording", init<7>, start_v5, stop, record, finalize};
+EXPORT ProfilerV5 ncclProfiler_v6;
+EXPORT ProfilerV5 ncclProfiler_v7;
+ProfilerV5 ncclProfiler_v6 = {"recording", init<6>, start_v5, stop, record, finalize};
+ProfilerV5 ncclProfiler_v7 = {"recording", init<7>, start_v5, stop, record, finalize};
 #endif

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's profiler plugin ABI, versions 4 to 7, as facts: which bytes mean what. Declarations are ours.
+// NCCL's profiler plugin ABI, versions 4 to 7: which bytes mean what. The adapter and the emulated NCCL share it.
 //
-// Source: NCCL 2.27 to 2.30, src/include/plugin/profiler/profiler_v4.h to v6.h; v7: NCCL 2.31. From v5 on the
-// descriptor only gained members at the ends of its parts, and v4's one-byte type stands in the first byte of v5's
-// eight, so one declaration reads them all; what a version lacks is said beside it and must not be read for it.
-#ifndef POWERCCL_ADAPTERS_NCCL_PROFILER_ABI_H
-#define POWERCCL_ADAPTERS_NCCL_PROFILER_ABI_H
+// The declarations are ours, because NCCL's packages ship no header of it (docs/decisions/0027-nccl-plugin-headers.md).
+// Source of the facts: NCCL 2.27 to 2.30, src/include/plugin/profiler/profiler_v4.h to v6.h; v7: NCCL 2.31.
+// From v5 on, a version only adds members at the ends of the descriptor's parts, and v4's one-byte type is the first
+// byte of v5's eight. So one declaration serves all versions. A comment says which version a member came with.
+#ifndef POWERCCL_ABI_NCCL_PROFILER_H
+#define POWERCCL_ABI_NCCL_PROFILER_H
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,7 +30,8 @@ constexpr uint64_t kEventCeBatch = 1u << 14;       // v6: its copies
 
 // States given to recordEventState.
 constexpr int kStateKernelChStop = 22;
-constexpr int kStateGroupEndApiStart = 24;  // v5: everything has been put into the group
+constexpr int kStateGroupStartApiStop = 23;  // v5: ncclGroupStart, or the first call without one, has returned
+constexpr int kStateGroupEndApiStart = 24;   // v5: everything has been put into the group
 
 // What a version has words for: events, and states up to this one.
 constexpr uint64_t events_of_version(int version) {
@@ -193,23 +195,36 @@ struct ProfilerV5 {
 using ProfilerV6 = ProfilerV5;
 using ProfilerV7 = ProfilerV5;
 
+// How many bytes of a descriptor exist in a version.
+constexpr size_t descriptor_bytes_of_version(int version) {
+  constexpr size_t kParts = offsetof(EventDescriptor, coll);
+  if (version <= 4) return kParts + offsetof(Coll, parent_group);
+  return version <= 6 ? kParts + offsetof(Coll, kernel_variant) : sizeof(EventDescriptor);
+}
+
 #define POWERCCL_AT(type, member, offset) \
   static_assert(offsetof(type, member) == (offset), #type "." #member " is not where NCCL puts it")
+POWERCCL_AT(EventDescriptor, type, 0);
 POWERCCL_AT(EventDescriptor, parent, 8);
 POWERCCL_AT(EventDescriptor, rank, 16);
 POWERCCL_AT(EventDescriptor, coll, 24);
+POWERCCL_AT(GroupApi, graph_captured, 0);
 POWERCCL_AT(GroupApi, group_depth, 4);
+POWERCCL_AT(CollApi, function, 0);
 POWERCCL_AT(CollApi, count, 8);
 POWERCCL_AT(CollApi, datatype, 16);
 POWERCCL_AT(CollApi, root, 24);
 POWERCCL_AT(CollApi, stream, 32);
 POWERCCL_AT(CollApi, graph_captured, 40);
 POWERCCL_AT(CollApi, user_tag, 48);
+POWERCCL_AT(P2pApi, function, 0);
 POWERCCL_AT(P2pApi, count, 8);
 POWERCCL_AT(P2pApi, datatype, 16);
 POWERCCL_AT(P2pApi, stream, 24);
 POWERCCL_AT(P2pApi, graph_captured, 32);
 POWERCCL_AT(P2pApi, user_tag, 40);
+POWERCCL_AT(KernelLaunch, stream, 0);
+POWERCCL_AT(Coll, sequence, 0);
 POWERCCL_AT(Coll, function, 8);
 POWERCCL_AT(Coll, send_buffer, 16);
 POWERCCL_AT(Coll, receive_buffer, 24);
@@ -224,6 +239,7 @@ POWERCCL_AT(Coll, parent_group, 80);
 POWERCCL_AT(Coll, kernel_variant, 88);
 POWERCCL_AT(Coll, symmetric, 96);
 POWERCCL_AT(Coll, user_tag, 104);
+POWERCCL_AT(P2p, function, 0);
 POWERCCL_AT(P2p, buffer, 8);
 POWERCCL_AT(P2p, datatype, 16);
 POWERCCL_AT(P2p, count, 24);
@@ -231,18 +247,39 @@ POWERCCL_AT(P2p, peer, 32);
 POWERCCL_AT(P2p, channels, 36);
 POWERCCL_AT(P2p, parent_group, 40);
 POWERCCL_AT(P2p, user_tag, 48);
+POWERCCL_AT(ProxyOp, pid, 0);
+POWERCCL_AT(KernelCh, channel, 0);
 POWERCCL_AT(KernelCh, gpu_timer, 8);
 POWERCCL_AT(KernelPhase, phase, 1);
 POWERCCL_AT(KernelPhase, name, 8);
 POWERCCL_AT(KernelPhase, gpu_timer, 16);
+POWERCCL_AT(CeColl, sequence, 0);
+POWERCCL_AT(CeColl, function, 8);
+POWERCCL_AT(CeColl, send_buffer, 16);
+POWERCCL_AT(CeColl, receive_buffer, 24);
 POWERCCL_AT(CeColl, count, 32);
 POWERCCL_AT(CeColl, root, 40);
 POWERCCL_AT(CeColl, datatype, 48);
 POWERCCL_AT(CeColl, sync_strategy, 56);
 POWERCCL_AT(CeColl, intra_batch_sync, 64);
 POWERCCL_AT(CeColl, batch_size, 68);
+POWERCCL_AT(CeColl, batches, 72);
+POWERCCL_AT(CeColl, ce_sequence, 76);
 POWERCCL_AT(CeColl, stream, 80);
 POWERCCL_AT(CeColl, user_tag, 88);
+POWERCCL_AT(StateArguments, gpu_timer, 0);
+POWERCCL_AT(ProfilerV4, init, 8);
+POWERCCL_AT(ProfilerV4, start_event, 16);
+POWERCCL_AT(ProfilerV4, stop_event, 24);
+POWERCCL_AT(ProfilerV4, record_event_state, 32);
+POWERCCL_AT(ProfilerV4, finalize, 40);
+POWERCCL_AT(ProfilerV5, init, 8);
+POWERCCL_AT(ProfilerV5, start_event, 16);
+POWERCCL_AT(ProfilerV5, stop_event, 24);
+POWERCCL_AT(ProfilerV5, record_event_state, 32);
+POWERCCL_AT(ProfilerV5, finalize, 40);
+static_assert(descriptor_bytes_of_version(4) == 104 && descriptor_bytes_of_version(5) == 112 &&
+              descriptor_bytes_of_version(6) == 112 && descriptor_bytes_of_version(7) == 136);
 #undef POWERCCL_AT
 
 }  // namespace powerccl::nccl
