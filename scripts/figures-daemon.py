@@ -191,8 +191,6 @@ def job_j(daemon: Daemon, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, str]
     """Joules of all GPUs and seconds until the last of these jobs has ended."""
     policy = "observe" if how == "observe" else "per-call"
     clocks = {"POWERCCL_LEASE_SOCKET": str(daemon.socket)} if how.startswith("leased") else {}
-    if how == "direct":
-        clocks = {"POWERCCL_CLOCKS": "nvml"}
     program = str(daemon.native.path("bin/powerccl-bench"))
     command = ["powerccl", "run", "--policy", policy, "--platform", "t4x8", "--quiet", "--", program, "train"]
     begin, before = time.monotonic(), nvml.energy_j()
@@ -213,13 +211,13 @@ def job_j(daemon: Daemon, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, str]
 
 
 def saved(daemon: Daemon, nvml: Nvml, rounds: int) -> Figures:
-    """What a job over all GPUs, and two jobs that share one, save under per-call: directly and through the daemon.
+    """What a job over all GPUs, and two jobs that share one, save under per-call.
 
     leased_highest: with gpu.sharing = "highest" instead of the default "newest".
     """
     figures = {}
     for jobs, name in ((ONE_JOB, "one_job"), (TWO_JOBS, "two_jobs_one_gpu")):
-        ways = ("direct", "leased", "leased_highest") if len(jobs) > 1 else ("direct", "leased")
+        ways = ("leased", "leased_highest") if len(jobs) > 1 else ("leased",)
         energy: dict[str, list[float]] = {how: [] for how in ways}
         slower: dict[str, list[float]] = {how: [] for how in ways}
         for _ in range(rounds):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs after kill -9 in PID namespaces, as in containers: each GPU's clock is read from outside afterwards.
 
-Cases: who is killed, what is inside the namespace, whether /proc is the namespace's own, and who sets clocks.
+Cases: who is killed, what is inside the namespace, and whether /proc is the namespace's own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from powerccl.launch.native import NativeFiles
 GPUS = 8
 BUSY_MHZ = 600  # above what the policy sets for a collective of this size
 ENTER = ("unshare", "-p", "-f", "--kill-child")
-MEMBERS = ("job", "rank", "wrapper", "agent and job")
-CLOCKS = ("nvml", "lease")
+MEMBERS = ("job", "rank", "wrapper")
 
 
 class Machine(EmulatedMachine):
@@ -63,11 +62,11 @@ class Machine(EmulatedMachine):
 class Job:
     """A job with every clock lowered. `inside`: what enters the namespace, the job alone or all of it."""
 
-    def __init__(self, machine: Machine, place: Path, inside: str, mount: bool, clocks: str) -> None:
+    def __init__(self, machine: Machine, place: Path, inside: str, mount: bool) -> None:
         place.mkdir(parents=True)
         self.machine = machine
         self.place = place
-        self.environment = {**machine.environment, "POWERCCL_CLOCKS": clocks}
+        self.environment = machine.environment
         enter = [*ENTER, *(["--mount-proc"] if mount else [])]
         bench = str(machine.native.path("bin/powerccl-bench"))
         job = [bench, "all_reduce", "-b", "64M", "-e", "64M", "-g", str(GPUS), "-n", "100000"]
@@ -89,12 +88,6 @@ class Job:
         below = {pid: name_of(pid) for pid in descendants(self.process.pid)}
         self.processes = below | {self.process.pid: "powerccl"}
 
-    @property
-    def folder(self) -> Path:
-        """Its run folder."""
-        (info,) = self.place.glob("*/run.json")
-        return info.parent
-
     def named(self, name: str) -> list[int]:
         """Its processes of this name."""
         return [pid for pid, known in self.processes.items() if known == name]
@@ -107,12 +100,6 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         eventually(lambda: not any(alive(pid) for pid in victims))
-
-    def restore_all(self) -> subprocess.CompletedProcess[str]:
-        """What a person runs after a node came back."""
-        agent = str(self.machine.native.path("bin/powerccl-agent"))
-        command = [agent, "--restore-all", "--run-folder", str(self.folder)]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
 
     def locked(self) -> list[int]:
         """Clocks that stay, once there was time to reset them."""
@@ -127,21 +114,17 @@ class Job:
         self.process.wait()
 
 
-def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, mount: bool, clocks: str) -> list[int]:
+def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, mount: bool) -> list[int]:
     """One case: the clocks that stayed."""
-    job = Job(machine, place, inside, mount, clocks)
+    job = Job(machine, place, inside, mount)
     try:
         ranks = job.named("powerccl-bench")
         if member == "rank":
             job.kill(ranks[-1:])
         elif member == "wrapper":
             job.kill(job.named("powerccl"))
-        elif member == "agent and job":
-            job.kill(job.named("powerccl-agent") + ranks)
         if any(alive(pid) for pid in ranks):  # the others of a killed one
             job.kill(ranks)
-        if clocks == "nvml" and not any(alive(pid) for pid in job.named("powerccl-agent")):
-            job.restore_all()  # the agent was in the namespace that was ended, too
         return job.locked()
     finally:
         job.end()
@@ -150,7 +133,7 @@ def kill_in_namespace(machine: Machine, place: Path, member: str, inside: str, m
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """Every combination; n is GPUs times cases."""
     locked = cases = 0
-    for case in itertools.product(MEMBERS, ("job", "all"), (False, True), CLOCKS):
+    for case in itertools.product(MEMBERS, ("job", "all"), (False, True)):
         place = folder / str(cases)
         place.mkdir()
         machine = Machine(native, place)

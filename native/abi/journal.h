@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock journal: which GPUs and processor cores of this host have another clock because of us, so that somebody
-// else can undo it.
+// The clock journal: which processor cores of this host an MPI rank has lowered, so that the agent can restore them.
 //
-// Locked clocks outlive the process that set them and cannot be read back. Whoever sets one therefore first marks the
-// device's slot in the run folder's `clocks-<boot>.journal`. The agent resets a marked GPU when the marking process has
-// died, and all of them when the job has ended. <boot> is the kernel's boot id, its first twelve digits: host names
-// repeat, and a container may have one of its own, but whoever shares a kernel shares its GPUs' clocks.
+// A core's clock limit outlives the process that set it. A rank therefore first marks the core's slot in the run
+// folder's `clocks-<boot>.journal`. The agent restores a marked core when the marking process has died. <boot> is the
+// kernel's boot id, its first twelve digits: host names repeat, and a container may have one of its own, but whoever
+// shares a kernel shares its cores' clocks. GPUs are not in it: powerccld sets their clocks (docs/decisions/0008).
 //
 // Everybody reads and writes the file; nobody maps it, since somebody who cuts it short would kill all who do. An owner
 // holds a write lock on its slot's bytes (an open file description lock), which every namespace of the host sees and
@@ -25,7 +24,7 @@ enum powerccl_journal_state {
 };
 
 struct powerccl_journal_slot {
-  char device[48];             // a GPU's UUID, or "cpu3@2800000": a core and the clock in kHz to go back to
+  char device[48];             // "cpu3@2800000": a core, and the clock in kHz to go back to
   uint32_t state;              // powerccl_journal_state
   uint32_t pid;                // the process that set it, as its own PID namespace numbers it; 0: the slot is free
   uint64_t pid_start_ticks;    // field 22 of its /proc/self/stat, against reuse of the number; 0: not known

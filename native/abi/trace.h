@@ -93,7 +93,7 @@ struct powerccl_trace_header {
   char gpu_uuid[48];  // as nvmlDeviceGetUUID prints it: "GPU-..."; empty if unknown
   char gpu_pci[20];   // "00000000:65:00.0", NVML's long form
   char policy[16];
-  char clock_client[16];  // "none", "dry", "nvml", "lease", "simulated"
+  char clock_client[16];  // "none", "dry", "lease", "simulated"
   char library[32];       // "nccl 2.28.9 profiler v5"
   uint8_t run_id[16];     // POWERCCL_RUN_ID: the run this belongs to; all zero if the environment named none
   uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: hosts of one name are told apart

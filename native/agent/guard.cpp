@@ -3,17 +3,17 @@
 
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "agent/clock.h"
 #include "agent/log.h"
 #include "agent/options.h"
 #include "device/core_clock.h"
-#include "device/nvml_clock.h"
 
 namespace powerccl::agent {
 namespace {
 
+// A core that goes off line for a moment is back within seconds. Half of it gives up on some, double only costs time at
+// the end of a run whose core cannot be restored.
 constexpr int64_t kRetryNs = 200'000'000;
 constexpr int kTries = 25;  // five seconds of them
 
@@ -29,21 +29,10 @@ bool blank(const powerccl_journal_slot& slot) {
 
 }  // namespace
 
-int reset_device(const char* device, device::Error* error) {
-  if (device::is_core_clock(device)) {
-    const std::string cores = sysfs_root() + "/devices/system/cpu";
-    return device::core_clock_restore_named(cores.c_str(), device, error);
-  }
-  device::ClockDevice gpu;
-  int code = device::clock_open(&gpu, device, error);
-  if (code != device::kOk) return code;
-  code = device::clock_reset(&gpu, error);
-  device::clock_close(&gpu);
-  return code;
+int restore_core(const char* name, device::Error* error) {
+  const std::string cores = sysfs_root() + "/devices/system/cpu";
+  return device::core_clock_restore_named(cores.c_str(), name, error);
 }
-
-Guard::Guard(device::Journal* journal, ResetClock reset, bool dry)
-    : journal_(journal), reset_(std::move(reset)), dry_(dry) {}
 
 void Guard::end_watch(Watch* watch) {
   watch->owner.forget();
@@ -89,26 +78,19 @@ void Guard::bury(unsigned index, Watch* watch) {
   }
   if (slot.state != POWERCCL_CLOCK_DEFAULT) {
     if (watch->abandoned || now_ns() < watch->next_try_ns) return;
-    if (dry_ && !device::is_core_clock(slot.device)) {
-      watch->abandoned = true;
-      say("process %u died with the clock of %s marked as locked; clocks are dry here, so it stays.\n"
-          "hint: powerccl-agent --restore-all --run-folder <this run's folder>, without POWERCCL_CLOCKS=dry",
-          slot.pid, slot.device);
-      return;
-    }
     device::Error error;
-    if (reset_(slot.device, &error) != device::kOk) {
+    if (restore_(slot.device, &error) != device::kOk) {
       watch->next_try_ns = now_ns() + kRetryNs;
       watch->abandoned = ++watch->tries >= kTries;
       if (watch->tries == 1 || watch->abandoned)
-        say("the clock of %s, left locked by process %u, cannot be reset%s: %s%s", slot.device, slot.pid,
+        say("the clock of %s, left lowered by process %u, cannot be restored%s: %s%s", slot.device, slot.pid,
             watch->abandoned ? "; giving up" : " yet", error.text,
-            watch->abandoned ? "\nhint: as root: nvidia-smi --reset-gpu-clocks, or powerccl-agent --restore-all" : "");
+            watch->abandoned ? "\nhint: as root: powerccl-agent --restore-all" : "");
       return;
     }
     ++slot.restored_by_agent;
     slot.state = POWERCCL_CLOCK_DEFAULT;
-    say("process %u died with the clock of %s locked: reset", slot.pid, slot.device);
+    say("process %u died with the clock of %s lowered: restored", slot.pid, slot.device);
   }
   slot.pid = 0;
   slot.pid_start_ticks = slot.pid_namespace = 0;
@@ -134,7 +116,7 @@ bool Guard::work_left() const {
   return false;
 }
 
-unsigned Guard::left_locked() const {
+unsigned Guard::left_marked() const {
   unsigned count = 0;
   for (const Watch& watch : watches_) count += watch.dead ? 1 : 0;
   return count;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches the clock journal and undoes what dead ranks left.
+// Watches the clock journal, and restores the clock of a core that a dead rank has left lowered.
 #pragma once
 #include <poll.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "agent/owner.h"
@@ -13,30 +14,28 @@
 
 namespace powerccl::agent {
 
-// Puts back the clock of the device of this name (abi/journal.h); a code and text of native/device.
-using ResetClock = std::function<int(const char* device, device::Error* error)>;
-
-// Resets GPUs through NVML, which it loads at the first call, and cores through cpufreq.
-int reset_device(const char* device, device::Error* error);
+// Restores the clock of the core of this name (abi/journal.h); a code and text of native/device.
+using RestoreCore = std::function<int(const char* name, device::Error* error)>;
+// Through cpufreq.
+int restore_core(const char* name, device::Error* error);
 
 class Guard {
  public:
-  // dry: no GPU is ever reset; a mark left by a dead rank is reported and kept. Cores are: they were really set.
-  Guard(device::Journal* journal, ResetClock reset, bool dry);
+  Guard(device::Journal* journal, RestoreCore restore) : journal_(journal), restore_(std::move(restore)) {}
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // Looks at every slot: begins to watch new owners, undoes the locks of dead ones, tries failed resets again.
+  // Looks at every slot: begins to watch new owners, restores the cores of dead ones, tries again what failed.
   void scan();
   // One entry for each watched process; readable means that it is dead and scan() is due at once.
   void add_poll_entries(std::vector<pollfd>* entries) const;
 
-  // Processes that have claimed a GPU and live: any of them may lock its clock yet.
+  // Processes that have claimed a core and live: any of them may lower its clock yet.
   std::vector<uint32_t> living_owners() const;
   // Marks of dead processes that are still worth trying to undo.
   bool work_left() const;
-  // How many GPUs are left marked: tried in vain, or dry.
-  unsigned left_locked() const;
+  // How many cores are left marked, having been tried in vain.
+  unsigned left_marked() const;
 
  private:
   struct Watch {
@@ -53,8 +52,7 @@ class Guard {
   void bury(unsigned index, Watch* watch);
 
   device::Journal* journal_;
-  ResetClock reset_;
-  bool dry_;
+  RestoreCore restore_;
   powerccl_journal copy_{};
   std::array<Watch, POWERCCL_JOURNAL_SLOTS> watches_;
 };

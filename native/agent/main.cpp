@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccl-agent: samples this node's GPUs and processors and undoes locked clocks of dead ranks. See kUsage in
+// powerccl-agent: samples this node's GPUs and processors, and restores core clocks of dead ranks. See kUsage in
 // options.cpp.
 #include <cstdio>
 #include <string>
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
       std::fputs(check_json().c_str(), stdout);
       return 0;
     case Mode::kRestoreAll:
-      return restore_all(options.run_folder, reset_device, options.dry);
+      return restore_all(options.run_folder);
     case Mode::kGuard:
       return attend_node(options);
   }

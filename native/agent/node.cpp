@@ -76,7 +76,7 @@ std::string list(const std::vector<uint32_t>& pids) {
 class Node {
  public:
   Node(const Options& options, device::Journal* journal, int signals)
-      : options_(options), guard_(journal, reset_device, options.dry), signals_(signals) {}
+      : options_(options), guard_(journal, restore_core), signals_(signals) {}
 
   int attend() {
     if (options_.sample) start_sampling();
@@ -84,8 +84,8 @@ class Node {
     std::fflush(stdout);
     while (!done()) wait();
     stop_sampling();
-    if (unsigned left = guard_.left_locked()) {
-      say("%u clock%s may still be locked", left, left == 1 ? "" : "s");
+    if (unsigned left = guard_.left_marked()) {
+      say("%u clock%s may still be lowered", left, left == 1 ? "" : "s");
       return 1;
     }
     return 0;
@@ -120,7 +120,7 @@ class Node {
     if (!end_requested_ && !launcher_gone_) return false;
     if (end_requested_ && !owners.empty() && !explained_) {
       explained_ = true;
-      say("waiting for process %s to end, because it may still lock a clock", list(owners).c_str());
+      say("waiting for process %s to end, because it may still lower a clock", list(owners).c_str());
     }
     return owners.empty() && !guard_.work_left();
   }

@@ -9,27 +9,25 @@ namespace powerccl::agent {
 
 const char* const kUsage =
     "usage: powerccl-agent --run-folder DIR [options]\n"
-    "       powerccl-agent --restore-all [--run-folder DIR] [--clocks WHO]\n"
+    "       powerccl-agent --restore-all [--run-folder DIR]\n"
     "       powerccl-agent --check\n"
     "\n"
     "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv.\n"
     "Samples energy and time of its processors into DIR/cpu-<host>.csv.\n"
-    "Resets clocks that a rank left locked when it died. `powerccl run` starts one\n"
-    "agent per node. The agent prints `ready`, and runs until stdin ends or SIGTERM.\n"
-    "It then stays until no rank lives that may lock a clock.\n"
+    "Restores core clocks that an MPI rank left lowered when it died. `powerccl run`\n"
+    "starts one agent per node. The agent prints `ready`, and runs until stdin ends\n"
+    "or SIGTERM. It then stays until no rank lives that may lower a clock.\n"
     "\n"
     "  --run-folder DIR   folder of samples and clock journal (POWERCCL_RUN_FOLDER)\n"
     "  --interval-ms N    time between samples in ms, 1 to 60000 (20);\n"
     "                     at least 100 for processors\n"
-    "  --no-sample        take no samples, only reset clocks\n"
-    "  --clocks WHO       nvml: reset clocks; dry, none: only say what to reset.\n"
-    "                     POWERCCL_CLOCKS=dry overrides it\n"
-    "  --restore-all      reset each GPU that a dead process left locked, by DIR's\n"
-    "                     journal, and end. Run it by hand, on the node, after its\n"
-    "                     container or its agent was killed\n"
+    "  --no-sample        take no samples, only restore clocks\n"
+    "  --restore-all      restore each core that a dead process left lowered, by\n"
+    "                     DIR's journal, and end. Run it by hand, on the node, after\n"
+    "                     its container or its agent was killed\n"
     "  --check            print as JSON what NVML offers here; change nothing\n"
     "\n"
-    "exit codes: 0 success; 1 a fault, or a clock could not be reset; 2 wrong usage\n";
+    "exit codes: 0 success; 1 a fault, or a clock could not be restored; 2 wrong usage\n";
 
 namespace {
 
@@ -38,12 +36,6 @@ bool parse_interval(std::string_view text, int64_t* interval_ns) {
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), milliseconds);
   if (code != std::errc{} || end != text.data() + text.size() || milliseconds < 1 || milliseconds > 60000) return false;
   *interval_ns = milliseconds * 1'000'000;
-  return true;
-}
-
-bool parse_clocks(std::string_view text, bool* dry) {
-  if (text != "nvml" && text != "dry" && text != "none") return false;
-  *dry = text != "nvml";
   return true;
 }
 
@@ -66,7 +58,7 @@ bool parse_options(int argc, const char* const* argv, Options* options, std::str
       name = name.substr(0, equals);
       has_value = true;
     }
-    bool wants_value = name == "--run-folder" || name == "--interval-ms" || name == "--clocks";
+    bool wants_value = name == "--run-folder" || name == "--interval-ms";
     if (has_value && !wants_value) {
       *message = std::string(name) + " takes no value" + see_help;
       return false;
@@ -85,11 +77,6 @@ bool parse_options(int argc, const char* const* argv, Options* options, std::str
         *message = "--interval-ms " + std::string(value) + ": expected a whole number from 1 to 60000" + see_help;
         return false;
       }
-    } else if (name == "--clocks") {
-      if (!parse_clocks(value, &options->dry)) {
-        *message = "--clocks " + std::string(value) + ": expected nvml, dry or none" + see_help;
-        return false;
-      }
     } else if (name == "--no-sample") {
       options->sample = false;
     } else if (name == "--restore-all") {
@@ -103,8 +90,6 @@ bool parse_options(int argc, const char* const* argv, Options* options, std::str
       return false;
     }
   }
-  if (const char* clocks = std::getenv("POWERCCL_CLOCKS"); clocks && std::string_view(clocks) == "dry")
-    options->dry = true;
   bool needs_folder = options->mode == Mode::kGuard || options->mode == Mode::kRestoreAll;
   if (needs_folder && options->run_folder.empty()) {
     *message = "no run folder given\nhint: powerccl-agent --run-folder DIR, or set POWERCCL_RUN_FOLDER";

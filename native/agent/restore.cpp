@@ -5,14 +5,16 @@
 #include <ctime>
 
 #include "agent/clock.h"
+#include "agent/guard.h"
 #include "agent/log.h"
 #include "agent/owner.h"
-#include "device/core_clock.h"
 
 namespace powerccl::agent {
 
 namespace {
 
+// A process that was killed ends within milliseconds, one with much memory within a second. Half may be too short for
+// that one; double only delays the report about a process that really lives.
 constexpr int64_t kPatienceNs = 2'000'000'000;
 
 // A process that was killed just now may take a moment to end, all its threads.
@@ -29,7 +31,7 @@ bool died(device::Journal* journal, unsigned index, const powerccl_journal_slot&
 
 }  // namespace
 
-int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry) {
+int restore_all(const std::string& run_folder) {
   device::Journal journal;
   device::Error error;
   if (device::journal_open_existing(&journal, run_folder.c_str(), &error) != device::kOk) {
@@ -46,22 +48,18 @@ int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry
     if (!device::journal_read_slot(&journal, i, &slot) || slot.state == POWERCCL_CLOCK_DEFAULT) continue;
     ++marked;
     if (!died(&journal, i, slot, patience_end_ns)) {
-      say("%s: not reset, because process %u runs and has set its clock\n"
-          "hint: end the job, which resets its clocks; then run powerccl-agent --restore-all again",
+      say("%s: not restored, because process %u runs and has set its clock\n"
+          "hint: end the job, which restores its clocks; then run powerccl-agent --restore-all again",
           slot.device, slot.pid);
       ++failed;
       continue;
     }
-    if (dry && !device::is_core_clock(slot.device)) {
-      std::printf("%s: locked by process %u, left so (dry)\n", slot.device, slot.pid);
-      continue;
-    }
-    if (int code = reset(slot.device, &error); code != device::kOk) {
-      say("%s cannot be reset: %s%s", slot.device, error.text, hint_line(code));
+    if (int code = restore_core(slot.device, &error); code != device::kOk) {
+      say("%s cannot be restored: %s%s", slot.device, error.text, hint_line(code));
       ++failed;
       continue;
     }
-    std::printf("%s: reset\n", slot.device);
+    std::printf("%s: restored\n", slot.device);
     ++slot.restored_by_agent;
     slot.state = POWERCCL_CLOCK_DEFAULT;
     slot.pid = 0;

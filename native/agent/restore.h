@@ -2,12 +2,10 @@
 #pragma once
 #include <string>
 
-#include "agent/guard.h"
-
 namespace powerccl::agent {
 
-// powerccl-agent --restore-all: resets every GPU that the folder's journal of this host marks and whose owner is dead,
-// and prints one line each. Returns the exit code: 0, or 1 if a clock was not reset or there is no journal to read.
-int restore_all(const std::string& run_folder, const ResetClock& reset, bool dry);
+// powerccl-agent --restore-all: restores every core that the folder's journal of this host marks and whose owner is
+// dead, and prints one line each. Returns the exit code: 0, or 1 if a clock was not restored or there is no journal.
+int restore_all(const std::string& run_folder);
 
 }  // namespace powerccl::agent

@@ -158,7 +158,7 @@ constexpr const char* kPolicies[] = {"observe", "per-call", "auto"};
 // As kOldVariables. `auto` took the place of all other policies that learn.
 constexpr OldName kOldPolicies[] = {
     {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
-constexpr const char* kClocks[] = {"none", "dry", "nvml", "lease"};
+constexpr const char* kClocks[] = {"none", "dry", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
 constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "sleep", "spin"};
@@ -217,8 +217,8 @@ void read_environment(Environment* environment) {
   environment->policy = static_cast<PolicyName>(
       choice(Variable::POWERCCL_POLICY, kPolicies, 3, "policies are observe, per-call and auto", kOldPolicies));
   environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
-  environment->clocks = static_cast<ClockClientName>(
-      choice(Variable::POWERCCL_CLOCKS, kClocks, 4, "it is one of none, dry, nvml and lease"));
+  environment->clocks =
+      static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and lease"));
   path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);
   path(Variable::POWERCCL_SHM, environment->shm);
   environment->kernel_events = static_cast<KernelEvents>(

@@ -10,7 +10,7 @@
 namespace powerccl {
 
 enum class PolicyName { kObserve, kPerCall, kAuto };
-enum class ClockClientName { kNone, kDry, kNvml, kLease };
+enum class ClockClientName { kNone, kDry, kLease };
 enum class KernelEvents { kAuto, kAll, kNone };
 
 struct Environment {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who carries out a change of clock. `none` and `dry` are here, `lease` is in lease_client.h; `nvml` is handed in by
-// the adapter, because nothing of NVIDIA's is known in this room. A client belongs to one GPU and is used by that GPU's
-// clock thread alone.
+// Who carries out a change of clock. `dry` is here, `lease` is in lease_client.h. A client belongs to one GPU or core,
+// and is used by its clock thread alone.
 #ifndef POWERCCL_CLOCK_CLOCK_CLIENT_H
 #define POWERCCL_CLOCK_CLOCK_CLIENT_H
 #include <stdint.h>

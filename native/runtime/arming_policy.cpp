@@ -31,24 +31,14 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
     }
     return true;
   }
+  LeaseTerms terms;
+  terms.socket_path = environment_.lease_socket;
+  terms.run = file_name(environment_.run_folder);
+  terms.device = gpu->identity.id();
+  terms.speaks = environment_.speaks() && gpu->index == 0;
+  terms.debug = environment_.debug >= 1;
   char text[256] = "";
-  int code = 0;
-  if (environment_.clocks == ClockClientName::kLease) {
-    LeaseTerms terms;
-    terms.socket_path = environment_.lease_socket;
-    terms.run = file_name(environment_.run_folder);
-    terms.device = gpu->identity.id();
-    terms.speaks = environment_.speaks() && gpu->index == 0;
-    terms.debug = environment_.debug >= 1;
-    code = gpu->lease.open(terms, client, text, sizeof(text), hint);
-  } else if (adapter_.open_clock != nullptr) {
-    code =
-        adapter_.open_clock(adapter_.context, gpu->identity, environment_.run_folder, client, text, sizeof(text), hint);
-  } else {
-    snprintf(reason, reason_size, "%s cannot set the clock of a real GPU", adapter_.library);
-    *hint = "leave POWERCCL_CLOCKS at dry";
-    return false;
-  }
+  const int code = gpu->lease.open(terms, client, text, sizeof(text), hint);
   if (code == 0) return true;
   snprintf(reason, reason_size, "cannot set the clock of the GPU (code %d: %s)", code, text);
   return false;

@@ -53,9 +53,6 @@ struct Adapter {
   void (*ask_kernel_events)(void* context, bool on) = nullptr;
   // Has `callback(data)` called once what `stream` holds now has run. 0 or an error code. Null: there is no such thing.
   int (*call_behind)(void* context, void* stream, void (*callback)(void* data), void* data) = nullptr;
-  // Opens the real clock of a GPU, with POWERCCL_CLOCKS=nvml only. 0, or an error code with a text and a hint.
-  int (*open_clock)(void* context, const GpuIdentity& gpu, const char* run_folder, ClockClient* client, char* text,
-                    uint32_t text_size, const char** hint) = nullptr;
   // Lets `client` read the clock of a GPU, which takes no right; leaves it as it is where that cannot be.
   void (*open_reader)(void* context, const GpuIdentity& gpu, ClockClient* client) = nullptr;
   void* context = nullptr;

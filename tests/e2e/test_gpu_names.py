@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from harness import Powerccl, profile_of
 
 from powerccl.traces.folder import read_run
@@ -40,16 +39,14 @@ def test_a_slice_is_named_by_its_own_uuid(powerccl: Powerccl) -> None:
     assert gpus_of(powerccl, f"{slices[0][:12]},0", POWERCCL_EMULATOR_MIG="2") == [slices[0], whole[1]]
 
 
-@pytest.mark.parametrize("clocks", ["nvml", "lease"])
-def test_a_slice_sets_no_clock_and_says_so_once(powerccl: Powerccl, tmp_path: Path, clocks: str) -> None:
+def test_a_slice_sets_no_clock_and_says_so_once(powerccl: Powerccl, tmp_path: Path) -> None:
     profile = tmp_path / "a100.json"
     profile.write_bytes(profile_of("NVIDIA A100-SXM4-40GB", 4))
     asked = ("run", "--emulate", "a100x4", "--policy", "per-call", "--platform", str(profile), "--")
     job = (powerccl.bench, "all_reduce", "-b", "64M", "-e", "64M", "-n", "3")
-    done = powerccl(*asked, *job, POWERCCL_CLOCKS=clocks, POWERCCL_EMULATOR_MIG=ALL_SLICED)
+    done = powerccl(*asked, *job, POWERCCL_EMULATOR_MIG=ALL_SLICED)
     assert done.code == 0, done.err
     assert done.err.count("becomes observe: this is a MIG slice") == 1, done.err
     run = read_run(powerccl.runs[-1])
     assert {rank.policy for rank in run.ranks} == {"observe"}
     assert all(rank.gpu_uuid.startswith("MIG-") for rank in run.ranks)
-    assert not any(slot.locked for slot in run.journal)

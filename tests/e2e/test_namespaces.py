@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench.harm.namespaces import Job, Machine, kill_in_namespace
-from harness import Powerccl, eventually
+from bench.harm.namespaces import Machine, kill_in_namespace
+from harness import Powerccl
 
 from powerccl.launch.native import NativeFiles
-from powerccl.traces.folder import JournalSlot, read_journal, read_run
+from powerccl.traces.folder import read_run
 
 
 @pytest.fixture(scope="module")
@@ -29,55 +28,11 @@ def gpus(native: NativeFiles, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize(
-    ("member", "inside", "mount", "clocks"),
-    [
-        ("job", "job", False, "nvml"),
-        ("job", "all", True, "nvml"),
-        ("agent and job", "all", True, "nvml"),
-        ("job", "job", True, "lease"),
-    ],
+    ("member", "inside", "mount"),
+    [("job", "job", False), ("job", "all", True), ("rank", "job", True), ("wrapper", "all", True)],
 )
-def test_killed_job_leaves_no_clock(
-    gpus: Machine, tmp_path: Path, member: str, inside: str, mount: bool, clocks: str
-) -> None:
-    assert kill_in_namespace(gpus, tmp_path / "runs", member, inside, mount, clocks) == []
-
-
-def marks(job: Job) -> list[JournalSlot]:
-    """What its journal says."""
-    (journal,) = job.folder.glob("clocks-*.journal")
-    return read_journal(journal)
-
-
-def test_living_job_is_never_undone(gpus: Machine, tmp_path: Path) -> None:
-    job = Job(gpus, tmp_path / "runs", "job", True, "nvml")
-    try:
-        # A rank's clock is set while it communicates, so not every one is at each moment.
-        assert eventually(lambda: "not reset, because process " in job.restore_all().stderr)
-        assert sum(slot.restored_by_agent for slot in marks(job)) == 0
-        job.kill(job.named("powerccl") + job.named("powerccl-agent") + job.named("powerccl-bench"))
-        locked = sum(slot.locked for slot in marks(job))
-        done = job.restore_all()
-        assert (done.returncode, done.stdout.count(": reset\n")) == (0, locked), done.stderr
-        assert job.locked() == []
-    finally:
-        job.end()
-
-
-def test_cut_journal_kills_nobody_and_locks_nothing(gpus: Machine, tmp_path: Path) -> None:
-    """Somebody cuts the journal short under a living job: no clock is set any more, and those that were are undone."""
-    job = Job(gpus, tmp_path / "runs", "job", False, "nvml")
-    try:
-        (journal,) = job.folder.glob("clocks-*.journal")
-        os.truncate(journal, 100)
-        said = job.place / "err"
-        assert eventually(lambda: "was truncated" in said.read_text())
-        assert all(Path(f"/proc/{pid}").exists() for pid in job.named("powerccl-bench"))
-        assert journal.stat().st_size == 100
-        job.kill(job.named("powerccl-bench"))
-        assert job.locked() == []
-    finally:
-        job.end()
+def test_killed_job_leaves_no_clock(gpus: Machine, tmp_path: Path, member: str, inside: str, mount: bool) -> None:
+    assert kill_in_namespace(gpus, tmp_path / "runs", member, inside, mount) == []
 
 
 def test_every_step_in_a_namespace_of_its_own_is_recorded(powerccl: Powerccl) -> None:

@@ -199,14 +199,3 @@ def test_a_gpu_that_somebody_has(daemon: Daemon, on_machine: Powerccl) -> None:
     assert f"cannot lease the clock of {daemon.devices[2]}" in done.err
     assert f"process {os.getpid()}" in done.err
     assert "`powerccl clocks` shows all leases" in done.err
-
-
-def test_set_directly_if_asked_for(daemon: Daemon, on_machine: Powerccl, tmp_path: Path) -> None:
-    daemon.start()
-    options = (*FEW, "--clocks", "900,600", "--out", "made.json")
-    done = on_machine("profile", *options, POWERCCL_CLOCKS="nvml", POWERCCL_LEASE_SOCKET=str(daemon.socket))
-    assert done.code == 0, done.err
-    made = json.loads((tmp_path / "made.json").read_text())
-    assert [point["clock_mhz"] for point in made["points"]] == [900, 600]
-    assert made["clock_switch"]
-    assert "leased" not in daemon.log.read_text()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as the clock journal of a run folder, as powerccl-agent finds it: the file is refused with a reason, or
-// watched, and whatever its slots say, a device is reset by a name that ends and fits a terminal's line.
+// watched, and whatever its slots say, a core is restored by a name that ends and fits a terminal's line.
 //
 // The input is a byte that says how the file begins (as it should, or with the input's own bytes), and slots: each a
 // byte for its place, one for how much of it is given, and so many bytes. Two scans, with other bytes between them.
@@ -94,19 +94,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     REQUIRE(error.text[0] != '\0');
   } else {
     dup2(quiet, STDERR_FILENO);  // the agent says what it does
-    int resets = 0;
+    int restores = 0;
     {
-      agent::Guard guard(
-          &journal,
-          [&](const char* device, device::Error*) {
-            require_printable(device, sizeof(powerccl_journal_slot::device));
-            return ++resets % 3 == 0 ? device::kSystem : device::kOk;
-          },
-          (how & 16) != 0);
+      agent::Guard guard(&journal, [&](const char* core, device::Error*) {
+        require_printable(core, sizeof(powerccl_journal_slot::device));
+        return ++restores % 3 == 0 ? device::kSystem : device::kOk;
+      });
       guard.scan();
       write_slots(&folder, &input);
       guard.scan();
-      REQUIRE(guard.left_locked() <= POWERCCL_JOURNAL_SLOTS);
+      REQUIRE(guard.left_marked() <= POWERCCL_JOURNAL_SLOTS);
     }
     dup2(terminal, STDERR_FILENO);
     device::journal_close(&journal);

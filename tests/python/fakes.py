@@ -67,6 +67,37 @@ GPUS_MODULE_JSON = (
     '"power_reading": true, "clocks_mhz": [300, 480, 900, 1590]}'
 )
 
+# What a profile asks of powerccld: every clock is granted.
+SWEPT_CLOCKS = """
+import socket, time
+import powerccl.experiments.swept_clocks as swept
+from powerccl.platforms.measurements import clocks_to_profile
+
+class Granted:
+    dry = False
+    attend = staticmethod(time.sleep)
+
+    def __init__(self, *_):
+        pass
+
+    def choose(self, supported, wanted):
+        return wanted or clocks_to_profile(supported)
+
+    def connect_bench(self):
+        self.ours, theirs = socket.socketpair()
+        return theirs
+
+    def switch_cost(self, *_):
+        return None
+
+    def release(self):
+        pass
+
+    close = release
+
+swept.SweptClocks = Granted
+"""
+
 
 def write_program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

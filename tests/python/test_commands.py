@@ -350,16 +350,15 @@ PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce,gather", "-
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The stand-in for libnvidia-ml answers nothing, so what would be asked of it is put in its place.
+    """The stand-ins for libnvidia-ml and powerccld answer nothing, so what would be asked of them is put in its place.
 
-    Nor is there a stand-in for powerccld: profiles through leases are in tests/e2e/test_profile_leases.py.
+    Profiles through leases are in tests/e2e/test_profile_leases.py.
     """
-    monkeypatch.setenv("POWERCCL_CLOCKS", "nvml")
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import json, powerccl.launch.gpus as g\n"
-        f"g.query_gpus_in = lambda _: g.Gpus(**json.loads({fakes.GPUS_MODULE_JSON!r}))\n"
+        f"g.query_gpus_in = lambda _: g.Gpus(**json.loads({fakes.GPUS_MODULE_JSON!r}))\n" + fakes.SWEPT_CLOCKS
     )
     monkeypatch.setenv("PYTHONPATH", f"{site}:{PACKAGE}")
 

@@ -23,7 +23,6 @@ from powerccl.platforms.store import load_profile
         ("observe", True, False, {}, "none", None),
         ("observe", False, True, {}, "none", "sets no clocks"),
         ("per-call", True, False, {}, "lease", None),
-        ("per-call", True, False, {"POWERCCL_CLOCKS": "nvml"}, "nvml", None),
         ("per-call", False, False, {}, "dry", "add --set-clocks to set them"),
         ("per-call", True, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
         ("per-call", False, True, {"POWERCCL_CLOCKS": "dry"}, "dry", "POWERCCL_CLOCKS=dry"),
@@ -38,31 +37,16 @@ def test_who_may_set_clocks(
 
 
 @pytest.mark.parametrize(
-    ("right", "daemon", "wish", "mode"),
-    [
-        (True, False, "", "lease"),
-        (True, False, "nvml", "nvml"),
-        (False, True, "", "lease"),
-        (False, True, "nvml", "lease"),
-        (False, False, "", "dry"),
-        (False, False, "nvml", "dry"),
-    ],
+    ("right", "daemon", "mode"), [(True, False, "lease"), (False, True, "lease"), (False, False, "dry")]
 )
 def test_consent_without_right_and_daemon_runs_dry(
-    right: bool, daemon: bool, wish: str, mode: str, monkeypatch: pytest.MonkeyPatch
+    right: bool, daemon: bool, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
     monkeypatch.setattr("powerccl.launch.plan.system_daemon", lambda _: Path("d.sock") if daemon else None)
-    found, said = decide_clocks("per-call", False, True, {"POWERCCL_CLOCKS": wish})
+    found, said = decide_clocks("per-call", False, True, {})
     assert found == mode
-    if not right and wish:  # what was asked, what takes its place, what to do
-        assert said is not None
-        assert said.startswith("POWERCCL_CLOCKS=nvml needs root")
-        assert (
-            "powerccld sets clocks instead; unset the variable" if daemon else "dry run, no clock is set; run as"
-        ) in said
-    else:
-        assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
+    assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +90,7 @@ def test_the_policy_where_none_is_named(
     assert all(word in line for word, line in zip(words, said, strict=True))
 
 
-@pytest.mark.parametrize("wish", ["", "lease", "nvml"])
+@pytest.mark.parametrize("wish", ["", "lease"])
 @pytest.mark.parametrize("right", [False, True])
 def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
@@ -121,7 +105,7 @@ def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.Monk
     assert plan(Request(command=["x"], policy=""), environment, pytest.fail)[1] == "observe"
     # The same machine with consent.
     assert plan(Request(command=["x"], policy="", set_clocks=True), environment, pytest.fail)[1] == "auto"
-    assert decide_clocks("auto", False, True, environment)[0] in ("lease", "nvml")
+    assert decide_clocks("auto", False, True, environment)[0] == "lease"
 
 
 def test_clocks_asked_for_take_auto_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

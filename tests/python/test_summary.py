@@ -120,7 +120,7 @@ def test_overlapping_kernels_of_a_gpu_count_once(tmp_path: Path) -> None:
 
 
 def test_clock_requests(tmp_path: Path) -> None:
-    trace = TraceWriter(policy="per-call", clock_client="nvml")
+    trace = TraceWriter(policy="per-call", clock_client="lease")
     trace.clock(1, 1 * MS, 480, took_ns=2 * MS, read_back_mhz=480, coalesced=1)
     trace.clock(1, 9 * MS, 0, took_ns=4 * MS)
     trace.clock(2, 20 * MS, 480, took_ns=3 * MS, read_back_mhz=1590)

@@ -3,7 +3,6 @@
 
 #include <new>
 
-#include "adapters/nccl/nvml_client.h"
 #include "libc/fork.h"
 
 namespace powerccl::nccl {
@@ -17,7 +16,6 @@ std::atomic<bool> g_api_came{false};
 
 void forked_child() {
   if (Runtime* its = runtime()) its->forked_child();
-  forget_nvml_clocks();
 }
 
 __attribute__((destructor)) void library_ends() {

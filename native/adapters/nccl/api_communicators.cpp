@@ -3,7 +3,7 @@
 
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
-#include "adapters/nccl/nvml_client.h"
+#include "adapters/nccl/nvml_reader.h"
 #include "adapters/nccl/originals.h"
 #include "adapters/nccl/preload_abi.h"
 #include "adapters/nccl/thread.h"
@@ -59,7 +59,6 @@ void bring_up(void* comm, Known* known) {
   adapter.sees_calls = true;
   adapter.ask_kernel_events = no_kernel_events;
   adapter.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
-  adapter.open_clock = open_nvml_clock;
   adapter.open_reader = open_nvml_reader;
   known->communicator.store(its->communicator_up(seen, gpu_of_device(g_cuda, device), adapter),
                             std::memory_order_release);

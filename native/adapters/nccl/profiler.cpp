@@ -9,7 +9,7 @@
 #include "adapters/nccl/enum_names.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
-#include "adapters/nccl/nvml_client.h"
+#include "adapters/nccl/nvml_reader.h"
 #include "adapters/nccl/shm_room.h"
 #include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/unreported_calls.h"
@@ -59,7 +59,6 @@ Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSe
   adapter.sees_calls = version >= 5;
   adapter.ask_kernel_events = want_kernel_events;
   adapter.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
-  adapter.open_clock = open_nvml_clock;
   adapter.open_reader = open_nvml_reader;
   Communicator* communicator = runtime->communicator_up(seen, current_gpu(g_cuda), adapter);
   if (communicator == nullptr) return nullptr;

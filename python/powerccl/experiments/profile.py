@@ -5,7 +5,7 @@ First a sweep over pattern, size and clock through plain NCCL. Then, at the high
 PCCL's own events (`per-call` with a table whose every clock is that one), to find what those cost. Each point is on
 disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
 
-Clocks are set as `powerccl run --set-clocks` sets them: through leases, unless POWERCCL_CLOCKS=nvml.
+Clocks are set as `powerccl run --set-clocks` sets them: through leases.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from powerccl.machine import refuse_other
 from powerccl.platforms.measurements import (
     BenchHeader,
     BenchPoint,
-    clocks_to_profile,
     empty_profile,
     overhead_samples,
     profile_points,
@@ -76,7 +75,7 @@ class Profiling:
         self.patterns, self.sizes = patterns, sizes
         self.set_clocks = set_clocks
         self.say = say
-        self.leased: SweptClocks | None = None  # how clocks are set; None: powerccl-bench does it
+        self.leased: SweptClocks | None = None  # how clocks are set; None: they are not
         self._wanted = (clocks, name, out, resume)
         self._stack = contextlib.ExitStack()
         self.environment: dict[str, str] = dict(os.environ)
@@ -122,7 +121,7 @@ class Profiling:
 
     def _clocks(self, gpus: Gpus, wanted: list[int]) -> list[int]:
         """Clocks to sweep; none when they may not be set."""
-        clocks, about_clocks = decide_clocks("per-call", gpus.emulated, self.set_clocks, self.environment)
+        clocks, _ = decide_clocks("per-call", gpus.emulated, self.set_clocks, self.environment)
         why = ""
         if self.environment.get("POWERCCL_CLOCKS") in ("dry", "none"):
             why = f"POWERCCL_CLOCKS={self.environment['POWERCCL_CLOCKS']}"
@@ -130,22 +129,18 @@ class Profiling:
             why = "--set-clocks is missing"
         elif clocks == "dry":
             why = NO_RIGHT
-        elif about_clocks:
-            self.say(about_clocks)
         if not why and not gpus.clocks_mhz and not wanted:
             raise PowercclError("NVML lists no clocks for this GPU", "list clocks yourself: --clocks 1590,900,450")
-        if clocks == "lease" and not why:
+        if not why:
             self.leased = SweptClocks(self.native, self.work, self.environment, gpus.emulated, self.say)
             self._stack.callback(self.leased.close)
             if self.leased.dry:
                 self.leased.release()
                 why = "powerccld on this host sets no clocks (it runs dry)"
-        if why:
+        if self.leased is None or why:
             self.say(f"{why}: profiling the present clock only, so the profile has no minimum clocks")
             return []
-        if self.leased:
-            return self.leased.choose(gpus.clocks_mhz, wanted)
-        return wanted or clocks_to_profile(gpus.clocks_mhz)
+        return self.leased.choose(gpus.clocks_mhz, wanted)
 
     def _refuse_other(self, gpus: Gpus) -> None:
         """Refuse to replace a finished profile of another machine; an unfinished one, powerccl-bench refuses itself.

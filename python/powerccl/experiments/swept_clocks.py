@@ -25,7 +25,7 @@ _REQUEST = struct.Struct("=i")
 _ANSWER = struct.Struct("=240s")
 _SWITCHES = 4  # to a clock and back, timed
 _PAUSE = 1.2e-3  # seconds to wait, of each millisecond that the daemon wants between two clocks
-_WITHOUT = "as root, POWERCCL_CLOCKS=nvml sets clocks without it; POWERCCL_CLOCKS=dry profiles the present clock"
+_WITHOUT = "POWERCCL_CLOCKS=dry profiles the present clock, without setting any"
 
 
 class SweptClocks:

@@ -36,7 +36,7 @@ def _plan_default(request: Request, environment: Mapping[str, str], say: Callabl
     emulated = bool(request.emulate or environment.get("POWERCCL_EMULATOR_SOCKET"))
     # Asked before NVML is: a run that only records stays quick to start.
     clocks, _ = decide_clocks(LEARNING, emulated, request.set_clocks, environment)
-    if clocks not in ("lease", "nvml") and not request.set_clocks:
+    if clocks != "lease" and not request.set_clocks:
         return Gpus(), "observe", "", None
     return _plan_policy(request, LEARNING, say if request.set_clocks else silent)
 
@@ -93,16 +93,6 @@ def decide_clocks(
         return "none", "policy observe sets no clocks" if set_clocks else None
     if not set_clocks and not emulated:
         return "dry", "dry run: the policy decides clocks but sets none; add --set-clocks to set them"
-    may = emulated or may_set_clocks()
-    if wish == "nvml" and may:
-        return "nvml", None
-    if may:
+    if emulated or may_set_clocks() or system_daemon(environment):
         return "lease", None
-    asked = ""
-    if wish == "nvml":
-        asked = "POWERCCL_CLOCKS=nvml needs root or CAP_SYS_ADMIN: "
-    if system_daemon(environment):
-        return "lease", f"{asked}powerccld sets clocks instead; unset the variable, or run as root" if asked else None
-    if asked:
-        return "dry", f"{asked}dry run, no clock is set; run as root, or have powerccld installed"
     return "dry", f"{NO_RIGHT}; this is a dry run"

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -127,7 +129,7 @@ std::string AgentProcess::messages() const {
   return text_of(stderr_path_);
 }
 
-Rank::Rank(const std::string& folder, const std::string& uuid, bool mark) {
+Rank::Rank(const std::string& folder, const std::string& core, bool mark, Namespace of) {
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
   pid_ = fork();
@@ -135,10 +137,19 @@ Rank::Rank(const std::string& folder, const std::string& uuid, bool mark) {
     // Without this the rank would hold the writing end of an agent's input, which would then never end.
     for (int fd = 3; fd < 256; ++fd)
       if (fd != ends[1]) close(fd);
+    if (of == Namespace::kOwn) {
+      if (unshare(CLONE_NEWPID) != 0) _exit(1);
+      if (const pid_t inner = fork(); inner != 0) {
+        close(ends[1]);
+        waitpid(inner, nullptr, 0);
+        _exit(0);
+      }
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    }
     Journal journal;
     JournalClaim claim;
     int code = journal_open(&journal, folder.c_str(), nullptr);
-    if (code == kOk) code = journal_claim(&journal, uuid.c_str(), &claim, nullptr);
+    if (code == kOk) code = journal_claim(&journal, core.c_str(), &claim, nullptr);
     if (code == kOk && mark) code = journal_mark(&claim, nullptr);
     if (write(ends[1], &code, sizeof code) != sizeof code) _exit(1);
     close(ends[1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccl-agent as a child process, and ranks that claim and mark GPUs.
+// powerccl-agent as a child process, and ranks that claim and mark cores.
 #ifndef POWERCCL_TESTS_AGENT_PROCESS_H
 #define POWERCCL_TESTS_AGENT_PROCESS_H
 #include <sys/types.h>
@@ -53,10 +53,11 @@ class AgentProcess {
   bool ended_ = false;
 };
 
-// A process that claims `uuid` in the folder's journal, marks it if told to, and then waits to be killed.
+// A process that claims `core` in the folder's journal, marks it if told to, and then waits to be killed.
 class Rank {
  public:
-  Rank(const std::string& folder, const std::string& uuid, bool mark);
+  enum class Namespace { kOurs, kOwn };  // of process ids; an own one is that of a container
+  Rank(const std::string& folder, const std::string& core, bool mark, Namespace of = Namespace::kOurs);
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;

@@ -98,27 +98,21 @@ bool parse(std::vector<const char*> words, Options* options, std::string* messag
 
 class OptionsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    unsetenv("POWERCCL_CLOCKS");
-    unsetenv("POWERCCL_RUN_FOLDER");
-  }
+  void SetUp() override { unsetenv("POWERCCL_RUN_FOLDER"); }
   Options options;
   std::string message;
 };
 
 TEST_F(OptionsTest, ReadsBothSpellings) {
-  ASSERT_TRUE(parse({"--run-folder", "a", "--interval-ms=7", "--no-sample", "--clocks=none"}, &options, &message));
+  ASSERT_TRUE(parse({"--run-folder", "a", "--interval-ms=7", "--no-sample"}, &options, &message));
   EXPECT_EQ(options.run_folder, "a");
   EXPECT_EQ(options.interval_ns, 7 * kMs);
   EXPECT_FALSE(options.sample);
-  EXPECT_TRUE(options.dry);
 }
 
-TEST_F(OptionsTest, DryInTheEnvironmentWins) {
-  setenv("POWERCCL_CLOCKS", "dry", 1);
+TEST_F(OptionsTest, TheFolderMayComeFromTheEnvironment) {
   setenv("POWERCCL_RUN_FOLDER", "from-environment", 1);
-  ASSERT_TRUE(parse({"--clocks", "nvml"}, &options, &message));
-  EXPECT_TRUE(options.dry);
+  ASSERT_TRUE(parse({}, &options, &message));
   EXPECT_EQ(options.run_folder, "from-environment");
 }
 
@@ -127,7 +121,7 @@ TEST_F(OptionsTest, MistakesEndInAHint) {
                                                                  {"--run-folder"},
                                                                  {"--run-folder", "a", "--interval-ms", "0"},
                                                                  {"--run-folder", "a", "--interval-ms", "20s"},
-                                                                 {"--run-folder", "a", "--clocks", "wet"},
+                                                                 {"--run-folder", "a", "--clocks", "dry"},
                                                                  {"--run-folder", "a", "--no-sample=1"},
                                                                  {"--check", "--quick"}}) {
     Options fresh;

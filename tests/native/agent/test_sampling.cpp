@@ -149,10 +149,10 @@ TEST_F(AgentTest, FullDiskEndsSamplingButNotGuarding) {
   EXPECT_TRUE(samples.whole) << "what fitted is kept, up to its last whole row";
   EXPECT_GT(samples.rows.size(), 10u);
 
-  Rank rank(folder.path(), fake_uuid(0), true);
-  lock_as(rank, 0);
+  Rank rank(folder.path(), core(0), true);
+  lower(0);
   rank.kill_hard();
-  EXPECT_TRUE(eventually([&] { return unlocked(0); }));
+  EXPECT_TRUE(eventually([&] { return restored(0); }));
   std::string said = agent.messages();
   EXPECT_EQ(said.find("cannot write "), said.rfind("cannot write ")) << said;
   agent.close_input();

@@ -68,7 +68,7 @@ TEST_F(EnvironmentTest, DefaultsAreTheTables) {
 TEST_F(EnvironmentTest, ValuesAreTaken) {
   set("POWERCCL_RUN_FOLDER", "/tmp/run");
   set("POWERCCL_POLICY", "per-call");
-  set("POWERCCL_CLOCKS", "nvml");
+  set("POWERCCL_CLOCKS", "lease");
   set("POWERCCL_KERNEL_EVENTS", "all");
   set("POWERCCL_TRACE_LIMIT_MB", "3");
   set("POWERCCL_DEBUG", "2");
@@ -79,7 +79,7 @@ TEST_F(EnvironmentTest, ValuesAreTaken) {
   set("SLURM_PROCID", "7");
   EXPECT_EQ(read(), "");
   EXPECT_EQ(environment.policy, PolicyName::kPerCall);
-  EXPECT_EQ(environment.clocks, ClockClientName::kNvml);
+  EXPECT_EQ(environment.clocks, ClockClientName::kLease);
   EXPECT_EQ(environment.kernel_events, KernelEvents::kAll);
   EXPECT_EQ(environment.trace_limit_bytes, 3u << 20);
   EXPECT_EQ(environment.debug, 2);

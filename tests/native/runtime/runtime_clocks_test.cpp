@@ -125,12 +125,6 @@ TEST_P(BecomesObserve, SaysWhyAndRecords) {
   use_percall(obstacle.table);
   if (obstacle.table[0] == '\0') unsetenv("POWERCCL_POLICY_TABLE");
   set("POWERCCL_CLOCKS", obstacle.clocks);
-  adapter.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient*, char* text, uint32_t size,
-                          const char** hint) {
-    copy_text(text, size, "libnvidia-ml.so.1 is not there");
-    *hint = "install the driver";
-    return -1;
-  };
   Communicator* communicator = up();
   ASSERT_NE(communicator, nullptr);
   EXPECT_NE(said().find(obstacle.said), std::string::npos);
@@ -151,54 +145,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Obstacle{"other_gpu",
                              "powerccl-policy-table 1\nplatform a\ngpu NVIDIA H200\nclock_max_mhz 1980\nend 3\n", "dry",
                              "is for `NVIDIA H200`, this GPU is `Tesla T4`\nhint: ", "policy table is for another GPU"},
-                    Obstacle{"no_client", kTable, "none", "POWERCCL_CLOCKS=none", "POWERCCL_CLOCKS=none"},
-                    Obstacle{"no_clock", kTable, "nvml",
-                             "code -1: libnvidia-ml.so.1 is not there)\nhint: install the driver\n",
-                             "clock cannot be set"}),
+                    Obstacle{"no_client", kTable, "none", "POWERCCL_CLOCKS=none", "POWERCCL_CLOCKS=none"}),
     [](const auto& obstacle) { return std::string(obstacle.param.name); });
-
-// The driver goes away in the middle of the job.
-TEST_F(RuntimeTest, AClockThatFailsMidwayDisarms) {
-  use_percall();
-  set("POWERCCL_CLOCKS", "nvml");
-  static std::atomic<int> result;
-  static std::atomic<int> resets;
-  result = 0;
-  resets = 0;
-  adapter.open_clock = [](void*, const GpuIdentity&, const char*, ClockClient* client, char*, uint32_t, const char**) {
-    client->set = [](void*, uint32_t, uint32_t) { return result.load(); };
-    client->reset = [](void*) {
-      ++resets;
-      return result.load();
-    };
-    client->dry = false;
-    return 0;
-  };
-  Communicator* communicator = up();
-  EXPECT_EQ(trace().header.flags & 1u, 0u);
-  EXPECT_EQ(said(), "");
-  collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
-  ASSERT_TRUE(eventually([&] { return runtime->gpu(0)->actuator.switches() == 1; }));
-  run_callback();
-  ASSERT_TRUE(eventually([&] { return runtime->gpu(0)->actuator.switches() == 2; }));
-  result = 15;
-  for (int i = 0; i < 200 && !runtime->gpu(0)->actuator.failed(); ++i) {
-    collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
-    usleep(2000);
-    if (!behind.empty()) run_callback();
-  }
-  ASSERT_TRUE(runtime->gpu(0)->actuator.failed());
-  behind.clear();
-  collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
-  EXPECT_TRUE(behind.empty());
-  const std::string text = said();
-  EXPECT_NE(text.find("the clock cannot be set (code 15)"), std::string::npos) << text;
-  EXPECT_EQ(text.find("powerccl:"), text.rfind("powerccl:"));
-  const int before = resets;
-  runtime->communicator_down(communicator);
-  EXPECT_GT(resets.load(), before);  // tried once more
-  EXPECT_EQ(trace().of(POWERCCL_REC_CLOCK).back().clock.result, 15);
-}
 
 }  // namespace
 }  // namespace powerccl::test

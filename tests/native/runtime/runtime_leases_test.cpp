@@ -56,6 +56,31 @@ TEST_F(RuntimeLeases, WithoutADaemonItStaysArmed) {
   EXPECT_FALSE(runtime->gpu(0)->actuator.failed());
 }
 
+// The driver goes away in the middle of the job.
+TEST_F(RuntimeLeases, AClockThatFailsMidwayDisarms) {
+  daemon.start();
+  Communicator* communicator = up();
+  collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
+  ASSERT_TRUE(eventually([&] { return daemon.now_mhz == 480u; }));
+  run_callback();
+  ASSERT_TRUE(eventually([&] { return daemon.now_mhz == 0u; }));
+  daemon.set_status = 15;
+  for (int i = 0; i < 200 && !runtime->gpu(0)->actuator.failed(); ++i) {
+    collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
+    usleep(2000);
+    if (!behind.empty()) run_callback();
+  }
+  ASSERT_TRUE(runtime->gpu(0)->actuator.failed());
+  behind.clear();
+  collective(communicator, call(POWERCCL_ALL_REDUCE, 4u << 20));
+  EXPECT_TRUE(behind.empty());
+  const std::string text = said();
+  EXPECT_NE(text.find("the clock cannot be set (code 15"), std::string::npos) << text;
+  EXPECT_EQ(text.find("powerccl:"), text.rfind("powerccl:"));
+  runtime->communicator_down(communicator);
+  EXPECT_EQ(trace().of(POWERCCL_REC_CLOCK).back().clock.result, 15);
+}
+
 TEST_F(RuntimeLeases, ADryDaemonMakesADryTrace) {
   daemon.welcome_flags = POWERCCL_LEASE_DRY;
   daemon.start();

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads a GPU's clock through NVML. Nothing in a job's process sets one: powerccld does.
+#ifndef POWERCCL_ADAPTERS_NCCL_NVML_READER_H
+#define POWERCCL_ADAPTERS_NCCL_NVML_READER_H
+#include "runtime/runtime.h"
+
+namespace powerccl::nccl {
+
+// Adapter::open_reader.
+void open_nvml_reader(void* context, const GpuIdentity& gpu, ClockClient* client);
+
+}  // namespace powerccl::nccl
+#endif
