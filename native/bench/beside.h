@@ -3,10 +3,10 @@
 #ifndef POWERCCL_BENCH_BESIDE_H
 #define POWERCCL_BENCH_BESIDE_H
 #include <functional>
+#include <optional>
 
-#include "bench/board.h"
+#include "bench/computation.h"
 #include "bench/emulated_time.h"
-#include "bench/load.h"
 
 namespace powerccl::bench {
 
@@ -45,6 +45,23 @@ class BesideMeasurement {
   EmulatedTime& emulated_;
   Load& load_;
 };
+
+// Time and mean power, of an operation or of a unit of computation.
+struct TimeAndPower {
+  double us;
+  std::optional<double> watts_per_gpu;  // nothing: not known
+};
+
+struct BesideCost {
+  TimeAndPower alone;  // the computation by itself, a unit
+  double slowed_pct;   // of the computation; negative within noise
+  // What is more than the same computation takes by itself, of one collective: time in microseconds, joules of a GPU.
+  double added_us;
+  std::optional<double> added_joules;
+};
+
+// `operation`: one collective, at the power of everything; `unit_us`: a unit of the computation beside it.
+BesideCost beside_cost(const TimeAndPower& operation, double unit_us, const TimeAndPower& alone);
 
 }  // namespace powerccl::bench
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Locked clocks outlive the process that set them, so they are set by a child process that notices the end of its
 // parent, whatever that end is, and then restores the default clocks. Or somebody else is asked who does so, as
-// `powerccl profile` does that holds leases on the GPUs. README.md has what is said to either.
+// `powerccl profile` does that holds leases on the GPUs. docs/reference/bench.md has what is said to either.
 #ifndef POWERCCL_BENCH_CLOCK_GUARD_H
 #define POWERCCL_BENCH_CLOCK_GUARD_H
 #include <sys/types.h>

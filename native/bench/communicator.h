@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's place in the communicator of all ranks, and in those split off it, in one instance of NCCL. The rank's
-// thread makes and destroys them; the watchdog's thread may ask and abort at any time between.
+// thread makes and destroys them; the watchdog's thread may ask and abort at any time between. And buffers in symmetric
+// windows of one.
 #ifndef POWERCCL_BENCH_COMMUNICATOR_H
 #define POWERCCL_BENCH_COMMUNICATOR_H
 #include <memory>
@@ -42,6 +43,27 @@ class Communicator {
   NcclComm all_ = nullptr;
   std::mutex mutex_;
   std::vector<NcclComm> standing_;  // the first is that of all ranks
+};
+
+// Buffers in symmetric windows, which ways other than the plain one need. They are of NCCL's own memory.
+class Windows {
+ public:
+  // All ranks of the communicator together, with the same size for each of both buffers.
+  Windows(std::shared_ptr<const NcclApi> nccl, NcclComm comm, size_t bytes);
+  Windows(const Windows&) = delete;
+  Windows& operator=(const Windows&) = delete;
+
+  // While the communicator stands. There is no destructor: after an abort windows go with it, their memory stays
+  // NCCL's.
+  void release();
+  CUdeviceptr send() const { return buffers_[0]; }
+  CUdeviceptr recv() const { return buffers_[1]; }
+
+ private:
+  std::shared_ptr<const NcclApi> nccl_;
+  NcclComm comm_;
+  CUdeviceptr buffers_[2] = {};
+  void* windows_[2] = {};
 };
 
 }  // namespace powerccl::bench

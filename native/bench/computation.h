@@ -1,16 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scenario's `compute` enqueues: kernels of multiply-adds, or units of matrix products and memory traffic.
+// What GPUs compute: kernels of multiply-adds that last a given time, matrix products and memory traffic. Beside
+// collectives, in a training step, and in a scenario's steps.
 #ifndef POWERCCL_BENCH_COMPUTATION_H
 #define POWERCCL_BENCH_COMPUTATION_H
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <vector>
 
-#include "bench/compute_kernel.h"
-#include "bench/load.h"
+#include "bench/rank.h"
 
 namespace powerccl::bench {
 
+// A kernel that computes for a given time: PTX that the driver compiles for whatever GPU there is, so no nvcc is
+// needed. On real GPUs its length is a calibrated number of loops; the emulator takes it from the parameter
+// `declared_ns`.
+class ComputeKernel {
+ public:
+  // Loads the kernel for the rank's GPU and, unless durations are declared, measures how fast it runs.
+  ComputeKernel(Rank& rank, bool declared);
+
+  // Computes for about `ms` at the clock it was calibrated at, or at the emulated platform's reference clock.
+  // `memory`: share of it that no clock changes, on emulated GPUs; below 0: as is usual there.
+  void enqueue(double ms, CUstream stream, double memory = -1);
+
+  double iterations_per_ms() const { return iterations_per_ms_; }  // 0: declared
+  unsigned blocks() const { return blocks_; }
+  static constexpr unsigned kThreads = 256;
+
+ private:
+  void launch(uint64_t iterations, uint64_t declared_ns, CUstream stream);
+
+  Rank& rank_;
+  CUfunction function_ = nullptr;
+  unsigned blocks_;
+  double iterations_per_ms_ = 0;
+};
+
+class MatrixProduct;
+class MemoryCopy;
+
+// A product (Products says of which matrices) and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep
+// their multiprocessors until they end, so a collective waits for one that has begun: products must not last longer
+// than those of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
+inline constexpr uint64_t kCopyBytes = uint64_t{1} << 28;
+inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at its power limit
+
+// Equal units of work in one stream: one product, one copy, or one of each.
+class Units {
+ public:
+  // `option`: of powerccl-bench, that asks for them.
+  Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream);
+  ~Units();
+  Units(const Units&) = delete;
+  Units& operator=(const Units&) = delete;
+
+  void enqueue();  // one unit
+  // On emulated GPUs alone: one unit that takes so long.
+  void enqueue_emulated(double ms);
+
+ private:
+  std::unique_ptr<MatrixProduct> product_;
+  std::unique_ptr<MemoryCopy> copy_;
+};
+
+// Units in a stream of their own.
+class Load {
+ public:
+  Load(Rank& rank, Beside kind, const Products& products);
+  ~Load();
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  void enqueue() { units_->enqueue(); }  // one
+  CUstream stream() const { return stream_; }
+
+ private:
+  Rank& rank_;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<Units> units_;
+};
+
+// What a scenario's `compute` enqueues: kernels of multiply-adds, or units of matrix products and memory traffic.
 // How many whole units make up the times asked for, one after the other: the rest of each is left to the next.
 class WholeUnits {
  public:

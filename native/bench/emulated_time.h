@@ -29,7 +29,7 @@ class EmulatedTime {
   EmulatedTime(const EmulatedTime&) = delete;
   EmulatedTime& operator=(const EmulatedTime&) = delete;
 
-  bool emulated() const { return rank_.cuda().stop_time != nullptr; }
+  bool emulated() const { return rank_.cuda().emulated(); }
   // All ranks must call it; returns the moment (CLOCK_MONOTONIC ns) at which everything counts as enqueued until go().
   // On real GPUs, and under `powerccl run`: now. What is recorded there runs as any job does, in real time: a recorder
   // learns how GPU times and the host's belong together from how soon it sees what a GPU did.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How powerccl-bench fails: an exception with the exit code of the README's table and what to do about it.
+// How powerccl-bench fails: an exception with the exit code of docs/reference/bench.md and what to do about it.
 #ifndef POWERCCL_BENCH_FAILURE_H
 #define POWERCCL_BENCH_FAILURE_H
 #include <stdexcept>

@@ -58,6 +58,15 @@ std::string value(const std::optional<T>& maybe) {
 template <typename T>
 std::string value(const std::vector<T>& items);
 
+// The value where `known`, else null.
+template <typename T>
+std::optional<T> when(bool known, T value) {
+  return known ? std::optional<T>(value) : std::nullopt;
+}
+inline std::optional<std::string> when(bool known, const char* value) {
+  return when(known, std::string(known ? value : ""));
+}
+
 // Text that is JSON already.
 struct Raw {
   std::string text;

@@ -2,85 +2,95 @@
 // A shared library loaded at run time. Handles are closed only where that is asked for: drivers do not survive it.
 #ifndef POWERCCL_BENCH_LIBRARY_H
 #define POWERCCL_BENCH_LIBRARY_H
-#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "bench/failure.h"
 
 namespace powerccl::bench {
 
+// A function found in a library, of whatever type it is assigned to.
+struct Symbol {
+  void* address;
+  template <typename Function>
+  operator Function*() const {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Function*>(address);
+  }
+};
+
 class Library {
  public:
-  // Tries each name in turn. `hint` says how to get the library when none loads (Failure kExitMissing).
-  template <typename Names>
-  static Library open(const Names& names, const std::string& hint) {
-    Library library;
-    std::string reasons;
-    for (const std::string& name : names) {
-      library.handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library.handle_ != nullptr) {
-        library.name_ = name;
-        return library;
-      }
-      const char* reason = dlerror();
-      reasons += reasons.empty() ? "" : "; ";
-      reasons += reason != nullptr ? reason : name;
-    }
-    throw Failure(kExitMissing, "cannot load a library: " + reasons, hint);
-  }
-
-  // The library at `path` and its own symbols, whatever was loaded before it. Failure kExitMissing as above.
-  static Library open_alone(const std::string& path, const std::string& hint) {
-    Library library = open(std::vector<std::string>{path}, hint);
-    library.alone_ = true;
-    return library;
-  }
+  // Tries each name in turn. `hint` says how to get the library when none loads (Failure kExitMissing). `alone`: with
+  // its own symbols, whatever was loaded before it; else a preloaded library may stand before it, as it would for a
+  // program that is linked with it.
+  static Library open(const std::vector<std::string>& names, const std::string& hint, bool alone = false);
 
   void* handle() const { return handle_; }
   // True if the library has left the process; some never do, and nobody may call it any more either way.
-  bool close() {
-    dlclose(handle_);
-    handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle_ == nullptr) return true;
-    dlclose(handle_);
-    return false;
-  }
-
-  template <typename Function>
-  void required(Function& function, const char* symbol) const {
-    if (!optional(function, symbol)) {
-      throw Failure(kExitMissing, name_ + " has no " + symbol, "the library is older than powerccl-bench needs");
-    }
-  }
-
-  template <typename Function>
-  bool optional(Function& function, const char* symbol) const {
-    void* its = dlsym(handle_, symbol);
-    function = reinterpret_cast<Function>(its != nullptr && !alone_ ? as_linked(its, symbol) : its);
-    return function != nullptr;
-  }
-
+  bool close();
+  Symbol required(const char* symbol) const;  // Failure kExitMissing where there is none
+  Symbol optional(const char* symbol) const;  // null where there is none
+  Symbol either(const char* symbol, const char* other) const;
   // The file that this library was loaded from; its name where that cannot be told. `symbol`: one of its own.
-  std::string path(const char* symbol) const { return path_of(dlsym(handle_, symbol)); }
+  std::string path(const char* symbol) const;
 
  private:
-  // A preloaded library may stand before this one, as it would for a program that is linked with it.
-  static void* as_linked(void* its, const char* symbol) {
-    void* first = dlsym(RTLD_DEFAULT, symbol);
-    return first != nullptr ? first : its;
-  }
-  std::string path_of(void* function) const {
-    Dl_info info{};
-    if (function != nullptr && dladdr(function, &info) != 0 && info.dli_fname != nullptr) return info.dli_fname;
-    return name_;
-  }
-
   void* handle_ = nullptr;
   bool alone_ = false;
   std::string name_;
 };
+
+// Asks something of a library that this process, which is going to fork, must not load itself: runs `ask` in a child
+// process and returns what it returned, or throws the Failure it threw. `died`: what to say, with a hint, if neither
+// comes back. Answers are copied byte by byte.
+template <typename Ask>
+auto in_child(Ask ask, const char* died, const char* hint) {
+  using Answer = decltype(ask());
+  static_assert(std::is_trivially_copyable_v<Answer>);
+  struct Message {
+    Answer answer;
+    int code;
+    char what[600];
+    char hint[300];
+  };
+  int ends[2];
+  if (pipe(ends) != 0) throw Failure(kExitMissing, std::string("pipe: ") + std::strerror(errno));
+  const pid_t child = fork();
+  if (child < 0) throw Failure(kExitMissing, std::string("fork: ") + std::strerror(errno));
+  if (child == 0) {
+    ::close(ends[0]);
+    Message message{};
+    try {
+      message.answer = ask();
+    } catch (const Failure& failure) {
+      message.code = failure.code();
+      std::strncpy(message.what, failure.what(), sizeof message.what - 1);
+      std::strncpy(message.hint, failure.hint().c_str(), sizeof message.hint - 1);
+    }
+    _exit(write(ends[1], &message, sizeof message) == sizeof message ? 0 : 1);
+  }
+  ::close(ends[1]);
+  Message message{};
+  size_t has = 0;
+  while (has < sizeof message) {
+    const ssize_t got = read(ends[0], reinterpret_cast<char*>(&message) + has, sizeof message - has);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    has += static_cast<size_t>(got);
+  }
+  ::close(ends[0]);
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (has != sizeof message) throw Failure(kExitMissing, died, hint);
+  if (message.code != 0) throw Failure(message.code, message.what, message.hint);
+  return message.answer;
+}
 
 }  // namespace powerccl::bench
 #endif

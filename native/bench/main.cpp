@@ -10,17 +10,16 @@
 
 #include "bench/failure.h"
 #include "bench/launch.h"
-#include "bench/models.h"
+#include "bench/measurement.h"
 #include "bench/options.h"
 #include "bench/plan.h"
 #include "bench/rank.h"
 #include "bench/replay.h"
 #include "bench/report.h"
-#include "bench/scenario_ranks.h"
+#include "bench/scenario.h"
 #include "bench/serve.h"
-#include "bench/sweep.h"
 #include "bench/train.h"
-#include "bench/version.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
@@ -29,11 +28,6 @@ constexpr double kMinTimeEmulatedS = 0.25;
 constexpr double kMinTimeRealS = 1.0;  // counters of real GPUs move every 100 ms
 constexpr int kSampleEmulatedMs = 2;
 constexpr int kSampleRealMs = 10;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 // Whether clocks may be changed. Where they may not, one entry remains of the list: the clock as found.
 void decide_clocks(Options& options, Setting& setting) {
@@ -118,9 +112,8 @@ void rank_work(const Options& options, const std::vector<Point>& plan, const Mod
 
 int run(int argc, char** argv) {
   Options options = parse_options(argc, argv);
-  if (options.mode == Mode::kHelp || options.mode == Mode::kVersion) {
-    std::fputs(options.mode == Mode::kHelp ? usage_text() : kVersion, stdout);
-    if (options.mode == Mode::kVersion) std::fputs("\n", stdout);
+  if (!options.says.empty()) {
+    std::fputs(options.says.c_str(), stdout);
     return kExitOk;
   }
   Setting setting = decide(options);
@@ -134,7 +127,9 @@ int run(int argc, char** argv) {
   if (options.mode == Mode::kSweep) plan = plan_of(options, setting, board.ranks());
   std::unique_ptr<Report> report;
   if (launch.leads()) {
-    report = std::make_unique<Report>(options, setting, plan, launch, model, scenario);
+    report = options.mode == Mode::kSweep   ? sweep_report(options, setting, launch, plan)
+             : options.mode == Mode::kTrain ? train_report(options, setting, launch, model)
+                                            : scenario_report(options, setting, launch, scenario);
     if (options.timeout_s > 0) {
       board.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options.timeout_s) * 1'000'000'000;
     }

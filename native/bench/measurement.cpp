@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "bench/beside.h"
-#include "bench/graph.h"
 #include "bench/verify.h"
 
 namespace powerccl::bench {

@@ -4,12 +4,10 @@
 #define POWERCCL_BENCH_MEASUREMENT_H
 #include <vector>
 
-#include "bench/board.h"
+#include "bench/computation.h"
 #include "bench/emulated_time.h"
-#include "bench/load.h"
 #include "bench/options.h"
 #include "bench/plan.h"
-#include "bench/rank.h"
 
 namespace powerccl::bench {
 
@@ -59,6 +57,9 @@ void reserve_for(const std::vector<Point>& points, Rank& rank);
 // How many operations fill `min_time_s`, at least `least` and at most a million.
 uint64_t iterations_for(double operation_s, double min_time_s, int least);
 double median(std::vector<double> values);
+
+// The sweep as each rank runs it: all go through the same plan, and rank 0 tells.
+void run_sweep(const Options& options, const std::vector<Point>& plan, Rank& rank);
 
 }  // namespace powerccl::bench
 #endif

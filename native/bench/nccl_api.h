@@ -37,34 +37,43 @@ struct NcclConfig {
 enum NcclResult : int { kNcclSuccess = 0, kNcclInvalidArgument = 4, kNcclInProgress = 7 };
 
 struct NcclApi {
-  int (*get_version)(int*);
-  int (*get_unique_id)(NcclUniqueId*);
-  int (*comm_init_rank)(NcclComm*, int ranks, NcclUniqueId, int rank);
-  int (*comm_init_rank_config)(NcclComm*, int ranks, NcclUniqueId, int rank, NcclConfig*);  // since 2.14; null before
-  int (*comm_split)(NcclComm, int color, int key, NcclComm*, void* config);                 // since 2.18; null before
-  int (*comm_destroy)(NcclComm);
-  int (*comm_abort)(NcclComm);
-  int (*comm_get_async_error)(NcclComm, int*);
-  const char* (*get_error_string)(int);
-  const char* (*get_last_error)(NcclComm);  // since 2.13; null before
-  int (*group_start)();
-  int (*group_end)();
-  int (*all_reduce)(const void*, void*, size_t, int type, int op, NcclComm, CUstream);
-  int (*broadcast)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);
-  int (*reduce)(const void*, void*, size_t, int type, int op, int root, NcclComm, CUstream);
-  int (*all_gather)(const void*, void*, size_t, int type, NcclComm, CUstream);
-  int (*reduce_scatter)(const void*, void*, size_t, int type, int op, NcclComm, CUstream);
-  int (*send)(const void*, size_t, int type, int peer, NcclComm, CUstream);
-  int (*recv)(void*, size_t, int type, int peer, NcclComm, CUstream);
-  int (*all_to_all)(const void*, void*, size_t, int type, NcclComm, CUstream);         // since 2.28; null before
-  int (*gather)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);   // since 2.28
-  int (*scatter)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);  // since 2.28
-  int (*mem_alloc)(void**, size_t);                                                    // since 2.19; null before
-  int (*mem_free)(void*);
-  int (*window_register)(NcclComm, void*, size_t, void** window, int flags);  // since 2.27; null before
-  int (*window_deregister)(NcclComm, void* window);
-  std::string path;
+  explicit NcclApi(Library loaded) : library(std::move(loaded)) {}
+
   Library library;
+  std::string path = library.path("ncclGetVersion");
+  int (*get_version)(int*) = library.required("ncclGetVersion");
+  int (*get_unique_id)(NcclUniqueId*) = library.required("ncclGetUniqueId");
+  int (*comm_init_rank)(NcclComm*, int ranks, NcclUniqueId, int rank) = library.required("ncclCommInitRank");
+  int (*comm_destroy)(NcclComm) = library.required("ncclCommDestroy");
+  int (*comm_abort)(NcclComm) = library.required("ncclCommAbort");
+  int (*comm_get_async_error)(NcclComm, int*) = library.required("ncclCommGetAsyncError");
+  const char* (*get_error_string)(int) = library.required("ncclGetErrorString");
+  int (*group_start)() = library.required("ncclGroupStart");
+  int (*group_end)() = library.required("ncclGroupEnd");
+
+  using Reducing = int (*)(const void*, void*, size_t, int type, int op, NcclComm, CUstream);
+  using Rooted = int (*)(const void*, void*, size_t, int type, int root, NcclComm, CUstream);
+  using Moving = int (*)(const void*, void*, size_t, int type, NcclComm, CUstream);
+  Reducing all_reduce = library.required("ncclAllReduce");
+  Rooted broadcast = library.required("ncclBroadcast");
+  int (*reduce)(const void*, void*, size_t, int, int op, int root, NcclComm, CUstream) = library.required("ncclReduce");
+  Moving all_gather = library.required("ncclAllGather");
+  Reducing reduce_scatter = library.required("ncclReduceScatter");
+  int (*send)(const void*, size_t, int type, int peer, NcclComm, CUstream) = library.required("ncclSend");
+  int (*recv)(void*, size_t, int type, int peer, NcclComm, CUstream) = library.required("ncclRecv");
+
+  // Null before the version that brought them.
+  const char* (*get_last_error)(NcclComm) = library.optional("ncclGetLastError");  // 2.13
+  int (*comm_init_rank_config)(NcclComm*, int ranks, NcclUniqueId, int rank,
+                               NcclConfig*) = library.optional("ncclCommInitRankConfig");                     // 2.14
+  int (*comm_split)(NcclComm, int color, int key, NcclComm*, void*) = library.optional("ncclCommSplit");      // 2.18
+  int (*mem_alloc)(void**, size_t) = library.optional("ncclMemAlloc");                                        // 2.19
+  int (*mem_free)(void*) = library.optional("ncclMemFree");                                                   // 2.19
+  int (*window_register)(NcclComm, void*, size_t, void**, int) = library.optional("ncclCommWindowRegister");  // 2.27
+  int (*window_deregister)(NcclComm, void*) = library.optional("ncclCommWindowDeregister");                   // 2.27
+  Moving all_to_all = library.optional("ncclAlltoAll");                                                       // 2.28
+  Rooted gather = library.optional("ncclGather");                                                             // 2.28
+  Rooted scatter = library.optional("ncclScatter");                                                           // 2.28
 
   // As a linked program has it: loaded once a process, by whichever rank comes first; `explicit_path` is the same for
   // all.
@@ -81,6 +90,30 @@ std::vector<std::string> nccl_candidates(const std::string& explicit_path);
 
 // 22809 -> "2.28.9"
 std::string nccl_version_text(int version);
+
+struct NcclFile {
+  std::string path;
+  int version;
+};
+// The library that a rank would load, found out in a child process. Failure(kExitMissing) where there is none.
+NcclFile find_nccl(const std::string& explicit_path);
+
+// Copies of the NCCL library in memory. The loader knows a library by its file, so a copy is another library, whose
+// statics nobody has touched; processes that load the same copy share its pages.
+class LibraryCopies {
+ public:
+  explicit LibraryCopies(std::string path) : path_(std::move(path)) {}
+  LibraryCopies(const LibraryCopies&) = delete;
+  LibraryCopies& operator=(const LibraryCopies&) = delete;
+
+  // A copy that is loaded nowhere, as a file that this process's children can open. Failure(kExitMissing).
+  const std::string& current();
+  // The current copy stays loaded somewhere: the next is another one.
+  void spend() { current_.clear(); }
+
+ private:
+  std::string path_, current_;
+};
 
 }  // namespace powerccl::bench
 #endif

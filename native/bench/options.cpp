@@ -2,6 +2,7 @@
 #include "bench/options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "bench/failure.h"
 #include "bench/option_table.h"
@@ -16,34 +17,19 @@ constexpr const char* kHint = "powerccl-bench --help";
   throw Failure(kExitUsage, what, hint);
 }
 
-void add_pattern(Options& options, Pattern pattern) {
-  if (std::ranges::find(options.patterns, pattern) == options.patterns.end()) options.patterns.push_back(pattern);
-}
-
-void add_patterns(Options& options, const std::string& text) {
+// "all", or names with commas, each once, behind those already `chosen`. `what` is the option and the kind of thing
+// that it names; `find` looks a name up.
+template <typename Infos, typename T = decltype(Infos::value_type::value)>
+std::vector<T> parse_names(const std::string& text, const Infos& infos, const char* what, const char* known, auto find,
+                           std::vector<T> chosen = {}) {
+  const auto add = [&](T one) {
+    if (std::ranges::find(chosen, one) == chosen.end()) chosen.push_back(one);
+  };
   for (const std::string& name : split(text, ',')) {
     if (name == "all") {
-      for (const PatternInfo& each : patterns()) add_pattern(options, each.pattern);
-    } else if (const auto pattern = pattern_named(name)) {
-      add_pattern(options, *pattern);
-    } else {
-      usage_error("no pattern is called '" + name + "'",
-                  "all, all_reduce, broadcast, reduce, all_gather, reduce_scatter, send_receive, scatter, gather, "
-                  "all_to_all; or a mode: train, scenario FILE");
-    }
-  }
-}
-
-// "all", or names with commas. `what` is the option and the kind of thing that it names.
-template <typename T, typename Infos>
-std::vector<T> parse_names(const std::string& text, const Infos& infos, T Infos::value_type::* member,
-                           std::optional<T> (*named)(const std::string&), const char* what, const char* known) {
-  std::vector<T> chosen;
-  for (const std::string& name : split(text, ',')) {
-    if (name == "all") {
-      for (const auto& each : infos) chosen.push_back(each.*member);
-    } else if (const auto one = named(name)) {
-      chosen.push_back(*one);
+      for (const auto& each : infos) add(each.value);
+    } else if (const std::optional<T> one = find(name)) {
+      add(*one);
     } else {
       usage_error(std::string(what) + " is called '" + name + "'", known);
     }
@@ -51,41 +37,17 @@ std::vector<T> parse_names(const std::string& text, const Infos& infos, T Infos:
   return chosen;
 }
 
-std::vector<Type> parse_types(const std::string& text) {
-  return parse_names(text, types(), &TypeInfo::type, type_named, "-d: no type",
-                     "float32 (float), float16 (half), bfloat16, float64 (double), int32, int64, all");
-}
-
-std::vector<Op> parse_ops(const std::string& text) {
-  return parse_names(text, operators(), &OpInfo::op, op_named, "-o: no operator", "sum, prod, max, min, avg, all");
-}
-
-std::vector<Way> parse_ways(const std::string& text) {
-  return parse_names(text, ways(), &WayInfo::way, way_named, "--way: no way",
-                     "plain, symmetric, copy-engine, efficiency, all");
-}
-
-// What else is computed: nothing first, then what was named, each once.
-std::vector<Beside> parse_besides(const std::string& text) {
-  std::vector<Beside> chosen{Beside::kNothing};
-  const auto add = [&](Beside each) {
-    if (std::ranges::find(chosen, each) == chosen.end()) chosen.push_back(each);
-  };
-  for (const std::string& name : split(text, ',')) {
-    if (name == "all") {
-      for (size_t i = 0; i < kBesides; ++i) add(static_cast<Beside>(i));
-    } else if (const auto beside = beside_named(name)) {
-      add(*beside);
-    } else {
-      usage_error("--beside: no computation is called '" + name + "'", "matmul, memory, both, all");
-    }
-  }
-  return chosen;
+// Names of a table, as it has them.
+template <typename Infos, typename T = decltype(Infos::value_type::value)>
+std::vector<T> parse_names(const std::string& text, const Infos& infos, const char* what, std::vector<T> chosen = {}) {
+  const std::string known = names_of(infos) + ", all";
+  return parse_names(
+      text, infos, what, known.c_str(), [&](const std::string& name) { return named(infos, name); }, std::move(chosen));
 }
 
 Beside parse_compute(const std::string& text) {
-  for (size_t i = 0; i < kBesides; ++i) {
-    if (text == compute_name_of(static_cast<Beside>(i))) return static_cast<Beside>(i);
+  for (const BesideInfo& each : kBesides) {
+    if (text == compute_name_of(each.value)) return each.value;
   }
   usage_error("--compute: no computation is called '" + text + "'", "fma, matmul, memory, both");
 }
@@ -109,73 +71,139 @@ Overlap parse_overlap(const std::string& text) {
   return text == "none" ? Overlap::kNone : Overlap::kBackward;
 }
 
-void add_sweep(OptionTable& table, Options& options) {
-  table.size("-b,--minbytes", &options.min_bytes);
-  table.size("-e,--maxbytes", &options.max_bytes);
-  table.size("-i,--stepbytes", &options.step_bytes);
-  table.number("-f,--stepfactor", &options.factor, 1.0001, 1e6);
-  table.integer("-n,--iters", &options.iterations, 1);
-  table.value("-w,--warmup_iters",
+constexpr const char* kAbout = R"(powerccl-bench: measure time, bandwidth, clock and energy of collectives
+
+usage: powerccl-bench PATTERN... [options]     sweep sizes, as NCCL tests do
+       powerccl-bench train [options]          replay a training step
+       powerccl-bench scenario FILE [options]  replay the job in FILE
+       powerccl-bench serve [options]          measure what stdin requests
+
+PATTERN: all, or any of all_reduce broadcast reduce all_gather reduce_scatter
+         send_receive scatter gather all_to_all
+Defaults are in parentheses. docs/reference/bench.md has files, scenarios and
+requests.
+)";
+constexpr const char* kExits = R"(exit codes: 0 success; 1 wrong elements; 2 wrong usage; 3 something is missing,
+            or results are invalid; 4 a rank failed; 5 timeout; 128+N signal N)";
+
+void add_sizes(OptionTable& table, Options& options) {
+  table.group("sweep");
+  table.size("-b,--minbytes", "first size (128K)", &options.min_bytes);
+  table.size("-e,--maxbytes", "last size (64M)", &options.max_bytes);
+  table.number("-f,--stepfactor", "N", "factor from one size to the next (2)", &options.factor, 1.0001, 1e6);
+  table.size("-i,--stepbytes", "difference from one size to the next, instead of -f", &options.step_bytes);
+  table.integer("-n,--iters", "least number of operations timed together (20); also of\nserve's requests",
+                &options.iterations, 1);
+  table.value("-w,--warmup_iters", "N",
+              "operations before them (1); iterations of train and\nscenario before those measured (2)",
               [&](const std::string& text) { options.warmup = options.train.warmup = parse_integer(text, "-w", 0); });
-  table.integer("-c,--check", &options.check, 0);
-  table.value("-d,--datatype,--dtype", [&](const std::string& text) {
-    options.types = parse_types(text);
-    options.train.type = options.types.front();
-  });
-  table.value("-o,--op", [&](const std::string& text) { options.ops = parse_ops(text); });
-  table.value("-r,--root",
+  table.integer("-c,--check", "operations whose results are checked (1, serve 0); 0: none", &options.check, 0);
+  table.value("-d,--datatype,--dtype", "TYPE",
+              "float32 (or float), float16 (or half), bfloat16, float64\n(or double), int32, int64, or all; of train's "
+              "gradients",
+              [&](const std::string& text) {
+                options.types = parse_names(text, kTypes, "-d: no type",
+                                            "float32 (float), float16 (half), bfloat16, float64 (double), int32, "
+                                            "int64, all",
+                                            type_named);
+                options.train.type = options.types.front();
+              });
+  table.value("-o,--op", "OP", "sum, prod, max, min, avg, or all",
+              [&](const std::string& text) { options.ops = parse_names(text, kOperators, "-o: no operator"); });
+  table.value("-r,--root", "RANK", "root of rooted collectives (0), or all",
               [&](const std::string& text) { options.root = text == "all" ? -1 : parse_integer(text, "-r", 0); });
-  table.value("-z", [&](const std::string& text) { options.blocking = parse_integer(text, "-z", 0, 3) != 0; });
-  table.flag("--blocking", &options.blocking);
-  table.value("-R,--local_register", [&](const std::string& text) {
-    options.registration = parse_integer(text, "-R", 0, 2);
-    if (options.registration == 1) usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
-  });
-  table.value("--way", [&](const std::string& text) { options.ways = parse_ways(text); });
-  table.value("--beside", [&](const std::string& text) { options.besides = parse_besides(text); });
-  table.value("--products", [&](const std::string& text) { options.products = parse_products(text); });
-  table.integer("-G,--cudagraph,--graph", &options.graph_launches, 0);
-  table.value("-I,--per_iter_timing",
+}
+
+void add_sweep(OptionTable& table, Options& options) {
+  table.value("-z", "N", "1 to 3: as --blocking",
+              [&](const std::string& text) { options.blocking = parse_integer(text, "-z", 0, 3) != 0; });
+  table.flag("--blocking", "after each operation, wait for it and for all ranks", &options.blocking);
+  table.value("-R,--local_register", "N",
+              "0: ordinary buffers (0); 2: buffers in symmetric windows,\nfor symmetric kernels and copy engines",
+              [&](const std::string& text) {
+                options.registration = parse_integer(text, "-R", 0, 2);
+                if (options.registration == 1)
+                  usage_error("-R 1 is not offered: use 0 (not registered) or 2 (symmetric windows)");
+              });
+  table.value("--way", "LIST",
+              "how NCCL carries collectives out: plain, symmetric,\ncopy-engine, efficiency, or all. Buffers and "
+              "communicator\nare made for each",
+              [&](const std::string& text) { options.ways = parse_names(text, kWays, "--way: no way"); });
+  table.value("--beside", "LIST",
+              "also measure beside computation in another stream:\nmatmul, memory, both, or all. Tells how much either "
+              "slows\nthe other (matmul on real GPUs needs cuBLAS)",
+              [&](const std::string& text) {
+                options.besides =
+                    parse_names(text, kBesides, "--beside: no computation", std::vector{Beside::kNothing});
+              });
+  table.integer("-G,--cudagraph,--graph", "capture operations in a CUDA graph, launch it N times",
+                &options.graph_launches, 0);
+  table.value("-I,--per_iter_timing", "N", "1: as --events",
               [&](const std::string& text) { options.events = parse_integer(text, "-I", 0, 1) != 0; });
-  table.flag("--events", &options.events);
-  table.flag("--in-place", &options.in_place);
-  table.flag("--grouped", &options.grouped);
-  table.value("--clock,--clocks", [&](const std::string& text) { options.clocks_mhz = parse_clocks(text); });
-  table.integer("--clock-socket", &options.clock_socket, 3, 1 << 20);
-  table.number("--settle", &options.settle_s, 0, 60);
-  table.text("--json-lines", &options.json_lines);
-  table.flag("--resume", &options.resume);
-  table.value("--skip", [&](const std::string& text) { options.skip.push_back(text); });
+  table.flag("--events", "also time each operation between two CUDA events", &options.events);
+  table.flag("--in-place", "also measure the in-place form", &options.in_place);
+  table.flag("--grouped", "build all_to_all, gather and scatter from sends and\nreceives, even if NCCL has the call",
+             &options.grouped);
+  table.value("--clock,--clocks", "LIST",
+              "repeat at these SM clocks in MHz: 1590,900 or 1590:300:15\nor default; train and scenario: one. Real "
+              "GPUs need\n--set-clocks; POWERCCL_CLOCKS=dry forbids it",
+              [&](const std::string& text) { options.clocks_mhz = parse_clocks(text); });
+  table.integer("--clock-socket", "let the process behind this file descriptor set the clocks", &options.clock_socket,
+                3, 1 << 20);
+  table.number("--settle", "S", "unmeasured seconds after each clock change (0.1)", &options.settle_s, 0, 60);
+  table.text("--json-lines", "FILE", "write each point to FILE when it is measured", &options.json_lines);
+  table.flag("--resume", "continue the FILE of --json-lines", &options.resume);
+  table.value("--skip", "FILE", "skip the points that a --json-lines FILE holds",
+              [&](const std::string& text) { options.skip.push_back(text); });
 }
 
 void add_replay(OptionTable& table, Options& options) {
   TrainOptions& train = options.train;
-  table.text("--model", &train.model);
-  table.value("--iterations", [&](const std::string& text) {
-    options.scenario_iterations = train.iterations = parse_integer(text, "--iterations", 1);
-  });
-  table.number("--seconds", &options.seconds, 0.001, 86400);
-  table.value("--compute", [&](const std::string& text) { options.compute = parse_compute(text); });
-  table.number("--forward-ms", &train.forward_ms, 0, 1e6);
-  table.number("--backward-ms", &train.backward_ms, 0, 1e6);
-  table.value("--buckets", [&](const std::string& text) { train.buckets_bytes = parse_buckets(text); });
-  table.value("--overlap", [&](const std::string& text) { train.overlap = parse_overlap(text); });
+  table.group("train");
+  table.text("--model", "NAME", "microllama, opt, gpt2 or distilgpt2 (microllama)", &train.model);
+  table.number("--forward-ms", "X", "time of the forward pass, instead of the model's", &train.forward_ms, 0, 1e6);
+  table.number("--backward-ms", "X", "time of the backward pass, instead of the model's", &train.backward_ms, 0, 1e6);
+  table.value("--buckets", "LIST", "sizes of gradient buckets, such as 62.5M,581M,62.5M",
+              [&](const std::string& text) { train.buckets_bytes = parse_buckets(text); });
+  table.value("--overlap", "WHAT",
+              "none: communicate after the backward pass; backward:\ncommunicate each bucket when its part of the pass "
+              "is done",
+              [&](const std::string& text) { train.overlap = parse_overlap(text); });
+  table.group("scenario");
+  table.value("--iterations", "N", "measured iterations (the file's; train: 5), after -w others",
+              [&](const std::string& text) {
+                options.scenario_iterations = train.iterations = parse_integer(text, "--iterations", 1);
+              });
+  table.number("--seconds", "S", "as many iterations as take about S seconds, instead", &options.seconds, 0.001, 86400);
+  table.value("--compute", "WHAT",
+              "what its computation consists of: fma (multiply-adds),\nmatmul (on real GPUs needs cuBLAS), memory, "
+              "both (fma)",
+              [&](const std::string& text) { options.compute = parse_compute(text); });
+  table.value("--products", "TxWxH",
+              "matmul's shape, also of --beside: T tokens, from W wide to\nH and back in turn, as a layer's perceptron "
+              "(4096x4096x4096)",
+              [&](const std::string& text) { options.products = parse_products(text); });
+  table.group("serve");
+  table.integer("--trials-per-process", "trials after which the server ends (32)", &options.trials_per_process, 1,
+                1'000'000);
 }
 
 void add_all(OptionTable& table, Options& options) {
-  table.integer("--trials-per-process", &options.trials_per_process, 1, 1'000'000);
-  table.integer("-g,--ngpus,--gpus", &options.gpus, 1, 64);
-  table.flag("--threads", &options.threads);
-  table.text("--rendezvous", &options.rendezvous);
-  table.text("-J,--output_file,--json", &options.json);
-  table.number("--min-time", &options.min_time_s, 0, 3600);
-  table.flag("--no-energy", &options.energy, false);
-  table.integer("--sample-ms", &options.sample_ms, 1, 1000);
-  table.flag("--set-clocks", &options.set_clocks);
-  table.integer("-T,--timeout", &options.timeout_s, 0);
-  table.text("--nccl", &options.nccl);
-  table.flag("-h,--help", [&] { options.mode = Mode::kHelp; });
-  table.flag("--version", [&] { options.mode = Mode::kVersion; });
+  table.group("all");
+  table.integer("-g,--ngpus,--gpus", "number of ranks, one per GPU (all GPUs)", &options.gpus, 1, 64);
+  table.flag("--threads",
+             "run ranks as threads of one process (a process each).\nUnder torchrun, mpirun or srun, each of their "
+             "processes is\none rank",
+             &options.threads);
+  table.text("--rendezvous", "DIR", "where their processes find each other (/dev/shm)", &options.rendezvous);
+  table.text("-J,--output_file,--json", "FILE", "write all results as one object", &options.json);
+  table.number("--min-time", "S", "least seconds of a measurement, for the energy counter\n(1; emulated 0.25)",
+               &options.min_time_s, 0, 3600);
+  table.flag("--no-energy", "do not use NVML, and measure no energy", &options.energy, false);
+  table.integer("--sample-ms", "time between NVML samples (10; emulated 2)", &options.sample_ms, 1, 1000);
+  table.flag("--set-clocks", "allow --clocks to change this machine's GPU clocks", &options.set_clocks);
+  table.integer("-T,--timeout", "longest time of a point in seconds (300); 0: no limit", &options.timeout_s, 0);
+  table.text("--nccl", "FILE", "libnccl to load (NCCL_LIBRARY, libnccl.so.2 or\nPOWERCCL_NCCL_LIBRARY)", &options.nccl);
 }
 
 void check_serve(const Options& options) {
@@ -255,11 +283,12 @@ Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 0; i < argc; ++i) options.command.emplace_back(argv[i]);
   options.check = -1;  // until it is given
-  OptionTable table(kHint);
+  OptionTable table("powerccl-bench", kAbout, kExits);
+  add_sizes(table, options);
   add_sweep(table, options);
   add_replay(table, options);
   add_all(table, options);
-  const std::vector<std::string> words = table.parse(argc, argv);
+  const std::vector<std::string> words = table.parse(argc, argv, &options.says);
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "train") {
@@ -272,12 +301,14 @@ Options parse_options(int argc, char** argv) {
     } else if (word == "serve" && options.mode == Mode::kSweep) {
       options.mode = Mode::kServe;
     } else if (word != "sweep") {
-      add_patterns(options, word);
+      const std::string known = "all, " + names_of(kPatterns) + "; or a mode: train, scenario FILE";
+      options.patterns =
+          parse_names(word, kPatterns, "no pattern", known.c_str(), pattern_named, std::move(options.patterns));
     }
   }
   // A server checks nothing unless told: emulated data are moved by few cores.
   if (options.check < 0) options.check = options.mode == Mode::kServe ? 0 : 1;
-  if (options.mode != Mode::kHelp && options.mode != Mode::kVersion) check_together(options);
+  if (options.says.empty()) check_together(options);
   return options;
 }
 

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "bench/pattern.h"
-#include "bench/way.h"
 
 namespace powerccl::bench {
 
-enum class Mode { kSweep, kTrain, kScenario, kServe, kHelp, kVersion };
+enum class Mode { kSweep, kTrain, kScenario, kServe };
 enum class Overlap { kNone, kBackward };
 
 inline constexpr int kClockAsFound = 0;
@@ -30,6 +29,7 @@ struct TrainOptions {
 struct Options {
   Mode mode = Mode::kSweep;
   std::vector<std::string> command;
+  std::string says;  // --help, --version: what to print and end
 
   std::vector<Pattern> patterns;
   size_t min_bytes = 131072, max_bytes = 67108864, step_bytes = 0;
@@ -72,7 +72,6 @@ struct Options {
 
 // Throws Failure(kExitUsage) that names the option, and how it should look.
 Options parse_options(int argc, char** argv);
-const char* usage_text();
 
 // "1590,1500", "1590:300:15" (first:last:step, either direction), "default".
 std::vector<int> parse_clocks(const std::string& text);

@@ -77,23 +77,11 @@ void enqueue_group(const NcclApi& nccl, const Call& call, Buffers buffers, NcclC
 
 }  // namespace
 
-const std::array<PatternInfo, kPatterns>& patterns() {
-  static const std::array<PatternInfo, kPatterns> all{{
-      {Pattern::kAllReduce, "all_reduce", false, true, false, true},
-      {Pattern::kBroadcast, "broadcast", true, false, false, true},
-      {Pattern::kReduce, "reduce", true, true, false, true},
-      {Pattern::kAllGather, "all_gather", false, false, true, true},
-      {Pattern::kReduceScatter, "reduce_scatter", false, true, true, true},
-      {Pattern::kSendReceive, "send_receive", false, false, false, false},
-      {Pattern::kScatter, "scatter", true, false, true, true},
-      {Pattern::kGather, "gather", true, false, true, true},
-      {Pattern::kAllToAll, "all_to_all", false, false, true, false},
-  }};
-  return all;
-}
-
-const PatternInfo& info(Pattern pattern) {
-  return patterns()[static_cast<size_t>(pattern)];
+std::optional<Type> type_named(const std::string& name) {
+  for (const TypeInfo& each : kTypes) {
+    if (name == each.name || name == each.nccl_tests) return each.value;
+  }
+  return std::nullopt;
 }
 
 std::optional<Pattern> pattern_named(std::string name) {
@@ -101,59 +89,45 @@ std::optional<Pattern> pattern_named(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   if (name == "sendrecv") name = "send_receive";
   if (name == "alltoall") name = "all_to_all";
-  for (const PatternInfo& each : patterns()) {
-    if (name == each.name) return each.pattern;
+  return named(kPatterns, name);
+}
+
+bool carries_out(Way way, Pattern pattern) {
+  const PatternInfo& about = info(pattern);
+  switch (way) {
+    case Way::kSymmetric:
+    case Way::kEfficiency:
+      return about.from == Who::kAll && about.to == Who::kAll && pattern != Pattern::kAllToAll;
+    case Way::kCopyEngine:  // which move and add nothing
+      return about.split && !about.reduces;
+    default:
+      return true;
   }
-  return std::nullopt;
 }
 
 Shape shape_of(Pattern pattern, size_t size_bytes, Type type, int ranks) {
+  const PatternInfo& about = info(pattern);
   const size_t width = info(type).bytes;
   const auto n = static_cast<size_t>(ranks);
   const size_t elements = size_bytes / width;
-  if (!info(pattern).split) return {elements, elements * width, elements, elements};
+  if (!about.split) return {elements, elements * width, elements, elements};
   // Chunks begin at multiples of 16 bytes, as NCCL tests cut them.
   const size_t chunk = elements / n / (16 / width) * (16 / width);
-  const bool send_all = pattern != Pattern::kAllGather && pattern != Pattern::kGather;
-  const bool recv_all = pattern != Pattern::kReduceScatter && pattern != Pattern::kScatter;
-  return {chunk, chunk * n * width, send_all ? chunk * n : chunk, recv_all ? chunk * n : chunk};
+  return {chunk, chunk * n * width, about.sends_all ? chunk * n : chunk, about.recv_all ? chunk * n : chunk};
 }
 
 double bus_factor(Pattern pattern, int ranks) {
-  const double n = ranks;
-  switch (pattern) {
-    case Pattern::kAllReduce:
-      return 2 * (n - 1) / n;
-    case Pattern::kAllGather:
-    case Pattern::kReduceScatter:
-    case Pattern::kAllToAll:
-    case Pattern::kGather:
-    case Pattern::kScatter:
-      return (n - 1) / n;
-    case Pattern::kBroadcast:
-    case Pattern::kReduce:
-    case Pattern::kSendReceive:
-      return 1;
-  }
-  return 1;
+  const double share = (ranks - 1) / static_cast<double>(ranks);
+  if (info(pattern).split) return share;
+  return pattern == Pattern::kAllReduce ? 2 * share : 1;
 }
 
 Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer) {
   if (!call.in_place) return {send_buffer, recv_buffer};
-  const size_t chunk_bytes = call.shape.count * info(call.type).bytes;
-  const size_t own = static_cast<size_t>(call.rank) * chunk_bytes;
-  switch (call.pattern) {
-    case Pattern::kAllGather:
-      return {recv_buffer + own, recv_buffer};
-    case Pattern::kReduceScatter:
-      return {recv_buffer, recv_buffer + own};
-    case Pattern::kGather:  // at the root, its own chunk already lies where it belongs
-      return {recv_buffer + own, recv_buffer};
-    case Pattern::kScatter:
-      return {recv_buffer, recv_buffer + own};
-    default:
-      return {recv_buffer, recv_buffer};
-  }
+  // The rank's own chunk already lies where it belongs among those of all.
+  const PatternInfo& about = info(call.pattern);
+  const size_t own = static_cast<size_t>(call.rank) * call.shape.count * info(call.type).bytes;
+  return {recv_buffer + (about.recv_all ? own : 0), recv_buffer + (about.sends_all ? own : 0)};
 }
 
 void enqueue(const NcclApi& nccl, const Call& call, Buffers buffers, NcclComm comm, CUstream stream) {
@@ -161,7 +135,7 @@ void enqueue(const NcclApi& nccl, const Call& call, Buffers buffers, NcclComm co
   void* to = pointer(buffers.recv);
   const size_t count = call.shape.count;
   const int type = info(call.type).nccl;
-  const int op = info(call.op).nccl;
+  const int op = static_cast<int>(call.op);
   switch (call.pattern) {
     case Pattern::kAllReduce:
       return nccl.check(nccl.all_reduce(from, to, count, type, op, comm, stream), "ncclAllReduce", comm);

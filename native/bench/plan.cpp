@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "bench/json.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
@@ -21,11 +22,11 @@ std::string join(const std::vector<std::string>& parts) {
 std::string key_of(const Point& point, int ranks) {
   const PatternInfo& pattern = info(point.pattern);
   return join({pattern.name, std::to_string(point.shape.size_bytes), info(point.type).name,
-               pattern.reduces ? info(point.op).name : "null", pattern.has_root ? std::to_string(point.root) : "null",
+               pattern.reduces ? info(point.op).name : "null", pattern.has_root() ? std::to_string(point.root) : "null",
                point.in_place ? "true" : "false", std::to_string(ranks),
                point.clock_mhz == kClockAsFound ? "null" : std::to_string(point.clock_mhz),
                point.way == Way::kAsGiven ? "null" : info(point.way).name,
-               point.beside == Beside::kNothing ? "null" : name_of(point.beside)});
+               point.beside == Beside::kNothing ? "null" : info(point.beside).name});
 }
 
 std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes) {
@@ -47,15 +48,7 @@ std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes
 }
 
 std::vector<size_t> sizes_of(const Options& options) {
-  std::vector<size_t> sizes;
-  for (size_t size = options.min_bytes; size <= options.max_bytes;) {
-    sizes.push_back(size);
-    const size_t next = options.step_bytes > 0 ? size + options.step_bytes
-                                               : static_cast<size_t>(static_cast<double>(size) * options.factor);
-    if (next <= size) break;  // 0, or a factor too small to move on
-    size = next;
-  }
-  return sizes;
+  return sizes_between(options.min_bytes, options.max_bytes, options.step_bytes, options.factor);
 }
 
 namespace {
@@ -81,8 +74,8 @@ std::vector<Point> make_plan(const Options& options, int ranks, const std::set<s
         if (!carries_out(way, pattern)) continue;
         const PatternInfo& about = info(pattern);
         const std::vector<Op> ops = about.reduces ? options.ops : std::vector<Op>{Op::kSum};
-        const int first_root = about.has_root && options.root >= 0 ? options.root : 0;
-        const int last_root = about.has_root && options.root < 0 ? ranks - 1 : first_root;
+        const int first_root = about.has_root() && options.root >= 0 ? options.root : 0;
+        const int last_root = about.has_root() && options.root < 0 ? ranks - 1 : first_root;
         for (const Type type : options.types) {
           for (const Op op : ops) {
             for (int root = first_root; root <= last_root; ++root) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/options.h"
-#include "bench/way.h"
+#include "bench/pattern.h"
 
 namespace powerccl::bench {
 

@@ -14,7 +14,6 @@
 #include "bench/failure.h"
 #include "bench/nccl_api.h"
 #include "bench/options.h"
-#include "bench/windows.h"
 
 namespace powerccl::bench {
 

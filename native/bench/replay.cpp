@@ -9,14 +9,184 @@
 #include <set>
 #include <utility>
 
-#include "bench/carriers.h"
 #include "bench/computation.h"
 #include "bench/failure.h"
-#include "bench/graph.h"
-#include "bench/timeline.h"
+#include "bench/train.h"
 
 namespace powerccl::bench {
 namespace {
+
+inline constexpr Type kScenarioType = Type::kFloat16;  // results are not looked at, and time goes by bytes
+
+// What a scenario's operations go by: a communicator for each way that occurs in a group, and the buffers that the way
+// takes.
+class Carriers {
+ public:
+  // All ranks together: they make the same communicators in the same order.
+  Carriers(Rank& rank, const Scenario& scenario);
+  Carriers(const Carriers&) = delete;
+  Carriers& operator=(const Carriers&) = delete;
+  // Gives windows back, which must go before their communicators. Call once, at the end of work that went well.
+  void close();
+
+  // The rank's own in the operation's group.
+  const Place& place(const Operation& operation) const { return places_[operation.group]; }
+  struct Carrier {
+    NcclComm comm;  // null where this rank has nobody to talk to
+    Buffers buffers;
+  };
+  Carrier of(const Operation& operation) const;
+
+ private:
+  using Key = std::pair<size_t, Way>;  // of a group, in which it occurs
+  NcclComm make(const Key& key, std::map<Way, Communicator*>& of_all);
+  size_t bytes_of(const Operation& operation) const;
+
+  Rank& rank_;
+  const Scenario& scenario_;
+  std::vector<Place> places_;  // by group
+  std::map<Key, NcclComm> comms_;
+  std::map<Key, std::unique_ptr<Windows>> windows_;
+};
+
+Carriers::Carriers(Rank& rank, const Scenario& scenario) : rank_(rank), scenario_(scenario) {
+  std::map<Key, size_t> bytes;  // of the largest operation
+  for (const Group& group : scenario.groups) {
+    places_.push_back(place_of(group, rank.rank(), rank.ranks()));
+  }
+  for (const Section& section : scenario.sections) {
+    for (const Operation& operation : section.operations) {
+      size_t& most = bytes[{operation.group, operation.way}];
+      most = std::max(most, bytes_of(operation));
+    }
+  }
+  std::map<Way, Communicator*> of_all;
+  size_t ordinary = 0;
+  for (const auto& [key, most] : bytes) {
+    const NcclComm comm = comms_[key] = make(key, of_all);
+    const bool in_windows = key.second != Way::kAsGiven && info(key.second).windows;
+    if (!in_windows) {
+      ordinary = std::max(ordinary, most);
+    } else if (comm != nullptr) {
+      windows_[key] = std::make_unique<Windows>(rank.shared_nccl(), comm, most);
+    }
+  }
+  rank.reserve(ordinary, ordinary);
+}
+
+NcclComm Carriers::make(const Key& key, std::map<Way, Communicator*>& of_all) {
+  const auto [index, way] = key;
+  const Place& place = places_[index];
+  if (place.size == 1) return nullptr;
+  const bool as_given = way == Way::kAsGiven;
+  if (!as_given && !of_all.contains(way)) of_all[way] = &rank_.join_also(way);
+  const Group& group = scenario_.groups[index];
+  if (group.size == 0 && group.stride == 0) return as_given ? rank_.comm() : of_all[way]->all();
+  return as_given ? rank_.split(place.first) : of_all[way]->split(place.first);
+}
+
+size_t Carriers::bytes_of(const Operation& operation) const {
+  constexpr size_t kLeast = 256;
+  const int ranks = place(operation).size;
+  if (operation.vary > 0) return largest_piece_bytes(operation, ranks) * static_cast<size_t>(ranks);
+  if (operation.act != Act::kCollective) return std::max(kLeast, operation.bytes);
+  const Shape shape = shape_of(operation.pattern, operation.bytes, kScenarioType, ranks);
+  return std::max(kLeast, std::max(shape.send_count, shape.recv_count) * info(kScenarioType).bytes);
+}
+
+Carriers::Carrier Carriers::of(const Operation& operation) const {
+  const Key key{operation.group, operation.way};
+  const auto found = windows_.find(key);
+  const Buffers buffers = found == windows_.end() ? Buffers{rank_.send_buffer(), rank_.recv_buffer()}
+                                                  : Buffers{found->second->send(), found->second->recv()};
+  return {comms_.at(key), buffers};
+}
+
+void Carriers::close() {
+  for (const auto& [key, windows] : windows_) windows->release();
+  windows_.clear();
+}
+
+constexpr double kUnknownMs = -1;
+
+uint64_t to_ns(double ms) {
+  return static_cast<uint64_t>(std::llround(std::max(ms, 0.0) * 1e6));
+}
+
+// Where an iteration's time went on one rank: computing, communicating, both, or neither.
+// Which stretches of its streams an iteration computed and communicated in, told by CUDA events between them.
+class Timeline {
+ public:
+  enum class Doing : uint8_t { kNothing, kComputing, kCommunicating, kGraph };
+
+  Timeline(Rank& rank, std::vector<CUstream> streams)
+      : rank_(rank), streams_(std::move(streams)), open_(streams_.size()) {}
+
+  void begin() {
+    used_ = 0;
+    marked_.clear();
+    unseen_ = false;
+    mark(0);
+  }
+  // What is enqueued from here on is of this kind; one event parts it from what came before.
+  void enter(size_t stream, Doing doing) {
+    Open& open = open_[stream];
+    if (open.doing == doing) return;
+    const size_t event = mark(stream);
+    close(open, event);
+    open = {doing, event};
+  }
+  // The stream may pause here: for another stream, or for the host.
+  void leave(size_t stream) {
+    Open& open = open_[stream];
+    if (open.doing == Doing::kNothing) return;
+    close(open, mark(stream));
+    open = {};
+  }
+  void end() {
+    for (size_t stream = 0; stream < streams_.size(); ++stream) leave(stream);
+  }
+
+  // Once all streams are done.
+  IterationTimes times() const {
+    std::vector<Stretch> stretches;
+    stretches.reserve(marked_.size());
+    for (const Marked& each : marked_) {
+      stretches.push_back(
+          {to_ns(elapsed_ms(each.begin)), to_ns(elapsed_ms(each.end)), each.doing == Doing::kComputing});
+    }
+    IterationTimes times = times_of(stretches);
+    if (unseen_) times.compute_ms = times.communication_ms = times.exposed_ms = kUnknownMs;
+    return times;
+  }
+
+ private:
+  struct Open {
+    Doing doing = Doing::kNothing;
+    size_t event = 0;
+  };
+  struct Marked {
+    size_t begin, end;
+    Doing doing;
+  };
+  size_t mark(size_t stream) {
+    rank_.record(rank_.event(used_), streams_[stream]);
+    return used_++;
+  }
+  void close(const Open& open, size_t event) {
+    if (open.doing == Doing::kNothing) return;
+    unseen_ = unseen_ || open.doing == Doing::kGraph;
+    marked_.push_back({open.event, event, open.doing});
+  }
+  double elapsed_ms(size_t event) const { return rank_.elapsed_ms(rank_.event(0), rank_.event(event)); }
+
+  Rank& rank_;
+  std::vector<CUstream> streams_;
+  std::vector<Open> open_;
+  std::vector<Marked> marked_;
+  size_t used_ = 0;
+  bool unseen_ = false;  // something ran in a graph
+};
 
 class Replay {
  public:
@@ -249,6 +419,19 @@ class Replay {
 };
 
 }  // namespace
+
+IterationTimes times_of(const std::vector<Stretch>& stretches) {
+  std::vector<std::pair<uint64_t, uint64_t>> computing, communicating, either;
+  uint64_t end = 0;
+  for (const Stretch& each : stretches) {
+    (each.computes ? computing : communicating).emplace_back(each.begin, each.end);
+    either.emplace_back(each.begin, each.end);
+    end = std::max(end, each.end);
+  }
+  const auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
+  const uint64_t compute_ns = union_ns(computing);
+  return {ms(end), ms(compute_ns), ms(union_ns(communicating)), ms(union_ns(either) - compute_ns)};
+}
 
 int iterations_of(const Options& options, const Scenario& scenario) {
   return options.scenario_iterations.value_or(scenario.iterations);

@@ -2,6 +2,8 @@
 // The replay of a scenario's iterations as each rank runs it.
 #ifndef POWERCCL_BENCH_REPLAY_H
 #define POWERCCL_BENCH_REPLAY_H
+#include <vector>
+
 #include "bench/rank.h"
 #include "bench/scenario.h"
 
@@ -13,6 +15,14 @@ void run_scenario(const Options& options, const Scenario& scenario, Rank& rank);
 int iterations_of(const Options& options, const Scenario& scenario);
 // --seconds: as many as take about so long, and at least one.
 int iterations_in(double seconds, double iteration_s);
+
+// A stretch of one stream's time, in ns since the iteration's start.
+struct Stretch {
+  uint64_t begin, end;
+  bool computes;  // else it communicates, waiting for other ranks included
+};
+// What an iteration consisted of; exposed is where something communicates and nothing computes.
+IterationTimes times_of(const std::vector<Stretch>& stretches);
 
 }  // namespace powerccl::bench
 #endif

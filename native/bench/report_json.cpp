@@ -1,13 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report_json.h"
 
-#include <algorithm>
+#include <unistd.h>
 
-#include "bench/machine.h"
-#include "bench/version.h"
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
+
+struct Field {
+  const char *name, *label;
+};
+constexpr Field kFields[] = {
+    {"host", "host"},
+    {"gpu_models", "GPUs"},
+    {"nvlinks", "NVLinks per GPU"},
+    {"driver", "driver"},
+    {"nccl_version", "NCCL"},
+    {"nccl_variables", "NCCL's variables"},
+    {"emulated_platform", "emulated platform"},
+};
+
+// "4 x NVIDIA H200"
+std::string gpu_models(const Board& board) {
+  std::map<std::string, int> counts;
+  for (int rank = 0; rank < board.ranks(); ++rank) ++counts[board.about[rank].name];
+  std::string text;
+  for (const auto& [name, count] : counts) text += (text.empty() ? "" : " + ") + std::to_string(count) + " x " + name;
+  return text;
+}
+
+// All that NCCL reads from the environment, in one order. What only tells of NCCL's work changes no result: its log,
+// and the profiler plugin, which may stand in another place each time.
+std::string nccl_variables() {
+  std::set<std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!text.starts_with("NCCL_") || text.starts_with("NCCL_DEBUG") || text.starts_with("NCCL_PROFILER")) continue;
+    found.insert(text);
+  }
+  std::string all;
+  for (const std::string& text : found) all += (all.empty() ? "" : " ") + text;
+  return all;
+}
+
+std::string shown(const std::string& value) {
+  return value == "null" ? "not known" : value.empty() ? "none" : value;
+}
+
+std::string other_machine(const std::string& differs) {
+  return std::string(" is from another machine (").append(differs).append(")");
+}
 
 std::string version_of_cuda(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -35,10 +84,50 @@ std::optional<std::string> products_of(const Options& options) {
 }
 
 std::optional<double> measured(double value) {
-  return value < 0 ? std::nullopt : std::optional<double>(value);
+  return json::when(value >= 0, value);
 }
 
 }  // namespace
+
+json::Object machine_object(const Board& board, const StartNews* start, const Sampler* sampler) {
+  const auto if_started = [&](auto text) { return start != nullptr ? text() : std::optional<std::string>(); };
+  json::Object object;
+  object.add("host", host_name())
+      .add("gpu_models", if_started([&] { return std::optional(gpu_models(board)); }))
+      .add("nvlinks", if_started([&] { return sampler->nvlinks(); }))
+      .add("driver", if_started([&] { return unless_empty(sampler->driver()); }))
+      .add("nccl_version", if_started([&] { return std::optional(nccl_version_text(start->nccl_version)); }))
+      .add("nccl_variables", if_started([] { return std::optional(nccl_variables()); }))
+      .add("emulated_platform", if_started([&] { return std::optional(sampler->emulated_platform()); }));
+  return object;
+}
+
+void check_same_machine(const std::string& path, const json::Object& here) {
+  const std::string hint = "measure into a new file, or leave out --resume to start this one anew";
+  const std::string now = here.text();
+  std::ifstream file(path);
+  bool known = false;
+  for (std::string line; std::getline(file, line) && !file.eof() && line.ends_with('}');) {
+    const std::string type = json::field(line, "type");
+    if (type == "header") {
+      known = !json::field(line, "gpu_models").empty();
+      std::string differs;
+      for (const Field& field : kFields) {
+        const std::string before = json::field(line, field.name), value = json::field(now, field.name);
+        if (before == value) continue;
+        differs.append(differs.empty() ? "" : "; ").append(field.label).append(": ");
+        differs.append(shown(before)).append(" there, ").append(shown(value)).append(" here");
+      }
+      if (known && !differs.empty()) {
+        throw Failure(kExitUsage, "--resume: " + path + other_machine(differs), hint);
+      }
+    }
+    if (!known) {
+      throw Failure(kExitUsage, "--resume: " + path + " does not say of which machine it is: an older version wrote it",
+                    hint);
+    }
+  }
+}
 
 json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
                            const StartNews* start, Sampler* sampler) {
@@ -102,7 +191,7 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
   const double algbw = algbw_gbs(point, news);
   const bool known = !window.source.empty();
   const bool only_its = known && !cost;  // else the computation's joules are among them
-  const auto if_known = [&](double value) { return known ? std::optional<double>(value) : std::nullopt; };
+  const auto if_known = [&](double value) { return json::when(known, value); };
   const bool as_found = point.clock_mhz == kClockAsFound || !clock_set;
   std::optional<std::string> throttle;
   if (window.throttle_reasons) {
@@ -115,13 +204,13 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("size_bytes", point.shape.size_bytes)
       .add("count", point.shape.count)
       .add("dtype", info(point.type).name)
-      .add("op", about.reduces ? std::optional<std::string>(info(point.op).name) : std::nullopt)
-      .add("root", about.has_root ? std::optional<int>(point.root) : std::nullopt)
+      .add("op", json::when(about.reduces, info(point.op).name))
+      .add("root", json::when(about.has_root(), point.root))
       .add("in_place", point.in_place)
-      .add("way", point.way == Way::kAsGiven ? std::nullopt : std::optional<std::string>(info(point.way).name))
-      .add("beside", cost ? std::optional<std::string>(name_of(point.beside)) : std::nullopt)
+      .add("way", json::when(point.way != Way::kAsGiven, point.way == Way::kAsGiven ? "" : info(point.way).name))
+      .add("beside", json::when(cost.has_value(), info(point.beside).name))
       .add("ranks", ranks)
-      .add("clock_requested_mhz", as_found ? std::nullopt : std::optional<int>(point.clock_mhz))
+      .add("clock_requested_mhz", json::when(!as_found, point.clock_mhz))
       .add("iterations", news.iterations)
       .add("time_us", news.time_us)
       .add("device_time_us", news.device_us)
@@ -131,7 +220,7 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
       .add("busbw_gbs", algbw * bus_factor(point.pattern, ranks))
       .add("event_us", measured(news.event_us))
       .add("valid", news.valid)
-      .add("wrong", news.wrong < 0 ? std::nullopt : std::optional<int64_t>(news.wrong))
+      .add("wrong", json::when(news.wrong >= 0, news.wrong))
       .add("sm_clock_mhz", window.clock_mean_mhz)
       .add("sm_clock_min_mhz", window.clock_min_mhz)
       .add("sm_clock_max_mhz", window.clock_max_mhz)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The objects of README.md that sweeps and servers have in common.
+// The objects of docs/reference/bench.md that sweeps and servers have in common, and which machine was measured: what a
+// file of points is tied to, so that --resume never mixes two.
 #ifndef POWERCCL_BENCH_REPORT_JSON_H
 #define POWERCCL_BENCH_REPORT_JSON_H
 #include <optional>
 #include <string>
 
-#include "bench/beside_cost.h"
+#include "bench/beside.h"
 #include "bench/json.h"
 #include "bench/launch.h"
 #include "bench/plan.h"
@@ -28,6 +29,14 @@ json::Object point_object(const Point& point, const PointNews& news, const Windo
 inline std::optional<std::string> unless_empty(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<std::string>(text);
 }
+
+// host, gpu_models, nvlinks, driver, nccl_version, nccl_variables and emulated_platform; the last six are
+// null while no rank stands (`start` and `sampler` are null).
+json::Object machine_object(const Board& board, const StartNews* start, const Sampler* sampler);
+
+// Throws Failure(kExitUsage) where the --json-lines file `path` holds lines of another machine than `here`, or does not
+// say of which; names all fields that differ.
+void check_same_machine(const std::string& path, const json::Object& here);
 
 }  // namespace powerccl::bench
 #endif

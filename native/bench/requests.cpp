@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/requests.h"
-
 #include <algorithm>
 #include <optional>
 #include <sstream>
 
 #include "bench/failure.h"
+#include "bench/serve.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
@@ -66,7 +65,7 @@ bool apply(Command& command, std::optional<double>& min_time_s, const std::strin
     if (!type) refuse("no type is called '" + value + "'", "float32 float16 bfloat16 float64 int32 int64");
     point.type = *type;
   } else if (key == "op") {
-    const auto op = op_named(value);
+    const auto op = named(kOperators, value);
     if (!op) refuse("no operator is called '" + value + "'", "sum prod max min avg");
     point.op = *op;
   } else {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
@@ -52,19 +53,6 @@ bool is_name(const std::string& word) {
 std::string shown(std::string text) {
   if (text.size() > 1000) text = text.substr(0, 1000) + " ...";
   std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
-
-template <typename Items>
-std::string names_of(const Items& items) {
-  std::string text;
-  for (const auto& item : items) {
-    if constexpr (requires { item.name; }) {
-      text += (text.empty() ? "" : ", ") + std::string(item.name);
-    } else {
-      text += (text.empty() ? "" : ", ") + item;
-    }
-  }
   return text;
 }
 
@@ -162,12 +150,12 @@ class Parser {
   }
   Way way(Pattern pattern) {
     const std::string& name = next("a way");
-    const auto found = way_named(name);
-    if (!found) refuse("no way is called '" + name + "'", "there are " + names_of(ways()));
+    const auto found = named(kWays, name);
+    if (!found) refuse("no way is called '" + name + "'", "there are " + names_of(kWays));
     if (carries_out(*found, pattern)) return *found;
     std::string others;
-    for (const WayInfo& each : ways()) {
-      if (carries_out(each.way, pattern)) others += (others.empty() ? "" : ", ") + std::string(each.name);
+    for (const WayInfo& each : kWays) {
+      if (carries_out(each.value, pattern)) others += (others.empty() ? "" : ", ") + std::string(each.name);
     }
     refuse("NCCL does not carry `" + words_[0] + "` out by " + name, "it does by " + others);
   }
@@ -190,7 +178,7 @@ class Parser {
     if (verb == "from") return open_section();
     std::string known;
     for (const Form& form : kForms) known += std::string(form.verb) + ", ";
-    refuse("`" + verb + "` means nothing", known + names_of(patterns()));
+    refuse("`" + verb + "` means nothing", known + names_of(kPatterns));
   }
 
   void heading(const std::string& verb) {
@@ -324,13 +312,49 @@ class Parser {
                                       operations().end());
     if (body.empty()) refuse("there is nothing between this and line " + std::to_string(block.line));
     if (block.captures) {
-      check_capture(scenario_, body, line_);
+      check_capture(body);
       return add({Act::kEndCapture, line_});
     }
     if (body.size() * static_cast<size_t>(block.count) > kMaxOperations) {
       refuse("more than " + std::to_string(kMaxOperations) + " operations in one iteration", "smaller repeats");
     }
     for (int i = 1; i < block.count; ++i) operations().insert(operations().end(), body.begin(), body.end());
+  }
+
+  // CUDA's rule for captures over several streams: they begin on `compute`; another stream takes part from when it
+  // waits for one that does, and `compute` has waited for all of them, and for all they do, at the end.
+  void check_capture(const std::vector<Operation>& body) {
+    const auto bit = [](size_t stream) { return 1U << stream; };
+    const auto name = [&](size_t stream) { return scenario_.streams[stream]; };
+    const auto refuse_at = [&](int line, const std::string& what, const std::string& right) {
+      line_ = line;
+      refuse(what, right);
+    };
+    std::array<uint32_t, kMaxStreams> behind{};  // by stream: those whose latest operation it waits for
+    uint32_t members = bit(0);
+    for (const Operation& operation : body) {
+      const size_t stream = operation.stream;
+      if (operation.act == Act::kWait) {
+        if ((members & bit(operation.awaited)) == 0) {
+          refuse_at(operation.line, "stream " + name(operation.awaited) + " is not part of this capture",
+                    "let it wait for compute first");
+        }
+        members |= bit(stream);
+        behind[stream] |= behind[operation.awaited] | bit(operation.awaited);
+      }
+      if ((members & bit(stream)) == 0) {
+        refuse_at(operation.line, "stream " + name(stream) + " is not part of this capture",
+                  "wait compute on " + name(stream));
+      }
+      for (size_t other = 0; other < kMaxStreams; ++other) {
+        if (other != stream) behind[other] &= ~bit(stream);
+      }
+    }
+    for (size_t stream = 1; stream < scenario_.streams.size(); ++stream) {
+      if ((members & ~behind[0] & bit(stream)) == 0) continue;
+      refuse("compute does not wait for stream " + name(stream) + " before the capture ends",
+             "wait " + name(stream) + " on compute");
+    }
   }
 
   void open_section() {
@@ -379,8 +403,9 @@ Scenario parse_scenario(const std::string& text, const std::string& file) {
 
 Scenario read_scenario(const std::string& path) {
   const auto refuse = [&](const std::string& why) {
-    throw Failure(kExitUsage, "cannot read " + path + ": " + why,
-                  "bench/scenarios/ in PowerCCL's repository has ten; native/bench/README.md says how to write one");
+    throw Failure(
+        kExitUsage, "cannot read " + path + ": " + why,
+        "bench/scenarios/ in PowerCCL's repository has ten; docs/reference/scenarios.md says how to write one");
   };
   // Anything but a plain file may keep its reader waiting, or never end.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

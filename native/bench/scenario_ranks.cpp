@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/scenario_ranks.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "bench/failure.h"
+#include "bench/scenario.h"
 
 namespace powerccl::bench {
 namespace {

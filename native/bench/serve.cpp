@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -17,11 +16,9 @@
 #include "bench/failure.h"
 #include "bench/json.h"
 #include "bench/launch.h"
-#include "bench/library_copy.h"
+#include "bench/nccl_api.h"
 #include "bench/report_json.h"
-#include "bench/requests.h"
 #include "bench/sampler.h"
-#include "bench/serve_ranks.h"
 
 namespace powerccl::bench {
 namespace {
@@ -44,7 +41,7 @@ class Server {
         nccl_(nccl),
         copies_(nccl.path),
         replies_(replies),
-        started_unix_s_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()),
+        started_unix_s_(unix_s()),
         started_ns_(monotonic_ns()) {}
 
   void run() {

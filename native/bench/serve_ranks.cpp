@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/serve_ranks.h"
-
 #include <dirent.h>
 #include <unistd.h>
 
@@ -13,7 +11,7 @@
 #include <set>
 
 #include "bench/measurement.h"
-#include "bench/requests.h"
+#include "bench/serve.h"
 
 namespace powerccl::bench {
 namespace {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/sweep.h"
-
 #include <cstdio>
 #include <memory>
 
-#include "bench/load.h"
 #include "bench/measurement.h"
 
 namespace powerccl::bench {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/values.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "bench/failure.h"
 
@@ -60,6 +65,53 @@ std::vector<std::string> split(const std::string& text, char separator) {
     begin = end + 1;
   }
   return parts;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string write_whole(const std::string& path, const std::string& text) {
+  const std::string fresh = path + "." + std::to_string(getpid());
+  std::FILE* file = std::fopen(fresh.c_str(), "we");
+  bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  good = (file == nullptr || std::fclose(file) == 0) && good;
+  if (good && std::rename(fresh.c_str(), path.c_str()) == 0) return "";
+  const std::string reason = "cannot write " + path + ": " + std::strerror(errno);
+  unlink(fresh.c_str());
+  return reason;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::vector<size_t> sizes_between(size_t first, size_t last, size_t step_bytes, double factor) {
+  std::vector<size_t> sizes;
+  for (size_t size = first; size <= last;) {
+    sizes.push_back(size);
+    const size_t next = step_bytes > 0 ? size + step_bytes : static_cast<size_t>(static_cast<double>(size) * factor);
+    if (next <= size) break;  // 0, or a factor too small to move on
+    size = next;
+  }
+  return sizes;
+}
+
+std::string cell(std::optional<double> value, int decimals, int width) {
+  char text[48];
+  if (value) {
+    std::snprintf(text, sizeof text, "  %*.*f", width, decimals, *value);
+  } else {
+    std::snprintf(text, sizeof text, "  %*s", width, "N/A");
+  }
+  return text;
+}
+
+std::string short_cell(std::optional<double> value, int width) {
+  return cell(value, !value || *value >= 1000 ? 1 : *value >= 10 ? 2 : 3, width);
 }
 
 }  // namespace powerccl::bench

@@ -15,6 +15,10 @@
 
 namespace powerccl::bench {
 
+// One element, written to or read from memory of the type's width. Rounds to nearest even; integers must be whole.
+void store(Type type, void* where, double value);
+double load(Type type, const void* where);
+
 inline constexpr size_t kPeriod = 8191;
 
 // Element `index` of what `rank` sends.
@@ -32,6 +36,8 @@ std::vector<uint8_t> send_data(const Call& call);
 size_t received_count(const Call& call);
 // How many of the received elements are wrong. `received` holds received_count(call) elements.
 size_t count_wrong(const Call& call, const std::vector<uint8_t>& received);
+// The same where the rank's part of what each sender has begins at `first`, since parts differ.
+size_t count_wrong(const Call& call, const std::vector<uint8_t>& received, size_t first);
 
 }  // namespace powerccl::bench
 #endif

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "bench/scenario.h"
-#include "bench/scenario_ranks.h"
 #include "clock/policy_table.h"
 #include "policy/per_call_policy.h"
 #include "sim/clock_thread.h"

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "bench/failure.h"
-#include "bench/scenario_ranks.h"
+#include "bench/scenario.h"
 #include "policy/learning_policy.h"
 #include "policy/node_state.h"
 #include "sim/host.h"

@@ -5,7 +5,6 @@
 
 #include "bench/failure.h"
 #include "bench/scenario.h"
-#include "bench/scenario_ranks.h"
 #include "fuzz.h"
 
 using namespace powerccl::bench;

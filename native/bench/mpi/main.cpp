@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <string>
 
 #include "bench/failure.h"
-#include "bench/mpi/launcher.h"
-#include "bench/mpi/mpi_api.h"
-#include "bench/mpi/options.h"
 #include "bench/mpi/report.h"
-#include "bench/mpi/tests.h"
-#include "bench/version.h"
+#include "bench/values.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -23,18 +18,11 @@ void complain(const Failure& failure) {
 }
 
 void run_test(const Options& options, const Mpi& mpi, Report& report) {
-  switch (options.test) {
-    case Test::kWait:
-      return run_wait(options, mpi, report);
-    case Test::kStencil:
-      return run_stencil(options, mpi, report);
-    case Test::kLatency:
-    case Test::kBandwidth:
-    case Test::kBothWays:
-      return run_point_to_point(options, mpi, report);
-    default:
-      return run_collective(options, mpi, report);
-  }
+  const bool collective = options.test == Test::kBarrier || info_of(options.test).pattern;
+  if (collective) return run_collective(options, mpi, report);
+  if (options.test == Test::kWait) return run_wait(options, mpi, report);
+  if (options.test == Test::kStencil) return run_stencil(options, mpi, report);
+  run_point_to_point(options, mpi, report);
 }
 
 int run(int argc, char** argv) {
@@ -46,12 +34,11 @@ int run(int argc, char** argv) {
     if (launcher.rank == 0) complain(failure);
     return failure.code();
   }
-  if (options.test == Test::kHelp || options.test == Test::kVersion) {
-    if (launcher.rank == 0) std::printf("%s%s", options.test == Test::kHelp ? usage_text() : kVersion, "\n");
+  if (!options.says.empty()) {
+    if (launcher.rank == 0) std::fputs(options.says.c_str(), stdout);
     return kExitOk;
   }
-  const char* named = std::getenv("POWERCCL_BENCH_MPI_LIBRARY");
-  if (options.library.empty() && named != nullptr) options.library = named;
+  if (options.library.empty()) options.library = environment("POWERCCL_BENCH_MPI_LIBRARY");
   // Never destroyed: an MPI library does not survive what happens to it after main.
   Mpi* mpi = nullptr;
   try {
@@ -64,7 +51,7 @@ int run(int argc, char** argv) {
   int code = kExitOk;
   try {
     run_test(options, *mpi, report);
-    report.write("");
+    report.write();
     code = report.wrong() ? kExitWrongElements : kExitOk;
   } catch (const Failure& failure) {
     // All ranks find the same fault before they communicate, except for a file that rank 0 cannot write.

@@ -5,26 +5,21 @@
 #include <link.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "bench/failure.h"
 
 namespace powerccl::bench::mpi {
 namespace {
 
+void* address(intptr_t value) {
+  return reinterpret_cast<void*>(value);  // NOLINT(performance-no-int-to-ptr): never looked behind
+}
+
 constexpr const char* kHow =
     "install one (`pip install mpich` will do), load its module, or name its libmpi.so with --library";
 
 constexpr const char* kMatching =
     "use the mpiexec that came with this library, or name the launcher's library with --library";
-
-template <typename Function>
-void find(Function& function, const char* symbol, const std::string& library) {
-  function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, symbol));
-  if (function == nullptr) {
-    throw Failure(kExitMissing, library + " has no " + symbol, "name an MPI library with --library");
-  }
-}
 
 std::string file_of(void* handle, const std::string& otherwise) {
   link_map* map = nullptr;
@@ -59,15 +54,14 @@ void warn_of_strangers(const Launcher& launcher, AbiKind kind, const std::string
                library.c_str(), launcher.name(), kMatching);
 }
 
-}  // namespace
-
-void Mpi::load(const Launcher& launcher, const std::string& named) {
+// Loads the launcher's library, finds out its ABI, and returns its path.
+std::string load(const Launcher& launcher, const std::string& named, Abi& abi) {
   void* handle = nullptr;
-  std::string reasons;
+  std::string path, reasons;
   for (const std::string& candidate : library_candidates(launcher, named)) {
     handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle != nullptr) {
-      path_ = file_of(handle, candidate);
+      path = file_of(handle, candidate);
       break;
     }
     const char* reason = dlerror();
@@ -75,42 +69,72 @@ void Mpi::load(const Launcher& launcher, const std::string& named) {
   }
   if (handle == nullptr) throw Failure(kExitMissing, "cannot load an MPI library: " + reasons, kHow);
   if (dlsym(handle, "MPI_Init") == nullptr) {
-    throw Failure(kExitMissing, path_ + " is no MPI library: it has no MPI_Init", "name a libmpi.so with --library");
+    throw Failure(kExitMissing, path + " is no MPI library: it has no MPI_Init", "name a libmpi.so with --library");
   }
-  abi_ = abi_of(abi_of_library(dlsym(handle, "ompi_mpi_comm_world") != nullptr, abi_major(handle)));
-  if (abi_.kind == AbiKind::kOpenMpi) {
-    for (const HandleSymbol& each : kOpenMpiSymbols) {
-      abi_.handles.*each.handle = reinterpret_cast<Handle>(dlsym(RTLD_DEFAULT, each.symbol));
-      if (abi_.handles.*each.handle == 0) throw Failure(kExitMissing, path_ + " has no " + each.symbol, kHow);
-    }
+  abi = abi_of(abi_of_library(dlsym(handle, "ompi_mpi_comm_world") != nullptr, abi_major(handle)));
+  for (const HandleSymbol& each : kOpenMpiSymbols) {
+    if (abi.kind != AbiKind::kOpenMpi) break;
+    abi.handles.*each.handle = reinterpret_cast<Handle>(dlsym(RTLD_DEFAULT, each.symbol));
+    if (abi.handles.*each.handle == 0) throw Failure(kExitMissing, path + " has no " + each.symbol, kHow);
   }
-  Functions& f = functions_;
-  find(f.init, "MPI_Init", path_);
-  find(f.finalize, "MPI_Finalize", path_);
-  find(f.abort, "MPI_Abort", path_);
-  find(f.comm_rank, "MPI_Comm_rank", path_);
-  find(f.comm_size, "MPI_Comm_size", path_);
-  find(f.library_version, "MPI_Get_library_version", path_);
-  find(f.send, "MPI_Send", path_);
-  find(f.recv, "MPI_Recv", path_);
-  find(f.isend, "MPI_Isend", path_);
-  find(f.irecv, "MPI_Irecv", path_);
-  find(f.waitall, "MPI_Waitall", path_);
-  find(f.sendrecv, "MPI_Sendrecv", path_);
-  find(f.barrier, "MPI_Barrier", path_);
-  find(f.bcast, "MPI_Bcast", path_);
-  find(f.reduce, "MPI_Reduce", path_);
-  find(f.allreduce, "MPI_Allreduce", path_);
-  find(f.allgather, "MPI_Allgather", path_);
-  find(f.reduce_scatter, "MPI_Reduce_scatter", path_);
-  find(f.alltoall, "MPI_Alltoall", path_);
-  find(f.gather, "MPI_Gather", path_);
-  find(f.scatter, "MPI_Scatter", path_);
+  warn_of_strangers(launcher, abi.kind, path);
+  return path;
 }
 
-Mpi::Mpi(const Launcher& launcher, const std::string& named, int* argc, char*** argv) {
-  load(launcher, named);
-  warn_of_strangers(launcher, abi_.kind, path_);
+}  // namespace
+
+const Abi& abi_of(AbiKind kind) {
+  // MPICH, Intel MPI, MVAPICH: the ABI they have shared since 2014 (libmpi.so.12). Handles are ints with a kind, a size
+  // and an index in them.
+  static const Abi kMpich{.kind = AbiKind::kMpich,
+                          .name = "mpich",
+                          .handle_bytes = sizeof(int),
+                          .handles = {.world = 0x44000000,
+                                      .byte = 0x4c00010d,
+                                      .float32 = 0x4c00040a,
+                                      .float64 = 0x4c00080b,
+                                      .sum = 0x58000003},
+                          .ignore_status = address(1),
+                          .no_process = -1};
+  static const Abi kOpenMpi{.kind = AbiKind::kOpenMpi,
+                            .name = "open mpi",
+                            .handle_bytes = sizeof(void*),
+                            .handles = {},
+                            .ignore_status = address(0),
+                            .no_process = -2};
+  // MPI 5.0, chapter 20: Huffman-coded constants, all below a page.
+  static const Abi kStandard{
+      .kind = AbiKind::kStandard,
+      .name = "mpi standard",
+      .handle_bytes = sizeof(void*),
+      .handles = {.world = 0x101, .byte = 0x247, .float32 = 0x210, .float64 = 0x214, .sum = 0x21},
+      .ignore_status = address(0),
+      .no_process = -3};
+  switch (kind) {
+    case AbiKind::kMpich:
+      return kMpich;
+    case AbiKind::kOpenMpi:
+      return kOpenMpi;
+    case AbiKind::kStandard:
+      break;
+  }
+  return kStandard;
+}
+
+AbiKind abi_of_library(bool has_openmpi_objects, int abi_major) {
+  // In this order: a library of the standard ABI made from Open MPI may well keep its old objects.
+  if (abi_major >= 1) return AbiKind::kStandard;
+  return has_openmpi_objects ? AbiKind::kOpenMpi : AbiKind::kMpich;
+}
+
+Symbol Functions::find(const char* symbol) const {
+  const Symbol found{dlsym(RTLD_DEFAULT, symbol)};
+  if (found.address != nullptr) return found;
+  throw Failure(kExitMissing, library + " has no " + symbol, "name an MPI library with --library");
+}
+
+Mpi::Mpi(const Launcher& launcher, const std::string& named, int* argc, char*** argv)
+    : functions_(load(launcher, named, abi_)) {
   functions_.init(argc, argv);
   functions_.comm_rank(handle().world, &rank_);
   functions_.comm_size(handle().world, &size_);
@@ -118,7 +142,7 @@ Mpi::Mpi(const Launcher& launcher, const std::string& named, int* argc, char*** 
   int length = 0;
   functions_.library_version(text.data(), &length);
   version_ = short_version(text.data());
-  const std::string wrong = size_mismatch(launcher, size_, path_);
+  const std::string wrong = size_mismatch(launcher, size_, path());
   if (!wrong.empty()) {
     functions_.finalize();
     // One of n processes that each believe to be rank 0 speaks.

@@ -13,20 +13,20 @@ namespace {
 constexpr size_t kLargeBytes = 8192;  // OSU's limit between many and few repetitions
 
 constexpr TestInfo kTests[] = {
-    {"latency", Test::kLatency, false, false},
-    {"bw", Test::kBandwidth, false, false},
-    {"bibw", Test::kBothWays, false, false},
-    {"barrier", Test::kBarrier, false, false},
-    {"bcast", Test::kBroadcast, false, false},
-    {"reduce", Test::kReduce, true, false},
-    {"allreduce", Test::kAllReduce, true, false},
-    {"allgather", Test::kAllGather, false, true},
-    {"reduce_scatter", Test::kReduceScatter, true, false},
-    {"alltoall", Test::kAllToAll, false, true},
-    {"gather", Test::kGather, false, true},
-    {"scatter", Test::kScatter, false, true},
-    {"wait", Test::kWait, false, false},
-    {"stencil", Test::kStencil, false, false},
+    {"latency", Test::kLatency, "point_to_point", {}},
+    {"bw", Test::kBandwidth, "point_to_point", {}},
+    {"bibw", Test::kBothWays, "point_to_point", {}},
+    {"barrier", Test::kBarrier, "collective", {}},
+    {"bcast", Test::kBroadcast, "collective", Pattern::kBroadcast},
+    {"reduce", Test::kReduce, "collective", Pattern::kReduce},
+    {"allreduce", Test::kAllReduce, "collective", Pattern::kAllReduce},
+    {"allgather", Test::kAllGather, "collective", Pattern::kAllGather},
+    {"reduce_scatter", Test::kReduceScatter, "collective", Pattern::kReduceScatter},
+    {"alltoall", Test::kAllToAll, "collective", Pattern::kAllToAll},
+    {"gather", Test::kGather, "collective", Pattern::kGather},
+    {"scatter", Test::kScatter, "collective", Pattern::kScatter},
+    {"wait", Test::kWait, "wait", {}},
+    {"stencil", Test::kStencil, "stencil", {}},
 };
 
 constexpr const char* kHint = "powerccl-bench-mpi --help";
@@ -37,50 +37,72 @@ constexpr const char* kHint = "powerccl-bench-mpi --help";
 
 constexpr double kMostUs = 3.6e9;  // an hour
 
-OptionTable table_of(Options& options) {
-  OptionTable table(kHint);
-  table.size("-b,--minbytes", &options.min_bytes);
-  table.size("-e,--maxbytes", &options.max_bytes);
-  table.size("-i,--stepbytes", &options.step_bytes);
-  table.number("-f,--stepfactor", &options.factor, 1.0001, 1e6);
-  table.integer("-n,--iters", &options.iterations, 1);
-  table.integer("-w,--warmup_iters", &options.warmup, 0);
-  table.integer("-c,--check", &options.check, 0);
-  table.integer("--back-to-back", &options.back_to_back, 1, 1'000'000);
-  table.integer("--window", &options.window, 1, 65536);
-  table.number("--compute-us", &options.compute_us, 0, kMostUs);
-  table.number("--imbalance-us", &options.imbalance_us, 0, kMostUs);
-  table.number("--imbalance-pct", &options.imbalance_pct, 0, 1e6);
-  table.text("--json", &options.json);
-  table.text("--library", &options.library);
-  table.number("--wait-us", &options.wait.wait_us, 0, kMostUs);
-  table.integer("--repeat", &options.wait.repeat, 1);
-  table.flag("--collective", &options.wait.collective);
-  table.number("--step-us", &options.stencil.step_us, 1, kMostUs);
-  table.integer("--iterations", &options.stencil.iterations, 1);
-  table.integer("--columns", &options.stencil.columns, 3, 1 << 16);
-  table.integer("--rows", &options.stencil.rows, 1, 1 << 16);
-  table.integer("--sweeps", &options.stencil.sweeps, 1);
-  table.value("--halo", [&](const std::string& text) {
-    if (text != "sendrecv" && text != "isend") usage_error("--halo: sendrecv or isend, not '" + text + "'");
-    options.stencil.sendrecv = text == "sendrecv";
-  });
-  table.flag("-h,--help", [&] { options.test = Test::kHelp; });
-  table.flag("--version", [&] { options.test = Test::kVersion; });
-  return table;
+constexpr const char* kAbout = R"(powerccl-bench-mpi: measure an MPI library, and how its ranks wait
+
+usage: mpiexec -n N powerccl-bench-mpi TEST [options]
+
+TEST
+  latency bw bibw         messages between two ranks
+  barrier bcast reduce allreduce allgather reduce_scatter alltoall gather
+  scatter                 time of each call, averaged over ranks; a barrier
+                          follows each call (as in the OSU benchmarks)
+  wait                    rank 0 waits in MPI_Recv while rank 1 computes: CPU
+                          time used, and how late rank 0 continues
+  stencil                 mini-application: Jacobi on slabs, with a halo
+                          exchange and an all-reduce in each iteration
+Defaults are in parentheses. docs/reference/bench.md has tests and files.
+)";
+constexpr const char* kExits = R"(exit codes: 0 success; 1 wrong results; 2 wrong usage; 3 something is missing;
+            4 a rank failed)";
+
+void add_sweeps(OptionTable& table, Options& options) {
+  table.group("sweeps");
+  table.size("-b,--minbytes", "first size (1)", &options.min_bytes);
+  table.size("-e,--maxbytes", "last size (1M)", &options.max_bytes);
+  table.number("-f,--stepfactor", "N", "factor from one size to the next (2)", &options.factor, 1.0001, 1e6);
+  table.size("-i,--stepbytes", "difference from one size to the next, instead of -f", &options.step_bytes);
+  table.integer("-n,--iters", "measured operations (OSU's: fewer above 8 KiB)", &options.iterations, 1);
+  table.integer("-w,--warmup_iters", "operations before them (OSU's)", &options.warmup, 0);
+  table.integer("-c,--check", "1: check results; 0: do not (1)", &options.check, 0);
+  table.integer("--window", "messages in flight for bw and bibw (64)", &options.window, 1, 65536);
+  table.integer("--back-to-back", "time N calls together, without barriers (1)", &options.back_to_back, 1, 1'000'000);
+  table.number("--compute-us", "X", "microseconds that each rank computes before each operation\n(0)",
+               &options.compute_us, 0, kMostUs);
+  table.number("--imbalance-us", "X", "extra microseconds of the last rank; those between compute\na part of them (0)",
+               &options.imbalance_us, 0, kMostUs);
+  table.number("--imbalance-pct", "X", "the same, in percent of --compute-us; of stencil: extra work\nof the last rank",
+               &options.imbalance_pct, 0, 1e6);
 }
 
-std::string known_tests() {
-  std::string names;
-  for (const TestInfo& each : kTests) names += (names.empty() ? "" : ", ") + std::string(each.name);
-  return names;
+void add_waiting(OptionTable& table, Options& options) {
+  table.group("wait");
+  table.number("--wait-us", "X", "microseconds that rank 1 computes (1000000)", &options.wait.wait_us, 0, kMostUs);
+  table.integer("--repeat", "number of waits (5)", &options.wait.repeat, 1);
+  table.flag("--collective", "all ranks wait for the last one in MPI_Barrier", &options.wait.collective);
+  StencilOptions& stencil = options.stencil;
+  table.group("stencil");
+  table.number("--step-us", "X",
+               "microseconds of computation per iteration (20000);\ncalibrated, unless --sweeps is given",
+               &stencil.step_us, 1, kMostUs);
+  table.integer("--sweeps", "sweeps over a rank's rows per iteration; the work is then\nthe same in all runs",
+                &stencil.sweeps, 1);
+  table.integer("--iterations", "number of iterations (50)", &stencil.iterations, 1);
+  table.integer("--rows", "rows of a rank's slab (128)", &stencil.rows, 1, 1 << 16);
+  table.integer("--columns", "columns of a rank's slab (512)", &stencil.columns, 3, 1 << 16);
+  table.value("--halo", "HOW", "sendrecv, or isend (Irecv, Isend, Waitall)", [&](const std::string& text) {
+    if (text != "sendrecv" && text != "isend") usage_error("--halo: sendrecv or isend, not '" + text + "'");
+    stencil.sendrecv = text == "sendrecv";
+  });
+  table.group("all");
+  table.text("--json", "FILE", "write all results as one object", &options.json);
+  table.text("--library", "FILE", "MPI library (POWERCCL_BENCH_MPI_LIBRARY, else the launcher's)", &options.library);
 }
 
 void name_test(Options& options, const std::vector<std::string>& words) {
-  if (words.empty()) usage_error("no test is named", known_tests());
+  if (words.empty()) usage_error("no test is named", names_of(kTests));
   const std::string& name = words[0];
   const auto* const found = std::ranges::find_if(kTests, [&](const TestInfo& each) { return name == each.name; });
-  if (found == std::end(kTests)) usage_error("no test is called '" + name + "'", known_tests());
+  if (found == std::end(kTests)) usage_error("no test is called '" + name + "'", names_of(kTests));
   if (words.size() > 1) usage_error("one test at a time; what is '" + words[1] + "'?");
   options.test = found->test;
 }
@@ -94,10 +116,12 @@ const TestInfo& info_of(Test test) {
 
 Options parse_options(int argc, char** argv) {
   Options options;
-  options.test = Test::kWait;  // until one is named
   options.command.assign(argv, argv + argc);
-  const std::vector<std::string> words = table_of(options).parse(argc, argv);
-  if (options.test == Test::kHelp || options.test == Test::kVersion) return options;
+  OptionTable table("powerccl-bench-mpi", kAbout, kExits);
+  add_sweeps(table, options);
+  add_waiting(table, options);
+  const std::vector<std::string> words = table.parse(argc, argv, &options.says);
+  if (!options.says.empty()) return options;
   name_test(options, words);
   if (options.min_bytes > options.max_bytes) usage_error("-b is greater than -e");
   if (options.imbalance_pct > 0 && options.compute_us == 0 && options.test != Test::kStencil) {
@@ -108,15 +132,11 @@ Options parse_options(int argc, char** argv) {
 
 std::vector<size_t> sizes_of(const Options& options, size_t element_bytes) {
   std::vector<size_t> sizes;
-  for (size_t size = options.min_bytes; size <= options.max_bytes;) {
+  for (const size_t size : sizes_between(options.min_bytes, options.max_bytes, options.step_bytes, options.factor)) {
     const size_t whole = std::max(size / element_bytes, size_t{1}) * element_bytes;
     if (whole <= std::max(options.max_bytes, element_bytes) && (sizes.empty() || sizes.back() != whole)) {
       sizes.push_back(whole);
     }
-    const size_t next = options.step_bytes > 0 ? size + options.step_bytes
-                                               : static_cast<size_t>(static_cast<double>(size) * options.factor);
-    if (next <= size) break;  // 0, or a factor too small to move on
-    size = next;
   }
   return sizes;
 }

@@ -3,8 +3,11 @@
 #ifndef POWERCCL_BENCH_MPI_OPTIONS_H
 #define POWERCCL_BENCH_MPI_OPTIONS_H
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "bench/pattern.h"
 
 namespace powerccl::bench::mpi {
 
@@ -23,15 +26,14 @@ enum class Test {
   kScatter,
   kWait,
   kStencil,
-  kHelp,
-  kVersion,
 };
 
 struct TestInfo {
   const char* name;
   Test test;
-  bool reduces;        // counts floats rather than bytes
-  bool per_rank_pair;  // the buffer on one side holds a block for each rank
+  const char* mode;  // the kind of test, in JSON
+  std::optional<Pattern> pattern;
+  bool reduces() const { return pattern && info(*pattern).reduces; }  // counts floats rather than bytes
 };
 const TestInfo& info_of(Test test);
 
@@ -50,8 +52,9 @@ struct StencilOptions {
 };
 
 struct Options {
-  Test test = Test::kHelp;
+  Test test = Test::kWait;
   std::vector<std::string> command;
+  std::string says;  // --help, --version: what to print and end
   std::string library, json;
   size_t min_bytes = 1, max_bytes = 1 << 20, step_bytes = 0;
   double factor = 2;
@@ -72,7 +75,6 @@ struct Options {
 
 // Throws Failure(kExitUsage).
 Options parse_options(int argc, char** argv);
-const char* usage_text();
 // Sizes of the sweep, whole elements of `element_bytes`.
 std::vector<size_t> sizes_of(const Options& options, size_t element_bytes);
 

@@ -2,13 +2,10 @@
 // Latency and bandwidth between two ranks, as OSU's micro-benchmarks measure them: half of a ping-pong's round trip,
 // and windows of messages in flight that one short message acknowledges.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "bench/failure.h"
-#include "bench/mpi/clock.h"
-#include "bench/mpi/statistics.h"
-#include "bench/mpi/tests.h"
+#include "bench/mpi/report.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -62,7 +59,7 @@ class Pair {
       receive();
       send();
     }
-    return to_us(now_ns() - begin_ns);
+    return us_since(begin_ns);
   }
   double window() {
     const bool both = options_.test == Test::kBothWays;
@@ -81,7 +78,7 @@ class Pair {
     if (sends) call.waitall(options_.window, sending_.data(), mpi_.abi().ignore_status);
     if (receives) call.waitall(options_.window, receiving_.data(), mpi_.abi().ignore_status);
     acknowledge(mpi_.rank() == 1);
-    return to_us(now_ns() - begin_ns);
+    return us_since(begin_ns);
   }
 
   const Options& options_;
@@ -117,7 +114,7 @@ void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) 
     const double cpu_begin_s = process_cpu_s();
     const int64_t begin_ns = now_ns();
     for (int i = 0; i < iterations.measured; ++i) steps_us.push_back(pair.step());
-    const double loop_s = 1e-6 * to_us(now_ns() - begin_ns);
+    const double loop_s = 1e-6 * us_since(begin_ns);
     const std::vector<double> cpu_s = mpi.gather(process_cpu_s() - cpu_begin_s);
     const double wrong = mpi.sum(options.check ? pair.wrong() : 0);
     report.count_wrong(wrong);
@@ -142,11 +139,7 @@ void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) 
       result.add("messages_per_s", 1e6 * messages / spread.mean);
     }
     result.add("loop_s", loop_s).add("cpu_s", cpu_s);
-    if (options.check) {
-      result.add("wrong", static_cast<int64_t>(wrong));
-    } else {
-      result.add("wrong", std::nullopt);
-    }
+    result.add("wrong", json::when(options.check, static_cast<int64_t>(wrong)));
     report.add(result);
   }
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/mpi/report.h"
 
-#include <unistd.h>
+#include <sys/resource.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "bench/failure.h"
-#include "bench/mpi/clock.h"
-#include "bench/version.h"
+#include "bench/values.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -32,7 +33,7 @@ constexpr const char* kWaitingVariables[] = {
     "I_MPI_THREAD_YIELD",
 };
 
-json::Object environment() {
+json::Object waiting_variables() {
   json::Object found;
   for (const char* name : kWaitingVariables) {
     const char* value = std::getenv(name);
@@ -41,28 +42,60 @@ json::Object environment() {
   return found;
 }
 
-std::string host() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-const char* mode_of(Test test) {
-  switch (test) {
-    case Test::kLatency:
-    case Test::kBandwidth:
-    case Test::kBothWays:
-      return "point_to_point";
-    case Test::kWait:
-      return "wait";
-    case Test::kStencil:
-      return "stencil";
-    default:
-      return "collective";
-  }
+// Where `part` (0 to 1) of the sorted values lie below, between neighbours by their distance.
+double quantile(const std::vector<double>& sorted, double part) {
+  if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const double place = part * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], place - static_cast<double>(below));
 }
 
 }  // namespace
+
+int64_t read_clock_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+double process_cpu_s() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+void compute_us(double us) {
+  if (us <= 0) return;
+  const int64_t end = now_ns() + static_cast<int64_t>(us * 1000);
+  while (now_ns() < end) {
+  }
+}
+
+Spread Spread::of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {.mean = values.empty() ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(values.size()),
+          .median = quantile(values, 0.5),
+          .low = quantile(values, 0.25),
+          .high = quantile(values, 0.75),
+          .min = quantile(values, 0),
+          .max = quantile(values, 1)};
+}
+
+json::Raw Spread::json() const {
+  return json::Object()
+      .add("mean", mean)
+      .add("median", median)
+      .add("low", low)
+      .add("high", high)
+      .add("min", min)
+      .add("max", max)
+      .raw();
+}
 
 Report::Report(const Options& options, const Mpi& mpi)
     : options_(options),
@@ -82,29 +115,19 @@ void Report::say(const char* format, ...) const {
   std::fflush(stdout);
 }
 
-void Report::write(const std::string& error) const {
+void Report::write() const {
   if (!mpi_.leads() || options_.json.empty()) return;
+  const TestInfo& test = info_of(options_.test);
   json::Object file;
-  file.add("schema", 1).add("mode", mode_of(options_.test)).add("test", info_of(options_.test).name);
-  file.add("version", kVersion).add("finished", error.empty());
-  file.add("error", error.empty() ? json::Raw{"null"} : json::Raw{json::quote(error)});
-  file.add("command", options_.command).add("started_unix_s", started_unix_s_);
-  file.add("seconds", 1e-9 * static_cast<double>(now_ns() - started_ns_)).add("host", host());
-  file.add("mpi_version", mpi_.version()).add("mpi_abi", mpi_.abi().name).add("mpi_path", mpi_.path());
-  file.add("ranks", mpi_.size()).add("environment", environment().raw());
-  file.add("compute_us", options_.compute_us).add("imbalance_us", options_.imbalance_us);
-  file.add("imbalance_pct", options_.imbalance_pct);
+  file.add("schema", 1).add("mode", test.mode).add("test", test.name).add("version", kVersion).add("finished", true);
+  file.add("error", std::nullopt).add("command", options_.command).add("started_unix_s", started_unix_s_);
+  file.add("seconds", 1e-6 * us_since(started_ns_)).add("host", host_name()).add("mpi_version", mpi_.version());
+  file.add("mpi_abi", mpi_.abi().name).add("mpi_path", mpi_.path()).add("ranks", mpi_.size());
+  file.add("environment", waiting_variables().raw()).add("compute_us", options_.compute_us);
+  file.add("imbalance_us", options_.imbalance_us).add("imbalance_pct", options_.imbalance_pct);
   file.add("results", results_).add("summary", summary_.raw());
-  const std::string temporary = options_.json + "." + std::to_string(getpid());
-  std::FILE* out = std::fopen(temporary.c_str(), "w");
-  const std::string text = file.text() + "\n";
-  bool fine = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  if (out != nullptr) fine = std::fclose(out) == 0 && fine;
-  if (!fine || std::rename(temporary.c_str(), options_.json.c_str()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    throw Failure(kExitMissing, "--json: cannot write " + options_.json + ": " + reason);
-  }
+  const std::string reason = write_whole(options_.json, file.text() + "\n");
+  if (!reason.empty()) throw Failure(kExitMissing, "--json: " + reason);
 }
 
 }  // namespace powerccl::bench::mpi

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 says: a table on stdout and, with --json, one object (schema in ../README.md).
+// What rank 0 says of the tests: a table on stdout and, with --json, one object (docs/reference/bench.md). And what all
+// tests measure with.
 #ifndef POWERCCL_BENCH_MPI_REPORT_H
 #define POWERCCL_BENCH_MPI_REPORT_H
+#include <time.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +14,23 @@
 #include "bench/mpi/options.h"
 
 namespace powerccl::bench::mpi {
+
+int64_t read_clock_ns(clockid_t clock);
+inline int64_t now_ns() {
+  return read_clock_ns(CLOCK_MONOTONIC);
+}
+inline double us_since(int64_t begin_ns) {
+  return 1e-3 * static_cast<double>(now_ns() - begin_ns);
+}
+double process_cpu_s();      // of all threads of the process: a library may have its progress thread
+void compute_us(double us);  // keeps the core busy until the time has passed
+
+// Of a list of measurements; NaN where the list was empty.
+struct Spread {
+  double mean, median, low, high, min, max;  // low and high: the quartiles
+  static Spread of(std::vector<double> values);
+  json::Raw json() const;
+};
 
 class Report {
  public:
@@ -20,8 +41,8 @@ class Report {
   void summarise(const json::Object& summary) { summary_ = summary; }
   void count_wrong(double elements) { wrong_ += elements; }
   bool wrong() const { return wrong_ > 0; }
-  // Writes the JSON file on rank 0. `error`: what ended the run early, else empty. Throws Failure.
-  void write(const std::string& error) const;
+  // Writes the JSON file on rank 0. Throws Failure.
+  void write() const;
 
  private:
   const Options& options_;
@@ -31,6 +52,12 @@ class Report {
   std::vector<json::Raw> results_;
   json::Object summary_;
 };
+
+// The tests. Each is called by all ranks.
+void run_collective(const Options& options, const Mpi& mpi, Report& report);
+void run_point_to_point(const Options& options, const Mpi& mpi, Report& report);
+void run_wait(const Options& options, const Mpi& mpi, Report& report);
+void run_stencil(const Options& options, const Mpi& mpi, Report& report);
 
 }  // namespace powerccl::bench::mpi
 #endif

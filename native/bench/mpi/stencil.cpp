@@ -5,9 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "bench/mpi/clock.h"
-#include "bench/mpi/statistics.h"
-#include "bench/mpi/tests.h"
+#include "bench/mpi/report.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -110,7 +108,7 @@ int calibrate(const StencilOptions& options, const Mpi& mpi, Slab& slab) {
   for (int i = 0; i < kCalibrations; ++i) {
     const int64_t begin_ns = now_ns();
     slab.sweep(kCalibrationSweeps);
-    sweep_us.push_back(to_us(now_ns() - begin_ns) / kCalibrationSweeps);
+    sweep_us.push_back(us_since(begin_ns) / kCalibrationSweeps);
   }
   const double mean_us = mpi.sum(Spread::of(sweep_us).low) / mpi.size();
   slab.reset();
@@ -138,11 +136,11 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
     slab.exchange();
     const int64_t compute_begin_ns = now_ns();
     const double changes = slab.sweep(mine);
-    compute_s += 1e-6 * to_us(now_ns() - compute_begin_ns);
+    compute_s += 1e-6 * us_since(compute_begin_ns);
     call.allreduce(&changes, &residual, 1, handle.float64, handle.sum, handle.world);
-    steps_us.push_back(to_us(now_ns() - step_begin_ns));
+    steps_us.push_back(us_since(step_begin_ns));
   }
-  const double run_s = 1e-6 * to_us(now_ns() - begin_ns);
+  const double run_s = 1e-6 * us_since(begin_ns);
   const double cpu_s = process_cpu_s() - cpu_begin_s;
   const double checksum = mpi.sum(slab.checksum());
   const Spread runs = Spread::of(mpi.gather(run_s));
@@ -164,7 +162,7 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
   report.say("run %.4f s, cpu %.4f s, residual %.6g, checksum %.12g\n", runs.max, total_s, std::sqrt(residual),
              checksum);
   json::Object summary;
-  summary.add("run_s", runs.max).add("cpu_s", total_s).add("step_us", Spread::of(steps_us).json().raw());
+  summary.add("run_s", runs.max).add("cpu_s", total_s).add("step_us", Spread::of(steps_us).json());
   summary.add("iterations", stencil.iterations).add("sweeps", sweeps).add("rows", stencil.rows);
   summary.add("columns", stencil.columns).add("halo", stencil.sendrecv ? "sendrecv" : "isend");
   summary.add("residual", std::sqrt(residual)).add("checksum", checksum);

@@ -4,9 +4,7 @@
 #include <vector>
 
 #include "bench/failure.h"
-#include "bench/mpi/clock.h"
-#include "bench/mpi/statistics.h"
-#include "bench/mpi/tests.h"
+#include "bench/mpi/report.h"
 
 namespace powerccl::bench::mpi {
 namespace {
@@ -36,7 +34,7 @@ Waited one_wait(const Mpi& mpi, double wait_us, bool collective) {
     }
   }
   const int64_t process_cpu_begin_ns = read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-  const int64_t cpu_begin_ns = thread_cpu_ns();
+  const int64_t cpu_begin_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
   const int64_t begin_ns = now_ns();
   if (collective) {
     call.barrier(world);
@@ -44,9 +42,10 @@ Waited one_wait(const Mpi& mpi, double wait_us, bool collective) {
     call.recv(&stamp_ns, sizeof stamp_ns, mpi.handle().byte, last, kTag, world, mpi.abi().ignore_status);
   }
   const int64_t end_ns = now_ns();
-  const int64_t cpu_ns = thread_cpu_ns() - cpu_begin_ns;
+  const int64_t cpu_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_begin_ns;
   const int64_t process_cpu_ns = read_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process_cpu_begin_ns;
   if (collective) call.bcast(&stamp_ns, sizeof stamp_ns, mpi.handle().byte, last, world);
+  const auto to_us = [](int64_t ns) { return 1e-3 * static_cast<double>(ns); };
   return {to_us(end_ns - begin_ns), to_us(cpu_ns), to_us(process_cpu_ns), to_us(end_ns - stamp_ns)};
 }
 
@@ -91,8 +90,8 @@ void run_wait(const Options& options, const Mpi& mpi, Report& report) {
              late.low, "75 %", waited.high, cpu.high, "", late.high);
   json::Object summary;
   summary.add("wait_us", wait.wait_us).add("repeat", wait.repeat).add("collective", wait.collective);
-  summary.add("waited_us", waited.json().raw()).add("cpu_us", cpu.json().raw());
-  summary.add("process_cpu_us", Spread::of(process_cpu_us).json().raw()).add("late_us", late.json().raw());
+  summary.add("waited_us", waited.json()).add("cpu_us", cpu.json());
+  summary.add("process_cpu_us", Spread::of(process_cpu_us).json()).add("late_us", late.json());
   report.summarise(summary);
 }
 

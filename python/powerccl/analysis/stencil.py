@@ -30,7 +30,7 @@ class StencilSummary(msgspec.Struct):
 
 
 class StencilResult(msgspec.Struct):
-    """What powerccl-bench-mpi writes (native/bench/README.md), as far as it matters here."""
+    """What powerccl-bench-mpi writes (docs/reference/bench.md), as far as it matters here."""
 
     summary: StencilSummary
 

@@ -21,7 +21,7 @@ from powerccl.traces.folder import RunData, read_run
 
 
 class Iteration(msgspec.Struct):
-    """One iteration as powerccl-bench writes it (native/bench/README.md); host times in ns."""
+    """One iteration as powerccl-bench writes it (docs/reference/bench.md); host times in ns."""
 
     iteration: int
     warmup: bool

@@ -20,7 +20,7 @@ from powerccl.leases.held import HeldLeases
 from powerccl.platforms.measurements import clocks_to_profile
 from powerccl.platforms.schema import ClockSwitch
 
-_CHECK = -1  # native/bench/README.md, --clock-socket
+_CHECK = -1  # docs/reference/bench.md, --clock-socket
 _REQUEST = struct.Struct("=i")
 _ANSWER = struct.Struct("=240s")
 _SWITCHES = 4  # to a clock and back, timed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what powerccl-bench wrote (`--json-lines`, native/bench/README.md) to a platform profile."""
+"""From what powerccl-bench wrote (`--json-lines`, docs/reference/bench.md) to a platform profile."""
 
 from __future__ import annotations
 

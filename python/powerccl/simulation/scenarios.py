@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of ranks in the language of powerccl-sim's scenarios (native/bench/README.md)."""
+"""Programs of ranks in the language of powerccl-sim's scenarios (docs/reference/scenarios.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 // powerccl-bench on an emulated server of eight T4 that each test starts for itself.
 #ifndef POWERCCL_TESTS_BENCH_EMULATED_H
 #define POWERCCL_TESTS_BENCH_EMULATED_H
-#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -125,18 +124,29 @@ class Emulated : public testing::Test {
 
   std::string socket() const { return folder_ + "/socket"; }
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
-  Process start(std::vector<std::string> words, const Environment& more = {}, const std::string& input = {}) {
-    words.insert(words.begin(), kStage + "/bin/powerccl-bench");
+  // Of this command line, of which blanks part the words.
+  Process start(const std::string& line, const Environment& more = {}, const std::string& input = {}) {
+    std::istringstream parts(kStage + "/bin/powerccl-bench " + line);
+    std::vector<std::string> words;
+    for (std::string word; parts >> word;) words.push_back(word);
     Environment all = environment_;
     for (const auto& [name, value] : more) all[name] = value;
     return Process(words, all, file("process" + std::to_string(started_++)), input);
   }
-  Ended bench(const std::vector<std::string>& words, const Environment& more = {}) { return start(words, more).wait(); }
+  Ended bench(const std::string& line, const Environment& more = {}) { return start(line, more).wait(); }
+  // What must go well, with its results in a.json.
+  Ended measured(const std::string& line, const Environment& more = {}) {
+    const Ended ended = bench(line + " --json " + file("a.json"), more);
+    EXPECT_EQ(ended.code, 0) << line << ended.err << ended.out;
+    return ended;
+  }
 
-  // Evaluates a Python expression over a JSON file `d`, which also proves that it is one.
-  std::string json(const std::string& name, const std::string& expression) const {
-    const std::string command = "python3 -c 'import json,sys; d=json.load(open(sys.argv[1])); print(" + expression +
-                                ", end=\"\")' " + file(name);
+  // Evaluates a Python expression over the JSON file, `d`, whose results are `rs`; that also proves that it is one.
+  std::string json(const std::string& expression, const std::string& name = "a.json") const {
+    const std::string command =
+        "python3 -c 'import json,sys,types; d=json.load(open(sys.argv[1]), object_hook=lambda o: "
+        "types.SimpleNamespace(**o)); rs=d.results; print(" +
+        expression + ", end=\"\")' " + file(name);
     FILE* pipe = popen(command.c_str(), "r");
     char text[4096] = "";
     const size_t length = fread(text, 1, sizeof text - 1, pipe);
@@ -145,10 +155,8 @@ class Emulated : public testing::Test {
   }
   // The SM clock that a GPU runs at when nobody has locked it lower.
   double clock_in_use() {
-    const Ended ended = bench({"all_reduce", "-b", "32M", "-e", "32M", "-c", "0", "-n", "2", "--min-time", "0.15",
-                               "--json", file("clock.json")});
-    EXPECT_EQ(ended.code, 0) << ended.err;
-    return std::stod(json("clock.json", "d[\"results\"][0][\"sm_clock_mhz\"]"));
+    measured("all_reduce -b 32M -e 32M -c 0 -n 2 --min-time 0.15");
+    return std::stod(json("rs[0].sm_clock_mhz"));
   }
 
   std::string folder_;

@@ -3,75 +3,41 @@
 // hurt.
 #include "emulated.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <map>
-#include <sstream>
-#include <string>
 #include <thread>
-#include <vector>
 
 namespace powerccl::bench::tests {
 namespace {
 
-const std::vector<std::string> kLongRun = {"all_reduce", "-b", "64M", "-e",   "64M",
-                                           "-c",         "0",  "-n",  "2000", "--no-energy"};
-
-std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
+const std::string kLongRun = "all_reduce -b 64M -e 64M -c 0 -n 2000 --no-energy";
 
 TEST_F(Emulated, NinePatternsAreCorrect) {
-  const Ended ended = bench({"all", "-b", "64K", "-e", "256K", "-f", "4", "-n", "2", "--min-time", "0", "--in-place",
-                             "-r", "3", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"summary\"][\"wrong\"], d[\"summary\"][\"points\"], d[\"finished\"], d[\"moves_data\"]"),
-            "0 32 True True");
-  EXPECT_EQ(
-      json("a.json", "sorted(set(r[\"pattern\"] for r in d[\"results\"])).__len__(), d[\"emulated\"], d[\"ranks\"]"),
-      "9 True 8");
+  const Ended ended = measured("all -b 64K -e 256K -f 4 -n 2 --min-time 0 --in-place -r 3");
+  EXPECT_EQ(json("d.summary.wrong, d.summary.points, d.finished, d.moves_data"), "0 32 True True");
+  EXPECT_EQ(json("sorted(set(r.pattern for r in rs)).__len__(), d.emulated, d.ranks"), "9 True 8");
   EXPECT_NE(ended.out.find("# Avg bus bandwidth"), std::string::npos);
   EXPECT_NE(ended.out.find("Emulated"), std::string::npos);
 }
 
 TEST_F(Emulated, TypesAndOperatorsAreCorrectInThreads) {
-  const Ended ended = bench({"all_reduce,reduce_scatter", "-b", "24K", "-e", "24K", "-n", "1", "--min-time", "0", "-d",
-                             "all", "-o", "all", "-g", "3", "--threads", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err << ended.out;
-  EXPECT_EQ(json("a.json", "d[\"summary\"][\"wrong\"], d[\"summary\"][\"points\"], d[\"launch\"]"), "0 60 threads");
+  measured("all_reduce,reduce_scatter -b 24K -e 24K -n 1 --min-time 0 -d all -o all -g 3 --threads");
+  EXPECT_EQ(json("d.summary.wrong, d.summary.points, d.launch"), "0 60 threads");
 }
 
 TEST_F(Emulated, GroupedGraphBlockingAndEventsMeasure) {
-  for (const std::vector<std::string>& more :
-       {std::vector<std::string>{"--grouped"}, {"-G", "3"}, {"--blocking"}, {"--events"}}) {
-    const Ended ended = bench(with({"all_to_all,gather,all_reduce", "-b", "64K", "-e", "64K", "-n", "3", "-g", "4",
-                                    "--no-energy", "--json", file("a.json")},
-                                   more));
-    EXPECT_EQ(ended.code, 0) << more[0] << ended.err;
-    EXPECT_EQ(json("a.json", "d[\"summary\"][\"wrong\"], min(r[\"time_us\"] for r in d[\"results\"]) > 0"), "0 True");
-    EXPECT_EQ(json("a.json", "d[\"results\"][0][\"event_us\"] is None"), more[0] == "--events" ? "False" : "True");
+  for (const std::string more : {"--grouped", "-G 3", "--blocking", "--events"}) {
+    measured("all_to_all,gather,all_reduce -b 64K -e 64K -n 3 -g 4 --no-energy " + more);
+    EXPECT_EQ(json("d.summary.wrong, min(r.time_us for r in rs) > 0"), "0 True");
+    EXPECT_EQ(json("rs[0].event_us is None"), more == "--events" ? "False" : "True");
   }
 }
 
 // 16 MiB take some 10 ms on eight T4s, and this machine several times as long to add them up.
 TEST_F(Emulated, TimesAreThePlatformsHoweverBusyTheMachineIs) {
-  const std::vector<std::string> sweep{
-      "all_reduce,all_gather", "-b", "64K", "-e", "16M", "-f", "16", "-n", "5", "--min-time", "0", "--json"};
-  ASSERT_EQ(bench(with(sweep, {file("still.json"), "-c", "0"})).code, 0);
+  const std::string sweep = "all_reduce,all_gather -b 64K -e 16M -f 16 -n 5 --min-time 0";
+  ASSERT_EQ(bench(sweep + " -c 0 --json " + file("still.json")).code, 0);
   std::vector<pid_t> busy;
   for (int i = 0; i < 8; ++i) {
     busy.push_back(fork());
@@ -80,91 +46,81 @@ TEST_F(Emulated, TimesAreThePlatformsHoweverBusyTheMachineIs) {
       for (std::atomic<unsigned> spin = 0;; ++spin) continue;
     }
   }
-  const Ended ended = bench(with(sweep, {file("moved.json"), "-c", "1"}));
+  const Ended ended = bench(sweep + " -c 1 --json " + file("moved.json"));
   for (const pid_t pid : busy) {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
   ASSERT_EQ(ended.code, 0) << ended.err << ended.out;
-  const char* times = "[round(r[\"time_us\"]) for r in d[\"results\"]], {r[\"valid\"] for r in d[\"results\"]}";
-  EXPECT_EQ(json("moved.json", times), json("still.json", times));
+  const char* times = "[round(r.time_us) for r in rs], {r.valid for r in rs}";
+  EXPECT_EQ(json(times, "moved.json"), json(times, "still.json"));
 }
 
 TEST_F(Emulated, AResultThatTheMachineWasTooSlowForIsInvalid) {
   environment_["POWERCCL_EMULATOR_PATIENCE_MS"] = "0";
-  const Ended ended = bench({"all_reduce", "-b", "1M", "-e", "1M", "-n", "2", "-g", "2", "--min-time", "0", "--json",
-                             file("a.json"), "--json-lines", file("a.jsonl")});
+  const Ended ended = bench("all_reduce -b 1M -e 1M -n 2 -g 2 --min-time 0 --json " + file("a.json") +
+                            " --json-lines " + file("a.jsonl"));
   EXPECT_EQ(ended.code, 3) << ended.err;
   EXPECT_NE(ended.out.find("  invalid\n"), std::string::npos) << ended.out;
   EXPECT_NE(ended.out.find("1 of 1 results"), std::string::npos) << ended.out;
-  EXPECT_EQ(json("a.json", "d[\"results\"][0][\"valid\"]"), "False");
+  EXPECT_EQ(json("rs[0].valid"), "False");
   environment_.erase("POWERCCL_EMULATOR_PATIENCE_MS");
-  const Ended again = bench({"all_reduce", "-b", "1M", "-e", "1M", "-n", "2", "-g", "2", "--min-time", "0",
-                             "--json-lines", file("a.jsonl"), "--resume"});
+  const Ended again =
+      bench("all_reduce -b 1M -e 1M -n 2 -g 2 --min-time 0 --json-lines " + file("a.jsonl") + " --resume");
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_NE(again.out.find("all_reduce"), std::string::npos) << "an invalid point counts as done";
 }
 
 TEST_F(Emulated, CollectivesAreMeasuredBesideComputation) {
-  const Ended ended = bench({"all_reduce", "--beside", "matmul,memory", "-b", "4M", "-e", "4M", "-n", "3", "-g", "2",
-                             "--min-time", "0.02", "--products", "2048x4096x14336", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err << ended.out;
-  EXPECT_EQ(json("a.json", "d[\"products\"]"), "2048x4096x14336");
-  EXPECT_EQ(json("a.json", "[r[\"beside\"] for r in d[\"results\"]], d[\"summary\"][\"wrong\"]"),
-            "[None, 'matmul', 'memory'] 0");
+  const Ended ended =
+      measured("all_reduce --beside matmul,memory -b 4M -e 4M -n 3 -g 2 --min-time 0.02 --products 2048x4096x14336");
+  EXPECT_EQ(json("d.products"), "2048x4096x14336");
+  EXPECT_EQ(json("[r.beside for r in rs], d.summary.wrong"), "[None, 'matmul', 'memory'] 0");
   // The computation is slowed, the power of both is not given as the collective's, and what it adds is less than all.
-  EXPECT_EQ(json("a.json", "all(r[\"slowed_pct\"] > 1 for r in d[\"results\"][1:])"), "True");
-  EXPECT_EQ(json("a.json", "[r[\"joules_per_gpu\"] for r in d[\"results\"][1:]]"), "[None, None]");
-  EXPECT_EQ(json("a.json",
-                 "all(0 < r[\"added_us\"] < r[\"time_us\"] and abs(r[\"added_us\"] - r[\"time_us\"] * (1 - "
-                 "r[\"unit_alone_us\"] / r[\"unit_us\"])) < 1e-6 * r[\"time_us\"] and r[\"added_joules_per_gpu\"] "
-                 "< r[\"watts_per_gpu\"] * r[\"time_us\"] * 1e-6 for r in d[\"results\"][1:])"),
+  EXPECT_EQ(json("all(r.slowed_pct > 1 for r in rs[1:])"), "True");
+  EXPECT_EQ(json("[r.joules_per_gpu for r in rs[1:]]"), "[None, None]");
+  EXPECT_EQ(json("all(0 < r.added_us < r.time_us and abs(r.added_us - r.time_us * (1 - "
+                 "r.unit_alone_us / r.unit_us)) < 1e-6 * r.time_us and r.added_joules_per_gpu "
+                 "< r.watts_per_gpu * r.time_us * 1e-6 for r in rs[1:])"),
             "True");
   EXPECT_NE(ended.out.find("beside memory"), std::string::npos) << ended.out;
 }
 
 TEST_F(Emulated, AWayThatThisNcclLacksIsLeftOut) {
-  const std::vector<std::string> sweep{"all_gather", "--way",       "all",    "-b",          "1M", "-e",
-                                       "1M",         "-n",          "3",      "-g",          "2",  "--min-time",
-                                       "0",          "--no-energy", "--json", file("a.json")};
-  const std::string measured = "[r[\"way\"] for r in d[\"results\"]]";
+  const std::string sweep =
+      "all_gather --way all -b 1M -e 1M -n 3 -g 2 --min-time 0 --no-energy --json " + file("a.json");
+  const std::string measured = "[r.way for r in rs]";
   const Ended older = bench(sweep, {{"POWERCCL_EMULATOR_NCCL_VERSION", "2.28.9"}});
   EXPECT_EQ(older.code, 0) << older.err;
   EXPECT_NE(older.err.find("copy-engine is left out: it needs NCCL 2.29"), std::string::npos) << older.err;
-  EXPECT_EQ(json("a.json", measured), "['plain', 'symmetric', 'efficiency']");
+  EXPECT_EQ(json(measured), "['plain', 'symmetric', 'efficiency']");
   const Ended newer = bench(sweep, {{"POWERCCL_EMULATOR_NCCL_VERSION", "2.30.7"}});
   EXPECT_EQ(newer.code, 0) << newer.err;
   EXPECT_EQ(newer.err, "");
-  EXPECT_EQ(json("a.json", measured), "['plain', 'symmetric', 'copy-engine', 'efficiency']");
+  EXPECT_EQ(json(measured), "['plain', 'symmetric', 'copy-engine', 'efficiency']");
 }
 
 TEST_F(Emulated, EmptyCollectivesAreMeasured) {
-  const Ended ended =
-      bench({"all", "-b", "0", "-e", "0", "-n", "2", "-g", "4", "--no-energy", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "[r[\"size_bytes\"] for r in d[\"results\"]]"), "[0, 0, 0, 0, 0, 0, 0, 0, 0]");
+  measured("all -b 0 -e 0 -n 2 -g 4 --no-energy");
+  EXPECT_EQ(json("[r.size_bytes for r in rs]"), "[0, 0, 0, 0, 0, 0, 0, 0, 0]");
 }
 
 TEST_F(Emulated, EnergyIsTold) {
-  const Ended ended = bench({"all_reduce", "-b", "16M", "-e", "16M", "-c", "0", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"results\"][0][\"energy_source\"], d[\"moves_data\"]"), "emulator False");
-  const double watts = std::stod(json("a.json", "d[\"results\"][0][\"watts_per_gpu\"]"));
+  measured("all_reduce -b 16M -e 16M -c 0");
+  EXPECT_EQ(json("rs[0].energy_source, d.moves_data"), "emulator False");
+  const double watts = std::stod(json("rs[0].watts_per_gpu"));
   EXPECT_GT(watts, 35);
   EXPECT_LT(watts, 55);
 }
 
 TEST_F(Emulated, ClocksAreSetAndRestored) {
-  const Ended ended = bench({"all_reduce", "-b", "32M", "-e", "32M", "-c", "0", "-n", "2", "--min-time", "0.1",
-                             "--clocks", "1500,600", "--json", file("a.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"clock_control\"], [round(r[\"sm_clock_mhz\"]) for r in d[\"results\"]]"),
-            "set [1500, 600]");
+  measured("all_reduce -b 32M -e 32M -c 0 -n 2 --min-time 0.1 --clocks 1500,600");
+  EXPECT_EQ(json("d.clock_control, [round(r.sm_clock_mhz) for r in rs]"), "set [1500, 600]");
   EXPECT_GT(clock_in_use(), 1500);
 }
 
 TEST_F(Emulated, ClocksAreRestoredAfterSigkill) {
-  Process process = start(with(kLongRun, {"--clock", "600"}));
+  Process process = start(kLongRun + " --clock 600");
   ASSERT_TRUE(process.wait_for_output("# Using devices"));
   usleep(500'000);
   kill(process.pid(), SIGKILL);
@@ -177,8 +133,8 @@ TEST_F(Emulated, ALostClockIsNotMeasured) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
   fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  Process process = start({"all_reduce", "-b", "1M", "-e", "4M", "-c", "0", "-n", "2", "--no-energy", "--clocks", "600",
-                           "--json-lines", file("a.jsonl"), "--clock-socket", std::to_string(ends[1])});
+  Process process = start("all_reduce -b 1M -e 4M -c 0 -n 2 --no-energy --clocks 600 --json-lines " + file("a.jsonl") +
+                          " --clock-socket " + std::to_string(ends[1]));
   close(ends[1]);
   std::vector<int32_t> asked;
   for (int32_t request = 0; recv(ends[0], &request, sizeof request, 0) == sizeof request;) {
@@ -202,23 +158,23 @@ TEST_F(Emulated, WhoSetsClocksMayDie) {
   close(ends[0]);
   const int inherited = dup(ends[1]);
   close(ends[1]);
-  const Ended ended = bench({"all_reduce", "-b", "1M", "-e", "1M", "-c", "0", "-n", "2", "--no-energy", "--clocks",
-                             "600", "--json-lines", file("a.jsonl"), "--clock-socket", std::to_string(inherited)});
+  const Ended ended = bench("all_reduce -b 1M -e 1M -c 0 -n 2 --no-energy --clocks 600 --json-lines " +
+                            file("a.jsonl") + " --clock-socket " + std::to_string(inherited));
   close(inherited);
   EXPECT_EQ(ended.code, 3);
   EXPECT_NE(ended.err.find("the process that sets clocks has died"), std::string::npos) << ended.err;
 }
 
 TEST_F(Emulated, DryWinsOverClocks) {
-  const Ended ended = bench({"all_reduce", "-b", "1M", "-e", "1M", "-c", "0", "-n", "2", "--clocks", "900,600",
-                             "--set-clocks", "--no-energy", "--json", file("a.json")},
-                            {{"POWERCCL_CLOCKS", "dry"}});
+  const Ended ended =
+      bench("all_reduce -b 1M -e 1M -c 0 -n 2 --clocks 900,600 --set-clocks --no-energy --json " + file("a.json"),
+            {{"POWERCCL_CLOCKS", "dry"}});
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"clock_control\"], [r[\"clock_requested_mhz\"] for r in d[\"results\"]]"), "dry [None]");
+  EXPECT_EQ(json("d.clock_control, [r.clock_requested_mhz for r in rs]"), "dry [None]");
 }
 
 TEST_F(Emulated, AKilledRankEndsTheRun) {
-  Process process = start(with(kLongRun, {"--json", file("a.json")}));
+  Process process = start(kLongRun + " --json " + file("a.json"));
   ASSERT_TRUE(process.wait_for_output("# time:"));
   const std::vector<pid_t> ranks = process.ranks();
   ASSERT_EQ(ranks.size(), 8U);
@@ -229,7 +185,7 @@ TEST_F(Emulated, AKilledRankEndsTheRun) {
   EXPECT_EQ(ended.code, 4);
   EXPECT_NE(ended.err.find("signal 9"), std::string::npos) << ended.err;
   EXPECT_NE(ended.err.find("hint:"), std::string::npos);
-  EXPECT_EQ(json("a.json", "d[\"finished\"], \"signal 9\" in d[\"error\"]"), "False True");
+  EXPECT_EQ(json("d.finished, \"signal 9\" in d.error"), "False True");
 }
 
 TEST_F(Emulated, AnInterruptIsPassedOn) {
@@ -240,28 +196,26 @@ TEST_F(Emulated, AnInterruptIsPassedOn) {
 }
 
 TEST_F(Emulated, TimeoutEndsTheRun) {
-  const Ended ended = bench(with(kLongRun, {"--timeout", "2"}));
+  const Ended ended = bench(kLongRun + " --timeout 2");
   EXPECT_EQ(ended.code, 5);
   EXPECT_NE(ended.err.find("--timeout"), std::string::npos) << ended.err;
 }
 
 TEST_F(Emulated, MoreRanksThanGpus) {
-  const Ended ended = bench({"all_reduce", "-g", "9"});
+  const Ended ended = bench("all_reduce -g 9");
   EXPECT_EQ(ended.code, 3);
   EXPECT_NE(ended.err.find("more ranks than GPUs: 9 ranks, 8 GPUs"), std::string::npos) << ended.err;
   EXPECT_NE(ended.err.find("hint:"), std::string::npos);
 }
 
 TEST_F(Emulated, ResumeMeasuresTheRest) {
-  const std::vector<std::string> words = {
-      "all_reduce", "-e",          "1M", "-f", "2",           "-c",           "0",
-      "-n",         "2",           "-g", "2",  "--no-energy", "--json-lines", file("l.jsonl"),
-      "--json",     file("a.json")};
-  EXPECT_EQ(bench(with(words, {"-b", "512K"})).code, 0);
+  const std::string words =
+      "all_reduce -e 1M -f 2 -c 0 -n 2 -g 2 --no-energy --json-lines " + file("l.jsonl") + " --json " + file("a.json");
+  EXPECT_EQ(bench(words + " -b 512K").code, 0);
   std::ofstream(file("l.jsonl"), std::ios::app) << "{\"type\": \"point\", \"patt";
-  const Ended ended = bench(with(words, {"-b", "256K", "--resume"}));
+  const Ended ended = bench(words + " -b 256K --resume");
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("a.json", "d[\"summary\"][\"skipped\"], [r[\"size_bytes\"] for r in d[\"results\"]]"), "2 [262144]");
+  EXPECT_EQ(json("d.summary.skipped, [r.size_bytes for r in rs]"), "2 [262144]");
   std::ifstream lines(file("l.jsonl"));
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count)
@@ -271,9 +225,8 @@ TEST_F(Emulated, ResumeMeasuresTheRest) {
 
 TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
   const std::string path = file("l.jsonl");
-  const std::vector<std::string> words = {"all_reduce", "-e", "512K", "-f", "2",           "-c",           "0",
-                                          "-n",         "2",  "-g",   "2",  "--no-energy", "--json-lines", path};
-  ASSERT_EQ(bench(with(words, {"-b", "512K"})).code, 0);
+  const std::string words = "all_reduce -e 512K -f 2 -c 0 -n 2 -g 2 --no-energy --json-lines " + path;
+  ASSERT_EQ(bench(words + " -b 512K").code, 0);
   const std::string kept = contents(path);
   const std::pair<const char*, const char*> changes[] = {
       {"\"gpu_models\": \"2 x Tesla T4\"", "\"gpu_models\": \"4 x Tesla T4\""},
@@ -292,7 +245,7 @@ TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
     text.replace(text.find(from), std::strlen(from), to);
     text += "{\"type\": \"po";  // nothing is cut away from a file that is not ours
     std::ofstream(path) << text;
-    const Ended ended = bench(with(words, {"-b", "256K", "--resume"}));
+    const Ended ended = bench(words + " -b 256K --resume");
     EXPECT_EQ(ended.code, 2) << to << ended.err;
     const bool says = ended.err.find("is from another machine (") != std::string::npos ||
                       ended.err.find("does not say of which machine it is") != std::string::npos;
@@ -301,14 +254,14 @@ TEST_F(Emulated, AnotherMachinesPointsAreNotContinued) {
     EXPECT_EQ(contents(path), text) << to;
   }
   std::ofstream(path) << kept;
-  const Ended ended = bench(with(words, {"-b", "512K", "--resume"}));
+  const Ended ended = bench(words + " -b 512K --resume");
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_NE(ended.out.find("# Avg bus bandwidth    : N/A (no point was measured"), std::string::npos) << ended.out;
   EXPECT_EQ(contents(path), kept);
 }
 
 TEST_F(Emulated, UnwritableJsonIsSaidBeforeMeasuring) {
-  const Ended ended = bench({"all_reduce", "--json", "/nowhere/a.json"});
+  const Ended ended = bench("all_reduce --json /nowhere/a.json");
   EXPECT_EQ(ended.code, 2);
   EXPECT_NE(ended.err.find("/nowhere/a.json"), std::string::npos);
   EXPECT_EQ(ended.out, "");
@@ -317,51 +270,42 @@ TEST_F(Emulated, UnwritableJsonIsSaidBeforeMeasuring) {
 TEST_F(Emulated, RanksOfALauncherMeet) {
   std::vector<Process> processes;
   for (const char* rank : {"0", "1"}) {
-    processes.push_back(start({"all_reduce", "-b", "64K", "-e", "64K", "-n", "2", "--no-energy", "--rendezvous",
-                               folder_, "--json", file("a.json"), "-T", "30"},
-                              {{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}}));
+    processes.push_back(start(
+        "all_reduce -b 64K -e 64K -n 2 --no-energy --rendezvous " + folder_ + " --json " + file("a.json") + " -T 30",
+        {{"RANK", rank}, {"LOCAL_RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}}));
   }
   for (Process& process : processes) {
     const Ended ended = process.wait();
     EXPECT_EQ(ended.code, 0) << ended.err;
   }
-  EXPECT_EQ(json("a.json", "d[\"launch\"], d[\"ranks\"], d[\"summary\"][\"wrong\"]"), "launcher 2 0");
+  EXPECT_EQ(json("d.launch, d.ranks, d.summary.wrong"), "launcher 2 0");
 }
 
 TEST_F(Emulated, TrainingStepHasItsPhases) {
-  const Ended ended =
-      bench({"train", "--model", "microllama", "--iterations", "2", "-w", "1", "--json", file("t.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("t.json", "d[\"mode\"], len(d[\"results\"]), d[\"summary\"][\"iterations\"], d[\"model\"][\"name\"]"),
-            "train 3 2 microllama");
-  const double sync_ms = std::stod(json("t.json", "d[\"summary\"][\"sync_ms\"]"));
+  measured("train --model microllama --iterations 2 -w 1");
+  EXPECT_EQ(json("d.mode, len(rs), d.summary.iterations, d.model.name"), "train 3 2 microllama");
+  const double sync_ms = std::stod(json("d.summary.sync_ms"));
   EXPECT_GT(sync_ms, 400);
   EXPECT_LT(sync_ms, 600);
-  EXPECT_EQ(json("t.json",
-                 "all(r[\"start_ns\"] < r[\"forward_end_ns\"] < r[\"backward_end_ns\"] <= "
-                 "r[\"buckets\"][0][\"start_ns\"] < r[\"end_ns\"] for r in d[\"results\"])"),
+  EXPECT_EQ(json("all(r.start_ns < r.forward_end_ns < r.backward_end_ns <= "
+                 "r.buckets[0].start_ns < r.end_ns for r in rs)"),
             "True");
-  EXPECT_EQ(json("t.json",
-                 "all(0 < r[\"communication_joules_per_gpu\"] < r[\"joules_per_gpu\"] for r in d[\"results\"][1:])"),
-            "True");
+  EXPECT_EQ(json("all(0 < r.communication_joules_per_gpu < r.joules_per_gpu for r in rs[1:])"), "True");
 }
 
 TEST_F(Emulated, EnergyOfShortStepsComesFromAllOfThem) {
-  const Ended ended = bench({"train", "--forward-ms", "6", "--backward-ms", "9", "--buckets", "1M", "--iterations",
-                             "12", "-g", "2", "--json", file("t.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("t.json", "d[\"summary\"][\"joules_from\"], d[\"results\"][-1][\"joules_per_gpu\"]"), "stretch None");
-  EXPECT_GT(std::stod(json("t.json", "d[\"summary\"][\"watts_per_gpu\"]")), 30);
+  measured("train --forward-ms 6 --backward-ms 9 --buckets 1M --iterations 12 -g 2");
+  EXPECT_EQ(json("d.summary.joules_from, rs[-1].joules_per_gpu"), "stretch None");
+  EXPECT_GT(std::stod(json("d.summary.watts_per_gpu")), 30);
 }
 
 TEST_F(Emulated, OverlapHidesCommunication) {
-  const std::vector<std::string> words = {
-      "train", "--forward-ms", "20", "--backward-ms", "120", "--buckets", "16M,16M,16M", "--iterations", "2", "-w",
-      "1",     "-g",           "4",  "--no-energy"};
-  EXPECT_EQ(bench(with(words, {"--overlap", "none", "--json", file("none.json")})).code, 0);
-  EXPECT_EQ(bench(with(words, {"--overlap", "backward", "--json", file("beside.json")})).code, 0);
-  const double exposed = std::stod(json("none.json", "d[\"summary\"][\"sync_ms\"]"));
-  const double hidden = std::stod(json("beside.json", "d[\"summary\"][\"sync_ms\"]"));
+  const std::string words =
+      "train --forward-ms 20 --backward-ms 120 --buckets 16M,16M,16M --iterations 2 -w 1 -g 4 --no-energy";
+  EXPECT_EQ(bench(words + " --overlap none --json " + file("none.json")).code, 0);
+  EXPECT_EQ(bench(words + " --overlap backward --json " + file("beside.json")).code, 0);
+  const double exposed = std::stod(json("d.summary.sync_ms", "none.json"));
+  const double hidden = std::stod(json("d.summary.sync_ms", "beside.json"));
   EXPECT_LT(hidden, exposed * 0.8);
 }
 
@@ -370,38 +314,32 @@ TEST_F(Emulated, AScenarioHasItsTimes) {
                                   "compute 10\nwait compute on comm\nall_reduce 4M on comm\ncompute 10\n"
                                   "wait comm on compute\nall_reduce 1M in pair\n"
                                   "from 50%\nreceive 1M from previous\ncompute 5\nsend 1M to next\n";
-  const Ended ended = bench({"scenario", file("a.scn"), "-g", "4", "--iterations", "6", "--json", file("s.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("s.json",
-                 "d[\"mode\"], d[\"finished\"], d[\"scenario\"][\"name\"], len(d[\"results\"]), "
-                 "d[\"summary\"][\"iterations\"]"),
+  measured("scenario " + file("a.scn") + " -g 4 --iterations 6");
+  EXPECT_EQ(json("d.mode, d.finished, d.scenario.name, len(rs), "
+                 "d.summary.iterations"),
             "scenario True a 8 6");
-  EXPECT_EQ(json("s.json", "[r[\"iteration\"] for r in d[\"results\"]]"), "[0, 1, 0, 1, 2, 3, 4, 5]");
-  EXPECT_EQ(json("s.json",
-                 "all(0 < r[\"exposed_ms\"] < r[\"step_ms\"] and r[\"compute_ms\"] < r[\"step_ms\"] "
-                 "for r in d[\"results\"])"),
+  EXPECT_EQ(json("[r.iteration for r in rs]"), "[0, 1, 0, 1, 2, 3, 4, 5]");
+  EXPECT_EQ(json("all(0 < r.exposed_ms < r.step_ms and r.compute_ms < r.step_ms "
+                 "for r in rs)"),
             "True");
   // The slow rank computes longer; in the second half ranks follow one another.
-  EXPECT_EQ(json("s.json",
-                 "d[\"results\"][3][\"compute_ms_of_ranks\"][1] > "
-                 "1.3 * d[\"results\"][3][\"compute_ms_of_ranks\"][0]"),
+  EXPECT_EQ(json("rs[3].compute_ms_of_ranks[1] > "
+                 "1.3 * rs[3].compute_ms_of_ranks[0]"),
             "True");
-  EXPECT_EQ(json("s.json", "d[\"results\"][-1][\"step_ms\"] > 2.5 * d[\"results\"][-1][\"compute_ms\"]"), "True");
+  EXPECT_EQ(json("rs[-1].step_ms > 2.5 * rs[-1].compute_ms"), "True");
 }
 
 TEST_F(Emulated, VaryingAndCapturedScenariosRun) {
   std::ofstream(file("a.scn")) << "streams comm\nrepeat 2\ncompute 2 vary 50%\nall_to_all 1M vary 50%\nend\n"
                                   "from 50%\nrepeat 2\ncapture\ncompute 3\nwait compute on comm\n"
                                   "all_gather 256K on comm\nwait comm on compute\nend\nend\nsync compute\ncompute 1\n";
-  const Ended ended = bench({"scenario", file("a.scn"), "--iterations", "4", "--no-energy", "--json", file("s.json")});
-  EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(json("s.json", "[r[\"compute_ms\"] is None for r in d[\"results\"]]"),
-            "[False, False, False, False, True, True]");
-  EXPECT_GT(std::stod(json("s.json", "d[\"results\"][-1][\"step_ms\"]")), 5);  // 7 at the reference clock
+  measured("scenario " + file("a.scn") + " --iterations 4 --no-energy");
+  EXPECT_EQ(json("[r.compute_ms is None for r in rs]"), "[False, False, False, False, True, True]");
+  EXPECT_GT(std::stod(json("rs[-1].step_ms")), 5);  // 7 at the reference clock
 }
 
 TEST_F(Emulated, AKilledRankEndsAScenarioWithGroups) {
-  Process process = start({"scenario", kScenarios + "/pp.scn", "--no-energy", "--json", file("s.json")});
+  Process process = start("scenario " + kScenarios + "/pp.scn" + " --no-energy --json " + file("a.json"));
   ASSERT_TRUE(process.wait_for_output("      1 "));
   const std::vector<pid_t> ranks = process.ranks();
   ASSERT_EQ(ranks.size(), 8U);
@@ -411,17 +349,17 @@ TEST_F(Emulated, AKilledRankEndsAScenarioWithGroups) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   EXPECT_EQ(ended.code, 4);
   EXPECT_NE(ended.err.find("signal 9"), std::string::npos) << ended.err;
-  EXPECT_EQ(json("s.json", "d[\"finished\"], len(d[\"results\"]) > 2"), "False True");
+  EXPECT_EQ(json("d.finished, len(rs) > 2"), "False True");
 }
 
 TEST_F(Emulated, AScenarioThatCannotEndIsRefused) {
   std::ofstream(file("a.scn")) << "compute 1\nsend 1M to next\n";
-  const Ended ended = bench({"scenario", file("a.scn")});
+  const Ended ended = bench("scenario " + file("a.scn"));
   EXPECT_EQ(ended.code, 2);
   EXPECT_NE(ended.err.find("a.scn:2: rank 6 sends to rank 7"), std::string::npos) << ended.err;
   EXPECT_NE(ended.err.find("hint:"), std::string::npos);
-  EXPECT_EQ(bench({"scenario"}).code, 2);
-  EXPECT_EQ(bench({"scenario", file("none.scn")}).code, 2);
+  EXPECT_EQ(bench("scenario").code, 2);
+  EXPECT_EQ(bench("scenario " + file("none.scn")).code, 2);
 }
 
 }  // namespace

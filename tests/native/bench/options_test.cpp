@@ -4,26 +4,28 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/failure.h"
-#include "bench/models.h"
+#include "bench/train.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {
 
-Options parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "powerccl-bench");
+// The words of a line, as a shell parts them.
+Options parse(const std::string& line) {
+  std::vector<std::string> words = split("powerccl-bench" + (line.empty() ? "" : " " + line), ' ');
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   return parse_options(static_cast<int>(words.size()), argv.data());
 }
 
-std::string refusal(const std::vector<std::string>& words) {
+std::string refusal(const std::string& line) {
   try {
-    parse(words);
+    parse(line);
   } catch (const Failure& failure) {
     EXPECT_EQ(failure.code(), kExitUsage);
     EXPECT_NE(failure.hint(), "");
@@ -57,52 +59,8 @@ TEST(Clocks, ListsAndRanges) {
   EXPECT_THROW(parse_clocks("300:400"), Failure);
 }
 
-TEST(Options, ServeTakesNoneOfASweepsOutputs) {
-  const Options options = parse({"serve", "-g", "4", "--trials-per-process", "5"});
-  EXPECT_EQ(options.mode, Mode::kServe);
-  EXPECT_EQ(options.trials_per_process, 5);
-  EXPECT_EQ(options.check, 0);
-  EXPECT_EQ(parse({"-c", "2", "serve"}).check, 2);
-  EXPECT_EQ(parse({"all_reduce"}).check, 1);
-  for (const std::vector<std::string>& more : {std::vector<std::string>{"all_reduce"},
-                                               {"--threads"},
-                                               {"--json", "x"},
-                                               {"--json-lines", "x"},
-                                               {"-G", "1"},
-                                               {"--clocks", "900"},
-                                               {"--trials-per-process", "0"}}) {
-    std::vector<std::string> words{"serve"};
-    words.insert(words.end(), more.begin(), more.end());
-    EXPECT_NE(refusal(words), "") << more[0];
-  }
-}
-
 TEST(Options, NcclTestsLettersMeanTheSame) {
-  const Options options = parse({"all_reduce_perf",
-                                 "-b",
-                                 "8",
-                                 "-e",
-                                 "128M",
-                                 "-f",
-                                 "4",
-                                 "-n",
-                                 "7",
-                                 "-w",
-                                 "3",
-                                 "-c",
-                                 "0",
-                                 "-d",
-                                 "half",
-                                 "-o",
-                                 "max",
-                                 "-r",
-                                 "2",
-                                 "-g",
-                                 "4",
-                                 "-G",
-                                 "5",
-                                 "-T",
-                                 "9"});
+  const Options options = parse("all_reduce_perf -b 8 -e 128M -f 4 -n 7 -w 3 -c 0 -d half -o max -r 2 -g 4 -G 5 -T 9");
   EXPECT_EQ(options.patterns, (std::vector<Pattern>{Pattern::kAllReduce}));
   EXPECT_EQ(options.min_bytes, 8U);
   EXPECT_EQ(options.max_bytes, 134217728U);
@@ -118,88 +76,113 @@ TEST(Options, NcclTestsLettersMeanTheSame) {
   EXPECT_EQ(options.timeout_s, 9);
 }
 
-TEST(Options, AllPatternsOnceEach) {
-  EXPECT_EQ(parse({"all", "all_reduce"}).patterns.size(), kPatterns);
-  EXPECT_EQ(parse({"sendrecv,alltoall"}).patterns, (std::vector<Pattern>{Pattern::kSendReceive, Pattern::kAllToAll}));
+TEST(Options, MayStandAnywhereAndTheLastCounts) {
+  const Options options = parse("-n 3 all_reduce --skip a -n9 --skip=b broadcast --json=c");
+  EXPECT_EQ(options.iterations, 9);
+  EXPECT_EQ(options.skip, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(options.patterns.size(), 2U);
+  EXPECT_EQ(options.json, "c");
 }
 
-TEST(Options, AllTypesAndOperators) {
-  const Options options = parse({"all_reduce", "-d", "all", "-o", "all", "-r", "all"});
-  EXPECT_EQ(options.types.size(), types().size());
-  EXPECT_EQ(options.ops.size(), operators().size());
+TEST(Options, HelpAndVersionAreSaidInstead) {
+  EXPECT_NE(parse("train --help").says.find("--backward-ms X "), std::string::npos);
+  EXPECT_EQ(parse("--version").says, std::string(kVersion) + "\n");
+}
+
+TEST(Options, ListsHaveAllOrEachOnce) {
+  EXPECT_EQ(parse("all all_reduce").patterns.size(), kPatterns.size());
+  EXPECT_EQ(parse("sendrecv,alltoall").patterns, (std::vector<Pattern>{Pattern::kSendReceive, Pattern::kAllToAll}));
+  const Options options = parse("all_reduce -d all -o all -r all");
+  EXPECT_EQ(options.types.size(), kTypes.size());
+  EXPECT_EQ(options.ops.size(), kOperators.size());
   EXPECT_EQ(options.root, -1);
-}
-
-TEST(Options, WaysAreThoseThatThePatternsCanGo) {
-  EXPECT_EQ(parse({"all_reduce"}).ways, (std::vector<Way>{Way::kAsGiven}));
-  EXPECT_EQ(parse({"all_gather", "--way", "all"}).ways,
+  EXPECT_EQ(parse("all_reduce").ways, (std::vector<Way>{Way::kAsGiven}));
+  EXPECT_EQ(parse("all_gather --way all").ways,
             (std::vector<Way>{Way::kPlain, Way::kSymmetric, Way::kCopyEngine, Way::kEfficiency}));
-  EXPECT_EQ(parse({"all_reduce,all_gather", "--way", "copy-engine,plain"}).ways,
+  EXPECT_EQ(parse("all_reduce,all_gather --way copy-engine,plain").ways,
             (std::vector<Way>{Way::kCopyEngine, Way::kPlain}));
-  EXPECT_NE(refusal({"all_reduce", "--way", "fast"}).find("fast"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "--way", "copy-engine"}).find("copy-engine"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "--way", "plain", "-R", "2"}).find("-R"), std::string::npos);
-  EXPECT_NE(refusal({"serve", "--way", "plain"}).find("--way"), std::string::npos);
-}
-
-TEST(Options, ComputationBesideBeginsWithNothing) {
-  EXPECT_EQ(parse({"all_reduce"}).besides, (std::vector<Beside>{Beside::kNothing}));
-  EXPECT_EQ(parse({"all_reduce", "--beside", "memory,matmul,memory"}).besides,
+  EXPECT_EQ(parse("all_reduce").besides, (std::vector<Beside>{Beside::kNothing}));
+  EXPECT_EQ(parse("all_reduce --beside memory,matmul,memory").besides,
             (std::vector<Beside>{Beside::kNothing, Beside::kMemory, Beside::kMatmul}));
-  EXPECT_EQ(parse({"all_reduce", "--beside", "all"}).besides,
+  EXPECT_EQ(parse("all_reduce --beside all").besides,
             (std::vector<Beside>{Beside::kNothing, Beside::kMatmul, Beside::kMemory, Beside::kBoth}));
-  EXPECT_NE(refusal({"all_reduce", "--beside", "games"}).find("games"), std::string::npos);
-  EXPECT_NE(refusal({"serve", "--beside", "matmul"}).find("--beside"), std::string::npos);
-  for (const char* other : {"-G5", "--blocking", "--in-place"}) {
-    EXPECT_NE(refusal({"all_reduce", "--beside", "matmul", other}).find("--beside"), std::string::npos) << other;
-  }
 }
 
-TEST(Options, ProductsHaveThreeSides) {
-  const Products usual = parse({"all_reduce"}).products;
+TEST(Options, OfEachMode) {
+  const Options serve = parse("serve -g 4 --trials-per-process 5");
+  EXPECT_EQ(serve.mode, Mode::kServe);
+  EXPECT_EQ(serve.trials_per_process, 5);
+  EXPECT_EQ(serve.check, 0);
+  EXPECT_EQ(parse("-c 2 serve").check, 2);
+  EXPECT_EQ(parse("all_reduce").check, 1);
+  const Options scenario = parse("scenario a.scn --compute matmul --seconds 2.5");
+  EXPECT_EQ(scenario.compute, Beside::kMatmul);
+  EXPECT_EQ(scenario.seconds, 2.5);
+  EXPECT_EQ(parse("scenario a.scn").compute, Beside::kNothing);
+  EXPECT_EQ(parse("scenario a.scn --compute fma").compute, Beside::kNothing);
+  const Products usual = parse("all_reduce").products;
   EXPECT_EQ(std::vector({usual.tokens, usual.width, usual.hidden}), std::vector(3, 4096));
-  const Products asked = parse({"all_reduce", "--products", "2048x4096x14336"}).products;
+  const Products asked = parse("all_reduce --products 2048x4096x14336").products;
   EXPECT_EQ(std::vector({asked.tokens, asked.width, asked.hidden}), std::vector({2048, 4096, 14336}));
-  for (const char* wrong : {"2048", "2048x4096", "2048x4096x0", "axbxc", "2048x4096x14336x1", ""}) {
-    EXPECT_NE(refusal({"all_reduce", "--products", wrong}).find("--products"), std::string::npos) << wrong;
-  }
 }
 
-TEST(Options, ScenariosComputeAndLastAsAsked) {
-  const Options asked = parse({"scenario", "a.scn", "--compute", "matmul", "--seconds", "2.5"});
-  EXPECT_EQ(asked.compute, Beside::kMatmul);
-  EXPECT_EQ(asked.seconds, 2.5);
-  EXPECT_EQ(parse({"scenario", "a.scn"}).compute, Beside::kNothing);
-  EXPECT_EQ(parse({"scenario", "a.scn", "--compute", "fma"}).compute, Beside::kNothing);
-  EXPECT_NE(refusal({"scenario", "a.scn", "--compute", "nothing"}).find("'nothing'"), std::string::npos);
-  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "0"}).find("--seconds"), std::string::npos);
-  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "2", "-w", "0"}).find("warm-up"), std::string::npos);
-  EXPECT_NE(refusal({"scenario", "a.scn", "--seconds", "2", "--iterations", "3"}).find("--iterations"),
-            std::string::npos);
-  EXPECT_NE(refusal({"train", "--compute", "memory"}).find("--compute is for scenario"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "--seconds", "2"}).find("--seconds is for scenario"), std::string::npos);
-}
+// What is wrong, and what is said of it.
+constexpr std::pair<const char*, const char*> kWrong[] = {
+    {"", "pattern"},
+    {"all_redux", "all_redux"},
+    {"all_reduce -n many", "-n"},
+    {"all_reduce -n 1.5", "whole"},
+    {"all_reduce -n", "-n"},
+    {"all_reduce -b 2M -e 1M", "-e"},
+    {"all_reduce --frobnicate", "--frobnicate"},
+    {"all_reduce -q", "-q"},
+    {"all_reduce --resume", "--json-lines"},
+    {"all_reduce -d float8", "float8"},
+    {"all_reduce -R 1", "-R 1 is not offered"},
+    {"all_reduce --way fast", "fast"},
+    {"all_reduce --way copy-engine", "copy-engine"},
+    {"all_reduce --way plain -R 2", "-R"},
+    {"all_reduce --beside games", "games"},
+    {"all_reduce --beside matmul -G5", "--beside"},
+    {"all_reduce --beside matmul --blocking", "--beside"},
+    {"all_reduce --beside matmul --in-place", "--beside"},
+    {"all_reduce --products 2048", "--products"},
+    {"all_reduce --products 2048x4096x0", "--products"},
+    {"all_reduce --products axbxc", "--products"},
+    {"all_reduce --products 2048x4096x14336x1", "--products"},
+    {"all_reduce --products=", "--products"},
+    {"all_reduce --seconds 2", "--seconds is for scenario"},
+    {"train all_reduce", "train"},
+    {"train --clocks 900,600", "--clock"},
+    {"train --compute memory", "--compute is for scenario"},
+    {"scenario", "which file"},
+    {"scenario a.scn all_reduce", "scenario takes no pattern"},
+    {"scenario a.scn --compute nothing", "'nothing'"},
+    {"scenario a.scn --seconds 0", "--seconds"},
+    {"scenario a.scn --seconds 2 -w 0", "warm-up"},
+    {"scenario a.scn --seconds 2 --iterations 3", "--iterations"},
+    {"serve all_reduce", "serve"},
+    {"serve --threads", "--threads"},
+    {"serve --json x", "serve"},
+    {"serve --json-lines x", "serve"},
+    {"serve -G 1", "--graph"},
+    {"serve --clocks 900", "clocks"},
+    {"serve --way plain", "--way"},
+    {"serve --beside matmul", "--beside"},
+    {"serve --trials-per-process 0", "--trials-per-process"},
+};
 
 TEST(Options, SayWhatIsWrong) {
-  EXPECT_NE(refusal({}).find("pattern"), std::string::npos);
-  EXPECT_NE(refusal({"all_redux"}).find("all_redux"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-n", "many"}).find("-n"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-n", "1.5"}).find("whole"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-b", "2M", "-e", "1M"}).find("-e"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "--frobnicate"}).find("--frobnicate"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-q"}).find("-q"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-n"}).find("-n"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "--resume"}).find("--json-lines"), std::string::npos);
-  EXPECT_NE(refusal({"train", "all_reduce"}).find("train"), std::string::npos);
-  EXPECT_NE(refusal({"scenario"}).find("which file"), std::string::npos);
-  EXPECT_NE(refusal({"scenario", "a.scn", "all_reduce"}).find("scenario takes no pattern"), std::string::npos);
-  EXPECT_NE(refusal({"train", "--clocks", "900,600"}).find("--clock"), std::string::npos);
-  EXPECT_NE(refusal({"all_reduce", "-d", "float8"}).find("float8"), std::string::npos);
+  for (const auto& [line, says] : kWrong) {
+    const std::string said = refusal(line);
+    EXPECT_NE(said.find(says), std::string::npos) << line << ": " << said;
+    EXPECT_NE(said, "") << line;
+  }
 }
 
 TEST(Train, ModelsAreReplacedPartByPart) {
-  const Options options = parse({"train", "--model", "gpt2", "--backward-ms", "5", "--buckets", "1M,2M", "--overlap",
-                                 "backward", "--dtype", "bfloat16", "--iterations", "3"});
+  const Options options =
+      parse("train --model gpt2 --backward-ms 5 --buckets 1M,2M --overlap backward --dtype bfloat16 --iterations 3");
   EXPECT_EQ(options.mode, Mode::kTrain);
   EXPECT_EQ(options.train.iterations, 3);
   const Model model = model_of(options.train);

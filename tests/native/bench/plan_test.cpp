@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "bench/beside_cost.h"
+#include "bench/beside.h"
 
 namespace powerccl::bench {
 namespace {

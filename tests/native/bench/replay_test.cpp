@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "bench/computation.h"
-#include "bench/timeline.h"
 
 namespace powerccl::bench {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/requests.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "bench/failure.h"
+#include "bench/serve.h"
 
 namespace powerccl::bench {
 namespace {

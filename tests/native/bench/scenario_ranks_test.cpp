@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/scenario_ranks.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "bench/failure.h"
+#include "bench/scenario.h"
 
 namespace powerccl::bench {
 namespace {

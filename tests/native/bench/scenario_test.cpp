@@ -8,7 +8,6 @@
 #include <cstdio>
 
 #include "bench/failure.h"
-#include "bench/scenario_ranks.h"
 
 namespace powerccl::bench {
 namespace {

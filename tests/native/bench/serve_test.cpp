@@ -11,15 +11,12 @@ const std::string kMeasure = "measure all_reduce 64K iterations=3\n";
 
 class Served : public Emulated {
  protected:
-  Ended serve(const std::string& requests, std::vector<std::string> more = {}, const Environment& environment = {}) {
+  Ended serve(const std::string& requests, const std::string& more = "", const Environment& environment = {}) {
     std::ofstream(file("requests")) << requests;
-    more.insert(more.begin(), {"serve", "-g", "2"});
-    return start(more, environment, file("requests")).wait();
+    return start("serve -g 2 " + more, environment, file("requests")).wait();
   }
-  Ended serve_double(const std::string& requests, std::vector<std::string> more = {},
-                     const Environment& environment = {}) {
-    more.insert(more.end(), {"--nccl", kDouble});
-    return serve(requests, more, environment);
+  Ended serve_double(const std::string& requests, const std::string& more = "", const Environment& environment = {}) {
+    return serve(requests, more + " --nccl " + kDouble, environment);
   }
 };
 
@@ -48,7 +45,7 @@ TEST_F(Served, EachTrialReadsItsVariables) {
   const Ended ended = serve_double(
       "open a\nclose\nset NCCL_DOUBLE_VERSION=22901\nopen b\nclose\nset NCCL_DOUBLE_VERSION=22902\nopen c\nclose\n"
       "clear\nopen d\nclose\nquit\n",
-      {}, {{"NCCL_DOUBLE_VERSION", "22900"}});
+      "", {{"NCCL_DOUBLE_VERSION", "22900"}});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(fields(ended, "type"),
             (Words{"ready", "opened", "closed", "opened", "closed", "opened", "closed", "opened", "closed"}))
@@ -84,7 +81,7 @@ TEST_F(Served, WhatAllRanksAreRefusedEndsTheTrialAlone) {
 }
 
 TEST_F(Served, WhatOneRankIsRefusedEndsTheServer) {
-  const Ended ended = serve_double("set NCCL_DOUBLE=refuse rank 1\nopen a\n" + kMeasure, {"--timeout", "30"});
+  const Ended ended = serve_double("set NCCL_DOUBLE=refuse rank 1\nopen a\n" + kMeasure, "--timeout 30");
   EXPECT_EQ(ended.code, 4) << ended.err;
   EXPECT_EQ(fields(ended, "type"), (Words{"ready", "failed"})) << ended.out;
   EXPECT_EQ(fields(ended, "alive")[1], "false");
@@ -92,13 +89,13 @@ TEST_F(Served, WhatOneRankIsRefusedEndsTheServer) {
 }
 
 TEST_F(Served, ATrialThatHangsEndsTheServer) {
-  const Ended ended = serve_double("set NCCL_DOUBLE=refuse rank 1\nopen a\n", {"--timeout", "1"});
+  const Ended ended = serve_double("set NCCL_DOUBLE=refuse rank 1\nopen a\n", "--timeout 1");
   EXPECT_EQ(ended.code, 5) << ended.err;
   EXPECT_EQ(fields(ended, "type"), (Words{"ready", "failed"})) << ended.out;
 }
 
 TEST_F(Served, TrialsAreCounted) {
-  const Ended ended = serve_double("open a\nclose\nopen b\nclose\nopen c\nclose\n", {"--trials-per-process", "2"});
+  const Ended ended = serve_double("open a\nclose\nopen b\nclose\nopen c\nclose\n", "--trials-per-process 2");
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(fields(ended, "type"), (Words{"ready", "opened", "closed", "opened", "closed", "ended"})) << ended.out;
 }
@@ -106,7 +103,7 @@ TEST_F(Served, TrialsAreCounted) {
 TEST_F(Served, DataAreCheckedWhereTheyAreMoved) {
   const std::string requests =
       "open a\nmeasure all_gather 64K iterations=3 check=1\nmeasure all_gather 64K in_place=1\n";
-  const Ended moved = serve(requests, {"-c", "1"});
+  const Ended moved = serve(requests, "-c 1");
   EXPECT_EQ(moved.code, 0) << moved.err;
   EXPECT_EQ(fields(moved, "wrong"), (Words{"", "", "0", "0"})) << moved.out;
   const Ended not_moved = serve(requests);
@@ -116,7 +113,7 @@ TEST_F(Served, DataAreCheckedWhereTheyAreMoved) {
 }
 
 TEST_F(Served, WrongElementsAreReportedAndNoFailure) {
-  const Ended ended = serve_double("open a\nmeasure all_reduce 64K iterations=3\n", {"-c", "1"});
+  const Ended ended = serve_double("open a\nmeasure all_reduce 64K iterations=3\n", "-c 1");
   EXPECT_EQ(ended.code, 0) << ended.err;
   ASSERT_EQ(fields(ended, "type"), (Words{"ready", "opened", "point"})) << ended.out;
   EXPECT_NE(fields(ended, "wrong")[2], "0");
