@@ -58,9 +58,10 @@ def figure(values: Sequence[float], unit: str, digits: int = 3) -> Figure:
 
 
 def confirmed(stem: str, case: Mapping[str, Any]) -> Figures:
-    """Speed-up and energy of a case that `powerccl tune` confirmed: ratios to NCCL's defaults, with their intervals."""
+    """Times of a case that `powerccl tune` confirmed, and ratios to NCCL's defaults with their intervals."""
     low, faster, high = (1 / case[name] for name in ("time_high", "time", "time_low"))
-    found = {f"{stem}.speedup": _rounded(low, faster, high, "times", 3, case["rounds"])}
+    found = {f"{stem}.{name}": bare(round(case[name], 2), "us", case["rounds"]) for name in ("default_us", "tuned_us")}
+    found[f"{stem}.speedup"] = _rounded(low, faster, high, "times", 3, case["rounds"])
     if case["energy"] is not None:
         low, saved, high = (100 * (1 - case[name]) for name in ("energy_high", "energy", "energy_low"))
         found[f"{stem}.energy_saved_pct"] = _rounded(low, saved, high, "%", 2, case["rounds"])
