@@ -16,9 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from powerccl.quantities import byte_size
+
 ROOT = Path(__file__).resolve().parents[1]
 Figure = dict[str, Any]
 Figures = dict[str, Figure]
+
+
+def size_name(size_bytes: int) -> str:
+    """`64MiB`, `4KiB`: how figures name a size."""
+    return byte_size(size_bytes).replace(" ", "")
 
 
 def count(value: int, n: int) -> Figure:

@@ -13,20 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.figures import Figure, confirmed, spread
-
-NAMES = {16384: "16KiB", 1 << 20: "1MiB", 8 << 20: "8MiB", 13946060: "13.3MiB", 64 << 20: "64MiB"}
+from bench.figures import Figures, confirmed, size_name, spread
 
 
-def size_name(size_bytes: int) -> str:
-    """As the figures' names have it."""
-    near = [name for size, name in NAMES.items() if abs(size - size_bytes) < 1024]
-    return near[0] if near else f"{size_bytes}B"
-
-
-def of_search(stem: str, result: dict[str, object]) -> dict[str, Figure]:
+def of_search(stem: str, result: dict[str, object]) -> Figures:
     """Speed-up and energy of each case that was put to the proof."""
-    found: dict[str, Figure] = {}
+    found: Figures = {}
     profile = result["profile"]
     assert isinstance(profile, dict)
     for each in profile["confirmed"]:
@@ -44,7 +36,7 @@ def main() -> None:
     """Read and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    figures: dict[str, Figure] = {}
+    figures: Figures = {}
     searches: list[dict[str, object]] = []
     rounds_a_minute: list[float] = []
     for folder in parser.parse_args().folders:

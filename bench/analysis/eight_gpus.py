@@ -15,21 +15,11 @@ from typing import Any
 
 import msgspec
 from bench.analysis import scaling_study
-from bench.figures import Figures, about, bare, write
+from bench.figures import Figures, about, bare, size_name, write
 
 from powerccl.aliases import figure_policy
 from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.analysis.scaling import ScalingFindings
-
-SIZES = ((1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def size_name(size_bytes: int) -> str:
-    """`64MiB`, `4KiB`: how figures name a size."""
-    for unit, name in SIZES:
-        if size_bytes >= unit:
-            return f"{size_bytes // unit}{name}"
-    return f"{size_bytes}B"
 
 
 def points(path: Path) -> Iterator[dict[str, Any]]:

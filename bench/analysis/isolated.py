@@ -12,7 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from bench.figures import Figures, figure_of
+from bench.figures import Figures, figure_of, size_name
 
 from powerccl.analysis.attribution import attribute
 from powerccl.analysis.scaling import read_sweep
@@ -38,7 +38,7 @@ def figures(folder: Path, sweeps: list[Path], stem: str) -> tuple[Figures, list[
     errors: list[float | None] = []
     for (pattern, size), alone in sorted(swept.items()):
         kind = kinds.get((pattern, size))
-        name = f"{stem}.{pattern}.{byte_size(size).replace(' ', '')}"
+        name = f"{stem}.{pattern}.{size_name(size)}"
         middle = statistics.mean(alone)
         found[f"{name}.alone_joules"] = figure_of(middle, "J", min(alone), max(alone), len(alone))
         if kind is None or kind.joules_per_operation is None:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from bench.analysis import eight_gpus  # noqa: E402
+from bench.figures import size_name  # noqa: E402
 
 
 def point(pattern: str, size_bytes: int, watts: float | None) -> dict[str, object]:
@@ -27,7 +28,7 @@ def made(out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def test_sizes_are_named_as_figures_name_them() -> None:
-    assert [eight_gpus.size_name(size) for size in (4, 4096, 1 << 20, 512 << 20)] == ["4B", "4KiB", "1MiB", "512MiB"]
+    assert [size_name(size) for size in (4096, 1 << 20, 13946060)] == ["4KiB", "1MiB", "13.3MiB"]
 
 
 def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
