@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the plugin and the preloaded functions share: one runtime a process, however the library came into it.
+//
+// Calls come to the runtime in four ways:
+// - profiler.cpp: NCCL tells the plugin of the call and of its kernel.
+// - eventless_calls.h: of the call alone. Symmetric kernels and copy engines have no kernel events.
+// - unreported_calls.h: of neither. The preloaded functions see the call.
+// - api_calls.h: NCCL has no plugin of ours. The preloaded functions see everything.
 #ifndef POWERCCL_ADAPTERS_NCCL_ADAPTER_H
 #define POWERCCL_ADAPTERS_NCCL_ADAPTER_H
 #include <pthread.h>

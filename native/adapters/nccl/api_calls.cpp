@@ -105,7 +105,7 @@ void call_made(const ApiCall& call) {
   const uint64_t handle = reinterpret_cast<uint64_t>(call.stream);
   t_thread.stream = {handle, t_calls.count == 1 || (t_thread.stream.known && t_thread.stream.handle == handle)};
   if (communicator == nullptr) {
-    heed_others(its);  // where the plugin is told of nothing any more, it cannot see that
+    check_mask_owner(its);  // where the plugin is told of nothing any more, it cannot see that
     unreported_call_made(call, part->captured);
     return;
   }

@@ -202,7 +202,7 @@ Both* unused_place() {
   return nullptr;
 }
 
-unsigned heed_word() {
+unsigned take_over_word() {
   const int wished = g_chain.word.load(std::memory_order_relaxed) &
                      static_cast<int>(events_of_version(g_chain.version.load(std::memory_order_relaxed)) & kBitsOfInt);
   Runtime* its = runtime();
@@ -248,8 +248,8 @@ Handle ours_of_pair(Handle name) {
   return pair.name.load(std::memory_order_relaxed) == name ? ours : 0;
 }
 
-void heed_chained_mask() {
-  heed_word();
+void take_over_chained_mask() {
+  take_over_word();
 }
 
 Both* chain_communicator(int version, const CommunicatorSeen& seen, Logger log) {
@@ -302,7 +302,7 @@ void* start_chained(const Both& both, int version, Handle ours, void* before, Ev
   const uint64_t type = version == 4 ? event->type & 0xff : event->type;
   const ProfilerV5* table = g_chain.table.load(std::memory_order_acquire);
   if (table == nullptr) return as_pointer(ours);
-  const unsigned now = heed_word();
+  const unsigned now = take_over_word();
   call_begins(type, now);
   const unsigned wished = wished_for(*event, type, now);
   const int theirs_version = g_chain.version.load(std::memory_order_relaxed);

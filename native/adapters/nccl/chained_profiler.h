@@ -33,7 +33,7 @@ constexpr Handle kHandleBits = 7, kPairBits = 7;
 Handle ours_of_pair(Handle pair);
 
 // Our part of a handle that NCCL gives back.
-inline Handle from(void* handle) {
+inline Handle ours_of(void* handle) {
   const Handle given = reinterpret_cast<Handle>(handle);
   switch (given & kHandleBits) {
     case 0:
@@ -56,7 +56,7 @@ inline bool is_shared(void* handle) {
 Both* chain_communicator(int version, const CommunicatorSeen& seen, Logger log);
 void* context_of(Both* both);
 // Takes over which events it wants now, which it may change at any time; each event that is passed on does so too.
-void heed_chained_mask();
+void take_over_chained_mask();
 // Before the communicator ends for PowerCCL.
 void unchain_communicator(Both* both);
 

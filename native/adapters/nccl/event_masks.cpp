@@ -103,7 +103,7 @@ bool tells_of_calls(const EventMask* mask) {
   return word != nullptr && (__atomic_load_n(word, __ATOMIC_RELAXED) & kEventCollApi) != 0;
 }
 
-void heed_others(Runtime* runtime) {
+void check_mask_owner(Runtime* runtime) {
   int now = 0;
   for (EventMask& mask : g_masks) {
     if (!was_taken(&mask, &now)) continue;

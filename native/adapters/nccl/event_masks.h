@@ -38,7 +38,7 @@ bool tells_of_calls(const EventMask* mask);
 
 // Has somebody else written a word since this was last asked? Then that is said, kernel events are what it makes them,
 // and where calls are not told of any more no clock stays changed. From any thread; costs a few loads where not.
-void heed_others(Runtime* runtime);
+void check_mask_owner(Runtime* runtime);
 
 }  // namespace powerccl::nccl
 #endif

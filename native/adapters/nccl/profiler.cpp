@@ -7,11 +7,11 @@
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/chained_profiler.h"
 #include "adapters/nccl/enum_names.h"
+#include "adapters/nccl/eventless_calls.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/nvml_reader.h"
 #include "adapters/nccl/shm_room.h"
-#include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/unreported_calls.h"
 #include "base/log.h"
 #include "base/own_time.h"
@@ -85,7 +85,7 @@ Result init(int version, void** context, int* event_mask, const CommunicatorSeen
   both->ours = ours;
   both->mask = mask;
   *context = context_of(both);
-  heed_chained_mask();
+  take_over_chained_mask();
   return 0;
 }
 
@@ -143,12 +143,12 @@ void add_stream(CallSeen* seen) {
 
 // False: the task's kernel events are not to be heeded.
 template <int kVersion>
-bool meet_task(Communicator* communicator, TaskSeen* task) {
+bool accept_task(Communicator* communicator, TaskSeen* task) {
   if (kVersion == 4) {
     add_stream(&task->operation);
     return true;
   }
-  silent_call_has_task(communicator, task->call);
+  eventless_call_has_task(communicator, task->call);
   return !communicator->events_distrusted.load(std::memory_order_relaxed);
 }
 
@@ -160,51 +160,51 @@ template <int kVersion>
 Handle start_coll(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
   const Coll& coll = event.coll;
   TaskSeen task;
-  task.call = kVersion >= 5 ? from(event.parent) : 0;
+  task.call = kVersion >= 5 ? ours_of(event.parent) : 0;
   task.operation = call_seen(coll.function, coll.count, coll.datatype, coll.root, nullptr, false);
-  if (!meet_task<kVersion>(communicator, &task)) return 0;
+  if (!accept_task<kVersion>(communicator, &task)) return 0;
   const bool symmetric = kVersion >= 7 && coll.symmetric;
   if (symmetric) runtime->carried_out(communicator, task.call, POWERCCL_FLAG_SYMMETRIC);
   task.algorithm = symmetric ? uint8_t{POWERCCL_ALGO_SYMMETRIC} : algorithm_of(coll.algorithm);
   task.protocol = protocol_of(coll.protocol);
   task.channels = coll.channels;
   task.warps = coll.warps;
-  return runtime->kernel_task(communicator, from(kVersion >= 5 ? coll.parent_group : event.parent), task);
+  return runtime->kernel_task(communicator, ours_of(kVersion >= 5 ? coll.parent_group : event.parent), task);
 }
 
 template <int kVersion>
 Handle start_p2p(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
   const P2p& p2p = event.p2p;
   TaskSeen task;
-  task.call = kVersion >= 5 ? from(event.parent) : 0;
+  task.call = kVersion >= 5 ? ours_of(event.parent) : 0;
   task.operation = call_seen(p2p.function, p2p.count, p2p.datatype, -1, nullptr, false);
   task.operation.root = task.peer = p2p.peer;
-  if (!meet_task<kVersion>(communicator, &task)) return 0;
+  if (!accept_task<kVersion>(communicator, &task)) return 0;
   task.point_to_point = true;
   task.send = is_send(p2p.function);
   task.channels = p2p.channels;
-  return runtime->kernel_task(communicator, from(kVersion >= 5 ? p2p.parent_group : event.parent), task);
+  return runtime->kernel_task(communicator, ours_of(kVersion >= 5 ? p2p.parent_group : event.parent), task);
 }
 
 template <int kVersion>
 Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor& event) {
   switch (kVersion == 4 ? event.type & 0xff : event.type) {
     case kEventGroup:
-      if (kVersion == 4) heed_others(runtime);
+      if (kVersion == 4) check_mask_owner(runtime);
       return runtime->kernel_begins(communicator);
     case kEventColl:
       return start_coll<kVersion>(runtime, communicator, event);
     case kEventP2p:
       return start_p2p<kVersion>(runtime, communicator, event);
     case kEventKernelCh:
-      return runtime->channel_starts(from(event.parent), event.kernel_channel.gpu_timer);
+      return runtime->channel_starts(ours_of(event.parent), event.kernel_channel.gpu_timer);
     default:
       break;
   }
   if (kVersion == 4) return 0;
   switch (event.type) {
     case kEventGroupApi:
-      heed_others(runtime);
+      check_mask_owner(runtime);
       return runtime->group_begins(communicator);
     case kEventCollApi: {
       plugin_reported(communicator);
@@ -212,8 +212,8 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       CallSeen seen = call_seen(api.function, api.count, api.datatype, api.root, api.stream, api.graph_captured);
       if (kVersion >= 7) seen.tag = api.user_tag;
       const bool asked = runtime->selection().asked();
-      const Handle call = runtime->collective(communicator, from(event.parent), seen);
-      silent_call_made(communicator, from(event.parent), call, seen, asked);
+      const Handle call = runtime->collective(communicator, ours_of(event.parent), seen);
+      eventless_call_made(communicator, ours_of(event.parent), call, seen, asked);
       return call;
     }
     case kEventP2pApi: {
@@ -222,19 +222,19 @@ Handle start(Runtime* runtime, Communicator* communicator, const EventDescriptor
       CallSeen seen = call_seen(api.function, api.count, api.datatype, -1, api.stream, api.graph_captured);
       if (kVersion >= 7) seen.tag = api.user_tag;
       const bool asked = runtime->selection().asked();
-      const Handle call = runtime->point_to_point(communicator, from(event.parent), is_send(api.function), seen);
+      const Handle call = runtime->point_to_point(communicator, ours_of(event.parent), is_send(api.function), seen);
       // What its group exchanges is one call to us, of one kind.
       CallSeen exchange = seen;
       exchange.pattern = POWERCCL_PATTERN_UNKNOWN;
-      silent_call_made(communicator, from(event.parent), call, exchange, asked);
+      eventless_call_made(communicator, ours_of(event.parent), call, exchange, asked);
       return call;
     }
     case kEventKernelLaunch:
-      return runtime->launch_begins(communicator, from(event.parent), event.kernel_launch.stream);
+      return runtime->launch_begins(communicator, ours_of(event.parent), event.kernel_launch.stream);
     case kEventCeColl: {
       if (kVersion < 6) return 0;
-      silent_call_is_copied(from(event.parent));
-      return runtime->copy_begins(communicator, from(event.parent), event.ce_coll.stream);
+      eventless_call_is_copied(ours_of(event.parent));
+      return runtime->copy_begins(communicator, ours_of(event.parent), event.ce_coll.stream);
     }
     default:
       return 0;
@@ -273,7 +273,7 @@ void stop(Runtime* runtime, Handle ours) {
   if (kind != HandleKind::kGroup && kind != HandleKind::kLaunch && kind != HandleKind::kKernel) return;
   const OwnTime time(OwnWork::kCalls);
   if (kind == HandleKind::kGroup) {
-    silent_calls_end(runtime, ours, plugin_version() >= 7);
+    eventless_calls_end(runtime, ours, plugin_version() >= 7);
     runtime->group_ends(ours);
   } else if (kind == HandleKind::kLaunch) {
     runtime->launch_ends(ours);
@@ -284,14 +284,14 @@ void stop(Runtime* runtime, Handle ours) {
 
 Result stop_event(void* handle) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  if (runtime != nullptr) stop(runtime, from(handle));
+  if (runtime != nullptr) stop(runtime, ours_of(handle));
   if (is_shared(handle)) stop_chained(handle);
   return 0;
 }
 
 Result record_event_state(void* handle, int state, StateArguments* arguments) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  const Handle ours = from(handle);
+  const Handle ours = ours_of(handle);
   if (runtime != nullptr && ours != 0) {
     if (state == kStateKernelChStop && arguments != nullptr) {
       runtime->channel_stops(ours, arguments->gpu_timer);

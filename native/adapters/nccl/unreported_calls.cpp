@@ -3,9 +3,9 @@
 
 #include "adapters/nccl/api_communicators.h"
 #include "adapters/nccl/event_masks.h"
+#include "adapters/nccl/eventless_calls.h"
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/preload_abi.h"
-#include "adapters/nccl/silent_calls.h"
 #include "adapters/nccl/thread.h"
 
 namespace powerccl::nccl {
@@ -101,7 +101,7 @@ void unreported_launch_begins() {
   const ApiCall& call = pending.calls[0];
   const bool reported =
       !call.one_sided && kind_of_call(*pending.communicator, call).load(std::memory_order_relaxed) == kReportedTwice;
-  if (!reported && may_time_silent_call()) pending.pair = marks().begin(call.stream);
+  if (!reported && may_time_eventless_call()) pending.pair = marks().begin(call.stream);
 }
 
 void unreported_launch_ended(int result) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "adapters/nccl/silent_calls.h"
+#include "adapters/nccl/eventless_calls.h"
 
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
@@ -29,9 +29,9 @@ struct Calls {
 constinit thread_local Calls t_calls = {};
 
 // What is known of each kind. Two kinds may share a place: then some pairs are begun for nothing.
-// Bit 7: silent. Bits 4 to 6: pairs begun without having asked for kernel events, so that only copies could tell.
-// Bits 0 and 1: calls that had a task.
-constexpr uint8_t kSilent = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEnoughTasks = 2;
+// Bit 7: without kernel events. Bits 4 to 6: pairs begun without having asked for kernel events, so that only copies
+// could tell. Bits 0 and 1: calls that had a task.
+constexpr uint8_t kEventless = 0x80, kTry = 0x10, kTries = 0x70, kTasks = 0x03, kEnoughTasks = 2;
 constinit std::atomic<bool> g_no_kernel_events{false};
 constexpr uint32_t kKinds = 4096;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
@@ -42,8 +42,8 @@ uint32_t kind_of_call(const Communicator* communicator, uint8_t pattern, uint64_
   return static_cast<uint32_t>(key * 0x9e3779b97f4a7c15u >> 52) % kKinds;
 }
 
-bool is_silent(uint8_t known) {
-  return (known & kSilent) != 0;
+bool is_eventless(uint8_t known) {
+  return (known & kEventless) != 0;
 }
 
 // A pair costs 3 us of the stream's time on an H200 (docs/concepts/hardware.md), so 800 us between two of them keep it
@@ -64,7 +64,7 @@ bool affordable() {
 
 bool needs_pair(std::atomic<uint8_t>* kind, bool asked) {
   const uint8_t known = kind->load(std::memory_order_relaxed);
-  if (!is_silent(known)) {
+  if (!is_eventless(known)) {
     if ((known & kTasks) >= kEnoughTasks) return false;
     if (!asked && (known & kTries) == kTries) return false;
     if (!asked) kind->store(static_cast<uint8_t>(known + kTry), std::memory_order_relaxed);
@@ -76,7 +76,7 @@ bool needs_pair(std::atomic<uint8_t>* kind, bool asked) {
 bool without_events(const Call& call) {
   if (call.has_task) return false;
   const uint8_t known = g_kinds[call.kind].load(std::memory_order_relaxed);
-  return call.copied || call.distrusted || call.asked || (known & (kSilent | kTasks)) == kSilent;
+  return call.copied || call.distrusted || call.asked || (known & (kEventless | kTasks)) == kEventless;
 }
 
 Call* find(Handle call) {
@@ -102,7 +102,7 @@ void learn(const Call& call) {
   const uint8_t known = kind.load(std::memory_order_relaxed);
   if (call.distrusted) return;
   if (call.copied || (call.asked && !call.has_task)) {
-    kind.store(known | kSilent, std::memory_order_relaxed);
+    kind.store(known | kEventless, std::memory_order_relaxed);
   } else if (call.has_task && (known & kTasks) < kEnoughTasks) {
     kind.store(static_cast<uint8_t>(known + 1), std::memory_order_relaxed);
   }
@@ -157,11 +157,11 @@ void time_calls_without_kernel_events() {
   g_no_kernel_events.store(true, std::memory_order_relaxed);
 }
 
-bool may_time_silent_call() {
+bool may_time_eventless_call() {
   return affordable();
 }
 
-void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
+void eventless_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked) {
   if (t_calls.count > 0 && t_calls.calls[0].group != group) forget();  // a group whose end never came
   if (call == 0 || communicator == nullptr || find(call) != nullptr || communicator->nranks < 2 ||
       seen.message_bytes == 0 || seen.captured || communicator->launches_elsewhere.load(std::memory_order_relaxed) ||
@@ -189,13 +189,13 @@ void silent_call_made(Communicator* communicator, Handle group, Handle call, con
   const uint8_t known = g_kinds[made.kind].load(std::memory_order_relaxed);
   if (!shared && (made.distrusted ? affordable() : needs_pair(&g_kinds[made.kind], asked))) {
     made.pair = marks().begin(made.stream);
-    if ((is_silent(known) || made.distrusted) && communicator->gpu->clock_policy->learns())
+    if ((is_eventless(known) || made.distrusted) && communicator->gpu->clock_policy->learns())
       made.live = live().begin(made.stream);
   }
   t_calls.calls[t_calls.count++] = made;
 }
 
-void silent_call_has_task(Communicator* communicator, Handle call) {
+void eventless_call_has_task(Communicator* communicator, Handle call) {
   Call* its = find(call);
   if (its != nullptr) {
     its->has_task = !its->distrusted;
@@ -205,11 +205,11 @@ void silent_call_has_task(Communicator* communicator, Handle call) {
   }
 }
 
-void silent_call_is_copied(Handle call) {
+void eventless_call_is_copied(Handle call) {
   if (Call* its = find(call)) its->copied = true;
 }
 
-void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
+void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
   if (t_calls.count == 0 || t_calls.calls[0].group != group) return;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Call& call = t_calls.calls[i];

@@ -4,9 +4,9 @@
 // afterwards, so the call is timed with a pair of CUDA events in its own stream.
 //
 // Which calls these are is learnt: a call for which kernel events were asked and for which no task came until its group
-// ended is silent. A kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
-#ifndef POWERCCL_ADAPTERS_NCCL_SILENT_CALLS_H
-#define POWERCCL_ADAPTERS_NCCL_SILENT_CALLS_H
+// ended has none. A kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
+#ifndef POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
+#define POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
 #include "adapters/nccl/adapter.h"
 
 namespace powerccl::nccl {
@@ -14,20 +14,20 @@ namespace powerccl::nccl {
 // All from the thread that makes the call, until its group ends.
 
 // A collective was made. `asked`: kernel events were asked for, so a call that has a kernel has a task event.
-void silent_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked);
+void eventless_call_made(Communicator* communicator, Handle group, Handle call, const CallSeen& seen, bool asked);
 // Its task came: kernel events tell the rest.
-void silent_call_has_task(Communicator* communicator, Handle call);
+void eventless_call_has_task(Communicator* communicator, Handle call);
 // Copy engines carry it out.
-void silent_call_is_copied(Handle call);
+void eventless_call_is_copied(Handle call);
 // The launch is behind us. Before the runtime is told that the group ends. `counted_apart`: this NCCL has a thread of
 // its own for kernel events (2.31 and later).
-void silent_calls_end(Runtime* runtime, Handle group, bool counted_apart);
+void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart);
 
 // Kernel events are not to be had: all calls are timed with pairs from here on.
 void time_calls_without_kernel_events();
 
 // Whether a pair of events is within what timing such calls may cost. True spends it.
-bool may_time_silent_call();
+bool may_time_eventless_call();
 
 }  // namespace powerccl::nccl
 #endif
