@@ -89,19 +89,19 @@ bool IterationProfile::settle() {
   if (base == 0 || latest_ == 0 || latest_ < looked_at_ + base) return false;
   looked_at_ = latest_;
   double least = 1;
-  uint32_t most = 0;
-  if (const uint32_t lag = regular(base, &least, &most)) {
+  tried_ = 0;
+  if (const uint32_t lag = regular(base, &least, &tried_)) {
     begin(lag, latest_);
     return true;
   }
-  const uint32_t lag = shortest(base, least, most);
+  const uint32_t lag = shortest(base, least, tried_);
   if (lag != 0) begin(lag, latest_);
   return lag != 0;
 }
 
 // Nothing repeats exactly: after enough of it the shortest of what repeats best. 0: there is not enough.
 uint32_t IterationProfile::shortest(uint32_t base, double least, uint32_t most) const {
-  const uint64_t from = first_of(base), available = latest_ - from;
+  const uint64_t from = first_of(base), available = latest_ > from ? latest_ - from : 0;  // hosts run ahead
   const uint64_t began_ns = runs_[from % kRuns].start_ns;
   const bool takes_long = began_ns != 0 && between(began_ns, runs_[latest_ % kRuns].start_ns) > kLongNs;
   const uint64_t iterations = base >= kFewKinds || takes_long ? 16 : 48;
@@ -109,7 +109,7 @@ uint32_t IterationProfile::shortest(uint32_t base, double least, uint32_t most) 
   // All ranks agree on the calls. By times each would find another multiple: generated tokens take ever longer.
   if (base >= kFewKinds) return base;
   for (uint32_t multiple = 1; multiple <= most; ++multiple) {
-    if (irregularity(from, latest_, multiple * base) <= kHardlyLess * least) return multiple * base;
+    if (irregularity(from, latest_, multiple * base) <= kAsRegular * least) return multiple * base;
   }
   return 0;
 }
@@ -125,7 +125,7 @@ uint64_t IterationProfile::first_of(uint32_t base) const {
 // the calls' period is multiplied until the times repeat, too. 0: they do not. `least`: the least irregularity;
 // `most`: the multiples there was enough for.
 uint32_t IterationProfile::regular(uint32_t base, double* least, uint32_t* most) const {
-  const uint64_t from = first_of(base), available = latest_ - from;
+  const uint64_t from = first_of(base), available = latest_ > from ? latest_ - from : 0;  // hosts run ahead
   double irregular[kMostMultiple + 1] = {};
   for (uint32_t multiple = 1; multiple <= kMostMultiple; ++multiple) {
     const uint64_t lag = uint64_t{multiple} * base;
@@ -135,24 +135,27 @@ uint32_t IterationProfile::regular(uint32_t base, double* least, uint32_t* most)
     *most = multiple;
     irregular[multiple] = irregularity(from, latest_, static_cast<uint32_t>(lag));
     if (irregular[multiple] < *least) *least = irregular[multiple];
-    if (irregular[multiple] > kRegular) continue;
-    // What is hardly less regular and shorter is the iteration: of several, one is better by chance.
-    uint32_t shortest = 1;
-    while (irregular[shortest] > kAsRegular * irregular[multiple] && shortest < multiple) ++shortest;
-    return shortest * base;
+    // Where many calls differ they tell iterations. Of a few that are alike, layers look like iterations as well.
+    if (base >= kFewKinds && irregular[multiple] <= kRegular) break;
   }
-  return 0;
+  if (*least > kRegular) return 0;
+  // What is hardly less regular and shorter is the iteration: of several, one is better by chance.
+  const double enough = kAsRegular * (*least > kExact ? *least : kExact);
+  uint32_t shortest = 1;
+  while (irregular[shortest] > enough) ++shortest;
+  return shortest * base;
 }
 
 void IterationProfile::reconsider(uint32_t base) {
   look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
-  if (irregularity(first_of(base), latest_, period_) <= kRegular) return;
+  const bool tried_all = base >= kFewKinds || tried_ == kMostMultiple || tried_ * base >= kLongest / 2;
+  if (tried_all && irregularity(first_of(base), latest_, period_) <= kRegular) return;
   double least = 1;
-  uint32_t most = 0;
-  uint32_t lag = regular(base, &least, &most);
+  tried_ = 0;
+  uint32_t lag = regular(base, &least, &tried_);
   if (lag == 0) {
     // What repeated by chance at first is found out: several iterations are one by one from then on.
-    const uint32_t one = shortest(base, least, most);
+    const uint32_t one = shortest(base, least, tried_);
     if (one != 0 && period_ % one == 0) lag = one;
   }
   if (lag != 0 && lag != period_) begin(lag, latest_);

@@ -89,8 +89,10 @@ class IterationProfile {
   static constexpr uint32_t kFewest = 16;
   // Share by which intervals may differ from iteration to iteration: hosts vary by some percent.
   static constexpr double kRegular = 0.1;
-  // Times as irregular as the best: a shorter period counts as well, where times repeat and where they hardly do.
-  static constexpr double kAsRegular = 3, kHardlyLess = 2;
+  // Times as irregular as the best: a shorter period counts as well.
+  static constexpr double kAsRegular = 3;
+  // Less irregular than this is no better.
+  static constexpr double kExact = 0.002;
   // Calls of a period: as many as that are seldom equal buckets, and tell the iteration by themselves.
   static constexpr uint32_t kFewKinds = 8;
   // Time in which a period is seen to repeat, ns: no burst of equal calls inside an iteration takes so long.
@@ -106,6 +108,7 @@ class IterationProfile {
   void sort();
 
   IterationDetector detector_;
+  uint32_t tried_ = 0;                // multiples of the calls' period that there was enough for
   Run runs_[kRuns] = {};              // by sequence
   uint64_t sequence_of_[kRuns] = {};  // by call
   uint64_t since_ = 0, origin_ = 0, latest_ = 0;

@@ -69,6 +69,27 @@ TEST(IterationProfile, ABurstOfEqualCallsIsNoIterationForLong) {
   EXPECT_EQ(player.profile->period(), 8u);
 }
 
+// Tensor-parallel layers: most calls are as far apart as the ones before them, so that one call looks like an
+// iteration.
+TEST(IterationProfile, LayersThatAreAlikeAreNoIterations) {
+  std::vector<Kernel> step(32, {1, 1.1, 0.3});
+  for (size_t i = 16; i < step.size(); ++i) step[i].gap_ms = 2.2;
+  Player player;
+  player.play(step, 12);
+  ASSERT_TRUE(player.profile->settled());
+  EXPECT_EQ(player.profile->period(), 32u);
+}
+
+// What the host has called and the GPU has not run says nothing about times.
+TEST(IterationProfile, CallsThatRunLaterAreWaitedFor) {
+  const auto profile = std::make_unique<IterationProfile>();
+  for (uint64_t call = 1; call <= 200; ++call) profile->called(call, 1);
+  profile->started(1, 1000000);
+  EXPECT_FALSE(profile->settle());
+  for (uint64_t call = 2; call <= 20; ++call) profile->started(call, call * 1000000);
+  EXPECT_FALSE(profile->settle());
+}
+
 // A mark is looked at when the host comes round, which may be in the next iteration.
 TEST(IterationProfile, WaitsThatAreToldOfLateCount) {
   Player player;
