@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
-from powerccl.live.run_folder import About, LiveTrace, Records, select
+from powerccl.live.run_folder import LiveTrace, Records, select
 from powerccl.traces import records
+from powerccl.traces.header import TraceHeader
 from powerccl.traces.mpi_functions import function_name
 
 MOST_KEPT = 1 << 15
@@ -86,7 +87,7 @@ class MpiState:
         if trace.about is not None:
             self._processes.setdefault(trace.path, _Process(trace)).take(rows)
 
-    def abouts(self) -> list[About]:
+    def abouts(self) -> list[TraceHeader]:
         """The processes' headers."""
         return [process.trace.about for process in self._processes.values() if process.trace.about]
 

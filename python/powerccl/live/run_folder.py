@@ -28,7 +28,7 @@ from powerccl.files import (
 )
 from powerccl.quantities import plural
 from powerccl.traces import records
-from powerccl.traces.records import id_text
+from powerccl.traces.header import TraceHeader, header_fault, parse_header
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, take_about
 
@@ -44,31 +44,6 @@ Records = npt.NDArray[np.void]
 _NOTHING: Records = np.empty(0, records.RECORD)
 
 
-@dataclass
-class About:
-    """A trace's header, as far as it does not change; times in ns of the host's CLOCK_MONOTONIC."""
-
-    rank: int
-    nranks: int
-    pid: int
-    start_ns: int
-    host: str
-    gpu_uuid: str
-    gpu_pci: str
-    policy: str
-    clock_client: str
-    library: str
-    dry: bool
-    emulated: bool
-    run_id: str = ""  # as RankTrace.run_id
-    starts: int = 0
-
-    @property
-    def gpu(self) -> str:
-        """What to tell this rank's GPU by, as RankTrace.gpu."""
-        return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
-
-
 class LiveTrace:
     """One rank's trace, followed.
 
@@ -79,7 +54,7 @@ class LiveTrace:
     def __init__(self, path: Path, tail: bool = False) -> None:
         """Follow `path`; `tail`: of what is there already take the beginning and the end only."""
         self.path = path
-        self.about: About | None = None
+        self.about: TraceHeader | None = None
         self.behind = self.dropped = 0
         self.problem = ""
         self._tail = tail
@@ -131,20 +106,12 @@ class LiveTrace:
         if len(data) < records.HEADER.itemsize or data[:8] == bytes(8):
             return None  # just made: the magic comes last
         header = np.frombuffer(data, records.HEADER, 1)[0]
-        if bytes(header["magic"]) != records.MAGIC:
-            self.problem = f"{self.path.name}: not a PowerCCL trace"
-            return None
-        if int(header["version"]) != records.VERSION:
-            self.problem = f"{self.path.name}: trace version {header['version']}; this powerccl reads {records.VERSION}"
+        if fault := header_fault(header):
+            self.problem = f"{self.path.name}: {fault}"
             return None
         self._header_bytes = int(header["header_bytes"])
-        if int(header["record_bytes"]) != records.RECORD_BYTES or not (
-            records.HEADER.itemsize <= self._header_bytes <= 1 << 20
-        ):
-            self.problem = f"{self.path.name}: damaged header"
-            return None
         if self.about is None or not self.about.gpu_uuid:  # filled in when the first communicator comes up
-            self.about = _about(header)
+            self.about = parse_header(header)
         return header
 
     def _pass_over(self, committed: int) -> Records:
@@ -167,23 +134,6 @@ class LiveTrace:
 def select(rows: Records, kind: int) -> Records:
     """The records of one kind, as records.LAYOUTS[kind]."""
     return np.ascontiguousarray(rows[rows["kind"] == kind]).view(records.LAYOUTS[kind])
-
-
-def _about(header: Any) -> About:
-    return About(
-        rank=int(header["rank"]),
-        nranks=int(header["nranks"]),
-        pid=int(header["pid"]),
-        start_ns=int(header["start_ns"]),
-        **{
-            name: clean.field(bytes(header[name]).split(b"\0", 1)[0].decode("utf-8", "replace"))
-            for name in ("host", "gpu_uuid", "gpu_pci", "policy", "clock_client", "library")
-        },
-        dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
-        emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
-        run_id=id_text(header["run_id"]),
-        starts=int(header["starts"]),
-    )
 
 
 class LiveSamples:

@@ -14,6 +14,7 @@ import polars as pl
 
 from powerccl.traces import records
 from powerccl.traces.mpi_functions import function_name
+from powerccl.traces.tables import Schema, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 # The adapter names its choice in a note as it starts (native/adapters/mpi/wait_methods.cpp).
 _METHOD = re.compile(r"(umwait|mwaitx|sleep|spin)\b")
-Schema = dict[str, type[pl.DataType]]
 _OWNER: Schema = {"trace": pl.Int64, "rank": pl.Int64, "host": pl.String}
 _COMM: Schema = {"comm_id": pl.UInt64, "comm_name": pl.String, "nranks": pl.Int64}
 
@@ -56,11 +56,6 @@ def _functions(rows: npt.NDArray[np.void]) -> list[str]:
     return [function_name(number) for number in rows["function"].tolist()]
 
 
-def _frame(schema: Schema, parts: list[dict[str, object]]) -> pl.DataFrame:
-    frames = [pl.DataFrame(part, schema=schema) for part in parts]
-    return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
-
-
 def mpi_totals(run: RunData) -> pl.DataFrame:
     """What each process did in MPI: the latest sums of each thread, function, communicator and size class.
 
@@ -84,7 +79,7 @@ def mpi_totals(run: RunData) -> pl.DataFrame:
                 **_numbers(rows, numbers),
             }
         )
-    return _frame(schema, parts).with_columns(pl.min_horizontal("wait_ns", "call_ns").alias("wait_ns"))
+    return frame(schema, parts).with_columns(pl.min_horizontal("wait_ns", "call_ns").alias("wait_ns"))
 
 
 def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.void]:
@@ -112,7 +107,7 @@ def mpi_process(run: RunData) -> pl.DataFrame:
     for index, trace in enumerate(run.mpi):
         rows = _latest(trace.kinds[records.PROCESS], ())
         parts.append({**_owner(index, trace, len(rows)), **_numbers(rows, numbers)})
-    return _frame(schema, parts)
+    return frame(schema, parts)
 
 
 def mpi_notes(run: RunData) -> list[str]:

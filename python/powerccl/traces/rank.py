@@ -7,17 +7,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from powerccl import clean
-from powerccl.aliases import current_policy
 from powerccl.files import MOST_TRACE, opened, read_into
 from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, map_kernels
+from powerccl.traces.header import TraceHeader, header_fault, parse_header
 from powerccl.traces.sound import keep_sound, latest_ns
 
 if TYPE_CHECKING:
@@ -28,50 +27,27 @@ class TraceError(ValueError):
     """A file that is not a trace this version can read. The text says why and names the file."""
 
 
-@dataclass
-class RankTrace:
+@dataclass(kw_only=True)
+class RankTrace(TraceHeader):
     """What one rank recorded.
 
     `kinds[k]` is a structured array (records.LAYOUTS[k]) of this trace's records of kind k, in file order.
     """
 
     path: Path
-    rank: int
-    nranks: int
-    local_rank: int
-    pid: int
-    start_ns: int
-    start_realtime_ns: int
     dropped: int
-    host: str
-    gpu_uuid: str
-    gpu_pci: str
-    policy: str
-    clock_client: str
-    library: str
-    dry: bool
-    emulated: bool
     kinds: dict[int, npt.NDArray[np.void]]
     clock_map: ClockMap
     problems: list[str] = field(default_factory=list)
     # Of a trace read in part (large.py): CALLs of each communicator before the part, and the latest time in all.
     calls_before: dict[int, int] = field(default_factory=dict)
     latest_ns: int = 0
-    run_id: str = ""  # of the run it belongs to; empty: it does not say
-    boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
-    simulated: bool = False  # in virtual time, by powerccl-sim
-    starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
     own_ns: int = 0  # what PowerCCL's own code took of the process's threads; 0: it does not say
     # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
     # each.
     incarnations: int = 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-
-    @property
-    def gpu(self) -> str:
-        """What to tell this rank's GPU by: its UUID, else its PCI address, else the rank."""
-        return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
 
     def last_ns(self) -> int:
         """Latest host time in any record but notes; the start if there is none."""
@@ -97,10 +73,6 @@ def _by_kind(pieces: Iterable[npt.NDArray[np.void]]) -> dict[int, npt.NDArray[np
     }
 
 
-def _text(value: Any) -> str:
-    return clean.field(bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace"))
-
-
 def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
     """A trace's header (one record of records.HEADER), how many records it has, and what is wrong with the two.
 
@@ -114,14 +86,8 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
         if read_into(file, header.view(np.uint8), 0) < records.HEADER.itemsize:
             raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
     first = header[0]
-    if bytes(first["magic"]) != records.MAGIC:
-        raise TraceError(f"{path.name}: not a PowerCCL trace")
-    if int(first["version"]) != records.VERSION:
-        raise TraceError(f"{path.name}: trace version {first['version']}; this powerccl reads {records.VERSION}")
-    if int(first["record_bytes"]) != records.RECORD_BYTES or not (
-        records.HEADER.itemsize <= int(first["header_bytes"]) <= 1 << 20
-    ):
-        raise TraceError(f"{path.name}: header names records of {first['record_bytes']} bytes: damaged")
+    if fault := header_fault(first):
+        raise TraceError(f"{path.name}: {fault}")
     problems: list[str] = []
     present = max(0, size_bytes - int(first["header_bytes"])) // records.RECORD_BYTES
     committed = int(first["committed"])
@@ -179,30 +145,13 @@ def read_rank(
     problems += [f"{path.name}: {text}" for text in said]
 
     return RankTrace(
+        **{**vars(parse_header(header)), "start_ns": start_ns},
         path=path,
-        rank=int(header["rank"]),
-        nranks=int(header["nranks"]),
-        local_rank=int(header["local_rank"]),
-        pid=int(header["pid"]),
-        start_ns=start_ns,
-        start_realtime_ns=int(header["start_realtime_ns"]),
         dropped=int(header["dropped"]),
-        host=_text(header["host"]),
-        gpu_uuid=_text(header["gpu_uuid"]),
-        gpu_pci=_text(header["gpu_pci"]),
-        policy=current_policy(_text(header["policy"])),
-        clock_client=_text(header["clock_client"]),
-        library=_text(header["library"]),
-        dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),
-        emulated=bool(int(header["flags"]) & records.HEADER_FLAG_EMULATED),
         kinds=kinds,
         clock_map=map_kernels(kinds[records.KERNEL]),
         problems=problems,
         calls_before=calls_before,
         latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),
-        run_id=records.id_text(header["run_id"]),
-        boot_id=records.id_text(header["boot_id"]),
-        simulated=bool(int(header["flags"]) & records.HEADER_FLAG_SIMULATED),
-        starts=int(header["starts"]),
         own_ns=int(header["own_ns"].sum()),
     )

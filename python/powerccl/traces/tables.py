@@ -12,6 +12,8 @@ from powerccl import patterns
 from powerccl.traces import records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import numpy.typing as npt
 
     from powerccl.traces.folder import RunData
@@ -23,22 +25,56 @@ ALGORITHM, PROTOCOL = pl.Enum(records.ALGORITHMS), pl.Enum(records.PROTOCOLS)
 _CLASSES = np.array([1 << bit for bit in range(63)], dtype=np.int64)
 
 
-def _frame(schema: dict[str, pl.DataType | type[pl.DataType]], parts: list[dict[str, object]]) -> pl.DataFrame:
+Schema = dict[str, "pl.DataType | type[pl.DataType]"]
+_OWNER: Schema = {"rank": pl.Int64, "gpu": pl.Categorical}
+_CALL_FLAGS = {
+    "captured": records.FLAG_CAPTURED,
+    "grouped": records.FLAG_GROUPED,
+    "managed": records.FLAG_MANAGED,
+    "kernel_asked": records.FLAG_KERNEL_ASKED,
+    "symmetric": records.FLAG_SYMMETRIC,
+    "copy_engine": records.FLAG_COPY_ENGINE,
+}
+
+
+def frame(schema: Schema, parts: list[dict[str, object]]) -> pl.DataFrame:
+    """A table of these parts, one below the other."""
     frames = [pl.DataFrame(part, schema=schema) for part in parts]
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)
 
 
-def _owner(rank: RankTrace, rows: int) -> dict[str, object]:
-    gpu = pl.Series([rank.gpu], dtype=pl.Categorical)
-    return {"rank": np.full(rows, rank.rank), "gpu": gpu.new_from_index(0, rows) if rows else gpu.clear()}
+def _ints(*names: str) -> Schema:
+    return dict.fromkeys(names, pl.Int64)
 
 
-def _int(column: object) -> object:
-    return np.asarray(column).astype(np.int64)
+def _table(
+    run: RunData,
+    kind: int,
+    schema: Schema,
+    columns: Callable[[RankTrace, npt.NDArray[np.void]], Mapping[str, object]] = lambda rank, rows: {},
+    rows_of: slice = slice(None),
+) -> pl.DataFrame:
+    """The records of a kind. A column that `columns` does not give is the record's field of that name."""
+    parts: list[dict[str, object]] = []
+    for rank in run.ranks:
+        rows = rank.kinds[kind][rows_of]
+        given = {**_owner(rank, rows), **columns(rank, rows)}
+        parts.append({name: given[name] if name in given else rows[name].astype(np.int64) for name in schema})
+    return frame(schema, parts)
 
 
-def _class(size: object) -> object:
-    sizes = np.asarray(size).astype(np.int64)
+def _owner(rank: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
+    """Columns of every table: whose the rows are, and how many ranks their communicators have."""
+    gpu, count = pl.Series([rank.gpu], dtype=pl.Categorical), len(rows)
+    found: dict[str, object] = {"rank": np.full(count, rank.rank)}
+    found["gpu"] = gpu.new_from_index(0, count) if count else gpu.clear()
+    if "comm" in (rows.dtype.names or ()):
+        found["ranks"] = _ranks(comm_sizes(rank), rank, rows["comm"])
+    return found
+
+
+def _class(size: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    sizes = size.astype(np.int64)
     index = np.searchsorted(_CLASSES, sizes, side="right")
     return np.where(index > 0, _CLASSES[np.maximum(index - 1, 0)], 0)
 
@@ -68,69 +104,29 @@ def calls(run: RunData) -> pl.DataFrame:
     received_kib (of an all-to-all put together from sends and receives; else 0), captured, grouped, managed,
     kernel_asked, symmetric, copy_engine (bool).
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "rank": pl.Int64,
-        "gpu": pl.Categorical,
-        "comm": pl.Int64,
-        "ranks": pl.Int64,
-        "call_id": pl.Int64,
-        "start_ns": pl.Int64,
-        "stop_ns": pl.Int64,
-        "bytes": pl.Int64,
-        "size_class": pl.Int64,
+    schema: Schema = {
+        **_OWNER,
+        **_ints("comm", "ranks", "call_id", "start_ns", "stop_ns", "bytes", "size_class"),
         "pattern": PATTERN,
-        "group": pl.Int64,
-        "received_kib": pl.Int64,
-        "captured": pl.Boolean,
-        "grouped": pl.Boolean,
-        "managed": pl.Boolean,
-        "kernel_asked": pl.Boolean,
-        "symmetric": pl.Boolean,
-        "copy_engine": pl.Boolean,
+        **_ints("group", "received_kib"),
+        **dict.fromkeys(_CALL_FLAGS, pl.Boolean),
     }
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.CALL]
-        sizes = comm_sizes(rank)
-        flags = rows["flags"]
-        parts.append(
-            {
-                **_owner(rank, len(rows)),
-                "comm": _int(rows["comm"]),
-                "ranks": _ranks(sizes, rank, rows["comm"]),
-                "call_id": _int(rows["call_id"]),
-                "start_ns": _int(rows["start_ns"]),
-                "stop_ns": _int(rows["stop_ns"]),
-                "bytes": _int(rows["bytes"]),
-                "size_class": _class(rows["bytes"]),
-                "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
-                "group": _int(rows["group"]),
-                "received_kib": _int(rows["received_kib"]),
-                "captured": (flags & records.FLAG_CAPTURED) != 0,
-                "grouped": (flags & records.FLAG_GROUPED) != 0,
-                "managed": (flags & records.FLAG_MANAGED) != 0,
-                "kernel_asked": (flags & records.FLAG_KERNEL_ASKED) != 0,
-                "symmetric": (flags & records.FLAG_SYMMETRIC) != 0,
-                "copy_engine": (flags & records.FLAG_COPY_ENGINE) != 0,
-            }
-        )
-    return _frame(schema, parts)
+    return _table(
+        run,
+        records.CALL,
+        schema,
+        lambda rank, rows: {
+            "size_class": _class(rows["bytes"]),
+            "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
+            **{name: (rows["flags"] & flag) != 0 for name, flag in _CALL_FLAGS.items()},
+        },
+    )
 
 
 def tags(run: RunData) -> pl.DataFrame:
     """Tags that the job has given its calls. Columns: rank, call_id, tag (never 0)."""
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "call_id": pl.Int64, "tag": pl.UInt64}
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.TAG]
-        parts.append(
-            {
-                "rank": np.full(len(rows), rank.rank),
-                "call_id": _int(rows["call_id"]),
-                "tag": rows["tag"].astype(np.uint64),
-            }
-        )
-    return _frame(schema, parts)
+    schema: Schema = {**_ints("rank", "call_id"), "tag": pl.UInt64}
+    return _table(run, records.TAG, schema, lambda rank, rows: {"tag": rows["tag"].astype(np.uint64)})
 
 
 def kernels(run: RunData) -> pl.DataFrame:
@@ -140,51 +136,33 @@ def kernels(run: RunData) -> pl.DataFrame:
     size_class (bytes), pattern, algorithm, protocol, channels, grouped; of a send-receive, ranks of the communicator:
     sends_to, receives_from (-1: none, several, or an older trace).
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "rank": pl.Int64,
-        "gpu": pl.Categorical,
-        "comm": pl.Int64,
-        "ranks": pl.Int64,
-        "call_id": pl.Int64,
-        "start_ns": pl.Int64,
-        "stop_ns": pl.Int64,
-        "duration_ns": pl.Int64,
-        "bytes": pl.Int64,
-        "size_class": pl.Int64,
+    schema: Schema = {
+        **_OWNER,
+        **_ints("comm", "ranks", "call_id", "start_ns", "stop_ns", "duration_ns", "bytes", "size_class"),
         "pattern": PATTERN,
         "algorithm": ALGORITHM,
         "protocol": PROTOCOL,
         "channels": pl.Int64,
         "grouped": pl.Boolean,
-        "sends_to": pl.Int64,
-        "receives_from": pl.Int64,
+        **_ints("sends_to", "receives_from"),
     }
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.KERNEL]
-        sizes = comm_sizes(rank)
+
+    def columns(rank: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
         peers = rows["peers"].astype(np.int64)
-        parts.append(
-            {
-                **_owner(rank, len(rows)),
-                "comm": _int(rows["comm"]),
-                "ranks": _ranks(sizes, rank, rows["comm"]),
-                "call_id": _int(rows["call_id"]),
-                "start_ns": rank.clock_map.to_host(rows["gpu_start_ns"]),
-                "stop_ns": rank.clock_map.to_host(rows["gpu_stop_ns"]),
-                "duration_ns": _int(rows["gpu_stop_ns"] - rows["gpu_start_ns"]),
-                "bytes": _int(rows["bytes"]),
-                "size_class": _class(rows["bytes"]),
-                "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
-                "algorithm": _words(ALGORITHM, rows["algorithm"], 0),
-                "protocol": _words(PROTOCOL, rows["protocol"], 0),
-                "channels": _int(rows["channels"]),
-                "grouped": (rows["flags"] & records.FLAG_GROUPED) != 0,
-                "sends_to": (peers[:, 0] | (peers[:, 1] & 15) << 8) - 1,
-                "receives_from": (peers[:, 1] >> 4 | peers[:, 2] << 4) - 1,
-            }
-        )
-    return _frame(schema, parts)
+        return {
+            "start_ns": rank.clock_map.to_host(rows["gpu_start_ns"]),
+            "stop_ns": rank.clock_map.to_host(rows["gpu_stop_ns"]),
+            "duration_ns": (rows["gpu_stop_ns"] - rows["gpu_start_ns"]).astype(np.int64),
+            "size_class": _class(rows["bytes"]),
+            "pattern": _words(PATTERN, rows["pattern"], len(patterns.PATTERNS)),
+            "algorithm": _words(ALGORITHM, rows["algorithm"], 0),
+            "protocol": _words(PROTOCOL, rows["protocol"], 0),
+            "grouped": (rows["flags"] & records.FLAG_GROUPED) != 0,
+            "sends_to": (peers[:, 0] | (peers[:, 1] & 15) << 8) - 1,
+            "receives_from": (peers[:, 1] >> 4 | peers[:, 2] << 4) - 1,
+        }
+
+    return _table(run, records.KERNEL, schema, columns)
 
 
 def waits(run: RunData) -> pl.DataFrame:
@@ -194,32 +172,13 @@ def waits(run: RunData) -> pl.DataFrame:
     over first), stream (that waited), burst (of recorded waits, counting up; 0: an older trace), pauses (bool: behind
     this burst waits were not recorded for a while).
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "rank": pl.Int64,
-        "gpu": pl.Categorical,
-        "comm": pl.Int64,
-        "ranks": pl.Int64,
-        "call_id": pl.Int64,
-        "stall_ns": pl.Int64,
-        "resume_ns": pl.Int64,
-        "stream": pl.Int64,
-        "burst": pl.Int64,
-        "pauses": pl.Boolean,
-    }
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.WAIT]
-        sizes = comm_sizes(rank)
-        parts.append(
-            {
-                **_owner(rank, len(rows)),
-                "comm": _int(rows["comm"]),
-                "ranks": _ranks(sizes, rank, rows["comm"]),
-                **{name: _int(rows[name]) for name in ("call_id", "stall_ns", "resume_ns", "stream", "burst")},
-                "pauses": np.isin(rows["burst"], rank.kinds[records.PAUSE]["burst"]),
-            }
-        )
-    return _frame(schema, parts)
+    names = ("comm", "ranks", "call_id", "stall_ns", "resume_ns", "stream", "burst")
+    return _table(
+        run,
+        records.WAIT,
+        {**_OWNER, **_ints(*names), "pauses": pl.Boolean},
+        lambda rank, rows: {"pauses": np.isin(rows["burst"], rank.kinds[records.PAUSE]["burst"])},
+    )
 
 
 def budgets(run: RunData) -> pl.DataFrame:
@@ -229,27 +188,18 @@ def budgets(run: RunData) -> pl.DataFrame:
     length_us (of an iteration), slowdown_ppm, low_ppm, high_ppm (99 % interval; null where it was not judged),
     clock_mhz (of managed iterations; 0: the default), dry (bool).
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.Categorical, "host": pl.String}
     numbers = ("time_ns", "calls", "iterations", "managed", "length_us")
     judged = ("slowdown_ppm", "low_ppm", "high_ppm")
-    schema.update(dict.fromkeys((*numbers, *judged, "clock_mhz"), pl.Int64))
-    schema["dry"] = pl.Boolean
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.BUDGET]
-        if not len(rows):
-            continue
-        row = rows[-1:]
-        parts.append(
-            {
-                **_owner(rank, 1),
-                "host": rank.host,
-                **{name: _int(row[name]) for name in (*numbers, "clock_mhz")},
-                **{name: [int(row[name][0]) if row["judged"][0] else None] for name in judged},
-                "dry": [rank.dry],
-            }
-        )
-    return _frame(schema, parts)
+    schema: Schema = {**_OWNER, "host": pl.String, **_ints(*numbers, *judged, "clock_mhz"), "dry": pl.Boolean}
+
+    def columns(rank: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
+        return {
+            "host": [rank.host] * len(rows),
+            **{name: [int(row[name]) if row["judged"] else None for row in rows] for name in judged},
+            "dry": [rank.dry] * len(rows),
+        }
+
+    return _table(run, records.BUDGET, schema, columns, slice(-1, None))
 
 
 def clocks(run: RunData) -> pl.DataFrame:
@@ -258,49 +208,16 @@ def clocks(run: RunData) -> pl.DataFrame:
     Columns: rank, gpu, call_id, asked_ns, begin_ns, end_ns, min_mhz, max_mhz (0: reset), result (0 or the driver's
     error), read_back_mhz (0: not read), coalesced, dry.
     """
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {"rank": pl.Int64, "gpu": pl.Categorical}
-    names = (
-        "call_id",
-        "asked_ns",
-        "begin_ns",
-        "end_ns",
-        "min_mhz",
-        "max_mhz",
-        "result",
-        "read_back_mhz",
-        "coalesced",
-    )
-    schema.update(dict.fromkeys(names, pl.Int64))
-    schema["dry"] = pl.Boolean
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.CLOCK]
-        parts.append(
-            {
-                **_owner(rank, len(rows)),
-                **{name: _int(rows[name]) for name in names},
-                "dry": (rows["flags"] & records.FLAG_DRY) != 0,
-            }
-        )
-    return _frame(schema, parts)
+    times, bounds = ("call_id", "asked_ns", "begin_ns", "end_ns"), ("min_mhz", "max_mhz")
+    schema: Schema = {**_OWNER, **_ints(*times, *bounds, "result", "read_back_mhz", "coalesced"), "dry": pl.Boolean}
+    return _table(run, records.CLOCK, schema, lambda rank, rows: {"dry": (rows["flags"] & records.FLAG_DRY) != 0})
 
 
 def notes(run: RunData) -> pl.DataFrame:
     """What the runtime had to say. Columns: rank, gpu, time_ns, text."""
-    schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "rank": pl.Int64,
-        "gpu": pl.Categorical,
-        "time_ns": pl.Int64,
-        "text": pl.String,
-    }
-    parts: list[dict[str, object]] = []
-    for rank in run.ranks:
-        rows = rank.kinds[records.NOTE]
-        parts.append(
-            {
-                **_owner(rank, len(rows)),
-                "time_ns": _int(rows["time_ns"]),
-                "text": [bytes(text).decode("utf-8", "replace") for text in rows["text"].tolist()],
-            }
-        )
-    return _frame(schema, parts)
+    schema: Schema = {**_OWNER, "time_ns": pl.Int64, "text": pl.String}
+
+    def columns(rank: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
+        return {"text": [bytes(text).decode("utf-8", "replace") for text in rows["text"].tolist()]}
+
+    return _table(run, records.NOTE, schema, columns)
