@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from powerccl.commands import say, write_out
+from powerccl.commands.runs import find_run
 from powerccl.errors import PowercclError
 from powerccl.live.exporter import PORT, parse_listen
 
@@ -81,10 +82,11 @@ def command(
 
     from powerccl.live.exporter import catch_up, keep_written, serve, write_textfile
     from powerccl.live.node import LiveNode
-    from powerccl.live.processes import find_folders
     from powerccl.reports.export import JobCollector, as_text, registry
 
-    node = LiveNode(find_folders(names, runs_dir), runs_dir, keep_s=keep_s, totals=True, say=say)
+    node = LiveNode(
+        [find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, keep_s=keep_s, totals=True, say=say
+    )
     collector = JobCollector(node.look, lambda: node.counts)
     with contextlib.closing(node):
         catch_up(node)

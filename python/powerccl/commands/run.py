@@ -14,7 +14,7 @@ import click
 from powerccl import aliases
 from powerccl.commands import fail, say, write_out
 from powerccl.commands.old_options import with_old_options
-from powerccl.commands.runs import runs_dir_option
+from powerccl.commands.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
@@ -139,7 +139,7 @@ def command(
         raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
-    before = _find_baseline(baseline, runs_dir) if baseline else None
+    before = find_run(baseline, runs_dir, "baseline run") if baseline else None
     request = Request(
         command=list(arguments),
         policy=aliases.policy(policy, in_leader(os.environ, say)),
@@ -241,10 +241,3 @@ def _write(summary: RunSummary, recorded: Recorded, folder: Path) -> None:
         write_summary(summary, folder / SUMMARY_FILE)
     except OSError as error:
         say(f"summary.json could not be written: {error.strerror}")
-
-
-def _find_baseline(name: str, runs: Path) -> Path:
-    folder = next((path for path in (Path(name), runs / name) if path.is_dir()), None)
-    if folder is None:
-        raise PowercclError(f"no baseline run {name}", f"name a run folder, such as those in {runs}/")
-    return folder

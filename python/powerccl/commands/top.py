@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commands.runs import find_run
+
 if TYPE_CHECKING:
     from powerccl.live.node import LiveNode
 
@@ -56,9 +58,8 @@ def command(
     powerccl top --json | jq .jobs[0].share_pct
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.live.node import LiveNode
-    from powerccl.live.processes import find_folders
 
-    node = LiveNode(find_folders(names, runs_dir), runs_dir, window_s)
+    node = LiveNode([find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, window_s)
     try:
         if as_json:
             _print_json(node, once, interval_s)

@@ -10,6 +10,7 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 from powerccl.launch.record import record
 from powerccl.launch.request import Request
+from powerccl.launch.services import last_line
 
 
 def run_job(request: Request, what: str, written: Path, say: Callable[[str], None]) -> Path:
@@ -24,10 +25,9 @@ def run_job(request: Request, what: str, written: Path, say: Callable[[str], Non
     if recorded.ended.signal:
         raise KeyboardInterrupt
     if recorded.ended.code or not written.exists():
-        log = recorded.folder / request.output
-        words = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
+        words = last_line(recorded.folder / request.output) or "no message"
         raise PowercclError(
-            f"{what} ended with exit code {recorded.ended.code}: {words[-1] if words else 'no message'}",
+            f"{what} ended with exit code {recorded.ended.code}: {words}",
             "run `powerccl doctor` to find the cause",
         )
     shutil.copyfile(written, recorded.folder / written.name)

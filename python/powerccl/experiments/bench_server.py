@@ -7,9 +7,7 @@ A configuration that fails or hangs costs its time-out and the server; the next 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import signal
 import subprocess
 import threading
 import time
@@ -21,6 +19,7 @@ from typing import Any
 import msgspec
 
 from powerccl.errors import PowercclError
+from powerccl.experiments.bench import kill_group
 from powerccl.launch.environment import CHAINED, TUNER, TUNER_TABLE
 from powerccl.launch.native import BENCH, NCCL_ADAPTER, NativeFiles
 from powerccl.quantities import seconds as duration
@@ -200,9 +199,7 @@ class BenchServer:
         if gently:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill_group(process)
 
 
 class _ServerEndedError(TrialFailedError):

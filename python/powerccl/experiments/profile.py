@@ -12,24 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
 from powerccl.analysis.findings import Clocks
 from powerccl.errors import PowercclError
+from powerccl.experiments.bench import environment_of, gpus_to_profile, make_work_folder
 from powerccl.experiments.swept_clocks import SweptClocks
-from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
-from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
+from powerccl.launch.emulation import platform_name
+from powerccl.launch.gpus import Gpus
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.plan import NO_RIGHT, decide_clocks
 from powerccl.launch.record import record
 from powerccl.launch.request import Request
+from powerccl.launch.services import last_line, log_lines
 from powerccl.machine import refuse_other
 from powerccl.platforms.measurements import (
     BenchHeader,
@@ -78,7 +79,7 @@ class Profiling:
         self.leased: SweptClocks | None = None  # how clocks are set; None: they are not
         self._wanted = (clocks, name, out, resume)
         self._stack = contextlib.ExitStack()
-        self.environment: dict[str, str] = dict(os.environ)
+        self.environment: Mapping[str, str] = os.environ
         self.seconds_before = 0.0
         self._started = time.monotonic()
 
@@ -99,18 +100,8 @@ class Profiling:
             (self.work / SECONDS_FILE).write_text(f"{spent:.1f}")
 
     def _begin(self, clocks: list[int], name: str, out: Path | None, resume: bool) -> None:
-        if self.emulate:
-            platform = emulated_platform(self.native, self.emulate)
-            emulation = self._stack.enter_context(Emulation(self.native, platform, None))
-            self.environment = emulation.environment(os.environ)
-            gpus = query_gpus_in(self.environment)
-        else:
-            gpus = query_gpus()
-        if not gpus.names:
-            raise PowercclError(
-                f"no GPU to profile: {gpus.describe()}",
-                "profile an emulated server instead: powerccl profile --emulate t4x8",
-            )
+        self.environment = environment_of(self.native, self.emulate, self._stack)
+        gpus = gpus_to_profile(self.emulate, self.environment, "--emulate t4x8")
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
         self.out = out or PROFILES.folder / f"{self.name}.json"
         self.work = self.out.with_suffix(".profiling")
@@ -163,14 +154,7 @@ class Profiling:
     def _prepare(self, resume: bool) -> None:
         if not resume and any(self.work.glob("*.jsonl")):
             self.say("starting a new profile; --resume would continue the interrupted one")
-        if not resume:
-            shutil.rmtree(self.work, ignore_errors=True)
-        try:
-            self.work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PowercclError(
-                f"cannot write {self.work}: {error.strerror}", "name another file with --out"
-            ) from error
+        make_work_folder(self.work, resume)
         with contextlib.suppress(OSError, ValueError):
             self.seconds_before = float((self.work / SECONDS_FILE).read_text())
 
@@ -315,7 +299,7 @@ class Profiling:
                 self._check(recorded.ended.code, recorded.folder / request.output)
                 return clocks
             file.write_bytes(before)  # times of calls that set nothing are among those added
-            said = (recorded.folder / request.output).read_text("utf-8", "replace").splitlines()
+            said = log_lines(recorded.folder / request.output)
             reasons = [line.partition(LOST_CLOCK)[2].strip() for line in said if LOST_CLOCK in line]
             if not any(LATE in reason for reason in reasons):
                 break
@@ -330,14 +314,14 @@ class Profiling:
             return
         if code in (-signal.SIGINT, 128 + signal.SIGINT):
             raise KeyboardInterrupt
-        words = [line for line in _tail(log) if line.strip() and not line.startswith("hint:")]
-        if words and RESUMES_NOT in words[-1]:  # the files in our folder are of another machine, or of no known one
+        words = last_line(log)
+        if RESUMES_NOT in words:  # the files in our folder are of another machine, or of no known one
             raise PowercclError(
-                f"cannot resume the interrupted profile here: {words[-1].partition(RESUMES_NOT)[2].strip()}",
+                f"cannot resume the interrupted profile here: {words.partition(RESUMES_NOT)[2].strip()}",
                 "omit --resume to start a new one, or name another file with --out",
             )
         raise PowercclError(
-            f"powerccl-bench ended with exit code {code}: {words[-1] if words else 'no message'}",
+            f"powerccl-bench ended with exit code {code}: {words or 'no message'}",
             f"read {log}; `powerccl profile --resume` continues from here",
         )
 
@@ -370,13 +354,6 @@ def _count_lines(file: Path) -> int:
         return max(0, file.read_bytes().count(b"\n") - 1)
     except OSError:
         return 0
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        return log.read_text("utf-8", "replace").splitlines()[-20:]
-    except OSError:
-        return []
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

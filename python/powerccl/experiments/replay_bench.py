@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +12,10 @@ from typing import Any
 
 from powerccl.analysis.step import Step
 from powerccl.errors import PowercclError
+from powerccl.experiments.bench import kill_group
 from powerccl.files import decode_json, read_bytes
 from powerccl.launch.native import BENCH, NativeFiles
+from powerccl.launch.services import last_line
 from powerccl.quantities import seconds as duration
 from powerccl.tuning.replay import scenario_text, split
 from powerccl.tuning.rules import Rule
@@ -123,11 +123,11 @@ class ReplayBench:
                 raise TrialFailedError(f"no result within {duration(limit)}", hung=True) from None
             finally:
                 if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                    kill_group(process)
         if code:
-            raise TrialFailedError(f"powerccl-bench ended with code {code}: {_last_line(self._log)}")
+            raise TrialFailedError(
+                f"powerccl-bench ended with code {code}: {last_line(self._log)[:200] or 'no message'}"
+            )
         return decode_json(read_bytes(out), dict[str, Any])
 
 
@@ -138,8 +138,3 @@ def _stretches(found: Mapping[str, Any]) -> tuple[float, ...]:
         raise TrialFailedError("no iteration was measured")
     size = max(1, len(times) // STRETCHES)
     return tuple(fmean(times[i : i + size]) for i in range(0, size * min(STRETCHES, len(times)), size))
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it said nothing"

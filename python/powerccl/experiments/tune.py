@@ -7,7 +7,6 @@ Everything about one search is in its folder: `study.journal` (Optuna's, shared 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ import msgspec
 
 from powerccl.errors import PowercclError
 from powerccl.experiments import replay_bench
+from powerccl.experiments.bench import environment_of, make_work_folder
 from powerccl.experiments.bench_server import ENERGY_S, QUICK_S, THOROUGH_ENERGY_S, THOROUGH_S, BenchServer
 from powerccl.experiments.links import find_links
 from powerccl.experiments.replay_bench import ReplayBench
 from powerccl.files import write_whole
-from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.environment import PROFILER
 from powerccl.launch.native import find_native
 from powerccl.launch.tuned import nccl_library
@@ -111,18 +110,10 @@ class Tuning:
 
     def _begin(self) -> None:
         asked = self.asked
-        base: Mapping[str, str] = os.environ
-        if asked.emulate:
-            platform = emulated_platform(self.native, asked.emulate)
-            base = self._stack.enter_context(Emulation(self.native, platform, None)).environment(base)
+        base = environment_of(self.native, asked.emulate, self._stack)
         # Adapters of an outer `powerccl run` would see every trial.
         self.environment = {name: value for name, value in base.items() if name != PROFILER}
-        try:
-            asked.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PowercclError(
-                f"cannot write {asked.folder}: {error.strerror}", "name another folder with --out"
-            ) from error
+        make_work_folder(asked.folder, other="folder")
         log = asked.folder / "bench.log"
         library = asked.nccl or nccl_library(self.environment)
         server = BenchServer(

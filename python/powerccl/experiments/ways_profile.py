@@ -13,10 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.experiments.bench import environment_of, gpus_to_profile, make_work_folder
 from powerccl.files import write_whole
-from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
-from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
+from powerccl.launch.emulation import platform_name
+from powerccl.launch.gpus import Gpus
 from powerccl.launch.native import BENCH, find_native
+from powerccl.launch.services import last_line
 from powerccl.launch.tuned import nccl_library
 from powerccl.platforms.measurements import BenchHeader, read_bench_lines
 from powerccl.platforms.schema import encode
@@ -113,27 +115,14 @@ def measure(
     """
     native = find_native()
     with ExitStack() as stack:
-        environment: Mapping[str, str] = os.environ
-        if emulate:
-            emulation = stack.enter_context(Emulation(native, emulated_platform(native, emulate), None))
-            environment = emulation.environment(os.environ)
-        gpus = query_gpus_in(environment) if emulate else query_gpus()
-        if not gpus.names:
-            raise PowercclError(
-                f"no GPU to profile: {gpus.describe()}",
-                "profile an emulated server instead: powerccl profile --ways --emulate h200x4",
-            )
+        environment = environment_of(native, emulate, stack)
+        gpus = gpus_to_profile(emulate, environment, "--ways --emulate h200x4")
         if not emulate:
             environment = with_libraries(environment)
         name = name or (platform_name(emulate) if emulate else _name(gpus))
         out = out or TABLES.folder / f"{name}.json"
         work = out.with_suffix(".measuring")
-        if not resume:
-            shutil.rmtree(work, ignore_errors=True)
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PowercclError(f"cannot write {work}: {error.strerror}", "name another file with --out") from error
+        make_work_folder(work, resume)
         files = [work / f"round-{number}.jsonl" for number in range(1, ROUNDS + 1)]
         first, last, factor = sizes
         for number, file in enumerate(files, 1):
@@ -173,10 +162,8 @@ def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
         )
     if done.returncode:
-        lines = log.read_text("utf-8", "replace").splitlines()
-        words = [line for line in lines if line.strip() and not line.startswith(("#", "hint:"))]
         raise PowercclError(
-            f"powerccl-bench ended with exit code {done.returncode}: {words[-1] if words else 'no message'}",
+            f"powerccl-bench ended with exit code {done.returncode}: {last_line(log) or 'no message'}",
             f"read {log}; the same command with --resume continues from here",
         )
 

@@ -93,15 +93,25 @@ class Service:
 
     def words(self) -> list[str]:
         """What it has written to its log so far, line by line."""
-        try:
-            return self.log.read_text("utf-8", "replace").strip().splitlines()
-        except OSError:
-            return []
+        return log_lines(self.log)
 
     def last_words(self) -> str:
-        """The last line it wrote to its log, for messages; hints are not it."""
-        said = [line for line in self.words() if not line.startswith("hint:")]
-        return said[-1] if said else ""
+        """The last line it wrote to its log, for messages."""
+        return last_line(self.log)
+
+
+def log_lines(log: Path) -> list[str]:
+    """What a program has written to its log so far, line by line."""
+    try:
+        return log.read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return []
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says what happened: neither a hint nor a comment nor blank. For messages."""
+    said = [line for line in log_lines(log) if line.strip() and not line.startswith(("hint:", "#"))]
+    return said[-1] if said else ""
 
 
 def start_agent(

@@ -147,19 +147,3 @@ def recent_folders(runs: Path) -> list[Path]:
         if run.info and not run.info.end_ns and run.info.host in ("", socket.gethostname()):
             found.append(path)
     return found
-
-
-def find_folders(names: tuple[str, ...], runs_dir: Path | None) -> list[Path]:
-    """Run folders by their paths, or by their names in `runs_dir` or runs/.
-
-    Raises:
-        PowercclError: there is no such folder.
-    """
-    found = []
-    places = runs_dir or Path("runs")
-    for name in names:
-        folder = next((path for path in (Path(name), places / name) if path.is_dir()), None)
-        if folder is None:
-            raise PowercclError(f"no run {name}", f"name a run folder, such as those in {places}/")
-        found.append(folder)
-    return found

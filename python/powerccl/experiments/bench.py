@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all experiments with powerccl-bench need: a machine to measure, a folder for what is measured, and an end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch.emulation import Emulation, emulated_platform
+from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
+from powerccl.launch.native import NativeFiles
+
+
+def environment_of(native: NativeFiles, emulate: str, stack: contextlib.ExitStack) -> Mapping[str, str]:
+    """The environment in which powerccl-bench sees this machine's GPUs, or those of an emulated server.
+
+    The server lives until `stack` is closed.
+    """
+    if not emulate:
+        return os.environ
+    emulation = Emulation(native, emulated_platform(native, emulate), None)
+    return stack.enter_context(emulation).environment(os.environ)
+
+
+def gpus_to_profile(emulate: str, environment: Mapping[str, str], example: str) -> Gpus:
+    """The GPUs of that environment.
+
+    Raises:
+        PowercclError: there are none; `example` is a command that needs none.
+    """
+    gpus = query_gpus_in(environment) if emulate else query_gpus()
+    if not gpus.names:
+        raise PowercclError(
+            f"no GPU to profile: {gpus.describe()}", f"profile an emulated server instead: powerccl profile {example}"
+        )
+    return gpus
+
+
+def make_work_folder(folder: Path, resume: bool = True, other: str = "file") -> None:
+    """The folder of an experiment; without `resume`, empty.
+
+    Raises:
+        PowercclError: it cannot be made.
+    """
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PowercclError(f"cannot write {folder}: {error.strerror}", f"name another {other} with --out") from error
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a powerccl-bench that leads its process group, with all its ranks."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
