@@ -23,6 +23,17 @@ void* stream_in(const LaunchConfig* config) {
   return config != nullptr ? config->stream : nullptr;
 }
 
+// Behind the call that stands between a pair of marks, with what the call returned.
+int close_marks(MarkPair* pair, int result, void* stream, const MarkOf& of) {
+  if (result == 0) {
+    marks().end(pair, stream, of);
+  } else {
+    marks().drop(pair);
+  }
+  marks().look();
+  return result;
+}
+
 template <typename Real>
 int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   MarkPair* pair = nullptr;
@@ -39,13 +50,7 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   const AtOwnWork ours(OwnWork::kWaits);
   of.stream = reinterpret_cast<uint64_t>(stream);
   of.waited = true;
-  if (result == 0) {
-    marks().end(pair, stream, of);
-  } else {
-    marks().drop(pair);
-  }
-  marks().look();
-  return result;
+  return close_marks(pair, result, stream, of);
 }
 
 // The calls captured in a graph are not made when it is launched, so that the launch stands for all of them.
@@ -64,13 +69,7 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   if (pair == nullptr) return result;
   const AtOwnWork ours(OwnWork::kWaits);
   of.graph = true;
-  if (result == 0) {
-    marks().end(pair, stream, of);
-  } else {
-    marks().drop(pair);
-  }
-  marks().look();
-  return result;
+  return close_marks(pair, result, stream, of);
 }
 
 void kernel_launched(Streams* streams, void* stream, uint64_t kernel) {

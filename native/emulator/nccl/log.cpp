@@ -41,51 +41,45 @@ void print(const char* level, const char* text) {
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, static_cast<size_t>(length));
 }
 
-void keep(const char* text) {
-  std::lock_guard lock(last_error_mutex);
-  snprintf(last_error_text, sizeof last_error_text, "%s", text);
+void put(const char* word, bool keep, bool show, const char* format, va_list arguments) {
+  if (!keep && !show) return;
+  char text[1024];
+  vsnprintf(text, sizeof text, format, arguments);
+  if (keep) {
+    std::lock_guard lock(last_error_mutex);
+    snprintf(last_error_text, sizeof last_error_text, "%s", text);
+  }
+  if (show) print(word, text);
 }
 
 }  // namespace
 
 void log(int level, unsigned long, const char*, int, const char* format, ...) {
-  char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
+  put(level == kLogWarn ? "WARN" : "INFO", level == kLogWarn, level <= debug_level(), format, arguments);
   va_end(arguments);
-  if (level == kLogWarn) keep(text);
-  if (level <= debug_level()) print(level == kLogWarn ? "WARN" : "INFO", text);
 }
 
 void warn(const char* format, ...) {
-  char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
+  put("WARN", true, debug_level() >= kLogWarn, format, arguments);
   va_end(arguments);
-  keep(text);
-  if (debug_level() >= kLogWarn) print("WARN", text);
 }
 
 void info(const char* format, ...) {
-  if (debug_level() < kLogInfo) return;
-  char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
+  put("INFO", false, debug_level() >= kLogInfo, format, arguments);
   va_end(arguments);
-  print("INFO", text);
 }
 
 void error(const char* format, ...) {
-  char text[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
+  put("ERROR", true, true, format, arguments);
   va_end(arguments);
-  keep(text);
-  print("ERROR", text);
 }
 
 // NCCL returns a pointer that stays valid while another thread fails: a copy per thread.

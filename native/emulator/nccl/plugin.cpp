@@ -1,85 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/nccl/plugin.h"
 
-#include <dlfcn.h>
-#include <strings.h>
-
-#include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <string>
 
 #include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
-#include "emulator/nccl/plugin_open.h"
+#include "emulator/nccl/plugin_slot.h"
 
 namespace powerccl::emulated_nccl {
 namespace {
 
-constexpr int kOldestAbi = 4;
-constexpr int kNewestAbi = 7;
-
-enum class Status { kReady, kLoaded, kFailed };
-
-std::mutex mutex;
-Status status = Status::kReady;
-int references = 0;
-void* library = nullptr;
-std::atomic<const void*> plugin{nullptr};  // ProfilerV4 or ProfilerV5
-std::atomic<int> abi{0};
-int mask = 0;  // written by the plugin whenever it likes, hence read atomically
-
-// The newest that a version of NCCL speaks; 0: none of those we do.
-int newest_abi_of(int version) {
+int newest_of(int version) {
   if (version >= 23100) return 7;
   if (version >= 22900) return 6;
   if (version >= 22800) return 5;
   return version >= 22700 ? 4 : 0;
 }
 
-int newest_abi_spoken() {
-  const char* value = getenv("POWERCCL_EMULATOR_PROFILER_ABI");
-  const int own = newest_abi_of(nccl_version());
-  if (!value || !*value) return own;
-  const auto asked = static_cast<int>(strtol(value, nullptr, 10));
-  if (asked >= kOldestAbi && asked <= kNewestAbi) return asked;
-  error("POWERCCL_EMULATOR_PROFILER_ABI=%s is not a profiler ABI. hint: use 4, 5, 6 or 7; going on with %d", value,
-        own);
-  return own;
-}
+constexpr PluginKind kProfiler = {"profiler",
+                                  "NCCL_PROFILER_PLUGIN",
+                                  "POWERCCL_EMULATOR_PROFILER_ABI",
+                                  "ncclProfiler_v",
+                                  4,
+                                  7,
+                                  newest_of,
+                                  "PROFILER/Plugin: Loaded %s (v%d)",
+                                  "PROFILER/Plugin: Closing profiler plugin %s"};
+constinit PluginSlot slot(kProfiler);
+int mask = 0;  // written by the plugin whenever it likes, hence read atomically
 
-void load() {
-  status = Status::kFailed;
-  const char* value = getenv("NCCL_PROFILER_PLUGIN");
-  if (value) {
-    info("NCCL_PROFILER_PLUGIN set by environment to %s", value);
-    if (strcasecmp(value, "none") == 0) return;
-  }
-  if (newest_abi_spoken() == 0) return;
-  library = open_plugin("profiler", value);
-  if (!library) return;
-  for (int version = newest_abi_spoken(); version >= kOldestAbi; --version) {
-    const std::string symbol = "ncclProfiler_v" + std::to_string(version);
-    if (void* found = dlsym(library, symbol.c_str())) {
-      abi.store(version);
-      plugin.store(found, std::memory_order_release);
-      status = Status::kLoaded;
-      info("PROFILER/Plugin: Loaded %s (v%d)", static_cast<ProfilerV5*>(found)->name, version);
-      return;
-    }
-  }
-  if (value) info("External profiler plugin %s is unsupported", value);
-  dlclose(library);
-  library = nullptr;
-}
-
+// v5 and later; of v4, what both have is at the same place.
 const ProfilerV5* v5() {
-  return static_cast<const ProfilerV5*>(plugin.load(std::memory_order_acquire));
+  return static_cast<const ProfilerV5*>(slot.table());
 }
 const ProfilerV4* v4() {
-  return static_cast<const ProfilerV4*>(plugin.load(std::memory_order_acquire));
+  return static_cast<const ProfilerV4*>(slot.table());
 }
 
 }  // namespace
@@ -103,28 +59,16 @@ int nccl_version() {
 }
 
 bool ProfilerPlugin::acquire() {
-  std::lock_guard lock(mutex);
-  if (status == Status::kReady) load();
-  if (status != Status::kLoaded) return false;
-  ++references;
-  return true;
+  return slot.acquire();
 }
-
 void ProfilerPlugin::release() {
-  std::lock_guard lock(mutex);
-  if (status != Status::kLoaded || --references > 0) return;
-  info("PROFILER/Plugin: Closing profiler plugin %s", v5()->name);
-  plugin.store(nullptr, std::memory_order_release);
-  dlclose(library);
-  library = nullptr;
-  status = Status::kReady;
+  slot.release();
 }
-
 bool ProfilerPlugin::loaded() {
-  return plugin.load(std::memory_order_acquire) != nullptr;
+  return slot.table() != nullptr;
 }
 int ProfilerPlugin::abi_version() {
-  return abi.load();
+  return slot.version();
 }
 uint64_t ProfilerPlugin::event_mask() {
   return static_cast<unsigned>(__atomic_load_n(&mask, __ATOMIC_RELAXED));

@@ -3,23 +3,13 @@
 // returns when the real call would.
 #include <nvml.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <bit>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <string>
 
 #include "emulator/client/bus_id.h"
-#include "emulator/client/connection.h"
 #include "emulator/client/mig.h"
-#include "emulator/nvml/injection.h"
-#include "physics/readings.h"
+#include "emulator/nvml/session.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -31,81 +21,7 @@ using namespace powerccl::emulator;
 
 namespace {
 
-constexpr uint64_t kLivenessNs = 100'000'000;
 constexpr unsigned kIdleMemoryClockMhz = 405;
-
-struct Library {
-  std::mutex mutex;
-  std::unique_ptr<Connection> connection;
-  int references = 0;
-  std::atomic<uint64_t> checked_ns{0};
-  EnergyCounters energy;
-};
-
-Library& library() {
-  static Library* instance = new Library;  // outlives other threads' last calls
-  return *instance;
-}
-
-// ---- Handles: the GPU's number, shifted away from NULL.
-
-nvmlDevice_t handle_of(uint32_t gpu) {
-  return std::bit_cast<nvmlDevice_t>(static_cast<uintptr_t>(gpu) + 1);
-}
-
-struct Access {
-  nvmlReturn_t result;
-  Connection* connection = nullptr;
-  uint32_t gpu = 0;
-};
-
-nvmlReturn_t check(const Library& lib) {
-  if (lib.references == 0 || lib.connection == nullptr) return NVML_ERROR_UNINITIALIZED;
-  return NVML_SUCCESS;
-}
-
-Access access() {
-  Library& lib = library();
-  const std::lock_guard lock(lib.mutex);
-  if (const nvmlReturn_t result = check(lib); result != NVML_SUCCESS) return {result};
-  if (lib.connection->pid() != getpid()) {  // a forked child needs a socket of its own
-    auto own = Connection::open(Role::kNvml, "libnvidia-ml");
-    if (own == nullptr) return {NVML_ERROR_UNKNOWN};
-    [[maybe_unused]] const Connection* parents =
-        lib.connection.release();  // the parent's: shared with it, so neither closed nor used
-    lib.connection = std::move(own);
-  }
-  if (lib.connection->lost()) return {NVML_ERROR_UNKNOWN};
-  const uint64_t now = monotonic_ns();
-  if (now - lib.checked_ns.load() > kLivenessNs) {
-    if (!lib.connection->alive()) return {NVML_ERROR_UNKNOWN};
-    lib.checked_ns.store(now);
-  }
-  return {NVML_SUCCESS, lib.connection.get()};
-}
-
-Access access(nvmlDevice_t device) {
-  Access found = access();
-  if (found.result != NVML_SUCCESS) return found;
-  const auto number = reinterpret_cast<uintptr_t>(device);
-  if (number == 0 || number > found.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
-  found.gpu = static_cast<uint32_t>(number - 1);
-  found.result = gpu_fault(found.gpu);
-  return found;
-}
-
-// One reading of a device: `call` names it for failure injection.
-template <typename F>
-nvmlReturn_t reading(nvmlDevice_t device, const char* call, const void* target, F take) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  if (const nvmlReturn_t failure = injected(call); failure != NVML_SUCCESS) return failure;
-  Readings readings = read_gpu(found.connection->board(), found.gpu, monotonic_ns());
-  readings.energy_mj = library().energy.at_least(found.gpu, readings.energy_mj);
-  take(readings, found.connection->board());
-  return NVML_SUCCESS;
-}
 
 nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
   if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
@@ -114,64 +30,21 @@ nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t initialise() {
-  if (const nvmlReturn_t failure = injected("init"); failure != NVML_SUCCESS) return failure;
-  gpu_fault(UINT32_MAX);  // their times begin here
-  Library& lib = library();
-  const std::lock_guard lock(lib.mutex);
-  if (lib.connection == nullptr) lib.connection = Connection::open(Role::kNvml, "libnvidia-ml");
-  if (lib.connection == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
-  ++lib.references;
-  return NVML_SUCCESS;
-}
-
-bool may_set_clocks(const BoardPage& board) {
-  const char* setting = getenv("POWERCCL_EMULATOR_MAY_SET_CLOCKS");
-  return board.may_set_clocks != 0 && (setting == nullptr || strcmp(setting, "0") != 0);
-}
-
-nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz, unsigned max_mhz) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (!may_set_clocks(found.connection->board())) return NVML_ERROR_NO_PERMISSION;
-  dawdle(call);
-  SetLockedClocks message{};
-  message.header.type = static_cast<uint32_t>(Message::kSetLockedClocks);
-  message.gpu = found.gpu;
-  message.min_mhz = min_mhz;
-  message.max_mhz = max_mhz;
-  message.inject = injected(call);
-  Reply reply;
-  if (!found.connection->request(&message.header, sizeof message, reply)) return NVML_ERROR_UNKNOWN;
-  return static_cast<nvmlReturn_t>(reply.error);
-}
-
-void fill_pci(const BoardGpu& gpu, nvmlPciInfo_t& pci) {
-  memset(&pci, 0, sizeof pci);
-  pci.bus = gpu.bus;
-  snprintf(pci.busId, sizeof pci.busId, "%s", gpu.pci);
-  snprintf(pci.busIdLegacy, sizeof pci.busIdLegacy, "0000:%02X:00.0", gpu.bus);
-}
-
 }  // namespace
 
 EXPORT nvmlReturn_t nvmlInit_v2() {
-  return initialise();
+  return begin_session();
 }
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned) {
-  return initialise();
+  return begin_session();
 }
 #undef nvmlInit
 EXPORT nvmlReturn_t nvmlInit() {
-  return initialise();
+  return begin_session();
 }
 
 EXPORT nvmlReturn_t nvmlShutdown() {
-  Library& lib = library();
-  const std::lock_guard lock(lib.mutex);
-  if (lib.references == 0) return NVML_ERROR_UNINITIALIZED;
-  --lib.references;  // the connection stays: another thread may be in a call, and the next nvmlInit finds it
-  return NVML_SUCCESS;
+  return end_session();
 }
 
 EXPORT const char* nvmlErrorString(nvmlReturn_t result) {
@@ -279,11 +152,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* bus, nvmlDevice_t*
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* index) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (index == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  *index = found.gpu;
-  return NVML_SUCCESS;
+  return on_gpu(device, index, [&](const BoardPage&, uint32_t gpu) {
+    *index = gpu;
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* number) {
@@ -291,51 +163,49 @@ EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* numb
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned length) {
-  const Access found = access(device);
-  return found.result != NVML_SUCCESS ? found.result : copy_text(found.connection->board().gpu_name, name, length);
+  return on_gpu(device, name,
+                [&](const BoardPage& board, uint32_t) { return copy_text(board.gpu_name, name, length); });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned length) {
-  const Access found = access(device);
-  return found.result != NVML_SUCCESS ? found.result
-                                      : copy_text(found.connection->board().gpu[found.gpu].uuid, uuid, length);
+  return on_gpu(device, uuid,
+                [&](const BoardPage& board, uint32_t gpu) { return copy_text(board.gpu[gpu].uuid, uuid, length); });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (pci == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  fill_pci(found.connection->board().gpu[found.gpu], *pci);
-  return NVML_SUCCESS;
+  return on_gpu(device, pci, [&](const BoardPage& board, uint32_t gpu) {
+    memset(pci, 0, sizeof *pci);
+    pci->bus = board.gpu[gpu].bus;
+    snprintf(pci->busId, sizeof pci->busId, "%s", board.gpu[gpu].pci);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", board.gpu[gpu].bus);
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  *major = static_cast<int>(found.connection->board().compute_major);
-  *minor = static_cast<int>(found.connection->board().compute_minor);
-  return NVML_SUCCESS;
+  return on_gpu(device, major, [&](const BoardPage& board, uint32_t) {
+    *major = static_cast<int>(board.compute_major);
+    *minor = static_cast<int>(board.compute_minor);
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t* architecture) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  const BoardPage& board = found.connection->board();
-  *architecture = board.compute_major == 7
-                      ? (board.compute_minor >= 5 ? NVML_DEVICE_ARCH_TURING : NVML_DEVICE_ARCH_VOLTA)
-                  : board.compute_major == 8 ? NVML_DEVICE_ARCH_AMPERE
-                  : board.compute_major == 9 ? NVML_DEVICE_ARCH_HOPPER
-                                             : NVML_DEVICE_ARCH_UNKNOWN;
-  return NVML_SUCCESS;
+  return on_gpu(device, architecture, [&](const BoardPage& board, uint32_t) {
+    *architecture = board.compute_major == 7
+                        ? (board.compute_minor >= 5 ? NVML_DEVICE_ARCH_TURING : NVML_DEVICE_ARCH_VOLTA)
+                    : board.compute_major == 8 ? NVML_DEVICE_ARCH_AMPERE
+                    : board.compute_major == 9 ? NVML_DEVICE_ARCH_HOPPER
+                                               : NVML_DEVICE_ARCH_UNKNOWN;
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  memory->total = found.connection->board().memory_bytes;
-  memory->used = 0;
-  memory->free = memory->total;
-  return NVML_SUCCESS;
+  return on_gpu(device, memory, [&](const BoardPage& board, uint32_t) {
+    *memory = {.total = board.memory_bytes, .free = board.memory_bytes, .used = 0};
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned* clock) {
@@ -446,9 +316,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t devic
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  const Access found = access(device);
-  if (found.result == NVML_SUCCESS) *mode = NVML_FEATURE_ENABLED;
-  return found.result;
+  return on_gpu(device, mode, [&](const BoardPage&, uint32_t) {
+    *mode = NVML_FEATURE_ENABLED;
+    return NVML_SUCCESS;
+  });
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* current, unsigned* pending) {

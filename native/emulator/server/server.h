@@ -2,18 +2,16 @@
 // The emulated GPU server: sockets, shared pages and real time around the engine.
 #ifndef POWERCCL_EMULATOR_SERVER_H
 #define POWERCCL_EMULATOR_SERVER_H
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "emulator/messages.h"
+#include "emulator/server/peer.h"
+#include "emulator/server/worker.h"
 #include "physics/engine.h"
 #include "physics/platform.h"
 
@@ -45,12 +43,6 @@ class Server final : public Outside {
   void run_in_worker(std::function<void()> job, std::function<void(Time)> done) override;
 
  private:
-  struct Connection {
-    int fd = -1;
-    Role role = Role::kCuda;
-    ClientId client = 0;  // 0: has not said hello
-    std::deque<std::pair<std::vector<std::byte>, std::vector<int>>> unsent;
-  };
   struct Allocation {
     int fd = -1;
     uint64_t bytes = 0;
@@ -59,7 +51,7 @@ class Server final : public Outside {
     std::weak_ptr<Memory> mapped;
   };
   struct Client {
-    int main = -1;  // connection
+    int main = -1;  // the socket of its peer
     int callbacks = -1;
     int page_fd = -1;
     ClientPage* page = nullptr;
@@ -71,20 +63,16 @@ class Server final : public Outside {
   bool make_board(std::string& error);
   void accept_all();
   void receive(int fd);
-  void handle(Connection& connection, std::vector<std::byte>& message, int attached);
-  void hello(Connection& connection, const Hello& message);
-  void allocate(Connection& connection, const Allocate& message, int attached);
-  void free_allocation(Connection& connection, const Free& message);
-  void stop_time(Connection& connection, const StopTime& message);
-  void start_time(Connection& connection, const StartTime& message);
-  void lock_clocks(Connection& connection, const SetLockedClocks& message);
-  void send(Connection& connection, std::vector<std::byte> message, std::vector<int> descriptors = {});
-  void flush(Connection& connection);
-  void status(Connection& connection, uint64_t request, int32_t error);
-  void close_connection(int fd);
+  void handle(Peer& peer, std::vector<std::byte>& message, int attached);
+  void hello(Peer& peer, const Hello& message);
+  void allocate(Peer& peer, const Allocate& message, int attached);
+  void free_allocation(Peer& peer, const Free& message);
+  void stop_time(Peer& peer, const StopTime& message);
+  void start_time(Peer& peer, const StartTime& message);
+  void lock_clocks(Peer& peer, const SetLockedClocks& message);
+  void status(Peer& peer, uint64_t request, int32_t error);
+  void end_peer(int fd);
   void forget_client(ClientId client);
-  void work();
-  void finish_jobs();
   bool wait();  // until something may be due; false: the server is to end
 
   const Platform& platform_;
@@ -95,16 +83,11 @@ class Server final : public Outside {
   bool stop_ = false;
   Time started_ = 0, counted_until_ = 0, events_late_ = 0;
   ClientId next_client_ = 1;
-  std::unordered_map<int, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<int, std::unique_ptr<Peer>> peers_;  // by their sockets
   std::unordered_map<ClientId, Client> clients_;
   std::vector<uint64_t> used_bytes_;  // per GPU
-
-  std::thread worker_;
-  std::mutex jobs_mutex_;
-  std::condition_variable jobs_ready_;
-  bool worker_stops_ = false;
-  std::deque<std::pair<std::function<void()>, std::function<void(Time)>>> jobs_;
-  std::vector<std::pair<std::function<void(Time)>, Time>> done_jobs_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kMaxMessageBytes);
+  std::unique_ptr<Worker> worker_ = std::make_unique<Worker>();
 };
 
 }  // namespace powerccl::emulator
