@@ -44,7 +44,7 @@ def main() -> None:
             row = {
                 "run": path.name,
                 "rank": rank.rank,
-                "told_pct": filled.told_pct,
+                "recorded_pct": filled.recorded_pct,
                 "filled_ms": iv.length_ns(exposed) / 1e6 / steps,
                 "unfilled_ms": iv.length_ns(alone[rank.gpu]) / 1e6 / steps,
             }

@@ -27,8 +27,8 @@ HOST = FIELDS["host"]
 
 def machine_of(header: Mapping[str, Any]) -> dict[str, str]:
     """The machine that powerccl-bench names in a header, by the names that messages use."""
-    told = {label: header.get(field) for field, label in FIELDS.items()}
-    return {label: "not known" if value is None else str(value) or "none" for label, value in told.items()}
+    fields = {label: header.get(field) for field, label in FIELDS.items()}
+    return {label: "not known" if value is None else str(value) or "none" for label, value in fields.items()}
 
 
 def refuse_other(what: str, kept: Mapping[str, str] | None, here: Mapping[str, str], hint: str) -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import PIECE, times, write_run
 
-from powerccl.analysis.iterations import cut, rhythm
+from powerccl.analysis.iterations import cut, iteration_length
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
 from powerccl.analysis.report import report
@@ -217,23 +217,23 @@ def test_iterations_are_found_by_themselves(tmp_path: Path, jitter_ns: int) -> N
 
 def test_equal_buckets_make_one_iteration_by_their_times() -> None:
     starts = np.concatenate([step * STEP + np.array([0, 5, 10, 15]) * MS for step in range(20)]).astype(np.int64)
-    assert rhythm(np.zeros(80, dtype=np.int64), starts) == 4
+    assert iteration_length(np.zeros(80, dtype=np.int64), starts) == 4
 
 
 def test_ranks_that_come_late_in_turn_do_not_stretch_an_iteration() -> None:
     late = np.arange(400) // 10 % 8 == 3
     starts = np.arange(400, dtype=np.int64) * MS + np.where(late, 60_000, 0)
-    assert rhythm(np.arange(400, dtype=np.int64) % 10, starts) == 10
+    assert iteration_length(np.arange(400, dtype=np.int64) % 10, starts) == 10
 
 
 def test_what_does_not_repeat_itself_has_no_iterations() -> None:
     random = np.random.default_rng(3)
-    assert rhythm(random.integers(0, 9, 400), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
+    assert iteration_length(random.integers(0, 9, 400), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
     # Long rows of one operation, as of graphs that decode: each is mostly like the one before it as well.
     served = np.tile(np.repeat([0, 1], [320, 40]), 8).astype(np.int64)
-    assert rhythm(served, np.cumsum(1 + 9 * served) * MS) == 360
-    # All alike and at no rhythm: any cut would be as good as another.
-    assert rhythm(np.zeros(400, dtype=np.int64), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
+    assert iteration_length(served, np.cumsum(1 + 9 * served) * MS) == 360
+    # All alike and at no period: any cut would be as good as another.
+    assert iteration_length(np.zeros(400, dtype=np.int64), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
 
 
 def reference(gpus: int = 4) -> Reference:

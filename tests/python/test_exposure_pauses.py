@@ -92,8 +92,8 @@ def test_pauses_are_filled_from_the_same_operations(
         its = iv.clip(found.exposed[gpu], begin, begin + STEP_MS * MS)
         assert iv.length_ns(its) == pytest.approx(exposed_ns, abs=0.1 * MS)
         assert its[0, 0] >= begin + 50 * MS
-    assert found.told_pct == pytest.approx(100 * len(bursts) / 40, abs=3)
-    assert f"{found.told_pct:.0f} % of the communication time" in found.why
+    assert found.recorded_pct == pytest.approx(100 * len(bursts) / 40, abs=3)
+    assert f"{found.recorded_pct:.0f} % of the communication time" in found.why
 
 
 def test_a_pause_is_like_the_bursts_beside_it(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_without_pauses_nothing_is_filled(tmp_path: Path) -> None:
     waits = tables.waits(run)
     assert marked(waits) == {}
     found = exposure(waits, tables.kernels(run), {}, None)
-    assert found.told_pct == 100
+    assert found.recorded_pct == 100
     assert "%" not in found.why
     (gpu,) = found.exposed
     assert found.exposed[gpu].tolist() == from_waits(waits)[gpu].tolist()
@@ -124,7 +124,7 @@ def test_traces_of_before_bursts_count_as_marked_throughout(tmp_path: Path) -> N
     bucketed(tmp_path / "run", dict.fromkeys(range(10), 0), ())
     run = read_run(tmp_path / "run")
     assert marked(tables.waits(run)) == {}
-    assert exposure(tables.waits(run), tables.kernels(run), {}, None).told_pct == 100
+    assert exposure(tables.waits(run), tables.kernels(run), {}, None).recorded_pct == 100
 
 
 def test_marked_is_all_but_the_pauses(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
 
 MOST_ROWS = 400  # of iterations; more are put together by neighbours
-TOLD = 0.5  # of a rank's communication that must have been matched to say how long it waited
+LEAST_MATCHED = 0.5  # of a rank's communication that must have been matched to say how long it waited
 
 
 @dataclass
@@ -44,7 +44,7 @@ def break_down(
 ) -> Breakdown:
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
     found = Breakdown()
-    told = exposed.source != NONE
+    exposure_known = exposed.source != NONE
     waited = kernels.select("rank", "start_ns", "stop_ns", "duration_ns").with_columns(
         waiting_ns=pl.Series(matched.waiting_ns)
     )
@@ -52,7 +52,7 @@ def break_down(
         rows = waited.filter(pl.col("rank") == trace.rank)
         span = work.spans.get(trace.rank)
         if len(rows) and span and trace.rank not in found.sets:
-            sets = _sets(trace, rows, exposed if told else None, profiled.get(trace.rank), span, run.window)
+            sets = _sets(trace, rows, exposed if exposure_known else None, profiled.get(trace.rank), span, run.window)
             if sets is not None:
                 found.sets[trace.rank] = sets
     origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
@@ -82,8 +82,8 @@ def _sets(
         return None
     known = waiting_ns >= 0
     lengths = stop - start
-    tells = lengths[known].sum() >= TOLD * max(int(lengths.sum()), 1)
-    waiting = iv.union(start[known], start[known] + waiting_ns[known]) if tells else None
+    enough_matched = lengths[known].sum() >= LEAST_MATCHED * max(int(lengths.sum()), 1)
+    waiting = iv.union(start[known], start[known] + waiting_ns[known]) if enough_matched else None
     alone = exposed.exposed.get(trace.gpu) if exposed else None
     return Sets(
         communication=iv.clip(iv.union(start, stop), *span),

@@ -234,12 +234,12 @@ def _scaled(power: EnergyCurve, read_at_ns: Times, energy_uj: Times, breaks: iv.
     broken = iv.touches(between, iv.union(breaks[:, 0], breaks[:, 1]))
     whole = ~(broken | iv.touches(between, power.unknown))
     if whole.all():
-        ends, told, length_ns = read_at_ns[[0, -1]], energy_uj[-1] - energy_uj[0], read_at_ns[-1] - read_at_ns[0]
+        ends, counted_uj, length_ns = read_at_ns[[0, -1]], energy_uj[-1] - energy_uj[0], read_at_ns[-1] - read_at_ns[0]
         integrated = float(np.diff(power.at(ends))[0])
     else:
-        told, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
+        counted_uj, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
         integrated = float(np.diff(power.at(read_at_ns))[whole].sum())
-    scale = float(told) / 1e6 / integrated if integrated > 0 else 0.0
+    scale = float(counted_uj) / 1e6 / integrated if integrated > 0 else 0.0
     if length_ns < SCALING_NS or not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
         return power
     scaled = replace(power, joules=power.joules * scale, source="power+counter")
@@ -253,10 +253,10 @@ def _gaps_counted(curve: EnergyCurve, read_at_ns: Times, energy_uj: Times, broke
     inside = (first >= 0) & (last < len(read_at_ns))
     # Gaps between the same two readings have one sum.
     spans = iv.union(read_at_ns[first[inside]], read_at_ns[last[inside]])
-    told = spans[~iv.touches(spans, broken)]
+    known_spans = spans[~iv.touches(spans, broken)]
     steps, gained = _steps(curve), np.diff(curve.joules)
     counted = iv.EMPTY
-    for begin, end in told.tolist():
+    for begin, end in known_spans.tolist():
         reads = np.searchsorted(read_at_ns, [begin, end])
         rest = float(energy_uj[reads[1]] - energy_uj[reads[0]]) / 1e6 - curve.within(np.array([[begin, end]]))
         if rest <= 0:

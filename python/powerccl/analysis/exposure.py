@@ -41,7 +41,7 @@ class Exposure:
     source: str
     why: str = ""
     uncertainty_pct: float = 0.0
-    told_pct: float = 100.0
+    recorded_pct: float = 100.0
 
 
 def exposure(
@@ -110,27 +110,27 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
     """
     exposed, known = from_waits(waits), marked(waits)
     found = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
-    told_ns = lasts_ns = 0
+    in_bursts_ns = lasts_ns = 0
     for gpu, spans in known.items():
         rows = kernels.filter(pl.col("gpu") == gpu).sort("start_ns")
         if not len(rows):
             continue
-        told = iv.contains(spans, rows["stop_ns"].to_numpy() - 1)
+        in_bursts = iv.contains(spans, rows["stop_ns"].to_numpy() - 1)
         lasts = rows["duration_ns"].to_numpy()
         if window:
             lasts = lasts * ((rows["start_ns"] < window[1]) & (rows["stop_ns"] > window[0])).to_numpy()
-        told_ns += int(lasts[told].sum())
+        in_bursts_ns += int(lasts[in_bursts].sum())
         lasts_ns += int(lasts.sum())
-        if told.any() and not told.all():
-            exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, told)
-    if told_ns < lasts_ns:
-        found.told_pct = 100 * told_ns / lasts_ns
-        found.why += f" for {percent(found.told_pct)} of the communication time, and assumed alike for the rest"
+        if in_bursts.any() and not in_bursts.all():
+            exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, in_bursts)
+    if in_bursts_ns < lasts_ns:
+        found.recorded_pct = 100 * in_bursts_ns / lasts_ns
+        found.why += f" for {percent(found.recorded_pct)} of the communication time, and assumed alike for the rest"
     return found
 
 
 def _filled(
-    rows: pl.DataFrame, exposed: iv.Intervals, spans: iv.Intervals, told: npt.NDArray[np.bool_]
+    rows: pl.DataFrame, exposed: iv.Intervals, spans: iv.Intervals, in_bursts: npt.NDArray[np.bool_]
 ) -> iv.Intervals:
     """`exposed`, and of each kernel that no wait could tell of (not `told`) the share of its kind, as its end.
 
@@ -144,9 +144,9 @@ def _filled(
     sums = []
     for length in (overlap, stop - start):
         each = np.zeros(shape)
-        np.add.at(each, (burst[told], kinds[told]), length[told])
+        np.add.at(each, (burst[in_bursts], kinds[in_bursts]), length[in_bursts])
         sums.append(each[:-1] + each[1:])
-    (around, lasted), rest = sums, ~told
+    (around, lasted), rest = sums, ~in_bursts
     everywhere = np.array([part.sum(axis=0) for part in sums])
     overall = everywhere[0].sum() / max(everywhere[1].sum(), 1)
     usual = np.where(everywhere[1] > 0, everywhere[0] / np.maximum(everywhere[1], 1), overall)

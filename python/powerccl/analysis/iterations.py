@@ -15,12 +15,12 @@ import polars as pl
 
 from powerccl.quantities import plural
 
-SAMPLE = 1 << 14  # operations from the middle of the run that tell the rhythm
+SAMPLE = 1 << 14  # operations from the middle of the run in which an iteration is looked for
 MOST_OPERATIONS = 2048  # of an iteration
 ALIKE = 0.97
 # Below the most alike: of an iteration with long rows of the same operation, each is mostly like the next one as well.
 LESS_ALIKE = 0.002
-DEPTH, FEW = 4, 12  # a job that changes is halved so often; operations that tell no rhythm
+DEPTH, FEW = 4, 12  # a job that changes is halved so often; operations, in which none is looked for
 CHANGED = 0.25  # of the length: by how much an iteration may become another and still be the same
 MOSTLY = 0.3  # of the time: iterations that make up less are of no use
 SPREAD, STEADY = 1.5, 0.01  # times vary as little as at best, within so much of it; or hardly, against the length
@@ -84,10 +84,10 @@ def _length(edges: Ints) -> int:
 
 
 def _templates(names: Ints, start: Ints, stop: Ints, first: int, last: int, depth: int) -> list[Ints]:
-    """An iteration's names in the order they come up; of a stretch without a rhythm, of its halves."""
+    """An iteration's names in the order they come up; of a stretch that does not repeat itself, of its halves."""
     middle = max(first, (first + last - SAMPLE) // 2)
     part = slice(middle, min(middle + SAMPLE, last))
-    length = rhythm(names[part], start[part])
+    length = iteration_length(names[part], start[part])
     if length:
         return [_template(names[part], start[part], stop[part], length)]
     if not depth or last - first < 2 * FEW:
@@ -100,7 +100,7 @@ def _templates(names: Ints, start: Ints, stop: Ints, first: int, last: int, dept
     return found
 
 
-def rhythm(names: Ints, start_ns: Ints) -> int:
+def iteration_length(names: Ints, start_ns: Ints) -> int:
     """After how many operations the sequence repeats itself; 0: it does not. Its first tenth may be unlike the rest.
 
     Of the lengths at which names repeat, the shortest after which times vary about as little as at any: four equal
@@ -122,7 +122,7 @@ def rhythm(names: Ints, start_ns: Ints) -> int:
             halves = np.array_split(start_ns[length:] - start_ns[:-length], 2)
             before, after = (float(np.median(half)) for half in halves)
             if abs(after - before) > CHANGED * usual:
-                return 0  # two rhythms have a common multiple
+                return 0  # two periods have a common multiple
             several = len(np.unique(names[:length])) > 1
             return length if several or spread <= REGULAR * usual else 0
     return 0

@@ -117,12 +117,12 @@ def read_steps(path: Path) -> Steps | None:
     Both name each iteration's start_ns and end_ns on CLOCK_MONOTONIC, and which are warm-up. None: no such file.
     """
     try:
-        told = read_json(path, dict[str, Any])
-        rows = [row for row in told.get("iterations") or told.get("results") or [] if not row.get("warmup")]
+        document = read_json(path, dict[str, Any])
+        rows = [row for row in document.get("iterations") or document.get("results") or [] if not row.get("warmup")]
         spans = [(int(row["start_ns"]), int(row["end_ns"])) for row in rows]
         exposed = [row.get("exposed_ms") for row in rows]
         known = [float(each) for each in exposed if each is not None]
-        tokens = told.get("tokens_per_iteration")
+        tokens = document.get("tokens_per_iteration")
         tokens = None if tokens is None else int(tokens)
     except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
@@ -250,8 +250,8 @@ def _energy(world: World, run: RunData, spans: iv.Intervals) -> None:
         world.notes.append("no energy: no power was sampled")
         return
     if len(curves) != world.gpus:
-        told = f"that of {plural(len(curves), 'GPU')} is known, and the job has {world.gpus}"
-        world.notes.append(f"no energy: {told}")
+        reason = f"that of {plural(len(curves), 'GPU')} is known, and the job has {world.gpus}"
+        world.notes.append(f"no energy: {reason}")
         return
     if not all(curve.covers(spans).all() for curve in curves):
         world.notes.append("no energy: samples do not cover the measured iterations")

@@ -177,8 +177,8 @@ def of_parts(rows: Iterable[Parts]) -> Shares:
         return Shares(reason="nothing was communicated")
 
     def share(values: list[float | None]) -> float | None:
-        told = [value for value in values if value is not None]
-        return 100 * sum(told) / span_s if len(told) == len(values) else None
+        measured = [value for value in values if value is not None]
+        return 100 * sum(measured) / span_s if len(measured) == len(values) else None
 
     return Shares(
         span_s=span_s / len(known),

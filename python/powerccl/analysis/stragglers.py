@@ -69,13 +69,13 @@ def match(
     waits = np.clip(begin[last][group] - begin, 0, end - begin)
     known = whole[group]
     unknown[order[known]] = waits[known]
-    told = known & inside[order]
+    compared = known & inside[order]
     uncertainty_ns = max((rank.clock_map.spread_ns for rank in run.ranks if rank.clock_map.pairs), default=0.0)
     peers = Peers(
-        matched_pct=100.0 * int(told.sum()) / max(int((collective & inside).sum()), 1),
+        matched_pct=100.0 * int(compared.sum()) / max(int((collective & inside).sum()), 1),
         uncertainty_us=uncertainty_ns / 1e3,
         ranks=_rank_rows(
-            run, ranks[order], begin, last[whole & inside[order[last]]], 1 / members[order], told, uncertainty_ns
+            run, ranks[order], begin, last[whole & inside[order[last]]], 1 / members[order], compared, uncertainty_ns
         ),
     )
     return Matched(unknown[inside], peers)
@@ -164,7 +164,7 @@ def _rank_rows(
 ) -> list[Straggler]:
     """One row a rank; `last`: places of each collective's latest start; `chance` of each row, to be that one."""
     latest, behind = ranks[last], begin[last] - begin[last - 1]
-    tells = behind > 2 * uncertainty_ns
+    measurable = behind > 2 * uncertainty_ns
     rows = []
     for trace in run.ranks:
         mine = known & (ranks == trace.rank)
@@ -172,7 +172,7 @@ def _rank_rows(
         if not count:
             continue
         usual = 100.0 * float(chance[mine].mean())
-        lags = behind[(latest == trace.rank) & tells] / 1e3
+        lags = behind[(latest == trace.rank) & measurable] / 1e3
         share = 100.0 * len(lags) / count
         quarter = np.quantile(lags, [0.25, 0.5, 0.75]).tolist() if len(lags) else [None] * 3
         rows.append(

@@ -147,8 +147,8 @@ def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
 
 def _recording_pct(run: RunData) -> float | None:
     """What our own code took of the ranks' threads. A record of a version that did not count it says nothing."""
-    told = [(trace.own_ns, trace.last_ns() - trace.start_ns) for trace in run.ranks if trace.own_ns]
-    own_ns, all_ns = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+    own = [(trace.own_ns, trace.last_ns() - trace.start_ns) for trace in run.ranks if trace.own_ns]
+    own_ns, all_ns = (sum(column) for column in zip(*own, strict=True)) if own else (0, 0)
     return 100 * own_ns / all_ns if 0 < own_ns < all_ns else None  # more than all: a damaged header
 
 

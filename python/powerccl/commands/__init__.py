@@ -189,18 +189,18 @@ def _undo_locale_coercion() -> None:
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
     with contextlib.suppress(OSError):  # nobody is left to tell
-        _tell("error:", "red", message)
+        _print_line("error:", "red", message)
         if hint:
-            _tell("hint:", "cyan", hint)
+            _print_line("hint:", "cyan", hint)
     sys.exit(code)
 
 
 def say(message: str) -> None:
     """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    _tell("powerccl:", "green", message)
+    _print_line("powerccl:", "green", message)
 
 
-def _tell(label: str, letters: str, message: str) -> None:
+def _print_line(label: str, letters: str, message: str) -> None:
     # The stream by its name: click puts another in the place of one that cannot show everything.
     line = f"{click.style(label, fg=letters, bold=True)} {clean.lines(message)}"
     click.echo(line, file=sys.stderr, color=colour())

@@ -78,12 +78,12 @@ def command(
             _revoke(leases, revoke, _uid(user) if user else None)
         elif restore:
             device = "" if restore == "all" else _find(leases.status(), restore)
-            told = leases.restore(device)
-            say(told or f"{device or 'all devices'}: the default clock is restored")
+            answer = leases.restore(device)
+            say(answer or f"{device or 'all devices'}: the default clock is restored")
         elif drain:
-            told = leases.drain(drain == "on")
+            answer = leases.drain(drain == "on")
             on = "no new leases from now on, those there are stay; undo it with `powerccl clocks --drain off`"
-            say(told or (on if drain == "on" else "new leases are given again"))
+            say(answer or (on if drain == "on" else "new leases are given again"))
         else:
             _show(leases, as_json)
 
@@ -149,14 +149,14 @@ def _revoke(leases: Leases, wish: str, uid: int | None) -> None:
         )
     held = [device for device in devices if device.held and wanted in ("", device.device)]
     try:
-        told = leases.revoke(wanted)
+        answer = leases.revoke(wanted)
     except RefusedError as error:
         if error.status == Status.NOT_ALLOWED:
             error.hint += "; your own leases end with `powerccl clocks --release`"
         raise
     known = not wanted or any(device.device == wanted for device in devices)
     nobody = f"nobody holds {wish if wanted else 'a device'}"
-    say(told or (f"ended the lease of {_processes(held)}" if held else nobody if known else f"{wish}: revoked"))
+    say(answer or (f"ended the lease of {_processes(held)}" if held else nobody if known else f"{wish}: revoked"))
 
 
 def _end(leases: Leases, devices: list[Device]) -> None:

@@ -154,14 +154,14 @@ def _measure(profiling: Profiling, started: float) -> PlatformProfile:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("profiling", total=profiling.total)
-        told = ("", 0)
+        logged = ("", 0)
 
         def moved(stage: str, done: int) -> None:
-            nonlocal told
+            nonlocal logged
             progress.update(task, description=stage, completed=done)
             step = (stage, 10 * done // max(profiling.total, 1))  # in a log: a line a stage and a tenth of the points
-            if not console.is_terminal and step != told:
-                told = step
+            if not console.is_terminal and step != logged:
+                logged = step
                 say(f"{stage}: {done} of {plural(profiling.total, 'point')}")
 
         profile = profiling.measure(moved)

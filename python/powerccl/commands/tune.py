@@ -240,7 +240,7 @@ def _search(tuning: Tuning, asked: Asked) -> Found:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("starting", total=1.0)
 
-        def told(stage: str, outcome: Outcome | None, share: float) -> None:
+        def report(stage: str, outcome: Outcome | None, share: float) -> None:
             nonlocal count, best
             if outcome is not None:
                 count += 1
@@ -248,7 +248,7 @@ def _search(tuning: Tuning, asked: Asked) -> Found:
             words = f"{stage}, {count} tried, best {change(100 * (best - 1))}" if count else stage
             progress.update(task, description=words, completed=min(share, 1.0))
 
-        return tuning.search(told)
+        return tuning.search(report)
 
 
 def _verify(tuning: Tuning, profile: TunedProfile) -> int:

@@ -173,7 +173,7 @@ class Tuning:
 
     # ---- the search
 
-    def search(self, told: Callable[[str, Outcome | None, float], None]) -> Found:
+    def search(self, progress: Callable[[str, Outcome | None, float], None]) -> Found:
         """Everything up to confirmed findings; `told(stage, outcome, share of the time that is over)`."""
         asked = self.asked
         study = Study(
@@ -191,9 +191,9 @@ class Tuning:
             return (time.monotonic() - self._began) / asked.seconds
 
         def over(stage: str) -> Callable[[Outcome], None]:
-            return lambda outcome: told(stage, outcome, share())
+            return lambda outcome: progress(stage, outcome, share())
 
-        told("defaults", None, 0.0)
+        progress("defaults", None, 0.0)
         if isinstance(self.bench, ReplayBench):
             recorded_ms, replayed_ms = self.bench.calibrate()
             self.say(f"the recorded iteration takes {recorded_ms:.2f} ms, its replay {replayed_ms:.2f} ms")
@@ -237,7 +237,7 @@ class Tuning:
         self._prove(
             result,
             _finalists(study, simplest),
-            lambda stage: told(stage, None, share()),
+            lambda stage: progress(stage, None, share()),
         )
         result.seconds = time.monotonic() - self._began
         result.communicators, result.servers = self.bench.opened, self.bench.servers
@@ -277,18 +277,20 @@ class Tuning:
         measured = THOROUGH_ENERGY_S if energy else THOROUGH_S
         return self.round_s + len(self.asked.workload.cases) * (measured - searched)
 
-    def _narrow(self, study: Study, found: list[Importance], limits: Limits, told: Callable[[Outcome], None]) -> None:
+    def _narrow(
+        self, study: Study, found: list[Importance], limits: Limits, progress: Callable[[Outcome], None]
+    ) -> None:
         best = study.best()
         names = what_matters(found)
         if best is None or not names:
             return
         study.space = self.space.narrowed(names, best.configuration)
-        study.search(self.bench, limits, told, "narrowed")
+        study.search(self.bench, limits, progress, "narrowed")
         study.space = self.space
 
     # ---- proof
 
-    def _prove(self, result: Found, finalists: list[Configuration], told: Callable[[str], None]) -> None:
+    def _prove(self, result: Found, finalists: list[Configuration], progress: Callable[[str], None]) -> None:
         """Fill in what is confirmed: first rules under the best variables, then all of it against the defaults."""
         asked = self.asked
         defaults = self.space.mend({})
@@ -300,7 +302,7 @@ class Tuning:
             free = {name: value for name, value in variables.items() if name not in ("NCCL_ALGO", "NCCL_PROTO")}
             seconds = self.budget.stage()
             result.rule_searches = search_rules(
-                self.bench, free, cases, self.machine, asked.objective, seconds, lambda *_: told("rules")
+                self.bench, free, cases, self.machine, asked.objective, seconds, lambda *_: progress("rules")
             )
             chosen = [(each.case, each.best(asked.objective)) for each in result.rule_searches]
             rules = rules_for(chosen, self.machine)
@@ -319,7 +321,7 @@ class Tuning:
             return
         del candidates[max(1, int(left / LEAST_ROUNDS / round_s) - 1) :]
         try:
-            confirm(self.bench, defaults, candidates, cases, energy, left, lambda _: told("confirming"))
+            confirm(self.bench, defaults, candidates, cases, energy, left, lambda _: progress("confirming"))
         except TrialFailedError as error:
             result.notes.append(f"nothing was confirmed: NCCL failed with its defaults ({error.reason})")
             return
@@ -341,22 +343,22 @@ class Tuning:
         """
         objective = self.asked.objective
         pairs = zip(self.asked.workload.cases, candidate.proof, strict=True)
-        told = [(case.weight, c) for case, c in pairs if candidate.variables or _gains(c)]
-        weights, proof = [weight for weight, _ in told], [c for _, c in told]
+        counted = [(case.weight, c) for case, c in pairs if candidate.variables or _gains(c)]
+        weights, proof = [weight for weight, _ in counted], [c for _, c in counted]
         if not proof:
             return 1.0
-        when = sum(w * c.time_high for w, c in told) + 1 - sum(weights)
+        when = sum(w * c.time_high for w, c in counted) + 1 - sum(weights)
         if not objective.needs_energy:
             return objective.value(when, None)
         if any(c.energy_high is None or c.default_joules is None for c in proof):
             return float("inf")
-        spent = [w * (c.default_joules or 0) / c.default_us for w, c in told]
+        spent = [w * (c.default_joules or 0) / c.default_us for w, c in counted]
         energy = sum(s * (c.energy_high or 1) for s, c in zip(spent, proof, strict=True)) / sum(spent)
         if objective.slowdown is not None:  # a bound is kept if time's mean keeps it
-            when = sum(w * c.time for w, c in told) + 1 - sum(weights)
+            when = sum(w * c.time for w, c in counted) + 1 - sum(weights)
         return objective.value(when, energy)
 
-    def verify(self, profile: TunedProfile, told: Callable[[int], None]) -> list[Confirmed]:
+    def verify(self, profile: TunedProfile, progress: Callable[[int], None]) -> list[Confirmed]:
         """Confirm a profile again, on the cases it was confirmed on.
 
         Raises:
@@ -368,7 +370,7 @@ class Tuning:
         try:
             energy = self.asked.objective.needs_energy or self.asked.seconds >= ENERGY_FROM_S
             left = self.asked.seconds - (time.monotonic() - self._began)
-            confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, left, told)
+            confirm(self.bench, {}, [candidate], self.asked.workload.cases, energy, left, progress)
         except TrialFailedError as error:
             raise PowercclError(
                 f"NCCL fails with its defaults: {error.reason}", "run `powerccl bench` to find the cause"

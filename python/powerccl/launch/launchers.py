@@ -139,16 +139,16 @@ def _hydra(environment: Mapping[str, str]) -> JobLauncher:
     """Hydra gives its ranks no job id. Its proxy on each node was told the one port on which mpiexec listens."""
     rank, local_rank = _number(environment, "PMI_RANK"), _number(environment, "MPI_LOCALRANKID", "PMI_RANK")
     proxy = ancestor(HYDRA)
-    told = _options(proxy.pid)
+    options = _options(proxy.pid)
     here = _start_of(proxy) or environment.get("PMI_PORT", "") or _start_of(_process(parent_of()))
-    control = told.get("--control-port", "")
+    control = options.get("--control-port", "")
     if not control:
         pid = proxy.pid or parent_of()
         job = f"mpi-{pid}-{_process(pid).start}"
         return JobLauncher("hydra", job, rank, local_rank, (job, here), "", here, per_node=True)
     alone = environment.get("MPI_LOCALNRANKS") == environment.get("PMI_SIZE")
-    key = (control, told.get("--pgid", ""), here if alone else "")
-    return JobLauncher("hydra", f"mpi-{plain(control)}", rank, local_rank, key, told.get("--proxy-id", ""), here)
+    key = (control, options.get("--pgid", ""), here if alone else "")
+    return JobLauncher("hydra", f"mpi-{plain(control)}", rank, local_rank, key, options.get("--proxy-id", ""), here)
 
 
 def _options(pid: int) -> dict[str, str]:

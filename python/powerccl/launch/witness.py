@@ -91,9 +91,9 @@ class Witness:
             answered, reports = False, select.poll()
             reports.register(self._reports, select.POLLIN)
             while not answered and reports.poll(max(0.0, deadline_s - time.monotonic()) * 1e3):
-                told = os.read(self._reports, 4096)
-                self._seen += [(number, time.monotonic()) for number in told if number != _ANSWER]
-                answered = _ANSWER in told or not told
+                reported = os.read(self._reports, 4096)
+                self._seen += [(number, time.monotonic()) for number in reported if number != _ANSWER]
+                answered = _ANSWER in reported or not reported
         except OSError:
             return
 

@@ -93,7 +93,7 @@ class Device:
     changes: int
     sharers: int  # leases on it, all of one user
     run: str
-    told: bool = (
+    details_known: bool = (
         True  # False of what others hold, unless we are an administrator: then only their pid and user are known
     )
 
@@ -187,9 +187,9 @@ class Leases:
         for fields in self._ask(Type.STATUS, part=Type.DEVICE)[0]:
             device, name, bits, pid, uid, low_mhz, high_mhz, now_mhz, sharers, _, held_ms, changes, run = fields
             flags = Flag(bits)
-            told = not pid or self.admin or Flag.MINE in flags
+            details_known = not pid or self.admin or Flag.MINE in flags
             numbers = (pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes, sharers)
-            devices.append(Device(text_of(device), text_of(name), flags, *numbers, text_of(run), told))
+            devices.append(Device(text_of(device), text_of(name), flags, *numbers, text_of(run), details_known))
         return devices
 
     def may_lease(self) -> bool:

@@ -95,8 +95,8 @@ def answer(what: Answer) -> None:
     except UnicodeEncodeError:  # names of files that are not UTF-8
         data = msgspec.msgpack.encode(clean.encodable(msgspec.to_builtins(what)))
     if len(data) > MOST_ANSWER:
-        told = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too large")
-        data = msgspec.msgpack.encode(told)
+        reply = Answer(what.number, what.folder, error=f"{what.folder}: {len(data):,} bytes of findings are too large")
+        data = msgspec.msgpack.encode(reply)
     data = struct.pack("<I", len(data)) + data
     while data:
         data = data[os.write(1, data) :]
@@ -111,21 +111,21 @@ def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
             folders.setdefault(folder_of(pid, os.fsdecode(name)), []).append(pid)
         for folder, own in folders.items():
             seen.add(folder)
-            told = Answer(number, clean.field(str(folder)), pids=own if pids else [])
+            reply = Answer(number, clean.field(str(folder)), pids=own if pids else [])
             try:
-                told.owner = folder.stat().st_uid
+                reply.owner = folder.stat().st_uid
             except (OSError, ValueError) as error:
-                told.error = f"{told.folder}: {getattr(error, 'strerror', None) or error}"
+                reply.error = f"{reply.folder}: {getattr(error, 'strerror', None) or error}"
             try:
                 watcher = watchers.setdefault(folder, Watcher(folder, asked.window_s, asked.totals))
-                told.job = watcher.look(time.monotonic_ns(), asked.host, until_s)
-                told.counts = watcher.totals.counts() if watcher.totals else None
-                told.waiting = watcher.run.waiting
+                reply.job = watcher.look(time.monotonic_ns(), asked.host, until_s)
+                reply.counts = watcher.totals.counts() if watcher.totals else None
+                reply.waiting = watcher.run.waiting
             except Exception as error:  # whatever is in the folder: it is the user's, and costs him his findings
-                told.job = told.counts = None
-                told.error = f"{told.folder}: {type(error).__name__}: {error}"[:1024]
+                reply.job = reply.counts = None
+                reply.error = f"{reply.folder}: {type(error).__name__}: {error}"[:1024]
                 with contextlib.suppress(KeyError):
                     watchers.pop(folder).close()
-            answer(told)
+            answer(reply)
     for folder in [each for each in watchers if each not in seen]:
         watchers.pop(folder).close()

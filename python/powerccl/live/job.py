@@ -125,8 +125,8 @@ class Watcher:
         abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
         again = Counter(about.rank for path, about in abouts.items() if path in restarted)
         job.restarts = max([0, *(about.starts - 1 for about in abouts.values()), *again.values()])
-        told = [about for path, about in abouts.items() if path not in restarted] or self._mpi.abouts()
-        job.ranks_found, job.ranks_expected = ranks_of(told)
+        headers = [about for path, about in abouts.items() if path not in restarted] or self._mpi.abouts()
+        job.ranks_found, job.ranks_expected = ranks_of(headers)
         if lost := missing_ranks(job.ranks_found, job.ranks_expected):
             job.problems = [*job.problems, lost]
         self._sum_up(job, kinds)
@@ -145,8 +145,8 @@ class Watcher:
         for life in lives.values():
             life.sort()
             for (starts, start_ns, path), (next_starts, next_ns, _) in pairwise(life):
-                told = starts and next_starts
-                if next_starts > starts if told else next_ns > max(self._ranks[path].newest_ns, start_ns):
+                starts_known = starts and next_starts
+                if next_starts > starts if starts_known else next_ns > max(self._ranks[path].newest_ns, start_ns):
                     found.add(path)
         return found
 
@@ -208,11 +208,11 @@ class Watcher:
             "yes" if any(each.about and each.about.emulated for each in self._about.values()) else ""
         )
         info = self.run.info
-        told = [rank.budget for rank in self._ranks.values() if rank.budget is not None]
-        if told or (info and info.slowdown_pct is not None):
+        budgets = [rank.budget for rank in self._ranks.values() if rank.budget is not None]
+        if budgets or (info and info.slowdown_pct is not None):
             job.budget = LiveBudget(allowed_pct=info.slowdown_pct if info else None)
-        if told and job.budget:
-            worst = max(told, key=lambda row: (int(row["judged"]), int(row["slowdown_ppm"])))
+        if budgets and job.budget:
+            worst = max(budgets, key=lambda row: (int(row["judged"]), int(row["slowdown_ppm"])))
             job.budget.iterations, job.budget.managed = int(worst["iterations"]), int(worst["managed"])
             if int(worst["judged"]):
                 job.budget.slowdown_pct = int(worst["slowdown_ppm"]) / 1e4
@@ -254,8 +254,8 @@ class Watcher:
         job.gpus.sort(key=lambda each: (each.host, each.index))
         add_up(job)
         watts = [self._cpu_watts(each, nows.get(of_host, now_ns)) for (of_host, _), each in self._domains.items()]
-        told = [each for each in watts if each is not None]
-        job.cpu_w = sum(told) if told and len(told) == len(watts) else None
+        known_watts = [each for each in watts if each is not None]
+        job.cpu_w = sum(known_watts) if known_watts and len(known_watts) == len(watts) else None
 
     def _span(self, host: str, now_ns: int) -> tuple[int | None, int, bool]:
         """From when until when energy should be known on a host, and whether its samples are all there."""

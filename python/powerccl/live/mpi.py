@@ -103,7 +103,7 @@ class MpiState:
         """None where no process called MPI."""
         if not self._processes:
             return None
-        ranks, functions, told = [], dict[int, list[float]](), 0
+        ranks, functions, sampled = [], dict[int, list[float]](), 0
         library = ""
         for process in self._processes.values():
             about = process.trace.about
@@ -115,7 +115,7 @@ class MpiState:
                 rank.last_s = max((now - process.newest_ns) / 1e9, 0.0)
             found = process.between(now - window_ns)
             if found:
-                told += 1
+                sampled += 1
                 length_s, sums = found
                 total = sum(sums.values(), np.zeros(4, np.int64))
                 thread_s = length_s * process.threads()
@@ -130,12 +130,14 @@ class MpiState:
             ranks.append(rank)
         ranks.sort(key=lambda each: each.rank)
         mpi = LiveMpi(library=library, ranks=ranks)
-        if told:
-            mpi.share_pct = sum(each.share_pct or 0.0 for each in ranks) / told
-            mpi.wait_pct = sum(each.wait_pct or 0.0 for each in ranks) / told
-            mpi.sleep_pct = sum(each.sleep_pct or 0.0 for each in ranks) / told
+        if sampled:
+            mpi.share_pct = sum(each.share_pct or 0.0 for each in ranks) / sampled
+            mpi.wait_pct = sum(each.wait_pct or 0.0 for each in ranks) / sampled
+            mpi.sleep_pct = sum(each.sleep_pct or 0.0 for each in ranks) / sampled
             mpi.functions = [
-                LiveMpiFunction(function=function_name(function), calls_per_s=calls / told, share_pct=share / told)
+                LiveMpiFunction(
+                    function=function_name(function), calls_per_s=calls / sampled, share_pct=share / sampled
+                )
                 for function, (calls, share) in functions.items()
                 if calls > 0 or share > 0
             ]

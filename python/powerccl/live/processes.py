@@ -122,12 +122,12 @@ class Processes:
             return
         except OSError:  # it has ended
             return
-        told = {
+        values = {
             name: next((os.fsdecode(word[len(name) :]) for word in words if word.startswith(name)), "")
             for name in (FOLDER_VARIABLE, LEASES_VARIABLE)
         }
-        folder = told[FOLDER_VARIABLE]
-        self._seen[pid] = _Seen(folder, told[LEASES_VARIABLE], user) if folder else None
+        folder = values[FOLDER_VARIABLE]
+        self._seen[pid] = _Seen(folder, values[LEASES_VARIABLE], user) if folder else None
 
 
 def recent_folders(runs: Path) -> list[Path]:

@@ -63,7 +63,7 @@ def _table(devices: Sequence[Device], named: bool) -> Table:
         cells += [Text(mhz(device.now_mhz) if device.now_mhz else NONE), _set_to(device), _holder(device)]
         if not device.held:
             cells += [Text(), Text()]
-        elif device.told:
+        elif device.details_known:
             cells += [Text(age(device.held_ms / 1e3)), Text(str(device.changes))]
         else:
             cells += [Text(NONE, style="dim")] * 2
@@ -72,7 +72,7 @@ def _table(devices: Sequence[Device], named: bool) -> Table:
 
 
 def _set_to(device: Device) -> Text:
-    if not device.told:
+    if not device.details_known:
         return Text(NONE, style="dim")
     if device.max_mhz:
         low = f"{device.min_mhz}–" if device.min_mhz not in (0, device.max_mhz) else ""
@@ -160,11 +160,11 @@ def as_json(daemon: Leases, devices: Sequence[Device], about: Mapping[str, Any])
                     "user": device.user,
                     "pid": device.holder_pid,
                     "mine": device.mine,
-                    "told": device.told,
+                    "told": device.details_known,
                     "run": device.run or None,
-                    "held_ms": device.held_ms if device.told else None,
-                    "changes": device.changes if device.told else None,
-                    "leases": device.sharers if device.told else None,
+                    "held_ms": device.held_ms if device.details_known else None,
+                    "changes": device.changes if device.details_known else None,
+                    "leases": device.sharers if device.details_known else None,
                 }
                 if device.held
                 else None,

@@ -258,8 +258,8 @@ def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
     for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("energy / op", "timed")):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
-        told = row.timed or row.estimated_s  # what was not timed is not known, never zero
-        time = seconds(row.time_s + row.estimated_s if told else None)
+        known = row.timed or row.estimated_s  # what was not timed is not known, never zero
+        time = seconds(row.time_s + row.estimated_s if known else None)
         cells = [
             row.pattern.replace("_", "-"),
             byte_size(row.median_bytes),

@@ -297,12 +297,12 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
             bar = Text(f"no record for {age(rank.last_s)}", style="yellow")
         table.add_row(str(rank.rank), *shares, number(rank.calls_per_s), bar)
     table.add_more(len(mpi.ranks) - MOST_MPI_RANKS)
-    told = [
+    texts = [
         f"{each.function} {percent(each.share_pct)} of the time, {number(each.calls_per_s)}/s"
         for each in mpi.functions[:3]
     ]
-    functions = Text(" · ".join(told[: 2 if narrow else 3]), style="dim")
-    return Group(table, *([functions] if told else []))
+    functions = Text(" · ".join(texts[: 2 if narrow else 3]), style="dim")
+    return Group(table, *([functions] if texts else []))
 
 
 def _other_leases(view: NodeView) -> list[RenderableType]:

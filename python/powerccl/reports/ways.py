@@ -179,8 +179,8 @@ def _predicted(forecast: WaysForecast) -> str:
 
 def what_to_write(found: WaysFindings) -> list[tuple[str, str]]:
     """For each pattern and way of the rows, the lines or options that bring it about."""
-    told = what_to_write_for(dict.fromkeys((row.pattern, row.way) for row in found.rows))
-    return [(f"{pattern.replace('_', '-')}, {way}", text) for (pattern, way), text in told]
+    advice = what_to_write_for(dict.fromkeys((row.pattern, row.way) for row in found.rows))
+    return [(f"{pattern.replace('_', '-')}, {way}", text) for (pattern, way), text in advice]
 
 
 def what_to_write_for(wanted: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], str]]:

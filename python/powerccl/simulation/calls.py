@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from powerccl.analysis.iterations import SAMPLE, rhythm
+from powerccl.analysis.iterations import SAMPLE, iteration_length
 from powerccl.analysis.step import waits_by_stream
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
@@ -105,7 +105,7 @@ def find_stretch(each: RankCalls) -> None:
         columns = each.rows.select("pattern", *(["bytes"] if sized else [])).with_columns(comm=pl.Series(each.comm))
         labels = columns.select(code=pl.struct(pl.all()).rank("dense"))
         names = labels["code"].to_numpy().astype(np.int64)
-        length = rhythm(names[part], times[part])
+        length = iteration_length(names[part], times[part])
         if length:
             break
     else:
@@ -153,6 +153,6 @@ def _fill_ends(each: RankCalls, exchanges: npt.NDArray[np.bool_]) -> None:
             if len(known):
                 ends[mine & each.rows["start_ns"].is_null().to_numpy()] = known[0]
         each.rows = each.rows.with_columns(pl.Series(column, ends))
-    told = (each.rows["sends_to"].to_numpy() >= 0) | (each.rows["receives_from"].to_numpy() >= 0)
-    if not told[exchanges].all():
+    peers_known = (each.rows["sends_to"].to_numpy() >= 0) | (each.rows["receives_from"].to_numpy() >= 0)
+    if not peers_known[exchanges].all():
         raise NoProgramError("it sends and receives, and its records do not tell who exchanges with whom")

@@ -83,8 +83,14 @@ def simulate(
         call(
             program, machine, [*map(str, files), "--policy", policy, *times, *options, "--json", f"{folder}/found.json"]
         )
-        told = json.loads((folder / "found.json").read_text())
-    return Simulated(told["first"], told["each_ms"], told["each_joules"], told["exposed_ms"], told["switches_per_s"])
+        document = json.loads((folder / "found.json").read_text())
+    return Simulated(
+        document["first"],
+        document["each_ms"],
+        document["each_joules"],
+        document["exposed_ms"],
+        document["switches_per_s"],
+    )
 
 
 def call(program: Path, machine: str, options: Sequence[str]) -> None:

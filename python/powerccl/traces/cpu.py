@@ -102,7 +102,7 @@ def read_cpu(path: Path) -> CpuLog:
         tables.append(domain.finish(shown))
         if domain.breaks:
             breaks[shown] = np.array(domain.breaks, np.int64)
-        file.problems += [f"{path.name}: {shown}: {text}" for text in domain.told()]
+        file.problems += [f"{path.name}: {shown}: {text}" for text in domain.problems_found()]
     samples = pl.concat(tables).select(*schema) if tables else pl.DataFrame(schema=schema)
     return CpuLog(path, file.about, samples, file.problems, breaks)
 
@@ -176,7 +176,7 @@ class _Domain:
         rows = pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(NUMBERS, pl.Int64))
         return rows.with_columns(pl.lit(shown).alias("domain"))
 
-    def told(self) -> list[str]:
+    def problems_found(self) -> list[str]:
         """What was left out, in words."""
         found = []
         if self._backward:

@@ -23,10 +23,10 @@ def lateness_problem(path: Path) -> str:
     import msgspec
 
     try:
-        told = read_json(path, dict[str, float], MIB)
+        document = read_json(path, dict[str, float], MIB)
     except (OSError, msgspec.MsgspecError):
         return ""
-    up_s, data_s, events_s = (told.get(name, 0.0) for name in ("up_s", "data_late_s", "events_late_s"))
+    up_s, data_s, events_s = (document.get(name, 0.0) for name in ("up_s", "data_late_s", "events_late_s"))
     if not up_s > 0:
         return ""
     if data_s > max(MOST_LATE * up_s, LEAST_DATA_LATE_S):

@@ -146,7 +146,7 @@ def read_power(path: Path, run: tuple[str, int, int] | None = None, most_rows: i
     for gpu in sorted(gpus.values(), key=lambda each: (each.index, each.uuid)):
         tables.append(gpu.finish())
         known[gpu.index, gpu.uuid] = gpu.known
-        file.problems += [f"GPU {gpu.index}: {text}" for text in gpu.told()]
+        file.problems += [f"GPU {gpu.index}: {text}" for text in gpu.problems_found()]
     gpus.clear()
     samples = pl.concat(tables) if tables else pl.DataFrame(schema=_SCHEMA())
     return PowerLog(path, file.about, samples, file.problems, known)
@@ -281,7 +281,7 @@ class _Gpu:
         self._parts.clear()
         return found
 
-    def told(self) -> list[str]:
+    def problems_found(self) -> list[str]:
         """What was left out, in words."""
         found = []
         if self._beyond:

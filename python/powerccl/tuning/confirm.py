@@ -42,7 +42,7 @@ def confirm(
     cases: Sequence[Case],
     energy: bool,
     seconds: float = float("inf"),
-    told: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
     seed: int = 1,
 ) -> None:
     """Fill in the candidates' proof: rounds until every interval is decided (all on one side of 1, after LEAST_ROUNDS),
@@ -66,7 +66,7 @@ def confirm(
                 _round(bench, candidates[side].variables, candidates[side].rules, cases, energy, after[side])
             except TrialFailedError as error:
                 candidates[side].failed = error.reason
-        told(number + 1)
+        progress(number + 1)
         left = [samples for each, samples in zip(candidates, after, strict=True) if not each.failed]
         decided = all(_decided(before[key], samples[key]) for samples in left for key in before)
         spent = time.monotonic() - began

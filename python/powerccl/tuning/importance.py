@@ -61,13 +61,13 @@ def importances(space: Space, outcomes: Sequence[Outcome], spread: Spread, seed:
     Failed trials count with the value that the search was told. `spread`: of rounds of one configuration. Where all
     trials together vary no more than that, nothing is `sure`.
     """
-    told = [outcome for outcome in outcomes if outcome.value > 0]
-    if len(told) < LEAST_TRIALS or len(space.parameters) < 1:
+    usable = [outcome for outcome in outcomes if outcome.value > 0]
+    if len(usable) < LEAST_TRIALS or len(space.parameters) < 1:
         return []
     from sklearn.ensemble import RandomForestRegressor
 
-    x = _encoded(space, [outcome.configuration for outcome in told])
-    y = np.array([log(outcome.value) for outcome in told])
+    x = _encoded(space, [outcome.configuration for outcome in usable])
+    y = np.array([log(outcome.value) for outcome in usable])
     if float(y.std()) == 0:
         return []
     forest = RandomForestRegressor(n_estimators=TREES, min_samples_leaf=1, random_state=seed).fit(x, y)
@@ -87,7 +87,7 @@ def importances(space: Space, outcomes: Sequence[Outcome], spread: Spread, seed:
 
     from scipy.stats import f, t
 
-    rounds = np.array([max(outcome.rounds, 1) for outcome in told])
+    rounds = np.array([max(outcome.rounds, 1) for outcome in usable])
     known = spread.freedom + 2  # degrees of freedom of the spread, with what was taken before anything was measured
     between = float(((y - y.mean()) ** 2 * rounds).sum()) / (len(y) - 1)
     beyond_chance = between > spread.value**2 * float(f.ppf(CONFIDENCE, len(y) - 1, known))

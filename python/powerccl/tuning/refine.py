@@ -18,7 +18,9 @@ ANY = ("any",)  # links of a parameter that is not of some kind of link
 SIMPLER = 0.01  # what a variable less may cost, of the best
 
 
-def refine(study: Study, bench: Bench, order: Sequence[str], limits: Limits, told: Callable[[Outcome], None]) -> None:
+def refine(
+    study: Study, bench: Bench, order: Sequence[str], limits: Limits, progress: Callable[[Outcome], None]
+) -> None:
     """Change one variable of the best at a time to the next value, and go on from whatever is better, until none is.
 
     `order`: variables in the order in which they matter, the most first; those that are not in it come last. Ahead of
@@ -34,7 +36,7 @@ def refine(study: Study, bench: Bench, order: Sequence[str], limits: Limits, tol
                 return
             if limits.trials is not None and len(study.outcomes()) - 1 >= limits.trials:
                 return
-            study.attempt(bench, neighbour, "refined", told)
+            study.attempt(bench, neighbour, "refined", progress)
             now = study.best()
             if now is not None and now.configuration != best.configuration:
                 break  # from there, then
@@ -43,7 +45,7 @@ def refine(study: Study, bench: Bench, order: Sequence[str], limits: Limits, tol
 
 
 def simplify(
-    study: Study, bench: Bench, order: Sequence[str], limits: Limits, told: Callable[[Outcome], None]
+    study: Study, bench: Bench, order: Sequence[str], limits: Limits, progress: Callable[[Outcome], None]
 ) -> Configuration | None:
     """The best configuration without what it is as good without, one variable after the other; None: there is no best.
 
@@ -61,7 +63,7 @@ def simplify(
         without = study.space.mend({key: value for key, value in kept.items() if key != name})
         if name in study.space.fixed or not without or without == kept:
             continue
-        outcome = study.attempt(bench, without, "simplified", told)
+        outcome = study.attempt(bench, without, "simplified", progress)
         if outcome.status == "done" and outcome.value <= bar:
             kept = without
     return kept

@@ -69,7 +69,7 @@ def search_rules(
     machine: Machine,
     objective: Objective,
     seconds: float,
-    told: Callable[[int, int], None] = lambda _done, _left: None,
+    progress: Callable[[int, int], None] = lambda _done, _left: None,
 ) -> list[CaseSearch]:
     """Try algorithms and protocols, then channels of the best; `told(done, left)` in communicators.
 
@@ -94,7 +94,7 @@ def search_rules(
         while any(each.waiting for each in searches) and time.monotonic() < until:
             _try_next(bench, configuration, searches, machine, objective.needs_energy)
             done += 1
-            told(done, max(len(each.waiting) for each in searches))
+            progress(done, max(len(each.waiting) for each in searches))
     return searches
 
 

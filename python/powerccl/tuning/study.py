@@ -105,8 +105,8 @@ class Study:
         if kept is None:
             self.study.set_user_attr("settings", dict(settings))
         else:
-            told = kept if isinstance(kept, dict) else None
-            refuse_other(f"the search in {journal}", told, settings, "name another folder with --out")
+            kept_settings = kept if isinstance(kept, dict) else None
+            refuse_other(f"the search in {journal}", kept_settings, settings, "name another folder with --out")
         self.until = float("inf")  # time.monotonic() from which on no round is begun that is not the first of its trial
         self.defaults: dict[str, tuple[float, float | None]] = {}
         self.spread = Spread()
@@ -183,7 +183,7 @@ class Study:
                 count += 1
         return count
 
-    def search(self, bench: Bench, limits: Limits, told: Callable[[Outcome], None], stage: str = "search") -> str:
+    def search(self, bench: Bench, limits: Limits, progress: Callable[[Outcome], None], stage: str = "search") -> str:
         """Try configurations until a limit; `told` hears of each. Returns why it ended, in words.
 
         Raises:
@@ -213,10 +213,10 @@ class Study:
             outcome = self._try(bench, configuration)
             outcome.number, outcome.stage = trial.number, stage
             self._tell(trial, outcome)
-            told(outcome)
+            progress(outcome)
 
     def attempt(
-        self, bench: Bench, configuration: Configuration, stage: str, told: Callable[[Outcome], None]
+        self, bench: Bench, configuration: Configuration, stage: str, progress: Callable[[Outcome], None]
     ) -> Outcome:
         """What a configuration is worth that the sampler did not ask for. `told` hears of it if it has to be run."""
         known = self._seen(configuration)
@@ -225,7 +225,7 @@ class Study:
         outcome = self._try(bench, configuration)
         outcome.stage = stage
         self._add(outcome)
-        told(outcome)
+        progress(outcome)
         return outcome
 
     @property

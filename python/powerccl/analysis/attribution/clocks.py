@@ -125,11 +125,11 @@ def _cells(gpu: Seen, edges_mhz: Array, named: list[int], names: int) -> Cells:
     edges = np.append(start, line.edges_ns[-1]).astype(np.int64)
     label = line.label[segment]
     # Since when there is, or is no, computation: what a governor goes by.
-    calm = np.array([phase.how == ALONE for phase in line.phases])
-    change = np.flatnonzero(np.diff(calm[line.label].astype(np.int64), prepend=-1))
+    without_computation = np.array([phase.how == ALONE for phase in line.phases])
+    change = np.flatnonzero(np.diff(without_computation[line.label].astype(np.int64), prepend=-1))
     since = line.edges_ns[change][np.searchsorted(change, segment, side="right") - 1]
     age = np.searchsorted(AGES_NS, start - since, side="right")
-    rest = np.concatenate([[0], np.cumsum(np.where(calm[label], np.diff(edges), 0))]).astype(np.float64)
+    rest = np.concatenate([[0], np.cumsum(np.where(without_computation[label], np.diff(edges), 0))]).astype(np.float64)
     x = (edges - edges[0]).astype(np.float64)
     before = np.interp(np.maximum(x[:-1] - RESTED_NS, 0), x, rest)
     rested = np.searchsorted(RESTED, (rest[:-1] - before) / RESTED_NS, side="right")

@@ -51,8 +51,8 @@ def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, m
     begin, end = taken.begin_ns[inside], taken.end_ns[inside]
     seconds, joules = own.within(begin, end), taken.joules[inside]
     columns = own.columns()
-    calm = (quiet[columns] > 0) & (columns >= 0)
-    return Steps(seconds, joules, begin, columns, len(own.phase), calm, own.where, own.features)
+    without_computation = (quiet[columns] > 0) & (columns >= 0)
+    return Steps(seconds, joules, begin, columns, len(own.phase), without_computation, own.where, own.features)
 
 
 def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:

@@ -230,8 +230,8 @@ def _scaled(
     whole = ~iv.touches(between, holes)
     if not whole.all():  # over a hole the counter goes on, and power readings do not
         gained_uj, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
-        told = iv.union(between[whole, 0], between[whole, 1])
-        weights = np.where(iv.contains(told, power.end_ns[inside][1:]), weights, 0)
+        covered = iv.union(between[whole, 0], between[whole, 1])
+        weights = np.where(iv.contains(covered, power.end_ns[inside][1:]), weights, 0)
         if length_ns < SCALING_NS or not weights.any():
             return power
     mean_w = float(np.average(power.joules[inside][1:], weights=weights))

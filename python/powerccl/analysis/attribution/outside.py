@@ -59,9 +59,9 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
         ends = iv.union([begin, max(last, begin)], [max(min(first, end), begin), end])
         joules += curve.within(ends)
         used = rows["utilization_pct"].cast(pl.Float64).fill_null(100.0).to_numpy()
-        calm = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
+        both_idle = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
         # A reading tells of the time before it: what is idle by this one and the next was idle between.
-        idle = iv.union(time[:-1][calm], time[1:][calm])
+        idle = iv.union(time[:-1][both_idle], time[1:][both_idle])
         inside = clip_to(curve, iv.intersection(ends, idle), sharp=True)
         if len(inside):
             each = curve.within(inside)

@@ -146,10 +146,10 @@ def parts(
     group, group_phase, stretch = _stretches(line, place)
     label = np.asarray(again[label], np.int64)
     quiet = np.array([entry.how == ALONE for entry in line.phases])
-    calm = quiet[np.asarray(of_phase, np.int64)][label]
-    memory = _memory(edges, label, calm)
+    without_computation = quiet[np.asarray(of_phase, np.int64)][label]
+    memory = _memory(edges, label, without_computation)
     if levels is not None:
-        memory = np.vstack([memory, _clocked(edges, label, calm, levels)])
+        memory = np.vstack([memory, _clocked(edges, label, without_computation, levels)])
     return Parts(
         edges,
         label,
@@ -221,7 +221,7 @@ def _memory(edges: Numbers, label: Numbers, quiet: npt.NDArray[np.bool_]) -> Arr
     return np.array(found).reshape(len(MEMORY_NS), len(label))
 
 
-def _clocked(edges: Numbers, label: Numbers, calm: npt.NDArray[np.bool_], levels: Levels) -> Array:
+def _clocked(edges: Numbers, label: Numbers, without_computation: npt.NDArray[np.bool_], levels: Levels) -> Array:
     """Of each segment: the share of each clock less the mean of its part, with computation and without."""
     seconds = np.diff(edges) / 1e9
     shares = levels.shares(edges)
@@ -232,7 +232,11 @@ def _clocked(edges: Numbers, label: Numbers, calm: npt.NDArray[np.bool_], levels
     for share in shares.T:
         usual = np.bincount(label, seconds * share, count) / total
         away = share - usual[label]
-        found += [np.where(own, away, 0.0) for own in (calm, ~calm) if seconds[own] @ share[own] > least]
+        found += [
+            np.where(own, away, 0.0)
+            for own in (without_computation, ~without_computation)
+            if seconds[own] @ share[own] > least
+        ]
     return np.array(found).reshape(-1, len(label))
 
 

@@ -291,8 +291,8 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
     caveats, differs = [], []
     emulated = [sorted({_platform(member.emulated) for member in side.members}) for side in sides]
     if len({*(text for each in emulated for text in each)}) > 1:
-        told = ", ".join(f"{side.name}: {' and '.join(each)}" for side, each in zip(sides, emulated, strict=True))
-        caveats.append(f"the sides mix emulated and real runs, or different emulated or simulated platforms: {told}")
+        listed = ", ".join(f"{side.name}: {' and '.join(each)}" for side, each in zip(sides, emulated, strict=True))
+        caveats.append(f"the sides mix emulated and real runs, or different emulated or simulated platforms: {listed}")
     names = dict.fromkeys(name for side in sides for member in side.members for name in member.facts)
     for name in names:
         values = [[member.facts.get(name, "") for member in side.members] for side in sides]
@@ -302,13 +302,13 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
         firsts = [each[0] for each in values]
         if len(set(firsts)) < 2:
             continue
-        told = ", ".join(f"{text or 'not told'} ({side.name})" for side, text in zip(sides, firsts, strict=True))
+        listed = ", ".join(f"{text or 'not listed'} ({side.name})" for side, text in zip(sides, firsts, strict=True))
         if name == "command":
             caveats += _commands(sides, firsts)
         elif name in _GRAVE:
-            caveats.append(f"{_GRAVE[name]} differ{'s' if _GRAVE[name][-4:] != 'GPUs' else ''}: {told}")
+            caveats.append(f"{_GRAVE[name]} differ{'s' if _GRAVE[name][-4:] != 'GPUs' else ''}: {listed}")
         else:
-            differs.append(f"{name}: {told}")
+            differs.append(f"{name}: {listed}")
     return caveats, differs
 
 
@@ -323,11 +323,11 @@ def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
     if len({len(each) for each in words}) == 1:
         at = [index for index, column in enumerate(zip(*words, strict=True)) if len(set(column)) > 1]
         if 0 < len(at) <= 2:
-            told = "; ".join(
+            listed = "; ".join(
                 f"{side.name}: {shlex.join([each[index] for index in at])}"
                 for side, each in zip(sides, words, strict=True)
             )
-            return [f"the commands differ in one word: {told}" if len(at) == 1 else f"the commands differ: {told}"]
+            return [f"the commands differ in one word: {listed}" if len(at) == 1 else f"the commands differ: {listed}"]
     return ["the commands differ: " + "; ".join(f"{s.name}: {c}" for s, c in zip(sides, commands, strict=True))]
 
 
@@ -338,8 +338,8 @@ def _work(sides: Sequence[_Side]) -> list[str]:
     for name in dict.fromkeys(name for each in counts for name in each):
         values = [each.get(name, 0.0) for each in counts]
         if max(values) > min(values) * (1 + SAME_WORK):
-            told = ", ".join(f"{value:,.0f} ({side.name})" for side, value in zip(sides, values, strict=True))
-            found.append(f"{name}: {told}")
+            listed = ", ".join(f"{value:,.0f} ({side.name})" for side, value in zip(sides, values, strict=True))
+            found.append(f"{name}: {listed}")
     if not found:
         return []
     more = f" and {len(found) - MOST_KINDS} more kinds" if len(found) > MOST_KINDS else ""
@@ -358,11 +358,11 @@ def _warnings(sides: Sequence[_Side]) -> list[str]:
     for side in sides:
         found += [f"{side.name}: left out: {why}" for why in side.left_out]
         several = len(side.members) > 1
-        told: dict[str, list[str]] = {}
+        listed: dict[str, list[str]] = {}
         for member in side.members:
             for text in member.warnings:
-                told.setdefault(text, []).append(member.path.name)
-        for text, who in told.items():
+                listed.setdefault(text, []).append(member.path.name)
+        for text, who in listed.items():
             part = f" ({', '.join(who)})" if several and len(who) < len(side.members) else ""
             found.append(f"{side.name}{part}: {text}")
     return found

@@ -151,11 +151,11 @@ def _about(member: Member, document: Json) -> None:
 
 def _sweep(member: Member, document: Json) -> None:
     _about(member, document)
-    told = [point for point in document["results"] if _real(point.get("time_us")) and point.get("size_bytes")]
-    points = [point for point in told if point.get("valid", True)]
-    if len(points) < len(told):
+    timed = [point for point in document["results"] if _real(point.get("time_us")) and point.get("size_bytes")]
+    points = [point for point in timed if point.get("valid", True)]
+    if len(points) < len(timed):
         member.warnings.append(
-            f"has {len(told) - len(points)} invalid results, left out: its machine was too slow for the emulator"
+            f"has {len(timed) - len(points)} invalid results, left out: its machine was too slow for the emulator"
         )
     several = {
         name: len({str(point.get(name)) for point in points if point.get(name) is not None}) > 1
