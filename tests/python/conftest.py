@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 
+import fakes
 from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, row
 
+from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.leases.protocol import Flag
 
 
@@ -52,3 +56,24 @@ def busy(daemon: FakeDaemon) -> FakeDaemon:
         row("cpu1", model="core", flags=mine, pid=4711, uid=ME, mhz=(0, 800, 801), held_ms=90, changes=7),
     ]  # fmt: skip
     return daemon
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> NativeFiles:
+    """Stand-ins for the native files."""
+    return NativeFiles(fakes.native_folder(tmp_path / "native"))
+
+
+@pytest.fixture
+def loadable_native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
+    """The same, with libraries that a loader takes."""
+    root = fakes.native_folder(tmp_path / "native")
+    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
+    compiler = shutil.which("cc")
+    if compiler:
+        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
+        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
+        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
+    else:
+        fakes.write_program(root / MPI_ADAPTER, "")
+    return NativeFiles(root)

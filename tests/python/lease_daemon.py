@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from powerccl.commands import cli
 from powerccl.leases.protocol import Flag, Type
 
 UUIDS = tuple(f"GPU-{n:08x}-79cb-8a1e-7996-22f2e0b95d52" for n in (0x11111111, 0x11112222, 0x33333333, 0x44444444))
@@ -125,3 +128,8 @@ class FakeDaemon:
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
         self.thread.join(10)
+
+
+def clocks(*arguments: str) -> Result:
+    """What `powerccl clocks` prints and how it ends."""
+    return CliRunner().invoke(cli, ["clocks", *arguments], env={"COLUMNS": "80", "NO_COLOR": "1"})

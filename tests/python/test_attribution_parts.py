@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from synthetic import MS
+from test_attribution import MIB, reference
 from threadpoolctl import threadpool_info
 
 from powerccl.analysis.attribution import EnergyFindings, attribute
@@ -16,24 +17,7 @@ from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.features import features
 from powerccl.analysis.attribution.observations import observations
 from powerccl.analysis.attribution.phases import ALONE, BESIDE, COMPUTING, UNKNOWN, Phase, Timeline
-from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.waits import aligned
-
-MIB = 1 << 20
-
-
-def reference(all_reduce_watts: float, all_gather_watts: float = 31.0) -> Reference:
-    return Reference(
-        name="tested",
-        gpus=2,
-        provenance="measured",
-        idle_watts=28.0,
-        warming=0.0,
-        points={
-            "all_reduce": [(MIB, 1.0, all_reduce_watts), (64 * MIB, 1.0, all_reduce_watts)],
-            "all_gather": [(4 * MIB, 1.0, all_gather_watts)],
-        },
-    )
 
 
 def test_what_is_expected_of_parts() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fakes
 import pytest
 from lease_daemon import FakeDaemon
 
@@ -187,17 +184,8 @@ def test_the_doctor_knows_who_may_set_clocks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
-    root = fakes.native_folder(tmp_path / "native")
-    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
-    compiler = shutil.which("cc")
-    if compiler:
-        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
-        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
-        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
-    else:
-        fakes.write_program(root / MPI_ADAPTER, "")
-    return NativeFiles(root)
+def native(loadable_native: NativeFiles) -> NativeFiles:
+    return loadable_native
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,12 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, row
+from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, clocks, row
 from rich.console import Console
 
-from powerccl.commands import cli
 from powerccl.leases.client import Device
 from powerccl.leases.protocol import Flag, Status, Type
 from powerccl.reports import clocks as report
-
-
-def clocks(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["clocks", *arguments], env={"COLUMNS": "80", "NO_COLOR": "1"})
 
 
 def test_the_table_at_80_columns(busy: FakeDaemon) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
+from printing import printed
 from synthetic import mpi_run, training_run, write_info
 
 from powerccl.analysis.comparison.member import BANDWIDTH, POWER, TIME, Key
@@ -86,10 +86,7 @@ def sweep(path: Path, latency_us: float, gbs: float, sizes: tuple[int, ...] = SI
 
 
 def plain(found: Any, width: int = 120) -> str:
-    target = Console(file=io.StringIO(), width=width, highlight=False)
-    print_compare(target, found)
-    assert isinstance(target.file, io.StringIO)
-    return target.file.getvalue()
+    return printed(print_compare, found, width=width)
 
 
 def of(*numbers: float) -> list[Value]:

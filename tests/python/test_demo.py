@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,24 +20,15 @@ from powerccl.commands import demo as demo_command
 from powerccl.demo import mpi as mpi_demo
 from powerccl.demo import training
 from powerccl.errors import PowercclError
-from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
+from powerccl.launch.native import MPI_ADAPTER, NativeFiles
 from powerccl.reports import demo as reports_demo
 from powerccl.reports.demo_mpi import MpiDemo
 from powerccl.reports.demo_page import demo_page
 
 
 @pytest.fixture
-def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
-    root = fakes.native_folder(tmp_path / "native")
-    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
-    compiler = shutil.which("cc")
-    if compiler:
-        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
-        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
-        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
-    else:
-        fakes.write_program(root / MPI_ADAPTER, "")
-    return NativeFiles(root)
+def native(loadable_native: NativeFiles) -> NativeFiles:
+    return loadable_native
 
 
 PACKAGE = Path(__file__).parents[2] / "python"

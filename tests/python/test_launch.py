@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import fakes
 import pytest
 
 from powerccl.errors import PowercclError, choose
@@ -22,11 +21,6 @@ from powerccl.launch.environment import (
 )
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles, find_native
-
-
-@pytest.fixture
-def native(tmp_path: Path) -> NativeFiles:
-    return NativeFiles(fakes.native_folder(tmp_path / "native"))
 
 
 def test_native_files_by_environment(native: NativeFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-from lease_daemon import ME, FakeDaemon, message, reply, welcome
+from lease_daemon import ME, FakeDaemon, clocks, message, reply, welcome
 
-from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.leases import client as leases
 from powerccl.leases import protocol
@@ -24,10 +22,6 @@ from powerccl.leases.client import NoDaemonError, RefusedError, connect
 from powerccl.leases.protocol import Flag, Status, Type
 
 HEADER_FILE = Path(__file__).parents[2] / "native/abi/lease.h"
-
-
-def clocks(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["clocks", *arguments], env={"COLUMNS": "80", "NO_COLOR": "1"})
 
 
 def test_the_structs_are_those_of_the_header() -> None:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import io
 import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from printing import printed
 from synthetic import HOST, MS, TraceWriter, mpi_run, mpi_trace, training_run, write_info, write_power
 
 from powerccl.analysis.summary import summarise
@@ -35,10 +34,7 @@ def grow(trace: TraceWriter, folder: Path, begin: int, end: int) -> None:
 
 
 def shown(view: NodeView, width: int = 80) -> str:
-    target = Console(file=io.StringIO(), width=width, highlight=False)
-    print_top(target, view)
-    assert isinstance(target.file, io.StringIO)
-    return target.file.getvalue()
+    return printed(print_top, view, width=width)
 
 
 def test_each_look_brings_what_is_new(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Truth is a run of two GPUs of which both counters and powers are known; each tes
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from printing import printed
 from synthetic import HOST, MS, mpi_run, training_run, uuid, write_info, write_power
 
 from powerccl.analysis.comparison.baseline import compare
@@ -23,7 +23,6 @@ from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
 from powerccl.commands.references import gpu_names
-from powerccl.console import Console
 from powerccl.live.job import Watcher
 from powerccl.live.node import LiveNode
 from powerccl.reports.export import JobCollector, as_text
@@ -83,10 +82,7 @@ def gone(_: Row) -> None:
 
 
 def shown(folder: Path) -> str:
-    console = Console(file=io.StringIO(), width=160)
-    print_report(console, report(folder).findings)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return printed(print_report, report(folder).findings, width=160)
 
 
 def energy_of(folder: Path) -> RunSummary:

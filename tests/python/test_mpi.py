@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 from pathlib import Path
 
 import pytest
 import synthetic
-from rich.console import Console
+from printing import printed
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
 from powerccl.analysis.comparison.baseline import compare
@@ -257,7 +256,7 @@ def test_a_trace_without_any_record(tmp_path: Path) -> None:
     found = summarise(read_run(tmp_path)).mpi
     assert found
     assert (found.calls, found.cpu_s, found.by_rank[0].execution_s) == (0, None, None)
-    assert "No rank recorded anything" in printed(summarise(read_run(tmp_path)))
+    assert "No rank recorded anything" in shown_of(summarise(read_run(tmp_path)))
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
@@ -268,19 +267,12 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     assert isinstance(run, RunSummary)
 
 
-def console(width: int) -> Console:
-    return Console(file=io.StringIO(), width=width, highlight=False)
-
-
-def printed(run: RunSummary, width: int = 120) -> str:
-    target = console(width)
-    print_summary(target, run)
-    assert isinstance(target.file, io.StringIO)
-    return target.file.getvalue()
+def shown_of(run: RunSummary, width: int = 120) -> str:
+    return printed(print_summary, run, width=width)
 
 
 def test_summary_in_the_terminal(tmp_path: Path) -> None:
-    shown = printed(summarise(read_run(mpi_run(tmp_path / "run"))))
+    shown = shown_of(summarise(read_run(mpi_run(tmp_path / "run"))))
     assert "2 MPI ranks · mpich 5.0.2 · waits auto · exit 0" in shown
     assert "22 % of the run in MPI" in shown
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
@@ -299,7 +291,7 @@ def test_several_communicators_are_listed(tmp_path: Path) -> None:
         trace.mpi_total(100 * MS, "Barrier", 10, 5 * MS)
         trace.write(tmp_path, f"mpi-{rank}.trace")
     run = summarise(read_run(tmp_path))
-    shown = [" ".join(line.split()) for line in printed(run, 80).splitlines()]
+    shown = [" ".join(line.split()) for line in shown_of(run, 80).splitlines()]
     assert "world 4 40 5.00 ms 0 s" in shown
     assert "rank 2 and others 2 20 2.00 ms 1.00 ms" in shown
     assert "rank 0 and others 2 20 1.00 ms 1.00 ms" in shown
@@ -309,7 +301,7 @@ def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run")
     for path in mpi_run(tmp_path / "other").glob("mpi-*.trace"):
         path.rename(folder / path.name)
-    shown = printed(summarise(read_run(folder)))
+    shown = shown_of(summarise(read_run(folder)))
     assert "communicating 82 %" in shown
     assert "MPI_Allreduce" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · 2 MPI ranks · mpich 5.0.2" in shown
@@ -317,7 +309,7 @@ def test_a_gpu_job_shows_both(tmp_path: Path) -> None:
 
 def test_processors_are_told_of_at_any_width(tmp_path: Path) -> None:
     for width in (60, 120):
-        assert "energy not known: " in printed(summarise(read_run(mpi_run(tmp_path / f"run-{width}"))), width)
+        assert "energy not known: " in shown_of(summarise(read_run(mpi_run(tmp_path / f"run-{width}"))), width)
     assert processors(CpuEnergy(reason="for root only", idle_pct=75.2)) == (
         "processors: idle 75 % of the time; energy not known: for root only"
     )
@@ -328,7 +320,7 @@ def test_processors_are_told_of_at_any_width(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("ranks", [1, 2, 300])
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int, ranks: int) -> None:
-    shown = printed(summarise(read_run(mpi_run(tmp_path / "run", ranks))), width)
+    shown = shown_of(summarise(read_run(mpi_run(tmp_path / "run", ranks))), width)
     assert max(len(line) for line in shown.splitlines()) <= width
 
 
@@ -340,7 +332,7 @@ def test_how_ranks_waited_is_told_and_is_no_warning(tmp_path: Path) -> None:
     trace.write(folder, "mpi-0.trace")
     run = summarise(read_run(folder))
     assert run.notes == ["3 MPI calls left out: too many kinds"]
-    assert "waits auto: umwait, sleep (16 µs late)" in printed(run)
+    assert "waits auto: umwait, sleep (16 µs late)" in shown_of(run)
 
 
 def test_processes_that_did_not_find_each_other(tmp_path: Path) -> None:
@@ -356,7 +348,7 @@ def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> No
     write_info(tmp_path, 100 * MS)
     run = summarise(read_run(tmp_path))
     run.mpi_unseen = "MPI was not recorded: app is statically linked"
-    assert "! MPI was not recorded: app is statically linked" in printed(run)
-    assert "no rank left a trace" not in printed(run)
-    assert "100 ms · exit 0" in printed(run)
-    assert "policy" not in printed(run)
+    assert "! MPI was not recorded: app is statically linked" in shown_of(run)
+    assert "no rank left a trace" not in shown_of(run)
+    assert "100 ms · exit 0" in shown_of(run)
+    assert "policy" not in shown_of(run)

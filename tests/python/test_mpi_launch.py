@@ -25,17 +25,8 @@ PACKAGE = Path(__file__).parents[2] / "python"
 
 
 @pytest.fixture
-def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFiles:
-    root = fakes.native_folder(tmp_path / "native")
-    # Libraries that the loader takes, as any does for LD_PRELOAD; they hold nothing.
-    compiler = shutil.which("cc")
-    if compiler:
-        monkeypatch.setenv("POWERCCL_PRELOAD", "1")
-        subprocess.run([compiler, "-shared", "-o", str(root / MPI_ADAPTER), "-x", "c", "/dev/null"], check=True)
-        shutil.copy(root / MPI_ADAPTER, root / NCCL_ADAPTER)
-    else:
-        fakes.write_program(root / MPI_ADAPTER, "")
-    return NativeFiles(root)
+def native(loadable_native: NativeFiles) -> NativeFiles:
+    return loadable_native
 
 
 def test_what_is_asked_for_counts_but_off_in_the_environment_wins() -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from rich.console import Console
+from printing import printed
 from synthetic import MS, TraceWriter, write_info
 
 from powerccl.analysis.clock_switches import wanted_low
@@ -119,19 +117,8 @@ def test_graphs_are_named_as_the_reason(tmp_path: Path) -> None:
     assert "captured in CUDA graphs" in policy_lines(run_of(tmp_path, NONE, captured=True))[0]
 
 
-@pytest.fixture
-def printed() -> Callable[[RunSummary], str]:
-    def show(summary: RunSummary) -> str:
-        target = Console(file=io.StringIO(), width=120, highlight=False)
-        print_summary(target, summary)
-        assert isinstance(target.file, io.StringIO)
-        return target.file.getvalue()
-
-    return show
-
-
-def test_the_summary_has_the_lines(tmp_path: Path, printed: Callable[[RunSummary], str]) -> None:
-    shown = printed(run_of(tmp_path, {"slowdown_ppm": JUDGED, "clock_mhz": 1080}))
+def test_the_summary_has_the_lines(tmp_path: Path) -> None:
+    shown = printed(print_summary, run_of(tmp_path, {"slowdown_ppm": JUDGED, "clock_mhz": 1080}))
     assert "auto: 1080 MHz · slowdown +0.2 %" in shown
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import random
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from browser import show
 from click.testing import CliRunner
-from rich.console import Console
+from printing import printed
 from synthetic import MS, TraceWriter, profile_of, training_run, write_info, write_power
 from test_breakdown import STEP, chrome_trace, late_run
 from test_shares import training as start_up_run
@@ -41,9 +40,7 @@ from powerccl.reports.tabular import prometheus_text, write_csv
 
 
 def text_of(found: ReportFindings, width: int = 120) -> str:
-    out = io.StringIO()
-    print_report(Console(file=out, width=width, highlight=False), found)
-    return out.getvalue()
+    return printed(print_report, found, width=width)
 
 
 def run_command(*arguments: str) -> tuple[int, str]:

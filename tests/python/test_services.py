@@ -36,11 +36,6 @@ def test_a_private_daemon_that_does_not_start(tmp_path: Path) -> None:
     assert str(tmp_path / "log") in error.value.hint
 
 
-@pytest.fixture
-def native(tmp_path: Path) -> NativeFiles:
-    return NativeFiles(fakes.native_folder(tmp_path / "native"))
-
-
 def test_emulation_is_up_inside_and_gone_after(native: NativeFiles, tmp_path: Path) -> None:
     with Emulation(native, emulated_platform(native, "t4x8"), tmp_path) as emulation:
         with socket.socket(socket.AF_UNIX) as probe:

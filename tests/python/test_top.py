@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
+from printing import printed
 from synthetic import HOST, MS, TraceWriter, training_run, uuid, write_info
 
 from powerccl.commands import cli
@@ -30,23 +29,8 @@ from powerccl.reports.top_app import Top
 STEP = 600 * MS
 
 
-def grow(trace: TraceWriter, folder: Path, begin: int, end: int) -> None:
-    """Iterations as in training_run, from one to the next, and the file as the rank would have it by then."""
-    for iteration in range(begin, end):
-        now = iteration * STEP + 150 * MS
-        for size, length in ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40)):
-            call_id = len(trace.records) + 1
-            trace.call(call_id, now - 10 * MS, size, flags=0x40)
-            trace.kernel(call_id, now, now + length * MS, size)
-            now += length * MS
-    trace.write(folder)
-
-
 def shown(view: NodeView, width: int = 80) -> str:
-    target = Console(file=io.StringIO(), width=width, highlight=False)
-    print_top(target, view)
-    assert isinstance(target.file, io.StringIO)
-    return target.file.getvalue()
+    return printed(print_top, view, width=width)
 
 
 # Finding jobs.
