@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from powerccl.analysis.findings import RunSummary
+from powerccl.analysis.summary import summarise
 from powerccl.launch.native import NativeFiles
 from powerccl.platforms.schema import OverheadPoint, PlatformProfile, Point, encode
+from powerccl.traces.folder import RunData, read_run
 
 PATIENCE_S = 60.0  # generous: what is waited for takes milliseconds to a second
 FOREIGN = ("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "NCCL_", "CUDA_")
@@ -206,3 +209,19 @@ def profile_of(gpu: str, gpus: int) -> bytes:
             overhead=overhead,
         )
     )
+
+
+def last_run(powerccl: Powerccl) -> tuple[RunData, RunSummary]:
+    """The newest run folder, which must read and summarise without trouble of its own."""
+    run = read_run(powerccl.runs[-1])
+    return run, summarise(run)
+
+
+def is_whole(run: RunData) -> bool:
+    """Everything reads, and no clock is marked as locked."""
+    return not run.problems and not any(slot.locked for slot in run.journal)
+
+
+def machine_is_back(machine: EmulatedMachine) -> bool:
+    """All GPUs idle and unlocked."""
+    return eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)

@@ -6,10 +6,7 @@ folder that still reads.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,42 +19,25 @@ from harness import (
     Done,
     EmulatedMachine,
     Powerccl,
-    Running,
-    alive,
-    descendants,
-    eventually,
-    name_of,
+    is_whole,
+    last_run,
     profile_of,
 )
 
-from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.summary import summarise
 from powerccl.traces import records
 from powerccl.traces.folder import RunData, read_run
 
 pytestmark = pytest.mark.timeout(300)
 
-COMMUNICATORS = str(Path(__file__).parent / "programs/communicators.py")
 OBSERVED = ("--emulate", "t4x8", "--policy", "observe")
 SHORT = ("all_reduce", "-b", "1M", "-e", "4M", "-c", "1", "--min-time", "0.1")
 MANAGED = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "--min-time", "0.3")
-LONG = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "-n", "5000")  # over three minutes, unless it is ended
 
 
 def advised(done: Done) -> bool:
     """Whether an error came with what to do."""
     return "\nhint: " in done.err and "Traceback" not in done.err
-
-
-def last_run(powerccl: Powerccl) -> tuple[RunData, RunSummary]:
-    """The newest run folder, which must read and summarise without trouble of its own."""
-    run = read_run(powerccl.runs[-1])
-    return run, summarise(run)
-
-
-def is_whole(run: RunData) -> bool:
-    """Everything reads, and no clock is marked as locked."""
-    return not run.problems and not any(slot.locked for slot in run.journal)
 
 
 def notes(run: RunData) -> str:
@@ -76,30 +56,7 @@ def clock_requests(run: RunData) -> int:
 # ---- Commands that cannot be carried out: nothing is started.
 
 
-def test_unknown_policy_names_the_nearest(powerccl: Powerccl) -> None:
-    done = powerccl("run", "--policy", "precall", "--", "touch", "started")
-    assert done.code == 1
-    assert "error: unknown policy 'precall'" in done.err
-    assert "hint: did you mean 'per-call'? known: observe, per-call" in done.err
-    assert not (powerccl.folder / "started").exists()
-    assert not powerccl.runs
-
-
-@pytest.mark.parametrize("option", ["--emulate", "--platform"])
-def test_unknown_platform_lists_the_known(powerccl: Powerccl, option: str) -> None:
-    extra = ["--emulate", "t4x8", "--policy", "per-call"] if option == "--platform" else []
-    done = powerccl("run", *extra, option, "t4x9", "--", "touch", "started")
-    assert done.code == 1
-    assert "t4x9" in done.err
-    assert advised(done)
-    assert not (powerccl.folder / "started").exists()
-
-
-def test_missing_command(powerccl: Powerccl) -> None:
-    nothing = powerccl("run")
-    assert nothing.code == 1
-    assert "error: no command to run" in nothing.err
-    assert advised(nothing)
+def test_command_that_cannot_be_started(powerccl: Powerccl) -> None:
     unknown = powerccl("run", "--emulate", "t4x8", "--", "no-such-program")
     assert unknown.code == 127
     assert "no-such-program" in unknown.err
@@ -108,14 +65,6 @@ def test_missing_command(powerccl: Powerccl) -> None:
     refused = powerccl("run", "--", "./data")
     assert refused.code == 126
     assert advised(refused)
-
-
-def test_damaged_profile_is_refused(powerccl: Powerccl, profile: Path) -> None:
-    profile.write_bytes(profile.read_bytes()[:-200])
-    done = powerccl("run", "--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile), "--", "true")
-    assert done.code == 1
-    assert str(profile) in done.err
-    assert advised(done)
 
 
 def test_profile_of_another_machine_is_refused(on_machine: Powerccl, tmp_path: Path) -> None:
@@ -141,18 +90,10 @@ overhead_bytes all_reduce 1048576
 min_clock_mhz all_reduce 1048576 inf {LOCK_MHZ}
 end 6
 """
+# tests/native/clock/policy_table_test.cpp has all that may be wrong with one.
 BAD_TABLES = {
-    "empty": "",
-    "no table": "#!/bin/sh\necho hello\n",
-    "newer version": GOOD_TABLE.replace("table 1", "table 2"),
     "truncated": GOOD_TABLE[: GOOD_TABLE.index("end")],
-    "cut inside a line": GOOD_TABLE[: GOOD_TABLE.index("inf")],
-    "a line missing": GOOD_TABLE.replace("gpus 8\n", ""),
-    "unknown pattern": GOOD_TABLE.replace("overhead_bytes all_reduce", "overhead_bytes all_produce"),
-    "no number": GOOD_TABLE.replace("inf 480", "inf fast"),
-    "overlapping ranges": GOOD_TABLE.replace("end 6", "min_clock_mhz all_reduce 2097152 inf 600\nend 7"),
     "other GPU": GOOD_TABLE.replace("Tesla T4", "NVIDIA H200"),
-    "binary": "powerccl-policy-table 1\n\x00\x01\x02\nend 1\n",
 }
 
 
@@ -204,12 +145,6 @@ def test_no_gpu(powerccl: Powerccl) -> None:
     assert bench.code == 3
     assert "--emulate" in bench.err
     assert advised(bench)
-
-
-def test_percall_without_gpu_records_only(powerccl: Powerccl, profile: Path) -> None:
-    done = powerccl("run", "--policy", "per-call", "--platform", str(profile), "--", "echo", "result")
-    assert (done.code, done.out) == (0, "result\n")
-    assert "policy per-call has no GPU to manage" in done.err
 
 
 def percall(powerccl: Powerccl, profile: Path, **environment: str) -> Done:
@@ -372,209 +307,3 @@ def test_disk_full_from_the_start(powerccl: Powerccl, profile: Path, tmp_path: P
         assert done.code == 0, done.err
         assert "No space left on device; the job runs unrecorded" in done.err
         assert "Out of bounds values : 0 OK" in done.out
-
-
-# ---- Processes that die.
-
-
-def start_long(powerccl: Powerccl, *options: str) -> tuple[Running, int, list[int]]:
-    """A job of eight ranks amid its collectives: the launcher, powerccl-bench and its ranks."""
-    running = powerccl.start("run", *options, "--", powerccl.bench, *LONG)
-    bench = 0
-    ranks: list[int] = []
-
-    def started() -> bool:
-        nonlocal bench, ranks
-        assert running.process.poll() is None, running.err.read_text()
-        for pid in descendants(running.process.pid):
-            if name_of(pid) == "powerccl-bench" and len(descendants(pid)) >= 8:
-                bench, ranks = pid, descendants(pid)
-                return True
-        return False
-
-    assert eventually(started), running.err.read_text()
-    folder = powerccl.runs[-1]
-
-    def communicating() -> bool:
-        traces = read_run(folder).ranks
-        return len(traces) == 8 and all(len(trace.kinds[records.KERNEL]) > 0 for trace in traces)
-
-    assert eventually(communicating), running.err.read_text()
-    return running, bench, ranks
-
-
-def agents_below(pid: int) -> list[int]:
-    """The launcher's agents."""
-    return [child for child in descendants(pid) if "powerccl-agent" in Path(f"/proc/{child}/cmdline").read_text()]
-
-
-def machine_is_back(machine: EmulatedMachine) -> bool:
-    """All GPUs idle and unlocked."""
-    return eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8)
-
-
-def test_rank_killed_mid_collective(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    options = ["--policy", "per-call", "--platform", str(profile)]
-    running, _, ranks = start_long(on_machine, *options)
-    assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
-    time.sleep(0.2)
-    os.kill(ranks[3], signal.SIGKILL)
-    done = running.wait()
-    assert done.code == 4, done.err
-    assert "rank 3" in done.err
-    assert not any(alive(pid) for pid in ranks)
-    assert machine_is_back(machine)
-    run, summary = last_run(on_machine)
-    assert is_whole(run)
-    assert len(run.ranks) == 8
-    assert summary.communication.time_s > 0
-    assert run.info
-    assert run.info.exit_code == 4
-
-
-def test_whole_job_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """Every process of the job at once, as an out-of-memory killer or a batch system does."""
-    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
-    for pid in (bench, *ranks):
-        os.kill(pid, signal.SIGKILL)
-    done = running.wait()
-    assert done.code == 128 + signal.SIGKILL
-    assert machine_is_back(machine)
-    run, _ = last_run(on_machine)
-    assert is_whole(run)
-    assert run.info
-    assert run.info.signal == signal.SIGKILL
-
-
-def test_launcher_killed_job_lives(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
-    guards = [pid for pid in descendants(running.process.pid) if name_of(pid) == "powerccld"]
-    assert len(guards) == 1
-    os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait()
-    time.sleep(0.5)
-    assert alive(bench), "the job is unharmed"
-    assert all(alive(pid) for pid in ranks)
-    assert alive(guards[0]), "and guarded on"
-    for pid in (bench, *ranks):
-        os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not alive(guards[0])), "the guard ends with the last rank"
-    assert machine_is_back(machine)
-    run, _ = last_run(on_machine)
-    assert is_whole(run)
-    assert len(run.ranks) == 8
-    assert run.power
-    assert len(run.power[0].samples) > 0
-
-
-def test_launcher_killed_with_its_emulated_server(powerccl: Powerccl, profile: Path) -> None:
-    """The GPUs go with the launcher; the ranks must end and not hang."""
-    options = ("--emulate", "t4x8", "--policy", "per-call", "--platform", str(profile))
-    running, bench, ranks = start_long(powerccl, *options)
-    agents = agents_below(running.process.pid)
-    os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait()
-    assert eventually(lambda: not any(alive(pid) for pid in (bench, *ranks, *agents)))
-    run = read_run(powerccl.runs[-1])
-    summarise(run)
-    assert not run.problems
-    assert len(run.ranks) == 8
-
-
-def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    running, bench, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
-    os.kill(running.process.pid, signal.SIGTERM)
-    done = running.wait()
-    assert done.code == 128 + signal.SIGTERM
-    assert not any(alive(pid) for pid in (bench, *ranks))
-    assert machine_is_back(machine)
-    run, _ = last_run(on_machine)
-    assert is_whole(run)
-
-
-def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """A job that has lost its guard, and then a rank in a collective: the launcher sees to the clocks."""
-    running, _, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
-    assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
-    os.kill(agents_below(running.process.pid)[0], signal.SIGKILL)
-    os.kill(ranks[5], signal.SIGKILL)
-    done = running.wait()
-    assert done.code == 4, done.err
-    assert machine_is_back(machine)
-    run, _ = last_run(on_machine)
-    assert is_whole(run)
-
-
-def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """The command ends, its ranks do not: the launcher ends too and the agent stays with them."""
-    script = f"{on_machine.bench} {' '.join(LONG)} > /dev/null 2>&1 & echo $!; sleep 5; exit 3"
-    options = ("--policy", "per-call", "--platform", str(profile))
-    done = on_machine("run", *options, "--", "sh", "-c", script)
-    assert done.code == 3, done.err
-    bench = int(done.out)
-    ranks = descendants(bench)
-    assert len(ranks) == 8
-    assert "until they end" in done.err
-    for pid in (bench, *ranks):
-        os.kill(pid, signal.SIGKILL)
-    assert machine_is_back(machine)
-    run, _ = last_run(on_machine)
-    run.problems = [each for each in run.problems if "after the end in run.json" not in each]
-    assert is_whole(run)
-
-
-# ---- Jobs in each other's way, and odd collectives.
-
-
-def test_two_jobs_at_once(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    arguments = ("run", "--policy", "per-call", "--platform", str(profile), "--", on_machine.bench)
-    both = [on_machine.start(*arguments, *MANAGED) for _ in range(2)]
-    for running in both:
-        done = running.wait()
-        assert done.code == 0, done.err
-        assert "Out of bounds values : 0 OK" in done.out
-    assert len(on_machine.runs) == 2
-    for folder in on_machine.runs:
-        run = read_run(folder)
-        summarise(run)
-        assert is_whole(run)
-        assert len(run.ranks) == 8
-    assert machine_is_back(machine)
-
-
-def test_two_emulated_jobs_at_once(powerccl: Powerccl) -> None:
-    both = [powerccl.start("run", *OBSERVED, "--", powerccl.bench, *SHORT) for _ in range(2)]
-    for running in both:
-        done = running.wait()
-        assert done.code == 0, done.err
-        assert "Out of bounds values : 0 OK" in done.out
-    assert len(powerccl.runs) == 2
-
-
-def test_more_ranks_than_gpus(powerccl: Powerccl) -> None:
-    done = powerccl("run", *OBSERVED, "--", powerccl.bench, "all_reduce", "-g", "9")
-    assert done.code == 3
-    assert "9" in done.err
-    assert advised(done)
-    run, _ = last_run(powerccl)
-    assert not run.problems
-
-
-@pytest.mark.parametrize("what", ["abort", "zero"])
-def test_odd_communicators(on_machine: Powerccl, machine: EmulatedMachine, profile: Path, what: str) -> None:
-    """An aborted communicator, and collectives of no bytes."""
-    arguments = ("run", "--policy", "per-call", "--platform", str(profile))
-    done = on_machine(*arguments, "--", sys.executable, COMMUNICATORS, what)
-    assert (done.code, done.out) == (0, "right\n"), done.err
-    assert machine_is_back(machine)
-    run, summary = last_run(on_machine)
-    assert is_whole(run)
-    assert summary.communication.time_s > 0
-
-
-def test_zero_sized_sweep(powerccl: Powerccl) -> None:
-    sizes = ("-b", "0", "-e", "0", "-c", "1", "--min-time", "0.05")
-    done = powerccl("run", *OBSERVED, "--", powerccl.bench, "all_reduce", "broadcast", *sizes)
-    assert done.code == 0, done.err
-    run, _ = last_run(powerccl)
-    assert is_whole(run)
