@@ -117,6 +117,11 @@ class Mpi:
         output = self.scratch / f"{Path(name).stem}-{digest}"
         return output if output.exists() else self.compile(PROGRAMS / name, output, extra)
 
+    def random_program(self) -> Path:
+        """The random programs of tests/e2e/mpi/random."""
+        first, *others = sorted((PROGRAMS / "random").glob("*.cpp"))
+        return self.program(f"random/{first.name}", ["-std=c++17", "-pthread", *map(str, others)])
+
     def run(
         self,
         program: Sequence[str],

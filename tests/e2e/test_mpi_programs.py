@@ -66,23 +66,12 @@ def counted(folder: Path) -> dict[tuple[int, str], tuple[int, int]]:
 
 
 @pytest.mark.parametrize("adapter", ["auto", "published"])
-@pytest.mark.parametrize("program", ["collectives.c", "point_to_point.c", "threads.c"])
-def test_same_result(mpi: Mpi, program: str, adapter: str) -> None:
-    code, lines = without(mpi, [str(mpi.program(program, ["-pthread"]))], 3)
+def test_same_result(mpi: Mpi, adapter: str) -> None:
+    """With errors, too; test_mpi_random.py has everything that succeeds."""
+    program = [str(mpi.program("point_to_point.c"))]
+    code, lines = without(mpi, program, 3)
     assert (code, len(lines)) == (0, 3)
-    same(mpi, [str(mpi.program(program, ["-pthread"]))], 3, adapter)
-
-
-def test_one_rank(mpi: Mpi) -> None:
-    same(mpi, [str(mpi.program("collectives.c", ["-pthread"]))], 1, "published")
-
-
-def test_published_on_one_rank_of_three(mpi: Mpi) -> None:
-    program = [str(mpi.program("collectives.c", ["-pthread"]))]
-    done = mpi.run(program, 3, adapter="published", only_rank_0=True)
-    assert result(done) == without(mpi, program, 3)
-    (line,) = lines_of_the_adapter(done)
-    assert "no barrier is added" in line
+    same(mpi, program, 3, adapter)
 
 
 @on("debian_mpich", "debian_openmpi")  # the wheels have no Fortran

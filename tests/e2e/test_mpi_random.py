@@ -4,33 +4,42 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+import subprocess
 
 import pytest
-from mpi_libraries import PROGRAMS, YIELDING, Mpi, mpi_library
+from mpi_libraries import YIELDING, Mpi, mpi_library
+from test_mpi_programs import lines_of_the_adapter
 
 __all__ = ["mpi_library"]  # the fixture `mpi`
 
 SEEDS = 40
 
 
-@pytest.fixture(scope="module")
-def program(mpi: Mpi) -> Path:
-    first, *others = sorted((PROGRAMS / "random").glob("*.cpp"))
-    assert mpi.scratch is not None
-    return mpi.compile(first, mpi.scratch / "random", ["-std=c++17", "-pthread", *map(str, others)])
+def results(said: str) -> list[str]:
+    """A line for each seed: a hash of all that was received, and how much of it was wrong."""
+    return re.findall(r"^\d+ [0-9a-f]{16} \d+$", said, re.MULTILINE)
 
 
-def results(mpi: Mpi, program: Path, ranks: int, adapter: str | None) -> list[str]:
-    done = mpi.run([program, "0", str(SEEDS)], ranks, adapter=adapter, env=YIELDING, timeout=120)
+def run(
+    mpi: Mpi, ranks: int, how: str, adapter: str | None, *, only_rank_0: bool = False
+) -> subprocess.CompletedProcess[str]:
+    command = [str(mpi.random_program()), "0", str(SEEDS), how]
+    done = mpi.run(command, ranks, adapter=adapter, env=YIELDING, timeout=120, only_rank_0=only_rank_0)
     assert done.returncode == 0, done.stderr[-2000:]
-    return re.findall(r"^\d+ [0-9a-f]{16} \d+$", done.stdout, re.MULTILINE)
+    return done
 
 
-@pytest.mark.parametrize("ranks", [3])
-def test_same_results_with_and_without(mpi: Mpi, program: Path, ranks: int) -> None:
-    without = results(mpi, program, ranks, None)
+@pytest.mark.parametrize(("ranks", "how"), [(3, "threads"), (3, "single"), (1, "single")])
+def test_same_results_with_and_without(mpi: Mpi, ranks: int, how: str) -> None:
+    without = results(run(mpi, ranks, how, None).stdout)
     assert len(without) == SEEDS
     assert all(line.endswith(" 0") for line in without), "the program itself, or the library, is at fault"
-    assert results(mpi, program, ranks, "auto") == without
-    assert results(mpi, program, ranks, "published") == without
+    for adapter in ("auto", "published"):
+        done = run(mpi, ranks, how, adapter)
+        assert results(done.stdout) == without
+        assert not lines_of_the_adapter(done)
+    if ranks > 1 and how == "single":
+        done = run(mpi, ranks, how, "published", only_rank_0=True)
+        assert results(done.stdout) == without
+        (line,) = lines_of_the_adapter(done)
+        assert "no barrier is added" in line
