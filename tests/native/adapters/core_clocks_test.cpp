@@ -92,17 +92,6 @@ TEST_F(ThreadCoreTest, IsLoweredByTheDaemonAndPutBack) {
   EXPECT_EQ(said(), "");
 }
 
-TEST_F(ThreadCoreTest, WritesItselfWhereItMay) {
-  clocks_.by_lease = false;
-  daemon.start();
-  bind();
-  lower();
-  EXPECT_EQ(highest_khz(), static_cast<int>(1000 * kLowestMhz));
-  core_->restore();
-  EXPECT_EQ(highest_khz(), 2800000);
-  EXPECT_EQ(daemon.hellos, 0);
-}
-
 TEST_F(ThreadCoreTest, LeavesACoreAloneThatSomebodyElseLowered) {
   clocks_.by_lease = false;
   write("scaling_max_freq", 1000 * kLowestMhz);
@@ -113,16 +102,6 @@ TEST_F(ThreadCoreTest, LeavesACoreAloneThatSomebodyElseLowered) {
   core_->restore();
   EXPECT_EQ(highest_khz(), 2800000);
   EXPECT_EQ(daemon.hellos, 0);
-}
-
-TEST_F(ThreadCoreTest, AsksTheDaemonWhereItMayNotWrite) {
-  clocks_.by_lease = false;
-  std::filesystem::remove(cpufreq_ / "scaling_max_freq");
-  std::filesystem::create_directory(cpufreq_ / "scaling_max_freq");  // which root cannot write either
-  daemon.start();
-  bind();
-  lower();
-  EXPECT_TRUE(reaches(kLowestMhz));
 }
 
 TEST_F(ThreadCoreTest, IsLoweredBesideAnotherThatSharesTheCore) {
@@ -181,36 +160,6 @@ TEST_F(ThreadCoreTest, NoWaitWaitsForTheDaemon) {
       core_ = std::make_unique<ThreadCore>();
     }
   }
-}
-
-TEST_F(ThreadCoreTest, ARefusalIsSaidOnce) {
-  daemon.acquire_status = POWERCCL_LEASE_NO_DEVICE;
-  daemon.start();
-  bind();
-  std::string all;
-  lower();
-  EXPECT_TRUE(eventually([&] { return !(all += said()).empty(); }));
-  for (int wait = 0; wait < 5; ++wait) {
-    core_->restore();
-    lower();
-    usleep(10000);
-  }
-  all += said();
-  EXPECT_NE(all.find("powerccld has no such device with a clock of its own"), std::string::npos) << all;
-  EXPECT_NE(all.find("hint: ask the administrator to allow it: core.leases = true"), std::string::npos) << all;
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
-  EXPECT_EQ(daemon.acquires, 1);
-}
-
-TEST_F(ThreadCoreTest, OneRankOfAHostSaysIt) {
-  environment_.local_rank = 1;
-  daemon.acquire_status = POWERCCL_LEASE_NO_DEVICE;
-  daemon.start();
-  bind();
-  lower();
-  EXPECT_TRUE(eventually([&] { return daemon.acquires == 1; }));
-  usleep(20000);
-  EXPECT_EQ(said(), "");
 }
 
 TEST_F(ThreadCoreTest, ADaemonThatComesLaterIsFound) {

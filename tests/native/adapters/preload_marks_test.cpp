@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks in streams: where computation waits for a call, and where nothing may be put.
 #include <cerrno>
+#include <chrono>
 
 #include "preload_fixture.h"
 
@@ -21,6 +22,7 @@ class Waits : public Preload {
 };
 
 TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
+  const auto begun = std::chrono::steady_clock::now();
   in_child([&] {
     void* comm = comm_of();
     void* event = new_event();
@@ -53,6 +55,7 @@ TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
     EXPECT_EQ(fake_kernels(), 106);
     ncclCommDestroy(comm);
   });
+  const double whole_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
   const TraceFile file = only_trace();
   const auto calls = file.of(POWERCCL_REC_CALL);
   const auto waits = file.of(POWERCCL_REC_WAIT);
@@ -63,7 +66,7 @@ TEST_F(Preload, WhereAComputingStreamWaitsIsMarked) {
     EXPECT_EQ(waits[i].wait.stream, reinterpret_cast<uint64_t>(computing));
     const double ms = static_cast<double>(waits[i].wait.resume_ns - waits[i].wait.stall_ns) / 1e6;
     EXPECT_GT(ms, 19.9);
-    EXPECT_LT(ms, 200.0);
+    EXPECT_LT(ms, whole_ms);
     EXPECT_GT(waits[i].wait.stall_ns, calls[i].call.start_ns - 2000000);
   }
 }

@@ -37,23 +37,6 @@ class LeasedActuator : public LeaseTest {
   std::unique_ptr<PerCallClock> per_call = std::make_unique<PerCallClock>(actuator.get());
 };
 
-TEST_F(LeasedActuator, SetsWhileHeldAndReleasesAtTheEnd) {
-  daemon.start();
-  start();
-  per_call->hold(480, 7);
-  ASSERT_TRUE(reaches(480));
-  per_call->release(1, 7);
-  ASSERT_TRUE(reaches(0));
-  EXPECT_TRUE(actuator->stop(5 * kSecond));
-  EXPECT_TRUE(eventually([&] { return daemon.releases == 1 && daemon.ends == 1; }));
-  EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
-  const auto records = clocks();
-  ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0].clock.result, 0);
-  EXPECT_EQ(records[0].clock.read_back_mhz, 480u);
-  EXPECT_EQ(said(), "");
-}
-
 TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
   daemon.interval_ms = 300;
   daemon.start();
@@ -146,42 +129,6 @@ TEST_F(LeasedActuator, WhatIsReleasedMeanwhileIsNotSetAgain) {
   EXPECT_TRUE(actuator->stop(5 * kSecond));
 }
 
-TEST_F(LeasedActuator, SomebodyElsesGpuIsTakenWhenItIsFree) {
-  daemon.acquire_status = POWERCCL_LEASE_HELD;
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(eventually([&] { return clocks().size() == 1; }));
-  EXPECT_EQ(clocks()[0].clock.result, kClockNotNow);
-  EXPECT_EQ(actuator->switches(), 0u);
-  EXPECT_FALSE(actuator->failed());
-  daemon.acquire_status = 0;
-  EXPECT_TRUE(reaches(480));
-}
-
-TEST_F(LeasedActuator, WishingNeverWaits) {
-  for (const Manners manners : {Manners::kSilent, Manners::kDeaf, Manners::kTalkative}) {
-    daemon.manners = Manners::kGood;
-    daemon.lease_manners = Manners::kGood;
-    daemon.start();
-    start();
-    daemon.lease_manners = manners;
-    per_call->hold(480, 1);
-    usleep(20000);
-    const uint64_t begin = monotonic_ns();
-    for (uint64_t call = 2; call < 1002; ++call) {
-      per_call->hold(static_cast<uint32_t>(400 + call % 2), call);
-      per_call->release(1, call);
-    }
-    EXPECT_LT(monotonic_ns() - begin, kSecond / 2);
-    EXPECT_TRUE(actuator->stop(20 * kSecond));
-    EXPECT_FALSE(actuator->failed());
-    daemon.stop();
-    actuator = std::make_unique<ClockActuator>();
-    per_call = std::make_unique<PerCallClock>(actuator.get());
-  }
-}
-
 TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
   daemon.start();
   start();
@@ -209,29 +156,6 @@ TEST_F(LeasedActuator, ARevokedLeaseDisarms) {
   EXPECT_EQ(text.find("powerccl: the clock cannot be set (code -12: an administrator revoked the lease)"), 0u) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480}));
-}
-
-TEST_F(LeasedActuator, NonsenseDisarms) {
-  daemon.start();
-  start();
-  daemon.lease_manners = Manners::kUnterminated;
-  per_call->hold(480, 1);
-  ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
-  EXPECT_TRUE(actuator->stop(5 * kSecond));
-  EXPECT_NE(said().find("is not powerccld"), std::string::npos);
-}
-
-TEST_F(LeasedActuator, TheDriversFailureDisarms) {
-  daemon.start();
-  start();
-  daemon.set_status = 15;
-  per_call->hold(480, 1);
-  ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
-  daemon.set_status = 0;
-  EXPECT_TRUE(actuator->stop(5 * kSecond));
-  EXPECT_EQ(daemon.sets()[0], 480u);
-  EXPECT_EQ(daemon.sets().back(), 0u);
-  EXPECT_NE(said().find("code 15: powerccld's driver: GPU is?lost"), std::string::npos);
 }
 
 }  // namespace

@@ -11,80 +11,45 @@
 namespace powerccl::test {
 namespace {
 
-void passes(const std::string& scenario, int processes = 1, const Emulation::Environment& environment = {}) {
-  Emulation emulation;
-  const auto ended = emulation.run(scenario, processes, environment);
-  EXPECT_EQ(statuses(ended), std::vector<int>(static_cast<size_t>(processes), 0)) << errors(ended);
-}
-
 void wait_for_output(const Emulation& emulation, const std::string& text) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (emulation.output_of(0).find(text) == std::string::npos && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
-TEST(Cuda, EventsTellTheModelsTime) {
-  passes("events");
-}
-TEST(Cuda, StreamsKeepTheirOrder) {
-  passes("ordering");
-}
-TEST(Cuda, MemoryIsReal) {
-  passes("memory");
-}
-TEST(Cuda, StreamWritesReachTheHostWhileTheStreamGoesOn) {
-  passes("write_value");
-}
-TEST(Cuda, HostFunctionsRunInTheStreamsOrder) {
-  passes("host_functions");
-}
-TEST(Cuda, GraphsRunWhatWasCaptured) {
-  passes("graphs");
-}
-TEST(Cuda, KernelsDeclareTheirDuration) {
-  passes("modules");
-}
-TEST(Cuda, EntryPointsAreFound) {
-  passes("entry_points");
-}
-TEST(Cuda, ContextsAreTheThreads) {
-  passes("contexts");
-}
-TEST(Cuda, ThreadsWithAGpuEach) {
-  passes("threads");
-}
-TEST(Cuda, ProcessesWithAGpuEach) {
-  passes("processes", 8);
-}
-TEST(Cuda, VisibleDevices) {
-  passes("visible", 1, {{"CUDA_VISIBLE_DEVICES", "2,1,nonsense,3"}});
-}
-TEST(Cuda, AForkedChildHasNoGpu) {
-  passes("fork_child");
-}
-TEST(Cuda, DataMayStayWhereItIs) {
-  passes("unmoved", 1, {{"POWERCCL_EMULATOR_MOVE_DATA", "0"}});
+struct Job {
+  const char* scenario;
+  int processes = 1;
+  Emulation::Environment environment = {};
+};
+void PrintTo(const Job& job, std::ostream* out) {
+  *out << job.scenario;
 }
 
-TEST(Nvml, ReadsWhatIsThere) {
-  passes("nvml");
+class Scenario : public ::testing::TestWithParam<Job> {};
+
+TEST_P(Scenario, FindsWhatItExpects) {
+  Emulation emulation;
+  const auto ended = emulation.run(GetParam().scenario, GetParam().processes, GetParam().environment);
+  EXPECT_EQ(statuses(ended), std::vector<int>(ended.size(), 0)) << errors(ended);
 }
-TEST(Nvml, EnergyAgreesWithPower) {
-  passes("energy");
-}
-TEST(Nvml, ClockCallsWaitForEachOther) {
-  passes("clock_calls");
-}
-TEST(Nvml, FailsAsToldTo) {
-  passes("failing_calls", 1,
-         {{"POWERCCL_EMULATOR_NVML_FAIL", "set_locked_clocks:after=3:code=15,power:after=0:code=3"}});
-}
-TEST(Nvml, RefusesWithoutPermission) {
-  passes("forbidden", 1, {{"POWERCCL_EMULATOR_MAY_SET_CLOCKS", "0"}});
-}
-TEST(Nvml, WorksAfterFork) {
-  passes("nvml_after_fork");
-}
+
+const auto name_of_job = [](const auto& made) { return std::string(made.param.scenario); };
+INSTANTIATE_TEST_SUITE_P(Cuda, Scenario,
+                         ::testing::Values(Job{"events"}, Job{"ordering"}, Job{"memory"}, Job{"write_value"},
+                                           Job{"host_functions"}, Job{"graphs"}, Job{"modules"}, Job{"entry_points"},
+                                           Job{"contexts"}, Job{"threads"}, Job{"processes", 8}, Job{"fork_child"},
+                                           Job{"visible", 1, {{"CUDA_VISIBLE_DEVICES", "2,1,nonsense,3"}}},
+                                           Job{"unmoved", 1, {{"POWERCCL_EMULATOR_MOVE_DATA", "0"}}}),
+                         name_of_job);
+INSTANTIATE_TEST_SUITE_P(Nvml, Scenario,
+                         ::testing::Values(Job{"nvml"}, Job{"energy"}, Job{"clock_calls"}, Job{"nvml_after_fork"},
+                                           Job{"failing_calls",
+                                               1,
+                                               {{"POWERCCL_EMULATOR_NVML_FAIL",
+                                                 "set_locked_clocks:after=3:code=15,power:after=0:code=3"}}},
+                                           Job{"forbidden", 1, {{"POWERCCL_EMULATOR_MAY_SET_CLOCKS", "0"}}}),
+                         name_of_job);
 
 TEST(Nvml, LockedClocksOutliveTheirProcess) {
   for (const auto& [scenario, status] : {std::pair{"locks_and_leaves", 0}, {"locks_and_dies", 128 + 9}}) {

@@ -17,6 +17,8 @@ namespace {
 // At this clock a kernel takes (0.15 + 0.85 * 1090 / 1080) of what it declares (platforms/t4x8.conf).
 constexpr unsigned kLockedMhz = 1080;
 constexpr double kStretch = 0.15 + 0.85 * 1090 / 1080;
+// Hides the launches of what follows, however busy this machine is.
+constexpr double kHidesMs = 300;
 
 }  // namespace
 
@@ -28,7 +30,7 @@ SCENARIO(events) {
   float ms;
   CHECK_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_ERROR_INVALID_HANDLE);  // never recorded
   OK(cuEventQuery(begin));
-  OK(gpu.burn(stream, 200));  // hides the launches of what follows, however busy this machine is
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuEventRecord(begin, stream));
   OK(gpu.burn(stream, 5));
   OK(cuEventRecord(middle, stream));
@@ -137,9 +139,9 @@ SCENARIO(write_value) {
   OK(cuMemHostGetDevicePointer(&address, pinned, 0));
   auto* word = static_cast<volatile uint32_t*>(pinned);
   word[3] = 0;
-  OK(gpu.burn(stream, 30));
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuStreamWriteValue32(stream, address + 12, 7, 0));
-  OK(gpu.burn(stream, 30));
+  OK(gpu.burn(stream, kHidesMs));
   CHECK_EQ(word[3], 0);
   while (word[3] != 7) sleep_ms(1);
   CHECK_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);  // seen while what is behind it runs
@@ -175,7 +177,7 @@ SCENARIO(host_functions) {
   const CUstream stream = new_stream();
   std::atomic<int> seen{-1};
   const CUevent begin = new_event(), end = new_event();
-  OK(gpu.burn(stream, 10));
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuEventRecord(begin, stream));
   for (int i = 0; i < 10; ++i) OK(cuLaunchHostFunc(stream, count_call, nullptr));
   OK(cuEventRecord(end, stream));
@@ -274,7 +276,7 @@ SCENARIO(modules) {
   config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = 64;
   config.hStream = stream;
-  OK(gpu.burn(stream, 1));
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuEventRecord(begin, stream));
   OK(cuLaunchKernelEx(&config, gpu.kernel, nullptr, extra));
   OK(cuEventRecord(end, stream));
@@ -358,7 +360,7 @@ SCENARIO(threads) {
       const CUstream stream = new_stream();
       const CUevent begin = new_event(), end = new_event();
       for (int i = 0; i < 5; ++i) {
-        OK(gpu.burn(stream, 20));  // long enough for what follows to be there in time
+        OK(gpu.burn(stream, kHidesMs));
         OK(cuEventRecord(begin, stream));
         OK(gpu.burn(stream, 2));
         OK(cuEventRecord(end, stream));
@@ -377,7 +379,7 @@ SCENARIO(processes) {
   lock_clock(static_cast<unsigned>(self.rank), kLockedMhz);
   const CUstream stream = new_stream();
   const CUevent begin = new_event(), end = new_event();
-  OK(gpu.burn(stream, 5));
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuEventRecord(begin, stream));
   for (int i = 0; i < 50; ++i) OK(gpu.burn(stream, 1));
   OK(cuEventRecord(end, stream));
@@ -448,7 +450,7 @@ SCENARIO(survives) {
   }
   CHECK(most != 0);
   lock_clock(0, kLockedMhz);
-  OK(gpu.burn(stream, 1));
+  OK(gpu.burn(stream, kHidesMs));
   OK(cuEventRecord(begin, stream));
   OK(gpu.burn(stream, 5));
   OK(cuEventRecord(end, stream));

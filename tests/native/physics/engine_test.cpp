@@ -8,18 +8,6 @@
 namespace powerccl::physics {
 namespace {
 
-TEST(Engine, KernelsOfAStreamRunOneAfterAnother) {
-  Model model(steady());
-  const uint32_t begun = model.record();
-  model.kernel(2);
-  const uint32_t middle = model.record();
-  model.kernel(3);
-  const uint32_t ended = model.record();
-  model.finish();
-  EXPECT_NEAR(model.event_ms(middle) - model.event_ms(begun), 2.010, 1e-6);  // the first pays its launch
-  EXPECT_NEAR(model.event_ms(ended) - model.event_ms(middle), 3.000, 1e-6);  // the second's is hidden behind it
-}
-
 TEST(Engine, KernelsOfTwoStreamsShareTheirGpu) {
   Model model(steady());
   model.kernel(2, 0);
@@ -79,17 +67,6 @@ TEST(Engine, AnEventKnowsWhatItsGpuHadUsed) {
   EXPECT_GT(joules, 0);
 }
 
-TEST(Engine, AWaitHoldsOneStreamUntilAnotherHasComeFarEnough) {
-  Model model(steady());
-  model.kernel(5, 0);
-  model.wait(0, 1);
-  const uint32_t held = model.record(1);
-  model.kernel(5, 0);  // behind the awaited point: not waited for
-  model.finish(1);
-  EXPECT_NEAR(model.event_ms(held) - 1000, 5.010, 1e-5);
-  EXPECT_FALSE(model.idle(0));
-}
-
 // When what is behind a host function begins, if the client answers `answered_ms` after the function's turn.
 double behind_host_function_ms(double answered_ms) {
   Model model(steady());
@@ -145,15 +122,6 @@ TEST(Engine, ASubmissionStampedBeforeTheEnginesTimeIsClampedToIt) {
   const uint32_t late = model.record(1);
   model.engine.advance(2000 * kMs);
   EXPECT_GE(model.event_ms(late), 1001.010 - 1e-5);
-}
-
-TEST(Engine, ACollectiveHoldsItsStreamAndShowsItsTimes) {
-  Model model(steady());
-  model.collective(Pattern::kAllReduce, 64 * kMiB);
-  const uint32_t ended = model.record();
-  model.finish();
-  const double expected_ms = model.platform.collective_ns(Pattern::kAllReduce, 64 * kMiB, 1590, 8) * 1e-6;
-  EXPECT_NEAR(model.event_ms(ended) - 1000, 0.010 + expected_ms, 1e-4);
 }
 
 TEST(Engine, ComputationIsSlowerBesideCommunication) {
@@ -218,16 +186,6 @@ TEST(Engine, UnsoundSubmissionsAreDropped) {
   EXPECT_EQ(model.engine.gpu(0).kernels(), 0u);
 }
 
-TEST(Engine, RequestsOfEmulatedNcclReachTheHandler) {
-  Model model(steady());
-  Header request{};
-  request = {static_cast<uint32_t>(Message::kCollectiveFirst) + 3, sizeof request,
-             static_cast<uint64_t>(model.clock_ns), 55};
-  model.engine.submit(Model::kClient, std::as_bytes(std::span(&request, 1)));
-  model.advance_ms(1);
-  EXPECT_EQ(model.replies.at(55), 7);
-}
-
 TEST(Engine, ClockCallsTakeTheirTimeOneAfterAnother) {
   Platform platform = steady();
   platform.set_clock_call_us = 1000;
@@ -260,14 +218,6 @@ TEST(Engine, TheClockFollowsTheCallByTheTransition) {
   EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 1590);
   model.advance_ms(0.2);
   EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 600);
-}
-
-TEST(Engine, AFailingClockCallChangesNothing) {
-  Model model(steady());
-  model.kernel(1000);
-  model.engine.set_locked_clocks(0, 600, 600, false, model.clock_ns, [](Time) {});
-  model.advance_ms(100);
-  EXPECT_EQ(model.engine.gpu(0).clock_mhz(), 1590);
 }
 
 }  // namespace
