@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -160,22 +159,6 @@ def test_an_idle_one_keeps_its_times(daemon: Daemon, machine: EmulatedMachine, t
 # ---- Who may what.
 
 
-def test_leases_of_others_and_replays(daemon: Daemon, machine: EmulatedMachine) -> None:
-    daemon.start()
-    holding, other = Client(daemon.socket, "first"), Client(daemon.socket, "second")
-    lease = holding.lease(daemon.devices[0])
-    refused = other.acquire(daemon.devices[0])
-    assert (refused.status, refused.holder_pid, refused.holder_uid) == (wire.HELD, os.getpid(), os.getuid())
-    assert other.set(lease, 900).status == wire.NONE
-    assert other.ask(wire.RELEASE, struct.pack("=QII", lease, 0, 0)).status == wire.NONE
-    assert holding.set(lease, SET_MHZ).status == wire.OK
-    holding.send(wire.SET, struct.pack("=QII", lease, 900, 900), serial=1)  # said before
-    holding.serial = 100
-    assert holding.ask(wire.HEARTBEAT).status == wire.OK
-    time.sleep(0.1)
-    assert machine.clocks_mhz()[0] == SET_MHZ
-
-
 def test_one_users_processes_share_a_gpu(daemon: Daemon, machine: EmulatedMachine, on_machine: Powerccl) -> None:
     daemon.start()
     first, second = Client(daemon.socket, "first"), Client(daemon.socket, "second")
@@ -207,21 +190,6 @@ def test_shared_at_the_highest_wish_or_not_at_all(daemon: Daemon, machine: Emula
     holding = Client(daemon.socket)
     holding.lease(daemon.devices[0], wire.SHARED)
     assert Client(daemon.socket).acquire(daemon.devices[0], flags=wire.SHARED).status == wire.HELD
-
-
-def test_messages_that_are_none(daemon: Daemon, machine: EmulatedMachine) -> None:
-    daemon.start()
-    keeping = Client(daemon.socket)
-    keeping.set(keeping.lease(daemon.devices[0]), SET_MHZ)
-    for nonsense in (b"", b"x", os.urandom(24), os.urandom(5000), b"\0" * 40):
-        client = Client(daemon.socket)
-        client.set(client.lease(daemon.devices[1]), SET_MHZ)
-        client.socket.send(nonsense)
-        with contextlib.suppress(ConnectionResetError), pytest.raises(EOFError):
-            while True:
-                client.hear()
-        assert eventually(lambda: machine.clocks_mhz()[1] == IDLE_MHZ, 5), "the lease ended with the session"
-    assert machine.clocks_mhz()[0] == SET_MHZ, "nobody else's did"
 
 
 def test_what_an_unprivileged_user_cannot(daemon: Daemon, machine: EmulatedMachine) -> None:

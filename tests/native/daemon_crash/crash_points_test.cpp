@@ -19,7 +19,7 @@ namespace {
 using namespace powerccl::leases;
 
 constexpr int64_t kHangMs = 30'000;
-constexpr int64_t kUsualMs = 1000;
+constexpr int64_t kUsualMs = 5000;
 constexpr int kMostPoints = 500;  // a scenario that never runs through would go on for ever
 const char* const kModes[] = {"before", "after", "torn"};
 
@@ -119,8 +119,8 @@ class CrashPoints : public testing::Test {
 
   // Nothing may be set that the next daemon would not know of.
   void expect_marked() {
-    sleep_us(4000);  // the emulator changes the clock that long after the daemon's last message
-    EXPECT_TRUE(machine_->all_usual() || marks_in(machine_->state()) != 0)
+    sleep_us(4000);  // the emulator changes the clock that long after the daemon's last message, later where it is busy
+    EXPECT_TRUE(within(kUsualMs, [&] { return machine_->all_usual() || marks_in(machine_->state()) != 0; }))
         << machine_->clocks() << ", and the state file knows nothing of it";
   }
 
@@ -179,7 +179,7 @@ TEST_F(CrashPoints, WhileItServes) {
       unlink(machine_->state().c_str());
       if (start(mode, at)) do_the_scenario();
       if (ran_through()) {
-        EXPECT_TRUE(within(100, [&] { return machine_->all_usual(); })) << machine_->clocks();
+        EXPECT_TRUE(within(kUsualMs, [&] { return machine_->all_usual(); })) << machine_->clocks();
         EXPECT_EQ(marks_in(machine_->state()), 0);
         break;
       }

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,8 +18,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <new>
 
 #include "daemon/state_file.h"
 
@@ -42,31 +39,9 @@ std::string text_of(const Range& range) {
 
 // ---- Child
 
-namespace {
-std::atomic<int>* reaping = nullptr;
-}
-
 bool has_ended(pid_t pid) {
   siginfo_t about{};
   return waitid(P_PID, static_cast<id_t>(pid), &about, WEXITED | WNOHANG | WNOWAIT) == 0 && about.si_pid == pid;
-}
-
-void reap(pid_t pid, int* status) {
-  while (!has_ended(pid))
-    if (siginfo_t about{}; waitid(P_PID, static_cast<id_t>(pid), &about, WEXITED | WNOWAIT) != 0 && errno != EINTR)
-      return;
-  int free = 0;
-  while (reaping != nullptr && !reaping->compare_exchange_weak(free, 1)) {
-    free = 0;
-    sleep_us(100);
-  }
-  waitpid(pid, status, 0);
-  if (reaping != nullptr) reaping->store(0);
-}
-
-void reap_one_at_a_time() {
-  void* memory = mmap(nullptr, sizeof *reaping, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) reaping = new (memory) std::atomic<int>(0);
 }
 
 Child::~Child() {
@@ -139,28 +114,17 @@ int Child::wait_end(int64_t patience_ms) {
   if (pid_ <= 0) return status_;
   int status = 0;
   if (!within(patience_ms, [this] { return has_ended(pid_); })) return -1;
-  reap(pid_, &status);
+  waitpid(pid_, &status, 0);
   pid_ = -1;
   kill_hard();
   status_ = status;
   return status;
 }
 
-int64_t Child::starved_us() const {
-  int64_t most_ns = 0;
-  std::error_code ignored;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ignored)) {
-    std::ifstream file(task.path() / "schedstat");
-    int64_t ran_ns = 0, waited_ns = 0;
-    if (file >> ran_ns >> waited_ns) most_ns = std::max(most_ns, waited_ns);
-  }
-  return most_ns / 1000;
-}
-
 void Child::kill_hard() {
   if (pid_ > 0) {
     kill(pid_, SIGKILL);
-    reap(pid_, &status_);
+    waitpid(pid_, &status_, 0);
     pid_ = -1;
   }
   close_input();
@@ -255,18 +219,13 @@ int connect_to(const std::string& socket_path) {
   return -1;
 }
 
-namespace {
-
-// Asks the daemon something that takes no more than a header, and hands on each part of its answer. False: it does not
-// answer.
-template <typename Part>
-bool ask(const std::string& socket, uint16_t type, int64_t patience_ms, uint16_t part_type, std::vector<Part>* parts) {
-  parts->clear();
+bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices) {
+  devices->clear();
   Patience patience(patience_ms);
   const int fd = connect_to(socket);
   if (fd < 0) return false;
   const auto hello = make_message<powerccl_lease_hello>(POWERCCL_LEASE_HELLO, 1);
-  const auto query = make_message<powerccl_lease_header>(type, 2);
+  const auto query = make_message<powerccl_lease_header>(POWERCCL_LEASE_STATUS, 2);
   bool whole = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) > 0 && send(fd, &query, sizeof query, MSG_NOSIGNAL) > 0;
   while (whole) {
     pollfd entry{fd, POLLIN, 0};
@@ -282,30 +241,14 @@ bool ask(const std::string& socket, uint16_t type, int64_t patience_ms, uint16_t
     if (!whole) break;
     powerccl_lease_header header;
     std::memcpy(&header, bytes, sizeof header);
-    if (header.type == part_type && length == sizeof(Part)) {
-      parts->emplace_back();
-      std::memcpy(&parts->back(), bytes, sizeof(Part));
+    if (header.type == POWERCCL_LEASE_DEVICE && length == sizeof(powerccl_lease_device)) {
+      devices->emplace_back();
+      std::memcpy(&devices->back(), bytes, sizeof(powerccl_lease_device));
     }
     if (header.type == POWERCCL_LEASE_REPLY && header.serial == 2) break;
   }
   close(fd);
   return whole;
-}
-
-}  // namespace
-
-bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices) {
-  return ask(socket, POWERCCL_LEASE_STATUS, patience_ms, POWERCCL_LEASE_DEVICE, devices);
-}
-
-int ask_sessions(const std::string& socket, int64_t patience_ms) {
-  std::vector<powerccl_lease_chunk> chunks;
-  if (!ask(socket, POWERCCL_LEASE_METRICS, patience_ms, POWERCCL_LEASE_CHUNK, &chunks)) return -1;
-  std::string page;
-  for (const powerccl_lease_chunk& chunk : chunks) page.append(chunk.text, chunk.length);
-  constexpr char kName[] = "\npowerccl_lease_sessions ";
-  const size_t at = page.find(kName);
-  return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + sizeof kName - 1) - 1;
 }
 
 }  // namespace powerccl::leases

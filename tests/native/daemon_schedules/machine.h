@@ -54,13 +54,6 @@ std::string text_of(const Range& range);
 
 // Whether a child has ended; it stays to be reaped.
 bool has_ended(pid_t pid);
-// Takes what has ended, or ends, off the process table.
-void reap(pid_t pid, int* status = nullptr);
-// Before processes that reap are forked: only one of them is to do so at a time. A kernel of today (6.18) may spin over
-// releasing a process while somebody is looking at its folder in /proc, as the daemon does at its clients; two that
-// spin leave no processor of a small machine for the one that they wait for.
-void reap_one_at_a_time();
-
 // A program with a pipe at each end. It is told to end by the end of its input.
 class Child {
  public:
@@ -79,8 +72,6 @@ class Child {
   void kill_hard();
   bool running() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
-  // How long its threads have waited for a processor, the longest of them: time that is no doing of its own.
-  int64_t starved_us() const;
   // Where start() failed: what it ended with, as waitpid tells it; -1: it had not ended.
   int status() const { return status_; }
 
@@ -110,7 +101,6 @@ class Machine {
   Range locked(uint32_t gpu) const;
   bool all_usual() const;
   std::string clocks() const;  // of those that are not usual, for messages
-  int64_t starved_us() const { return server_.starved_us(); }
 
   std::string path(const char* name) const { return folder_ + "/" + name; }
   std::string socket() const { return path("d.sock"); }
@@ -131,8 +121,6 @@ int marks_in(const std::string& state);
 
 // What the daemon at `socket` says of its devices; false: no whole answer within the time.
 bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices);
-// Connections to the daemon beside the one that asks; -1: it does not answer.
-int ask_sessions(const std::string& socket, int64_t patience_ms);
 
 // ---- Messages
 

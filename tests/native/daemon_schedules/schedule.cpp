@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule.h"
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-
-#include "beliefs.h"
-#include "client.h"
 
 namespace powerccl::leases {
 namespace {
@@ -19,68 +12,48 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 // What hangs does so for ever; what only waits for a processor of an overloaded machine comes through in this time.
 constexpr int64_t kHangMs = 30'000;
-constexpr int64_t kUsualMs = 2000;  // from the last client's end to all clocks usual
+constexpr size_t kMostUnanswered = 8;
+constexpr size_t kEnough = 4;  // violations: more of them say nothing more
 
 }  // namespace
 
-Schedule::Schedule(Machine* machine, Shared* shared, uint64_t seed)
-    : machine_(machine), shared_(shared), seed_(seed), random_(seed) {}
-
-Schedule::~Schedule() {
-  end_clients();
-  daemon_.kill_hard();
-  reap_clients();
+Schedule::Schedule(Machine* machine, uint64_t seed)
+    : machine_(machine),
+      random_(seed),
+      short_heartbeat_(random_.chance(8)),
+      heartbeat_ms_(short_heartbeat_ ? random_.between(100, 200) : 6000),
+      allowed_(random_.chance(30) ? Range{600, 1200} : Range{machine->lowest_mhz(), machine->highest_mhz()}) {
+  const uint32_t sessions = random_.between(2, 10);
+  for (uint32_t i = 0; i < sessions; ++i) sessions_.emplace_back(machine, allowed_);
 }
 
 std::vector<std::string> Schedule::run() {
-  prepare();
   write_config();
   if (!start_daemon(true)) return violations_;
-  const uint32_t clients = random_.between(2, 10);
-  for (uint32_t i = 0; i < clients; ++i) spawn();
-  const int64_t end_ns = now_ns() + kMs * (short_heartbeat_ ? random_.between(250, 450) : random_.between(15, 45));
-  while (now_ns() < end_ns) {
-    sleep_us(random_.between(500, short_heartbeat_ ? 20'000 : 5000));
-    look_for_ended();
-    if (daemon_.running() && has_ended(daemon_.pid())) break;
-    disturb();
-    if (violations_.size() > 4) break;
+  const int64_t end_ns = short_heartbeat_ ? now_ns() + kMs * random_.between(250, 450) : 0;
+  for (uint32_t steps = random_.between(50, 300); steps > 0 || now_ns() < end_ns; steps -= steps > 0 ? 1 : 0) {
+    Session* session = any();
+    if (session != nullptr && (session->connected() || session->connect())) act(session);
+    if (random_.chance(50)) listen();
+    if (random_.chance(8)) disturb();
+    if (short_heartbeat_) keep_alive();
+    if (random_.chance(10)) sleep_us(random_.between(100, 3000));
+    if (has_ended(daemon_.pid()) || violations_.size() > kEnough) break;
   }
   settle();
-  end_clients();
-  check_usual();
-  end_daemon();
-  gather();
+  end();
   return violations_;
-}
-
-void Schedule::prepare() {
-  shared_->phase.store(Phase::kActing);
-  shared_->ailing.store(false);
-  for (ClientSlot& slot : shared_->client) {
-    // The events behind the count need no clearing.
-    std::memset(static_cast<void*>(&slot), 0, offsetof(ClientSlot, event));
-  }
-  shared_->gpus = machine_->gpus();
-  for (uint32_t gpu = 0; gpu < shared_->gpus; ++gpu)
-    snprintf(shared_->uuid[gpu], sizeof shared_->uuid[gpu], "%s", machine_->uuid(gpu).c_str());
-  snprintf(shared_->socket, sizeof shared_->socket, "%s", machine_->socket().c_str());
-  short_heartbeat_ = random_.chance(8);
-  shared_->heartbeat_ms = short_heartbeat_ ? random_.between(100, 200) : 6000;
-  const bool range = random_.chance(30);
-  shared_->lowest_mhz = range ? 600 : machine_->lowest_mhz();
-  shared_->highest_mhz = range ? 1200 : machine_->highest_mhz();
 }
 
 void Schedule::write_config() {
   constexpr uint32_t kRates[] = {200, 1000, 10'000};
   constexpr uint32_t kIntervals[] = {0, 1, 5, 20};
   std::FILE* file = std::fopen(machine_->config().c_str(), "we");
-  if (file == nullptr) return;
-  std::fprintf(file, "[access]\nheartbeat_ms = %u\nrequests_per_s = %u\n", shared_->heartbeat_ms,
+  if (file == nullptr) return violated("no configuration can be written");
+  std::fprintf(file, "[access]\nheartbeat_ms = %u\nrequests_per_s = %u\n", heartbeat_ms_,
                kRates[random_.between(0, 2)]);
   std::fprintf(file, "[gpu]\ninterval_ms = %u\nsettle_ms = %u\nmin_mhz = %u\nmax_mhz = %u\nsharing = \"%s\"\n",
-               kIntervals[random_.between(0, 3)], random_.between(1, 10), shared_->lowest_mhz, shared_->highest_mhz,
+               kIntervals[random_.between(0, 3)], random_.between(1, 10), allowed_.min_mhz, allowed_.max_mhz,
                random_.chance(50) ? "newest" : "highest");
   std::fclose(file);
 }
@@ -89,35 +62,27 @@ void Schedule::write_config() {
 
 bool Schedule::start_daemon(bool may_fail) {
   std::vector<std::string> environment = machine_->environment();
-  bool ailing = false;
+  ailing_ = false;
   if (may_fail && random_.chance(12)) {
     constexpr int kCodes[] = {999, 15, 10, 3};  // unknown, GPU is lost, timeout; not supported: nothing was done
     environment.push_back(
         "POWERCCL_EMULATOR_NVML_FAIL=set_locked_clocks:after=" + std::to_string(random_.between(0, 12)) +
         ":code=" + std::to_string(kCodes[random_.between(0, 3)]));
-    ++counts_.failing;
   } else if (may_fail && random_.chance(8) && machine_->all_usual()) {
     environment.push_back(
         "POWERCCL_EMULATOR_NVML_FAIL=reset_locked_clocks:after=" + std::to_string(random_.between(0, 8)) + ":code=999");
-    ailing = true;
-    ++counts_.failing;
+    ailing_ = true;
   }
-  if (random_.chance(15)) {
+  if (random_.chance(15))
     environment.push_back("POWERCCL_EMULATOR_NVML_SLOW=set_locked_clocks:ms=" + std::to_string(random_.between(3, 20)) +
                           ":every=" + std::to_string(random_.between(1, 7)) + ",reset_locked_clocks:ms=" +
                           std::to_string(random_.between(1, 10)) + ":every=" + std::to_string(random_.between(2, 7)));
-    ++counts_.slow;
-  }
-  if (!daemon_.start(machine_->daemon_command(true), environment, machine_->path("daemon.log"), kHangMs)) {
-    violated("the daemon did not start, status " + std::to_string(daemon_.status()));
-    return false;
-  }
-  shared_->ailing.store(ailing);
-  return true;
+  if (daemon_.start(machine_->daemon_command(true), environment, machine_->path("daemon.log"), kHangMs)) return true;
+  violated("the daemon did not start, status " + std::to_string(daemon_.status()));
+  return false;
 }
 
 void Schedule::kill_daemon() {
-  ++counts_.daemon_kills;
   daemon_.kill_hard();
   if (random_.chance(30)) sleep_us(random_.between(100, 4000));
   start_daemon(true);
@@ -125,104 +90,156 @@ void Schedule::kill_daemon() {
 
 // On SIGTERM every clock goes back before it ends, and it says by its exit code whether that was so.
 void Schedule::stop_daemon() {
-  if (shared_->ailing.load()) return kill_daemon();
-  ++counts_.daemon_stops;
+  if (ailing_) return kill_daemon();
   daemon_.signal(SIGTERM);
-  const int status = daemon_.wait_end(kHangMs);
-  if (status != 0)
-    violated(status == -1 ? "the daemon does not end on SIGTERM"
-                          : "on SIGTERM it ended with " + std::to_string(status));
+  if (const int status = daemon_.wait_end(kHangMs); status != 0)
+    violated("on SIGTERM the daemon does not end well: " + std::to_string(status));
   else if (!within(500, [&] { return machine_->all_usual(); }))  // the clock follows the call by a millisecond
     violated("the daemon has ended on SIGTERM, and left " + machine_->clocks());
-  daemon_.kill_hard();
-  start_daemon(true);
+  kill_daemon();
 }
 
-// ---- Clients
+// ---- Sessions
 
-void Schedule::spawn() {
-  if (spawned_ >= kMostClients) return;
-  const uint32_t number = spawned_++;
-  const uint64_t seed = seed_ * 1000 + number;
-  const pid_t worker = getpid();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != worker) _exit(1);
-    Client(shared_, number, seed).run();
+// One that is not stopped; none: all are.
+Session* Schedule::any() {
+  const size_t first = random_.between(0, static_cast<uint32_t>(sessions_.size()) - 1);
+  for (size_t i = 0; i < sessions_.size(); ++i) {
+    Session& session = sessions_[(first + i) % sessions_.size()];
+    if (session.stopped_until_ns <= now_ns()) return &session;
   }
-  shared_->client[number].pid.store(pid);
-  ++counts_.clients;
+  return nullptr;
 }
 
-void Schedule::look_for_ended() {
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    ClientSlot& slot = shared_->client[i];
-    const int pid = slot.pid.load();
-    if (pid <= 0 || !has_ended(pid)) continue;
-    slot.pid.store(0);
-    ended_.push_back(pid);
-    if (!slot.ended.load() && slot.killed_ns.load() == 0) violated("client " + std::to_string(i) + " crashed");
+uint32_t Schedule::held_by(const Session& session) {
+  uint32_t skip = random_.between(0, static_cast<uint32_t>(std::max(session.holding(), 1)) - 1);
+  for (uint32_t gpu = 0; gpu < machine_->gpus(); ++gpu)
+    if (session.held(gpu).lease != 0 && skip-- == 0) return gpu;
+  return 0;
+}
+
+void Schedule::act(Session* session) {
+  if (session->doomed() || session->unanswered() >= kMostUnanswered) return;
+  const bool holds = session->holding() > 0;
+  const auto acquire = [&] { session->ask_for(POWERCCL_LEASE_ACQUIRE, any_gpu(), random_.chance(60)); };
+  const auto about_held = [&](uint16_t type) {
+    const uint32_t gpu = held_by(*session);
+    session->ask_about(type, gpu, session->held(gpu).lease);
+  };
+  if (!holds && random_.chance(60)) return acquire();
+  const uint32_t choice = random_.between(0, 99);
+  if (choice < 55) return holds && choice >= 10 ? set(session) : acquire();
+  if (choice < 60) return holds ? about_held(POWERCCL_LEASE_READ) : session->ask(POWERCCL_LEASE_HEARTBEAT);
+  if (choice < 70) return holds ? about_held(POWERCCL_LEASE_RELEASE) : acquire();
+  if (choice < 74) return session->ask(POWERCCL_LEASE_HEARTBEAT);
+  if (choice < 76) return session->ask(random_.chance(70) ? POWERCCL_LEASE_STATUS : POWERCCL_LEASE_METRICS);
+  if (choice < 82) return meddle(session);
+  if (choice < 88) return session->repeat();
+  if (choice < 90) return babble(session);
+  if (choice < 95) return session->disconnect();
+  if (choice < 96)  // a process gets no lease again on what was revoked from it, until the daemon is another
+    session->ask_for(random_.chance(30) ? POWERCCL_LEASE_RESTORE : POWERCCL_LEASE_REVOKE,
+                     random_.chance(10) ? machine_->gpus() : any_gpu());
+}
+
+void Schedule::set(Session* session) {
+  Range wish;  // usual
+  const uint32_t kind = random_.between(0, 9);
+  if (kind < 6)  // one clock, as a policy asks
+    wish.min_mhz = wish.max_mhz = random_.between(allowed_.min_mhz, allowed_.max_mhz);
+  else if (kind < 8)  // whatever, also outside the range, also the wrong way round
+    wish = {random_.between(0, 3000), random_.between(0, 3000)};
+  else if (kind < 9)
+    wish = {random_.chance(50) ? 1 : UINT32_MAX, UINT32_MAX};
+  const uint32_t gpu = held_by(*session);
+  session->ask_about(POWERCCL_LEASE_SET, gpu, session->held(gpu).lease, wish);
+}
+
+// Uses the number of somebody else's lease, or one that nobody has.
+void Schedule::meddle(Session* session) {
+  const Session& other = sessions_[random_.between(0, static_cast<uint32_t>(sessions_.size()) - 1)];
+  const uint16_t types[] = {POWERCCL_LEASE_SET, POWERCCL_LEASE_RELEASE, POWERCCL_LEASE_READ};
+  const uint32_t gpu = any_gpu(), mhz = random_.chance(50) ? random_.between(1, 2000) : 0;
+  session->ask_about(types[random_.between(0, 2)], gpu, &other == session ? random_.next() : other.held(gpu).lease,
+                     {mhz, mhz});
+}
+
+void Schedule::babble(Session* session) {
+  char bytes[400];
+  for (char& byte : bytes) byte = static_cast<char>(random_.next());
+  if (session->holding() == 0 || random_.chance(30))
+    return session->talk_nonsense(bytes, random_.between(1, sizeof bytes));
+  auto message = make_message<powerccl_lease_set>(POWERCCL_LEASE_SET, session->used_up());  // nearly right
+  message.lease = session->held(held_by(*session)).lease;
+  message.min_mhz = message.max_mhz = allowed_.min_mhz + 15;
+  switch (random_.between(0, 4)) {
+    case 0:
+      message.header.magic ^= 1u << random_.between(0, 31);
+      break;
+    case 1:
+      message.header.version = 2;
+      break;
+    case 2:
+      message.header.size += 1;
+      break;
+    case 3:
+      message.header.type = static_cast<uint16_t>(random_.between(12, 65535));
+      break;
+    default:
+      message.header.serial = 0;
   }
-}
-
-// Only when the daemon is gone, which looks at its clients in /proc: see reap_one_at_a_time().
-void Schedule::reap_clients() {
-  for (const pid_t pid : ended_) reap(pid);
-  ended_.clear();
-}
-
-int Schedule::any_alive() {
-  const uint32_t first = random_.between(0, kMostClients - 1);
-  for (uint32_t i = 0; i < kMostClients; ++i) {
-    const uint32_t number = (first + i) % kMostClients;
-    const ClientSlot& slot = shared_->client[number];
-    // Who has been killed may take a while to end.
-    if (slot.pid.load() > 0 && slot.killed_ns.load() == 0) return static_cast<int>(number);
-  }
-  return -1;
+  session->talk_nonsense(&message, sizeof message);
 }
 
 void Schedule::disturb() {
-  const int64_t now = now_ns();
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    const int pid = shared_->client[i].pid.load();
-    if (stopped_until_ns_[i] == 0 || now < stopped_until_ns_[i]) continue;
-    if (pid > 0) kill(pid, SIGCONT);
-    stopped_until_ns_[i] = 0;
-  }
-  uint32_t choice = random_.between(0, 99);
-  const int number = any_alive();
-  // Where heartbeats are to be missed there must be somebody left who holds something for so long.
-  if (short_heartbeat_ && random_.chance(75)) choice = random_.chance(50) ? 44 : 99;
-  if (choice < 25 && number >= 0) {
-    ClientSlot& slot = shared_->client[number];
-    slot.killed_ns.store(now_ns());
-    kill(slot.pid.load(), SIGKILL);
-    ++counts_.kills;
-    if (random_.chance(60)) spawn();
-  } else if (choice < 45 && number >= 0) {
-    kill(shared_->client[number].pid.load(), SIGSTOP);
-    ++counts_.stops;
-    stopped_until_ns_[number] =
-        now + kMs * (short_heartbeat_ ? shared_->heartbeat_ms + random_.between(10, 100) : random_.between(1, 15));
-  } else if (choice < 52) {
+  const uint32_t choice = random_.between(0, 99);
+  if (choice < 55) {
+    const uint32_t ms = short_heartbeat_ ? heartbeat_ms_ + random_.between(10, 100) : random_.between(1, 15);
+    if (Session* session = any()) session->stopped_until_ns = now_ns() + kMs * ms;
+  } else if (choice < 75) {
     kill_daemon();
-  } else if (choice < 56) {
+  } else if (choice < 85) {
     stop_daemon();
-  } else if (choice < 60) {
+  } else {
     daemon_.signal(SIGSTOP);
+    for (uint32_t acts = random_.between(0, 5); acts > 0; --acts)
+      if (Session* session = any(); session != nullptr && session->connected()) act(session);
     sleep_us(random_.between(500, 15'000));
     daemon_.signal(SIGCONT);
-  } else if (choice < 65) {
-    spawn();
   }
 }
 
-void Schedule::wake_all() {
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    if (const int pid = shared_->client[i].pid.load(); pid > 0) kill(pid, SIGCONT);
-    stopped_until_ns_[i] = 0;
+// Everybody who is not stopped takes in what has come, until nothing has.
+void Schedule::listen() {
+  const int64_t now = now_ns();  // of all, as whoever wakes meanwhile has not taken in what came
+  for (bool more = true; more;) {
+    more = false;
+    for (Session& session : sessions_)
+      if (session.stopped_until_ns <= now) more = session.take() || more;
+  }
+  require_exclusive(now);
+  for (Session& session : sessions_)
+    if (!session.fault().empty()) violated(session.fault());
+}
+
+void Schedule::keep_alive() {
+  for (Session& session : sessions_)
+    if (session.stopped_until_ns <= now_ns() && session.holding() > 0 &&
+        now_ns() - session.spoke_ns > int64_t{heartbeat_ms_} * kMs / 5)
+      session.ask(POWERCCL_LEASE_HEARTBEAT);
+}
+
+// Whoever was told of a grant has been told before of whatever ended: the daemon says it in that order.
+void Schedule::require_exclusive(int64_t now) {
+  for (uint32_t gpu = 0; gpu < machine_->gpus(); ++gpu) {
+    int holders = 0, sharers = 0;
+    for (const Session& session : sessions_) {
+      if (session.stopped_until_ns > now || session.held(gpu).lease == 0) continue;
+      ++holders;
+      sharers += session.held(gpu).shared ? 1 : 0;
+    }
+    if (holders > 1 && sharers < holders)
+      violated("GPU " + std::to_string(gpu) + " has " + std::to_string(holders) + " holders, and not all share it");
   }
 }
 
@@ -232,22 +249,22 @@ void Schedule::settle() {
   if (daemon_.running() && has_ended(daemon_.pid()))
     violated("the daemon has ended by itself with " + std::to_string(daemon_.wait_end(0)));
   // A driver that can reset nothing leaves clocks set, and there is nothing the daemon could do: the next one does it.
-  if (shared_->ailing.load() || !daemon_.running()) {
+  if (ailing_ || !daemon_.running()) {
     daemon_.kill_hard();
     if (!start_daemon(false)) return;
   }
-  wake_all();
-  shared_->phase.store(Phase::kSettling);
-  const bool answered = within(kAnswerPatienceMs + 2000, [&] {
-    look_for_ended();
-    return std::all_of(shared_->client, shared_->client + spawned_, [](const ClientSlot& slot) {
-      return slot.pid.load() <= 0 || slot.settled.load() || slot.faulty.load();
-    });
+  for (Session& session : sessions_) session.stopped_until_ns = 0;
+  const bool answered = within(kHangMs, [&] {
+    listen();
+    keep_alive();
+    return std::none_of(sessions_.begin(), sessions_.end(),
+                        [](const Session& session) { return session.doomed() || session.unanswered() > 0; });
   });
-  if (!answered) violated("a client does not get its answers");
+  if (!answered) violated("a request has no answer, or nonsense does not end a connection");
   std::string fault;
   const bool settled = within(kHangMs, [&] {
-    look_for_ended();
+    listen();
+    keep_alive();
     fault = unsettled();
     return fault.empty();
   });
@@ -258,96 +275,46 @@ std::string Schedule::unsettled() const {
   std::vector<powerccl_lease_device> devices;
   if (!ask_status(machine_->socket(), 1000, &devices))
     return has_ended(daemon_.pid()) ? "the daemon has ended by itself" : "the daemon does not tell its status";
-  std::string fault;
-  for (uint32_t gpu = 0; gpu < shared_->gpus && fault.empty(); ++gpu) {
+  for (uint32_t gpu = 0; gpu < machine_->gpus(); ++gpu) {
     const auto found = std::find_if(devices.begin(), devices.end(), [&](const powerccl_lease_device& device) {
-      return std::strcmp(device.device, shared_->uuid[gpu]) == 0;
+      return machine_->uuid(gpu) == device.device;
     });
-    if (found == devices.end()) return "the daemon's status lacks GPU " + std::to_string(gpu);
-    check_gpu(gpu, *found, &fault);
-    if (!fault.empty()) fault = "GPU " + std::to_string(gpu) + ": " + fault;
+    const std::string fault = found == devices.end() ? "is missing in the daemon's status" : fault_of(gpu, *found);
+    if (!fault.empty()) return "GPU " + std::to_string(gpu) + " " + fault;
   }
-  return fault;
+  return "";
 }
 
-void Schedule::check_gpu(uint32_t gpu, const powerccl_lease_device& device, std::string* fault) const {
-  const Range truth = machine_->locked(gpu);
+std::string Schedule::fault_of(uint32_t gpu, const powerccl_lease_device& device) const {
+  const Range truth = machine_->locked(gpu), said{device.min_mhz, device.max_mhz};
   uint32_t holders = 0;
-  bool shared = true, known = device.holder_pid == 0;
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    const ClientSlot& slot = shared_->client[i];
-    const Held& held = slot.held[gpu];
-    if (slot.pid.load() <= 0 || held.lease.load() == 0) continue;
+  for (const Session& session : sessions_) {
+    const Held& held = session.held(gpu);
+    if (held.lease == 0) continue;
     ++holders;
-    shared = shared && held.shared.load();
-    known = known || device.holder_pid == static_cast<uint32_t>(slot.pid.load());
-    const Range told{held.min_mhz.load(), held.max_mhz.load()};
-    if (!held.shared.load() && truth != told)
-      *fault = "is at " + text_of(truth) + ", a holder was told " + text_of(told);
+    if (!held.shared && truth != held.told)
+      return "is at " + text_of(truth) + ", its holder was told " + text_of(held.told);
   }
-  if (holders > 1 && !shared)
-    *fault = "several clients believe that they hold it, and not all share it";
-  else if (!known || device.sharers != holders)
-    *fault = "process " + std::to_string(device.holder_pid) + " holds it by the daemon's account, one of " +
-             std::to_string(device.sharers) + ", and " + std::to_string(holders) + " clients believe that they do";
-  else if (holders == 0 && truth != Range{})
-    *fault = "is at " + text_of(truth) + ", held by nobody";
-  else if (Range{device.min_mhz, device.max_mhz} != truth)
-    *fault = "is at " + text_of(truth) + ", the daemon says " + text_of({device.min_mhz, device.max_mhz});
-  else if ((device.flags & POWERCCL_LEASE_PENDING) != 0)
-    *fault = "is still to be put back by the daemon's account";
+  if (device.sharers != holders || (device.holder_pid != 0) != (holders > 0))
+    return "has " + std::to_string(device.sharers) + " leases by the daemon's account, and " + std::to_string(holders) +
+           " sessions believe that they hold it";
+  if (holders == 0 && !truth.usual()) return "is at " + text_of(truth) + ", held by nobody";
+  if (said != truth) return "is at " + text_of(truth) + ", the daemon says " + text_of(said);
+  return (device.flags & POWERCCL_LEASE_PENDING) != 0 ? "is still to be put back by the daemon's account" : "";
 }
 
-void Schedule::end_clients() {
-  shared_->phase.store(Phase::kOver);
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    if (const int pid = shared_->client[i].pid.load(); pid > 0) {
-      kill(pid, SIGCONT);
-      if (random_.chance(40)) kill(pid, SIGKILL);
-    }
+// Everybody goes: every clock becomes usual, no mark is left, and the daemon ends in one of three ways.
+void Schedule::end() {
+  for (Session& session : sessions_) {
+    for (uint32_t gpu = 0; gpu < machine_->gpus() && random_.chance(50); ++gpu)
+      session.ask_about(POWERCCL_LEASE_RELEASE, gpu, session.held(gpu).lease);
+    session.disconnect();
   }
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    ClientSlot& slot = shared_->client[i];
-    for (const int pid : {slot.pid.exchange(0), slot.heir_pid.exchange(0)}) {
-      if (pid <= 0) continue;
-      if (!within(200, [pid] { return has_ended(pid); })) kill(pid, SIGKILL);
-      ended_.push_back(pid);
-    }
-  }
-}
-
-// What the daemon says of the GPUs that are not as usual.
-std::string Schedule::account() const {
-  std::vector<powerccl_lease_device> devices;
-  if (!ask_status(machine_->socket(), 1000, &devices)) return "; the daemon says nothing";
-  std::string text;
-  for (uint32_t gpu = 0; gpu < shared_->gpus; ++gpu)
-    for (const powerccl_lease_device& device : devices)
-      if (!machine_->locked(gpu).usual() && std::strcmp(device.device, shared_->uuid[gpu]) == 0)
-        text += "; the daemon says of GPU " + std::to_string(gpu) + ": held by process " +
-                std::to_string(device.holder_pid) + ", " + text_of({device.min_mhz, device.max_mhz}) +
-                ((device.flags & POWERCCL_LEASE_PENDING) != 0 ? ", still to be put back" : "");
-  return text;
-}
-
-void Schedule::check_usual() {
-  const auto starved_us = [&] { return daemon_.starved_us() + machine_->starved_us(); };
-  const int64_t begin_ns = now_ns(), begin_us = starved_us();
-  const auto late = [&] {
-    return (now_ns() - begin_ns) / 1000 - std::max<int64_t>(starved_us() - begin_us, 0) > kUsualMs * 1000;
-  };
-  // While the daemon hears of one end after another, the clock may for a moment be what the rest of the dead wish for.
-  within(kHangMs,
-         [&] { return (ask_sessions(machine_->socket(), 1000) == 0 && marks_in(machine_->state()) == 0) || late(); });
-  sleep_us(5000);  // the clock follows the call by a millisecond
-  within(kHangMs, [&] { return machine_->all_usual() || late(); });
-  if (!machine_->all_usual())
-    violated("nobody is there any more, and " + machine_->clocks() + account());
-  else if (const int marks = marks_in(machine_->state()); marks != 0)
-    violated("all clocks are usual, and the state file has " + std::to_string(marks) + " marks");
-}
-
-void Schedule::end_daemon() {
+  if (!daemon_.running()) return;
+  // While the daemon hears of one end after another, the clock may for a moment be what the rest wished for.
+  if (!within(kHangMs, [&] { return machine_->all_usual() && marks_in(machine_->state()) == 0; }))
+    violated("nobody is there any more, and " + machine_->clocks() +
+             ", marks in the state file: " + std::to_string(marks_in(machine_->state())));
   const uint32_t way = random_.between(0, 2);
   if (way == 0) daemon_.signal(SIGTERM);
   if (way == 1) daemon_.close_input();
@@ -355,21 +322,11 @@ void Schedule::end_daemon() {
     violated(std::string("nobody is there, and the daemon does not end well on ") +
              (way == 0 ? "SIGTERM" : "its input's end"));
   daemon_.kill_hard();
+  if (!machine_->all_usual()) violated("the daemon has ended, and " + machine_->clocks());
 }
 
-void Schedule::gather() {
-  for (uint32_t i = 0; i < spawned_; ++i) {
-    const ClientSlot& slot = shared_->client[i];
-    counts_.requests += slot.requests.load();
-    counts_.answers += slot.answers.load();
-    counts_.longest_wait_ns = std::max(counts_.longest_wait_ns, slot.longest_wait_ns.load());
-    for (uint32_t j = 0; j < slot.events.load(); ++j) {
-      if (slot.event[j].what == What::kGranted) ++counts_.grants;
-      if (slot.event[j].what == What::kEnded && slot.event[j].detail == POWERCCL_LEASE_MISSED) ++counts_.missed;
-    }
-    if (slot.faulty.load()) violated("client " + std::to_string(i) + ": " + slot.fault);
-  }
-  if (const std::string conflict = find_two_holders(*shared_); !conflict.empty()) violated(conflict);
+void Schedule::violated(const std::string& text) {
+  if (violations_.size() <= kEnough) violations_.push_back(text);
 }
 
 }  // namespace powerccl::leases

@@ -1,63 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// One random schedule against the daemon: clients that do good and bad, are killed and stopped, a daemon that is killed
-// and stopped, a driver that fails and dawdles; and what must be true afterwards.
+// One random schedule against the daemon: sessions that do good and bad, fall silent and go, a daemon that is killed
+// and stopped, a driver that fails and dawdles; and what must be true all the while and afterwards.
+//
+// All sessions are of this one process, so that the order of what they hear is known. tests/e2e has what takes
+// processes: clients that are killed, stopped, or outlived by a child that has their socket.
 #pragma once
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "machine.h"
 #include "random.h"
-#include "shared.h"
+#include "session.h"
 
 namespace powerccl::leases {
 
-struct Counts {
-  uint64_t clients = 0, requests = 0, answers = 0, kills = 0, stops = 0, daemon_kills = 0, daemon_stops = 0, grants = 0,
-           missed = 0, failing = 0, slow = 0;
-  int64_t longest_wait_ns = 0;
-};
-
 class Schedule {
  public:
-  Schedule(Machine* machine, Shared* shared, uint64_t seed);
-  ~Schedule();
+  Schedule(Machine* machine, uint64_t seed);
   // What was violated, empty: nothing.
   std::vector<std::string> run();
-  const Counts& counts() const { return counts_; }
 
  private:
-  void prepare();
-  void write_config();
   bool start_daemon(bool may_fail);
   void kill_daemon();
   void stop_daemon();
-  void spawn();
-  void look_for_ended();
-  void reap_clients();
+  void write_config();
+  void act(Session* session);
+  void set(Session* session);
+  void meddle(Session* session);
+  void babble(Session* session);
   void disturb();
-  void wake_all();
+  void listen();
+  void keep_alive();
+  void require_exclusive(int64_t now);
   void settle();
   std::string unsettled() const;
-  void check_gpu(uint32_t gpu, const powerccl_lease_device& device, std::string* fault) const;
-  void end_clients();
-  std::string account() const;
-  void check_usual();
-  void end_daemon();
-  void gather();
-  int any_alive();
-  void violated(const std::string& text) { violations_.push_back(text); }
+  std::string fault_of(uint32_t gpu, const powerccl_lease_device& device) const;
+  void end();
+  Session* any();
+  uint32_t any_gpu() { return random_.between(0, machine_->gpus() - 1); }
+  uint32_t held_by(const Session& session);
+  void violated(const std::string& text);
 
   Machine* machine_;
-  Shared* shared_;
-  uint64_t seed_;
   Random random_;
+  const bool short_heartbeat_;
+  const uint32_t heartbeat_ms_;
+  const Range allowed_;
+  bool ailing_ = false;  // the daemon's driver can reset no clock, so that answers may never come
   Child daemon_;
-  uint32_t spawned_ = 0;
-  std::vector<pid_t> ended_;  // not reaped yet
-  bool short_heartbeat_ = false;
-  int64_t stopped_until_ns_[kMostClients] = {};  // 0: not stopped
+  std::deque<Session> sessions_;
   std::vector<std::string> violations_;
-  Counts counts_;
 };
 
 }  // namespace powerccl::leases
