@@ -106,7 +106,7 @@ class Mpi:
         command = [str(compiler), "-O1", "-g", str(source), "-o", str(output), *extra]
         if self.id in _WHEELS:
             command.append(f"-Wl,-rpath,{self.prefix / 'lib'}")
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
         return output
 

@@ -137,7 +137,9 @@ void any_source(Program& p, const Group& g) {
       if (how == 0) {
         MPI_Recv(in.data(), count, MPI_LONG, MPI_ANY_SOURCE, tag, g.comm, &status);
       } else if (how == 1) {
-        MPI_Probe(MPI_ANY_SOURCE, tag, g.comm, &status);
+        int here = 0;
+        while (message % 2 == 1 && here == 0) MPI_Iprobe(MPI_ANY_SOURCE, tag, g.comm, &here, &status);
+        if (here == 0) MPI_Probe(MPI_ANY_SOURCE, tag, g.comm, &status);
         MPI_Get_count(&status, MPI_LONG, &count);
         MPI_Recv(in.data(), count, MPI_LONG, status.MPI_SOURCE, status.MPI_TAG, g.comm, &status);
       } else {

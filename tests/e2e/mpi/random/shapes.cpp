@@ -168,34 +168,6 @@ void graph(Program& p, const Group& g) {
   MPI_Comm_free(&graph);
 }
 
-// A grid that does not wrap around: at its edges there is nobody, and the place for him stays as it was.
-void grid(Program& p, const Group& g) {
-  std::array<int, 2> edges{0, 0}, wraps{0, 0}, kept{1, 0};
-  MPI_Comm grid, line;
-  MPI_Dims_create(g.size, 2, edges.data());
-  MPI_Cart_create(g.comm, 2, edges.data(), wraps.data(), 0, &grid);
-  long mine = p.value(g.rank, 4);
-  std::array<long, 4> around{-1, -1, -1, -1};
-  MPI_Neighbor_allgather(&mine, 1, MPI_LONG, around.data(), 1, MPI_LONG, grid);
-  for (int direction = 0; direction < 2; ++direction) {
-    int before = MPI_PROC_NULL, after = MPI_PROC_NULL;
-    MPI_Cart_shift(grid, direction, 1, &before, &after);
-    p.expect(around[static_cast<size_t>(2 * direction)], before == MPI_PROC_NULL ? -1 : p.value(before, 4));
-    p.expect(around[static_cast<size_t>(2 * direction + 1)], after == MPI_PROC_NULL ? -1 : p.value(after, 4));
-    long in = -1;
-    MPI_Sendrecv(&mine, 1, MPI_LONG, after, 61, &in, 1, MPI_LONG, before, 61, grid, MPI_STATUS_IGNORE);
-    p.expect(in, before == MPI_PROC_NULL ? -1 : p.value(before, 4));
-  }
-  MPI_Cart_sub(grid, kept.data(), &line);
-  const Group inner = group_of(line);
-  p.expect(inner.size, edges[0]);
-  long sum = 0, rank = inner.rank;
-  MPI_Allreduce(&rank, &sum, 1, MPI_LONG, MPI_SUM, line);
-  p.expect(sum, static_cast<long>(inner.size) * (inner.size - 1) / 2);
-  MPI_Comm_free(&line);
-  MPI_Comm_free(&grid);
-}
-
 // What a generalised request says of itself.
 int answer(void*, MPI_Status* status) {
   status->MPI_SOURCE = status->MPI_TAG = 0;
@@ -254,5 +226,5 @@ void threads_of_all_kinds(Program& p, const Group& g) {
 
 void add_shapes(std::vector<Operation>& operations) {
   operations.insert(operations.end(),
-                    {rooted_between_groups, messages_between_groups, made_by_some, graph, grid, threads_of_all_kinds});
+                    {rooted_between_groups, messages_between_groups, made_by_some, graph, threads_of_all_kinds});
 }
