@@ -22,6 +22,10 @@ bool may_open(const char* file, bool trusted) {
 
 int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint) {
   copy_text(run_, sizeof(run_), terms.run);
+  // The daemon takes nothing else, and a run may have any name. python/powerccl/leases/protocol.py does the same.
+  for (char* each = run_; *each != '\0'; ++each) {
+    if (*each < ' ' || *each > '~') *each = '?';
+  }
   copy_text(device_, sizeof(device_), terms.device);
   thread_ = terms.thread;
   refused_ = 0;

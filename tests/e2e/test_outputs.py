@@ -17,7 +17,7 @@ PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce", "--sizes"
 TUNE = ("tune", "all_reduce", "--sizes", "1M", "--emulate", "t4x8", "--gpus", "2", "--time", "6s", "--trials", "2")
 WORDS = {
     "bench": BENCH,
-    "profile": (*PROFILE, "--no-computing", "--out", "made.json"),
+    "profile": (*PROFILE, "--no-computing", "--out", f"{NAME}.json"),  # also what powerccld calls it
     "tune": (*TUNE, "--no-rules", "--no-narrow", "--out", NAME),
     "run": ("run", "--emulate", "t4x8", "--name", NAME, "--", "powerccl-bench", *SWEEP),
 }

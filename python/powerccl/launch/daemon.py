@@ -26,13 +26,13 @@ from powerccl.launch.child import signals_blocked, start_thread
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service, start_daemon
 from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Leases, connect
+from powerccl.leases.protocol import run_bytes, text_of
 
 END_S = 8.0
 _ARRIVAL_S = 5.0
 _RESTARTS = 5
 _TAKEN = "another powerccld"  # its words when somebody serves already
 _MEMORY = Path("/dev/shm")  # its files need no disk, and end with the machine as locked clocks do
-_RUN_BYTES = 63  # of a run's name in the protocol
 
 
 class PrivateDaemon:
@@ -124,7 +124,7 @@ class PrivateDaemon:
     def _wait_for_own(self) -> bool:
         """Give this job's processes time to leave; whether some still hold a clock."""
         deadline = time.monotonic() + END_S
-        own = self.run.encode()[:_RUN_BYTES].decode("utf-8", "ignore")
+        own = text_of(run_bytes(self.run))
         while True:
             try:
                 holding = self.session is not None and any(

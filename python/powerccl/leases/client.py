@@ -33,6 +33,7 @@ from powerccl.leases.protocol import (
     Status,
     Type,
     named,
+    run_bytes,
     text_of,
 )
 
@@ -149,7 +150,7 @@ class Leases:
         self.path = path
         self._socket = connected
         self._serial = 0
-        serial = self._send(Type.HELLO, HELLO.pack(run.encode()[:63]))
+        serial = self._send(Type.HELLO, HELLO.pack(run_bytes(run)))
         kind, body = self._receive(serial)
         if kind == Type.REPLY and body[0]:  # of one that is full
             raise RefusedError(body[0], text_of(body[10]))

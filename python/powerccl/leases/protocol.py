@@ -14,7 +14,7 @@ from powerccl.errors import PowercclError
 MAGIC = 0x534C4350  # "PCLS"
 VERSION = 1
 CHUNK_BYTES = 4096
-NAME_BYTES = 48
+NAME_BYTES, RUN_BYTES = 48, 64  # with the zero behind the text
 
 HEADER = struct.Struct("=IHHIIQ")
 HELLO = struct.Struct("=64s")
@@ -97,10 +97,19 @@ def named(device: str) -> bytes:
     Raises:
         PowercclError: it is too long to be one.
     """
-    name = device.encode()
+    name = _bytes(device)
     if len(name) >= NAME_BYTES:
         raise PowercclError(f"no device is called '{device}'", "`powerccl clocks` lists them")
     return name
+
+
+def run_bytes(run: str) -> bytes:
+    """A run's name as the protocol has it: a question mark for each byte that is not printable ASCII."""
+    return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in _bytes(run)[: RUN_BYTES - 1])
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")  # as its user wrote it, whatever the locale makes of that
 
 
 def text_of(field: bytes) -> str:

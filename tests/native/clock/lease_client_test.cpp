@@ -29,6 +29,14 @@ TEST_F(LeaseTest, AsksSetsReadsAndReleases) {
   EXPECT_EQ(said(), "");
 }
 
+TEST_F(LeaseTest, ARunMayHaveAnyName) {
+  daemon.start();
+  ASSERT_EQ(open("gr\xc3\xb6\xc3\x9f"
+                 "e\n7"),
+            0);
+  EXPECT_EQ(daemon.run, "gr????e?7");
+}
+
 TEST_F(LeaseTest, ADaemonThatRunsDrySaysSo) {
   daemon.welcome_flags = POWERCCL_LEASE_DRY;
   daemon.start();

@@ -35,10 +35,10 @@ class LeaseTest : public testing::Test {
     text.resize(got > 0 ? static_cast<size_t>(got) : 0);
     return text;
   }
-  int open() {
+  int open(const char* run = "run-7") {
     socket_ = folder / "socket";
     terms.socket_path = socket_.c_str();
-    terms.run = "run-7";
+    terms.run = run;
     terms.debug = true;
     const char* advice = "";
     const int code = lease.open(terms, &client, why, sizeof(why), &advice);
