@@ -166,7 +166,7 @@ void Waiter::end_long_wait(const WaitPlan& plan) {
   long_ = false;
 }
 
-void Waiter::put_back(const WaitPlan& plan) {
+void Waiter::restore(const WaitPlan& plan) {
   if (long_) end_long_wait(plan);
   if (slack_ns_ != 0) plan.table.slack(plan.table.context, slack_ns_);
   slack_ns_ = 0;

@@ -55,10 +55,10 @@ class Waiter {
   void idle(const WaitPlan& plan, Moved moved);
   // Offers the core to whoever else wants it, and learns whether anybody does.
   void offer_core(const WaitPlan& plan, uint64_t now);
-  // The call is over: what was changed for it is put back.
+  // The call is over: what was changed for it is restored.
   void end(const WaitPlan& plan) {
     if (__builtin_expect(answer_until_ != 0, 0)) answered();
-    if (__builtin_expect(slept_, 0)) put_back(plan);
+    if (__builtin_expect(slept_, 0)) restore(plan);
   }
 
   // The core is wanted by others, as far as is known.
@@ -72,7 +72,7 @@ class Waiter {
  private:
   static constexpr uint32_t kMostAnswers = 15;
 
-  void put_back(const WaitPlan& plan);
+  void restore(const WaitPlan& plan);
   void expect_answer(const WaitPlan& plan, uint64_t now);
   void answered();
   void end_long_wait(const WaitPlan& plan);
