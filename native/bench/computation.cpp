@@ -17,6 +17,11 @@ constexpr unsigned kBlocksPerSm = 2;
 
 // Sixteen fused multiply-adds in four independent chains a loop; the store at the end keeps the driver's compiler from
 // dropping them. x = x * 0.999 + 1 stays finite.
+#define FOUR                                 \
+  "    fma.rn.f32 %a, %a, %m, 0f3F800000;\n" \
+  "    fma.rn.f32 %b, %b, %m, 0f3F800000;\n" \
+  "    fma.rn.f32 %c, %c, %m, 0f3F800000;\n" \
+  "    fma.rn.f32 %d, %d, %m, 0f3F800000;\n"
 const char kPtx[] = R"(
 .version 6.3
 .target sm_70
@@ -42,23 +47,7 @@ const char kPtx[] = R"(
     setp.eq.u64 %again, %left, 0;
     @%again bra done;
 loop:
-    fma.rn.f32 %a, %a, %m, 0f3F800000;
-    fma.rn.f32 %b, %b, %m, 0f3F800000;
-    fma.rn.f32 %c, %c, %m, 0f3F800000;
-    fma.rn.f32 %d, %d, %m, 0f3F800000;
-    fma.rn.f32 %a, %a, %m, 0f3F800000;
-    fma.rn.f32 %b, %b, %m, 0f3F800000;
-    fma.rn.f32 %c, %c, %m, 0f3F800000;
-    fma.rn.f32 %d, %d, %m, 0f3F800000;
-    fma.rn.f32 %a, %a, %m, 0f3F800000;
-    fma.rn.f32 %b, %b, %m, 0f3F800000;
-    fma.rn.f32 %c, %c, %m, 0f3F800000;
-    fma.rn.f32 %d, %d, %m, 0f3F800000;
-    fma.rn.f32 %a, %a, %m, 0f3F800000;
-    fma.rn.f32 %b, %b, %m, 0f3F800000;
-    fma.rn.f32 %c, %c, %m, 0f3F800000;
-    fma.rn.f32 %d, %d, %m, 0f3F800000;
-    sub.u64 %left, %left, 1;
+)" FOUR FOUR FOUR FOUR R"(    sub.u64 %left, %left, 1;
     setp.ne.u64 %again, %left, 0;
     @%again bra loop;
 done:
@@ -70,20 +59,34 @@ done:
 }
 )";
 
+#undef FOUR
+
 constexpr uint64_t kFirstTry = 20'000;
 constexpr double kTrustedMs = 20;
 
-}  // namespace
-
-ComputeKernel::ComputeKernel(Rank& rank, bool declared)
-    : rank_(rank), blocks_(static_cast<unsigned>(rank.sm_count()) * kBlocksPerSm) {
-  const CudaApi& cuda = rank.cuda();
+CUfunction load_kernel(const CudaApi& cuda, const char* ptx, const char* name) {
   if (cuda.module_load_data == nullptr || cuda.module_get_function == nullptr || cuda.launch_kernel == nullptr) {
     throw Failure(kExitMissing, "this driver cannot load kernels");
   }
   CUmodule module = nullptr;
-  cuda.check(cuda.module_load_data(&module, kPtx), "cuModuleLoadData");
-  cuda.check(cuda.module_get_function(&function_, module, "powerccl_bench_compute"), "cuModuleGetFunction");
+  CUfunction function = nullptr;
+  cuda.check(cuda.module_load_data(&module, ptx), "cuModuleLoadData");
+  cuda.check(cuda.module_get_function(&function, module, name), "cuModuleGetFunction");
+  return function;
+}
+
+void launch_kernel(const CudaApi& cuda, CUfunction function, unsigned blocks, unsigned threads, CUstream stream,
+                   void** parameters) {
+  cuda.check(cuda.launch_kernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr),
+             "cuLaunchKernel");
+}
+
+}  // namespace
+
+ComputeKernel::ComputeKernel(Rank& rank, bool declared)
+    : rank_(rank),
+      function_(load_kernel(rank.cuda(), kPtx, "powerccl_bench_compute")),
+      blocks_(static_cast<unsigned>(rank.sm_count()) * kBlocksPerSm) {
   if (declared) return;
   // The first run also brings the clock up; each try is longer until one can be trusted.
   for (uint64_t iterations = kFirstTry;; iterations *= 4) {
@@ -105,9 +108,7 @@ void ComputeKernel::enqueue(double ms, CUstream stream, double memory) {
 void ComputeKernel::launch(uint64_t iterations, uint64_t declared_ns, CUstream stream) {
   uint64_t out = rank_.send_buffer();
   void* parameters[] = {&iterations, &declared_ns, &out};
-  rank_.cuda().check(
-      rank_.cuda().launch_kernel(function_, blocks_, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
-      "cuLaunchKernel");
+  launch_kernel(rank_.cuda(), function_, blocks_, kThreads, stream, parameters);
 }
 
 // Products of bfloat16 matrices by cuBLAS, as a transformer's layers make them: there and back in turn. Emulated GPUs
@@ -257,12 +258,9 @@ done:
 // A copy within the GPU's memory by its multiprocessors, bound by memory as normalisation and activations are.
 class MemoryCopy {
  public:
-  MemoryCopy(Rank& rank, CUstream stream) : rank_(rank), stream_(stream) {
-    const CudaApi& cuda = rank.cuda();
-    CUmodule module = nullptr;
-    cuda.check(cuda.module_load_data(&module, kCopyPtx), "cuModuleLoadData");
-    cuda.check(cuda.module_get_function(&function_, module, "powerccl_bench_copy"), "cuModuleGetFunction");
-    for (CUdeviceptr& buffer : buffers_) cuda.check(cuda.mem_alloc(&buffer, kCopyBytes), "cuMemAlloc");
+  MemoryCopy(Rank& rank, CUstream stream)
+      : rank_(rank), stream_(stream), function_(load_kernel(rank.cuda(), kCopyPtx, "powerccl_bench_copy")) {
+    for (CUdeviceptr& buffer : buffers_) rank.cuda().check(rank.cuda().mem_alloc(&buffer, kCopyBytes), "cuMemAlloc");
   }
   ~MemoryCopy() {
     for (const CUdeviceptr buffer : buffers_) rank_.cuda().mem_free(buffer);
@@ -274,9 +272,7 @@ class MemoryCopy {
     uint64_t bytes = kCopyBytes, declared_ns = static_cast<uint64_t>(emulated_ms * 1e6);
     void* parameters[] = {&buffers_[0], &buffers_[1], &bytes, &declared_ns};
     const auto blocks = static_cast<unsigned>(rank_.sm_count()) * kBlocksPerSm;
-    rank_.cuda().check(
-        rank_.cuda().launch_kernel(function_, blocks, 1, 1, kThreads, 1, 1, 0, stream_, parameters, nullptr),
-        "cuLaunchKernel");
+    launch_kernel(rank_.cuda(), function_, blocks, kThreads, stream_, parameters);
   }
 
  private:
@@ -285,36 +281,30 @@ class MemoryCopy {
 
   Rank& rank_;
   CUstream stream_;
-  CUfunction function_ = nullptr;
+  CUfunction function_;
   CUdeviceptr buffers_[2] = {};
 };
 
-Units::Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream) {
-  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, products, option, stream);
-  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream);
+Units::Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream)
+    : rank_(rank), stream_(stream), owns_(stream == nullptr) {
+  if (owns_) rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  if (kind != Beside::kMemory) product_ = std::make_unique<MatrixProduct>(rank, products, option, stream_);
+  if (kind != Beside::kMatmul) copy_ = std::make_unique<MemoryCopy>(rank, stream_);
 }
 
-Units::~Units() = default;
+Units::~Units() {
+  product_.reset();  // before its stream
+  if (owns_) rank_.cuda().stream_destroy(stream_);
+}
 
 void Units::enqueue() {
-  if (product_ != nullptr) product_->enqueue(kEmulatedMs);
-  if (copy_ != nullptr) copy_->enqueue(kEmulatedMs);
+  enqueue_emulated(product_ != nullptr && copy_ != nullptr ? 2 * kEmulatedMs : kEmulatedMs);
 }
 
 void Units::enqueue_emulated(double ms) {
-  const bool both = product_ != nullptr && copy_ != nullptr;
-  if (product_ != nullptr) product_->enqueue(both ? ms / 2 : ms);
-  if (copy_ != nullptr) copy_->enqueue(both ? ms / 2 : ms);
-}
-
-Load::Load(Rank& rank, Beside kind, const Products& products) : rank_(rank) {
-  rank.cuda().check(rank.cuda().stream_create(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  units_ = std::make_unique<Units>(rank, kind, products, "--beside", stream_);
-}
-
-Load::~Load() {
-  units_.reset();
-  rank_.cuda().stream_destroy(stream_);
+  if (product_ != nullptr && copy_ != nullptr) ms /= 2;
+  if (product_ != nullptr) product_->enqueue(ms);
+  if (copy_ != nullptr) copy_->enqueue(ms);
 }
 
 namespace {

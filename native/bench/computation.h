@@ -32,7 +32,7 @@ class ComputeKernel {
   void launch(uint64_t iterations, uint64_t declared_ns, CUstream stream);
 
   Rank& rank_;
-  CUfunction function_ = nullptr;
+  CUfunction function_;
   unsigned blocks_;
   double iterations_per_ms_ = 0;
 };
@@ -49,8 +49,8 @@ inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at i
 // Equal units of work in one stream: one product, one copy, or one of each.
 class Units {
  public:
-  // `option`: of powerccl-bench, that asks for them.
-  Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream);
+  // `option`: of powerccl-bench, that asks for them. `stream`: null for one of their own.
+  Units(Rank& rank, Beside kind, const Products& products, const char* option, CUstream stream = nullptr);
   ~Units();
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
@@ -58,27 +58,14 @@ class Units {
   void enqueue();  // one unit
   // On emulated GPUs alone: one unit that takes so long.
   void enqueue_emulated(double ms);
-
- private:
-  std::unique_ptr<MatrixProduct> product_;
-  std::unique_ptr<MemoryCopy> copy_;
-};
-
-// Units in a stream of their own.
-class Load {
- public:
-  Load(Rank& rank, Beside kind, const Products& products);
-  ~Load();
-  Load(const Load&) = delete;
-  Load& operator=(const Load&) = delete;
-
-  void enqueue() { units_->enqueue(); }  // one
   CUstream stream() const { return stream_; }
 
  private:
   Rank& rank_;
-  CUstream stream_ = nullptr;
-  std::unique_ptr<Units> units_;
+  CUstream stream_;
+  bool owns_;
+  std::unique_ptr<MatrixProduct> product_;
+  std::unique_ptr<MemoryCopy> copy_;
 };
 
 // What a scenario's `compute` enqueues: kernels of multiply-adds, or units of matrix products and memory traffic.

@@ -2,6 +2,7 @@
 // One point of a sweep as each rank measures it: all ranks go through the same steps and agree on iteration counts.
 #ifndef POWERCCL_BENCH_MEASUREMENT_H
 #define POWERCCL_BENCH_MEASUREMENT_H
+#include <optional>
 #include <vector>
 
 #include "bench/computation.h"
@@ -20,9 +21,9 @@ class Measurement {
   // What rank 0 has to tell; `index` is left to the caller.
   PointNews measure();
   // The same beside computation, of which a unit takes `unit_us` by itself.
-  PointNews measure_beside(Load& load, double unit_us);
+  PointNews measure_beside(Units& load, double unit_us);
   // That computation by itself; `beside` is left to the caller.
-  LoadNews measure_load(Load& load);
+  LoadNews measure_load(Units& load);
 
  private:
   void one();
@@ -51,6 +52,23 @@ class Measurement {
   size_t last_event_ = 1;
   double blocked_us_ = 0, blocked_joules_ = 0;  // time_each's
 };
+
+// Time and mean power, of an operation or of a unit of computation.
+struct TimeAndPower {
+  double us;
+  std::optional<double> watts_per_gpu;  // nothing: not known
+};
+
+struct BesideCost {
+  TimeAndPower alone;  // the computation by itself, a unit
+  double slowed_pct;   // of the computation; negative within noise
+  // What is more than the same computation takes by itself, of one collective: time in microseconds, joules of a GPU.
+  double added_us;
+  std::optional<double> added_joules;
+};
+
+// `operation`: one collective, at the power of everything; `unit_us`: a unit of the computation beside it.
+BesideCost beside_cost(const TimeAndPower& operation, double unit_us, const TimeAndPower& alone);
 
 void reserve_for(const std::vector<Point>& points, Rank& rank);
 

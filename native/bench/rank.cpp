@@ -129,11 +129,10 @@ void Rank::leave() {
 void Rank::change_way(Way way) {
   const auto nccl = NcclApi::instance(options_.nccl);
   leave();
-  for (CUdeviceptr* buffer : {&send_, &recv_}) {
-    if (*buffer != 0) cuda_.check(cuda_.mem_free(*buffer), "cuMemFree");
-    *buffer = 0;
+  for (const CUdeviceptr buffer : {has_.send, has_.recv}) {
+    if (buffer != 0) cuda_.check(cuda_.mem_free(buffer), "cuMemFree");
   }
-  send_bytes_ = recv_bytes_ = 0;
+  has_ = {};
   join(nccl, way);
 }
 
@@ -141,8 +140,7 @@ void Rank::abandon() {
   abort();
   wait(stream_);
   if (windows_wanted_) {  // the windows went with it, and their memory stays NCCL's
-    send_ = recv_ = 0;
-    send_bytes_ = recv_bytes_ = 0;
+    has_ = {};
     windows_ = nullptr;
   }
   const std::lock_guard lock(communicator_mutex_);
@@ -152,20 +150,18 @@ void Rank::abandon() {
 
 void Rank::close() {
   for (const CUevent event : events_) cuda_.event_destroy(event);
-  if (send_ != 0) cuda_.mem_free(send_);
-  if (recv_ != 0) cuda_.mem_free(recv_);
+  if (has_.send != 0) cuda_.mem_free(has_.send);
+  if (has_.recv != 0) cuda_.mem_free(has_.recv);
   cuda_.event_destroy(done_);
   cuda_.stream_destroy(stream_);
 }
 
 // All ranks together, with the same size.
 void Rank::reserve_windows(size_t bytes) {
-  if (send_bytes_ >= bytes) return;
+  if (has_.send_bytes >= bytes) return;
   forget_buffers();
   windows_ = std::make_unique<Windows>(shared_nccl(), comm(), bytes);
-  send_ = windows_->send();
-  recv_ = windows_->recv();
-  send_bytes_ = recv_bytes_ = bytes;
+  has_ = {windows_->send(), windows_->recv(), bytes, bytes};
 }
 
 // Windows are the communicator's; other buffers may stay.
@@ -173,8 +169,7 @@ void Rank::forget_buffers() {
   if (!windows_wanted_) return;
   if (windows_ != nullptr) windows_->release();
   windows_ = nullptr;
-  send_ = recv_ = 0;
-  send_bytes_ = recv_bytes_ = 0;
+  has_ = {};
 }
 
 void Rank::reserve(size_t send_bytes, size_t recv_bytes) {
@@ -186,8 +181,8 @@ void Rank::reserve(size_t send_bytes, size_t recv_bytes) {
     cuda_.check(cuda_.mem_alloc(&buffer, wanted), "cuMemAlloc");
     has = wanted;
   };
-  grow(send_, send_bytes_, send_bytes);
-  grow(recv_, recv_bytes_, recv_bytes);
+  grow(has_.send, has_.send_bytes, send_bytes);
+  grow(has_.recv, has_.recv_bytes, recv_bytes);
 }
 
 CUevent Rank::event(size_t index) {

@@ -52,8 +52,8 @@ class Rank {
 
   // At least so many bytes each; contents are lost when they grow.
   void reserve(size_t send_bytes, size_t recv_bytes);
-  CUdeviceptr send_buffer() const { return send_; }
-  CUdeviceptr recv_buffer() const { return recv_; }
+  CUdeviceptr send_buffer() const { return has_.send; }
+  CUdeviceptr recv_buffer() const { return has_.recv; }
 
   // The event number `index` of this rank, made when first asked for; with timing.
   CUevent event(size_t index);
@@ -87,8 +87,10 @@ class Rank {
   std::mutex communicator_mutex_;  // between the rank's thread, which changes the pointers, and the watchdog's
   std::shared_ptr<Communicator> communicator_;
   std::vector<std::shared_ptr<Communicator>> more_;
-  CUdeviceptr send_ = 0, recv_ = 0;
-  size_t send_bytes_ = 0, recv_bytes_ = 0;
+  struct {
+    CUdeviceptr send = 0, recv = 0;
+    size_t send_bytes = 0, recv_bytes = 0;
+  } has_;
   bool windows_wanted_ = false;  // of the present communicator
   std::unique_ptr<Windows> windows_;
   CUevent done_ = nullptr;

@@ -9,7 +9,6 @@
 
 #include "bench/failure.h"
 #include "bench/measurement.h"
-#include "bench/report_json.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/report_json.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <set>
 
 #include "bench/failure.h"
+#include "bench/report.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
@@ -54,26 +53,11 @@ std::string shown(const std::string& value) {
   return value == "null" ? "not known" : value.empty() ? "none" : value;
 }
 
-std::string other_machine(const std::string& differs) {
-  return std::string(" is from another machine (").append(differs).append(")");
-}
-
 std::string version_of_cuda(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-const char* mode_name(Mode mode) {
-  switch (mode) {
-    case Mode::kTrain:
-      return "train";
-    case Mode::kScenario:
-      return "scenario";
-    case Mode::kServe:
-      return "serve";
-    default:
-      return "sweep";
-  }
-}
+constexpr const char* kModes[] = {"sweep", "train", "scenario", "serve"};  // as Mode
 
 // The shape of what `matmul` multiplied, as --products takes it; nothing where nothing was.
 std::optional<std::string> products_of(const Options& options) {
@@ -111,6 +95,7 @@ void check_same_machine(const std::string& path, const json::Object& here) {
     const std::string type = json::field(line, "type");
     if (type == "header") {
       known = !json::field(line, "gpu_models").empty();
+      const char* other = " is from another machine (";
       std::string differs;
       for (const Field& field : kFields) {
         const std::string before = json::field(line, field.name), value = json::field(now, field.name);
@@ -119,7 +104,8 @@ void check_same_machine(const std::string& path, const json::Object& here) {
         differs.append(shown(before)).append(" there, ").append(shown(value)).append(" here");
       }
       if (known && !differs.empty()) {
-        throw Failure(kExitUsage, "--resume: " + path + other_machine(differs), hint);
+        throw Failure(kExitUsage, std::string("--resume: ").append(path).append(other).append(differs).append(")"),
+                      hint);
       }
     }
     if (!known) {
@@ -150,7 +136,7 @@ json::Object header_object(const Options& options, const Setting& setting, const
   };
   json::Object object;
   object.add("schema", 1)
-      .add("mode", mode_name(options.mode))
+      .add("mode", kModes[static_cast<size_t>(options.mode)])
       .add("version", kVersion)
       .add("command", options.command)
       .add("started_unix_s", json::Raw{std::to_string(started_unix_s)})

@@ -5,9 +5,7 @@
 #include <set>
 #include <string>
 
-#include "bench/beside.h"
 #include "bench/report.h"
-#include "bench/report_json.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {

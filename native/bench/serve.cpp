@@ -17,7 +17,6 @@
 #include "bench/json.h"
 #include "bench/launch.h"
 #include "bench/nccl_api.h"
-#include "bench/report_json.h"
 #include "bench/sampler.h"
 
 namespace powerccl::bench {

@@ -67,7 +67,7 @@ class Sweep {
       return;
     }
     load_.reset();
-    load_ = std::make_unique<Load>(rank_, point.beside, options_.products);
+    load_ = std::make_unique<Units>(rank_, point.beside, options_.products, "--beside");
     load_for_ = point;
     LoadNews news = measurement.measure_load(*load_);
     news.beside = point.beside;
@@ -90,7 +90,7 @@ class Sweep {
   const std::vector<Point>& plan_;
   Rank& rank_;
   Board& board_;
-  std::unique_ptr<Load> load_;
+  std::unique_ptr<Units> load_;
   Point load_for_{};  // of these points' way, clock and computation
   double unit_us_ = 0;
   bool said_ = false;

@@ -154,16 +154,6 @@ def test_a_wrong_line_is_refused_and_the_server_goes_on(start: Start) -> None:
     assert server.end() == 0
 
 
-def test_data_are_checked(start: Start) -> None:
-    server = start("-c", "1")
-    server.ask("open 1")
-    assert server.ask("measure reduce_scatter 64K iterations=2")["wrong"] == 0
-    server.ask("close")
-    server.ask("open 2")
-    assert server.ask("measure reduce_scatter 64K iterations=2")["wrong"] == 0
-    assert server.end() == 0
-
-
 def test_a_rank_that_dies_ends_the_server(start: Start) -> None:
     server = start()
     server.ask("open 1")

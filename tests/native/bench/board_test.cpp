@@ -12,7 +12,6 @@
 
 #include "bench/failure.h"
 #include "bench/launch.h"
-#include "bench/train.h"
 
 namespace powerccl::bench {
 namespace {
@@ -161,14 +160,11 @@ class LauncherPlaceTest : public testing::Test {
   }
 };
 
-TEST_F(LauncherPlaceTest, NoneWithoutVariables) {
+TEST_F(LauncherPlaceTest, IsThatOfOneHost) {
   EXPECT_FALSE(launcher_place());
-}
-
-TEST_F(LauncherPlaceTest, Torchrun) {
-  setenv("RANK", "3", 1);
-  setenv("WORLD_SIZE", "4", 1);
-  setenv("LOCAL_RANK", "3", 1);
+  for (const auto& [name, value] : {std::pair{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}}) {
+    setenv(name, value, 1);
+  }
   setenv("LOCAL_WORLD_SIZE", "4", 1);
   const auto place = launcher_place();
   ASSERT_TRUE(place);
@@ -176,20 +172,8 @@ TEST_F(LauncherPlaceTest, Torchrun) {
   EXPECT_EQ(place->ranks, 4);
   EXPECT_EQ(place->local_rank, 3);
   EXPECT_EQ(place->key.find('/'), std::string::npos);
-}
-
-TEST_F(LauncherPlaceTest, RefusesSeveralHosts) {
-  setenv("RANK", "3", 1);
   setenv("WORLD_SIZE", "8", 1);
-  setenv("LOCAL_RANK", "3", 1);
-  setenv("LOCAL_WORLD_SIZE", "4", 1);
   EXPECT_THROW(launcher_place(), Failure);
-}
-
-TEST(Union, OfOverlappingStretches) {
-  EXPECT_EQ(union_ns({}), 0U);
-  EXPECT_EQ(union_ns({{10, 20}, {30, 35}}), 15U);
-  EXPECT_EQ(union_ns({{30, 35}, {10, 32}, {12, 14}}), 25U);
 }
 
 }  // namespace

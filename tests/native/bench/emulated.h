@@ -35,6 +35,11 @@ struct Ended {
   std::string out, err;
 };
 
+inline void expect_failure(const Ended& ended, int code, const char* says) {
+  EXPECT_EQ(ended.code, code) << ended.err;
+  EXPECT_NE(ended.err.find(says), std::string::npos) << ended.err;
+}
+
 class Process {
  public:
   // `input`: a file, or nothing to leave stdin as it is.

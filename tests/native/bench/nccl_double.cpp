@@ -68,30 +68,16 @@ EXPORTED int ncclCommGetAsyncError(void*, int* state) {
 EXPORTED const char* ncclGetErrorString(int) {
   return "refused by the double";
 }
-EXPORTED int ncclGroupStart() {
-  return called();
-}
-EXPORTED int ncclGroupEnd() {
-  return called();
-}
-EXPORTED int ncclAllReduce() {
-  return called();
-}
-EXPORTED int ncclBroadcast() {
-  return called();
-}
-EXPORTED int ncclReduce() {
-  return called();
-}
-EXPORTED int ncclAllGather() {
-  return called();
-}
-EXPORTED int ncclReduceScatter() {
-  return called();
-}
-EXPORTED int ncclSend() {
-  return called();
-}
-EXPORTED int ncclRecv() {
-  return called();
-}
+#define CALL(name)      \
+  EXPORTED int name() { \
+    return called();    \
+  }
+CALL(ncclGroupStart)
+CALL(ncclGroupEnd)
+CALL(ncclAllReduce)
+CALL(ncclBroadcast)
+CALL(ncclReduce)
+CALL(ncclAllGather)
+CALL(ncclReduceScatter)
+CALL(ncclSend)
+CALL(ncclRecv)

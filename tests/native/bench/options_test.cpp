@@ -7,31 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/train.h"
-#include "bench/values.h"
+#include "refusal.h"
 
 namespace powerccl::bench {
 namespace {
 
-// The words of a line, as a shell parts them.
 Options parse(const std::string& line) {
-  std::vector<std::string> words = split("powerccl-bench" + (line.empty() ? "" : " " + line), ' ');
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return parse_options(static_cast<int>(words.size()), argv.data());
+  return tests::with_words(line, parse_options);
 }
 
 std::string refusal(const std::string& line) {
-  try {
-    parse(line);
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code(), kExitUsage);
-    EXPECT_NE(failure.hint(), "");
-    return failure.what();
-  }
-  return "";
+  return tests::refusal_of([&] { parse(line); }).what;
 }
 
 TEST(Size, TakesSuffixesOf1024) {

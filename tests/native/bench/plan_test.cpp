@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "bench/beside.h"
+#include "bench/measurement.h"
 
 namespace powerccl::bench {
 namespace {

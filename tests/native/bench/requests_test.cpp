@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "bench/failure.h"
 #include "bench/serve.h"
+#include "refusal.h"
 
 namespace powerccl::bench {
 namespace {
@@ -19,14 +19,7 @@ Command parse(const std::string& line) {
   return parse_command(line, server(), 4);
 }
 std::string refusal(const std::string& line) {
-  try {
-    parse(line);
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.code(), kExitUsage);
-    EXPECT_NE(failure.hint(), "");
-    return failure.what();
-  }
-  return "";
+  return tests::refusal_of([&] { parse(line); }).what;
 }
 
 TEST(Requests, AValueIsTheRestOfTheLine) {

@@ -102,14 +102,15 @@ TEST_F(Served, TrialsAreCounted) {
 
 TEST_F(Served, DataAreCheckedWhereTheyAreMoved) {
   const std::string requests =
-      "open a\nmeasure all_gather 64K iterations=3 check=1\nmeasure all_gather 64K in_place=1\n";
+      "open a\nmeasure all_gather 64K iterations=3 check=1\nclose\nopen b\nmeasure all_gather 64K in_place=1\n";
   const Ended moved = serve(requests, "-c 1");
   EXPECT_EQ(moved.code, 0) << moved.err;
-  EXPECT_EQ(fields(moved, "wrong"), (Words{"", "", "0", "0"})) << moved.out;
+  EXPECT_EQ(fields(moved, "wrong"), (Words{"", "", "0", "", "", "0"})) << moved.out;
   const Ended not_moved = serve(requests);
   EXPECT_EQ(not_moved.code, 0) << not_moved.err;
-  EXPECT_EQ(fields(not_moved, "type"), (Words{"ready", "opened", "refused", "point"})) << not_moved.out;
-  EXPECT_EQ(fields(not_moved, "wrong"), (Words{"", "", "", "null"}));
+  EXPECT_EQ(fields(not_moved, "type"), (Words{"ready", "opened", "refused", "closed", "opened", "point"}))
+      << not_moved.out;
+  EXPECT_EQ(fields(not_moved, "wrong"), (Words{"", "", "", "", "", "null"}));
 }
 
 TEST_F(Served, WrongElementsAreReportedAndNoFailure) {
