@@ -66,7 +66,7 @@ def test_without_a_table_the_job_does_not_start(powerccl: Powerccl) -> None:
     assert "no table of ways for 8 x Tesla T4" in unknown.err
     assert "powerccl profile --ways" in unknown.err
     missing = powerccl("run", "--emulate", "t4x8", "--ways", "nowhere.json", "--", "echo", "ran")
-    assert missing.code != 0 and "cannot read the table of ways nowhere.json" in missing.err
+    assert missing.code != 0 and "cannot read table of ways nowhere.json" in missing.err
 
 
 def test_options_that_exclude_each_other(powerccl: Powerccl) -> None:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from printing import printed
 from rich.console import Console
 from synthetic import MS, training_run, write_info
 from test_platforms import profile
@@ -29,19 +29,8 @@ from powerccl.reports.terminal import print_comparison, print_summary
 from powerccl.traces.folder import read_run
 
 
-def console(width: int = 120, **more: object) -> Console:
-    return Console(file=io.StringIO(), width=width, highlight=False, **more)  # type: ignore[arg-type]
-
-
-def printed(target: Console) -> str:
-    assert isinstance(target.file, io.StringIO)
-    return target.file.getvalue()
-
-
 def test_summary_in_the_terminal(tmp_path: Path) -> None:
-    target = console()
-    print_summary(target, summarise(read_run(training_run(tmp_path / "run"))))
-    shown = printed(target)
+    shown = printed(print_summary, summarise(read_run(training_run(tmp_path / "run"))))
     assert "powerccl · run  emulated" in shown
     assert "2 ranks · policy observe · nccl 2.28.9 profiler v5 · exit 0" in shown
     assert "communicating 82 %" in shown
@@ -53,20 +42,16 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
-    target = console(width)
     found = summarise(read_run(training_run(tmp_path / "run")))
-    print_summary(target, found)
-    print_comparison(target, compare(found, found))
-    assert max(len(line) for line in printed(target).splitlines()) <= width
+    lines = printed(print_summary, found, width=width) + printed(print_comparison, compare(found, found), width=width)
+    assert max(len(line) for line in lines.splitlines()) <= width
 
 
 def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
     found = summarise(read_run(training_run(tmp_path / "run")))
     found.clocks.requests, found.clocks.failed, found.clocks.left_locked, found.clocks.dry = 5, 2, 1, 5
     found.notes = [f"note {i}" for i in range(20)]
-    target = console()
-    print_summary(target, found)
-    shown = printed(target)
+    shown = printed(print_summary, found)
     assert "2 clock requests failed" in shown
     assert "`nvidia-smi -rgc` resets them" in shown
     assert "dry run, no clock was set" in shown
@@ -75,9 +60,7 @@ def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
 
 def test_a_run_without_traces_says_why_that_may_be(tmp_path: Path) -> None:
     write_info(tmp_path, 100 * MS)
-    target = console()
-    print_summary(target, summarise(read_run(tmp_path)))
-    assert "no rank left a trace" in printed(target)
+    assert "no rank left a trace" in printed(print_summary, summarise(read_run(tmp_path)))
 
 
 def two_trainings(tmp_path: Path) -> tuple[Training, Training]:
@@ -113,9 +96,11 @@ def test_training_without_iterations_or_samples_is_refused(tmp_path: Path) -> No
 
 def test_demo_in_the_terminal_labels_and_compares(tmp_path: Path) -> None:
     observed, managed = two_trainings(tmp_path)
-    target = console(100)
-    print_demo(target, DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call")))
-    shown = printed(target)
+    shown = printed(
+        print_demo,
+        DemoResult("microllama", "t4x8", observed, managed, savings(observed, managed, "per-call")),
+        width=100,
+    )
     assert "emulated t4x8" in shown
     assert "published (8 x T4)" in shown
     assert "17.3 %" in shown
@@ -166,9 +151,7 @@ def test_profile_in_the_terminal() -> None:
         OverheadSample(pattern="all_reduce", size_bytes=1 << 20, plain_us=100, managed_us=105, provenance="emulated")
     ]
     switch = ClockSwitch(call_us=3000, latency_us=4500, requests=10, provenance="emulated")
-    target = console()
-    print_profile(target, profile(overhead_samples=samples, clock_switch=switch, notes=["a note"]))
-    shown = printed(target)
+    shown = printed(print_profile, profile(overhead_samples=samples, clock_switch=switch, notes=["a note"]))
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.startswith("all-reduce")}
     assert "t4x8: 8 x Tesla T4  emulated" in shown
     assert rows["all-reduce"] == ["all-reduce", "2", "MiB", "1", "MiB", "5.0", "%"]
@@ -177,9 +160,9 @@ def test_profile_in_the_terminal() -> None:
 
 
 def test_profile_without_clocks_says_so() -> None:
-    target = console()
-    print_profile(target, profile(clocks_set=False, clocks_reason="no --set-clocks"))
-    assert "clocks could not be set: no --set-clocks" in printed(target)
+    assert "clocks could not be set: no --set-clocks" in printed(
+        print_profile, profile(clocks_set=False, clocks_reason="no --set-clocks")
+    )
     assert "Clocks could not be set" in profile_page(profile(clocks_set=False, clocks_reason="no --set-clocks"))
 
 
@@ -199,13 +182,10 @@ def test_no_cell_is_cut_whatever_the_width() -> None:
     table.add_row("7", "12.3 ms", "job at 1080 MHz")
     table.add_more(3)
     for width in (24, 40, 60, 400):
-        target = console(width)
-        target.print(table)
-        shown = " ".join(printed(target).split())
+        text = printed(Console.print, table, width=width)
+        shown = " ".join(text.split())
         for word in ("rank", "1023", "7", "communicating", "12.3 ms", "others", "1080", "–", "… 3 more"):
             assert word in shown, (width, word)
         assert "…" not in shown.replace("… 3", ""), width
-        assert max(map(len, printed(target).splitlines())) <= width
-    narrow = console(24)
-    narrow.print(table)
-    assert "rank  1023" in printed(narrow)
+        assert max(map(len, text.splitlines())) <= width
+    assert "rank  1023" in printed(Console.print, table, width=24)
