@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <string>
 
-#include "agent/check.h"
 #include "agent/node.h"
 #include "agent/options.h"
 #include "agent/restore.h"
@@ -20,9 +19,6 @@ int main(int argc, char** argv) {
   switch (options.mode) {
     case Mode::kHelp:
       std::fputs(kUsage, stdout);
-      return 0;
-    case Mode::kCheck:
-      std::fputs(check_json().c_str(), stdout);
       return 0;
     case Mode::kRestoreAll:
       return restore_all(options.run_folder);

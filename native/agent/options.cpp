@@ -10,7 +10,6 @@ namespace powerccl::agent {
 const char* const kUsage =
     "usage: powerccl-agent --run-folder DIR [options]\n"
     "       powerccl-agent --restore-all [--run-folder DIR]\n"
-    "       powerccl-agent --check\n"
     "\n"
     "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv.\n"
     "Samples energy and time of its processors into DIR/cpu-<host>.csv.\n"
@@ -25,7 +24,6 @@ const char* const kUsage =
     "  --restore-all      restore each core that a dead process left lowered, by\n"
     "                     DIR's journal, and end. Run it by hand, on the node, after\n"
     "                     its container or its agent was killed\n"
-    "  --check            print as JSON what NVML offers here; change nothing\n"
     "\n"
     "exit codes: 0 success; 1 a fault, or a clock could not be restored; 2 wrong usage\n";
 
@@ -81,8 +79,6 @@ bool parse_options(int argc, const char* const* argv, Options* options, std::str
       options->sample = false;
     } else if (name == "--restore-all") {
       options->mode = Mode::kRestoreAll;
-    } else if (name == "--check") {
-      options->mode = Mode::kCheck;
     } else if (name == "--help" || name == "-h") {
       options->mode = Mode::kHelp;
     } else {

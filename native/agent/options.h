@@ -5,7 +5,7 @@
 
 namespace powerccl::agent {
 
-enum class Mode { kGuard, kRestoreAll, kCheck, kHelp };
+enum class Mode { kGuard, kRestoreAll, kHelp };
 
 struct Options {
   Mode mode = Mode::kGuard;

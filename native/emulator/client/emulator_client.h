@@ -37,8 +37,6 @@ int pwe_abi(void);  // PWE_ABI
 int pwe_current_gpu(void);
 // The CUDA device ordinal of the calling thread's current context, or -1.
 int pwe_current_device(void);
-// The server's number of this process; the same in every call of one process. 0 before cuInit.
-uint32_t pwe_client(void);
 
 // A request to the collective engine; `type` in [0x1000, 0x1fff]. Blocks until the engine answers, which may be when
 // other ranks have made theirs; other threads' requests go on. *error: the engine's answer code. At most 56 KiB either
@@ -55,9 +53,7 @@ CUresult pwe_submit(CUstream stream, const void* payload, size_t bytes, pwe_op* 
 // 1: capturing, 0: not, negative: invalid handle. *graph_id (may be NULL): the capture's number.
 int pwe_is_capturing(CUstream stream, uint64_t* graph_id);
 
-// State of an operation without a system call: a pwe_op_state, or -1 when the server is gone. The pointers may be NULL.
-int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result);
-// Sleeps until the operation is at least in `state`, or the time is over, or the server is gone; returns as above.
+// Sleeps until the operation is at least in `state`, or the time is over. A pwe_op_state, or -1 when the server is gone.
 int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns);
 // Gives the slot back once the operation has stopped. Every tracked operation needs it.
 void pwe_op_release(const pwe_op* op);

@@ -19,15 +19,6 @@ namespace {
 constexpr uint32_t kFirst = static_cast<uint32_t>(Message::kCollectiveFirst);
 constexpr uint32_t kLast = static_cast<uint32_t>(Message::kCollectiveLast);
 
-int state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {
-  const OpSlot& slot = State::get().connection->page()->ops[op->slot];
-  const uint32_t at = slot.state.load();
-  if (started_ns != nullptr) *started_ns = at >= PWE_STARTED ? slot.started_ns.load() : 0;
-  if (stopped_ns != nullptr) *stopped_ns = at >= PWE_STOPPED ? slot.stopped_ns.load() : 0;
-  if (result != nullptr) *result = at >= PWE_STOPPED ? slot.result.load() : 0;
-  return static_cast<int>(at);
-}
-
 thread_local bool data_moves = true;
 std::atomic<uint64_t> last_stop{0};
 
@@ -60,11 +51,6 @@ int pwe_current_gpu(void) {
 int pwe_current_device(void) {
   const ContextState* context = current_context();
   return context != nullptr ? context->device : -1;
-}
-
-uint32_t pwe_client(void) {
-  State& state = State::get();
-  return state.ready() == CUDA_SUCCESS ? state.connection->client() : 0;
 }
 
 CUresult pwe_request(uint32_t type, const void* request, size_t request_bytes, void* reply, size_t reply_capacity,
@@ -190,21 +176,12 @@ CUresult pwe_event_energy(CUevent event, double* energy_uj) {
   return result;
 }
 
-int pwe_op_state_of(const pwe_op* op, uint64_t* started_ns, uint64_t* stopped_ns, int32_t* result) {
-  if (!tracked(op)) return -1;
-  const int at = state_of(op, started_ns, stopped_ns, result);
-  if (at == PWE_STOPPED) return at;
-  State& state = State::get();
-  const std::unique_lock lock(state.mutex, std::try_to_lock);
-  return !lock.owns_lock() || state.still_alive() ? at : -1;
-}
-
 int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns) {
   if (!tracked(op)) return -1;
   const uint64_t now = monotonic_ns();
   const uint64_t deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
   if (!State::get().connection->wait_op(op->slot, op->generation, static_cast<uint32_t>(state), deadline)) return -1;
-  return state_of(op, nullptr, nullptr, nullptr);
+  return static_cast<int>(State::get().connection->page()->ops[op->slot].state.load());
 }
 
 void pwe_op_release(const pwe_op* op) {

@@ -123,7 +123,7 @@ TEST_F(OptionsTest, MistakesEndInAHint) {
                                                                  {"--run-folder", "a", "--interval-ms", "20s"},
                                                                  {"--run-folder", "a", "--clocks", "dry"},
                                                                  {"--run-folder", "a", "--no-sample=1"},
-                                                                 {"--check", "--quick"}}) {
+                                                                 {"--restore-all", "--quick"}}) {
     Options fresh;
     EXPECT_FALSE(parse(words, &fresh, &message));
     EXPECT_NE(message.find("\nhint: "), std::string::npos) << message;
@@ -137,28 +137,6 @@ TEST_F(AgentTest, WrongUsageHasItsOwnExitCode) {
   EXPECT_EQ(code, 2);
   EXPECT_NE(run_agent({"--help"}, &code).find("usage: powerccl-agent"), std::string::npos);
   EXPECT_EQ(code, 0);
-}
-
-TEST_F(AgentTest, CheckTellsWhatNvmlOffersAndSetsNothing) {
-  int code = -1;
-  std::string json = run_agent({"--check"}, &code);
-  EXPECT_EQ(code, 0);
-  for (const char* part :
-       {"\"driver\": \"999.1\"", "\"gpu_count\": 2", "\"emulated\": false", "\"name\": \"Fake \\\"T4\\\"\"",
-        "\"power_mw\": 30000", "\"power_source\": \"instant\"", "\"max_sm_clock_mhz\": 1590", "\"errors\": {}"})
-    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
-  EXPECT_EQ(fake->gpu[0].locks + fake->gpu[0].resets, 0u);
-
-  fake->result[kFakeEnergy] = 3;
-  json = run_agent({"--check"}, &code);
-  EXPECT_NE(json.find("\"energy_uj\": null"), std::string::npos) << json;
-  EXPECT_NE(json.find("\"errors\": {\"energy_uj\": \"reading the energy counter: not supported"), std::string::npos)
-      << json;
-
-  fake->result[kFakeInit] = 9;
-  json = run_agent({"--check"}, &code);
-  EXPECT_EQ(code, 0);
-  EXPECT_NE(json.find("\"nvml\": null, \"error\": {\"code\": 9"), std::string::npos) << json;
 }
 
 }  // namespace
