@@ -11,12 +11,9 @@
 namespace powerccl::daemon {
 namespace {
 
+// For clocks that status asks the driver for: a GPU that hangs is shown without one.
 constexpr int64_t kStatusPatienceNs = 500'000'000;
 constexpr int kPartsATurn = 64;  // then it is somebody else's
-
-uint32_t flag_if(bool given, uint32_t flag) {
-  return given ? flag : 0;
-}
 
 }  // namespace
 

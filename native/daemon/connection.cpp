@@ -14,8 +14,8 @@
 namespace powerccl::daemon {
 namespace {
 
-constexpr size_t kLongestRequest = 256;
-constexpr size_t kMostFiles = 253;  // the kernel's own limit: it would close further ones itself, while we wait
+constexpr size_t kLongestRequest = 256;  // bytes; the longest that the protocol has is shorter
+constexpr size_t kMostFiles = 253;       // the kernel's own limit: it would close further ones itself, while we wait
 // Of one connection. An answer is made as its parts are read, and no request is read before. So what waits here are
 // answers of the driver and ends of leases, of which there is one a device: half would be little for 256 cores.
 constexpr size_t kMostUnsentBytes = 64 << 10;

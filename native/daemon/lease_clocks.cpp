@@ -11,6 +11,8 @@ namespace powerccl::daemon {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
+// Of a restore that failed, doubled each time. A driver that resets a GPU is back within seconds; half of the last only
+// repeats failures more often, double of it leaves a clock low for longer.
 constexpr int64_t kFirstRetryNs = 50 * kMs;
 constexpr int64_t kLastRetryNs = 5000 * kMs;
 constexpr int64_t kNever = INT64_MAX;

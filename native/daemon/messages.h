@@ -12,6 +12,10 @@
 
 namespace powerccl::daemon {
 
+inline uint32_t flag_if(bool given, uint32_t flag) {
+  return given ? flag : 0;
+}
+
 struct Request {
   uint16_t type = 0;
   uint64_t serial = 0;

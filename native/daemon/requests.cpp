@@ -11,10 +11,7 @@
 namespace powerccl::daemon {
 namespace {
 
-constexpr size_t kMostBans = 4096;
-uint32_t flag_if(bool given, uint32_t flag) {
-  return given ? flag : 0;
-}
+constexpr size_t kMostBans = 4096;  // revoked processes that are remembered; the oldest is forgotten
 
 constexpr char kVersion[] = "powerccld " POWERCCL_VERSION;
 

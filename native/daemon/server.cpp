@@ -27,6 +27,7 @@ namespace powerccl::daemon {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
+// For clocks to be restored at the end. By default systemd kills a unit after 90 s; a driver call takes milliseconds.
 constexpr int64_t kStopPatienceNs = 10'000 * kMs;
 // What waits for all sessions to read it. With the rest of the daemon it stays below 64 MiB, an eighth of what the unit
 // lets it have; half would be 16 users who each use up theirs.

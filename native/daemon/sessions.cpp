@@ -35,7 +35,7 @@ constexpr int kMostBad = 64;
 constexpr size_t kMostClosing = 256;
 // Of one user, what waits to be read: a twentieth of all users' would be little for 128 sessions of a large machine.
 constexpr size_t kMostUserBytes = 4u << 20;
-constexpr size_t kManyUsers = 1024;
+constexpr size_t kManyUsers = 1024;  // then those without a session are forgotten
 
 double refilled(double level, double most, double a_second, int64_t since_ns, int64_t now_ns) {
   return std::min(most, level + static_cast<double>(now_ns - since_ns) / 1e9 * a_second);

@@ -15,7 +15,7 @@
 namespace powerccl::daemon {
 namespace {
 
-constexpr int kAttempts = 16;
+constexpr int kAttempts = 16;  // each loses a race against another daemon that ends at the same moment
 
 sockaddr_un address_of(const std::string& path) {
   sockaddr_un address{};

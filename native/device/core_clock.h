@@ -12,8 +12,6 @@
 
 namespace powerccl::device {
 
-inline constexpr char kSysfsCores[] = "/sys/devices/system/cpu";
-
 // No file is kept open: a program that closes all of its descriptors may be given the number for a file of its own.
 struct CoreClock {
   int cpu = -1;

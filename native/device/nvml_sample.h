@@ -23,7 +23,7 @@ enum Metric : unsigned {
   kMetrics,
 };
 
-constexpr unsigned kMaxGpus = 64;
+constexpr unsigned kMaxGpus = 64;  // of a host; no server has more than 16
 
 struct SampledGpu {
   void* handle = nullptr;  // nvmlDevice_t

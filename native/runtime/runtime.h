@@ -207,9 +207,7 @@ class Runtime {
   // The GPU's state, for tests and benchmarks; null if there is none.
   Gpu* gpu(uint32_t index) { return index < gpu_count_.load(std::memory_order_acquire) ? &gpus_[index] : nullptr; }
   // The device of the process's only GPU; -1: there are several, or none yet.
-  int only_device() const {
-    return gpu_count_.load(std::memory_order_acquire) == 1 ? gpus_[0].identity.device : -1;
-  }
+  int only_device() const { return gpu_count_.load(std::memory_order_acquire) == 1 ? gpus_[0].identity.device : -1; }
   KernelSelection& selection() { return selection_; }
   uint64_t left_out() const { return left_out_.load(std::memory_order_relaxed); }
 

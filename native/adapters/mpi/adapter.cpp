@@ -17,8 +17,13 @@ __thread ThreadState* t_thread __attribute__((tls_model("initial-exec"))) = null
 
 namespace {
 
+// How often a thread writes its sums. A killed process loses what came since; half of it doubles the trace.
 constexpr uint64_t kFlushNs = 1000000000;
+// Calls from here on are recorded one by one. Half of it records waits that are mere polling (kSpinUs in waiter.cpp);
+// double of it hides waits in which a rank already sleeps.
 constexpr uint64_t kLongCallNs = 200000;
+// The longest pause where others' messages may have to wait for this rank: an eighth of what it is elsewhere
+// (kLongestUs).
 constexpr uint64_t kLongestBlindNs = 250000;
 
 pthread_key_t g_thread_key;

@@ -24,7 +24,7 @@
 namespace powerccl::mpi {
 
 struct ThreadState {
-  static constexpr uint32_t kCached = 64;
+  static constexpr uint32_t kCached = 64;  // handles; a miss costs a lock
   struct CachedCommunicator {
     Word handle = 0;
     uint32_t generation = 0;  // 0: empty

@@ -24,6 +24,7 @@ inline uint8_t size_class_of(uint64_t bytes) {
 
 class CallAccounts {
  public:
+  // Kinds of calls of one thread; half of the entries are used. Calls of more kinds are left out, and counted as that.
   static constexpr uint32_t kEntries = 512;
 
   void add(const CallMade& call) {

@@ -22,8 +22,8 @@ struct CommunicatorKnown {
 
 class Communicators {
  public:
-  static constexpr uint32_t kMost = 4096;
-  static constexpr uint32_t kUnknown = 0xffffff;
+  static constexpr uint32_t kMost = 4096;         // communicators of a process; calls on more are of kUnknown
+  static constexpr uint32_t kUnknown = 0xffffff;  // the largest number that a record holds
 
   // Looks the handle up, asks the library the first time, and records it. Takes a lock: callers keep their own cache,
   // valid while `generation` stays the same. A communicator with the same members as an earlier one is that one: what

@@ -4,19 +4,23 @@
 namespace powerccl {
 namespace {
 
+// WaitPlan says what these are for. Half of the spin time sleeps in waits that end at once; double saves little there.
 constexpr double kSpinUs = 150.0;
 constexpr double kLongestUs = 2000.0;
 constexpr double kProgressGapUs = 5.0;
 constexpr double kYieldUs = 20.0;
-constexpr double kMostTakenUs = 30.0;
+constexpr double kMostTakenUs = 30.0;  // an offer that takes longer was taken: a thread switch and back are 6 us
 constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() that nobody takes is three to four empty calls long
 constexpr int kCallsTried = 32;
 constexpr double kInstructionUs = 200.0;
 constexpr double kLongWaitUs = 5000.0;
 // After a pause the library looks at everything once before the next: Open MPI looks at its sockets every eighth time.
 constexpr uint32_t kPollsBetweenPauses = 16;
+// A core counts as shared for so many offers or pauses since the last offer that was taken.
 constexpr uint32_t kSharedFor = 256;
 constexpr double kAnswerUs = 3.0;
+// From a score of so many answers on (at most kMostAnswers) the rank waits kAnswerUs before it yields. Below that it
+// tries once in so many waits.
 constexpr uint32_t kEnoughAnswers = 4;
 constexpr uint32_t kTriesApart = 256;
 

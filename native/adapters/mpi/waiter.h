@@ -70,7 +70,7 @@ class Waiter {
   uint64_t sleeps = 0, asked_ticks = 0, slept_ticks = 0, offers_taken = 0;
 
  private:
-  static constexpr uint32_t kMostAnswers = 15;
+  static constexpr uint32_t kMostAnswers = 15;  // a score; each answer in vain takes two off
 
   void restore(const WaitPlan& plan);
   void expect_answer(const WaitPlan& plan, uint64_t now);

@@ -10,7 +10,7 @@
 namespace powerccl::nccl {
 namespace {
 
-constexpr size_t kName = 512;
+constexpr size_t kName = 512;  // bytes of a file's name; a longer one is cut, and not found
 
 // NCCL takes any leading part of that word for the program itself.
 bool in_program(const char* name) {

@@ -9,7 +9,8 @@ namespace powerccl::nccl {
 
 class Live {
  public:
-  static constexpr uint32_t kSlots = 256, kNone = UINT32_MAX;
+  static constexpr uint32_t kSlots = 256;  // kernels under way; without a free one a kernel is not seen live
+  static constexpr uint32_t kNone = UINT32_MAX;
 
   // Has the stream write when it gets here. kNone: nothing was put into it.
   uint32_t begin(void* stream);

@@ -32,19 +32,21 @@ struct MarkContext {
 
 namespace {
 
-constexpr uint64_t kLookEveryNs = 4000000;
+constexpr uint64_t kLookEveryNs = 4000000;      // whether pairs have passed; there are kPairs until then
 constexpr uint64_t kReferenceNs = 2000000000u;  // the clocks drift by microseconds a second at most
 constexpr int kReferenceTries = 4;
-constexpr uint64_t kGoodReferenceNs = 25000;
+constexpr uint64_t kGoodReferenceNs = 25000;  // the host time of a reference is known to half of it
+// For an event of ours to pass on a GPU that has other work; doubled after each time in vain. The last is at the
+// job's end, where a try comes only once.
 constexpr uint64_t kLeastPatienceNs = 1000000, kMostPatienceNs = 4000000;
 constexpr uint64_t kLastPatienceNs = 50000000;
 constexpr uint64_t kSpinNs = 50000;        // then sleeping, lest the GPU's driver wait for this core
 constexpr uint64_t kTryAgainAfter = 1000;  // times the patience that was lost: a job may lose 0.1 % so
-constexpr uint64_t kMostApartNs = 5000;
-constexpr uint32_t kMostUnready = 2;
-constexpr int kTimed = 0;             // CU_EVENT_DEFAULT
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
-constexpr int kRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr uint64_t kMostApartNs = 5000;    // what is longer was a wait, not the pair's own time
+constexpr uint32_t kMostUnready = 2;       // pairs; the others were put into streams later and are not asked
+constexpr int kTimed = 0;                  // CU_EVENT_DEFAULT
+constexpr unsigned kNonBlocking = 1;       // CU_STREAM_NON_BLOCKING
+constexpr int kRelaxed = 2;                // CU_STREAM_CAPTURE_MODE_RELAXED
 
 // A mark costs an H200 3 us, and 9 us where NCCL's traffic is heavy: they may take 0.2 %. All waits are marked for a
 // while, then none, because whole iterations tell more than every third wait of each. The first burst holds a short

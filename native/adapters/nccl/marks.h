@@ -26,7 +26,8 @@ struct MarkPair;
 
 class Marks {
  public:
-  static constexpr uint32_t kContexts = 16, kPairs = 1024;
+  static constexpr uint32_t kContexts = 16;  // CUDA contexts; in others nothing is marked
+  static constexpr uint32_t kPairs = 1024;   // on the GPU at a time; without a free one nothing is marked
 
   // Puts the first event into the stream. Null, and nothing has happened, if the stream is being captured, if no pair
   // is free, or for want of anything else.

@@ -73,7 +73,7 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
 }
 
 void kernel_launched(Streams* streams, void* stream, uint64_t kernel) {
-  constexpr uint32_t kTold = 64;
+  constexpr uint32_t kTold = 64;  // launches at a time: telling costs more than counting
   Thread& mine = t_thread;
   // Of several GPUs the default stream is another one on each.
   if (mine.launches_in != stream || mine.launches == kTold || runtime()->only_device() < 0) tell_launches(streams);

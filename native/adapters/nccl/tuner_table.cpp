@@ -215,7 +215,7 @@ TunerDecision decide(const TunerTable& table, TunerShape shape, int collective, 
   return {};
 }
 
-constexpr float kAlmostFreeUs = 1e-3f;
+constexpr float kAlmostFreeUs = 1e-3f;  // above 0, and below what any collective takes
 
 void put(TunerDecision decision, float* costs, int algorithms, int protocols, int* channels) {
   if (decision.algorithm < 0 || decision.algorithm >= algorithms || decision.protocol < 0 ||

@@ -53,7 +53,8 @@ CUresult pwe_submit(CUstream stream, const void* payload, size_t bytes, pwe_op* 
 // 1: capturing, 0: not, negative: invalid handle. *graph_id (may be NULL): the capture's number.
 int pwe_is_capturing(CUstream stream, uint64_t* graph_id);
 
-// Sleeps until the operation is at least in `state`, or the time is over. A pwe_op_state, or -1 when the server is gone.
+// Sleeps until the operation is at least in `state`, or the time is over. A pwe_op_state, or -1 when the server is
+// gone.
 int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns);
 // Gives the slot back once the operation has stopped. Every tracked operation needs it.
 void pwe_op_release(const pwe_op* op);

@@ -6,8 +6,7 @@
 namespace powerccl::emulated_nccl {
 
 // Values of NCCL's debug levels and subsystems, as plugins pass them to the logger.
-enum LogLevel : int { kLogNone = 0, kLogVersion = 1, kLogWarn = 2, kLogInfo = 3, kLogAbort = 4, kLogTrace = 5 };
-enum LogSubsystem : unsigned long { kLogInit = 0x1, kLogColl = 0x2, kLogEnv = 0x80 };
+enum LogLevel : int { kLogNone = 0, kLogVersion = 1, kLogWarn = 2, kLogInfo = 3, kLogTrace = 5 };
 
 // The logger that plugins get. Levels above NCCL_DEBUG are dropped.
 void log(int level, unsigned long flags, const char* file, int line, const char* format, ...)

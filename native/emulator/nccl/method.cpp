@@ -67,7 +67,7 @@ void fill(const ncclComm* comm, Func func, size_t traffic_bytes, CostTable& cost
 
 // The cheapest; of equals the first in the table. False: there is none.
 bool pick(const CostTable& costs, Task& task) {
-  constexpr float kTooMuch = 3600000000.0f;
+  constexpr float kTooMuch = 3600000000.0f;  // us, an hour: no cost is as high
   float least = kTooMuch;
   for (int algorithm = 0; algorithm < kTunerAlgorithms; ++algorithm) {
     for (int protocol = 0; protocol < kTunerProtocols; ++protocol) {

@@ -21,7 +21,7 @@ using namespace powerccl::emulator;
 
 namespace {
 
-constexpr unsigned kIdleMemoryClockMhz = 405;
+constexpr unsigned kIdleMemoryClockMhz = 405;  // as a T4 lists it
 
 nvmlReturn_t copy_text(const char* text, char* target, unsigned capacity) {
   if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
