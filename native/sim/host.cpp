@@ -23,8 +23,10 @@ using physics::TaskKind;
 // What calls take of a host's time, as real-time runs of the emulator on two cores show; NCCL's own is longer.
 constexpr Time kLaunchNs = 6'000, kCallNs = 20'000, kCrossNs = 5'000, kWakeNs = 20'000;
 constexpr Time kKernelSeenNs = 30'000;  // NCCL's proxy looks all the time
-// Marks are read while the job makes other calls, and are as many as they may cost (adapters/nccl/marks.cpp).
-constexpr Time kLookEveryNs = 4'000'000, kMarkSpanNs = 4'000'000, kFirstBurst = 1024, kBurst = 512;
+// Marks are read while the job makes other calls, and are as many as they may cost (adapters/nccl/marks.cpp): behind
+// the first burst that is a thousand times the 8 us that one takes of an H200's host.
+constexpr Time kLookEveryNs = 4'000'000, kFirstSpanNs = 4'000'000, kMarkSpanNs = 8'000'000;
+constexpr Time kFirstBurst = 1024, kBurst = 512;
 constexpr double kKernelMs = 10;  // computation comes in kernels of at most this length
 constexpr uint32_t kNoStream = UINT32_MAX;
 constexpr size_t kElement = 2;  // bytes
@@ -275,15 +277,16 @@ Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::functi
 }
 
 bool Host::can_afford_a_mark() {
-  const Time now = server_.now(), most = now - (marks_paused_before_ ? kBurst : kFirstBurst) * kMarkSpanNs;
+  const Time span = static_cast<Time>(marked_) < kFirstBurst ? kFirstSpanNs : kMarkSpanNs;
+  const Time now = server_.now(), most = now - (marks_paused_before_ ? kBurst : kFirstBurst) * span;
   if (marks_paused_ && marks_spent_until_ > most) {
     if (!refused_ && recorder_ != nullptr) recorder_->paused(burst_, marked_, unmarked_, now);
     refused_ = true;
     ++unmarked_;
     return false;
   }
-  marks_spent_until_ = std::max(marks_spent_until_, most) + kMarkSpanNs;
-  marks_paused_ = marks_spent_until_ + kMarkSpanNs > now;
+  marks_spent_until_ = std::max(marks_spent_until_, most) + span;
+  marks_paused_ = marks_spent_until_ + span > now;
   marks_paused_before_ |= marks_paused_;
   if (refused_) ++burst_;
   refused_ = false;
