@@ -144,17 +144,21 @@ class CrashPoints : public testing::Test {
     ASSERT_TRUE(within(kUsualMs, [&] { return !machine_->locked(1).usual() && !machine_->locked(6).usual(); }));
   }
 
-  // Starts a daemon that recovers and dies at each point of that in turn.
-  template <typename Prepare>
-  void crash_in_recovery(Prepare prepare) {
+  // Starts a daemon that dies at each point of what it does in turn, until it has run through.
+  template <typename Prepare, typename Act>
+  void crash_at_each_point(int least, Prepare prepare, Act act) {
     int points = 0;
     for (const char* mode : kModes) {
       for (int at = 1;; ++at) {
         ASSERT_LT(at, kMostPoints);
-        SCOPED_TRACE(std::string(mode) + " call " + std::to_string(at) + " of a recovery");
+        SCOPED_TRACE(std::string(mode) + " call " + std::to_string(at));
         ASSERT_NO_FATAL_FAILURE(prepare());
-        if (start(mode, at)) daemon_.signal(SIGTERM);
-        if (ran_through()) break;
+        if (start(mode, at)) act();
+        if (ran_through()) {
+          EXPECT_TRUE(within(kUsualMs, [&] { return machine_->all_usual(); })) << machine_->clocks();
+          EXPECT_EQ(marks_in(machine_->state()), 0);
+          break;
+        }
         expect_marked();
         ASSERT_NO_FATAL_FAILURE(expect_recovery());
         if (HasFailure()) return;
@@ -163,7 +167,11 @@ class CrashPoints : public testing::Test {
     }
     RecordProperty("points", points);
     std::printf("%d points of a crash tried\n", points);
-    EXPECT_GT(points, 5);
+    EXPECT_GT(points, least);
+  }
+  template <typename Prepare>
+  void crash_in_recovery(Prepare prepare) {
+    crash_at_each_point(5, prepare, [this] { daemon_.signal(SIGTERM); });
   }
 
   std::unique_ptr<Machine> machine_;
@@ -171,27 +179,7 @@ class CrashPoints : public testing::Test {
 };
 
 TEST_F(CrashPoints, WhileItServes) {
-  int points = 0;
-  for (const char* mode : kModes) {
-    for (int at = 1;; ++at) {
-      ASSERT_LT(at, kMostPoints);
-      SCOPED_TRACE(std::string(mode) + " call " + std::to_string(at));
-      unlink(machine_->state().c_str());
-      if (start(mode, at)) do_the_scenario();
-      if (ran_through()) {
-        EXPECT_TRUE(within(kUsualMs, [&] { return machine_->all_usual(); })) << machine_->clocks();
-        EXPECT_EQ(marks_in(machine_->state()), 0);
-        break;
-      }
-      expect_marked();
-      ASSERT_NO_FATAL_FAILURE(expect_recovery());
-      if (HasFailure()) return;
-      ++points;
-    }
-  }
-  RecordProperty("points", points);
-  std::printf("%d points of a crash tried\n", points);
-  EXPECT_GT(points, 50);
+  crash_at_each_point(50, [this] { unlink(machine_->state().c_str()); }, [this] { do_the_scenario(); });
 }
 
 TEST_F(CrashPoints, WhileItRecovers) {
