@@ -188,7 +188,7 @@ def test_a_shell_stops_and_continues_the_job(shell: Shell, tmp_path: Path) -> No
     # No sh: one that starts a program by vfork just then is not stopped, alone as well.
     (tmp_path / "job.py").write_text(
         "import os, sys, time; print(os.getpid(), file=open('started', 'w'))\n"
-        "for _ in range(15): time.sleep(0.1)\n"
+        "while not os.path.exists('enough'): time.sleep(0.02)\n"
         "sys.exit(7)\n"
     )
     shell.type(f"powerccl run -q --interval-ms 0 -- {sys.executable} job.py\n")
@@ -202,6 +202,7 @@ def test_a_shell_stops_and_continues_the_job(shell: Shell, tmp_path: Path) -> No
         shell.type("fg\n")
         shell.wait_for("powerccl run")
         assert eventually(lambda: state_of(pid) != "T")
+    (tmp_path / "enough").touch()
     assert eventually(lambda: state_of(pid) == "")
     shell.type("echo code=$?\n")
     shell.wait_for("code=7")
