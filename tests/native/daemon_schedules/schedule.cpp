@@ -312,9 +312,12 @@ void Schedule::end() {
   }
   if (!daemon_.running()) return;
   // While the daemon hears of one end after another, the clock may for a moment be what the rest wished for.
-  if (!within(kHangMs, [&] { return machine_->all_usual() && marks_in(machine_->state()) == 0; }))
-    violated("nobody is there any more, and " + machine_->clocks() +
-             ", marks in the state file: " + std::to_string(marks_in(machine_->state())));
+  std::string fault;
+  if (!within(kHangMs, [&] {
+        fault = unsettled();
+        return fault.empty() && marks_in(machine_->state()) == 0;
+      }))
+    violated("nobody is there any more, and " + (fault.empty() ? "the state file has marks" : fault));
   const uint32_t way = random_.between(0, 2);
   if (way == 0) daemon_.signal(SIGTERM);
   if (way == 1) daemon_.close_input();
