@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.figures import Figure, Figures, about, show, write  # noqa: E402
 from bench.robustness.jobs import job  # noqa: E402
-from bench.robustness.machines import machine  # noqa: E402
+from bench.robustness.machines import cluster, machine  # noqa: E402
 from bench.robustness.sweep import try_all  # noqa: E402
 from bench.robustness.trials import BUDGET_PCT, Length, Trial  # noqa: E402
 
@@ -55,12 +55,13 @@ def main() -> None:
     parser.add_argument("--policy", default="auto", help="auto/PART leaves out a part: slack, marks")
     parser.add_argument("--name", default="today", help="of the figures")
     parser.add_argument("--minutes", type=float, default=0, help="of whole jobs")
+    parser.add_argument("--hosts", action="store_true", help="two to eight of each, with a network between them")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=Path, help="write every trial to this file, and go on from it")
     options = parser.parse_args()
     began, wanted = time.monotonic(), []
     for number in range(options.number):
-        drawn = machine(options.kind, number)
+        drawn = (cluster if options.hosts else machine)(options.kind, number)
         wanted.append((drawn, job(options.kind, number, drawn.gpus)))
     length = Length(60 * options.minutes, 0.0, each=True) if options.minutes else Length()
     found = try_all(wanted, [options.policy], options.rows, length=length)

@@ -12,7 +12,8 @@ from powerccl.simulation.machines import changed, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")
-GPUS = (4, 8, 16)  # powerccl-sim has room for 16
+GPUS = (4, 8, 16)
+MOST_GPUS, HOSTS = 64, (2, 4, 8)  # of several hosts; powerccl-sim has room for 64 GPUs
 # The emulator's platforms, and changed ones: the platform, and what is changed.
 BUILT_IN = {
     "t4x8": ("t4x8", {}),
@@ -78,3 +79,18 @@ def machine(kind: str, number: int) -> Machine:
     values["voltage_v"] = f"{least:.0f}:{floor:.4f} {knee:.0f}:{floor:.4f} {most:.0f}:{top:.4f}"
     drawn["voltage_floor"] = floor / top
     return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn)
+
+
+def cluster(kind: str, number: int) -> Machine:
+    """Two to eight hosts like the machine of that number, with a network between them that is drawn as well."""
+    host = machine(kind, number)
+    draw = random.Random(f"cluster {kind} {number}")
+    hosts = draw.choice([each for each in HOSTS if each * host.gpus <= MOST_GPUS])
+    drawn = {
+        "gpus": float(hosts * host.gpus),
+        "hosts": float(hosts),
+        "network_gbs": log_uniform(draw, 1, 50),  # a GPU's part of 10 Gbit/s Ethernet, up to 400 Gbit/s for each
+        "network_latency_us": log_uniform(draw, 2, 50),
+    }
+    conf = changed(host.conf, {key: f"{value:.6g}" for key, value in drawn.items()})
+    return Machine(f"{host.name}-hosts", host.base, hosts * host.gpus, conf, {**host.drawn, **drawn})

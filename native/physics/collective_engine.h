@@ -65,6 +65,7 @@ struct Flow {
   Transfer transfer{};
   std::vector<uint32_t> gpus;
   bool exclusive = true;  // a collective; a transfer shares by direction
+  bool crosses = false;   // from host to host
   uint32_t source_gpu = 0, target_gpu = 0;
   WorkId work = 0;
   TimerId timer = 0;
@@ -185,7 +186,13 @@ class CollectiveEngine : public CollectiveHandler {
   void part_done(uint64_t flow);
   void data_done(uint64_t flow);
   void cancel_flow(Flow& flow);
-  double share(const Flow& flow) const;
+  struct Load {
+    int collectives = 0, sends = 0, receives = 0;
+  };
+  struct GpuLoad {
+    Load links, network;  // links: of all flows
+  };
+  double share(const Flow& flow, Load GpuLoad::* of) const;
   double noise(Comm& comm) const;  // a factor of time for the next flow
   void load_changed(const Flow& flow, int by);
   void rerate_flows();
@@ -194,17 +201,13 @@ class CollectiveEngine : public CollectiveHandler {
   // Starts moving; data_done(flow) is called behind it. False: there is nothing to move, or `error` says why it cannot.
   bool start_moving(Flow& flow, std::string& error);
 
-  struct GpuLoad {
-    int collectives = 0, sends = 0, receives = 0;
-  };
-
   Engine& engine_;
   uint64_t next_comm_ = 1, next_flow_ = 1;
   std::map<JoinKey, PendingJoin> joins_;
   std::map<uint64_t, std::unique_ptr<Comm>> comms_;
   std::map<OpId, std::unique_ptr<RankKernel>> kernels_;
   std::map<uint64_t, std::unique_ptr<Flow>> flows_;
-  uint32_t loads_changed_ = 0;  // GPUs whose flows have other shares now, a bit for each
+  uint64_t loads_changed_ = 0;  // GPUs whose flows have other shares now, a bit for each
   bool looks_at_loads_ = false;
   std::vector<GpuLoad> load_;
 };

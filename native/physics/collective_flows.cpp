@@ -29,6 +29,23 @@ Curve transfer_curve(const Transfer& transfer) {
   return {Pattern::kSendReceive, task_bytes(transfer.sender->tasks[transfer.send_task])};
 }
 
+// On how many hosts a communicator's GPUs are, and how many are on the host with the fewest.
+struct Spread {
+  uint32_t hosts = 0, adapters = 0;
+};
+
+Spread spread_of(const Platform& platform, const std::vector<uint32_t>& gpus) {
+  std::vector<uint32_t> on(platform.hosts);
+  for (const uint32_t gpu : gpus) ++on[platform.host_of(gpu)];
+  Spread spread;
+  for (const uint32_t count : on) {
+    if (count == 0) continue;
+    ++spread.hosts;
+    spread.adapters = spread.adapters == 0 ? count : std::min(spread.adapters, count);
+  }
+  return spread;
+}
+
 }  // namespace
 
 // What a rank's group of sends and receives looks like, unless the caller named it.
@@ -64,29 +81,32 @@ double CollectiveEngine::noise(Comm& comm) const {
 }
 
 // How many flows a flow has to share its narrowest point with, itself included.
-double CollectiveEngine::share(const Flow& flow) const {
+double CollectiveEngine::share(const Flow& flow, Load GpuLoad::* of) const {
   int most = 1;
   if (flow.exclusive) {
     for (const uint32_t gpu : flow.gpus) {
-      const GpuLoad& load = load_[gpu];
+      const Load& load = load_[gpu].*of;
       most = std::max(most, load.collectives + (load.sends > 0 || load.receives > 0 ? 1 : 0));
     }
     return most;
   }
-  const GpuLoad& from = load_[flow.source_gpu];
-  const GpuLoad& to = load_[flow.target_gpu];
+  const Load& from = load_[flow.source_gpu].*of;
+  const Load& to = load_[flow.target_gpu].*of;
   return std::max(1, std::max(from.sends, to.receives) + std::max(from.collectives, to.collectives));
 }
 
 void CollectiveEngine::load_changed(const Flow& flow, int by) {
-  if (flow.exclusive) {
-    for (const uint32_t gpu : flow.gpus) load_[gpu].collectives += by;
-  } else {
-    load_[flow.source_gpu].sends += by;
-    load_[flow.target_gpu].receives += by;
+  for (Load GpuLoad::* of : {&GpuLoad::links, &GpuLoad::network}) {
+    if (of == &GpuLoad::network && !flow.crosses) break;
+    if (flow.exclusive) {
+      for (const uint32_t gpu : flow.gpus) (load_[gpu].*of).collectives += by;
+    } else {
+      (load_[flow.source_gpu].*of).sends += by;
+      (load_[flow.target_gpu].*of).receives += by;
+    }
   }
-  static_assert(kMaxGpus <= 32);  // a bit for each
-  for (const uint32_t gpu : flow.gpus) loads_changed_ |= 1u << gpu;
+  static_assert(kMaxGpus <= 64);  // a bit for each
+  for (const uint32_t gpu : flow.gpus) loads_changed_ |= uint64_t{1} << gpu;
   // All that begins at one moment is looked at once.
   if (!looks_at_loads_) engine_.at(engine_.now(), [this](Time) { rerate_flows(); });
   looks_at_loads_ = true;
@@ -94,7 +114,7 @@ void CollectiveEngine::load_changed(const Flow& flow, int by) {
 
 void CollectiveEngine::rerate_flows() {
   looks_at_loads_ = false;
-  const uint32_t changed = std::exchange(loads_changed_, 0);
+  const uint64_t changed = std::exchange(loads_changed_, 0);
   for (const auto& [id, flow] : flows_) {
     const bool touched =
         std::any_of(flow->gpus.begin(), flow->gpus.end(), [changed](uint32_t gpu) { return changed >> gpu & 1; });
@@ -122,16 +142,24 @@ void CollectiveEngine::start_step_flow(Comm& comm, Step& step) {
     flow.gpus.clear();  // a copy takes no part of the links
     flow.timer = engine_.at(engine_.now() + static_cast<Time>(copy_ns), [this, id](Time) { part_done(id); });
   } else {
+    const Spread spread = spread_of(platform, flow.gpus);
+    flow.crosses = spread.hosts > 1;
     load_changed(flow, +1);
     const Pattern pattern = step_pattern(task);
     const Method method = method_of(platform, pattern, bytes, task.method, task.channels);
     flow.work = engine_.start_work(
         flow.gpus, 1.0,
-        [this, id, pattern, bytes, ranks, method, settings = comm.settings,
+        [this, id, pattern, bytes, ranks, method, spread, settings = comm.settings,
          factor = noise(comm)](std::span<const double> clocks_mhz) {
           const double slowest = *std::min_element(clocks_mhz.begin(), clocks_mhz.end());
           const double ns = tuned_ns(engine_.platform(), pattern, bytes, slowest, ranks, method, settings) * factor;
-          return 1.0 / (ns * share(*flows_.at(id)));
+          const Flow& its = *flows_.at(id);
+          const double within_ns = ns * share(its, &GpuLoad::links);
+          if (!its.crosses) return 1.0 / within_ns;
+          const Platform& on = engine_.platform();
+          const double between_ns =
+              on.network_ns(pattern, bytes, ranks, spread.adapters) * share(its, &GpuLoad::network);
+          return 1.0 / (std::max(within_ns, between_ns) + on.network_latency_ns(pattern, spread.hosts));
         },
         [this, id](Time) { work_done(id); });
   }
@@ -158,6 +186,8 @@ void CollectiveEngine::start_transfer_flow(Comm& comm, const Transfer& transfer)
   if (flow.source_gpu != flow.target_gpu) {
     const Curve curve = transfer_curve(transfer);
     least_ns = platform.patterns[static_cast<size_t>(curve.pattern)].base_latency_us * 1e3;
+    flow.crosses = platform.host_of(flow.source_gpu) != platform.host_of(flow.target_gpu);
+    if (flow.crosses) least_ns += platform.network_latency_us * 1e3;
     if (bytes > 0) {
       flow.gpus = {flow.source_gpu, flow.target_gpu};
       ++flow.open_parts;
@@ -173,7 +203,9 @@ void CollectiveEngine::start_transfer_flow(Comm& comm, const Transfer& transfer)
               at_mhz = slowest;
               gbs = engine_.platform().bus_bandwidth_gbs(curve.pattern, curve.bytes, slowest, ranks) * factor;
             }
-            return gbs / share(flow);  // GB/s is bytes per ns
+            const double within = gbs / share(flow, &GpuLoad::links);  // GB/s is bytes per ns
+            if (!flow.crosses) return within;
+            return std::min(within, engine_.platform().network_gbs / share(flow, &GpuLoad::network));
           },
           [this, id](Time) { work_done(id); });
     }

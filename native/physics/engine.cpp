@@ -21,6 +21,7 @@ struct Engine::Parts {
       : clockwork(platform, start),
         streams(clockwork, to),
         outside(to),
+        calls_until(platform.hosts),
         gpu_calls_until(platform.gpus, start),
         transitions(platform.gpus) {}
 
@@ -28,7 +29,7 @@ struct Engine::Parts {
   Streams streams;
   Outside& outside;
   Time data_late = 0;
-  Time calls_until = 0;  // the driver carries out one clock call at a time
+  std::vector<Time> calls_until;  // by host: its driver carries out one clock call at a time
   std::vector<Time> gpu_calls_until;
   std::vector<TimerId> transitions;  // of each GPU, the one under way; 0: none
 };
@@ -144,7 +145,8 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
                                std::function<void(Time)> done) {
   Clockwork& clockwork = parts_->clockwork;
   const Platform& platform = clockwork.platform();
-  Time& until = platform.set_clock_serialised ? parts_->calls_until : parts_->gpu_calls_until[gpu];
+  Time& until =
+      platform.set_clock_serialised ? parts_->calls_until[platform.host_of(gpu)] : parts_->gpu_calls_until[gpu];
   until = after_us(std::max({clockwork.now(), stamp, until}), platform.set_clock_call_us);
   if (change) {
     clockwork.at(until, [this, gpu, min_mhz, max_mhz](Time now) {

@@ -15,11 +15,11 @@
 
 namespace powerccl::physics {
 
-inline constexpr uint32_t kAbi = 6;
+inline constexpr uint32_t kAbi = 7;
 inline constexpr uint64_t kGlobaltimerOffsetNs = 1'000'000'000'000;  // globaltimer = CLOCK_MONOTONIC + this
 inline constexpr size_t kMaxMessageBytes = 60 * 1024;
 inline constexpr size_t kMaxPayloadBytes = 56 * 1024;  // of a collective or of a request of the collective engine
-inline constexpr uint32_t kMaxGpus = 16;
+inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr uint32_t kMaxStreams = 4096;
 inline constexpr uint32_t kMaxEvents = 65536;
 inline constexpr uint32_t kMaxOps = 8192;

@@ -121,6 +121,9 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
     };
   };
   whole("gpus", p.gpus);
+  whole("hosts", p.hosts);
+  real("network_gbs", p.network_gbs);
+  real("network_latency_us", p.network_latency_us);
   whole("multiprocessors", p.multiprocessors);
   whole("nccl_channels", p.nccl_channels);
   whole("nccl_warps", p.nccl_warps);
@@ -333,7 +336,9 @@ std::pair<std::string, std::vector<std::string>> split_changes(const std::string
 const char* missing(const Platform& p) {
   if (p.name.empty()) return "name is missing";
   if (p.gpu_name.empty()) return "gpu_name is missing";
-  if (p.gpus < 1 || p.gpus > 16) return "gpus must be 1 to 16";
+  if (p.gpus < 1 || p.gpus > kMaxGpus) return "gpus must be 1 to 64";
+  if (p.hosts < 1 || p.gpus % p.hosts != 0) return "hosts must divide gpus";
+  if (p.hosts > 1 && p.network_gbs <= 0) return "network_gbs is missing: there are several hosts";
   if (p.memory_bytes == 0) return "memory is missing";
   if (p.clock_step_mhz == 0 || p.clock_min_mhz == 0 || p.clock_max_mhz <= p.clock_min_mhz)
     return "clock_*_mhz are missing or make no range";
@@ -416,6 +421,17 @@ double Platform::collective_ns(Pattern pattern, double bytes, double clock_mhz, 
   const double base = patterns[static_cast<size_t>(pattern)].base_latency_us * 1e3;
   if (bytes <= 0) return base;
   return std::max(base, bytes * bus_factor(pattern, nranks) / bus_bandwidth_gbs(pattern, bytes, clock_mhz, nranks));
+}
+
+double Platform::network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t adapters) const {
+  return bytes * bus_factor(pattern, nranks) / (network_gbs * adapters);
+}
+
+double Platform::network_latency_ns(Pattern pattern, uint32_t of_hosts) const {
+  const double tree = std::ceil(std::log2(of_hosts)), ring = of_hosts - 1.0;
+  const bool has_tree = pattern == Pattern::kAllReduce || pattern == Pattern::kBroadcast || pattern == Pattern::kReduce;
+  const double hops = (has_tree ? tree : ring) * (pattern == Pattern::kAllReduce ? 2 : 1);
+  return hops * network_latency_us * 1e3;
 }
 
 double Platform::communication_w(double bytes, double clock_mhz) const {

@@ -79,7 +79,10 @@ struct Platform {
   uint32_t fingerprint = 0;  // of all keys and values in force: other changes or another file, another number
   std::string gpu_name;      // as NVML prints it
   std::string driver_version;
-  uint32_t gpus = 1;
+  uint32_t gpus = 1;  // of all hosts
+  uint32_t hosts = 1;
+  double network_gbs = 0;         // between hosts, of each GPU's network adapter
+  double network_latency_us = 0;  // from one host to the next
   uint64_t memory_bytes = 0;
   uint32_t multiprocessors = 1, compute_major = 7, compute_minor = 5;
 
@@ -130,6 +133,13 @@ struct Platform {
   double bus_bandwidth_gbs(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;
   // How long the operation takes from the last rank's arrival when all its GPUs hold `clock_mhz` (the slowest counts).
   double collective_ns(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;
+  uint32_t host_of(uint32_t gpu) const { return gpu / (gpus / hosts); }
+  uint32_t index_on_host(uint32_t gpu) const { return gpu % (gpus / hosts); }
+  // How long the network holds up an operation of a communicator on so many hosts with `adapters` of its GPUs on each:
+  // bus bandwidth is theirs together, as each is on a ring or tree of its own.
+  double network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t adapters) const;
+  // What hops between hosts add: along a tree where the pattern has one, else from each host to the next.
+  double network_latency_ns(Pattern pattern, uint32_t of_hosts) const;
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
   double volts(double clock_mhz) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "abi/trace.h"
@@ -446,7 +447,13 @@ void Host::record_communicators(bool ended) {
     its.id = comms_[i];
     its.ranks = places_[i].size;
     its.rank = places_[i].rank;
-    its.device = static_cast<int>(rank_);
+    const physics::Platform& platform = server_.engine().platform();
+    its.device = static_cast<int>(platform.index_on_host(rank_));
+    std::set<uint32_t> hosts;
+    for (int member = 0; member < its.ranks; ++member) {
+      hosts.insert(platform.host_of(static_cast<uint32_t>(places_[i].member(member))));
+    }
+    its.hosts = static_cast<int>(hosts.size());
     recorder_->communicator(its, server_.now(), ended);
   }
 }

@@ -71,7 +71,7 @@ std::string RunFolder::run_id() const {
 void RunFolder::begin(Time start) {
   start_ = next_sample_ = start;
   fill_board(platform_, start, *board_);
-  begin_samples(start);
+  for (uint32_t host = 0; host < platform_.hosts; ++host) begin_samples(host, start);
   const std::string id = run_id();
   for (uint32_t rank = 0; rank < platform_.gpus; ++rank) {
     powerccl_trace_header header = {};
@@ -80,12 +80,13 @@ void RunFolder::begin(Time start) {
     header.header_bytes = POWERCCL_TRACE_HEADER_BYTES;
     header.record_bytes = POWERCCL_TRACE_RECORD_BYTES;
     header.flags = kEmulatedFlag | kSimulatedFlag;
-    header.rank = header.local_rank = static_cast<int32_t>(rank);
+    header.rank = static_cast<int32_t>(rank);
+    header.local_rank = static_cast<int32_t>(platform_.index_on_host(rank));
     header.nranks = static_cast<int32_t>(platform_.gpus);
     header.pid = rank + 1;  // processes of one host are told apart by it
     header.start_ns = header.start_realtime_ns = static_cast<uint64_t>(start);
     header.limit_records = UINT64_MAX;
-    set_text(header.host, host_name(0));
+    set_text(header.host, host_name(platform_.host_of(rank)));
     set_text(header.gpu_uuid, board_->gpu[rank].uuid);
     set_text(header.gpu_pci, board_->gpu[rank].pci);
     set_text(header.policy, about_.policy);
@@ -98,21 +99,24 @@ void RunFolder::begin(Time start) {
   }
 }
 
-void RunFolder::begin_samples(Time start) {
-  const std::string name = path_ + "/power-" + host_name(0) + ".csv";
-  samples_.reset(std::fopen(name.c_str(), "wxe"));
-  if (samples_ == nullptr) fail(name, std::strerror(errno));
-  FILE* file = samples_.get();
+void RunFolder::begin_samples(uint32_t host, Time start) {
+  const std::string name = path_ + "/power-" + host_name(host) + ".csv";
+  FILE* file = std::fopen(name.c_str(), "wxe");
+  if (file == nullptr) fail(name, std::strerror(errno));
+  samples_.emplace_back(file);
   std::fprintf(file,
                "# host: %s\n# start_ns: %" PRId64 "\n# start_realtime_ns: %" PRId64 "\n# interval_ns: %" PRId64
                "\n# driver: %s\n# emulated: 1\n# simulated: 1\n# gpu_count: %u\n",
-               host_name(0).c_str(), start, start, kSampleNs, platform_.driver_version.c_str(), platform_.gpus);
-  for (uint32_t i = 0; i < platform_.gpus; ++i) {
-    const auto limit_mw = static_cast<uint64_t>(platform_.power_limit_w * 1000);
+               host_name(host).c_str(), start, start, kSampleNs, platform_.driver_version.c_str(),
+               platform_.gpus / platform_.hosts);
+  const auto limit_mw = static_cast<uint64_t>(platform_.power_limit_w * 1000);
+  for (uint32_t gpu = 0; gpu < platform_.gpus; ++gpu) {
+    if (platform_.host_of(gpu) != host) continue;
+    const uint32_t i = platform_.index_on_host(gpu);
     std::fprintf(file,
                  "# gpu%u_name: %s\n# gpu%u_uuid: %s\n# gpu%u_pci: %s\n# gpu%u_power: instant\n"
                  "# gpu%u_power_limit_mw: %" PRIu64 "\n# gpu%u_power_limit_max_mw: %" PRIu64 "\n",
-                 i, platform_.gpu_name.c_str(), i, board_->gpu[i].uuid, i, board_->gpu[i].pci, i, i, limit_mw, i,
+                 i, platform_.gpu_name.c_str(), i, board_->gpu[gpu].uuid, i, board_->gpu[gpu].pci, i, i, limit_mw, i,
                  limit_mw);
   }
   std::fprintf(file,
@@ -125,16 +129,17 @@ void RunFolder::sample(Server& server, Time until) {
     for (uint32_t i = 0; i < platform_.gpus; ++i) {
       server.engine().gpu(i).write(board_->gpu[i].state);
       const physics::Readings now = read_gpu(*board_, i, static_cast<uint64_t>(next_sample_));
-      std::fprintf(samples_.get(), "%" PRId64 ",%u,%s,%u,%" PRIu64 ",%u,%u,%u,0x%x,%u\n", next_sample_, i,
-                   board_->gpu[i].uuid, now.power_mw, now.energy_mj * 1000, now.clock_mhz, now.memory_clock_mhz,
-                   now.temperature_c, now.throttle_reasons, now.utilization_pct);
+      std::fprintf(samples_[platform_.host_of(i)].get(), "%" PRId64 ",%u,%s,%u,%" PRIu64 ",%u,%u,%u,0x%x,%u\n",
+                   next_sample_, platform_.index_on_host(i), board_->gpu[i].uuid, now.power_mw, now.energy_mj * 1000,
+                   now.clock_mhz, now.memory_clock_mhz, now.temperature_c, now.throttle_reasons, now.utilization_pct);
     }
   }
 }
 
 void RunFolder::finish(Time end) {
-  const bool written = std::fflush(samples_.get()) == 0 && std::ferror(samples_.get()) == 0;
-  if (!written) fail(path_, "the power samples cannot be written");
+  for (const auto& file : samples_) {
+    if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) fail(path_, "power samples cannot be written");
+  }
   json::Object simulated;
   char fingerprint[9];
   std::snprintf(fingerprint, sizeof fingerprint, "%08x", platform_.fingerprint);

@@ -44,7 +44,7 @@ class RunFolder {
   void finish(Time end);
 
  private:
-  void begin_samples(Time start);
+  void begin_samples(uint32_t host, Time start);
   std::string run_id() const;
 
   std::string path_;
@@ -55,7 +55,7 @@ class RunFolder {
   struct Close {
     void operator()(FILE* file) const { std::fclose(file); }
   };
-  std::unique_ptr<FILE, Close> samples_;
+  std::vector<std::unique_ptr<FILE, Close>> samples_;  // by host
   Time start_ = 0, next_sample_ = 0;
 };
 

@@ -76,9 +76,9 @@ class Simulation {
         ranks_(platform.gpus),
         begun_iterations_(ranks_),
         server_(platform, ranks_),
-        node_(zeroed<NodeState>()),
         folder_(folder) {
     if (folder_ != nullptr) folder_->begin(server_.now());
+    for (uint32_t host = 0; host < platform.hosts; ++host) nodes_.push_back(zeroed<NodeState>());
     std::vector<std::vector<uint64_t>> comms(ranks_);
     for (const bench::Group& group : scenarios.front().groups) join(group, comms);
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
@@ -87,7 +87,8 @@ class Simulation {
       if (asked.policy == PolicyKind::kAuto) {
         learning_.push_back(zeroed<LearningPolicy>());
         policy = learning_.back().get();
-        learning_.back()->begin({asked.budget_pct / 100, false, asked.parts.slack ? node_.get() : nullptr});
+        NodeState* node = asked.parts.slack ? nodes_[platform.host_of(rank)].get() : nullptr;
+        learning_.back()->begin({asked.budget_pct / 100, false, node});
       }
       const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
                         asked.parts.marks};
@@ -202,7 +203,7 @@ class Simulation {
   uint32_t ranks_;
   std::vector<int> begun_iterations_;  // by rank
   Server server_;
-  Zeroed<NodeState> node_;
+  std::vector<Zeroed<NodeState>> nodes_;  // by host
   RunFolder* folder_;
   std::vector<std::unique_ptr<PerCallPolicy>> per_call_;  // of per-call, and of a clock that is held; else of nothing
   std::vector<Zeroed<LearningPolicy>> learning_;

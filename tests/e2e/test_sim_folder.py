@@ -15,11 +15,13 @@ from harness import Powerccl
 SCENARIOS = Path(__file__).parents[2] / "bench/scenarios"
 
 
-def simulate(powerccl: Powerccl, scenario: str, folder: str, *options: str) -> dict[str, Any]:
+def simulate(
+    powerccl: Powerccl, scenario: str, folder: str, *options: str, platform: str = "t4x8.conf"
+) -> dict[str, Any]:
     """Simulate a scenario; what powerccl-sim itself found of it."""
-    platform = powerccl.native.root / "share/platforms/t4x8.conf"
+    platform = str(powerccl.native.root / "share/platforms" / platform)
     command = [str(powerccl.native.path("bin/powerccl-sim")), str(SCENARIOS / f"{scenario}.scn")]
-    command += ["--platform", str(platform), "--run-folder", folder, "--json", "found.json"]
+    command += ["--platform", platform, "--run-folder", folder, "--json", "found.json"]
     command += options if "--seconds" in options else ("--seconds", "10", *options)
     done = subprocess.run(command, cwd=powerccl.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -115,6 +117,17 @@ def test_clocks_are_recorded(powerccl: Powerccl) -> None:
     clocks = reported(powerccl, "run")["summary"]["clocks"]
     assert clocks["requests"] == pytest.approx(found["switches_per_s"] * found["virtual_s"] * 8, abs=8)
     assert clocks["mean_call_us"] > 100
+
+
+def test_several_hosts_are_reported(powerccl: Powerccl) -> None:
+    found = simulate(powerccl, "fsdp", "run", platform="h100x8.conf:gpus=16,hosts=2")
+    report = reported(powerccl, "run")
+    summary = report["summary"]
+    assert summary["ranks"] == len(summary["gpus"]) == 16
+    assert {each["host"] for each in report["iterations"]} == {"simulated-0", "simulated-1"}
+    joules = sum(each["joules"] for each in report["iterations"])
+    assert joules == pytest.approx(found["joules_per_iteration"], rel=0.01)
+    assert summary["energy"]["missing"] == []
 
 
 def test_a_folder_with_files_is_left_alone(powerccl: Powerccl) -> None:

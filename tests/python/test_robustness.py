@@ -55,6 +55,18 @@ def test_a_machine_has_what_was_drawn() -> None:
         assert volts == sorted(volts) and volts[0] / volts[-1] == pytest.approx(made.drawn["voltage_floor"], abs=1e-3)
 
 
+def test_a_cluster_is_hosts_of_a_machine_with_a_network() -> None:
+    made = [machines.cluster("development", number) for number in range(60)]
+    assert made[7] == machines.cluster("development", 7)
+    assert {each.drawn["hosts"] for each in made} == {2, 4, 8}
+    assert max(each.gpus for each in made) == 64
+    for number, each in enumerate(made):
+        host = machines.machine("development", number)
+        assert each.gpus == host.gpus * each.drawn["hosts"] == float(machines.value_of(each.conf, "gpus"))
+        assert 1 <= float(machines.value_of(each.conf, "network_gbs")) <= 50
+        assert machines.value_of(each.conf, "link_scale") == machines.value_of(host.conf, "link_scale")
+
+
 def test_a_key_that_a_platform_lacks_is_added() -> None:
     assert machines.value_of(machines.changed("name = a\n", {"link_scale": "2"}), "link_scale") == "2"
     with pytest.raises(KeyError):

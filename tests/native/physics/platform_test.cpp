@@ -30,6 +30,23 @@ std::string complaint(const std::string& text) {
   return error;
 }
 
+TEST(Platform, SeveralHostsNeedANetworkAndEvenShares) {
+  const auto error_of = [](const char* changes) {
+    std::string error;
+    EXPECT_FALSE(read_platform(std::string(POWERCCL_PLATFORMS) + "/t4x8.conf" + changes, error));
+    return error;
+  };
+  EXPECT_NE(error_of(":gpus=16,hosts=3,network_gbs=1").find("hosts must divide gpus"), std::string::npos);
+  EXPECT_NE(error_of(":gpus=16,hosts=2").find("network_gbs is missing"), std::string::npos);
+  EXPECT_NE(error_of(":gpus=65").find("gpus must be 1 to 64"), std::string::npos);
+  const Platform two = platform_or_fail("t4x8", ":gpus=16,hosts=2,network_gbs=1,network_latency_us=5");
+  EXPECT_EQ(two.host_of(7), 0u);
+  EXPECT_EQ(two.host_of(8), 1u);
+  EXPECT_EQ(two.index_on_host(8), 0u);
+  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllReduce, 8), 2 * 3 * 5e3) << "up and down a tree";
+  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllGather, 8), 7 * 5e3) << "along a ring";
+}
+
 TEST(PlatformFile, TheBuiltInOnesRead) {
   for (const char* name : {"t4x8", "h200x4", "h200x4-sockets", "a100x4", "a100x8-two-nodes"})
     EXPECT_EQ(platform_or_fail(name).name, name);
@@ -81,7 +98,7 @@ TEST(PlatformFile, BadValuesAreRefused) {
   const struct {
     const char *from, *to;
   } changes[] = {
-      {"gpus = 8", "gpus = 17"},
+      {"gpus = 8", "gpus = 65"},
       {"gpus = 8", "gpus = many"},
       {"gpus = 8", "gpus = 2.5"},
       {"clock_max_mhz = 1590", "clock_max_mhz = 200"},

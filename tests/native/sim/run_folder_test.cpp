@@ -31,13 +31,13 @@ class RunFolderTest : public testing::Test {
   }
   ~RunFolderTest() override { fs::remove_all(home_); }
 
-  fs::path record(const std::string& name, const std::string& scenario, PolicyKind policy, double seconds = 2) {
+  fs::path record(const std::string& name, const std::string& scenario, PolicyKind policy, double seconds = 2,
+                  const physics::Platform& on = platform_or_fail("t4x8")) {
     About about;
     about.command = {"powerccl-sim"};
     about.scenarios = {"test.scn"};
     about.contents = scenario;
     about.policy = "auto";
-    const physics::Platform on = platform_or_fail("t4x8");
     RunFolder folder(home_ / name, on, about);
     Asked asked;
     asked.policy = policy;
@@ -149,6 +149,22 @@ TEST_F(RunFolderTest, EnergyOfTheSamplesIsThatOfTheGpus) {
   asked.seconds = 5;
   const Found found = simulate(platform_or_fail("t4x8"), {bench::parse_scenario(job, "test.scn")}, nullptr, asked);
   EXPECT_NEAR(joules / (found.joules / found.seconds * found.virtual_s), 1, 0.01);
+}
+
+TEST_F(RunFolderTest, EachHostHasItsOwnSamples) {
+  const fs::path folder = record("run", "group pair 2 stride 8\ncompute 5\nall_reduce 1M in pair\nall_reduce 1M\n",
+                                 PolicyKind::kObserve, 1, platform_or_fail("h100x8", ":gpus=16,hosts=2"));
+  EXPECT_TRUE(fs::exists(folder / "power-simulated-0.csv"));
+  EXPECT_TRUE(fs::exists(folder / "power-simulated-1.csv"));
+  const std::string bytes = bytes_of(folder / "rank-9.trace");
+  powerccl_trace_header header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  EXPECT_STREQ(header.host, "simulated-1");
+  EXPECT_EQ(header.local_rank, 1);
+  for (const auto& communicator : records_of(folder / "rank-9.trace", POWERCCL_REC_COMM)) {
+    EXPECT_EQ(communicator.comm_up.nnodes, 2);
+    EXPECT_EQ(communicator.comm_up.device, 1);
+  }
 }
 
 TEST_F(RunFolderTest, AFolderWithFilesIsRefused) {

@@ -196,6 +196,48 @@ TEST(Simulation, RanksMayHaveAScenarioEach) {
   EXPECT_LT(joules_of(found), 0.8 * joules_of(alone)) << "one of both computes";
 }
 
+// Two hosts of eight GPUs, each GPU with an adapter of 0.25 GB/s.
+physics::Platform two_hosts() {
+  physics::Platform on = steady();
+  on.gpus = 16;
+  on.hosts = 2;
+  on.network_gbs = 0.25;
+  on.network_latency_us = 100;
+  return on;
+}
+
+TEST(Simulation, TheNetworkBoundsWhatGoesBetweenHosts) {
+  constexpr double kBytes = 64.0 * 1024 * 1024, kLatencyMs = 0.1;
+  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))) - 10; };
+  // Eight adapters a host, twice along a tree of two.
+  EXPECT_NEAR(ms("compute 10\nall_reduce 64M\n"), kBytes * 2 * 15 / 16 / (8 * 0.25) * 1e-6 + 2 * kLatencyMs, 0.3);
+  // Pairs of one GPU of each host.
+  EXPECT_NEAR(ms("group pair 2 stride 8\ncompute 10\nall_reduce 64M in pair\n"), kBytes / 0.25 * 1e-6 + 2 * kLatencyMs,
+              0.3);
+  EXPECT_NEAR(ms("compute 10\nsend 64M to +8\nreceive 64M from -8\n"), kBytes / 0.25 * 1e-6 + kLatencyMs, 0.4);
+}
+
+TEST(Simulation, WhatStaysOnAHostNeedsNoNetwork) {
+  physics::Platform one = two_hosts();
+  one.hosts = 1;
+  const std::string job = "group host 8\ncompute 10\nall_reduce 64M in host\n";
+  EXPECT_NEAR(ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))),
+              ms_of(run(one, job, asked(PolicyKind::kObserve))), 0.01);
+}
+
+TEST(Simulation, MessagesOfOneGpuShareItsAdapter) {
+  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))) - 10; };
+  const double even = ms("compute 10\nall_to_all 16M\n");
+  EXPECT_NEAR(even, 16.0 * 1024 * 1024 * 8 / 16 / 0.25 * 1e-6 + 0.1, 0.5) << "half of it goes to the other host";
+}
+
+TEST(Simulation, SixtyFourGpusOnEightHosts) {
+  physics::Platform on = platform_or_fail("h100x8", ":gpus=64,hosts=8");
+  const Found found = run(on, "compute 30\nall_reduce 512M\n", asked(PolicyKind::kAuto, 1));
+  const double bytes = 512.0 * 1024 * 1024;
+  EXPECT_NEAR(ms_of(found), 30 + on.network_ns(physics::Pattern::kAllReduce, bytes, 64, 8) * 1e-6, 4);
+}
+
 TEST(Simulation, ScenariosThatDoNotBelongTogetherAreRefused) {
   physics::Platform on = steady();
   on.gpus = 2;
