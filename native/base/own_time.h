@@ -14,27 +14,32 @@ constexpr uint32_t kOwnWorks = 3;
 
 inline constinit std::atomic<uint64_t> g_own_ns[kOwnWorks] = {};
 
+inline std::atomic<uint64_t>* own_ns_of(OwnWork work) {
+  return &g_own_ns[static_cast<uint32_t>(work)];
+}
 inline void add_own_ns(OwnWork work, uint64_t ns) {
-  g_own_ns[static_cast<uint32_t>(work)].fetch_add(ns, std::memory_order_relaxed);
+  own_ns_of(work)->fetch_add(ns, std::memory_order_relaxed);
 }
 
-// As long as this lives, the thread is ours. Two that live at once on a thread would count twice.
+// As long as this lives, the thread is ours, which is added to a sum. Two of one sum that live at once on a thread
+// would count twice.
 class OwnTime {
  public:
   // No part of our work takes so long. Where one did, the thread lost its core, or the GPU's queue was full: the job
   // would have waited for that by itself.
   static constexpr uint64_t kMostNs = 50000;
 
-  explicit OwnTime(OwnWork work) : work_(work), began_ns_(monotonic_ns()) {}
+  explicit OwnTime(std::atomic<uint64_t>* sum_ns) : sum_ns_(sum_ns), began_ns_(monotonic_ns()) {}
+  explicit OwnTime(OwnWork work) : OwnTime(own_ns_of(work)) {}
   ~OwnTime() {
     const uint64_t took_ns = monotonic_ns() - began_ns_;
-    add_own_ns(work_, took_ns < kMostNs ? took_ns : kMostNs);
+    sum_ns_->fetch_add(took_ns < kMostNs ? took_ns : kMostNs, std::memory_order_relaxed);
   }
   OwnTime(const OwnTime&) = delete;
   OwnTime& operator=(const OwnTime&) = delete;
 
  private:
-  OwnWork work_;
+  std::atomic<uint64_t>* sum_ns_;
   uint64_t began_ns_;
 };
 

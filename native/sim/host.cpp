@@ -23,12 +23,10 @@ using physics::TaskKind;
 
 // What calls take of a host's time, as real-time runs of the emulator on two cores show; NCCL's own is longer.
 constexpr Time kLaunchNs = 6'000, kCallNs = 20'000, kCrossNs = 5'000, kWakeNs = 20'000;
-constexpr Time kKernelSeenNs = 30'000;  // NCCL's proxy looks all the time
-// Marks are read while the job makes other calls, and are as many as they may cost (adapters/nccl/marks.cpp): behind
-// the first burst that is a thousand times the 8 us that one takes of an H200's host.
-constexpr Time kLookEveryNs = 4'000'000, kFirstSpanNs = 4'000'000, kMarkSpanNs = 8'000'000;
-constexpr Time kFirstBurst = 1024, kBurst = 512;
-constexpr double kKernelMs = 10;  // computation comes in kernels of at most this length
+constexpr Time kKernelSeenNs = 30'000;    // NCCL's proxy looks all the time
+constexpr Time kLookEveryNs = 4'000'000;  // marks are read while the job makes other calls
+constexpr Time kMarkNs = 8'000;           // a mark, of an H200's host that is not disturbed
+constexpr double kKernelMs = 10;          // computation comes in kernels of at most this length
 constexpr uint32_t kNoStream = UINT32_MAX;
 constexpr size_t kElement = 2;  // bytes
 
@@ -254,7 +252,9 @@ Time Host::cross(const Operation& operation) {
 // Where a stream that computes waits for communication, the runtime marks when that began and ended.
 void Host::mark(const Operation& operation, const Call& call, const std::function<void()>& wait) {
   const auto stream = static_cast<uint32_t>(operation.stream);
-  if (!rules_.marks || !can_afford_a_mark()) {
+  std::optional<uint32_t> burst;
+  if (rules_.marks) burst = next_burst();
+  if (!burst) {
     ++waits_[operation.line].unmarked;
     return wait();
   }
@@ -262,7 +262,7 @@ void Host::mark(const Operation& operation, const Call& call, const std::functio
   around.line = operation.line;
   around.comm = call.comm;
   around.stream = stream;
-  around.burst = burst_;
+  around.burst = *burst;
   marks_.push_back(around);
 }
 
@@ -277,22 +277,13 @@ Host::Mark Host::events_around(uint32_t stream, uint64_t call, const std::functi
   return mark;
 }
 
-bool Host::can_afford_a_mark() {
-  const Time span = static_cast<Time>(marked_) < kFirstBurst ? kFirstSpanNs : kMarkSpanNs;
-  const Time now = server_.now(), most = now - (marks_paused_before_ ? kBurst : kFirstBurst) * span;
-  if (marks_paused_ && marks_spent_until_ > most) {
-    if (!refused_ && recorder_ != nullptr) recorder_->paused(burst_, marked_, unmarked_, now);
-    refused_ = true;
-    ++unmarked_;
-    return false;
-  }
-  marks_spent_until_ = std::max(marks_spent_until_, most) + span;
-  marks_paused_ = marks_spent_until_ + span > now;
-  marks_paused_before_ |= marks_paused_;
-  if (refused_) ++burst_;
-  refused_ = false;
-  ++marked_;
-  return true;
+// Of the next mark; none: it costs too much.
+std::optional<uint32_t> Host::next_burst() {
+  const Time now = server_.now();
+  const MarkAllowance::Answer answer = allowance_.ask(now);
+  if (answer.wants_cost) allowance_.costs(kMarkNs);
+  if (answer.pauses && recorder_ != nullptr) recorder_->paused(answer.burst, answer.marked, answer.unmarked, now);
+  return answer.granted ? std::optional(answer.burst) : std::nullopt;
 }
 
 std::vector<std::byte> Host::plan_of(const Operation& operation) const {

@@ -15,6 +15,7 @@
 #include "bench/scenario.h"
 #include "clock/policy_table.h"
 #include "policy/per_call_policy.h"
+#include "record/mark_allowance.h"
 #include "sim/clock_thread.h"
 #include "sim/recorder.h"
 #include "sim/server.h"
@@ -85,7 +86,7 @@ class Host {
   Time cross(const bench::Operation& operation);
   void mark(const bench::Operation& operation, const Call& call, const std::function<void()>& wait);
   Mark events_around(uint32_t stream, uint64_t call, const std::function<void()>& what);
-  bool can_afford_a_mark();
+  std::optional<uint32_t> next_burst();
   void look_at_kernels();
   void look_at_marks();
   std::optional<Span> span_of(const Mark& mark) const;  // once it is over
@@ -119,11 +120,8 @@ class Host {
   std::vector<uint32_t> last_stream_;  // by group, of its last operation
   std::deque<Flight> flights_;
   std::deque<Mark> marks_;
-  Time looked_ = 0, marks_spent_until_ = 0;
-  bool marks_paused_ = false, marks_paused_before_ = false;
-  uint64_t marked_ = 0, unmarked_ = 0;  // waits, so far
-  uint32_t burst_ = 1;
-  bool refused_ = false;        // a mark, since the last that was affordable
+  Time looked_ = 0;
+  MarkAllowance allowance_;
   std::map<int, Waits> waits_;  // by line of the scenario
 };
 

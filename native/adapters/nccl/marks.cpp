@@ -48,32 +48,6 @@ constexpr int kTimed = 0;                  // CU_EVENT_DEFAULT
 constexpr unsigned kNonBlocking = 1;       // CU_STREAM_NON_BLOCKING
 constexpr int kRelaxed = 2;                // CU_STREAM_CAPTURE_MODE_RELAXED
 
-// A mark costs an H200 3 us, and 9 us where NCCL's traffic is heavy: they may take 0.2 %. All waits are marked for a
-// while, then none, because whole iterations tell more than every third wait of each. The first burst holds a short
-// job.
-constexpr int64_t kMarkSpanNs = 4000000;
-constexpr uint64_t kFirstBurst = 1024, kBurst = 512;
-// And 0.1 % of the host: a mark takes 8 us of an H200's host that is not disturbed, and 20 us and more of one that is.
-constexpr int64_t kHostShare = 1000;
-constexpr uint64_t kCosted = 128;  // the mean of so many marks
-
-// Adds what happens while it lives to what marks have taken of the job's threads.
-class TakesHostTime {
- public:
-  explicit TakesHostTime(std::atomic<int64_t>* sum) : sum_(sum), began_ns_(monotonic_ns()) {}
-  ~TakesHostTime() {
-    const uint64_t took_ns = monotonic_ns() - began_ns_;
-    sum_->fetch_add(static_cast<int64_t>(took_ns < OwnTime::kMostNs ? took_ns : OwnTime::kMostNs),
-                    std::memory_order_relaxed);
-  }
-  TakesHostTime(const TakesHostTime&) = delete;
-  TakesHostTime& operator=(const TakesHostTime&) = delete;
-
- private:
-  std::atomic<int64_t>* sum_;
-  uint64_t began_ns_;
-};
-
 MarkContext g_contexts[Marks::kContexts];
 Marks g_marks;
 
@@ -191,7 +165,7 @@ MarkContext* Marks::context_of(void* stream) {
 }
 
 MarkPair* Marks::begin(void* stream) {
-  const TakesHostTime takes(&host_ns_);
+  const OwnTime takes(&host_ns_);
   if (given_up_.load(std::memory_order_acquire) || !g_cuda.can_mark() || capturing(stream)) return nullptr;
   MarkContext* context = context_of(stream);
   if (context == nullptr || context->failed) return nullptr;
@@ -224,7 +198,7 @@ MarkPair* Marks::begin(void* stream) {
 
 void Marks::end(MarkPair* pair, void* stream, const MarkOf& of) {
   if (pair == nullptr) return;
-  const TakesHostTime takes(&host_ns_);
+  const OwnTime takes(&host_ns_);
   if (g_cuda.event_record(pair->after, stream) != 0) return drop(pair);
   pair->of = of;
   MarkContext* context = pair->context;
@@ -240,35 +214,20 @@ void Marks::drop(MarkPair* pair) {
 }
 
 bool Marks::affordable(uint32_t* burst) {
-  const int64_t now = static_cast<int64_t>(monotonic_ns());
-  uint64_t marked = 0, unmarked = 0;
+  const auto now = static_cast<int64_t>(monotonic_ns());
+  MarkAllowance::Answer answer;
   {
     SpinGuard guard(spending_);
-    const bool known = marked_ >= kFirstBurst && span_ns_ > kMarkSpanNs;
-    const int64_t span_ns = known ? span_ns_ : kMarkSpanNs;
-    const int64_t most = now - static_cast<int64_t>(paused_before_ ? kBurst : kFirstBurst) * span_ns;
-    if (!paused_ || spent_until_ns_ <= most) {
-      if (spent_until_ns_ < most || !begun_) spent_until_ns_ = most;
-      begun_ = true;
-      spent_until_ns_ += span_ns;
-      paused_ = spent_until_ns_ + span_ns > now;
-      paused_before_ |= paused_;
-      if (++marked_ % kCosted == 0) {
-        span_ns_ = kHostShare * host_ns_.exchange(0, std::memory_order_relaxed) / static_cast<int64_t>(kCosted);
-      }
-      if (refused_) ++burst_;
-      refused_ = false;
-      *burst = burst_;
-      return true;
+    answer = allowance_.ask(now);
+    if (answer.wants_cost) {
+      const uint64_t taken_ns = host_ns_.exchange(0, std::memory_order_relaxed);
+      allowance_.costs(static_cast<int64_t>(taken_ns / MarkAllowance::kCosted));
     }
-    unmarked = unmarked_++;
-    if (refused_) return false;
-    refused_ = true;
-    marked = marked_;
-    *burst = burst_;
   }
-  if (Runtime* its = runtime()) its->waits_paused(*burst, marked, unmarked);
-  return false;
+  *burst = answer.burst;
+  Runtime* its = answer.pauses ? runtime() : nullptr;
+  if (its != nullptr) its->waits_paused(answer.burst, answer.marked, answer.unmarked);
+  return answer.granted;
 }
 
 void Marks::tell(MarkContext* context, MarkPair* pair) {
@@ -312,8 +271,7 @@ void Marks::look_at(MarkContext* context, bool last) {
   bool failed = false;
   uint32_t unready = 0, kept = 0, seen = 0;
   // Looked at first: what is over when the reference is renewed lies before it by little.
-  if (monotonic_ns() - context->reference_ns > kReferenceNs) {
-    const uint64_t began_ns = monotonic_ns();
+  if (const uint64_t began_ns = monotonic_ns(); began_ns - context->reference_ns > kReferenceNs) {
     renew_reference(context, last && context->reference_ns == 0);
     const uint64_t took_ns = monotonic_ns() - began_ns;
     if (took_ns > OwnTime::kMostNs) add_own_ns(OwnWork::kWaits, took_ns);  // the job waited indeed
@@ -352,7 +310,7 @@ void Marks::look() {
   for (MarkContext& context : g_contexts) {
     if (context.handle.load(std::memory_order_acquire) == nullptr) break;
     if (context.failed) continue;
-    const TakesHostTime takes(&host_ns_);
+    const OwnTime takes(&host_ns_);
     look_at(&context, false);
   }
   looking_.unlock();

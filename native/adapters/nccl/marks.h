@@ -6,6 +6,7 @@
 #ifndef POWERCCL_ADAPTERS_NCCL_MARKS_H
 #define POWERCCL_ADAPTERS_NCCL_MARKS_H
 #include "adapters/nccl/adapter.h"
+#include "record/mark_allowance.h"
 
 namespace powerccl::nccl {
 
@@ -59,15 +60,9 @@ class Marks {
   std::atomic<bool> given_up_{false};
   SpinLock looking_;
   std::atomic<uint64_t> looked_ns_{0};
-  std::atomic<int64_t> host_ns_{0};  // that marks have taken of the job's threads since span_ns_ was found
+  std::atomic<uint64_t> host_ns_{0};  // that marks have taken of the job's threads since the allowance was told
   SpinLock spending_;
-  // Under spending_.
-  int64_t span_ns_ = 0;  // one mark in such a time; 0: as short as may be
-  int64_t spent_until_ns_ = 0;
-  bool begun_ = false, paused_ = false, paused_before_ = false;
-  bool refused_ = false;  // a pair, since the last that was granted
-  uint32_t burst_ = 1;
-  uint64_t marked_ = 0, unmarked_ = 0;
+  MarkAllowance allowance_;  // under spending_
 };
 
 // There is one.
