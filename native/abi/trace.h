@@ -74,12 +74,17 @@ enum powerccl_record_kind {
 #define POWERCCL_FLAG_SYMMETRIC 0x0100u     // CALL: carried out on symmetric windows, without kernel events
 #define POWERCCL_FLAG_HOST_TIMES 0x0200u    // KERNEL: gpu_*_ns are CLOCK_MONOTONIC's already (timed with CUDA events)
 
+// header.flags
+#define POWERCCL_HEADER_FLAG_DRY 0x1u        // the clock client is dry
+#define POWERCCL_HEADER_FLAG_EMULATED 0x2u   // emulated GPUs
+#define POWERCCL_HEADER_FLAG_SIMULATED 0x4u  // beside the one before: by powerccl-sim
+
 struct powerccl_trace_header {
   char magic[8];     // POWERCCL_TRACE_MAGIC, no terminator
   uint32_t version;  // POWERCCL_TRACE_VERSION
   uint32_t header_bytes;
   uint32_t record_bytes;
-  uint32_t flags;  // bit 0: the clock client is dry; bit 1: emulated; bit 2: simulated, by powerccl-sim
+  uint32_t flags;  // POWERCCL_HEADER_FLAG_*
   int32_t rank;    // of the job (RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID), else of the first communicator
   int32_t nranks;
   int32_t local_rank;  // -1 if unknown

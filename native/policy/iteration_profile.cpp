@@ -148,7 +148,7 @@ uint32_t IterationProfile::regular(uint32_t base, double* least, uint32_t* most)
 
 void IterationProfile::reconsider(uint32_t base) {
   look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
-  const bool tried_all = base >= kFewKinds || tried_ == kMostMultiple || tried_ * base >= kLongest / 2;
+  const bool tried_all = base >= kFewKinds || tried_ == kMostMultiple;
   if (tried_all && irregularity(first_of(base), latest_, period_) <= kRegular) return;
   double least = 1;
   tried_ = 0;

@@ -9,6 +9,7 @@
 
 #include "base/basics.h"
 #include "base/log.h"
+#include "base/own_time.h"
 #include "libc/calls.h"
 
 namespace powerccl {
@@ -76,9 +77,9 @@ int RecordFile::count_dropped(uint64_t dropped) {
   return fault;
 }
 
-int RecordFile::state_own(const uint64_t (&own_ns)[kOwnWorks]) {
-  uint64_t all = 0;
-  for (const uint64_t each : own_ns) all += each;
+int RecordFile::state_own() {
+  uint64_t own_ns[kOwnWorks], all = 0;
+  for (uint32_t i = 0; i < kOwnWorks; ++i) all += own_ns[i] = g_own_ns[i].load(std::memory_order_relaxed);
   if (all == own_ns_) return 0;
   uint64_t done = 0;
   int fault = check();

@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 #include "abi/trace.h"
-#include "base/own_time.h"
 
 namespace powerccl {
 
@@ -30,7 +29,7 @@ class RecordFile {
   bool replace_last(const powerccl_trace_record& record);
   // States how many records were dropped, and what our own work has taken.
   int count_dropped(uint64_t dropped);
-  int state_own(const uint64_t (&own_ns)[kOwnWorks]);
+  int state_own();
 
   void close();
   // create() came too late to be of use.

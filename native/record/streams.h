@@ -41,9 +41,11 @@ class Streams {
     return handle == 2 ? 2 | of_gpu | thread << 12 : 1 | of_gpu;
   }
 
-  // What `launched` is told of a kernel at this address; of one whose address is not known, kSomeKinds.
+  // What `launched` is told of a kernel at this address; 0: it is not known.
   static constexpr uint64_t kSomeKinds = 0xff;
-  static constexpr uint64_t kind_of(uint64_t kernel) { return uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58); }
+  static constexpr uint64_t kind_of(uint64_t kernel) {
+    return kernel == 0 ? kSomeKinds : uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58);
+  }
 
   // The job put kernels of its own into the stream, of these kinds.
   void launched(uint64_t stream, uint64_t count = 1, uint64_t kinds = kSomeKinds) {

@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "base/own_thread.h"
-#include "base/own_time.h"
 #include "record/record_file.h"
 
 #ifndef MADV_WIPEONFORK
@@ -354,9 +353,7 @@ bool TraceWriter::Ring::look() {
     written.store(file.records(), std::memory_order_release);
   }
   int fails = file.count_dropped(all_dropped());
-  uint64_t own[kOwnWorks];
-  for (uint32_t i = 0; i < kOwnWorks; ++i) own[i] = g_own_ns[i].load(std::memory_order_relaxed);
-  if (fails == 0) fails = file.state_own(own);
+  if (fails == 0) fails = file.state_own();
   if (fails != 0) stop(fails);
   return fails == 0 || is_full(fails);
 }

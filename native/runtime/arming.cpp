@@ -175,7 +175,8 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   const bool launched =
       environment_.rank >= 0 && gpu->index == 0 && (environment_.nranks < 0 || seen.nranks <= environment_.nranks);
   powerccl_trace_header header = {};
-  header.flags = (gpu->dry ? 1u : 0u) | (environment_.emulated ? 2u : 0u);
+  header.flags =
+      (gpu->dry ? POWERCCL_HEADER_FLAG_DRY : 0u) | (environment_.emulated ? POWERCCL_HEADER_FLAG_EMULATED : 0u);
   header.rank = launched ? environment_.rank : seen.rank;
   header.nranks = launched && environment_.nranks > 0 ? environment_.nranks : seen.nranks;
   header.local_rank = gpu->index == 0 ? environment_.local_rank : -1;

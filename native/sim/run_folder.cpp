@@ -20,7 +20,6 @@ namespace json = bench::json;
 
 // As `powerccl run` samples: no multiple of it is a common length of iterations.
 constexpr Time kSampleNs = 19'000'000;
-constexpr uint32_t kEmulatedFlag = 2, kSimulatedFlag = 4;  // of a trace's header
 
 [[noreturn]] void fail(const std::string& path, const std::string& why) {
   throw bench::Failure(bench::kExitUsage, path + ": " + why, "--run-folder takes a folder that is new or empty");
@@ -79,7 +78,7 @@ void RunFolder::begin(Time start) {
     header.version = POWERCCL_TRACE_VERSION;
     header.header_bytes = POWERCCL_TRACE_HEADER_BYTES;
     header.record_bytes = POWERCCL_TRACE_RECORD_BYTES;
-    header.flags = kEmulatedFlag | kSimulatedFlag;
+    header.flags = POWERCCL_HEADER_FLAG_EMULATED | POWERCCL_HEADER_FLAG_SIMULATED;
     header.rank = static_cast<int32_t>(rank);
     header.local_rank = static_cast<int32_t>(platform_.index_on_host(rank));
     header.nranks = static_cast<int32_t>(platform_.gpus);

@@ -77,7 +77,7 @@ void open_trace() {
     size = 0;
   }
   powerccl_trace_header header = {};
-  header.flags = 1u;
+  header.flags = POWERCCL_HEADER_FLAG_DRY;
   header.rank = rank;
   header.nranks = size;
   header.local_rank = environment.local_rank;
