@@ -6,6 +6,10 @@ Two starts of a job that waits for its hosts differ by more than PowerCCL change
 A start's figure is the mean over its groups of the difference of logarithms; the result is the mean over all starts
 with the 95 % interval of all groups. Several starts work at once, each on GPUs of its own.
 
+`--runs RUN...` measures nothing. It says what the runtime counted in recorded runs, in percent of the time from the
+first call of a rank to its last: figures `recording.FOLDER.KIND_pct`, by the folder of the run and the kinds of own_ns
+in abi/trace.h.
+
 Marks have an allowance for each second, and are made in recorded blocks alone: there twice as often as in a job that is
 recorded throughout.
 """
@@ -19,6 +23,9 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from powerccl.traces import records
+from powerccl.traces.rank import read_header, read_rank
 
 HERE = Path(__file__).parent
 Block = dict[str, Any]
@@ -82,6 +89,23 @@ def figures(starts: list[dict[str, Any]]) -> dict[str, dict[str, object]]:
     return made
 
 
+def counted(runs: list[Path]) -> dict[str, dict[str, object]]:
+    """What our own code took of the ranks' threads: the mean over a run's ranks, the least and the most."""
+    made: dict[str, dict[str, object]] = {}
+    for run in runs:
+        shares: dict[str, list[float]] = {}
+        for path in sorted(run.glob("rank-*.trace")):
+            own_ns = read_header(path)[0]["own_ns"][0]
+            calls = read_rank(path).kinds[records.CALL]
+            elapsed_ns = int(calls["start_ns"].max()) - int(calls["start_ns"].min())
+            for kind, ns in zip(("calls", "waits", "launches", "all"), (*own_ns, own_ns.sum()), strict=True):
+                shares.setdefault(kind, []).append(100 * int(ns) / elapsed_ns)
+        for kind, values in shares.items():
+            bounds = {"low": round(min(values), 3), "high": round(max(values), 3), "unit": "%", "n": len(values)}
+            made[f"recording.{run.parent.name}.{kind}_pct"] = {"value": round(statistics.fmean(values), 3)} | bounds
+    return made
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,8 +116,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45, help="of each model and start")
     parser.add_argument("--worker", default="", help="further options of step-worker.py")
     parser.add_argument("--results", nargs="*", type=Path, default=[], help="make figures of these files' starts")
+    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="only say what was counted in these runs")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    if options.runs:
+        for name, value in counted(options.runs).items():
+            print(name, json.dumps(value))
+        return
     starts = [one for path in options.results for one in json.loads(path.read_text())["starts"]]
     if not options.results:
         options.out.parent.mkdir(parents=True, exist_ok=True)
