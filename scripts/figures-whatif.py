@@ -32,7 +32,7 @@ SCALED = (("t4x8", "fsdp", 4, 8), ("t4x8", "ddp", 2, 8), ("a100x4", "ddp", 2, 4)
 def powerccl(*options: str) -> None:
     """Run a verb quietly."""
     environment = os.environ | {"POWERCCL_KERNEL_EVENTS": "all"}  # messages between ranks need them
-    command = [f"{Path(sys.executable).parent}/powerccl", *options]
+    command = [sys.executable, "-m", "powerccl", *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600, env=environment)
 
 

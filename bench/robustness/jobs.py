@@ -10,7 +10,8 @@ from bench.robustness.machines import log_uniform
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
 # Left out: `shift`, whose halves would have to be compared separately, and `graph`, in which little varies.
 NAMES = ("ddp", "exposed", "fsdp", "moe", "pp", "straggler", "tp", "zero1")
-OF_TODAY = ("h100/llama-fsdp", "h100/three-ways", "h100/serve")  # for h100x8
+OVER_HOSTS = ("h100/llama-fsdp", "h100/three-ways", "h100/experts")  # for several hosts of h100x8
+OF_TODAY = (*OVER_HOSTS, "h100/serve")  # for h100x8
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Job:
 
 def names_for(platform: str) -> tuple[str, ...]:
     """The scenarios that are simulated on a built-in platform."""
+    if platform.startswith("h100x16"):
+        return OVER_HOSTS
     return OF_TODAY if platform == "h100x8" else (*NAMES, "graph")
 
 

@@ -13,6 +13,8 @@ from powerccl.simulation.machines import changed, value_of
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")
 GPUS = (4, 8, 16)
+LEASE_INTERVAL_MS = "50"  # powerccld's default
+LEASE_LOST_AT_S, LEASE_LOST_FOR_S = (5.0, 200.0), (1.0, 60.0)
 MOST_GPUS, HOSTS = 64, (2, 4, 8)  # of several hosts; powerccl-sim has room for 64 GPUs
 # The emulator's platforms, and changed ones: the platform, and what is changed.
 BUILT_IN = {
@@ -24,18 +26,25 @@ BUILT_IN = {
     "h200x4": ("h200x4", {}),
     "a100x4": ("a100x4", {}),
     "h100x8": ("h100x8", {}),
+    # Two hosts, one adapter of 400 Gbit/s a GPU: what the file has is InfiniBand.
+    "h100x16-infiniband": ("h100x8", {"gpus": "16", "hosts": "2"}),
+    "h100x16-roce": ("h100x8", {"gpus": "16", "hosts": "2", "network_gbs": "42", "network_latency_us": "8"}),
 }
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine: `conf` is the text of its platform file, `drawn` what was drawn, by key."""
+    """A machine: `conf` is the text of its platform file, `drawn` what was drawn, by key.
+
+    `options`: of powerccl-sim, for what befalls a policy on it.
+    """
 
     name: str
     base: str
     gpus: int
     conf: str
     drawn: dict[str, float]
+    options: tuple[str, ...] = ()
 
 
 def log_uniform(draw: random.Random, least: float, most: float) -> float:
@@ -47,6 +56,18 @@ def built_in(name: str, base: str, changes: dict[str, str]) -> Machine:
     """One of the emulator's platforms, with some keys changed."""
     conf = changed((PLATFORMS / f"{base}.conf").read_text(), changes)
     return Machine(name, base, int(value_of(conf, "gpus")), conf, {})
+
+
+def incidents(draw: random.Random, gpus: int, hosts: int) -> tuple[str, ...]:
+    """A daemon's rate on half of the machines; on a tenth a rank that is one iteration off, on another a lost lease."""
+    options = [] if draw.random() < 0.5 else ["--lease-interval", LEASE_INTERVAL_MS]
+    chance = draw.random()
+    if chance < 0.1:
+        options += ["--ranks-off", str(draw.randrange(gpus))]
+    elif chance < 0.2:
+        begin = draw.uniform(*LEASE_LOST_AT_S)
+        options += ["--lease-lost", f"{draw.randrange(hosts)}:{begin:.3f}:{begin + draw.uniform(*LEASE_LOST_FOR_S):.3f}"]
+    return tuple(options)
 
 
 def machine(kind: str, number: int) -> Machine:
@@ -78,7 +99,8 @@ def machine(kind: str, number: int) -> Machine:
     values = {key: f"{value:.6g}" for key, value in drawn.items()}
     values["voltage_v"] = f"{least:.0f}:{floor:.4f} {knee:.0f}:{floor:.4f} {most:.0f}:{top:.4f}"
     drawn["voltage_floor"] = floor / top
-    return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn)
+    befalls = incidents(random.Random(f"incidents {kind} {number}"), int(drawn["gpus"]), 1)
+    return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn, befalls)
 
 
 def cluster(kind: str, number: int) -> Machine:
@@ -93,4 +115,5 @@ def cluster(kind: str, number: int) -> Machine:
         "network_latency_us": log_uniform(draw, 2, 50),
     }
     conf = changed(host.conf, {key: f"{value:.6g}" for key, value in drawn.items()})
-    return Machine(f"{host.name}-hosts", host.base, hosts * host.gpus, conf, {**host.drawn, **drawn})
+    befalls = incidents(random.Random(f"incidents {kind} {number}"), hosts * host.gpus, hosts)
+    return Machine(f"{host.name}-hosts", host.base, hosts * host.gpus, conf, {**host.drawn, **drawn}, befalls)

@@ -73,6 +73,7 @@ class Simulator:
 
     def __init__(self, program: Path, machine: Machine, job: Job) -> None:
         self.program, self.conf, self.scenario = program, machine.conf, job.text
+        self.befalls = list(machine.options)
         with tempfile.NamedTemporaryFile(suffix=".json") as points:
             call(program, machine.conf, ["--profile", points.name])
             self.profile = profile_of(Path(points.name), machine.base)
@@ -83,6 +84,7 @@ class Simulator:
         name, _, without = policy.partition("/")
         options = ["--clock", ",".join(map(str, clocks_mhz))] if clocks_mhz else []
         options += ["--without", without] if without else []
+        options += [] if name == "observe" else self.befalls
         return simulate(self.program, self.conf, [self.scenario], name, seconds, warm_up_s, options, self.table)
 
 

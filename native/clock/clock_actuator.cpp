@@ -159,7 +159,7 @@ uint64_t ClockActuator::follow(uint32_t applied) {
 bool ClockActuator::grant_changed() {
   const uint64_t grant = client_.grant != nullptr ? client_.grant(client_.self) : grant_;
   if (grant == grant_) return false;
-  if (grant == 0) trace_->note("clock lease lost: GPU at its default clock");
+  if (grant == 0) trace_->note(kLeaseLostNote);
   grant_ = grant;
   if (grant != 0) put_off_ = false;
   // Whatever was set has been undone, and the clock now is not what came of it.

@@ -11,6 +11,9 @@ namespace powerccl {
 // before is undone by who granted it. No failure: clocks can be set again under the next grant.
 constexpr int kClockNotNow = -100;
 
+// What the trace says when a grant is gone.
+constexpr char kLeaseLostNote[] = "clock lease lost: GPU at its default clock";
+
 // A table of functions rather than a class, so that a C-style neighbour can fill it in. Every function returns 0 or the
 // driver's error code and may take milliseconds.
 struct ClockClient {

@@ -53,15 +53,15 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, Recorder* recorder,
-           std::function<void()> at_barrier)
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease,
+           Recorder* recorder, std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
       rank_(rank),
       comms_(std::move(comms)),
       rules_(rules),
       policy_(policy),
-      clock_(server, rank, policy, recorder),
+      clock_(server, rank, policy, lease, recorder),
       recorder_(recorder),
       at_barrier_(std::move(at_barrier)),
       random_(seed * 1000003 + rank),
@@ -146,7 +146,7 @@ int Host::compute(const Operation& operation, uint32_t stream) {
 // around it when it ran.
 void Host::launch_graph(int line) {
   const uint64_t call = ++calls_;
-  policy_.graph_called(call, static_cast<uint32_t>(line));
+  if (tells()) policy_.graph_called(call, static_cast<uint32_t>(line));
   Mark around = events_around(0, call, [this] {
     for (; section_->operations[at_].act != Act::kEndCapture; ++at_) captured(section_->operations[at_]);
     ++at_;
@@ -216,7 +216,7 @@ Time Host::communicate(const Operation& operation) {
   Flight flight = next_flight(call);
   // What is exchanged between pairs may be of another size each time.
   const bool pairs = operation.act != Act::kCollective || operation.vary > 0;
-  policy_.called(call.id, call_kind(comms_[operation.group], call.pattern, pairs ? 0 : call.bytes));
+  if (tells()) policy_.called(call.id, call_kind(comms_[operation.group], call.pattern, pairs ? 0 : call.bytes));
   if (rules_.table != nullptr) {
     const uint32_t mhz = rules_.table->lookup(call.pattern, operation.vary > 0 ? operation.bytes : call.bytes);
     flight.held = mhz != 0;

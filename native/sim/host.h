@@ -27,6 +27,7 @@ struct Rules {
   const PolicyTable* table = nullptr;  // of per-call, else null
   PerCallPolicy* per_call = nullptr;   // of this rank's calls
   bool marks = true;                   // where computation waits
+  bool off = false;                    // by one iteration: the policy is not told of the first
 };
 
 class Host {
@@ -34,7 +35,7 @@ class Host {
   // `comms`: by group, the rank's communicator; 0: none. `recorder`: null where nothing is recorded. `at_barrier`: the
   // rank has come to the end of an iteration.
   Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, Recorder* recorder,
+       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Recorder* recorder,
        std::function<void()> at_barrier);
 
   void begin(int iteration, const bench::Section& section);  // all ranks have come
@@ -92,6 +93,7 @@ class Host {
   std::optional<Span> span_of(const Mark& mark) const;  // once it is over
   void record_communicators(bool ended);
   bool has_all() const;  // of what it waits for
+  bool tells() const { return iteration_ > 0 || !rules_.off; }  // the policy of calls
   Time some(Time usual);
   std::vector<std::byte> plan_of(const bench::Operation& operation) const;
 

@@ -106,7 +106,7 @@ std::string text_of(const std::string& file_name) {
 // What a run folder says of the job. The command is put together anew: where results go is no part of the job.
 sim::About about(const std::vector<std::string>& scenarios, const std::string& platform_file, uint32_t fingerprint,
                  const std::string& policy, const std::string& table_file, const std::vector<std::string>& without,
-                 const sim::Asked& asked) {
+                 const std::vector<std::string>& losses, const sim::Asked& asked) {
   sim::About its;
   its.scenarios = scenarios;
   its.policy = policy == "elastic" ? "auto" : policy;
@@ -129,9 +129,24 @@ sim::About about(const std::vector<std::string>& scenarios, const std::string& p
   add("--seconds", json::value(asked.seconds));
   add("--warm-up", json::value(asked.warm_up_s));
   add("--seed", json::value(asked.seed));
+  if (asked.lease_interval_ms > 0) add("--lease-interval", json::value(asked.lease_interval_ms));
+  for (const std::string& loss : losses) add("--lease-lost", loss);
+  for (const uint32_t rank : asked.ranks_off) add("--ranks-off", json::value(rank));
   its.contents = json::value(its.command) + json::value(fingerprint) + text_of(table_file);
   for (const std::string& file : scenarios) its.contents += text_of(file);
   return its;
+}
+
+sim::LeaseLoss lease_loss(const std::string& text, const powerccl::physics::Platform& platform) {
+  sim::LeaseLoss found;
+  int end = -1;
+  if (std::sscanf(text.c_str(), "%u:%lf:%lf%n", &found.host, &found.from_s, &found.to_s, &end) < 3 ||
+      static_cast<size_t>(end) != text.size() || found.host >= platform.hosts || !(found.from_s >= 0) ||
+      !(found.to_s > found.from_s)) {
+    throw powerccl::bench::Failure(powerccl::bench::kExitUsage, "--lease-lost " + text + " names no span of a host",
+                                   "HOST:FROM:TO, such as 0:30:60; hosts count from 0 and times are in seconds");
+  }
+  return found;
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -163,6 +178,15 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--seed", asked.seed, "Of the hosts' times")->capture_default_str();
+  app.add_option("--lease-interval", asked.lease_interval_ms,
+                 "Milliseconds from one clock of a GPU to the next lower one, as powerccld grants them")
+      ->check(CLI::Range(0.0, 60000.0))
+      ->capture_default_str();
+  std::vector<std::string> losses;
+  app.add_option("--lease-lost", losses, "HOST:FROM:TO: that host has no lease between these seconds of the job")
+      ->delimiter(',');
+  app.add_option("--ranks-off", asked.ranks_off, "Ranks whose policies do not see the first iteration")
+      ->delimiter(',');
   app.add_option("--json", json_file, "Also write the result to this file");
   app.add_option("--run-folder", run_folder,
                  "Also write what the job would have recorded to this new folder, for `powerccl report`");
@@ -184,6 +208,7 @@ int parse_and_run(int argc, char** argv) {
   std::vector<powerccl::bench::Scenario> scenarios;
   scenarios.reserve(scenario_files.size());
   for (const std::string& file : scenario_files) scenarios.push_back(powerccl::bench::read_scenario(file));
+  for (const std::string& loss : losses) asked.lease_losses.push_back(lease_loss(loss, *platform));
   asked.policy = policies().at(policy);
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
@@ -197,7 +222,7 @@ int parse_and_run(int argc, char** argv) {
   std::optional<sim::RunFolder> folder;
   if (!run_folder.empty()) {
     folder.emplace(run_folder, *platform,
-                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, asked));
+                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, losses, asked));
   }
   print(sim::simulate(*platform, scenarios, &table, asked, folder ? &*folder : nullptr), policy, json_file);
   return 0;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/recorder.h"
 
+#include <cstring>
+
 #include "bench/failure.h"
 #include "clock/budget_record.h"
+#include "clock/clock_client.h"
 #include "physics/collective_types.h"
 
 namespace powerccl::sim {
@@ -120,6 +123,14 @@ void Recorder::clock_set(const ClockPolicy::Wanted& wanted, Time begin, Time end
   record.clock.begin_ns = ns(begin);
   record.clock.end_ns = ns(end);
   record.clock.min_mhz = record.clock.max_mhz = wanted.mhz;
+  add(record);
+}
+
+void Recorder::lease_lost(Time at) {
+  powerccl_trace_record record = of_kind(POWERCCL_REC_NOTE);
+  record.note.time_ns = ns(at);
+  static_assert(sizeof kLeaseLostNote <= sizeof record.note.text);
+  std::memcpy(record.note.text, kLeaseLostNote, sizeof kLeaseLostNote);
   add(record);
 }
 

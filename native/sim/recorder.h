@@ -46,6 +46,7 @@ class Recorder {
   void waited(uint64_t call, uint32_t comm, uint32_t stream, uint32_t burst, uint64_t stall_ns, uint64_t resume_ns);
   void paused(uint32_t burst, uint64_t marked, uint64_t unmarked, Time at);
   void clock_set(const ClockPolicy::Wanted& wanted, Time begin, Time end);
+  void lease_lost(Time at);
   void policy_came_to(const ClockPolicy::State& state, Time at);
 
   void write();  // what has come so far, into the file

@@ -91,9 +91,9 @@ class Simulation {
         learning_.back()->begin({asked.budget_pct / 100, false, node});
       }
       const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
-                        asked.parts.marks};
+                        asked.parts.marks, std::ranges::find(asked.ranks_off, rank) != asked.ranks_off.end()};
       hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
-                                              *policy, folder_ != nullptr ? &folder_->recorder(rank) : nullptr,
+                                              *policy, lease_of(rank), folder_ != nullptr ? &folder_->recorder(rank) : nullptr,
                                               [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
@@ -145,6 +145,16 @@ class Simulation {
       }
       comms[rank].push_back(number);
     }
+  }
+
+  Lease lease_of(uint32_t rank) {
+    Lease its;
+    its.interval_ns = static_cast<Time>(asked_.lease_interval_ms * 1e6);
+    const auto at = [this](double s) { return server_.now() + static_cast<Time>(s * 1e9); };
+    for (const LeaseLoss& each : asked_.lease_losses) {
+      if (each.host == server_.engine().platform().host_of(rank)) its.absences.push_back({at(each.from_s), at(each.to_s)});
+    }
+    return its;
   }
 
   // Ranks with a scenario each go on by themselves, as in a job; an iteration is rank 0's.

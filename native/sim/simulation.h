@@ -21,6 +21,12 @@ struct Parts {
   bool marks = true;  // where computation waits
 };
 
+// A host has no lease from the one to the other, in seconds since the job began.
+struct LeaseLoss {
+  uint32_t host = 0;
+  double from_s = 0, to_s = 0;
+};
+
 struct Asked {
   PolicyKind policy = PolicyKind::kObserve;
   // With kObserve: held from the beginning to the end by all ranks, or by each; empty, and 0: none is.
@@ -30,6 +36,9 @@ struct Asked {
   double seconds = 60;    // of virtual time that are measured
   double warm_up_s = 0;   // before it
   uint64_t seed = 1;      // of hosts' times; a scenario has its own
+  double lease_interval_ms = 0;
+  std::vector<LeaseLoss> lease_losses;
+  std::vector<uint32_t> ranks_off;  // their policies miss the first iteration
 };
 
 struct Iteration {

@@ -55,6 +55,17 @@ def test_a_machine_has_what_was_drawn() -> None:
         assert volts == sorted(volts) and volts[0] / volts[-1] == pytest.approx(made.drawn["voltage_floor"], abs=1e-3)
 
 
+def test_policies_meet_daemons_lost_leases_and_ranks_that_are_off() -> None:
+    for draw in (machines.machine, machines.cluster):
+        made = [draw("development", number) for number in range(200)]
+        assert all(len(each.options) in (0, 2, 4) for each in made)
+        for option, least, most in (("--lease-interval", 80, 120), ("--lease-lost", 10, 30), ("--ranks-off", 10, 30)):
+            assert least <= sum(option in each.options for each in made) <= most
+    lost = [each for each in made if "--lease-lost" in each.options]
+    hosts = {int(each.options[-1].partition(":")[0]) for each in lost}
+    assert len(hosts) > 2 and all(int(each.options[-1].partition(":")[0]) < each.drawn["hosts"] for each in lost)
+
+
 def test_a_cluster_is_hosts_of_a_machine_with_a_network() -> None:
     made = [machines.cluster("development", number) for number in range(60)]
     assert made[7] == machines.cluster("development", 7)

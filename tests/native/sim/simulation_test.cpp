@@ -238,6 +238,42 @@ TEST(Simulation, SixtyFourGpusOnEightHosts) {
   EXPECT_NEAR(ms_of(found), 30 + on.network_ns(physics::Pattern::kAllReduce, bytes, 64, 8) * 1e-6, 4);
 }
 
+// Ranks of two hosts, of which one has no lease for half of the time: its clock is the default meanwhile, and learnt
+// slowdowns stay true enough to keep the budget.
+TEST(Simulation, AHostMayLoseItsLease) {
+  const physics::Platform on = platform_or_fail("t4x8", ":hosts=2,network_gbs=25");
+  const Found plain = run(on, kExposed, asked(PolicyKind::kObserve, 60, 60));
+  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  const Found kept = run(on, kExposed, its);
+  its.lease_losses = {{1, 70, 110}};
+  const Found lost = run(on, kExposed, its);
+  EXPECT_LT(joules_of(kept), 0.98 * joules_of(plain));
+  EXPECT_GT(joules_of(lost), joules_of(kept) + 0.2 * (joules_of(plain) - joules_of(kept)));
+  EXPECT_LT(joules_of(lost), joules_of(plain));
+  EXPECT_LT(ms_of(lost), 1.01 * ms_of(plain));
+}
+
+TEST(Simulation, ADaemonGrantsLowerClocksOneByOne) {
+  const physics::Platform on = platform_or_fail("t4x8");
+  Asked its = asked(PolicyKind::kPerCall, 20, 5);
+  const double quick = run(on, kExposed, its).switches_per_s;
+  its.lease_interval_ms = 1000;
+  EXPECT_GT(quick, 10);
+  EXPECT_LT(run(on, kExposed, its).switches_per_s, 2.1) << "one down a second, and one up";
+}
+
+TEST(Simulation, ARankMayCountOneIterationOff) {
+  const physics::Platform on = platform_or_fail("t4x8");
+  const Found plain = run(on, kExposed, asked(PolicyKind::kObserve, 60, 60));
+  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  const Found together = run(on, kExposed, its);
+  its.ranks_off = {2};
+  const Found off = run(on, kExposed, its);
+  EXPECT_NE(joules_of(off), joules_of(together));
+  EXPECT_LT(joules_of(off), 0.98 * joules_of(plain));
+  EXPECT_LT(ms_of(off), 1.01 * ms_of(plain));
+}
+
 TEST(Simulation, ScenariosThatDoNotBelongTogetherAreRefused) {
   physics::Platform on = steady();
   on.gpus = 2;
