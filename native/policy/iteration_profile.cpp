@@ -158,31 +158,57 @@ void IterationProfile::reconsider(uint32_t base) {
     const uint32_t one = shortest(base, least, tried_);
     if (one != 0 && period_ % one == 0) lag = one;
   }
-  if (lag != 0 && lag != period_) begin(lag, latest_);
+  if (lag == 0) lag = period_;
+  if (lag != period_ || begins_unseen()) begin(lag, latest_);
 }
 
-// The iteration begins with the kernel that comes after the longest time without one.
+// In how many of the last iterations that are kept the kernel at this one's place was timed.
+uint32_t IterationProfile::timed(uint64_t sequence) const {
+  const uint64_t from = first_of(detector_.period()), kept = latest_ > from ? latest_ - from : 0;
+  uint32_t count = 0;
+  for (uint64_t back = 0; back < kept - kept % period_ && back < sequence; back += period_) {
+    const Run& run = runs_[(sequence - back) % kRuns];
+    if (run.sequence == sequence - back && run.start_ns != 0) ++count;
+  }
+  return count;
+}
+
+// The iteration begins with the kernel that comes after the longest time without one, of those that are timed each
+// time: NCCL tells of short kernels only now and then.
 void IterationProfile::begin(uint32_t period, uint64_t last) {
   period_ = period;
   since_ = detector_.since();
   ++generation_;
   look_again_ = last + (period < 8 ? 64 : 8 * uint64_t{period});
   double longest = -1;
+  uint32_t most = 0;
   for (uint64_t sequence = last - period + 1; sequence <= last; ++sequence) {
     const Run& run = runs_[sequence % kRuns];
-    if (run.start_ns == 0) continue;
+    const uint32_t times = timed(sequence);
+    if (run.start_ns == 0 || times < most) continue;
     uint64_t previous = sequence - 1;
     while (previous > sequence - period && runs_[previous % kRuns].start_ns == 0) --previous;
     const Run& one_before = runs_[previous % kRuns];
     const double before = between(one_before.stop_ns != 0 ? one_before.stop_ns : one_before.start_ns, run.start_ns);
-    if (before > longest) {
+    if (times > most || before > longest) {
       longest = before;
       origin_ = sequence;
     }
+    most = times;
   }
   for (uint32_t i = 0; i < period; ++i) positions_[i] = {};
   order_count_ = 0;
   length_ = {};
+}
+
+// Whether another place is timed at least twice as often as the one where iterations begin.
+bool IterationProfile::begins_unseen() const {
+  const uint64_t begun = origin_ + iteration_of(latest_) * period_;
+  const uint32_t times = timed(begun);
+  for (uint64_t sequence = begun + 1; sequence < begun + period_ && sequence <= latest_; ++sequence) {
+    if (timed(sequence) >= 2 * times + 2) return true;
+  }
+  return false;
 }
 
 void IterationProfile::learn(uint64_t iteration) {

@@ -104,6 +104,8 @@ class IterationProfile {
   uint32_t regular(uint32_t base, double* least, uint32_t* most) const;
   uint32_t shortest(uint32_t base, double least, uint32_t most) const;
   void reconsider(uint32_t base);
+  uint32_t timed(uint64_t sequence) const;
+  bool begins_unseen() const;
   void begin(uint32_t period, uint64_t last);
   void sort();
 

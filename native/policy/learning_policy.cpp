@@ -89,6 +89,8 @@ void LearningPolicy::restart() {
   phase_ = Phase::kUnknown;
   first_ = before_ = managed_ = after_ = whole_ = baseline_ = Mean();
   wanted_mhz_ = 0;
+  // Iterations that nobody has managed were parts of one, perhaps, or several.
+  if (managed_iterations_ == 0) seen_ = 0;
   slack_.clear();
   suspected_ = biased_ = graphs_ = false;
   learnt_ = 0;

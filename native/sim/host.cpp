@@ -53,8 +53,8 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease,
-           Recorder* recorder, std::function<void()> at_barrier)
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Recorder* recorder,
+           std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
       rank_(rank),

@@ -92,7 +92,7 @@ class Host {
   void look_at_marks();
   std::optional<Span> span_of(const Mark& mark) const;  // once it is over
   void record_communicators(bool ended);
-  bool has_all() const;  // of what it waits for
+  bool has_all() const;                                         // of what it waits for
   bool tells() const { return iteration_ > 0 || !rules_.off; }  // the policy of calls
   Time some(Time usual);
   std::vector<std::byte> plan_of(const bench::Operation& operation) const;

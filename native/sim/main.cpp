@@ -185,8 +185,7 @@ int parse_and_run(int argc, char** argv) {
   std::vector<std::string> losses;
   app.add_option("--lease-lost", losses, "HOST:FROM:TO: that host has no lease between these seconds of the job")
       ->delimiter(',');
-  app.add_option("--ranks-off", asked.ranks_off, "Ranks whose policies do not see the first iteration")
-      ->delimiter(',');
+  app.add_option("--ranks-off", asked.ranks_off, "Ranks whose policies do not see the first iteration")->delimiter(',');
   app.add_option("--json", json_file, "Also write the result to this file");
   app.add_option("--run-folder", run_folder,
                  "Also write what the job would have recorded to this new folder, for `powerccl report`");
@@ -221,8 +220,9 @@ int parse_and_run(int argc, char** argv) {
   }
   std::optional<sim::RunFolder> folder;
   if (!run_folder.empty()) {
-    folder.emplace(run_folder, *platform,
-                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, losses, asked));
+    folder.emplace(
+        run_folder, *platform,
+        about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, losses, asked));
   }
   print(sim::simulate(*platform, scenarios, &table, asked, folder ? &*folder : nullptr), policy, json_file);
   return 0;

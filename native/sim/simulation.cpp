@@ -92,9 +92,9 @@ class Simulation {
       }
       const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
                         asked.parts.marks, std::ranges::find(asked.ranks_off, rank) != asked.ranks_off.end()};
-      hosts_.push_back(std::make_unique<Host>(server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules,
-                                              *policy, lease_of(rank), folder_ != nullptr ? &folder_->recorder(rank) : nullptr,
-                                              [this, rank] { arrive(rank); }));
+      hosts_.push_back(std::make_unique<Host>(
+          server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules, *policy, lease_of(rank),
+          folder_ != nullptr ? &folder_->recorder(rank) : nullptr, [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
       if (mhz == 0) continue;
@@ -152,7 +152,8 @@ class Simulation {
     its.interval_ns = static_cast<Time>(asked_.lease_interval_ms * 1e6);
     const auto at = [this](double s) { return server_.now() + static_cast<Time>(s * 1e9); };
     for (const LeaseLoss& each : asked_.lease_losses) {
-      if (each.host == server_.engine().platform().host_of(rank)) its.absences.push_back({at(each.from_s), at(each.to_s)});
+      if (each.host == server_.engine().platform().host_of(rank))
+        its.absences.push_back({at(each.from_s), at(each.to_s)});
     }
     return its;
   }

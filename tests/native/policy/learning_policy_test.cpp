@@ -134,6 +134,27 @@ TEST(LearningPolicy, NothingIsManagedUntilTheJobIsKnown) {
 }
 
 // Iterations that differ by chance, and now and then one with a checkpoint.
+// As in generation, whose tokens look like iterations at first.
+TEST(LearningPolicy, WhatWasTakenForIterationsAndNeverManagedIsNotCounted) {
+  const auto policy = std::make_unique<LearningPolicy>();
+  policy->begin({0.01, true, nullptr});
+  uint64_t now_ns = 1000000000, call = 0;
+  const auto play = [&](uint32_t calls, uint32_t iterations) {
+    for (uint32_t i = 0; i < calls * iterations; ++i) {
+      policy->called(++call, 1 + i % calls);
+      now_ns += 10000000;
+      policy->started(call, now_ns);
+      policy->stopped(call, now_ns + 1000000);
+      policy->wanted(now_ns);
+    }
+  };
+  play(3, 60);
+  EXPECT_GT(policy->state().iterations, 40u);
+  play(20, 30);
+  EXPECT_EQ(policy->state().period, 20u);
+  EXPECT_LT(policy->state().iterations, 30u);
+}
+
 TEST(LearningPolicy, ChanceIsNoReason) {
   uint32_t state = 1;
   const auto noisy = [&state](double mhz, uint64_t iteration) {
