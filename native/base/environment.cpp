@@ -154,7 +154,6 @@ void parse_id(const char* text, uint8_t id[16]) {
   if (digits == 32) memcpy(id, bytes, sizeof(bytes));
 }
 
-constexpr const char* kPolicies[] = {"observe", "per-call", "auto"};
 // As kOldVariables. `auto` took the place of all other policies that learn.
 constexpr OldName kOldPolicies[] = {
     {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
@@ -168,7 +167,7 @@ constexpr const char* kMpiCpuClock[] = {"0", "1", "lease"};
 }  // namespace
 
 const char* text_of(PolicyName name) {
-  return kPolicies[static_cast<int>(name)];
+  return kPolicyNames[static_cast<int>(name)];
 }
 const char* text_of(ClockClientName name) {
   return kClocks[static_cast<int>(name)];
@@ -215,7 +214,7 @@ void read_environment(Environment* environment) {
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
-      choice(Variable::POWERCCL_POLICY, kPolicies, 3, "policies are observe, per-call and auto", kOldPolicies));
+      choice(Variable::POWERCCL_POLICY, kPolicyNames, 3, "policies are observe, per-call and auto", kOldPolicies));
   environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
   environment->clocks =
       static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and lease"));

@@ -5,11 +5,11 @@
 #include <limits.h>
 #include <stdint.h>
 
+#include "abi/policy_name.h"
 #include "abi/trace.h"
 
 namespace powerccl {
 
-enum class PolicyName { kObserve, kPerCall, kAuto };
 enum class ClockClientName { kNone, kDry, kLease };
 enum class KernelEvents { kAuto, kAll, kNone };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccl-sim: what a clock policy makes of a job on an emulated server, in virtual time.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -8,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bench/failure.h"
 #include "bench/json.h"
@@ -17,15 +19,8 @@ namespace {
 
 namespace json = powerccl::bench::json;
 namespace sim = powerccl::sim;
-
-const std::map<std::string, sim::PolicyKind>& policies() {
-  // `elastic` is what auto was called while there was another one.
-  static const std::map<std::string, sim::PolicyKind> all{{"observe", sim::PolicyKind::kObserve},
-                                                          {"per-call", sim::PolicyKind::kPerCall},
-                                                          {"auto", sim::PolicyKind::kAuto},
-                                                          {"elastic", sim::PolicyKind::kAuto}};
-  return all;
-}
+using powerccl::kPolicyNames;
+using powerccl::PolicyName;
 
 const std::map<std::string, bool sim::Parts::*>& parts() {
   static const std::map<std::string, bool sim::Parts::*> all{{"slack", &sim::Parts::slack},
@@ -109,9 +104,9 @@ sim::About about(const std::vector<std::string>& scenarios, const std::string& p
                  const std::vector<std::string>& losses, const sim::Asked& asked) {
   sim::About its;
   its.scenarios = scenarios;
-  its.policy = policy == "elastic" ? "auto" : policy;
+  its.policy = policy;
   its.clocks = policy == "observe" && asked.clocks_mhz.empty() ? "none" : "simulated";
-  its.budget_pct = asked.policy == sim::PolicyKind::kAuto ? asked.budget_pct : 0;
+  its.budget_pct = asked.policy == PolicyName::kAuto ? asked.budget_pct : 0;
   its.seconds = asked.seconds;
   its.warm_up_s = asked.warm_up_s;
   its.seed = asked.seed;
@@ -157,7 +152,7 @@ int parse_and_run(int argc, char** argv) {
   app.add_option("scenario", scenario_files, "Scenario file of powerccl-bench: one for all ranks, or one for each");
   app.add_option("--platform", platform_file, "Platform file of the emulator, as FILE[:KEY=VALUE,...]")->required();
   app.add_option("--policy", policy, "observe, per-call or auto")
-      ->check(CLI::IsMember(policies()))
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->capture_default_str();
   std::vector<std::string> without;
   app.add_option("--without", without, "Parts of policy auto to leave out: slack, marks")
@@ -204,15 +199,21 @@ int parse_and_run(int argc, char** argv) {
                     std::to_string(platform->gpus) + " ranks",
                 "give one for all, or one for each");
   }
+  for (const uint32_t rank : asked.ranks_off) {
+    if (rank >= platform->gpus) {
+      return fail("--ranks-off names rank " + std::to_string(rank) + " of " + std::to_string(platform->gpus),
+                  "ranks count from 0");
+    }
+  }
   std::vector<powerccl::bench::Scenario> scenarios;
   scenarios.reserve(scenario_files.size());
   for (const std::string& file : scenario_files) scenarios.push_back(powerccl::bench::read_scenario(file));
   for (const std::string& loss : losses) asked.lease_losses.push_back(lease_loss(loss, *platform));
-  asked.policy = policies().at(policy);
+  asked.policy = static_cast<PolicyName>(std::ranges::find(kPolicyNames, policy) - kPolicyNames);
   for (const std::string& part : without) asked.parts.*parts().at(part) = false;
   powerccl::PolicyTable table;
   powerccl::PolicyTable::Refusal refusal;
-  if (asked.policy == sim::PolicyKind::kPerCall) {
+  if (asked.policy == PolicyName::kPerCall) {
     if (table_file.empty()) return fail("policy " + policy + " needs a policy table", "--table FILE");
     if (!table.load(table_file.c_str(), &refusal)) {
       return fail(table_file + ", line " + std::to_string(refusal.line) + ": " + refusal.reason);

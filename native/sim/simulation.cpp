@@ -84,13 +84,13 @@ class Simulation {
     for (uint32_t rank = 0; rank < ranks_; ++rank) {
       per_call_.push_back(std::make_unique<PerCallPolicy>());
       ClockPolicy* policy = per_call_.back().get();
-      if (asked.policy == PolicyKind::kAuto) {
+      if (asked.policy == PolicyName::kAuto) {
         learning_.push_back(zeroed<LearningPolicy>());
         policy = learning_.back().get();
         NodeState* node = asked.parts.slack ? nodes_[platform.host_of(rank)].get() : nullptr;
         learning_.back()->begin({asked.budget_pct / 100, false, node});
       }
-      const Rules rules{asked.policy == PolicyKind::kPerCall ? table : nullptr, per_call_.back().get(),
+      const Rules rules{asked.policy == PolicyName::kPerCall ? table : nullptr, per_call_.back().get(),
                         asked.parts.marks, std::ranges::find(asked.ranks_off, rank) != asked.ranks_off.end()};
       hosts_.push_back(std::make_unique<Host>(
           server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules, *policy, lease_of(rank),

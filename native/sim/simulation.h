@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "abi/policy_name.h"
 #include "bench/scenario.h"
 #include "clock/policy_table.h"
 #include "physics/platform.h"
 #include "sim/run_folder.h"
 
 namespace powerccl::sim {
-
-enum class PolicyKind : uint8_t { kObserve, kPerCall, kAuto };
 
 // Parts of the policy that learns, which can be left out to see what each is worth.
 struct Parts {
@@ -28,7 +27,7 @@ struct LeaseLoss {
 };
 
 struct Asked {
-  PolicyKind policy = PolicyKind::kObserve;
+  PolicyName policy = PolicyName::kObserve;
   // With kObserve: held from the beginning to the end by all ranks, or by each; empty, and 0: none is.
   std::vector<uint32_t> clocks_mhz;
   Parts parts;

@@ -31,7 +31,7 @@ class RunFolderTest : public testing::Test {
   }
   ~RunFolderTest() override { fs::remove_all(home_); }
 
-  fs::path record(const std::string& name, const std::string& scenario, PolicyKind policy, double seconds = 2,
+  fs::path record(const std::string& name, const std::string& scenario, PolicyName policy, double seconds = 2,
                   const physics::Platform& on = platform_or_fail("t4x8")) {
     About about;
     about.command = {"powerccl-sim"};
@@ -75,7 +75,7 @@ const char kJob[] =
     "wait comm on compute\ncompute 3\n";
 
 TEST_F(RunFolderTest, TheSameJobGivesTheSameBytes) {
-  const fs::path one = record("one", kJob, PolicyKind::kAuto, 10), other = record("other", kJob, PolicyKind::kAuto, 10);
+  const fs::path one = record("one", kJob, PolicyName::kAuto, 10), other = record("other", kJob, PolicyName::kAuto, 10);
   size_t files = 0;
   for (const auto& entry : fs::directory_iterator(one)) {
     ++files;
@@ -85,7 +85,7 @@ TEST_F(RunFolderTest, TheSameJobGivesTheSameBytes) {
 }
 
 TEST_F(RunFolderTest, EachCallHasItsKernel) {
-  const fs::path folder = record("run", kJob, PolicyKind::kObserve);
+  const fs::path folder = record("run", kJob, PolicyName::kObserve);
   for (const int rank : {0, 1, 3, 7}) {
     const fs::path trace = folder / ("rank-" + std::to_string(rank) + ".trace");
     std::map<uint64_t, powerccl_trace_record> calls;
@@ -118,7 +118,7 @@ TEST_F(RunFolderTest, EachCallHasItsKernel) {
 }
 
 TEST_F(RunFolderTest, WhatVariesIsSizedAsItIsSent) {
-  const fs::path folder = record("run", "compute 5\nall_to_all 2M vary 50%\n", PolicyKind::kObserve);
+  const fs::path folder = record("run", "compute 5\nall_to_all 2M vary 50%\n", PolicyName::kObserve);
   uint64_t sent = 0, received = 0;
   for (int rank = 0; rank < 8; ++rank) {
     const auto call = records_of(folder / ("rank-" + std::to_string(rank) + ".trace"), POWERCCL_REC_CALL).front();
@@ -131,7 +131,7 @@ TEST_F(RunFolderTest, WhatVariesIsSizedAsItIsSent) {
 
 TEST_F(RunFolderTest, EnergyOfTheSamplesIsThatOfTheGpus) {
   const std::string job = "compute 30\nall_reduce 116M\n";
-  const fs::path folder = record("run", job, PolicyKind::kObserve, 5);
+  const fs::path folder = record("run", job, PolicyName::kObserve, 5);
   std::ifstream file(folder / "power-simulated-0.csv");
   std::map<std::string, double> first, last;  // uJ, by GPU
   for (std::string line; std::getline(file, line);) {
@@ -153,7 +153,7 @@ TEST_F(RunFolderTest, EnergyOfTheSamplesIsThatOfTheGpus) {
 
 TEST_F(RunFolderTest, EachHostHasItsOwnSamples) {
   const fs::path folder = record("run", "group pair 2 stride 8\ncompute 5\nall_reduce 1M in pair\nall_reduce 1M\n",
-                                 PolicyKind::kObserve, 1, platform_or_fail("h100x8", ":gpus=16,hosts=2"));
+                                 PolicyName::kObserve, 1, platform_or_fail("h100x8", ":gpus=16,hosts=2"));
   EXPECT_TRUE(fs::exists(folder / "power-simulated-0.csv"));
   EXPECT_TRUE(fs::exists(folder / "power-simulated-1.csv"));
   const std::string bytes = bytes_of(folder / "rank-9.trace");
@@ -168,8 +168,8 @@ TEST_F(RunFolderTest, EachHostHasItsOwnSamples) {
 }
 
 TEST_F(RunFolderTest, AFolderWithFilesIsRefused) {
-  record("run", "compute 5\nall_reduce 1M\n", PolicyKind::kObserve, 0.5);
-  EXPECT_THROW(record("run", "compute 5\nall_reduce 1M\n", PolicyKind::kObserve, 0.5), bench::Failure);
+  record("run", "compute 5\nall_reduce 1M\n", PolicyName::kObserve, 0.5);
+  EXPECT_THROW(record("run", "compute 5\nall_reduce 1M\n", PolicyName::kObserve, 0.5), bench::Failure);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Found run(const physics::Platform& on, const std::string& scenario, const Asked&
   return simulate(on, {bench::parse_scenario(scenario, "test.scn")}, &its, asked);
 }
 
-Asked asked(PolicyKind policy, double seconds = 2, double warm_up_s = 0) {
+Asked asked(PolicyName policy, double seconds = 2, double warm_up_s = 0) {
   Asked found;
   found.policy = policy;
   found.seconds = seconds;
@@ -59,7 +59,7 @@ const char kExposed[] = "compute 30\nall_reduce 116M\n";
 TEST(Simulation, AnIterationIsItsComputationAndItsCommunication) {
   const physics::Platform on = steady();
   const double reduce_ms = on.collective_ns(physics::Pattern::kAllReduce, 116.0 * 1024 * 1024, 1590, 8) * 1e-6;
-  const Found found = run(on, kExposed, asked(PolicyKind::kObserve));
+  const Found found = run(on, kExposed, asked(PolicyName::kObserve));
   EXPECT_NEAR(ms_of(found), 30 + reduce_ms, 0.3);  // and what launches and the host take
   EXPECT_NEAR(found.exposed_ms, reduce_ms, 0.1);
   EXPECT_EQ(found.switches_per_s, 0);
@@ -69,29 +69,29 @@ TEST(Simulation, AnIterationIsItsComputationAndItsCommunication) {
 TEST(Simulation, WhatIsHiddenTakesNoTime) {
   const std::string hidden =
       "streams comm\nwait compute on comm\nall_reduce 25M on comm\ncompute 60\nwait comm on compute\n";
-  const Found found = run(steady(), hidden, asked(PolicyKind::kObserve));
+  const Found found = run(steady(), hidden, asked(PolicyName::kObserve));
   EXPECT_NEAR(ms_of(found), 60, 0.3);
   EXPECT_LT(found.exposed_ms, 0.1);
 }
 
 TEST(Simulation, TheSameSeedGivesTheSame) {
-  const Found first = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
-  const Found again = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kAuto, 20));
+  const Found first = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kAuto, 20));
+  const Found again = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kAuto, 20));
   ASSERT_EQ(first.iterations.size(), again.iterations.size());
   for (size_t i = 0; i < first.iterations.size(); ++i) {
     ASSERT_EQ(first.iterations[i].ms, again.iterations[i].ms) << i;
     ASSERT_EQ(first.iterations[i].joules, again.iterations[i].joules) << i;
   }
-  Asked other = asked(PolicyKind::kObserve);
+  Asked other = asked(PolicyName::kObserve);
   other.seed = 2;
   EXPECT_NE(run(platform_or_fail("t4x8"), kExposed, other).iterations[0].ms,
-            run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve)).iterations[0].ms);
+            run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kObserve)).iterations[0].ms);
 }
 
 TEST(Simulation, AutoSavesWithinItsBudgetAndNeedsNoTable) {
   const bench::Scenario scenario = bench::parse_scenario(kExposed, "test.scn");
-  const Found before = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kObserve, 60, 30));
-  const Found after = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyKind::kAuto, 120, 60));
+  const Found before = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyName::kObserve, 60, 30));
+  const Found after = simulate(platform_or_fail("t4x8"), {scenario}, nullptr, asked(PolicyName::kAuto, 120, 60));
   EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.01 * ms_of(before));
 }
@@ -100,8 +100,8 @@ TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
   const std::string pipeline =
       "group pipe 4\nrepeat 6\n  receive 2M from previous in pipe\n  compute 2.7\n  send 2M to next in pipe\nend\n"
       "repeat 6\n  receive 2M from next in pipe\n  compute 5.4\n  send 2M to previous in pipe\nend\ncompute 1\n";
-  const Found before = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kObserve, 30, 30));
-  const Found after = run(platform_or_fail("t4x8"), pipeline, asked(PolicyKind::kAuto, 120, 60));
+  const Found before = run(platform_or_fail("t4x8"), pipeline, asked(PolicyName::kObserve, 30, 30));
+  const Found after = run(platform_or_fail("t4x8"), pipeline, asked(PolicyName::kAuto, 120, 60));
   EXPECT_LT(joules_of(after), 0.98 * joules_of(before));
   EXPECT_LT(ms_of(after), 1.015 * ms_of(before));
   const auto longest = std::max_element(after.iterations.begin(), after.iterations.end(),
@@ -110,10 +110,10 @@ TEST(Simulation, StagesOfAPipelineKeepTheBudget) {
 }
 
 TEST(Simulation, PerCallPaysForItsChangesOfClock) {
-  const Found before = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kObserve, 20, 10));
-  const Found quick = run(platform_or_fail("t4x8"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+  const Found before = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kObserve, 20, 10));
+  const Found quick = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kPerCall, 20, 10));
   const Found slow =
-      run(platform_or_fail("t4x8", ":clock_transition_us=20000"), kExposed, asked(PolicyKind::kPerCall, 20, 10));
+      run(platform_or_fail("t4x8", ":clock_transition_us=20000"), kExposed, asked(PolicyName::kPerCall, 20, 10));
   EXPECT_LT(joules_of(quick), 0.85 * joules_of(before));
   EXPECT_GT(ms_of(slow), ms_of(before) + 5);  // a low clock is left 20 ms late
   EXPECT_NEAR(quick.switches_per_s, 2e3 / ms_of(quick), 1);
@@ -122,8 +122,8 @@ TEST(Simulation, PerCallPaysForItsChangesOfClock) {
 // On the emulator nodes run one behind the other, whatever streams they were captured in.
 TEST(Simulation, AGraphIsItsNodesInTurn) {
   const std::string nodes = "compute 10\nall_reduce 16M\ncompute 5\n";
-  const Found plain = run(steady(), nodes, asked(PolicyKind::kObserve));
-  const Found graph = run(steady(), "capture\n" + nodes + "end\n", asked(PolicyKind::kObserve));
+  const Found plain = run(steady(), nodes, asked(PolicyName::kObserve));
+  const Found graph = run(steady(), "capture\n" + nodes + "end\n", asked(PolicyName::kObserve));
   EXPECT_NEAR(ms_of(graph), ms_of(plain), 0.1);
   EXPECT_GT(plain.exposed_ms, 5);
   EXPECT_EQ(graph.exposed_ms, 0) << "no marks are in a graph";
@@ -132,8 +132,8 @@ TEST(Simulation, AGraphIsItsNodesInTurn) {
 TEST(Simulation, AutoSeesWhenGraphsRun) {
   const physics::Platform on = platform_or_fail("t4x8");
   const std::string job = "capture\ncompute 30\nall_reduce 116M\nend\ncompute 3\n";
-  const Found plain = run(on, job, asked(PolicyKind::kObserve, 30, 30));
-  const Found managed = run(on, job, asked(PolicyKind::kAuto, 120, 60));
+  const Found plain = run(on, job, asked(PolicyName::kObserve, 30, 30));
+  const Found managed = run(on, job, asked(PolicyName::kAuto, 120, 60));
   EXPECT_LT(joules_of(managed), 0.99 * joules_of(plain));
   EXPECT_LT(ms_of(managed), 1.012 * ms_of(plain));
   EXPECT_GT(managed.switches_per_s, 0);
@@ -141,7 +141,7 @@ TEST(Simulation, AutoSeesWhenGraphsRun) {
 
 // Reading weights is nothing that a clock hastens, and draws less.
 TEST(Simulation, AKernelSaysWhatOfItNoClockChanges) {
-  Asked held = asked(PolicyKind::kObserve);
+  Asked held = asked(PolicyName::kObserve);
   held.clocks_mhz = {795};  // half
   physics::Platform on = steady();
   on.memory_bound_power = 0.2;
@@ -152,17 +152,17 @@ TEST(Simulation, AKernelSaysWhatOfItNoClockChanges) {
 }
 
 TEST(Simulation, AClockIsHeldFromBeginningToEnd) {
-  Asked held = asked(PolicyKind::kObserve);
+  Asked held = asked(PolicyName::kObserve);
   held.clocks_mhz = {795};  // half
   const Found slow = run(steady(), "compute 30\n", held);
-  const Found quick = run(steady(), "compute 30\n", asked(PolicyKind::kObserve));
+  const Found quick = run(steady(), "compute 30\n", asked(PolicyName::kObserve));
   EXPECT_GT(ms_of(slow), 1.5 * ms_of(quick));
   EXPECT_LT(joules_of(slow), joules_of(quick));
 }
 
 TEST(Simulation, EachRankHoldsItsOwnClock) {
   const physics::Platform on = steady();
-  Asked held = asked(PolicyKind::kObserve);
+  Asked held = asked(PolicyName::kObserve);
   held.clocks_mhz.assign(on.gpus, 1590);
   const Found quick = run(on, "compute 30\nall_reduce 1M\n", held);
   held.clocks_mhz.back() = 795;
@@ -177,7 +177,7 @@ TEST(Simulation, WithoutSlackWhoWaitsSavesLess) {
   const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
   const std::vector<bench::Scenario> each{parsed("compute 60\nall_reduce 64M\n"),
                                           parsed("compute 40\nall_reduce 64M\n")};
-  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  Asked its = asked(PolicyName::kAuto, 60, 60);
   const Found with = simulate(on, each, nullptr, its);
   its.parts.slack = false;
   const Found without = simulate(on, each, nullptr, its);
@@ -190,8 +190,8 @@ TEST(Simulation, RanksMayHaveAScenarioEach) {
   on.gpus = 2;
   const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
   const std::vector<bench::Scenario> each{parsed("compute 10\nsend 1M to +1\n"), parsed("receive 1M from -1\n")};
-  const Found found = simulate(on, each, nullptr, asked(PolicyKind::kObserve));
-  const Found alone = simulate(on, {parsed("compute 10\n")}, nullptr, asked(PolicyKind::kObserve));
+  const Found found = simulate(on, each, nullptr, asked(PolicyName::kObserve));
+  const Found alone = simulate(on, {parsed("compute 10\n")}, nullptr, asked(PolicyName::kObserve));
   EXPECT_GT(ms_of(found), ms_of(alone) + 0.1) << "the message follows the computation";
   EXPECT_LT(joules_of(found), 0.8 * joules_of(alone)) << "one of both computes";
 }
@@ -208,7 +208,7 @@ physics::Platform two_hosts() {
 
 TEST(Simulation, TheNetworkBoundsWhatGoesBetweenHosts) {
   constexpr double kBytes = 64.0 * 1024 * 1024, kLatencyMs = 0.1;
-  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))) - 10; };
+  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyName::kObserve))) - 10; };
   // Eight adapters a host, twice along a tree of two.
   EXPECT_NEAR(ms("compute 10\nall_reduce 64M\n"), kBytes * 2 * 15 / 16 / (8 * 0.25) * 1e-6 + 2 * kLatencyMs, 0.3);
   // Pairs of one GPU of each host.
@@ -221,19 +221,19 @@ TEST(Simulation, WhatStaysOnAHostNeedsNoNetwork) {
   physics::Platform one = two_hosts();
   one.hosts = 1;
   const std::string job = "group host 8\ncompute 10\nall_reduce 64M in host\n";
-  EXPECT_NEAR(ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))),
-              ms_of(run(one, job, asked(PolicyKind::kObserve))), 0.01);
+  EXPECT_NEAR(ms_of(run(two_hosts(), job, asked(PolicyName::kObserve))),
+              ms_of(run(one, job, asked(PolicyName::kObserve))), 0.01);
 }
 
 TEST(Simulation, MessagesOfOneGpuShareItsAdapter) {
-  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyKind::kObserve))) - 10; };
+  const auto ms = [](const char* job) { return ms_of(run(two_hosts(), job, asked(PolicyName::kObserve))) - 10; };
   const double even = ms("compute 10\nall_to_all 16M\n");
   EXPECT_NEAR(even, 16.0 * 1024 * 1024 * 8 / 16 / 0.25 * 1e-6 + 0.1, 0.5) << "half of it goes to the other host";
 }
 
 TEST(Simulation, SixtyFourGpusOnEightHosts) {
   physics::Platform on = platform_or_fail("h100x8", ":gpus=64,hosts=8");
-  const Found found = run(on, "compute 30\nall_reduce 512M\n", asked(PolicyKind::kAuto, 1));
+  const Found found = run(on, "compute 30\nall_reduce 512M\n", asked(PolicyName::kAuto, 1));
   const double bytes = 512.0 * 1024 * 1024;
   EXPECT_NEAR(ms_of(found), 30 + on.network_ns(physics::Pattern::kAllReduce, bytes, 64, 8) * 1e-6, 4);
 }
@@ -242,8 +242,8 @@ TEST(Simulation, SixtyFourGpusOnEightHosts) {
 // slowdowns stay true enough to keep the budget.
 TEST(Simulation, AHostMayLoseItsLease) {
   const physics::Platform on = platform_or_fail("t4x8", ":hosts=2,network_gbs=25");
-  const Found plain = run(on, kExposed, asked(PolicyKind::kObserve, 60, 60));
-  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  const Found plain = run(on, kExposed, asked(PolicyName::kObserve, 60, 60));
+  Asked its = asked(PolicyName::kAuto, 60, 60);
   const Found kept = run(on, kExposed, its);
   its.lease_losses = {{1, 70, 110}};
   const Found lost = run(on, kExposed, its);
@@ -255,7 +255,7 @@ TEST(Simulation, AHostMayLoseItsLease) {
 
 TEST(Simulation, ADaemonGrantsLowerClocksOneByOne) {
   const physics::Platform on = platform_or_fail("t4x8");
-  Asked its = asked(PolicyKind::kPerCall, 20, 5);
+  Asked its = asked(PolicyName::kPerCall, 20, 5);
   const double quick = run(on, kExposed, its).switches_per_s;
   its.lease_interval_ms = 1000;
   EXPECT_GT(quick, 10);
@@ -264,8 +264,8 @@ TEST(Simulation, ADaemonGrantsLowerClocksOneByOne) {
 
 TEST(Simulation, ARankMayCountOneIterationOff) {
   const physics::Platform on = platform_or_fail("t4x8");
-  const Found plain = run(on, kExposed, asked(PolicyKind::kObserve, 60, 60));
-  Asked its = asked(PolicyKind::kAuto, 60, 60);
+  const Found plain = run(on, kExposed, asked(PolicyName::kObserve, 60, 60));
+  Asked its = asked(PolicyName::kAuto, 60, 60);
   const Found together = run(on, kExposed, its);
   its.ranks_off = {2};
   const Found off = run(on, kExposed, its);
@@ -278,7 +278,7 @@ TEST(Simulation, ScenariosThatDoNotBelongTogetherAreRefused) {
   physics::Platform on = steady();
   on.gpus = 2;
   const auto parsed = [](const char* text) { return bench::parse_scenario(text, "test.scn"); };
-  const Asked its = asked(PolicyKind::kObserve);
+  const Asked its = asked(PolicyName::kObserve);
   EXPECT_THROW(simulate(on, {parsed("compute 1\n"), parsed("group two 2\ncompute 1\n")}, nullptr, its), bench::Failure);
   const bench::Scenario one = parsed("compute 1\n");
   EXPECT_THROW(simulate(on, {one, one, one}, nullptr, its), bench::Failure);
@@ -286,12 +286,12 @@ TEST(Simulation, ScenariosThatDoNotBelongTogetherAreRefused) {
 
 TEST(Simulation, WhatIsNotSimulatedIsRefused) {
   for (const char* scenario : {"scatter 1M\n", "all_reduce 1M by symmetric\n"}) {
-    EXPECT_THROW(run(steady(), scenario, asked(PolicyKind::kObserve)), bench::Failure) << scenario;
+    EXPECT_THROW(run(steady(), scenario, asked(PolicyName::kObserve)), bench::Failure) << scenario;
   }
 }
 
 TEST(Simulation, RanksThatDoNotDivideAreRefused) {
-  EXPECT_THROW(run(steady(), "group three 3\nall_reduce 1M in three\n", asked(PolicyKind::kObserve)), bench::Failure);
+  EXPECT_THROW(run(steady(), "group three 3\nall_reduce 1M in three\n", asked(PolicyName::kObserve)), bench::Failure);
 }
 
 }  // namespace
