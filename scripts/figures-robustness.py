@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--kind", choices=("development", "reported"), default="reported")
     parser.add_argument("--policy", default="auto", help="auto/PART leaves out a part: slack, marks")
-    parser.add_argument("--name", default="today", help="of the figures")
+    parser.add_argument("--name", default="auto", help="of the figures")
     parser.add_argument("--minutes", type=float, default=0, help="of whole jobs")
     parser.add_argument("--hosts", action="store_true", help="two to eight of each, with a network between them")
     parser.add_argument("--out", type=Path)

@@ -15,6 +15,7 @@ BASES = ("t4x8", "h200x4", "a100x4")
 GPUS = (4, 8, 16)
 LEASE_INTERVAL_MS = "50"  # powerccld's default
 LEASE_LOST_AT_S, LEASE_LOST_FOR_S = (5.0, 200.0), (1.0, 60.0)
+GPU_SPREAD = (0.01, 0.05)  # by which GPUs draw more or less
 MOST_GPUS, HOSTS = 64, (2, 4, 8)  # of several hosts; powerccl-sim has room for 64 GPUs
 # The emulator's platforms, and changed ones: the platform, and what is changed.
 BUILT_IN = {
@@ -65,8 +66,8 @@ def incidents(draw: random.Random, gpus: int, hosts: int) -> tuple[str, ...]:
     if chance < 0.1:
         options += ["--ranks-off", str(draw.randrange(gpus))]
     elif chance < 0.2:
-        begin = draw.uniform(*LEASE_LOST_AT_S)
-        options += ["--lease-lost", f"{draw.randrange(hosts)}:{begin:.3f}:{begin + draw.uniform(*LEASE_LOST_FOR_S):.3f}"]
+        begin, host = draw.uniform(*LEASE_LOST_AT_S), draw.randrange(hosts)
+        options += ["--lease-lost", f"{host}:{begin:.3f}:{begin + draw.uniform(*LEASE_LOST_FOR_S):.3f}"]
     return tuple(options)
 
 
@@ -99,6 +100,10 @@ def machine(kind: str, number: int) -> Machine:
     values = {key: f"{value:.6g}" for key, value in drawn.items()}
     values["voltage_v"] = f"{least:.0f}:{floor:.4f} {knee:.0f}:{floor:.4f} {most:.0f}:{top:.4f}"
     drawn["voltage_floor"] = floor / top
+    # Default clocks of four H200s of one host differ by 5 % at their power limit. GPUs that are all alike have
+    # governors that swing together, until a clock is set.
+    drawn["gpu_spread"] = random.Random(f"spread {kind} {number}").uniform(*GPU_SPREAD)
+    values["gpu_spread"] = f"{drawn['gpu_spread']:.6g}"
     befalls = incidents(random.Random(f"incidents {kind} {number}"), int(drawn["gpus"]), 1)
     return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn, befalls)
 

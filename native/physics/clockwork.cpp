@@ -12,7 +12,7 @@ Time after_us(Time from, double us) {
 }
 
 Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start), driven_to_(start) {
-  for (uint32_t i = 0; i < platform.gpus; ++i) gpus_.emplace_back(platform, start);
+  for (uint32_t i = 0; i < platform.gpus; ++i) gpus_.emplace_back(platform, start, i);
 }
 
 void Clockwork::advance(Time to) {

@@ -16,10 +16,18 @@ int64_t period_ns(const Platform& platform) {
   return std::max<int64_t>(1, std::llround(platform.refresh_ms * kNsPerMs));
 }
 
+// Evenly over the range, in no order of the index.
+double draws_of(const Platform& platform, uint32_t index) {
+  constexpr double kGolden = 0.618034;
+  const double place = index * kGolden;
+  return 1 + platform.gpu_spread * (2 * (place - std::floor(place)) - 1);
+}
+
 }  // namespace
 
-Gpu::Gpu(const Platform& platform, int64_t start)
+Gpu::Gpu(const Platform& platform, int64_t start, uint32_t index)
     : platform_(&platform),
+      draws_(draws_of(platform, index)),
       settled_(start),
       idle_since_(start),
       refresh_(start - start % period_ns(platform)),
@@ -87,7 +95,7 @@ double Gpu::watts_at(double clock_mhz, bool computes) const {
     const Communication& largest = *communications_.rbegin();
     watts += p.communication_w(largest.bytes, clock_mhz) * largest.power;
   }
-  return std::max(watts, p.idle_p8_w);
+  return std::max(draws_ * watts, p.idle_p8_w);
 }
 
 double Gpu::clock_for(double watts) const {

@@ -27,7 +27,8 @@ struct Communication {
 
 class Gpu {
  public:
-  Gpu(const Platform& platform, int64_t start);
+  // `index` of the GPU on its server: no two draw quite the same (Platform::gpu_spread).
+  Gpu(const Platform& platform, int64_t start, uint32_t index = 0);
 
   double clock_mhz() const { return clock_mhz_; }
   double watts() const { return watts_; }
@@ -67,6 +68,7 @@ class Gpu {
   void roll(Integral& integral, int64_t from, int64_t to) const;
 
   const Platform* platform_;
+  double draws_;  // times what the platform says
   int64_t settled_;
   int64_t idle_since_;
   int64_t refresh_;

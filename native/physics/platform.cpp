@@ -155,6 +155,7 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("leakage_reference_c", p.leakage_reference_c);
   real("ambient_c", p.ambient_c);
   real("thermal_k_per_w", p.thermal_k_per_w);
+  real("gpu_spread", p.gpu_spread);
   real("thermal_tau_ms", p.thermal_tau_ms);
   real("start_temperature_c", p.start_temperature_c);
   real("power_limit_w", p.power_limit_w);
@@ -349,6 +350,7 @@ const char* missing(const Platform& p) {
   if (p.memory_bound_power > 1) return "memory_bound_power is a share of 1";
   if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
   if (p.voltage_v.empty()) return "voltage_v is missing";
+  if (p.gpu_spread < 0 || p.gpu_spread > 0.5) return "gpu_spread must be from 0 to 0.5";
   if (p.power_limit_w <= 0) return "power_limit_w is missing";
   if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
   if (p.link_scale <= 0) return "link_scale must be above 0";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Power, energy and the readings made of them.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -100,6 +101,25 @@ TEST(Gpu, NobodyReadsFurtherThanALateServerHasCome) {
     model.engine.from_outside([&](Time) { seen_mj = std::max(seen_mj, read_mj(200)); }, model.clock_ns + kMs);
     model.advance_ms(7);
     EXPECT_GE(read_mj(0) + 1, seen_mj) << i;
+  }
+}
+
+TEST(Gpu, GpusOfAServerDrawALittleMoreOrLess) {
+  for (const double spread : {0.0, 0.04}) {
+    Platform platform = platform_or_fail("t4x8");
+    platform.gpu_spread = spread;
+    double least = 1e9, most = 0, sum = 0;
+    for (uint32_t index = 0; index < 8; ++index) {
+      Gpu gpu(platform, 0, index);
+      gpu.lock(600, 600);
+      gpu.kernel_started();
+      gpu.update();
+      least = std::min(least, gpu.watts());
+      most = std::max(most, gpu.watts());
+      sum += gpu.watts();
+    }
+    EXPECT_NEAR(most / least, 1 + 2 * spread, spread / 3);
+    EXPECT_NEAR(sum / 8, (most + least) / 2, spread / 3 * most);
   }
 }
 
