@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace powerccl::agent {
 
-enum class Mode { kGuard, kRestoreAll, kHelp };
-
 struct Options {
-  Mode mode = Mode::kGuard;
   std::string run_folder;
   int64_t interval_ns = 20'000'000;
   bool sample = true;
+  bool restore_all = false;
 };
-
-extern const char* const kUsage;
 
 // Where sysfs is: POWERCCL_SYSFS, or /sys.
 std::string sysfs_root();
 
-// Reads the command line and POWERCCL_RUN_FOLDER. On a mistake returns false with a message that ends in a hint.
-bool parse_options(int argc, const char* const* argv, Options* options, std::string* message);
+// Reads the command line and POWERCCL_RUN_FOLDER. After --help, or a mistake that it has told of, it returns the exit
+// code.
+std::optional<int> parse_options(int argc, const char* const* argv, Options* options);
 
 }  // namespace powerccl::agent

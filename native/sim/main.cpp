@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -134,10 +135,11 @@ sim::About about(const std::vector<std::string>& scenarios, const std::string& p
 
 sim::LeaseLoss lease_loss(const std::string& text, const powerccl::physics::Platform& platform) {
   sim::LeaseLoss found;
-  int end = -1;
-  if (std::sscanf(text.c_str(), "%u:%lf:%lf%n", &found.host, &found.from_s, &found.to_s, &end) < 3 ||
-      static_cast<size_t>(end) != text.size() || found.host >= platform.hosts || !(found.from_s >= 0) ||
-      !(found.to_s > found.from_s)) {
+  std::istringstream in(text);
+  char first = 0, second = 0;
+  in >> found.host >> first >> found.from_s >> second >> found.to_s;
+  const bool read = !in.fail() && in.peek() == EOF && first == ':' && second == ':';
+  if (!read || found.host >= platform.hosts || found.from_s < 0 || found.to_s <= found.from_s) {
     throw powerccl::bench::Failure(powerccl::bench::kExitUsage, "--lease-lost " + text + " names no span of a host",
                                    "HOST:FROM:TO, such as 0:30:60; hosts count from 0 and times are in seconds");
   }

@@ -2,28 +2,18 @@
 // powerccl-emulator: the GPU server that the emulated libcuda, libnvidia-ml and libnccl of one emulation share.
 #include <sys/resource.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "emulator/server/server.h"
 #include "physics/collective_engine.h"
 
 namespace {
-
-constexpr char kUsage[] =
-    "usage: powerccl-emulator --platform FILE[:KEY=VALUE,...] --socket PATH\n"
-    "                         [--lateness FILE]\n"
-    "\n"
-    "Serves the emulated GPUs of a platform file. KEY=VALUE replaces a value of it.\n"
-    "Clients need POWERCCL_EMULATOR_SOCKET=PATH, and the emulator's libraries on\n"
-    "LD_LIBRARY_PATH. The server prints `ready` when it listens. It ends when stdin\n"
-    "ends, or on SIGTERM. It then writes to the --lateness FILE how well this machine\n"
-    "kept up.\n"
-    "\n"
-    "exit codes: 0 success; 1 could not start; 2 wrong usage\n";
 
 // A reader tolerates a file that is not there: nothing depends on it but a warning.
 void write_lateness(const std::string& path, const powerccl::emulator::Lateness& lateness) {
@@ -38,29 +28,23 @@ void write_lateness(const std::string& path, const powerccl::emulator::Lateness&
   fclose(file);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int parse_and_run(int argc, char** argv) {
   std::string platform_path, socket_path, lateness_path;
-  for (int i = 1; i < argc; ++i) {
-    const std::string option = argv[i];
-    if (option == "--help" || option == "-h") {
-      fputs(kUsage, stdout);
-      return 0;
-    }
-    std::string* target = option == "--platform"   ? &platform_path
-                          : option == "--socket"   ? &socket_path
-                          : option == "--lateness" ? &lateness_path
-                                                   : nullptr;
-    if (target == nullptr || i + 1 == argc) {
-      fprintf(stderr, "powerccl-emulator: %s: unknown option, or its value is missing\n%s", argv[i], kUsage);
-      return 2;
-    }
-    *target = argv[++i];
-  }
-  if (platform_path.empty() || socket_path.empty()) {
-    fprintf(stderr, "powerccl-emulator: --platform and --socket are needed\n%s", kUsage);
-    return 2;
+  CLI::App app(
+      "Serves the emulated GPUs of a platform file. Clients need POWERCCL_EMULATOR_SOCKET=PATH, and the\n"
+      "emulator's libraries on LD_LIBRARY_PATH. The server prints `ready` when it listens. It ends when\n"
+      "stdin ends, or on SIGTERM.",
+      "powerccl-emulator");
+  app.add_option("--platform", platform_path, "KEY=VALUE replaces a value of the file")
+      ->required()
+      ->type_name("FILE[:KEY=VALUE,...]");
+  app.add_option("--socket", socket_path, "where it listens")->required()->type_name("PATH");
+  app.add_option("--lateness", lateness_path, "write at the end how well this machine kept up")->type_name("FILE");
+  app.footer("exit codes: 0 success; 1 could not start; 2 wrong usage");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {  // one descriptor an allocation
@@ -93,4 +77,15 @@ int main(int argc, char** argv) {
   if (truth.write(truth_path, platform->name, error)) return status;
   fprintf(stderr, "powerccl-emulator: %s\n", error.c_str());
   return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "powerccl-emulator: %s\n", error.what());
+    return 1;
+  }
 }
