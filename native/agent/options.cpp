@@ -28,10 +28,10 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options* opt
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
   app.add_flag_callback("--no-sample", [options] { options->sample = false; }, "take no samples, only restore clocks");
-  app.add_flag("--restore-all", options->restore_all,
-               "restore each core that a dead process left lowered, by DIR's journal, and end. Run it by hand, on the "
-               "node, after its container or its agent was killed");
-  app.footer("exit codes: 0 success; 1 a fault, or a clock could not be restored; 2 wrong usage");
+  app.add_flag("--restore-all", options->restore_all, "restore cores that dead processes left lowered, and end");
+  app.footer(
+      "Run --restore-all by hand, on the node, after its container or its agent was killed.\n\n"
+      "exit codes: 0 success; 1 a fault, or a clock could not be restored; 2 wrong usage");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
