@@ -102,7 +102,7 @@ struct Platform {
   SizeCurve comm_w;                                      // what communication adds, over the bytes of the operation
   double comm_clock_w = 0;                               // of it, W per MHz*V^2
   double leakage_w_per_kv = 0, leakage_reference_c = 0;  // per kelvin above the reference and volt
-  double gpu_spread = 0;  // share by which GPUs draw more or less than the platform says
+  double gpu_spread = 0;                                 // share by which GPUs draw more or less than the platform says
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
 
   double power_limit_w = 0, peak_limit_w = 0;  // peak 0: none

@@ -67,8 +67,16 @@ uint32_t LearningPolicy::blocks(uint64_t iteration) const {
   return before_first_ + iteration < uint64_t{kShortRounds} * kRound * block_ ? kRound : kLongRound;
 }
 
+uint64_t LearningPolicy::round(uint64_t iteration) const {
+  return uint64_t{blocks(iteration)} * block_;
+}
+
+uint64_t LearningPolicy::calls_before(uint64_t iteration) const {
+  return (before_first_ + iteration) * profile_.period();
+}
+
 uint32_t LearningPolicy::place(uint64_t iteration) const {
-  return static_cast<uint32_t>((before_first_ + iteration) % (uint64_t{blocks(iteration)} * block_));
+  return static_cast<uint32_t>((before_first_ + iteration) % round(iteration));
 }
 
 LearningPolicy::Part LearningPolicy::part(uint64_t iteration) const {
@@ -118,6 +126,17 @@ void LearningPolicy::catch_up() {
     ++seen_;
     block_ == 0 ? choose_block(length_ns) : take(length_ns);
   }
+  join_others();
+}
+
+// A rank that goes on alone would see iterations that are neither managed nor a baseline, and so would all others.
+void LearningPolicy::join_others() {
+  if (terms_.node == nullptr || phase_ != Phase::kManaging) return;
+  const uint64_t half = round(learnt_) / 2, until = terms_.node->measured_until() / profile_.period();
+  const uint64_t now = before_first_ + learnt_;
+  if (until < now + half) return;
+  suspected_ = true;
+  measure_baseline(static_cast<uint32_t>((until - now + half) / round(learnt_)));
 }
 
 void LearningPolicy::choose_block(double length_ns) {
@@ -227,6 +246,7 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
       suspected_ = true;
       if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
+      if (terms_.node != nullptr) terms_.node->measure_until(calls_before(learnt_ + backoff_ * round(learnt_)));
       return measure_baseline(backoff_);
     }
     here_.learn(longer, its_variance);

@@ -103,18 +103,22 @@ class LearningPolicy final : public ClockPolicy {
   // kUnknown -> kBaseline: enough iterations were seen (choose_block).
   // kBaseline -> kManaging: its rounds are over (begin_to_manage).
   // kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
-  // kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise).
+  // kManaging -> kBaseline: references contradict the baseline (judge), another rank of the host says so (join_others),
+  // or no clock keeps the budget (raise).
   // any -> kUnknown: the job has another iteration from now on (catch_up, restart).
   enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
   uint32_t blocks(uint64_t iteration) const;  // of the round
+  uint64_t round(uint64_t iteration) const;   // iterations of it
   uint32_t place(uint64_t iteration) const;   // in it
+  uint64_t calls_before(uint64_t iteration) const;
   bool reference(uint64_t iteration) const { return place(iteration) < block_; }
   Part part(uint64_t iteration) const;
   void catch_up();
   void choose_block(double length_ns);
   void restart();
   void take(double length_ns);
+  void join_others();
   void reclaim_slack(Part its);
   void end_round();
   void measure_baseline(uint32_t rounds);

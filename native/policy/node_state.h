@@ -28,8 +28,17 @@ class NodeState {
     return seen_us;
   }
 
+  // A rank measures the baseline anew until so many calls of the job: the others do as well. All make the same calls.
+  void measure_until(uint64_t calls) {
+    uint64_t held = until_.load(std::memory_order_relaxed);
+    while (held < calls && !until_.compare_exchange_weak(held, calls, std::memory_order_relaxed)) {
+    }
+  }
+  uint64_t measured_until() const { return until_.load(std::memory_order_relaxed); }
+
  private:
   static constexpr uint32_t kKinds = 448, kWays = 8;
+  std::atomic<uint64_t> until_{0};         // calls
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };
 

@@ -42,6 +42,8 @@ class Job {
   uint64_t iterations() const { return iteration_; }
   uint64_t lowered() const { return lowered_; }
   LearningPolicy& policy() { return *policy_; }
+  NodeState& node() { return *node_; }
+  uint64_t calls() const { return calls_; }
   uint64_t now_ns() const { return now_ns_; }
 
  private:
@@ -177,6 +179,19 @@ TEST(LearningPolicy, ReferencesAreNotBelievedWhereTheyAreNoExample) {
   Job job(remembers);
   job.run(1800);
   EXPECT_LT(job.mean_ms(), 101);
+}
+
+// One that went on would spoil what the others measure.
+TEST(LearningPolicy, RanksOfAHostMeasureTheBaselineTogether) {
+  Job job(following(0.5));
+  job.run(60);
+  ASSERT_LT(job.lowest_mhz(), kNaturalMhz);
+  const uint64_t before = job.lowered();
+  job.node().measure_until(job.calls() + 4 * 300);  // 300 iterations: 30 s, three rounds
+  job.run(20);
+  EXPECT_LE(job.lowered(), before + 1);
+  job.run(40);
+  EXPECT_GT(job.lowered(), before + 100);
 }
 
 TEST(LearningPolicy, ARankThatWaitsForOthersComputesSlowly) {
