@@ -90,17 +90,20 @@ def test_the_best_way_is_found_and_applied(powerccl: Powerccl, recorded: Path) -
     asked = ["--beside", str(recorded), "--emulate", "h200x4", "--time", "75s", "--trials", "4", "--no-narrow"]
     forbidden = [word for name in ("MAX_CTAS", "SYM_CTAS", "PROTO") for word in ("--forbid", f"NCCL_{name}")]
     command = [*asked, *forbidden, "--objective", "time", "--name", "found"]
-    done = subprocess.run(
-        [sys.executable, "-c", TUNE, *command],
-        env={**powerccl.environment, **NCCL},
-        cwd=powerccl.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "its replay" in done.stderr
-    assert "all-gather 256 MiB: copy-engine" in done.stdout, done.stdout
+    for _ in range(2):  # copies are begun by host threads: on a busy machine another way may be best for once
+        done = subprocess.run(
+            [sys.executable, "-c", TUNE, *command],
+            env={**powerccl.environment, **NCCL},
+            cwd=powerccl.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "its replay" in done.stderr
+        if found := "all-gather 256 MiB: copy-engine" in done.stdout:
+            break
+    assert found, done.stdout
     assert "run --ways auto" in done.stdout
     job = [sys.executable, "-c", "import os; print(os.environ.get('POWERCCL_WINDOWS_FROM'))"]
     ran = powerccl("run", "-q", "--emulate", "h200x4", "--tuned", "found", "--", *job, **NCCL)
