@@ -71,10 +71,6 @@ uint64_t LearningPolicy::round(uint64_t iteration) const {
   return uint64_t{blocks(iteration)} * block_;
 }
 
-uint64_t LearningPolicy::calls_before(uint64_t iteration) const {
-  return (before_first_ + iteration) * profile_.period();
-}
-
 uint32_t LearningPolicy::place(uint64_t iteration) const {
   return static_cast<uint32_t>((before_first_ + iteration) % round(iteration));
 }
@@ -246,7 +242,8 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
       suspected_ = true;
       if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
-      if (terms_.node != nullptr) terms_.node->measure_until(calls_before(learnt_ + backoff_ * round(learnt_)));
+      const uint64_t until = before_first_ + learnt_ + backoff_ * round(learnt_);
+      if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period());
       return measure_baseline(backoff_);
     }
     here_.learn(longer, its_variance);

@@ -111,7 +111,6 @@ class LearningPolicy final : public ClockPolicy {
   uint32_t blocks(uint64_t iteration) const;  // of the round
   uint64_t round(uint64_t iteration) const;   // iterations of it
   uint32_t place(uint64_t iteration) const;   // in it
-  uint64_t calls_before(uint64_t iteration) const;
   bool reference(uint64_t iteration) const { return place(iteration) < block_; }
   Part part(uint64_t iteration) const;
   void catch_up();

@@ -102,7 +102,7 @@ std::string text_of(const std::string& file_name) {
 // What a run folder says of the job. The command is put together anew: where results go is no part of the job.
 sim::About about(const std::vector<std::string>& scenarios, const std::string& platform_file, uint32_t fingerprint,
                  const std::string& policy, const std::string& table_file, const std::vector<std::string>& without,
-                 const std::vector<std::string>& losses, const sim::Asked& asked) {
+                 const sim::Asked& asked) {
   sim::About its;
   its.scenarios = scenarios;
   its.policy = policy;
@@ -126,7 +126,9 @@ sim::About about(const std::vector<std::string>& scenarios, const std::string& p
   add("--warm-up", json::value(asked.warm_up_s));
   add("--seed", json::value(asked.seed));
   if (asked.lease_interval_ms > 0) add("--lease-interval", json::value(asked.lease_interval_ms));
-  for (const std::string& loss : losses) add("--lease-lost", loss);
+  for (const sim::LeaseLoss& loss : asked.lease_losses) {
+    add("--lease-lost", json::value(loss.host) + ":" + json::value(loss.from_s) + ":" + json::value(loss.to_s));
+  }
   for (const uint32_t rank : asked.ranks_off) add("--ranks-off", json::value(rank));
   its.contents = json::value(its.command) + json::value(fingerprint) + text_of(table_file);
   for (const std::string& file : scenarios) its.contents += text_of(file);
@@ -223,9 +225,8 @@ int parse_and_run(int argc, char** argv) {
   }
   std::optional<sim::RunFolder> folder;
   if (!run_folder.empty()) {
-    folder.emplace(
-        run_folder, *platform,
-        about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, losses, asked));
+    folder.emplace(run_folder, *platform,
+                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, asked));
   }
   print(sim::simulate(*platform, scenarios, &table, asked, folder ? &*folder : nullptr), policy, json_file);
   return 0;
