@@ -90,12 +90,9 @@ bool IterationProfile::settle() {
   looked_at_ = latest_;
   double least = 1;
   tried_ = 0;
-  if (const uint32_t lag = regular(base, &least, &tried_)) {
-    begin(lag, latest_);
-    return true;
-  }
-  const uint32_t lag = shortest(base, least, tried_);
-  if (lag != 0) begin(lag, latest_);
+  uint32_t lag = regular(base, &least, &tried_);
+  if (lag == 0) lag = shortest(base, least, tried_);
+  if (lag != 0) begin(agreed(base, lag), latest_);
   return lag != 0;
 }
 
@@ -149,7 +146,8 @@ uint32_t IterationProfile::regular(uint32_t base, double* least, uint32_t* most)
 void IterationProfile::reconsider(uint32_t base) {
   look_again_ = latest_ + (period_ < 8 ? 64 : 8 * uint64_t{period_});
   const bool tried_all = base >= kFewKinds || tried_ == kMostMultiple;
-  if (tried_all && irregularity(first_of(base), latest_, period_) <= kRegular) return;
+  const bool regular_enough = tried_all && irregularity(first_of(base), latest_, period_) <= kRegular;
+  if (regular_enough && agreed(base, period_) == period_) return;
   double least = 1;
   tried_ = 0;
   uint32_t lag = regular(base, &least, &tried_);
@@ -158,7 +156,7 @@ void IterationProfile::reconsider(uint32_t base) {
     const uint32_t one = shortest(base, least, tried_);
     if (one != 0 && period_ % one == 0) lag = one;
   }
-  if (lag == 0) lag = period_;
+  lag = agreed(base, lag == 0 ? period_ : lag);
   if (lag != period_ || begins_unseen()) begin(lag, latest_);
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "policy/iteration_detector.h"
+#include "policy/node_state.h"
 
 namespace powerccl {
 
@@ -43,6 +44,9 @@ class IterationProfile {
     uint64_t start_ns = 0, stop_ns = 0;
     uint64_t stall_ns = 0;
   };
+
+  // `node`: of the ranks that are to find the same iteration; null: of nobody else.
+  void begin_with(NodeState* node) { node_ = node; }
 
   // A call was made, or has begun or ended to run, or was waited for by computation. False: the call is not known.
   // Returns its number among all calls.
@@ -99,6 +103,7 @@ class IterationProfile {
   static constexpr double kLongNs = 5e9;
 
   Run* find(uint64_t call);
+  uint32_t agreed(uint32_t base, uint32_t period) { return node_ ? node_->agree_on(base, period) : period; }
   double irregularity(uint64_t from, uint64_t to, uint32_t lag) const;
   uint64_t first_of(uint32_t base) const;
   uint32_t regular(uint32_t base, double* least, uint32_t* most) const;
@@ -109,6 +114,7 @@ class IterationProfile {
   void begin(uint32_t period, uint64_t last);
   void sort();
 
+  NodeState* node_ = nullptr;
   IterationDetector detector_;
   uint32_t tried_ = 0;                // multiples of the calls' period that there was enough for
   Run runs_[kRuns] = {};              // by sequence

@@ -24,6 +24,7 @@ void LearningPolicy::Slowdown::learn(double longer, double its_variance) {
 void LearningPolicy::begin(const Terms& terms) {
   SpinGuard guard(lock_);
   terms_ = terms;
+  profile_.begin_with(terms.node);
 }
 
 void LearningPolicy::called(uint64_t call, uint32_t kind) {
@@ -128,10 +129,11 @@ void LearningPolicy::catch_up() {
 // A rank that goes on alone would see iterations that are neither managed nor a baseline, and so would all others.
 void LearningPolicy::join_others() {
   if (terms_.node == nullptr || phase_ != Phase::kManaging) return;
-  const uint64_t half = round(learnt_) / 2, until = terms_.node->measured_until() / profile_.period();
+  const NodeState::Until shared = terms_.node->measured_until();
+  const uint64_t half = round(learnt_) / 2, until = shared.calls / profile_.period();
   const uint64_t now = before_first_ + learnt_;
   if (until < now + half) return;
-  suspected_ = true;
+  suspected_ = shared.suspected;
   measure_baseline(static_cast<uint32_t>((until - now + half) / round(learnt_)));
 }
 
@@ -147,6 +149,12 @@ void LearningPolicy::measure_baseline(uint32_t rounds) {
   baseline_rounds_ = rounds;
   wanted_mhz_ = 0;
   baseline_clock_ = Mean();
+}
+
+void LearningPolicy::measure_together(uint32_t rounds) {
+  const uint64_t until = before_first_ + learnt_ + rounds * round(learnt_);
+  if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period(), suspected_);
+  measure_baseline(rounds);
 }
 
 void LearningPolicy::take(double length_ns) {
@@ -186,7 +194,7 @@ void LearningPolicy::abort_round() {
 
 // The reference block behind the managed ones is over.
 void LearningPolicy::end_round() {
-  const Mean before = before_, between = managed_, after = after_, whole = whole_;
+  const Mean before = before_, between = managed_, after = after_;
   before_ = after_;
   managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
@@ -202,7 +210,7 @@ void LearningPolicy::end_round() {
       phase_ = Phase::kManaging;
       return;
     case Phase::kManaging:
-      if (!terms_.dry) judge(before, between, after, whole);
+      if (!terms_.dry) judge(before, between, after);
   }
 }
 
@@ -221,11 +229,11 @@ void LearningPolicy::begin_to_manage(const Mean& baseline) {
   move(baseline_mhz_ / (1 + goal()));
 }
 
-void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
-  // Biased references cost time themselves, so the whole round is compared.
-  const Mean& its = biased_ ? whole : between;
-  const double unlike = its.mean / baseline_.mean - 1;
-  const double error = square_root(its.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
+void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after) {
+  // Biased references are part of what the job takes: as much as in long rounds, in which it spends most of its time.
+  const double its = biased_ ? between.mean + (after.mean - between.mean) / kLongRound : between.mean;
+  const double unlike = its / baseline_.mean - 1;
+  const double error = square_root(between.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
   if (biased_) {
     here_.learn(unlike, error * error + kKnown * kKnown);
   } else if (before.count > 1 && after.count > 1) {
@@ -238,13 +246,11 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
         (between.variance_of_mean() + (before.variance_of_mean() + after.variance_of_mean()) / 4) / (usual * usual);
     const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
     // Either the job has changed or references are biased. A lower clock makes nothing faster.
-    const bool changed = unlike - 2 * error > kAbort * terms_.budget && unlike - longer > terms_.budget;
+    const bool changed = unlike - 2 * error > terms_.budget && unlike - longer > terms_.budget / 2;
     if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
       suspected_ = true;
       if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
-      const uint64_t until = before_first_ + learnt_ + backoff_ * round(learnt_);
-      if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period());
-      return measure_baseline(backoff_);
+      return measure_together(backoff_);
     }
     here_.learn(longer, its_variance);
   }
@@ -271,11 +277,9 @@ void LearningPolicy::choose() {
   const double error = here_.deviation();
   // A clearly negative slowdown is noise, unless it is known well.
   const double least = here_.mean > 0 ? here_.mean : 0;
-  if (least + kLowerConfidence * error <= goal()) {
-    lower();
-  } else if (here_.mean - kRaiseConfidence * error > goal()) {
-    raise();
-  }
+  if (here_.mean - kRaiseConfidence * error > goal()) return raise();
+  slack_.restore();
+  if (least + kLowerConfidence * error <= goal()) lower();
 }
 
 void LearningPolicy::lower() {
@@ -291,12 +295,12 @@ void LearningPolicy::lower() {
 
 void LearningPolicy::raise() {
   harmful_mhz_ = wanted_mhz_;
-  slack_.halve();
   if (harmless_mhz_ > wanted_mhz_) return move(harmless_mhz_);
   harmless_mhz_ = 0;  // it costs too much by now
+  slack_.halve();     // and perhaps it is not this clock: collectives take longer where any rank's clock is low
   const double up = wanted_mhz_ * (1 + kRaise * here_.mean);
   if (up < kHighest * baseline_mhz_) return move(up);
-  measure_baseline(backoff_ + 1);  // one more, because the present round was managed in part
+  measure_together(backoff_ + 1);  // one more, because the present round was managed in part
   if (backoff_ < kMostBackoff) backoff_ *= 2;
 }
 

@@ -77,7 +77,7 @@ class LearningPolicy final : public ClockPolicy {
   // Standard deviations: to raise a clock, to lower it, and of the interval that is reported (99 %). In noisy jobs one
   // deviation would lower it by chance.
   static constexpr double kRaiseConfidence = 1, kLowerConfidence = 2, kInterval = 2.58;
-  // Times the budget: a round that costs so much is aborted, and a reference that differs so much is suspected.
+  // Times the budget: a round that costs so much is aborted.
   static constexpr double kAbort = 2;
   // Times the slowdown of a clock, by which the clock rises. Twice, since computation follows it only in part.
   static constexpr double kRaise = 2;
@@ -103,8 +103,8 @@ class LearningPolicy final : public ClockPolicy {
   // kUnknown -> kBaseline: enough iterations were seen (choose_block).
   // kBaseline -> kManaging: its rounds are over (begin_to_manage).
   // kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
-  // kManaging -> kBaseline: references contradict the baseline (judge), another rank of the host says so (join_others),
-  // or no clock keeps the budget (raise).
+  // kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise), on this
+  // rank or on another of the host (join_others).
   // any -> kUnknown: the job has another iteration from now on (catch_up, restart).
   enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
@@ -121,9 +121,10 @@ class LearningPolicy final : public ClockPolicy {
   void reclaim_slack(Part its);
   void end_round();
   void measure_baseline(uint32_t rounds);
+  void measure_together(uint32_t rounds);
   void begin_to_manage(const Mean& baseline);
   void abort_round();
-  void judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole);
+  void judge(const Mean& before, const Mean& between, const Mean& after);
   double steepest() const;
   void choose();
   void lower();
@@ -137,7 +138,7 @@ class LearningPolicy final : public ClockPolicy {
   uint32_t baseline_rounds_ = 0;  // still to be measured
   uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget
   // Lengths of iterations, ns: the first ones; of two reference blocks and of what lies between, without edges; of the
-  // whole round.
+  // whole round so far.
   Mean first_, before_, managed_, after_, whole_;
   uint32_t outliers_ = 0;  // in this round
   // Of the baseline: lengths, ns, and the clock while computation runs, MHz.

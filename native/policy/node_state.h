@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share: how long each kind of communication takes the rank that comes last to it, which
-// waits for nobody. Nobody waits for anybody here either.
+// waits for nobody; how many calls an iteration has; until when all measure the baseline. Nobody waits for anybody here.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
@@ -28,17 +28,38 @@ class NodeState {
     return seen_us;
   }
 
-  // A rank measures the baseline anew until so many calls of the job: the others do as well. All make the same calls.
-  void measure_until(uint64_t calls) {
-    uint64_t held = until_.load(std::memory_order_relaxed);
-    while (held < calls && !until_.compare_exchange_weak(held, calls, std::memory_order_relaxed)) {
+  // Calls repeat after `base`, and a rank finds that times repeat after `period`, a multiple of it. Returns what all
+  // ranks are to take: the longest that any has found. Noise hides it from some of them.
+  uint32_t agree_on(uint32_t base, uint32_t period) {
+    uint64_t held = period_.load(std::memory_order_relaxed);
+    for (;;) {
+      const auto longest = static_cast<uint32_t>(held);
+      if (held >> 32 == base && longest >= period) return longest % period == 0 ? longest : period;
+      if (period_.compare_exchange_weak(held, uint64_t{base} << 32 | period, std::memory_order_relaxed)) return period;
     }
   }
-  uint64_t measured_until() const { return until_.load(std::memory_order_relaxed); }
+
+  // A rank measures the baseline anew until so many calls of the job: the others do as well. All make the same calls.
+  // `suspected`: because references contradict the baseline.
+  void measure_until(uint64_t calls, bool suspected) {
+    const uint64_t wanted = calls << 1 | (suspected ? 1 : 0);
+    uint64_t held = until_.load(std::memory_order_relaxed);
+    while (held < wanted && !until_.compare_exchange_weak(held, wanted, std::memory_order_relaxed)) {
+    }
+  }
+  struct Until {
+    uint64_t calls;
+    bool suspected;
+  };
+  Until measured_until() const {
+    const uint64_t held = until_.load(std::memory_order_relaxed);
+    return {held >> 1, (held & 1) != 0};
+  }
 
  private:
   static constexpr uint32_t kKinds = 448, kWays = 8;
-  std::atomic<uint64_t> until_{0};         // calls
+  std::atomic<uint64_t> until_{0};         // calls << 1 | suspected
+  std::atomic<uint64_t> period_{0};        // base << 32 | calls
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };
 

@@ -64,7 +64,7 @@ void SlackReclaimer::adjust(const IterationProfile& profile) {
   }
   stretch_ = (1 + stretch_) * (1 + (room > 0 ? kGain * room : room)) - 1;
   if (stretch_ < 0) stretch_ = 0;
-  if (stretch_ > kMost) stretch_ = kMost;
+  if (stretch_ > most_) stretch_ = most_;
   count_ = 0;
 }
 

@@ -25,8 +25,10 @@ class SlackReclaimer {
   void restart() { count_ = 0; }
   // Adapts the stretch to the waits of at least kFewest iterations.
   void adjust(const IterationProfile& profile);
-  // The job takes too long, whatever the waits say.
-  void halve() { stretch_ /= 2; }
+  // The job takes too long, whatever the waits say. The stretch stays so low until restore().
+  void halve() { stretch_ = most_ = stretch_ / 2; }
+  // The job keeps its budget.
+  void restore() { most_ = 2 * most_ < kMost ? 2 * most_ : kMost; }
 
  private:
   // Iterations that are enough to tell how much waits differ.
@@ -53,7 +55,7 @@ class SlackReclaimer {
   float computing_[IterationProfile::kLongest] = {};
   float communicating_[IterationProfile::kLongest] = {};
   uint32_t count_ = 0;
-  double stretch_ = 0;
+  double stretch_ = 0, most_ = kMost;
 };
 
 }  // namespace powerccl

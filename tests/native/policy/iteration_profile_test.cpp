@@ -60,6 +60,23 @@ TEST(IterationProfile, EqualCallsAreToldApartByTheirTimes) {
   EXPECT_NEAR(player.profile->length().mean, 106.5e6, 1e6);
 }
 
+// As in DDP with eight equal buckets at a power limit: some ranks' times differ too much to tell buckets apart.
+TEST(IterationProfile, RanksOfAHostTakeTheLongestThatAnyHasFound) {
+  const std::vector<Kernel> step{{1, 30, 5}, {1, 15, 5}, {1, 15, 5}, {1, 15, 5}};
+  Player clear, noisy, alone;
+  NodeState node;
+  clear.profile->begin_with(&node);
+  noisy.profile->begin_with(&node);
+  for (int i = 0; i < 40; ++i) {
+    clear.play(step, 4);
+    noisy.play(step, 4, 0.25);
+    alone.play(step, 4, 0.25);
+  }
+  EXPECT_EQ(clear.profile->period(), 4u);
+  EXPECT_EQ(noisy.profile->period(), 4u);
+  EXPECT_EQ(alone.profile->period(), 1u);
+}
+
 // As recorded from DDP with eight equal buckets: a burst that looks like a period of its own, and long gaps.
 TEST(IterationProfile, ABurstOfEqualCallsIsNoIterationForLong) {
   std::vector<Kernel> step{{1, 10.9, 2.3}};

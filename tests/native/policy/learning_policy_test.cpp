@@ -110,6 +110,8 @@ TEST(LearningPolicy, WhereEachClockCostsTooMuchItIsHardlyEverTried) {
   EXPECT_LT(job.mean_ms(), 100.5);
   EXPECT_GT(job.lowered(), 0u);
   EXPECT_LT(job.lowered(), job.iterations() / 40);
+  EXPECT_GT(job.node().measured_until().calls, 0u) << "so that the others measure as well";
+  EXPECT_FALSE(job.node().measured_until().suspected);
 }
 
 TEST(LearningPolicy, AJobThatChangesIsLeftAloneAndLearntAnew) {
@@ -135,7 +137,6 @@ TEST(LearningPolicy, NothingIsManagedUntilTheJobIsKnown) {
   EXPECT_EQ(job.policy().wanted(job.now_ns()).mhz, 0u) << "the communicators are gone";
 }
 
-// Iterations that differ by chance, and now and then one with a checkpoint.
 // As in generation, whose tokens look like iterations at first.
 TEST(LearningPolicy, WhatWasTakenForIterationsAndNeverManagedIsNotCounted) {
   const auto policy = std::make_unique<LearningPolicy>();
@@ -157,6 +158,7 @@ TEST(LearningPolicy, WhatWasTakenForIterationsAndNeverManagedIsNotCounted) {
   EXPECT_LT(policy->state().iterations, 30u);
 }
 
+// Iterations that differ by chance, and now and then one with a checkpoint.
 TEST(LearningPolicy, ChanceIsNoReason) {
   uint32_t state = 1;
   const auto noisy = [&state](double mhz, uint64_t iteration) {
@@ -187,7 +189,7 @@ TEST(LearningPolicy, RanksOfAHostMeasureTheBaselineTogether) {
   job.run(60);
   ASSERT_LT(job.lowest_mhz(), kNaturalMhz);
   const uint64_t before = job.lowered();
-  job.node().measure_until(job.calls() + 4 * 300);  // 300 iterations: 30 s, three rounds
+  job.node().measure_until(job.calls() + 4 * 300, true);  // 300 iterations: 30 s, three rounds
   job.run(20);
   EXPECT_LE(job.lowered(), before + 1);
   job.run(40);
