@@ -216,7 +216,8 @@ void LearningPolicy::end_round() {
 
 void LearningPolicy::begin_to_manage(const Mean& baseline) {
   if (baseline_clock_.count < 2) return measure_baseline(1);
-  if (suspected_) biased_ = baseline.mean < baseline_.mean * (1 + terms_.budget);
+  const double longer = suspected_ ? baseline.mean / baseline_.mean - 1 : 0;
+  if (suspected_) biased_ = -terms_.budget < longer && longer < terms_.budget;
   suspected_ = false;
   baseline_ = baseline;
   // Of all ranks, the one that thinks its clock is lowest sets the pace: none may think so by chance.
@@ -245,9 +246,10 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     const double variance =
         (between.variance_of_mean() + (before.variance_of_mean() + after.variance_of_mean()) / 4) / (usual * usual);
     const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
-    // Either the job has changed or references are biased. A lower clock makes nothing faster.
-    const bool changed = unlike - 2 * error > terms_.budget && unlike - longer > terms_.budget / 2;
-    if (changed || longer + 2 * square_root(its_variance) < -terms_.budget) {
+    // Either the job has changed or references are biased, one way or the other. A lower clock makes nothing faster.
+    const bool slower = unlike - 2 * error > terms_.budget && unlike - longer > terms_.budget / 2;
+    const bool faster = longer - unlike - 2 * error > terms_.budget;
+    if (slower || faster || longer + 2 * square_root(its_variance) < -terms_.budget) {
       suspected_ = true;
       if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
       return measure_together(backoff_);

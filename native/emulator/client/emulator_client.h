@@ -50,6 +50,9 @@ CUresult pwe_post(uint32_t type, const void* message, size_t bytes);
 // capturing it becomes a node of the graph, submitted again at each launch, untracked (op->generation 0). At most 56
 // KiB.
 CUresult pwe_submit(CUstream stream, const void* payload, size_t bytes, pwe_op* op);
+// As cuLaunchHostFunc, but takes no model time: for what a graph would do beside its kernels. The emulator runs a
+// graph's nodes one after another.
+CUresult pwe_call_beside(CUstream stream, CUhostFn function, void* data);
 // 1: capturing, 0: not, negative: invalid handle. *graph_id (may be NULL): the capture's number.
 int pwe_is_capturing(CUstream stream, uint64_t* graph_id);
 

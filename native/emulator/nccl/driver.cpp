@@ -49,7 +49,6 @@ bool load(Driver& d) {
   POWERCCL_FIND(cuEventRecord);
   POWERCCL_FIND(cuEventDestroy);
   POWERCCL_FIND(cuStreamWaitEvent);
-  POWERCCL_FIND(cuLaunchHostFunc);
   POWERCCL_FIND(cuMemAlloc);
   POWERCCL_FIND(cuMemFree);
   POWERCCL_FIND(pwe_current_gpu);
@@ -57,6 +56,7 @@ bool load(Driver& d) {
   POWERCCL_FIND(pwe_request);
   POWERCCL_FIND(pwe_post);
   POWERCCL_FIND(pwe_submit);
+  POWERCCL_FIND(pwe_call_beside);
   POWERCCL_FIND(pwe_is_capturing);
   POWERCCL_FIND(pwe_moves_data);
   POWERCCL_FIND(pwe_op_wait);

@@ -21,7 +21,6 @@ struct Driver {
   decltype(&::cuEventRecord) cuEventRecord;
   decltype(&::cuEventDestroy) cuEventDestroy;
   decltype(&::cuStreamWaitEvent) cuStreamWaitEvent;
-  decltype(&::cuLaunchHostFunc) cuLaunchHostFunc;
   decltype(&::cuMemAlloc) cuMemAlloc;
   decltype(&::cuMemFree) cuMemFree;
 
@@ -31,6 +30,7 @@ struct Driver {
   decltype(&::pwe_request) pwe_request;
   decltype(&::pwe_post) pwe_post;
   decltype(&::pwe_submit) pwe_submit;
+  decltype(&::pwe_call_beside) pwe_call_beside;
   decltype(&::pwe_is_capturing) pwe_is_capturing;
   decltype(&::pwe_moves_data) pwe_moves_data;
   decltype(&::pwe_op_wait) pwe_op_wait;

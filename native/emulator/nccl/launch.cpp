@@ -67,7 +67,8 @@ PersistentPlan& keep_for_ever() {
   return *all->emplace_back(std::make_unique<PersistentPlan>());
 }
 
-// NCCL's host node: before the kernel of each replay.
+// NCCL's host node: before the kernel of each replay. NCCL puts host nodes into a stream of their own, so that they run
+// beside the kernels before.
 void run_host_node(void* user) {
   auto* persistent = static_cast<PersistentPlan*>(user);
   std::lock_guard lock(persistent->mutex);
@@ -109,7 +110,7 @@ ncclResult_t launch_plan(ncclComm* comm, std::unique_ptr<Plan> owned) {
     PersistentPlan& persistent = keep_for_ever();
     persistent.plan = std::move(owned);
     comm->persistent_plans.push_back(&persistent);
-    if (by_host_node && cuda == CUDA_SUCCESS) cuda = driver.cuLaunchHostFunc(stream, run_host_node, &persistent);
+    if (by_host_node && cuda == CUDA_SUCCESS) cuda = driver.pwe_call_beside(stream, run_host_node, &persistent);
   }
 
   launch_started(plan, stream);

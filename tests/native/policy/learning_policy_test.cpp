@@ -183,6 +183,19 @@ TEST(LearningPolicy, ReferencesAreNotBelievedWhereTheyAreNoExample) {
   EXPECT_LT(job.mean_ms(), 101);
 }
 
+// A GPU at its power limit that has saved power is faster for ten seconds, and then as ever.
+TEST(LearningPolicy, ReferencesThatAreFasterThanTheBaselineAreNotBelievedEither) {
+  uint64_t last_low = 0;
+  const auto rested = [&last_low](double mhz, uint64_t iteration) {
+    if (mhz < kNaturalMhz) last_low = iteration;
+    return mhz == kNaturalMhz && last_low != 0 && iteration - last_low < 100 ? 98.0 : 100.0;
+  };
+  Job job(rested);
+  job.run(600);
+  EXPECT_LT(job.policy().state().clock_mhz, 1000u) << "nothing takes longer than the baseline";
+  EXPECT_GT(job.lowered(), job.iterations() / 2);
+}
+
 // One that went on would spoil what the others measure.
 TEST(LearningPolicy, RanksOfAHostMeasureTheBaselineTogether) {
   Job job(following(0.5));
