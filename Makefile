@@ -87,7 +87,7 @@ figures-mpi: build/deps/mpi/.ready
 pictures: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures.py
 
-# make figures-policies    simulates clock policies on all built-in platforms, in half an hour, into build/figures/policies.json
+# make figures-policies    simulates clock policies on all built-in platforms, in a quarter of an hour, into build/figures/policies.json
 # make figures-constants   simulates half and double of each constant of `auto`, in half an hour, into build/figures/constants.json
 # make figures-whatif      compares what whatif predicts with what is known, in a quarter of an hour, into build/figures/whatif.json
 # make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
@@ -95,7 +95,7 @@ figures-policies figures-robustness figures-constants figures-whatif: build/test
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 
-# make figures-sim       compares the simulator with the emulator in a quarter of an hour, into build/figures/sim.json
+# make figures-sim       compares the simulator with the emulator in an hour, into build/figures/sim.json
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
 figures-sim figures-daemon: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS)
