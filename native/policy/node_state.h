@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share: how long each kind of communication takes the rank that comes last to it, which
-// waits for nobody; how many calls an iteration has; until when all measure the baseline. Nobody waits for anybody here.
+// waits for nobody; how many calls an iteration has; until when all measure the baseline. Nobody waits here.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
