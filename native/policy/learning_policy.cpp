@@ -168,7 +168,7 @@ void LearningPolicy::take(double length_ns) {
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
     // A graph's duration includes its computation, so it says nothing about waiting.
-    if (terms_.node != nullptr && !graphs_) reclaim_slack(its);
+    if (terms_.node != nullptr && terms_.slack && !graphs_) reclaim_slack(its);
     if (its == Part::kManaged && managed_.count % kFewest == 0) abort_round();
   }
   if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();

@@ -26,7 +26,8 @@ class LearningPolicy final : public ClockPolicy {
   struct Terms {
     double budget = 0.01;       // maximum slowdown, as a fraction
     bool dry = false;           // no clock is set, so nothing can be learnt: it stays at the first clock
-    NodeState* node = nullptr;  // shared by the ranks of the host; null: slack is not reclaimed
+    NodeState* node = nullptr;  // shared by the ranks of the host; null: each decides alone, and reclaims no slack
+    bool slack = true;          // is reclaimed
   };
   void begin(const Terms& terms);
 

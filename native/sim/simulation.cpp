@@ -87,8 +87,8 @@ class Simulation {
       if (asked.policy == PolicyName::kAuto) {
         learning_.push_back(zeroed<LearningPolicy>());
         policy = learning_.back().get();
-        NodeState* node = asked.parts.slack ? nodes_[platform.host_of(rank)].get() : nullptr;
-        learning_.back()->begin({asked.budget_pct / 100, false, node});
+        NodeState* node = nodes_[platform.host_of(rank)].get();
+        learning_.back()->begin({asked.budget_pct / 100, false, node, asked.parts.slack});
       }
       const Rules rules{asked.policy == PolicyName::kPerCall ? table : nullptr, per_call_.back().get(),
                         asked.parts.marks, std::ranges::find(asked.ranks_off, rank) != asked.ranks_off.end()};
