@@ -216,8 +216,10 @@ void LearningPolicy::end_round() {
 
 void LearningPolicy::begin_to_manage(const Mean& baseline) {
   if (baseline_clock_.count < 2) return measure_baseline(1);
-  const double longer = suspected_ ? baseline.mean / baseline_.mean - 1 : 0;
-  if (suspected_) biased_ = -terms_.budget < longer && longer < terms_.budget;
+  if (suspected_) {
+    const double longer = baseline.mean / baseline_.mean - 1;
+    biased_ = -terms_.budget < longer && longer < terms_.budget;
+  }
   suspected_ = false;
   baseline_ = baseline;
   // Of all ranks, the one that thinks its clock is lowest sets the pace: none may think so by chance.

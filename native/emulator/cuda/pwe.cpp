@@ -106,14 +106,7 @@ CUresult pwe_call_beside(CUstream handle, CUhostFn function, void* data) {
   State& state = State::get();
   if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(state.mutex);
-  StreamState* stream = state.stream_of(handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  Node node;
-  node.type = Message::kCallback;
-  node.is_copy = true;  // of no bytes, so that it takes no time
-  node.run = [function, data] { function(data); };
-  return state.enqueue(*stream, std::move(node));
+  return state.call_host(handle, [function, data] { function(data); }, false);
 }
 
 int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {

@@ -215,6 +215,17 @@ CUresult State::enqueue(StreamState& stream, Node node) {
   return CUDA_SUCCESS;
 }
 
+CUresult State::call_host(CUstream handle, std::function<void()> run, bool timed) {
+  const std::lock_guard lock(mutex);
+  StreamState* stream = stream_of(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Node node;
+  node.type = Message::kCallback;
+  node.is_copy = !timed;  // of no bytes
+  node.run = std::move(run);
+  return enqueue(*stream, std::move(node));
+}
+
 CUresult State::send(StreamState& stream, Node& node, uint32_t op, uint64_t op_generation) {
   CUresult result = order_after_legacy(stream);
   if (result != CUDA_SUCCESS) return result;

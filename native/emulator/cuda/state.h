@@ -118,6 +118,9 @@ class State {
   void destroy_event(EventState* event);
   // In the stream's order, or into the graph that it is captured into. With the mutex held.
   CUresult enqueue(StreamState& stream, Node node);
+  // Calls the host once the stream has come so far. `timed`: it takes the time of a host function, else none. Takes the
+  // mutex.
+  CUresult call_host(CUstream handle, std::function<void()> run, bool timed);
   CUresult send(StreamState& stream, Node& node, uint32_t op = kMaxOps, uint64_t op_generation = 0);
   CUresult submit(StreamState& stream, StreamHeader& message, size_t bytes, Message type, const void* payload = nullptr,
                   size_t payload_bytes = 0);

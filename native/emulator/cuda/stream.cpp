@@ -189,13 +189,7 @@ PWE_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* d
   State& state = State::get();
   if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(state.mutex);
-  StreamState* stream = state.stream_of(handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  Node node;
-  node.type = Message::kCallback;
-  node.run = [function, data] { function(data); };
-  return state.enqueue(*stream, std::move(node));
+  return state.call_host(handle, [function, data] { function(data); }, true);
 }
 
 PWE_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data, unsigned flags) {
