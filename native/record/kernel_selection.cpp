@@ -46,6 +46,16 @@ void KernelSelection::others_decide(Others what) {
   tell(what == Others::kOurs ? own_ : what == Others::kAll);
 }
 
+bool KernelSelection::capture_begins() {
+  if (fixed_.load(std::memory_order_relaxed)) return false;
+  SpinGuard guard(lock_);
+  if (fixed_.exchange(true, std::memory_order_relaxed)) return false;
+  own_ = credit_of_all_ns_.load(std::memory_order_relaxed) > 0;
+  if (others_.load(std::memory_order_relaxed)) return false;
+  tell(own_);
+  return !own_;
+}
+
 void KernelSelection::made(const Operation& operation, bool asked) {
   if (operation.pattern >= POWERCCL_PATTERNS) return;
   Class& its = class_of(operation.pattern, operation.bytes);
@@ -57,6 +67,7 @@ void KernelSelection::made(const Operation& operation, bool asked) {
   }
   if (fixed_.load(std::memory_order_relaxed)) return;
   const int64_t earned = static_cast<int64_t>(its.duration_ns.load(std::memory_order_relaxed) / 100);
+  credit_of_all_ns_.fetch_add(earned - static_cast<int64_t>(kCostNs), std::memory_order_relaxed);
   const int64_t credit =
       credit_ns_.load(std::memory_order_relaxed) + earned - (asked ? static_cast<int64_t>(kCostNs) : 0);
   const int64_t kept = credit < kMostCreditNs ? credit : kMostCreditNs;
@@ -69,7 +80,7 @@ void KernelSelection::made(const Operation& operation, bool asked) {
   }
   if (operation.captured) {
     SpinGuard guard(lock_);
-    fixed_.store(true, std::memory_order_relaxed);
+    if (fixed_.exchange(true, std::memory_order_relaxed)) return;
     own_ = asked;
     if (!others_.load(std::memory_order_relaxed) && asked != asked_.load(std::memory_order_relaxed)) tell(asked);
     return;

@@ -13,6 +13,10 @@
 // - all sends and receives of a group carry the same wish; see PointToPointGroup;
 // - once an operation has been captured into a graph, the wish stays for ever what it was for that operation, because
 //   the GPU counts each replay and the host only the asked-for ones.
+//
+// Each operation asked for in a graph costs every replay 7 to 10 us on an H200 (docs/concepts/plugin-cost.md). So where
+// a capture is known of before its first operation, all are asked for from then on, or none: all if that would have
+// cost under 1 % of the operations until then.
 #ifndef POWERCCL_RECORD_KERNEL_SELECTION_H
 #define POWERCCL_RECORD_KERNEL_SELECTION_H
 #include <stdint.h>
@@ -51,6 +55,9 @@ class KernelSelection {
   enum class Others { kOurs, kAll, kNone };
   void others_decide(Others what);
 
+  // An operation is about to be captured. True: none is asked for from here on, so times must come from elsewhere.
+  bool capture_begins();
+
   // An operation was made, with `asked` as its wish. Makes the wish for the next one.
   void made(const Operation& operation, bool asked);
 
@@ -86,8 +93,8 @@ class KernelSelection {
   }
 
   std::atomic<bool> asked_{false};
-  std::atomic<bool> fixed_{true}, others_{false};
-  bool own_ = false;  // what was asked for when others came to decide
+  std::atomic<bool> fixed_{true}, others_{false};  // fixed: the wish does not change any more
+  bool own_ = false;                               // what was asked for when others came to decide
   void (*tell_)(void*, bool) = nullptr;
   void* context_ = nullptr;
 
@@ -98,6 +105,8 @@ class KernelSelection {
 
   // What asking may still cost: 1 % of what has run, less what was asked. Keeps wrong predictions from costing more.
   std::atomic<int64_t> credit_ns_{0};
+  // The same if all were asked for.
+  std::atomic<int64_t> credit_of_all_ns_{0};
   // The same of the time that passes, for operations too short to be asked for otherwise.
   std::atomic<int64_t> spare_ns_{0};
   std::atomic<uint64_t> made_ns_{0};

@@ -141,6 +141,21 @@ def test_graphs_are_left_alone(powerccl: Powerccl, version: str) -> None:
     assert tables.waits(run).is_empty()
 
 
+def test_calls_beside_a_graph_are_timed_and_those_in_it_are_not(powerccl: Powerccl) -> None:
+    """NCCL may slow each recorded call of a graph, and calls that it counts apart can hang its communicators."""
+    file = powerccl.folder / "beside.scn"
+    file.write_text("compute 1\nall_reduce 2M\ncapture\nrepeat 3\ncompute 1\nall_reduce 1M\nend\nend")
+    bench = [powerccl.bench, "scenario", str(file), "--iterations", "20"]
+    done = powerccl("run", "--emulate", "h100x8:gpus=2", "--policy", "observe", "--", *bench)
+    assert done.code == 0, done.err
+    kernels = tables.kernels(read_run(powerccl.runs[-1]))
+    assert set(kernels["bytes"]) == {2 << 20}
+    assert len(kernels) >= 2 * 15
+    summary = json.loads((powerccl.runs[-1] / "summary.json").read_text())
+    assert summary["communication"]["untimed_captured_calls"] == 2 * 3
+    assert "6 calls in CUDA graphs not timed" in str(summary["notes"])
+
+
 @pytest.mark.parametrize("version", ["2.28.9", OLD])
 def test_ranks_may_share_a_process(powerccl: Powerccl, version: str) -> None:
     """Streams and calls of eight GPUs in one process are kept apart."""

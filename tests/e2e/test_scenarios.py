@@ -101,7 +101,7 @@ def test_replays_of_a_graph_take_no_longer_because_they_are_recorded(powerccl: P
     file, out = powerccl.folder / "graph.scn", powerccl.folder / "graph.json"
     file.write_text("capture\nrepeat 40\ncompute 0.3 memory 100%\nall_reduce 1M\nend\nend")
     bench = [powerccl.bench, "scenario", str(file), "--json", str(out), "--iterations", "30", "-w", "3"]
-    done = powerccl("run", "--quiet", "--emulate", "h100x8:gpus=2", "--", *bench)
+    done = powerccl("run", "--quiet", "--emulate", "h100x8:gpus=2", "--", *bench, POWERCCL_KERNEL_EVENTS="all")
     assert done.code == 0, done.err
     quickest = min(each["step_ms"] for each in json.loads(out.read_text())["results"] if not each["warmup"])
     kernels = tables.kernels(read_run(powerccl.runs[-1]))
@@ -137,7 +137,16 @@ def test_graphs_and_groups_go_ways_too(powerccl: Powerccl) -> None:
         "all_gather 64M in pair\ncapture\nall_gather 32M by copy-engine\nend\n"
     )
     bench = [powerccl.bench, "scenario", str(file), "--iterations", "6", "-w", "2"]
-    done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, POWERCCL_EMULATOR_NCCL_VERSION="2.30.7")
+    done = powerccl(
+        "run",
+        "--quiet",
+        "--emulate",
+        "h200x4",
+        "--",
+        *bench,
+        POWERCCL_EMULATOR_NCCL_VERSION="2.30.7",
+        POWERCCL_KERNEL_EVENTS="all",
+    )
     assert done.code == 0, done.err
     run = read_run(powerccl.runs[-1])
     assert not run.problems

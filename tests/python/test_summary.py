@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import synthetic
+from printing import printed
 from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
 from powerccl.analysis.comparison.baseline import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
-from powerccl.reports.terminal import clock_line
+from powerccl.reports.terminal import clock_line, print_summary
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
 
@@ -109,6 +110,21 @@ def test_captured_calls_count_by_their_replays(tmp_path: Path) -> None:
     assert (row.calls, row.captured_calls, row.timed, row.total_bytes) == (0, 1, 5, 5 << 20)
     assert row.busbw_gbs == pytest.approx((1 << 20) / 400e-6 * 1.75 / 1e9)
     assert found.communication.time_s == pytest.approx(5 * 400e-6)
+
+
+@pytest.mark.parametrize("flags", [0, records.FLAG_CAPTURED])
+def test_communication_that_nothing_timed_has_no_time(tmp_path: Path, flags: int) -> None:
+    trace = TraceWriter(0, 8)
+    trace.comm(MS)
+    trace.call(1, MS, 1 << 20, flags=flags)
+    trace.write(tmp_path)
+    run = read_run(tmp_path)
+    found = summarise(run)
+    assert found.communication.time_s is None
+    assert found.shares.reason == "none of 1 call was timed"
+    assert found.communication.untimed_captured_calls == (1 if flags else 0)
+    assert ("1 call in CUDA graphs not timed" in str(found.notes)) == bool(flags)
+    assert "elsewhere" not in printed(print_summary, found)
 
 
 def test_overlapping_kernels_of_a_gpu_count_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 #include "adapters/nccl/api_communicators.h"
 #include "adapters/nccl/event_masks.h"
+#include "adapters/nccl/eventless_calls.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/preload_abi.h"
@@ -100,6 +101,7 @@ void call_made(const ApiCall& call) {
     part->communicator = communicator;
     part->live = Live::kNone;
     part->captured = is_captured(call.stream);
+    if (part->captured && its->selection().capture_begins()) time_calls_without_kernel_events();
     part->before = streams->last_call(key_of(call.stream));
   }
   const uint64_t handle = reinterpret_cast<uint64_t>(call.stream);

@@ -23,7 +23,7 @@ void eventless_call_is_copied(Handle call);
 // its own for kernel events (2.31 and later).
 void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart);
 
-// Kernel events are not to be had: all calls are timed with pairs from here on.
+// Kernel events are not to be had: all calls that no graph captures are timed with pairs from here on.
 void time_calls_without_kernel_events();
 
 // Whether a pair of events is within what timing such calls may cost. True spends it.

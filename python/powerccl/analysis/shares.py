@@ -200,8 +200,10 @@ def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shar
     """The shares of a job, from its ranks' rows and the count of its calls."""
     found = of_parts(rows)
     found.startup_s, found.startup_until = work.startup_s, work.startup_until
-    found.at_least = counted.timed_calls < ALL_TIMED * counted.calls
-    if counted.untimed_calls > MOST_UNTIMED * counted.calls:
+    found.at_least = counted.timed_calls < ALL_TIMED * counted.calls or counted.untimed_captured_calls > 0
+    if counted.time_s is None:
+        found.reason = f"none of {plural(counted.calls + counted.captured_calls, 'call')} was timed"
+    elif counted.untimed_calls > MOST_UNTIMED * counted.calls:
         found.communicating_pct = found.exposed_pct = None
         found.reason = f"{counted.untimed_calls:,} of {plural(counted.calls, 'call')} were not timed"
     return found

@@ -13,7 +13,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.clock_switches import clock_switches
-from powerccl.analysis.communication import communication_intervals, cover, pattern_rows, phase_rows
+from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.mpi import each_alone, summarise_mpi
@@ -120,11 +120,13 @@ def summarise(
         problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
-    summary.communication.calls = len(calls.filter(~pl.col("captured")))
-    summary.communication.captured_calls = len(calls.filter(pl.col("captured")))
-    summary.communication.timed_calls = coverage.timed
-    summary.communication.untimed_calls = coverage.untimed
+    _count(summary.communication, coverage)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
+    if summary.communication.untimed_captured_calls:
+        summary.notes.append(
+            f"{plural(summary.communication.untimed_captured_calls, 'call')} in CUDA graphs not timed:"
+            " POWERCCL_KERNEL_EVENTS=all times them, and can slow the graphs"
+        )
     summary.shares = shares if shares is not None else _shares(run, built, summary.communication)
     summary.notes += possible.check(summary)
     return summary
@@ -330,6 +332,19 @@ def _communication(gpus: list[_Sampled]) -> Communication:
         clock_mhz=_mean(finding.communication_clock_mhz for finding in findings),
         other_clock_mhz=_mean(finding.other_clock_mhz for finding in findings),
     )
+
+
+def _count(found: Communication, coverage: CallCoverage) -> None:
+    """Count calls. A captured one is made once and runs at each replay of its graph."""
+    calls = coverage.calls
+    captured = calls.filter(pl.col("captured"))
+    found.calls = len(calls) - len(captured)
+    found.captured_calls = len(captured)
+    found.timed_calls = coverage.timed
+    found.untimed_calls = coverage.untimed
+    found.untimed_captured_calls = int((~captured["timed"]).sum())
+    if len(calls) and not coverage.timed and not found.time_s:
+        found.time_s = None
 
 
 def _with_regression(

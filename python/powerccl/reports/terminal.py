@@ -184,7 +184,6 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     if not narrow:
         table.add_column("", style="dim")
-    elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
     other = None if energy.joules is None or communication.joules is None else energy.joules - communication.joules
     spread = f" ±{joules(communication.uncertainty_joules)}" if communication.uncertainty_joules else ""
     spread = spread if communication.joules is not None else ""
@@ -209,6 +208,8 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
                 _coverage(summary),
             ]
         )
+    if summary.ranks and communication.time_s is not None:
+        elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
         rows.append(
             [
                 Text("elsewhere", style=ELSEWHERE),

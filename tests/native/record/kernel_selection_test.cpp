@@ -129,6 +129,33 @@ TEST(KernelSelection, OnceCapturedTheWishStays) {
   }
 }
 
+// Each recorded call of a graph may cost microseconds at each replay.
+TEST(KernelSelection, InGraphsAllAreAskedForOrNone) {
+  for (const uint64_t duration_ns : {uint64_t{0}, uint64_t{20000}, 2 * KernelSelection::kFreeNs}) {
+    Library library(KernelEvents::kAuto);
+    if (duration_ns != 0) library.asked_of(50, 1 << 20, duration_ns);
+    const bool long_ones = duration_ns > KernelSelection::kFreeNs;
+    EXPECT_EQ(library.selection->capture_begins(), !long_ones);
+    EXPECT_FALSE(library.selection->capture_begins()) << "once";
+    for (int i = 0; i < 500; ++i) {
+      EXPECT_EQ(library.operation(POWERCCL_ALL_REDUCE, 1 << 20, duration_ns, true), long_ones);
+      EXPECT_EQ(library.operation(POWERCCL_ALL_REDUCE, 256 << 20, 2 * KernelSelection::kFreeNs), long_ones);
+    }
+  }
+  Library all(KernelEvents::kAll);
+  EXPECT_FALSE(all.selection->capture_begins());
+  EXPECT_TRUE(all.operation(POWERCCL_ALL_REDUCE, 1 << 20, 20000, true));
+}
+
+TEST(KernelSelection, AnotherProfilersChoiceStaysInGraphs) {
+  Library library(KernelEvents::kAuto);
+  library.selection->others_decide(KernelSelection::Others::kAll);
+  EXPECT_FALSE(library.selection->capture_begins());
+  EXPECT_TRUE(library.operation(POWERCCL_ALL_REDUCE, 1 << 20, 20000, true));
+  library.selection->others_decide(KernelSelection::Others::kOurs);
+  EXPECT_FALSE(library.mask) << "of graphs from now on";
+}
+
 TEST(KernelSelection, NotSelectableMeansAll) {
   Library library(KernelEvents::kAuto, false);
   EXPECT_EQ(library.asked_of(100, 1024, 5000), 100);
