@@ -151,6 +151,7 @@ uint64_t ClockActuator::follow(uint32_t applied) {
     put_off_mhz_ = wanted.mhz;
     carry_out(wanted.mhz, {wanted.call, wanted.asked_ns != 0 ? wanted.asked_ns : now}, unseen > 0 ? unseen - 1 : 0);
   }
+  if (put_off_ && wanted.mhz != 0) policy_->withheld();
   if (unseen > 0) taken_ = wanted.wish;
   const uint64_t end_ns = monotonic_ns();
   return wanted.until_ns > end_ns ? wanted.until_ns - end_ns : 0;

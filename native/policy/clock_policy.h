@@ -36,6 +36,8 @@ class ClockPolicy {
   };
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   virtual Wanted wanted(uint64_t now_ns) { return {0, now_ns + kFarNs, 0}; }
+  // What it wants is not in force, because nothing grants it. Told whenever it is asked and this is so.
+  virtual void withheld() {}
   // Where the clock is now.
   virtual bool wants_sample() const { return false; }
   virtual void sampled([[maybe_unused]] uint32_t mhz) {}

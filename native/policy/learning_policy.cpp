@@ -151,15 +151,18 @@ void LearningPolicy::measure_baseline(uint32_t rounds) {
   baseline_clock_ = Mean();
 }
 
-void LearningPolicy::measure_together(uint32_t rounds) {
+// With all ranks of the host, and for longer each time.
+void LearningPolicy::measure_again() {
+  const uint32_t rounds = backoff_ + 1;  // one more, because the present round was managed in part
   const uint64_t until = before_first_ + learnt_ + rounds * round(learnt_);
   if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period(), suspected_);
   measure_baseline(rounds);
+  if (backoff_ < kMostBackoff) backoff_ *= 2;
 }
 
 void LearningPolicy::take(double length_ns) {
   const Part its = part(learnt_);
-  if (phase_ == Phase::kManaging && !reference(learnt_)) ++managed_iterations_;
+  if (phase_ == Phase::kManaging && !reference(learnt_) && !withheld_) ++managed_iterations_;
   if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
     whole_.add(length_ns);
     if (its != Part::kEdge) (its == Part::kManaged ? managed_ : after_).add(length_ns);
@@ -175,7 +178,7 @@ void LearningPolicy::take(double length_ns) {
 }
 
 void LearningPolicy::reclaim_slack(Part its) {
-  if (its != Part::kManaged) return slack_.restart();
+  if (its != Part::kManaged || withheld_) return slack_.restart();
   slack_.iteration(profile_, learnt_, terms_.node);
   if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(profile_);
 }
@@ -198,6 +201,8 @@ void LearningPolicy::end_round() {
   before_ = after_;
   managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
+  const bool in_force = !withheld_;
+  withheld_ = false;
   if (profile_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
   switch (phase_) {
     case Phase::kUnknown:
@@ -210,7 +215,7 @@ void LearningPolicy::end_round() {
       phase_ = Phase::kManaging;
       return;
     case Phase::kManaging:
-      if (!terms_.dry) judge(before, between, after);
+      if (!terms_.dry && in_force) judge(before, between, after);
   }
 }
 
@@ -253,8 +258,7 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     const bool faster = longer - unlike - 2 * error > terms_.budget;
     if (slower || faster || longer + 2 * square_root(its_variance) < -terms_.budget) {
       suspected_ = true;
-      if (backoff_ < kBiasBackoff) backoff_ = kBiasBackoff;
-      return measure_together(backoff_);
+      return measure_again();
     }
     here_.learn(longer, its_variance);
   }
@@ -304,8 +308,7 @@ void LearningPolicy::raise() {
   slack_.halve();     // and perhaps it is not this clock: collectives take longer where any rank's clock is low
   const double up = wanted_mhz_ * (1 + kRaise * here_.mean);
   if (up < kHighest * baseline_mhz_) return move(up);
-  measure_together(backoff_ + 1);  // one more, because the present round was managed in part
-  if (backoff_ < kMostBackoff) backoff_ *= 2;
+  measure_again();
 }
 
 ClockPolicy::Wanted LearningPolicy::wanted(uint64_t now_ns) {
@@ -318,7 +321,7 @@ ClockPolicy::Wanted LearningPolicy::wanted(uint64_t now_ns) {
   const uint64_t running = profile_.iteration_of(latest->sequence);
   wanted.call = latest->call;
   if (phase_ == Phase::kManaging && !reference(running)) {
-    const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowest * baseline_mhz_;
+    const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowestOfAll * baseline_mhz_;
     wanted.mhz = static_cast<uint32_t>(mhz < lowest ? lowest : mhz);
   }
   if (phase_ != Phase::kBaseline) return wanted;
@@ -330,6 +333,11 @@ ClockPolicy::Wanted LearningPolicy::wanted(uint64_t now_ns) {
   }
   wanted.until_ns = sample_at_ns_;
   return wanted;
+}
+
+void LearningPolicy::withheld() {
+  SpinGuard guard(lock_);
+  withheld_ = true;
 }
 
 void LearningPolicy::sampled(uint32_t mhz) {

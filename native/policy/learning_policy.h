@@ -39,6 +39,7 @@ class LearningPolicy final : public ClockPolicy {
   void rest(uint64_t now_ns) override;
   bool learns() const override { return true; }
   Wanted wanted(uint64_t now_ns) override;
+  void withheld() override;
   bool wants_sample() const override { return wants_sample_; }
   void sampled(uint32_t mhz) override;
   State state() override;
@@ -70,9 +71,10 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr double kFlattest = 0.1;
   // Factor of the clock: a smaller step saves nothing that can be measured.
   static constexpr double kWorthIt = 0.995;
-  // Factors of the baseline clock. The voltage falls no further below half of it. Where even a clock above it costs too
-  // much, none is set.
-  static constexpr double kLowest = 0.5, kHighest = 1.25;
+  // Factors of the baseline clock. The voltage falls no further below half of it. With slack it may be half of that:
+  // the wait that is left costs less, and GPUs have such clocks. Where even a clock above it costs too much, none is
+  // set.
+  static constexpr double kLowest = 0.5, kLowestOfAll = 0.25, kHighest = 1.25;
   // Standard deviation of each comparison at least, and from round to round, as a fraction of the length.
   static constexpr double kKnown = 0.0004, kChange = 0.002;
   // Standard deviations: to raise a clock, to lower it, and of the interval that is reported (99 %). In noisy jobs one
@@ -82,8 +84,9 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr double kAbort = 2;
   // Times the slowdown of a clock, by which the clock rises. Twice, since computation follows it only in part.
   static constexpr double kRaise = 2;
-  // Rounds at the default clock: where references are suspected, and at most where no clock keeps the budget.
-  static constexpr uint32_t kBiasBackoff = 4, kMostBackoff = 64;
+  // Rounds at the default clock at most, where references are suspected or no clock keeps the budget. It is one at
+  // first, and twice as many each time.
+  static constexpr uint32_t kMostBackoff = 64;
   // Time between two samples of the baseline clock on average, ns. Multiples of the golden ratio spread them over all
   // parts of an iteration.
   static constexpr uint64_t kSampleNs = 20000000u;
@@ -122,7 +125,7 @@ class LearningPolicy final : public ClockPolicy {
   void reclaim_slack(Part its);
   void end_round();
   void measure_baseline(uint32_t rounds);
-  void measure_together(uint32_t rounds);
+  void measure_again();
   void begin_to_manage(const Mean& baseline);
   void abort_round();
   void judge(const Mean& before, const Mean& between, const Mean& after);
@@ -142,6 +145,7 @@ class LearningPolicy final : public ClockPolicy {
   // whole round so far.
   Mean first_, before_, managed_, after_, whole_;
   uint32_t outliers_ = 0;  // in this round
+  bool withheld_ = false;  // the clock was not in force in a part of this round, so it says nothing
   // Of the baseline: lengths, ns, and the clock while computation runs, MHz.
   Mean baseline_, baseline_clock_;
   double baseline_mhz_ = 0;

@@ -39,8 +39,8 @@ class SlackReclaimer {
   static constexpr double kMargin = 0.001;
   // Part of an iteration: shorter computation cannot make a collective late.
   static constexpr double kIdle = 0.005;
-  // Largest stretch: below half of the clock the voltage falls no further.
-  static constexpr double kMost = 1;
+  // Largest stretch: to a quarter of the clock (LearningPolicy::kLowestOfAll).
+  static constexpr double kMost = 3;
 
   // Standard deviations that are left of the wait: with uneven load, a rank arrives last now and then.
   static constexpr double kDeviations = 3;

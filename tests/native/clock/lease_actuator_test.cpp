@@ -104,6 +104,40 @@ TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3) << text;
 }
 
+// What such a policy learns of a clock would be of the default one.
+TEST_F(LeasedActuator, APolicyIsToldWhatIsNotInForce) {
+  class Always final : public ClockPolicy {
+   public:
+    Wanted wanted(uint64_t now_ns) override { return {mhz, now_ns + 10000000u, 0}; }
+    void withheld() override { ++times_withheld; }
+    std::atomic<uint32_t> mhz{480}, times_withheld{0};
+  } policy;
+  daemon.start();
+  ASSERT_EQ(open(), 0);
+  ASSERT_TRUE(actuator->start(client, &policy, &trace, false));
+  ASSERT_TRUE(reaches(480));
+  usleep(50000);
+  const uint32_t at_first = policy.times_withheld;  // before there is a connection
+  usleep(100000);
+  EXPECT_EQ(policy.times_withheld, at_first);
+  daemon.stop();
+  ASSERT_TRUE(eventually([&] { return policy.times_withheld > at_first + 3; }));
+  policy.mhz = 0;
+  usleep(100000);
+  const uint32_t then = policy.times_withheld;
+  usleep(100000);
+  EXPECT_EQ(policy.times_withheld, then) << "the default clock is always in force";
+  policy.mhz = 480;
+  daemon.start();
+  ASSERT_TRUE(reaches(480));
+  usleep(50000);
+  const uint32_t again = policy.times_withheld;
+  usleep(100000);
+  EXPECT_EQ(policy.times_withheld, again);
+  policy.mhz = 0;
+  EXPECT_TRUE(actuator->stop(5 * kSecond));
+}
+
 TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
   daemon.start();
   start();

@@ -36,7 +36,10 @@ class Job {
     }
   }
 
-  double mhz() const { return wanted_.mhz != 0 ? std::min<double>(wanted_.mhz, kNaturalMhz) : kNaturalMhz; }
+  // Whether what the policy wants is done.
+  void grant(bool granted) { granted_ = granted; }
+
+  double mhz() const { return granted_ && wanted_.mhz != 0 ? std::min<double>(wanted_.mhz, kNaturalMhz) : kNaturalMhz; }
   double lowest_mhz() const { return lowest_mhz_; }
   double mean_ms() const { return total_ms_ / static_cast<double>(iteration_); }
   uint64_t iterations() const { return iteration_; }
@@ -68,12 +71,13 @@ class Job {
 
   void ask() {
     wanted_ = policy_->wanted(now_ns_);
+    if (!granted_ && wanted_.mhz != 0) policy_->withheld();
     lowest_mhz_ = std::min(lowest_mhz_, mhz());
   }
 
   Length ms_;
   double others_ms_;
-  bool graphs_;
+  bool graphs_, granted_ = true;
   std::unique_ptr<NodeState> node_ = std::make_unique<NodeState>();
   std::unique_ptr<LearningPolicy> policy_ = std::make_unique<LearningPolicy>();
   ClockPolicy::Wanted wanted_;
@@ -222,6 +226,22 @@ TEST(LearningPolicy, HowLongAGraphTakesSaysNothingAboutWaiting) {
   job.run(120);
   EXPECT_LT(job.lowest_mhz(), kNaturalMhz);
   EXPECT_GT(job.lowest_mhz(), 1500 / 1.02);
+}
+
+// A lease is lost: iterations at the default clock do not tell that the clock costs nothing, or that there is slack.
+TEST(LearningPolicy, WhatIsNotInForceIsNotJudged) {
+  Job job(following(0.5)), waits([](double mhz, uint64_t) { return 40 + 60 * kNaturalMhz / mhz; }, 100);
+  for (Job* each : {&job, &waits}) {
+    each->run(120);
+    const double lowest = each->lowest_mhz();
+    const uint64_t managed = each->policy().state().managed;
+    each->grant(false);
+    each->run(120);
+    EXPECT_LE(each->policy().state().managed, managed + 100);
+    each->grant(true);
+    each->run(20);
+    EXPECT_NEAR(each->lowest_mhz(), lowest, 0.01 * lowest);
+  }
 }
 
 // Whatever comes in whatever order: once the communicators are gone the default clock is wanted.
