@@ -227,14 +227,23 @@ void LearningPolicy::begin_to_manage(const Mean& baseline) {
   }
   suspected_ = false;
   baseline_ = baseline;
-  // Of all ranks, the one that thinks its clock is lowest sets the pace: none may think so by chance.
-  baseline_mhz_ = baseline_clock_.mean + 2 * square_root(baseline_clock_.variance_of_mean());
+  baseline_mhz_ = known_baseline_mhz();
   phase_ = Phase::kManaging;
   harmless_mhz_ = harmful_mhz_ = 0;
-  known_mhz_ = baseline_mhz_;
+  // At a power limit GPUs differ, and the slowest sets the pace where all do the same: no other need be faster.
+  known_mhz_ = terms_.node != nullptr ? terms_.node->lowest_mhz(baseline_mhz_) : baseline_mhz_;
   known_ = {1, 0, kKnown * kKnown};
-  // Time follows the clock at most in proportion, so this is safe.
-  move(baseline_mhz_ / (1 + goal()));
+  move(safe(known_mhz_));
+}
+
+// Time follows the clock at most in proportion.
+double LearningPolicy::safe(double baseline_mhz) const {
+  return baseline_mhz / (1 + goal());
+}
+
+// None may think by chance that its clock is the lowest of all.
+double LearningPolicy::known_baseline_mhz() const {
+  return baseline_clock_.mean + 2 * square_root(baseline_clock_.variance_of_mean());
 }
 
 void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after) {
@@ -306,7 +315,10 @@ void LearningPolicy::raise() {
   if (harmless_mhz_ > wanted_mhz_) return move(harmless_mhz_);
   harmless_mhz_ = 0;  // it costs too much by now
   slack_.halve();     // and perhaps it is not this clock: collectives take longer where any rank's clock is low
-  const double up = wanted_mhz_ * (1 + kRaise * here_.mean);
+  double up = wanted_mhz_ * (1 + kRaise * here_.mean);
+  // Where it has begun at the clock of another rank that does other work, its own is high enough.
+  const double own = safe(baseline_mhz_);
+  if (here_.mean > kAbort * terms_.budget && up > own && own > wanted_mhz_ * (1 + here_.mean / 2)) up = own;
   if (up < kHighest * baseline_mhz_) return move(up);
   measure_again();
 }
@@ -343,6 +355,7 @@ void LearningPolicy::withheld() {
 void LearningPolicy::sampled(uint32_t mhz) {
   SpinGuard guard(lock_);
   baseline_clock_.add(static_cast<double>(mhz));
+  if (baseline_clock_.count >= kFewest && terms_.node != nullptr) terms_.node->lowest_mhz(known_baseline_mhz());
 }
 
 ClockPolicy::State LearningPolicy::state() {

@@ -3,7 +3,8 @@
 //
 // Iterations are grouped into blocks, and blocks into rounds. The first block of a round is a reference block at the
 // default clock. The other blocks run at a lower clock, so each round measures what that clock costs. Computation
-// follows the clock at most in proportion, so default clock / (1 + budget) is safe at the start. From there the clock
+// follows the clock at most in proportion, so default clock / (1 + budget) is safe at the start. That is the lowest
+// default clock of the host's ranks: at a power limit GPUs differ, and the slowest sets the pace. From there the clock
 // falls as long as the measured slowdown stays within the budget.
 //
 // Ranks agree on blocks by counting iterations, which all ranks of a job pass alike. The edges of a block are not
@@ -127,6 +128,8 @@ class LearningPolicy final : public ClockPolicy {
   void measure_baseline(uint32_t rounds);
   void measure_again();
   void begin_to_manage(const Mean& baseline);
+  double known_baseline_mhz() const;
+  double safe(double baseline_mhz) const;  // the highest clock that is tried
   void abort_round();
   void judge(const Mean& before, const Mean& between, const Mean& after);
   double steepest() const;

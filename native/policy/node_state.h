@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share: how long each kind of communication takes the rank that comes last to it, which
-// waits for nobody; how many calls an iteration has; until when all measure the baseline. Nobody waits here.
+// waits for nobody; how many calls an iteration has; the lowest baseline clock; until when all measure the baseline.
+// Nobody waits here.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
@@ -26,6 +27,17 @@ class NodeState {
       return now;
     }
     return seen_us;
+  }
+
+  // A rank's baseline clock is this high, as far as it knows. Returns the lowest of all ranks'. It rises slowly, in
+  // case that conditions change.
+  double lowest_mhz(double mhz) {
+    const auto seen = static_cast<uint32_t>(16 * mhz);
+    uint32_t held = lowest_.load(std::memory_order_relaxed), now = 0;
+    do {
+      now = held == 0 || seen < held ? seen : held + (seen - held) / 256;
+    } while (now != held && !lowest_.compare_exchange_weak(held, now, std::memory_order_relaxed));
+    return now / 16.0;
   }
 
   // Calls repeat after `base`, and a rank finds that times repeat after `period`, a multiple of it. Returns what all
@@ -58,6 +70,7 @@ class NodeState {
 
  private:
   static constexpr uint32_t kKinds = 448, kWays = 8;
+  std::atomic<uint32_t> lowest_{0};        // baseline clock, sixteenths of MHz
   std::atomic<uint64_t> until_{0};         // calls << 1 | suspected
   std::atomic<uint64_t> period_{0};        // base << 32 | calls
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free

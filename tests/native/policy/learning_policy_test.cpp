@@ -36,6 +36,8 @@ class Job {
     }
   }
 
+  // The lowest baseline clock of other ranks.
+  void others_have(double mhz) { others_mhz_ = mhz; }
   // Whether what the policy wants is done.
   void grant(bool granted) { granted_ = granted; }
 
@@ -61,7 +63,10 @@ class Job {
     const uint64_t all_ns = std::max(arrives_ns, now_ns_ + static_cast<uint64_t>(others_ms_ / kCalls * 1e6));
     now_ns_ = arrives_ns;
     ask();
-    if (policy_->wants_sample()) policy_->sampled(static_cast<uint32_t>(mhz()));
+    if (policy_->wants_sample()) {
+      policy_->sampled(static_cast<uint32_t>(mhz()));
+      if (others_mhz_ != 0) node_->lowest_mhz(others_mhz_);
+    }
     policy_->started(call, now_ns_);
     ask();  // the new clock is there when computation goes on
     now_ns_ = all_ns + static_cast<uint64_t>(kTransferMs * 1e6);
@@ -76,7 +81,7 @@ class Job {
   }
 
   Length ms_;
-  double others_ms_;
+  double others_ms_, others_mhz_ = 0;
   bool graphs_, granted_ = true;
   std::unique_ptr<NodeState> node_ = std::make_unique<NodeState>();
   std::unique_ptr<LearningPolicy> policy_ = std::make_unique<LearningPolicy>();
@@ -226,6 +231,34 @@ TEST(LearningPolicy, HowLongAGraphTakesSaysNothingAboutWaiting) {
   job.run(120);
   EXPECT_LT(job.lowest_mhz(), kNaturalMhz);
   EXPECT_GT(job.lowest_mhz(), 1500 / 1.02);
+}
+
+// At a power limit GPUs differ. This one waits for another, until its clock is lower than that one's.
+TEST(LearningPolicy, TheSlowestGpuSetsThePace) {
+  Job job([](double mhz, uint64_t) { return mhz < 1400 ? 100 * 1400 / mhz : 100.0; });
+  job.others_have(1400);
+  job.run(30);
+  EXPECT_NEAR(job.lowest_mhz(), 1400 / 1.01, 5);
+  EXPECT_LT(job.mean_ms(), 101);
+}
+
+TEST(LearningPolicy, ARankThatDoesOtherWorkGoesBackToItsOwnClock) {
+  Job job(following(1));
+  job.others_have(1200);
+  job.run(60);
+  EXPECT_LT(job.lowest_mhz(), 1200);
+  EXPECT_NEAR(job.policy().state().clock_mhz, 1500 / 1.01, 10);
+  job.run(240);
+  EXPECT_LT(job.mean_ms(), 101);
+}
+
+TEST(NodeState, TheLowestClockRisesSlowly) {
+  auto node = std::make_unique<NodeState>();
+  EXPECT_EQ(node->lowest_mhz(1500), 1500);
+  EXPECT_EQ(node->lowest_mhz(1400.5), 1400.5);
+  for (int i = 0; i < 10; ++i) EXPECT_LT(node->lowest_mhz(1500), 1405);
+  for (int i = 0; i < 5000; ++i) node->lowest_mhz(1500);
+  EXPECT_NEAR(node->lowest_mhz(1500), 1500, 20);
 }
 
 // A lease is lost: iterations at the default clock do not tell that the clock costs nothing, or that there is slack.
