@@ -236,6 +236,14 @@ def test_what_does_not_repeat_itself_has_no_iterations() -> None:
     assert iteration_length(np.zeros(400, dtype=np.int64), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
 
 
+def test_iterations_of_layers_that_are_all_alike_are_found() -> None:
+    """Tensor parallelism: 16 short layers forward, 16 long ones backward, and iterations that vary by 3 %."""
+    random = np.random.default_rng(1)
+    layers = np.tile(np.repeat([1.1, 2.2], 16), 130) * np.repeat(random.normal(1, 0.03, 130), 32)
+    starts = np.cumsum(layers * random.normal(1, 0.03, len(layers)) * MS).astype(np.int64)
+    assert iteration_length(np.zeros(len(starts), dtype=np.int64), starts) == 32
+
+
 def reference(gpus: int = 4) -> Reference:
     points = [(MIB, 1.0, 40.0), (64 * MIB, 4.0, 50.0), (256 * MIB, 5.0, 50.0)]
     return Reference(name="here", gpus=gpus, provenance="measured", points={"all_reduce": list(points)})

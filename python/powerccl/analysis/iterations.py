@@ -108,6 +108,8 @@ def iteration_length(names: Ints, start_ns: Ints) -> int:
     """
     skip = len(names) // 10
     names, start_ns = names[skip:], start_ns[skip:]
+    if len(names) and (names == names[0]).all():
+        return _length_by_times(start_ns)
     lengths = range(1, min(MOST_OPERATIONS, len(names) // 4) + 1)
     alike = [float((names[length:] == names[:-length]).mean()) for length in lengths]
     least_alike = max(ALIKE, max(alike, default=0.0) - LESS_ALIKE)
@@ -123,9 +125,30 @@ def iteration_length(names: Ints, start_ns: Ints) -> int:
             before, after = (float(np.median(half)) for half in halves)
             if abs(after - before) > CHANGED * usual:
                 return 0  # two periods have a common multiple
-            several = len(np.unique(names[:length])) > 1
-            return length if several or spread <= REGULAR * usual else 0
+            return length
     return 0
+
+
+def _length_by_times(start_ns: Ints) -> int:
+    """After how many operations that are all alike the intervals between them repeat; 0: they do not.
+
+    Of lengths, the shortest whose places explain the intervals about as well as any do.
+    """
+    between = np.diff(start_ns).astype(np.float64)
+    usual = float(np.mean(between)) if len(between) else 0.0
+    lengths = range(1, min(MOST_OPERATIONS, len(between) // 4) + 1)
+    spreads = [_spread(between, length) for length in lengths]
+    enough = max(SPREAD * min(spreads, default=0.0), STEADY * usual)
+    for length, spread in zip(lengths, spreads, strict=True):
+        if spread <= enough:
+            return length if spread <= REGULAR * usual else 0
+    return 0
+
+
+def _spread(between: npt.NDArray[np.float64], length: int) -> float:
+    """How far intervals are from the median of their place in iterations of this length, on average."""
+    whole = between[: len(between) // length * length].reshape(-1, length)
+    return float(np.mean(np.abs(whole - np.median(whole, axis=0))))
 
 
 def _template(names: Ints, start: Ints, stop: Ints, length: int) -> Ints:
