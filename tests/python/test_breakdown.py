@@ -236,6 +236,13 @@ def test_what_does_not_repeat_itself_has_no_iterations() -> None:
     assert iteration_length(np.zeros(400, dtype=np.int64), np.cumsum(random.integers(1, 99, 400)) * MS) == 0
 
 
+def test_a_few_other_operations_do_not_make_times_regular() -> None:
+    random = np.random.default_rng(5)
+    names = np.zeros(400, dtype=np.int64)
+    names[::100] = 1
+    assert iteration_length(names, np.cumsum(random.integers(1, 99, 400)) * MS) == 0
+
+
 def test_iterations_of_layers_that_are_all_alike_are_found() -> None:
     """Tensor parallelism: 16 short layers forward, 16 long ones backward, and iterations that vary by 3 %."""
     random = np.random.default_rng(1)

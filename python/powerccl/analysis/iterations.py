@@ -125,7 +125,8 @@ def iteration_length(names: Ints, start_ns: Ints) -> int:
             before, after = (float(np.median(half)) for half in halves)
             if abs(after - before) > CHANGED * usual:
                 return 0  # two periods have a common multiple
-            return length
+            several = len(np.unique(names[:length])) > 1
+            return length if several or spread <= REGULAR * usual else 0
     return 0
 
 
