@@ -47,13 +47,17 @@ void KernelSelection::others_decide(Others what) {
 }
 
 bool KernelSelection::capture_begins() {
-  if (fixed_.load(std::memory_order_relaxed)) return false;
+  const bool all = credit_of_all_ns_.load(std::memory_order_relaxed) > 0;
+  return !fixed_.load(std::memory_order_relaxed) && keep(all) && !all;
+}
+
+bool KernelSelection::keep(bool on) {
   SpinGuard guard(lock_);
   if (fixed_.exchange(true, std::memory_order_relaxed)) return false;
-  own_ = credit_of_all_ns_.load(std::memory_order_relaxed) > 0;
+  own_ = on;
   if (others_.load(std::memory_order_relaxed)) return false;
-  tell(own_);
-  return !own_;
+  if (on != asked_.load(std::memory_order_relaxed)) tell(on);
+  return true;
 }
 
 void KernelSelection::made(const Operation& operation, bool asked) {
@@ -79,10 +83,7 @@ void KernelSelection::made(const Operation& operation, bool asked) {
     spare_ns_.store(spare < kMostSpareNs ? spare : kMostSpareNs, std::memory_order_relaxed);
   }
   if (operation.captured) {
-    SpinGuard guard(lock_);
-    if (fixed_.exchange(true, std::memory_order_relaxed)) return;
-    own_ = asked;
-    if (!others_.load(std::memory_order_relaxed) && asked != asked_.load(std::memory_order_relaxed)) tell(asked);
+    keep(asked);
     return;
   }
   if (others_.load(std::memory_order_relaxed)) return;

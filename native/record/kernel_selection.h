@@ -88,6 +88,7 @@ class KernelSelection {
   Class& class_of(uint8_t pattern, uint64_t bytes) { return classes_[pattern][size_class(bytes)]; }
   bool wanted(uint32_t signature);
   void tell(bool on);
+  bool keep(bool on);  // for ever; false: it was fixed, or others decide
   bool free_to_choose() const {
     return !fixed_.load(std::memory_order_relaxed) && !others_.load(std::memory_order_relaxed);
   }

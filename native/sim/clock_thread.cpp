@@ -43,8 +43,9 @@ void ClockThread::run() {
   const auto now = static_cast<uint64_t>(server_.now());
   const ClockPolicy::Wanted wanted = policy_.wanted(now);
   if (policy_.wants_sample()) policy_.sampled(server_.clock_mhz(gpu_));
-  if (wanted.mhz != applied_mhz_ && !granted_) policy_.withheld();
-  if (wanted.mhz != applied_mhz_ && granted_) {
+  if (wanted.mhz != applied_mhz_ && !granted_) {
+    policy_.withheld();
+  } else if (wanted.mhz != applied_mhz_) {
     const Time delay = delay_of(wanted.mhz);
     if (delay == 0) return carry_out(wanted);
     wake_in(delay);

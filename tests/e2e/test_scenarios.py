@@ -137,16 +137,8 @@ def test_graphs_and_groups_go_ways_too(powerccl: Powerccl) -> None:
         "all_gather 64M in pair\ncapture\nall_gather 32M by copy-engine\nend\n"
     )
     bench = [powerccl.bench, "scenario", str(file), "--iterations", "6", "-w", "2"]
-    done = powerccl(
-        "run",
-        "--quiet",
-        "--emulate",
-        "h200x4",
-        "--",
-        *bench,
-        POWERCCL_EMULATOR_NCCL_VERSION="2.30.7",
-        POWERCCL_KERNEL_EVENTS="all",
-    )
+    environment = {"POWERCCL_EMULATOR_NCCL_VERSION": "2.30.7", "POWERCCL_KERNEL_EVENTS": "all"}
+    done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, **environment)
     assert done.code == 0, done.err
     run = read_run(powerccl.runs[-1])
     assert not run.problems

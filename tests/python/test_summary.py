@@ -118,9 +118,9 @@ def test_communication_that_nothing_timed_has_no_time(tmp_path: Path, flags: int
     trace.comm(MS)
     trace.call(1, MS, 1 << 20, flags=flags)
     trace.write(tmp_path)
-    run = read_run(tmp_path)
-    found = summarise(run)
+    found = summarise(read_run(tmp_path))
     assert found.communication.time_s is None
+    assert [gpu.communication_s for gpu in found.gpus] == [None]
     assert found.shares.reason == "none of 1 call was timed"
     assert found.communication.untimed_captured_calls == (1 if flags else 0)
     assert ("1 call in CUDA graphs not timed" in str(found.notes)) == bool(flags)

@@ -154,7 +154,7 @@ class Gpu(msgspec.Struct, kw_only=True):
     host: str
     ranks: list[int]
     name: str = ""
-    communication_s: float = 0.0
+    communication_s: float | None = 0.0  # None: as Communication.time_s
     joules: float | None = None
     joules_at_least: float | None = None  # where samples are missing, as Energy's
     missing_s: float | None = None  # of the run, for which energy is not known; None: that cannot be told

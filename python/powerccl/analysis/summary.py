@@ -120,7 +120,7 @@ def summarise(
         problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
-    _count(summary.communication, coverage)
+    _count(summary.communication, coverage, summary.gpus)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     if summary.communication.untimed_captured_calls:
         summary.notes.append(
@@ -317,7 +317,7 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     with_energy = [gpu for gpu in gpus if len(gpu.communication) and gpu.attribution is not None]
     joules = sum(f.communication_joules or f.communication_joules_at_least or 0.0 for f in findings)
     # A GPU that communicated and was not sampled, or not all the time.
-    part_of = any(f.communication_s > 0 and f.communication_joules is None for f in findings)
+    part_of = any(f.communication_s and f.communication_joules is None for f in findings)
     time_s = _mean(finding.communication_s for finding in findings) or 0.0
     return Communication(
         time_s=time_s,
@@ -334,8 +334,11 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     )
 
 
-def _count(found: Communication, coverage: CallCoverage) -> None:
-    """Count calls. A captured one is made once and runs at each replay of its graph."""
+def _count(found: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> None:
+    """Count calls. A captured one is made once and runs at each replay of its graph.
+
+    Where calls were made and none was timed, no time is known to be communication, or to be anything else.
+    """
     calls = coverage.calls
     captured = calls.filter(pl.col("captured"))
     found.calls = len(calls) - len(captured)
@@ -344,7 +347,9 @@ def _count(found: Communication, coverage: CallCoverage) -> None:
     found.untimed_calls = coverage.untimed
     found.untimed_captured_calls = int((~captured["timed"]).sum())
     if len(calls) and not coverage.timed and not found.time_s:
-        found.time_s = None
+        found.time_s = found.other_average_watts = found.other_clock_mhz = None
+        for gpu in gpus:
+            gpu.communication_s = gpu.other_watts = gpu.other_clock_mhz = None
 
 
 def _with_regression(

@@ -140,7 +140,9 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         {
             "label": "communicating",
             "value": communicating_text(shares),
-            "beside": f"of the working time ({seconds(shares.span_s)} per rank); {plural(calls, 'call')}"
+            "beside": shares.reason
+            if shares.communicating_pct is None
+            else f"of the working time ({seconds(shares.span_s)} per rank); {plural(calls, 'call')}"
             + ("" if communication.timed_calls >= communication.calls else f", {communication.timed_calls:,} timed"),
         },
     ]
