@@ -16,6 +16,7 @@
 
 #include "agent/cpu_sampler.h"
 #include "agent/guard.h"
+#include "agent/job_processes.h"
 #include "agent/log.h"
 #include "agent/sampler.h"
 #include "device/clock_journal.h"
@@ -76,14 +77,19 @@ std::string list(const std::vector<uint32_t>& pids) {
 class Node {
  public:
   Node(const Options& options, device::Journal* journal, int signals)
-      : options_(options), guard_(journal, restore_core), signals_(signals) {}
+      : options_(options),
+        guard_(journal, restore_core),
+        signals_(signals),
+        processes_(std::make_unique<JobProcesses>(options.run_folder, getppid())) {}
 
   int attend() {
+    processes_->start();
     if (options_.sample) start_sampling();
     std::puts("ready");
     std::fflush(stdout);
     while (!done()) wait();
     stop_sampling();
+    tell_processes();
     if (unsigned left = guard_.left_marked()) {
       say("%u clock%s may still be lowered", left, left == 1 ? "" : "s");
       return 1;
@@ -108,6 +114,16 @@ class Node {
   void stop_sampling() {
     if (sampler_ && !sampler_->stop()) hangs_ = sampler_.release();
     if (cpu_sampler_ && !cpu_sampler_->stop()) hangs_ = cpu_sampler_.release();
+  }
+
+  // What the job's processes have loaded, for the launcher.
+  void tell_processes() {
+    if (!processes_->stop()) {
+      hangs_ = processes_.release();
+      return;
+    }
+    std::fputs(processes_->rows().c_str(), stdout);
+    std::fflush(stdout);
   }
 
   bool done() {
@@ -142,6 +158,7 @@ class Node {
   const Options& options_;
   Guard guard_;
   int signals_;
+  std::unique_ptr<JobProcesses> processes_;
   std::unique_ptr<CpuSampler> cpu_sampler_;
   std::unique_ptr<Sampler> sampler_;
   const void* hangs_ = nullptr;

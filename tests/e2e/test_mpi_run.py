@@ -105,4 +105,4 @@ def test_static_program_is_told(powerccl: Powerccl, tmp_path: Path) -> None:
     subprocess.run(["cc", "-static", PROGRAMS / "no_mpi.c", "-o", program], check=True, timeout=60)
     done = powerccl("run", "--name", "job", "--", *launched(mpi, 2, str(program)))
     assert done.code == 0
-    assert len(re.findall("MPI was not recorded", done.err)) == 1
+    assert len(re.findall("Nothing was recorded: static is statically linked", done.err)) == 1

@@ -344,11 +344,11 @@ def test_processes_that_did_not_find_each_other(tmp_path: Path) -> None:
     assert summarise(read_run(tmp_path)).notes == []
 
 
-def test_why_nothing_was_seen_takes_the_place_of_the_guess(tmp_path: Path) -> None:
-    write_info(tmp_path, 100 * MS)
+def test_why_nothing_was_recorded_is_shown(tmp_path: Path) -> None:
+    cause = "Nothing was recorded: app is statically linked."
+    write_info(tmp_path, 100 * MS, unrecorded=cause)
     run = summarise(read_run(tmp_path))
-    run.mpi_unseen = "MPI was not recorded: app is statically linked"
-    assert "! MPI was not recorded: app is statically linked" in shown_of(run)
-    assert "no rank left a trace" not in shown_of(run)
+    assert run.unrecorded == cause
+    assert shown_of(run).count(cause) == 1
     assert "100 ms · exit 0" in shown_of(run)
     assert "policy" not in shown_of(run)

@@ -17,7 +17,7 @@ import pytest
 from powerccl.errors import PowercclError
 from powerccl.launch import mpi
 from powerccl.launch.environment import with_sanitizers
-from powerccl.launch.mpi import choose_mode, mpi_environment, why_unseen
+from powerccl.launch.mpi import choose_mode, mpi_environment
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.launch.program import Program, is_launcher, look_at, program_behind, takes_preload
 
@@ -134,46 +134,6 @@ def test_address_sanitizer_is_told(tmp_path: Path) -> None:
     assert with_sanitizers({}, {}) == {}
 
 
-@pytest.mark.parametrize(
-    ("launcher", "image", "words"),
-    [
-        (True, elf(False, b"MPI_Init", b"PMPI_Init"), "app is statically linked"),
-        (False, elf(False, b"MPI_Init", b"PMPI_Init"), "app is statically linked"),
-        (False, elf(False, b"MPIR_CVAR_X"), "app is statically linked"),
-        (False, elf(True, b"MPI_Init", b"PMPI_Init"), "is linked with a static MPI library"),
-        (True, elf(True, b"MPI_Init", b"libmpi.so.12"), "no rank called MPI_Init"),
-        (True, elf(True, b"PMPI_Init", b"libmpi.so.12"), "no rank called MPI_Init"),
-        (True, elf(False), "no rank called MPI_Init"),
-        (True, b"#!/bin/sh\n", "no rank called MPI_Init"),
-        (False, elf(True, b"MPI_Init", b"libmpi.so.12"), None),
-        (False, elf(False), None),
-        (False, b"#!/bin/sh\n", None),
-        (False, b"", None),
-        (False, b"\x7fELF\x02\x01", None),
-        (False, elf(False)[:70], None),
-    ],
-)
-def test_why_nothing_was_seen(launcher: bool, image: bytes, words: str | None, tmp_path: Path) -> None:
-    program = tmp_path / "app"
-    program.write_bytes(image)
-    program.chmod(0o755)
-    folder = tmp_path / "run"
-    folder.mkdir()
-    environment = {"LD_PRELOAD": "x", "PATH": str(tmp_path)}
-    command = ["mpiexec", "-n", "2", "app"] if launcher else ["app"]
-    said = why_unseen(command, environment, folder, "auto", False)
-    assert said == "" if words is None else words in said
-    assert bool(why_unseen(["app"], environment, folder, "auto", True))  # among an MPI launcher's ranks
-    assert why_unseen(command, environment, folder, "off", False) == (
-        "MPI was not recorded: --mpi or POWERCCL_MPI is off" * launcher
-    )
-    assert why_unseen(command, {"PATH": str(tmp_path)}, folder, "auto", False) == ""
-    disabled = {**environment, "POWERCCL_DISABLE": "1"}
-    assert why_unseen(["mpiexec", "app"], disabled, folder, "auto", False).endswith("POWERCCL_DISABLE is set")
-    (folder / "mpi-0.trace").write_bytes(b"")
-    assert why_unseen(command, environment, folder, "auto", True) == ""
-
-
 def powerccl(native: NativeFiles, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "POWERCCL_NATIVE": str(native.root), "PYTHONPATH": str(PACKAGE), **more}
     command = [sys.executable, "-m", "powerccl", *arguments]
@@ -229,10 +189,11 @@ def test_a_launcher_whose_ranks_never_call_mpi(native: NativeFiles, tmp_path: Pa
     fakes.write_program(tmp_path / "mpiexec", '#!/bin/sh\nshift 2\nexec "$@"\n')
     done = powerccl(native, tmp_path, "run", "--", "./mpiexec", "-n", "2", "true")
     assert done.returncode == 0
-    assert "! MPI was not recorded: no rank called MPI_Init" in done.stderr
+    cause = "Nothing was recorded: no process of the job loaded NCCL or MPI."
+    assert cause in done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.endswith("-true")
-    assert json.loads((run / "summary.json").read_text())["mpi_unseen"]
+    assert json.loads((run / "summary.json").read_text())["unrecorded"] == cause
 
 
 def test_modes_are_those_of_the_environment_table() -> None:

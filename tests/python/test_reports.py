@@ -58,9 +58,9 @@ def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
     assert "14 more in summary.json" in shown
 
 
-def test_a_run_without_traces_says_why_that_may_be(tmp_path: Path) -> None:
+def test_a_run_without_traces_and_without_a_cause_says_so(tmp_path: Path) -> None:
     write_info(tmp_path, 100 * MS)
-    assert "no rank left a trace" in printed(print_summary, summarise(read_run(tmp_path)))
+    assert "`powerccl run` was killed before its end" in printed(print_summary, summarise(read_run(tmp_path)))
 
 
 def two_trainings(tmp_path: Path) -> tuple[Training, Training]:

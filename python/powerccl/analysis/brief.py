@@ -38,7 +38,8 @@ def brief(folder: Path) -> RunSummary:
         finished=bool(info.end_ns),
         energy=Energy(reason=NOT_COMPUTED),
         communication=Communication(),
-        shares=Shares(reason="nothing was communicated"),
+        shares=Shares(reason="nothing was recorded"),
         clocks=Clocks(),
+        unrecorded=run.unrecorded,
         problems=run.problems,
     )

@@ -298,7 +298,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     phases: list[PhaseRow] = []  # by the job's own tags; empty without
     gpus: list[Gpu] = []
     mpi: MpiSummary | None = None
-    mpi_unseen: str = ""  # why a job that looks like one of MPI left no MPI trace
+    unrecorded: str = ""  # why no rank left a trace, as a sentence; empty: one did
     notes: list[str] = []
     problems: list[str] = []
 

@@ -116,6 +116,7 @@ def summarise(
         phases=phase_rows(coverage, kernels, tables.tags(run), max(count_ranks(run.ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
+        unrecorded=run.unrecorded,
         notes=notes,
         problems=[*run.problems, *filter(None, [run.late])],
     )
@@ -128,6 +129,8 @@ def summarise(
             " POWERCCL_KERNEL_EVENTS=all times them, and can slow the graphs"
         )
     summary.shares = shares if shares is not None else _shares(run, built, summary.communication)
+    if summary.unrecorded:
+        summary.shares.reason = "nothing was recorded"
     summary.notes += possible.check(summary)
     return summary
 

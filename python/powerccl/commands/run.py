@@ -21,7 +21,7 @@ from powerccl.launch.child import ChildNotStartedError, InterruptionError, inter
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.launchers import in_leader
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
-from powerccl.launch.record import Recorded, record
+from powerccl.launch.record import record
 from powerccl.launch.request import POLICIES, Request
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def command(
         with interruptible():
             recorded = record(request, say)
             if recorded.folder and recorded.leads:
-                _report_or_say(recorded, recorded.folder, before, json_file, quiet, bool(ways))
+                _report_or_say(recorded.folder, before, json_file, quiet, bool(ways))
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
     except InterruptionError as interruption:
@@ -174,12 +174,10 @@ def command(
     return recorded.ended.code
 
 
-def _report_or_say(
-    recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool
-) -> None:
+def _report_or_say(folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(recorded, folder, before, json_file, quiet, ways)
+        _report(folder, before, json_file, quiet, ways)
     except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
         with contextlib.suppress(Exception):
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
@@ -188,11 +186,11 @@ def _report_or_say(
 MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part
 
 
-def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
+def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
     from powerccl.analysis.brief import brief, has_traces
 
     if quiet and not json_file and not has_traces(folder):
-        _write(brief(folder), recorded, folder)
+        _write(brief(folder), folder)
         return
     from powerccl.analysis.comparison.baseline import compare
     from powerccl.analysis.summary import summarise
@@ -202,7 +200,7 @@ def _report(recorded: Recorded, folder: Path, before: Path | None, json_file: st
 
     run = read_run(folder, MOST_RECORDS)
     summary = summarise(run, run.window, reference=own_reference(run))
-    _write(summary, recorded, folder)
+    _write(summary, folder)
     if json_file:
         from powerccl import clean
 
@@ -233,10 +231,9 @@ def _about_ways(run: RunData, used: bool) -> str:
     return hint(possible(tables.calls(run), table)) if table else ""
 
 
-def _write(summary: RunSummary, recorded: Recorded, folder: Path) -> None:
+def _write(summary: RunSummary, folder: Path) -> None:
     from powerccl.analysis.findings import SUMMARY_FILE, write_summary
 
-    summary.mpi_unseen = recorded.mpi_unseen
     try:
         write_summary(summary, folder / SUMMARY_FILE)
     except OSError as error:

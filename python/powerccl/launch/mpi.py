@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI around a job: its launchers, the variables that bring the adapter in, and why it may have seen nothing."""
+"""MPI around a job: its launchers, and the variables that bring the adapter in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 from powerccl.launch.environment import can_preload
 from powerccl.launch.native import MPI_ADAPTER, NativeFiles
-from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 
 MODES = ("auto", "published", "observe", "off")
 LAUNCHER_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi")
@@ -54,12 +53,12 @@ def mpi_environment(
     if mode == "off":
         return {"POWERCCL_MPI": "off"}, ""
     if not preload:
-        return {}, "MPI is not recorded: --no-preload or POWERCCL_PRELOAD=0 preloads nothing"
+        return {}, "--no-preload or POWERCCL_PRELOAD=0 preloads nothing"
     if not native.has(MPI_ADAPTER):
-        return {}, f"MPI is not recorded: {native.root} has no {MPI_ADAPTER}; run `make native`, or reinstall powerccl"
+        return {}, f"{native.root} has no {MPI_ADAPTER}; run `make native`, or reinstall powerccl"
     adapter = native.path(MPI_ADAPTER)
     if not can_preload(adapter):
-        return {}, f"MPI is not recorded: LD_PRELOAD cannot name {adapter}, whose path has a space or colon"
+        return {}, f"LD_PRELOAD cannot name {adapter}, whose path has a space or colon"
     added = {name: value for name, value in YIELDING.items() if name not in base}
     added["POWERCCL_MPI"] = mode
     wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks
@@ -70,37 +69,6 @@ def mpi_environment(
     if max_delay_pct is not None:
         added["POWERCCL_MPI_MAX_DELAY"] = f"{max_delay_pct:g}"
     return added, ""
-
-
-def why_unseen(command: list[str], environment: Mapping[str, str], folder: Path, mode: str, among_ranks: bool) -> str:
-    """Why a job that looks like one of MPI left no MPI trace; empty where there is one or it does not look like that.
-
-    `among_ranks`: an MPI launcher started us.
-    """
-    launched = among_ranks or is_launcher(command)
-    if mode == "off":
-        return "MPI was not recorded: --mpi or POWERCCL_MPI is off" if launched else ""
-    if environment.get("POWERCCL_DISABLE", "0") not in ("", "0"):
-        return "MPI was not recorded: POWERCCL_DISABLE is set" if launched else ""
-    if "LD_PRELOAD" not in environment or any(folder.glob("mpi-*.trace")):
-        return ""
-    program = program_behind(command, environment)
-    name = program.name if program else ""
-    linked = mpi_linking(program, environment) if program else ""
-    if linked == "static":
-        return f"MPI was not recorded: {name} is statically linked, so no library can be preloaded; link it dynamically"
-    if linked == "static mpi":
-        return (
-            f"MPI was not recorded: {name} is linked with a static MPI library; link it with the shared one (libmpi.so)"
-        )
-    if not launched:
-        return ""
-    if linked == "privileged":
-        return f"MPI was not recorded: {name} is setuid, and the loader preloads nothing into such programs"
-    return (
-        "MPI was not recorded: no rank called MPI_Init, or LD_PRELOAD did not reach the ranks "
-        "(pass it to other hosts with Open MPI's -x or Hydra's -genvall)"
-    )
 
 
 def find_launchers() -> list[str]:

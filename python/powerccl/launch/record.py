@@ -30,15 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Recorded:
-    """A job that has ended. `folder` is None if nothing was recorded; `leads`: this launcher reports for its folder.
-
-    `mpi_unseen`: why a job that looks like one of MPI left no MPI trace; else empty.
-    """
+    """A job that has ended. `folder` is None if it ran unrecorded; `leads`: this launcher reports for its folder."""
 
     ended: Ended
     folder: Path | None
     leads: bool
-    mpi_unseen: str = ""
 
 
 def record(request: Request, say: Callable[[str], None]) -> Recorded:
@@ -85,12 +81,11 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say)
         if recording is None:
             return Recorded(ended, None, True)
-        unseen = ""
         try:
-            unseen = recording.end(ended, environment)
+            recording.end(ended, environment)
         except Exception as error:
             say(f"cannot record the end of the run: {one_line(error)}")
-        return Recorded(ended, recording.folder, recording.job.leads, unseen)
+        return Recorded(ended, recording.folder, recording.job.leads)
 
 
 def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> Job:

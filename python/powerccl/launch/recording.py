@@ -14,6 +14,7 @@ from powerccl.errors import PowercclError, one_line
 from powerccl.files import write_whole
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
+from powerccl.launch.cause import Evidence, Seen, find_cause, read_seen
 from powerccl.launch.child import Ended
 from powerccl.launch.daemon import PrivateDaemon, find_daemon
 from powerccl.launch.emulation import platform_name
@@ -69,7 +70,8 @@ class Recording:
         self._agent: Service | None = None
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
-        self._no_mpi = ""
+        self._no_preload = ""
+        self._seen: list[Seen] | None = None
         self._unsampled: list[str] = []  # why the agent samples no GPU, until it is said
 
     def begin(self) -> dict[str, str]:
@@ -109,35 +111,48 @@ class Recording:
             base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
         )
         preload = env.preload_wanted(base, request.preload)
-        for_mpi, self._no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
+        for_mpi, no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
         environment.update(for_mpi)
         ours = [job.native.root / NCCL_ADAPTER, job.native.root / MPI_ADAPTER]
-        with_mpi = job.mpi_mode != "off" and not self._no_mpi
+        with_mpi = job.mpi_mode != "off" and not no_mpi
         wanted = (ours if with_mpi else ours[:1]) if preload else []
         if wanted and not takes_preload(request.command, base, ours[0]):
-            say_once(f"no library is preloaded: {request.command[0]} is for another processor or word size")
+            self._no_preload = f"{request.command[0]} is for another processor or word size"
+            say_once(f"no library is preloaded: {self._no_preload}")
             wanted = []
+        self._no_preload = self._no_preload or no_mpi
         environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
-        if self._no_mpi and request.mpi:
-            say_once(self._no_mpi)
+        if no_mpi and request.mpi:
+            say_once(f"MPI is not recorded: {no_mpi}")
         self._info.start_ns = time.monotonic_ns()
         return environment
 
-    def end(self, ended: Ended, environment: Mapping[str, str]) -> str:
-        """Let the helpers go and write how the job ended. Gives why MPI was not seen, if so."""
+    def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
+        """Let the helpers go and write how the job ended, and why no rank left a trace, if so."""
         self._info.end_ns = time.monotonic_ns()
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
             self._tell_unsampled()
         self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
-            return ""
-        write_run_info(self.folder, self._info)
-        if self._no_mpi:
-            return ""
+            return
         launcher = self.job.launcher
-        among_ranks = launcher is not None and launcher.speaks_mpi
-        return mpi.why_unseen(self.request.command, environment, self.folder, self.job.mpi_mode, among_ranks)
+        self._info.unrecorded = find_cause(
+            Evidence(
+                command=self.request.command,
+                environment=environment,
+                folder=self.folder,
+                code=ended.code,
+                signal=ended.signal,
+                took_s=self._info.wall_ns / 1e9,
+                mpi_off=self.job.mpi_mode == "off",
+                among_ranks=launcher is not None and launcher.speaks_mpi,
+                no_preload=self._no_preload,
+                has_gpu=bool(self.request.emulate) or NVIDIA_DEVICE.exists(),
+                seen=self._seen,
+            )
+        )
+        write_run_info(self.folder, self._info)
 
     def leave(self) -> None:
         """End the helpers; a fault with one leaves the other to be ended."""
@@ -149,8 +164,8 @@ class Recording:
         except Exception as error:
             self.say(f"cannot end powerccld: {one_line(error)}")
         try:
-            if agent:
-                _release_agent(agent, self.job.native, self.folder, self.job.base, self.say)
+            if agent and _release_agent(agent, self.job.native, self.folder, self.job.base, self.say):
+                self._seen = read_seen(agent.output())
         except Exception as error:
             self.say(f"cannot end powerccl-agent: {one_line(error)}")
 
@@ -217,20 +232,25 @@ def _start_agent(
 
 def _release_agent(
     agent: Service, native: NativeFiles, folder: Path, base: Mapping[str, str], say: Callable[[str], None]
-) -> None:
-    """Let the agent end once no process lives that may lock a clock. It is never killed: it is the guard."""
+) -> bool:
+    """Let the agent end once no process lives that may lock a clock. It is never killed: it is the guard.
+
+    True: it has ended by itself, and has printed what it saw.
+    """
     if agent.has_ended(0):  # somebody killed it: another one undoes what it would have undone
         try:
             agent = start_agent(native, folder, 0, base, machine.node())
         except (PowercclError, OSError) as error:
             say(f"powerccl-agent ended too soon and cannot be restarted ({error}): clocks may still be locked")
-            return
+            return False
         agent.wait_ready(AGENT_READY_S)
-    if not agent.release(AGENT_END_S):
+    ended = agent.release(AGENT_END_S)
+    if not ended:
         say(
             f"processes of this job still run and may set clocks; powerccl-agent (pid {agent.process.pid}) "
             "runs until they end"
         )
+    return ended
 
 
 def _working_directory() -> str:

@@ -91,6 +91,11 @@ class Service:
             self.process.stdin.close()
         return self.has_ended(seconds)
 
+    def output(self) -> list[str]:
+        """What it has printed on its stdout since `wait_ready`, line by line. For a service that has ended."""
+        assert self.process.stdout
+        return self.process.stdout.read().decode("utf-8", "replace").splitlines()
+
     def words(self) -> list[str]:
         """What it has written to its log so far, line by line."""
         return log_lines(self.log)

@@ -18,8 +18,9 @@ WORTH_NAMING_PCT = 5.0
 
 
 def headline(found: ReportFindings) -> str:
-    """What matters most for this job, in one sentence; empty where nothing was recorded of communication."""
+    """What matters most for this job, in one sentence; empty where no rule applies."""
     rules: tuple[Callable[[ReportFindings], str], ...] = (
+        _unrecorded,
         _against_baseline,
         _nothing_known,
         _straggler,
@@ -47,6 +48,10 @@ def _changed(found: Change, what: str) -> str:
     if found.verdict == SAME or found.pct is None:
         return f"the same {what} within the uncertainty"
     return f"{percent(abs(found.pct))} {'less' if found.verdict == LOWER else 'more'} {what}"
+
+
+def _unrecorded(found: ReportFindings) -> str:
+    return found.summary.unrecorded
 
 
 def _nothing_known(found: ReportFindings) -> str:

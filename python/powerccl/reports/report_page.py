@@ -87,7 +87,7 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
         ways=[*possible_lines(ways), *(f"{way}: {text}" for way, text in what_to_write(ways))] if ways else [],
         ways_table=f"'{ways.table}', {ways.provenance}" if ways else "",
         clocks="".join(sentences(clock_line(summary.clocks))),
-        remarks=[*summary.notes, *found.notes, *([summary.mpi_unseen] if summary.mpi_unseen else [])],
+        remarks=[*summary.notes, *found.notes],
         problems=[*energy_missing(summary), *summary.problems],
         drawing=_timeline(drawing),
     )

@@ -67,6 +67,7 @@ def warning(text: str) -> Text:
 
 def print_summary(console: Console, summary: RunSummary, whole: str = "whole run", headline: str = "") -> None:
     """The whole summary of a run, below its headline. `whole`: what the first row's times are of."""
+    headline = headline or summary.unrecorded
     console.print()
     console.print(heading(f"powerccl · {summary.name}", summary.emulated))
     if headline:
@@ -83,8 +84,8 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
 
 
 def of_gpus(summary: RunSummary) -> bool:
-    """Whether the summary has anything about GPUs, or nothing about anything else."""
-    return bool(summary.ranks or summary.gpus or not (summary.mpi or summary.mpi_unseen))
+    """Whether the summary has anything about GPUs."""
+    return bool(summary.ranks or summary.gpus)
 
 
 def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
@@ -300,10 +301,9 @@ def clock_line(clocks: Clocks) -> str:
 
 def _remarks(summary: RunSummary) -> list[Text]:
     clocks = summary.clocks
-    nothing = not summary.ranks and not summary.mpi
     learnt = policy_lines(summary)
     said = summary.problems or summary.notes or summary.energy.missing
-    lines = [""] if learnt or clocks.requests or said or nothing else []
+    lines = [""] if learnt or clocks.requests or said else []
     remarks = [Text(line) for line in [*lines, *learnt]]
     if clocks.requests:
         remarks.append(Text(clock_line(clocks)))
@@ -318,10 +318,6 @@ def _remarks(summary: RunSummary) -> list[Text]:
         warnings.append(
             f"the clocks of {plural(clocks.left_locked, 'GPU')} may still be locked; `nvidia-smi -rgc` resets them"
         )
-    if summary.mpi_unseen:
-        warnings.append(summary.mpi_unseen)
-    elif nothing:
-        warnings.append("no rank left a trace: the job created no NCCL communicator, or its NCCL is older than 2.27")
     warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
     warnings += summary.notes + summary.problems
     remarks += [warning(line) for line in warnings[:8]]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SCANNERS = 4
 SAID_NS = 1_000_000  # a shorter difference shows in no figure
+END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` was killed before its end."
 IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
 
@@ -65,6 +66,13 @@ class RunData:
         """Whether any part of it says that the GPUs were emulated."""
         named = bool(self.info and self.info.emulated)
         return named or any(r.emulated for r in self.ranks) or any(p.emulated for p in self.power)
+
+    @property
+    def unrecorded(self) -> str:
+        """Why no rank left a trace, as a sentence; empty: one did."""
+        if self.ranks or self.mpi:
+            return ""
+        return (self.info.unrecorded if self.info else "") or END_NOT_SEEN
 
     @property
     def modelled_by(self) -> str:

@@ -49,6 +49,7 @@ class RunInfo:
     end_ns: int = 0
     exit_code: int | None = None
     signal: int | None = None
+    unrecorded: str = ""  # why no rank left a trace, as a sentence; empty: one did, or the end was not seen
     policy: str = "observe"
     clocks: str = "none"
     platform: str = ""
@@ -100,7 +101,7 @@ def sound_info(info: RunInfo) -> RunInfo:
         value = getattr(info, name)
         if value is not None and not -(1 << 31) <= value < 1 << 31:
             setattr(info, name, None)
-    for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher"):
+    for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher", "unrecorded"):
         setattr(info, name, clean.field(getattr(info, name)))
     info.policy = aliases.current_policy(info.policy)
     info.environment = aliases.current_variables(info.environment)
