@@ -26,7 +26,7 @@ constexpr int64_t kFirstNs = 10'000'000;
 constexpr int64_t kLongestNs = 10'000'000'000;
 // A look may take this share of the time until the next: a hundredth of a core where there are very many processes.
 constexpr int64_t kWaitPerCost = 100;
-// Processes that are looked at. A build job may start many thousands; the first ones tell as much.
+// Processes that are looked at together. A job may start many thousands; so many tell as much.
 constexpr size_t kMostProcesses = 4096;
 // What a pipe takes while its reader waits for this process to end is 64 KiB.
 constexpr size_t kMostBytes = 32 * 1024;
@@ -180,13 +180,14 @@ void JobProcesses::visit(pid_t pid) {
   if (pid != launcher_) {
     const std::string name = first_line(path_of(pid, "comm"));
     if (pid == getpid() || is_helper(name)) return;
-    if (alive_.size() + ended_.size() >= kMostProcesses) return;
+    if (place == alive_.end() && alive_.size() >= kMostProcesses) return;
     if (const unsigned traits = traits_of(pid)) alive_[pid] = {start_ticks, name, traits};
   }
   std::vector<pid_t> children;
   for_each_number(path_of(pid, "task"), [&](pid_t thread) {
     File file((path_of(pid, "task") + "/" + std::to_string(thread) + "/children").c_str());
-    while (const char* number = file.next(' ')) children.push_back(static_cast<pid_t>(std::strtol(number, nullptr, 10)));
+    while (const char* number = file.next(' '))
+      children.push_back(static_cast<pid_t>(std::strtol(number, nullptr, 10)));
   });
   for (const pid_t child : children) {
     if (child > 0 && !alive_.contains(child)) visit(child);

@@ -95,14 +95,3 @@ def test_two_jobs_in_one_script(job: Powerccl, mpi: Mpi) -> None:
     code, lines = without(mpi, [program, "plain"], 2)
     assert (done.code, said(done)) == (code, sorted(lines * 2)), done.err
     assert "Traceback" not in done.err
-
-
-def test_static_program_is_told(powerccl: Powerccl, tmp_path: Path) -> None:
-    mpi = Mpi("debian_mpich")
-    if missing := mpi.missing():
-        pytest.skip(f"{mpi.id} is not installed: {missing}")
-    program = tmp_path / "static"
-    subprocess.run(["cc", "-static", PROGRAMS / "no_mpi.c", "-o", program], check=True, timeout=60)
-    done = powerccl("run", "--name", "job", "--", *launched(mpi, 2, str(program)))
-    assert done.code == 0
-    assert len(re.findall("Nothing was recorded: static is statically linked", done.err)) == 1

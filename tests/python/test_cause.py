@@ -53,6 +53,7 @@ def cause(folder: Path, *lines: str, **known: Any) -> str:
         ([GLOO], {"has_gpu": False, "code": 1}, "gloo"),
         ([NCCL], {"has_gpu": False}, "this host has no CUDA device"),
         ([NCCL], {"has_gpu": False, "code": 1}, "no CUDA device; the job ended with exit code 1"),
+        ([NCCL], {"environment": {"CUDA_VISIBLE_DEVICES": ""}}, "CUDA_VISIBLE_DEVICES hides all GPUs"),
         ([NCCL], {}, "python3 loaded NCCL, but created no communicator"),
         ([NCCL], {"no_preload": "--no-preload"}, "older than 2.27"),
         ([MPI], {}, "app loaded MPI, but did not call MPI_Init"),

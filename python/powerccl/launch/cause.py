@@ -19,6 +19,8 @@ from powerccl.quantities import plural, seconds
 PREFIX = "Nothing was recorded: "
 # They start processes on other hosts or in containers, which inherit neither environment nor libraries.
 ELSEWHERE = ("ssh", "sbatch", "docker", "podman", "nerdctl", "kubectl", "qsub", "bsub")
+# Values of CUDA_VISIBLE_DEVICES that leave a job without a GPU.
+HIDDEN = ("", "-1", "NoDevFiles", "void")
 # A file system with less room than this takes no trace: its header alone has 4 KiB.
 LEAST_ROOM_BYTES = 64 << 10
 _MARK = "process,"
@@ -71,9 +73,9 @@ def read_seen(lines: Iterable[str]) -> list[Seen]:
     for line in lines:
         if not line.startswith(_MARK):
             continue
-        program, number, *traits = line.removeprefix(_MARK).strip().split(",")
-        if number.isdecimal() and len(traits) == 8:
-            found.append(Seen(program, int(number), *(trait == "1" for trait in traits)))
+        words = line.removeprefix(_MARK).strip().split(",")
+        if len(words) == 10 and words[1].isdecimal():
+            found.append(Seen(words[0], int(words[1]), *(trait == "1" for trait in words[2:])))
     return found
 
 
@@ -90,13 +92,13 @@ def _is_disabled(evidence: Evidence) -> str:
 
 
 def _cannot_write(evidence: Evidence) -> str:
-    """Only a process that has our library and something to record would have written."""
-    if not any(each.ours and each.communicates for each in evidence.seen or []):
-        return ""
+    """Of a full disk, only a process that has our library and something to record would have written."""
     try:
         room = os.statvfs(evidence.folder)
     except OSError as error:
         return f"the run folder {evidence.folder} is gone: {error.strerror}"
+    if not any(each.ours and each.communicates for each in evidence.seen or []):
+        return ""
     if room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES:
         return "the disk of the run folder is full, so no rank could write a trace; make room, or use --runs-dir"
     if not os.access(evidence.folder, os.W_OK):
@@ -119,13 +121,13 @@ def _is_linked_statically(evidence: Evidence) -> str:
 
 def _is_not_preloaded(evidence: Evidence) -> str:
     """The user, or something between us and the ranks, kept our libraries out."""
-    launched = evidence.among_ranks or is_launcher(evidence.command)
-    without = [each for each in evidence.seen or [] if each.communicates and not each.ours]
-    mpi = launched or any(each.mpi for each in without)
-    if evidence.mpi_off and mpi and not any(each.nccl for each in without):
+    seen = evidence.seen or []
+    mpi = evidence.among_ranks or is_launcher(evidence.command) or any(each.mpi for each in seen)
+    if evidence.mpi_off and mpi and not any(each.nccl for each in seen):
         return "--mpi or POWERCCL_MPI is off"
     if evidence.no_preload:
         return evidence.no_preload if mpi else ""
+    without = [each for each in seen if each.communicates and not each.ours]
     if not without:
         return ""
     programs = _names(without)
@@ -173,10 +175,12 @@ def _uses_gloo(evidence: Evidence) -> str:
 
 
 def _has_no_gpu(evidence: Evidence) -> str:
-    if evidence.has_gpu or not any(each.nccl for each in evidence.seen or []):
+    hidden = evidence.environment.get("CUDA_VISIBLE_DEVICES") in HIDDEN
+    if (evidence.has_gpu and not hidden) or not any(each.nccl for each in evidence.seen or []):
         return ""
+    why = "CUDA_VISIBLE_DEVICES hides all GPUs" if evidence.has_gpu else "this host has no CUDA device"
     ended = f"; the job ended with exit code {evidence.code}" if evidence.code else ""
-    return f"the job loaded NCCL, but this host has no CUDA device{ended}"
+    return f"the job loaded NCCL, but {why}{ended}"
 
 
 def _failed(evidence: Evidence) -> str:

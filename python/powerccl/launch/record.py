@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Recorded:
-    """A job that has ended. `folder` is None if it ran unrecorded; `leads`: this launcher reports for its folder."""
+    """A job that has ended. `folder` is None if there is no record; `leads`: this launcher reports for its folder."""
 
     ended: Ended
     folder: Path | None
@@ -85,7 +85,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             recording.end(ended, environment)
         except Exception as error:
             say(f"cannot record the end of the run: {one_line(error)}")
-        return Recorded(ended, recording.folder, recording.job.leads)
+        folder = recording.folder if recording.folder.is_dir() else None
+        return Recorded(ended, folder, recording.job.leads)
 
 
 def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> Job:

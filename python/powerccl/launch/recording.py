@@ -27,7 +27,7 @@ from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
 from powerccl.launch.services import Service, start_agent
 from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
-from powerccl.traces.run_info import RunInfo, write_run_info
+from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
 
 ELSEWHERE = "name another folder with --runs-dir DIR"
 AGENT_READY_S = 3.0
@@ -128,7 +128,11 @@ class Recording:
         return environment
 
     def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
-        """Let the helpers go and write how the job ended, and why no rank left a trace, if so."""
+        """Let the helpers go and write how the job ended, and why no rank left a trace, if so.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         self._info.end_ns = time.monotonic_ns()
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
@@ -152,7 +156,10 @@ class Recording:
                 seen=self._seen,
             )
         )
-        write_run_info(self.folder, self._info)
+        if not self.folder.is_dir():
+            self.say(self._info.unrecorded)
+            return
+        write_run_end(self.folder, self._info)
 
     def leave(self) -> None:
         """End the helpers; a fault with one leaves the other to be ended."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from powerccl.files import write_whole
 RUN_FILE = "run.json"
 SCHEMA = 1  # of run.json: raised where a reader of the one before would misread it
 SIMULATED = "simulated"
+ROOM_FILE = ".run-end"  # room on the disk for the last run.json
+ROOM_BYTES = 4096  # more than the first run.json has; the end adds a few numbers and a sentence
 ID_FILE = ".run-id"  # for a run's ranks, which start before run.json has to be there
 
 
@@ -142,14 +145,46 @@ def read_run_id(folder: Path) -> str:
 
 
 def write_run_info(folder: Path, info: RunInfo) -> None:
-    """Write run.json whole or not at all.
+    """Write run.json whole or not at all, and take room on the disk for the one that tells the job's end.
 
     Raises:
         OSError: the folder cannot be written.
     """
+    data = _encode(folder, info)
+    write_whole(folder / RUN_FILE, data)
+    write_whole(folder / ROOM_FILE, b" " * (len(data) + ROOM_BYTES))
+
+
+def write_run_end(folder: Path, info: RunInfo) -> None:
+    """Write the last run.json. If the disk is full, the room that `write_run_info` took holds it.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    data, room = _encode(folder, info), folder / ROOM_FILE
+    try:
+        write_whole(folder / RUN_FILE, data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _fits(room, data):
+            raise
+        with room.open("r+b") as file:
+            file.write(data)
+            file.truncate()
+        room.replace(folder / RUN_FILE)
+    room.unlink(missing_ok=True)
+
+
+def _encode(folder: Path, info: RunInfo) -> bytes:
     info.run_id = info.run_id or read_run_id(folder)
     # Pure ASCII: a byte that is not UTF-8 is a lone surrogate in Python's text, which JSON can escape and UTF-8 cannot.
-    write_whole(folder / RUN_FILE, json.dumps(dataclasses.asdict(info), indent=2) + "\n")
+    return (json.dumps(dataclasses.asdict(info), indent=2) + "\n").encode()
+
+
+def _fits(room: Path, data: bytes) -> bool:
+    try:
+        return room.stat().st_size >= len(data)
+    except OSError:
+        return False
 
 
 def parse_run_info(data: bytes) -> RunInfo:
