@@ -22,6 +22,9 @@ namespace {
 // The first look. MPI_Init and the creation of a communicator take longer than twice this. At half, the agent would
 // cost twice as much during a job's start; at double, it would miss ranks that fail at once.
 constexpr int64_t kFirstNs = 10'000'000;
+// Each wait is longer than the one before by this part, so that a look misses what lasts a fifth of the job's age. At
+// half, it costs half as many looks again, some thirty in the first minute; at double, it sees less.
+constexpr int64_t kGrowth = 4;
 // The longest time between two looks. It costs 0.01 % of a core if a look takes a millisecond.
 constexpr int64_t kLongestNs = 10'000'000'000;
 // A look may take this share of the time until the next: a hundredth of a core where there are very many processes.
@@ -136,7 +139,7 @@ void JobProcesses::run() {
     const int64_t begin_ns = now_ns();
     look();
     const int64_t cost_ns = now_ns() - begin_ns;
-    wait_ns = std::clamp(std::max(2 * wait_ns, kWaitPerCost * cost_ns), kFirstNs, kLongestNs);
+    wait_ns = std::clamp(std::max(wait_ns + wait_ns / kGrowth, kWaitPerCost * cost_ns), kFirstNs, kLongestNs);
   }
 }
 
