@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/helper.h"
 #include "agent/cpu_sampler.h"
 #include "agent/guard.h"
 #include "agent/job_processes.h"
@@ -48,7 +49,8 @@ NodeLock take_node_lock(const std::string& path) {
   return NodeLock::kFailed;
 }
 
-// SIGTERM and SIGINT become readable; what must not end a guard is ignored. Before any thread starts.
+// SIGTERM and SIGINT become readable, unless a launcher has blocked them; what must not end a guard is ignored. Before
+// any thread starts.
 int take_signals() {
   struct sigaction ignore{};
   ignore.sa_handler = SIG_IGN;
@@ -57,7 +59,7 @@ int take_signals() {
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
-  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  powerccl_take_signals(&ending);
   return signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 

@@ -16,8 +16,8 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options* opt
       "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv, and energy\n"
       "and time of its processors into DIR/cpu-<host>.csv. Restores core clocks that an MPI rank\n"
       "left lowered when it died. `powerccl run` starts one agent per node. The agent prints\n"
-      "`ready`, and runs until stdin ends or SIGTERM. It then stays until no rank lives that may\n"
-      "lower a clock.",
+      "`ready`, and runs until stdin ends, or SIGTERM unless that was blocked when it started.\n"
+      "It then stays until no rank lives that may lower a clock.",
       "powerccl-agent");
   app.add_option("--run-folder", options->run_folder, "folder of samples and clock journal")
       ->envname("POWERCCL_RUN_FOLDER")

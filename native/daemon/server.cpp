@@ -18,6 +18,7 @@
 #include <cstring>
 #include <utility>
 
+#include "abi/helper.h"
 #include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -47,7 +48,7 @@ Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* pl
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
   sigaddset(&ending, SIGINT);
-  sigprocmask(SIG_BLOCK, &ending, nullptr);  // before any thread starts
+  powerccl_take_signals(&ending);
   signals_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   // The only event that all threads see, as often as they look: everything is over.

@@ -109,12 +109,11 @@ class Powerccl:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below pid, children first."""
-    try:
-        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    found = [int(child) for child in below]
+    """Processes below pid, children first: whichever of its threads started them."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in (task / "children").read_text().split()]
     for child in list(found):
         found += descendants(child)
     return found

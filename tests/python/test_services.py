@@ -65,7 +65,7 @@ def test_a_service_that_will_not_end_is_ended(tmp_path: Path) -> None:
     service = Service(["sh", "-c", "echo ready; sleep 60"], os.environ, tmp_path / "log")
     assert service.wait_ready(10)
     assert not service.stop(0.1)
-    assert service.process.returncode == -signal.SIGTERM
+    assert service.process.returncode == -signal.SIGKILL
 
 
 def test_a_service_without_ready(tmp_path: Path) -> None:

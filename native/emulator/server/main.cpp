@@ -33,7 +33,7 @@ int parse_and_run(int argc, char** argv) {
   CLI::App app(
       "Serves the emulated GPUs of a platform file. Clients need POWERCCL_EMULATOR_SOCKET=PATH, and the\n"
       "emulator's libraries on LD_LIBRARY_PATH. The server prints `ready` when it listens. It ends when\n"
-      "stdin ends, or on SIGTERM.",
+      "stdin ends, or on SIGTERM unless that was blocked when it started.",
       "powerccl-emulator");
   app.add_option("--platform", platform_path, "KEY=VALUE replaces a value of the file")
       ->required()

@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "abi/helper.h"
 #include "emulator/server/time.h"
 #include "physics/board.h"
 
@@ -87,13 +88,13 @@ bool Server::listen_on(const std::string& path, std::string& error) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  sigset_t mask_signals;
-  sigemptyset(&mask_signals);
-  sigaddset(&mask_signals, SIGTERM);
-  sigaddset(&mask_signals, SIGINT);
-  sigaddset(&mask_signals, SIGHUP);
-  pthread_sigmask(SIG_BLOCK, &mask_signals, nullptr);
-  signals_ = signalfd(-1, &mask_signals, SFD_NONBLOCK | SFD_CLOEXEC);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigaddset(&ending, SIGHUP);
+  powerccl_take_signals(&ending);
+  signals_ = signalfd(-1, &ending, SFD_NONBLOCK | SFD_CLOEXEC);
   for (const int watched : {listener_, timer_, wake_, signals_}) {
     epoll_event event{.events = EPOLLIN, .data = {.fd = watched}};
     if (watched < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, watched, &event) != 0) {

@@ -11,6 +11,7 @@ import polars as pl
 from powerccl import quantities
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import CpuEnergy
+from powerccl.analysis.helper_ends import why_unsampled
 from powerccl.traces.cpu import CPU_DOMAIN, CpuLog
 from powerccl.traces.folder import RunData
 from powerccl.traces.plausible import GAP_PERIODS, Ints
@@ -25,7 +26,8 @@ NOT_MOVING = "RAPL counters are here but do not move, as in some virtual machine
 def cpu_energy(run: RunData) -> CpuEnergy:
     """Joules between the job's start and end on all hosts sampled; None with the reason where counters do not tell."""
     if not run.cpu:
-        return CpuEnergy(reason=NOT_SAMPLED)
+        why = why_unsampled(run, run.info.host) if run.info else ""
+        return CpuEnergy(reason=NOT_SAMPLED + why)
     found = CpuEnergy(hosts=len(run.cpu))
     reasons, covered_s, busy_ns, idle_ns = [], [], 0, 0
     for log in run.cpu:
@@ -33,8 +35,9 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         busy, idle = _idle(log, window)
         busy_ns, idle_ns = busy_ns + busy, idle_ns + idle
         counted, seconds, missing = _counted(log, window)
+        why = why_unsampled(run, log.host)
         of_host = f"{log.host}: " if len(run.cpu) > 1 else ""
-        found.missing += [of_host + text for text in missing]
+        found.missing += [f"{of_host}{text}{why}" for text in missing]
         if counted and not any(counted.values()):
             reasons.append(NOT_MOVING)
             found.missing.append(f"{log.host}: no energy of the processors")

@@ -16,6 +16,7 @@ from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
+from powerccl.analysis.helper_ends import helper_notes, why_unsampled
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
@@ -86,7 +87,7 @@ def summarise(
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
-    said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run)])))
+    said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run), *helper_notes(run)])))
     if part and energy.kinds:
         said[
             f"the energy of collectives is that of {exact((part[1] - part[0]) / 1e9, 's')} in the middle of the run"
@@ -108,7 +109,7 @@ def summarise(
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         recording_pct=_recording_pct(run),
-        energy=_energy(gpus, missing_ranks(*ranks_of(run.ranks))),
+        energy=_energy(run, gpus, missing_ranks(*ranks_of(run.ranks))),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal, communicating),
         policy_outcome=policy_outcome(run),
@@ -277,30 +278,33 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _missing(gpu: _Sampled, hosts: int) -> str:
-    """Of which GPU samples are missing and how long, in words; empty: of none."""
+def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:
+    """Of which GPU samples are missing, how long, and why if that is known; empty: of none."""
     name = f"GPU {gpu.finding.gpu}" if gpu.index is None else f"GPU {gpu.index}"
     name = f"{gpu.finding.host} {name}" if hosts > 1 else name
     if gpu.attribution is None:
-        return f"{name}: no power samples"
+        return f"{name}: no power samples{why_unsampled(run, gpu.finding.host)}"
     if not gpu.finding.missing_s or gpu.span_ns is None:
         return ""
     of_s = (gpu.span_ns[1] - gpu.span_ns[0]) / 1e9
     text = f"{name}: no power samples for {seconds(gpu.finding.missing_s)} of {seconds(of_s)}"
     tail_s = (gpu.span_ns[1] - (gpu.last_ns or 0)) / 1e9
     # Samples that all lie before the run have no place in it.
-    return f"{text}: none after {seconds(of_s - tail_s)}" if of_s > tail_s > 0.9 * gpu.finding.missing_s else text
+    if of_s > tail_s > 0.9 * gpu.finding.missing_s:
+        text += f", none after {seconds(of_s - tail_s)}"
+    return text + why_unsampled(run, gpu.finding.host, iv.minus(np.array([gpu.span_ns]), gpu.covered))
 
 
-def _energy(gpus: list[_Sampled], lost: str) -> Energy:
+def _energy(run: RunData, gpus: list[_Sampled], lost: str) -> Energy:
     """Of all GPUs; `lost`: what to say of ranks without a trace, whose GPUs are not known."""
     known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
-        return Energy(reason="no power samples of the job's GPUs")
+        why = next(filter(None, (why_unsampled(run, gpu.finding.host) for gpu in gpus)), "")
+        return Energy(reason=f"no power samples of the job's GPUs{why}")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"only {len(known)} of {plural(len(gpus), 'GPU')} were sampled"
     hosts = len({gpu.finding.host for gpu in gpus})
-    missing = [text for text in (*(_missing(gpu, hosts) for gpu in gpus), lost) if text]
+    missing = [text for text in (*(_missing(run, gpu, hosts) for gpu in gpus), lost) if text]
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
     return Energy(
         joules=None if missing else total,

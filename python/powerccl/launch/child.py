@@ -14,6 +14,7 @@ from contextlib import ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from powerccl.errors import one_line
 from powerccl.launch.witness import Witness, signal_within
@@ -24,6 +25,23 @@ FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SI
 PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 _STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+# These end a program as well unless it expects them. A job does: batch systems announce a time limit by them.
+_ANNOUNCING = {
+    number
+    for number in signal.valid_signals()
+    if number >= signal.SIGRTMIN
+    or number
+    in {
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGALRM,
+        signal.SIGVTALRM,
+        signal.SIGPROF,
+        signal.SIGIO,
+        signal.SIGPWR,
+        signal.SIGXCPU,
+    }
+}
 # The child's end is looked for this often even if its signal was lost to another thread.
 _LOOK_S = 0.5
 # A program that is asked to stop may set its terminal right first; later stops have other causes.
@@ -65,6 +83,7 @@ class ChildNotStartedError(Exception):
         super().__init__(f"cannot run {command}: {error.strerror}")
         self.code = 127 if error.errno == errno.ENOENT else 126
         self.too_long = error.errno == errno.E2BIG  # arguments and environment together
+        self.no_place = error.errno == errno.EAGAIN  # a limit on processes
 
 
 class InterruptionError(KeyboardInterrupt):
@@ -77,13 +96,17 @@ class InterruptionError(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise InterruptionError at signals that end a program, so that what was started for the child can be ended."""
+    """Raise InterruptionError at signals that end a program, so that what was started for the child can be ended.
+
+    Once the child has ended, what announced its end to it comes too late to end the report.
+    """
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        raise InterruptionError(number)
+        if number in _ENDING or last.status is None:
+            raise InterruptionError(number)
 
     handlers = {}
-    for number in _ENDING:
+    for number in _ENDING | _ANNOUNCING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
             handlers[number] = signal.signal(number, interrupt)
     try:
@@ -195,18 +218,41 @@ def _spawn(
     mask: Iterable[int],
     output: Path | None,
 ) -> None:
+    actions = _redirect(output) if output else []
+
+    def start(file: str, arguments: list[str], passed: dict[str, str]) -> None:
+        child.pid = os.posix_spawnp(
+            file, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
+        )
+
+    _execute(command, environment, start)
+
+
+def become(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Run the command in place of this process, which takes no place of the job's then.
+
+    Raises:
+        ChildNotStartedError: it could not be executed.
+    """
+    for number in PYTHON_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
+    _execute(command, environment, os.execvpe)
+    raise AssertionError("unreachable")
+
+
+def _execute(
+    command: list[str], environment: Mapping[str, str], start: Callable[[str, list[str], dict[str, str]], object]
+) -> None:
+    """Start the command as execvp(3) does, by the PATH of that environment."""
     # Environments may hold a variable without a name, which Python passes to nobody.
     passed = {name: value for name, value in environment.items() if name}
-    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]  # by the child's PATH
-    actions = _redirect(output) if output else []
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
     try:
         if not program:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         for file, arguments in ((program, command), (_SHELL, [_SHELL, program, *command[1:]])):
             try:
-                child.pid = os.posix_spawnp(
-                    file, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
-                )
+                start(file, arguments, passed)
                 return
             except OSError as error:  # noqa: PERF203 - twice at most
                 if error.errno != errno.ENOEXEC or file == _SHELL:
@@ -255,6 +301,7 @@ class _Relay:
                 return
 
     def _take_signal(self) -> None:
+        self._witness.keep()
         asked = time.monotonic() < self._stop_asked_s + _STOP_S
         if self._child_stopped and asked and signal.SIGCONT not in signal.sigpending():
             self._forget_stop()

@@ -12,33 +12,33 @@ import contextlib
 import hashlib
 import os
 import platform as machine
-import signal
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.launch.child import signals_blocked, start_thread
+from powerccl.launch.kept import Kept
 from powerccl.launch.native import NativeFiles
-from powerccl.launch.services import Service, start_daemon
+from powerccl.launch.services import DAEMON_READY_S, ENDING_S, Service, start_daemon
 from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Leases, connect
 from powerccl.leases.protocol import run_bytes, text_of
+from powerccl.traces.helpers import HelperLog
 
 END_S = 8.0
 _ARRIVAL_S = 5.0
-_RESTARTS = 5
 _TAKEN = "another powerccld"  # its words when somebody serves already
 _MEMORY = Path("/dev/shm")  # its files need no disk, and end with the machine as locked clocks do
 
 
-class PrivateDaemon:
-    """A job's share in this user's powerccld."""
+class PrivateDaemon(Kept):
+    """A job's share in this user's powerccld. Each launcher keeps it, whichever of them started it."""
+
+    name = "powerccld"
 
     def __init__(self, native: NativeFiles, folder: Path, environment: Mapping[str, str], host: str) -> None:
+        super().__init__(HelperLog(folder, host))
         self.native = native
         self.run = folder.name
         self.environment = environment
@@ -46,7 +46,6 @@ class PrivateDaemon:
         self.log = folder / f"powerccld-{host}.log"
         self.service: Service | None = None  # if it is this launcher that started it
         self.session: Leases | None = None
-        self._ending = threading.Event()
 
     def start(self) -> None:
         """Connect to the daemon, starting it if there is none.
@@ -55,14 +54,12 @@ class PrivateDaemon:
             PowercclError: it is not installed, did not come up, or somebody else owns its folder.
         """
         self._join()
-        if self.service:
-            mask = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())}
-            start_thread(partial(self._keep, mask), "powerccl-daemon")
+        self.keep()
 
     def end(self, say: Callable[[str], None]) -> None:
         """Leave the daemon. It ends with the last process of any job that is connected."""
         left = self._wait_for_own()
-        self._ending.set()
+        self.let_go(DAEMON_READY_S)
         if self.session:
             with contextlib.suppress(PowercclError):
                 self.session.close()
@@ -107,19 +104,20 @@ class PrivateDaemon:
             return False
         return True
 
-    def _keep(self, mask: set[int]) -> None:
-        """Start the daemon again when it is killed: its state file says what to restore.
+    def descriptor(self) -> int:
+        """The connection of this launcher to it."""
+        return self.session.fileno() if self.session else -1
 
-        It gets this signal mask: the thread itself blocks all. Where that fails, the thread ends, and the job goes on.
-        """
-        for _ in range(_RESTARTS):
-            if self.service is None:
-                return
-            self.service.process.wait()
-            if self._ending.is_set():
-                return
-            with signals_blocked(mask):
-                self._join()
+    def how_it_ended(self) -> str:
+        """See Kept; how another launcher's daemon ended is not known."""
+        service = self.service
+        return service.how_it_ended() if service and service.has_ended(ENDING_S) else "closed its connection"
+
+    def start_again(self) -> bool:
+        """See Kept; its state file says what to restore."""
+        self.service = None
+        self._join()
+        return True
 
     def _wait_for_own(self) -> bool:
         """Give this job's processes time to leave; whether some still hold a clock."""

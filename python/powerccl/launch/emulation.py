@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform as machine
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import TypeVar
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
+from powerccl.launch.kept import Kept
 from powerccl.launch.native import NativeFiles, find_native
-from powerccl.launch.services import Service, start_emulator, wait_for_socket
+from powerccl.launch.services import ENDING_S, Service, start_emulator, wait_for_socket
+from powerccl.traces.helpers import HelperLog
 from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 
 _T = TypeVar("_T")
@@ -54,10 +57,16 @@ def _platform_file(native: NativeFiles, name: str) -> Path:
     return known[choose("emulated platform", name, known)]
 
 
-class Emulation:
-    """One emulated server, up for as long as the `with` lasts. Other ranks' launchers (serve=False) wait for it."""
+class Emulation(Kept):
+    """One emulated server, up for as long as the `with` lasts. Other ranks' launchers (serve=False) wait for it.
+
+    One that ends before is not started again: the state of its GPUs is lost, and so is the job.
+    """
+
+    name = "the emulated GPU server"
 
     def __init__(self, native: NativeFiles, platform: Path, folder: Path | None, serve: bool = True) -> None:
+        super().__init__(HelperLog(folder, machine.node()))
         self.native = native
         self.platform = platform
         self.folder = folder or Path(tempfile.gettempdir()) / f"powerccl-unrecorded-{os.getpid()}"
@@ -73,6 +82,7 @@ class Emulation:
             log = self.folder / "emulator.log" if recorded else self.listening.with_suffix(".log")
             self._lateness = self.folder / LATENESS_FILE if recorded else self.listening.with_suffix(".json")
             self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ, self._lateness)
+            self.keep()
         elif not wait_for_socket(self.listening, OTHERS_WAIT_S):
             raise PowercclError(
                 "the emulated GPU server of this node did not start",
@@ -83,6 +93,7 @@ class Emulation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.let_go(ENDING_S)
         if self.service:
             self.service.stop(5.0)
             self.listening.unlink(missing_ok=True)
@@ -90,6 +101,18 @@ class Emulation:
                 self.problem = lateness_problem(self._lateness)
                 if self._lateness.parent != self.folder:
                     self._lateness.unlink(missing_ok=True)
+
+    def descriptor(self) -> int:
+        """Its standard output."""
+        return self.service.output if self.service else -1
+
+    def how_it_ended(self) -> str:
+        """See Kept."""
+        return self.service.how_it_ended() if self.service else ""
+
+    def start_again(self) -> bool:
+        """See Kept."""
+        return False
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """The environment of processes that are to see the emulated GPUs."""

@@ -9,17 +9,18 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from powerccl import aliases
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child, mpi
-from powerccl.launch.child import ChildNotStartedError, Ended, run_child
+from powerccl.launch.child import ChildNotStartedError, Ended, become, run_child
 from powerccl.launch.emulation import EmulatedServer
 from powerccl.launch.folder import make_folder
 from powerccl.launch.gpus import query_gpus, query_gpus_in
 from powerccl.launch.launchers import detect_launcher, in_leader
 from powerccl.launch.native import find_native
+from powerccl.launch.places import Scarcity, scarcity
 from powerccl.launch.plan import plan_job
 from powerccl.launch.recording import Job, Recording, name_of
 from powerccl.launch.request import POLICIES, Request, UnrecordableError, recording_only, silent
@@ -40,7 +41,8 @@ class Recorded:
 def record(request: Request, say: Callable[[str], None]) -> Recorded:
     """Run the command with everything around it and wait for its end; `say` tells the user what matters meanwhile.
 
-    With `best_effort`, whatever fails in recording costs one line, and the job runs without a record.
+    With `best_effort`, whatever fails in recording costs one line, and the job runs without a record. Where a limit on
+    processes leaves no place for ours, the job takes this process's own, and this function does not return.
 
     Raises:
         PowercclError: something to mend before the job can start; nothing was started.
@@ -49,6 +51,10 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     say = _never_failing(say)
     plain: Mapping[str, str] = {**os.environ, **request.environment}
     plain = aliases.variables(plain, _never_failing(in_leader(plain, say)))
+    if request.policy:
+        choose("policy", request.policy, POLICIES)
+    if scarce := _scarcity(request):
+        _give_way(request, plain, say, str(scarce))
     with _ending(contextlib.ExitStack(), say) as stack:
         server = EmulatedServer(request.emulate, stack)
         recording: Recording | None = None
@@ -73,9 +79,11 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         except Exception as error:
             if recording:
                 recording.leave()
-            cannot = isinstance(error, ChildNotStartedError) and not error.too_long
-            if cannot or child.last.pid or not request.best_effort:
+            ours = not isinstance(error, ChildNotStartedError) or error.too_long or error.no_place
+            if not ours or child.last.pid or not request.best_effort:
                 raise
+            if isinstance(error, ChildNotStartedError) and error.no_place and not request.emulate:
+                _give_way(request, plain, say, str(error))
             say(f"{one_line(error)}; the job runs unrecorded")
             recording = None
             ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say)
@@ -89,6 +97,27 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         return Recorded(ended, folder, recording.job.leads)
 
 
+def _scarcity(request: Request) -> Scarcity | None:
+    """Why this process should not be beside the job: a limit on processes. Emulated GPUs need it there."""
+    if not request.best_effort or request.emulate:
+        return None
+    with contextlib.suppress(Exception):
+        return scarcity()
+    return None
+
+
+def _give_way(request: Request, plain: Mapping[str, str], say: Callable[[str], None], why: str) -> NoReturn:
+    """Run the job in place of this process, with nothing of ours in it.
+
+    Raises:
+        ChildNotStartedError: the command could not be executed.
+    """
+    launcher = detect_launcher(plain)
+    if launcher is None or launcher.local_rank <= 0:  # one line a node
+        say(f"{why}; PowerCCL leaves them to the job, which runs unrecorded")
+    become(request.command, _unrecorded(request, plain))
+
+
 def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> Job:
     """Check what the user asked for, make the run folder, and bring up the emulated server.
 
@@ -97,8 +126,6 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
         ChildNotStartedError: there is no such command.
         UnrecordableError: the job cannot be recorded.
     """
-    if request.policy:
-        choose("policy", request.policy, POLICIES)
     base = dict(plain)
     if not _is_there(request.command[0], base) and not _is_ours(request.command[0]):
         raise ChildNotStartedError(request.command[0], FileNotFoundError(2, "no such command"))

@@ -14,7 +14,7 @@ from powerccl.errors import PowercclError, one_line
 from powerccl.files import write_whole
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
-from powerccl.launch.cause import Evidence, Seen, find_cause, read_seen
+from powerccl.launch.cause import Evidence, Seen, find_cause
 from powerccl.launch.child import Ended
 from powerccl.launch.daemon import PrivateDaemon, find_daemon
 from powerccl.launch.emulation import platform_name
@@ -22,16 +22,15 @@ from powerccl.launch.folder import job_name
 from powerccl.launch.gpus import Gpus
 from powerccl.launch.launchers import JobLauncher
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
+from powerccl.launch.node_agent import NodeAgent
 from powerccl.launch.plan import decide_clocks
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
-from powerccl.launch.services import Service, start_agent
 from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
+from powerccl.traces.helpers import HelperLog
 from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
 
 ELSEWHERE = "name another folder with --runs-dir DIR"
-AGENT_READY_S = 3.0
-AGENT_END_S = 8.0
 NVIDIA_DEVICE = Path("/dev/nvidiactl")  # the driver makes it; a job on a node without it has no GPU part
 
 
@@ -67,7 +66,7 @@ class Recording:
         self.job = job
         self.say = say
         self.folder = job.folder
-        self._agent: Service | None = None
+        self._agent: NodeAgent | None = None
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
         self._no_preload = ""
@@ -100,7 +99,9 @@ class Recording:
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
         if job.on_node:
-            self._agent = _start_agent(job.native, self.folder, request, base, say, self._unsampled.append)
+            events = HelperLog(self.folder, machine.node())
+            self._agent = NodeAgent(job.native, self.folder, request.interval_ms, base, events)
+            self._unsampled += self._agent.start(say)
         if request.emulate or NVIDIA_DEVICE.exists():
             self._tell_unsampled()
         if clocks == "lease":
@@ -171,8 +172,8 @@ class Recording:
         except Exception as error:
             self.say(f"cannot end powerccld: {one_line(error)}")
         try:
-            if agent and _release_agent(agent, self.job.native, self.folder, self.job.base, self.say):
-                self._seen = read_seen(agent.output())
+            if agent:
+                self._seen = agent.end(self.say)
         except Exception as error:
             self.say(f"cannot end powerccl-agent: {one_line(error)}")
 
@@ -216,48 +217,6 @@ def _arrange_leases(
         say(f"dry run, no clock is set: {error}")
         return "dry", Path(SOCKET), None
     return "lease", listening, daemon
-
-
-def _start_agent(
-    native: NativeFiles,
-    folder: Path,
-    request: Request,
-    base: Mapping[str, str],
-    say: Callable[[str], None],
-    quote: Callable[[str], None],
-) -> Service | None:
-    agent = start_agent(native, folder, request.interval_ms, base, machine.node())
-    if not agent.wait_ready(AGENT_READY_S) and agent.has_ended(0.5):
-        if agent.process.returncode != 0:  # 0: another launcher's agent has this node
-            say(f"cannot sample power and clocks: {agent.last_words() or 'powerccl-agent ended at once'}")
-        agent.stop(0)
-        return None
-    for line in agent.words():
-        quote(line.removeprefix("powerccl-agent: "))
-    return agent
-
-
-def _release_agent(
-    agent: Service, native: NativeFiles, folder: Path, base: Mapping[str, str], say: Callable[[str], None]
-) -> bool:
-    """Let the agent end once no process lives that may lock a clock. It is never killed: it is the guard.
-
-    True: it has ended by itself, and has printed what it saw.
-    """
-    if agent.has_ended(0):  # somebody killed it: another one undoes what it would have undone
-        try:
-            agent = start_agent(native, folder, 0, base, machine.node())
-        except (PowercclError, OSError) as error:
-            say(f"powerccl-agent ended too soon and cannot be restarted ({error}): clocks may still be locked")
-            return False
-        agent.wait_ready(AGENT_READY_S)
-    ended = agent.release(AGENT_END_S)
-    if not ended:
-        say(
-            f"processes of this job still run and may set clocks; powerccl-agent (pid {agent.process.pid}) "
-            "runs until they end"
-        )
-    return ended
 
 
 def _working_directory() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import time
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from powerccl.errors import PowercclError
-from powerccl.launch.native import AGENT, DAEMON, EMULATOR, NativeFiles
+from powerccl.launch.child import signals_blocked
+from powerccl.launch.native import DAEMON, EMULATOR, NativeFiles
 
+ENDING_S = 2.0  # from the end of a helper's output to its own
 DAEMON_READY_S = 10.0  # the driver's start, where nothing keeps it loaded, takes seconds
 
 
@@ -27,14 +30,15 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 class Service:
-    """A helper process, in a session of its own so that the terminal's Ctrl-C is the job's alone.
+    """A helper process. It ends when its stdin does: at `stop`, or when this process dies however it dies.
 
-    It ends when its stdin does: at `stop`, or when this process dies however it dies.
+    It starts with all signals blocked: what is sent to every process of a job is meant for the job
+    (native/abi/helper.h). It has a session of its own, so that it is no part of the terminal's job either.
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
-        with _open_log(log) as errors:
+        with _open_log(log) as errors, signals_blocked(signal.valid_signals()):
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -44,18 +48,23 @@ class Service:
                 start_new_session=True,
             )
 
+    @property
+    def output(self) -> int:
+        """The descriptor of its standard output, which hangs up when it ends."""
+        assert self.process.stdout
+        return self.process.stdout.fileno()
+
     def wait_ready(self, seconds: float) -> bool:
         """Wait for the line `ready`; False if it ends or takes longer."""
-        assert self.process.stdout
         deadline = time.monotonic() + seconds
         seen = b""
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
+            selector.register(self.output, selectors.EVENT_READ)
             while b"ready" not in seen:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     return False
-                chunk = os.read(self.process.stdout.fileno(), 4096)
+                chunk = os.read(self.output, 4096)
                 if not chunk:
                     return False
                 seen += chunk
@@ -70,19 +79,11 @@ class Service:
         return True
 
     def stop(self, seconds: float) -> bool:
-        """End its stdin, give it time to finish, then terminate it. True if it went by itself."""
-        if self.process.stdin:
-            self.process.stdin.close()
-        try:
-            self.process.wait(seconds)
+        """End its stdin, give it time to finish, then kill it. True if it went by itself."""
+        if self.release(seconds):
             return True
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-        try:
-            self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.wait()
         return False
 
     def release(self, seconds: float) -> bool:
@@ -91,10 +92,17 @@ class Service:
             self.process.stdin.close()
         return self.has_ended(seconds)
 
-    def output(self) -> list[str]:
-        """What it has printed on its stdout since `wait_ready`, line by line. For a service that has ended."""
+    def printed(self) -> list[str]:
+        """What it has printed since `wait_ready`, line by line. For a service that has ended."""
         assert self.process.stdout
         return self.process.stdout.read().decode("utf-8", "replace").splitlines()
+
+    def how_it_ended(self) -> str:
+        """How it ended, in words. Its output has ended, and it does so within moments."""
+        if not self.has_ended(ENDING_S):
+            return "closed its output"
+        code = self.process.returncode
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def words(self) -> list[str]:
         """What it has written to its log so far, line by line."""
@@ -117,19 +125,6 @@ def last_line(log: Path) -> str:
     """The last line of a log that says what happened: neither a hint nor a comment nor blank. For messages."""
     said = [line for line in log_lines(log) if line.strip() and not line.startswith(("hint:", "#"))]
     return said[-1] if said else ""
-
-
-def start_agent(
-    native: NativeFiles, folder: Path, interval_ms: int, environment: Mapping[str, str], host: str
-) -> Service:
-    """Start the node's sampler and clock guardian.
-
-    Raises:
-        PowercclError: it is not installed.
-    """
-    command = [str(native.path(AGENT)), "--run-folder", str(folder)]
-    command += ["--interval-ms", str(interval_ms)] if interval_ms > 0 else ["--no-sample"]
-    return Service(command, environment, folder / f"agent-{host}.log")
 
 
 def start_emulator(

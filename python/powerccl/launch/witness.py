@@ -32,7 +32,10 @@ _PR_SET_NAME = 15
 
 
 class Witness:
-    """Lives for as long as the `with` lasts. Where there is none, every signal counts as sent to us alone."""
+    """Lives for as long as the `with` lasts; `keep` replaces one that was killed.
+
+    Where there is none, every signal counts as sent to us alone.
+    """
 
     def __init__(self) -> None:
         self._pid = 0
@@ -40,10 +43,32 @@ class Witness:
         self._seen: list[tuple[int, float]] = []
 
     def __enter__(self) -> Witness:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            if self._pid > 0:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+        with suppress(OSError):
+            os.close(self._reports)
+
+    def keep(self) -> None:
+        """Start another one where it has ended."""
+        with suppress(OSError):
+            if self._pid > 0 and os.waitpid(self._pid, os.WNOHANG)[0]:
+                os.close(self._reports)
+                self._start()
+
+    def _start(self) -> None:
+        self._pid, self._reports = 0, -1
         try:
             self._reports, writes = os.pipe()
         except OSError:
-            return self
+            return
         us = os.getpid()
         try:
             self._pid = os.fork()
@@ -56,17 +81,6 @@ class Witness:
                 finally:
                     os._exit(0)
         os.close(writes)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(OSError):
-            if self._pid > 0:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-        with suppress(OSError):
-            os.close(self._reports)
 
     def saw(self, number: int) -> bool:
         """Whether it got that signal about when we did. Waits a little for a sender that has not come to it yet."""

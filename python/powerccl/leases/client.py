@@ -222,6 +222,10 @@ class Leases:
         """Give no new leases until undone; those there are stay."""
         return self._ask(Type.DRAIN, DRAIN.pack(on, 0))[1]
 
+    def fileno(self) -> int:
+        """The connection's descriptor, which hangs up when the daemon ends."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the session."""
         self._socket.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder: `run.json`, `rank-*.trace`, `mpi-*.trace`, `power-` and `cpu-<host>.csv`, `clocks-<boot>.journal`."""
+"""The run folder: run.json, traces, samples and events by host, clock journals (docs/reference/run-folder.md)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import msgspec
 from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
 from powerccl.quantities import plural
+from powerccl.traces.helpers import PREFIX as HELPERS
+from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
 from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
 from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
@@ -58,6 +60,7 @@ class RunData:
     cpu: list[CpuLog] = field(default_factory=list)
     power: list[PowerLog] = field(default_factory=list)
     journal: list[JournalSlot] = field(default_factory=list)
+    helpers: list[HelperEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
 
@@ -115,6 +118,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
+    run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""powerccl-agent beside a job: the node's sampler, and the guard of its processors' clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from powerccl.errors import PowercclError
+from powerccl.launch import native
+from powerccl.launch.cause import Seen, read_seen
+from powerccl.launch.kept import Kept
+from powerccl.launch.native import NativeFiles
+from powerccl.launch.services import Service
+from powerccl.traces import helpers
+from powerccl.traces.helpers import HelperLog
+
+READY_S = 3.0
+END_S = 8.0
+
+
+class NodeAgent(Kept):
+    """A node's agent. One that is started again goes on in the files of the one before."""
+
+    name = helpers.AGENT
+
+    def __init__(
+        self, files: NativeFiles, folder: Path, interval_ms: int, environment: Mapping[str, str], events: HelperLog
+    ) -> None:
+        """`interval_ms`: between samples; 0 takes none.
+
+        Raises:
+            PowercclError: it is not installed.
+        """
+        super().__init__(events)
+        self._command = [str(files.path(native.AGENT)), "--run-folder", str(folder)]
+        self._command += ["--interval-ms", str(interval_ms)] if interval_ms > 0 else ["--no-sample"]
+        self._environment = environment
+        self._log = folder / f"agent-{events.host}.log"
+        self._service: Service | None = None
+
+    def start(self, say: Callable[[str], None]) -> list[str]:
+        """Start it and wait until it samples; what it says of GPUs that it cannot sample."""
+        try:
+            service = self._begin()
+        except OSError as error:
+            self._not_started(f"{self.name}: {error.strerror}", say)
+            return []
+        if service.has_ended(0):
+            if service.process.returncode != 0:  # 0: another launcher's agent has this node
+                self._not_started(service.last_words() or f"{self.name} ended immediately", say)
+            return []
+        self._service = service
+        self.keep()
+        return [line.removeprefix(f"{self.name}: ") for line in service.words()]
+
+    def _not_started(self, why: str, say: Callable[[str], None]) -> None:
+        self.events.note(self.name, f"was not started: {why.removeprefix(f'{self.name}: ')}")
+        say(f"cannot sample power and clocks: {why}")
+
+    def end(self, say: Callable[[str], None]) -> list[Seen] | None:
+        """Let it end once no process lives that may lock a clock. It is never killed: it is the guard.
+
+        Gives what it has seen of the job's processes; None: it does not tell.
+        """
+        self.let_go(READY_S + 1.0)
+        if self._service is None:
+            return None
+        if self._service.has_ended(0):  # in the last moment: another one undoes what it would have undone
+            try:
+                self._service = self._begin()
+            except (PowercclError, OSError) as error:
+                say(f"{self.name} ended too soon and cannot be restarted ({error}): clocks may still be locked")
+                return None
+        if self._service.release(END_S):
+            return read_seen(self._service.printed())
+        say(
+            f"processes of this job still run and may set clocks; {self.name} (pid {self._service.process.pid}) "
+            "runs until they end"
+        )
+        return None
+
+    def _begin(self) -> Service:
+        service = Service(self._command, self._environment, self._log)
+        if not service.wait_ready(READY_S):
+            service.has_ended(0.5)
+        return service
+
+    # ---- As Kept has it
+
+    def descriptor(self) -> int:
+        """Its standard output."""
+        assert self._service
+        return self._service.output
+
+    def how_it_ended(self) -> str:
+        """See Kept."""
+        assert self._service
+        return self._service.how_it_ended()
+
+    def start_again(self) -> bool:
+        """See Kept; where another launcher's agent has the node by now, nothing is to keep."""
+        self._service = self._begin()
+        return not (self._service.has_ended(0) and self._service.process.returncode == 0)
