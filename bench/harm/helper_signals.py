@@ -176,7 +176,7 @@ def try_step(
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
-    """This process's environment, without what PowerCCL would read."""
+    """The environment of this process, without what PowerCCL would read."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return {**kept, "XDG_CONFIG_HOME": str(folder / "config")}
 

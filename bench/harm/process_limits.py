@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process limits: a job starts and ends as without us, however few processes it may have.
 
-Each case runs a job under a limit alone, then under `powerccl run`. The limit is one of a control group (`pids.max`), or
-one of a user (RLIMIT_NPROC), which does not apply to root.
+Each case runs a job under a limit alone, then under `powerccl run`. The limit is a control group's (`pids.max`) or a
+user's (RLIMIT_NPROC), which does not apply to root.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from harness import FOREIGN
 from powerccl.launch.native import NativeFiles
 
 ROOT = Path(__file__).resolve().parents[2]
-# The second is where recording begins, and so is the last but one; in between, the job alone has places.
+# Recording begins where 64 more processes have room: with 65 in all in a control group, with 64 of another user.
 LIMITS = (1, 2, 3, 4, 6, 8, 16, 40, 63, 64, 65, 80, 400)
 PIDS_ROOTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 USER = 61_234  # nobody's, so that no other process counts
+OTHERS = 70  # processes: more than have to be left for a job to be recorded
 PATIENCE_S = 60.0
 # Starts threads until there is no place left, and says only whether those that it needs were there.
 THREADS = """
@@ -103,7 +105,23 @@ def user_limit(limit: int) -> Iterator[Limited]:
     yield Limited(lambda: resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit)), (*words, "--"))
 
 
-KINDS = {"pids.max": control_group, "ulimit -u": user_limit}
+@contextmanager
+def unseen_limit(limit: int) -> Iterator[Limited]:
+    """The same in a PID namespace, where the user's other processes count and cannot be seen."""
+    with user_limit(limit + OTHERS) as limited:
+        others = [subprocess.Popen([*limited.words, "sleep", "600"], stdin=subprocess.DEVNULL) for _ in range(OTHERS)]
+        try:
+            for each in others:
+                while Path(f"/proc/{each.pid}/comm").read_text() != "sleep\n":
+                    time.sleep(0.005)
+            yield Limited(limited.enter, ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *limited.words))
+        finally:
+            for each in others:
+                each.kill()
+                each.wait()
+
+
+KINDS = {"pids.max": control_group, "ulimit -u": user_limit, "unseen": unseen_limit}
 
 
 def _has_pids(root: Path) -> bool:
@@ -140,7 +158,7 @@ def verdict(native: NativeFiles, folder: Path, kind: str, limit: int, name: str)
     job = list(JOBS[name])
     kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
     environment = {**kept, "POWERCCL_NATIVE": str(native.root), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)}
-    runs = folder / f"runs-{kind.split()[0]}-{limit}-{name.replace(' ', '-')}"
+    runs = folder / "-".join(f"runs {kind} {limit} {name}".split())
     ours = [sys.executable, "-m", "powerccl", "run", "-q", "--runs-dir", str(runs), "--", *job]
     with KINDS[kind](limit) as limited:
         alone = _shell(run(job, limited, folder, environment)) if Path(job[0]).exists() else Outcome(127, "", "")

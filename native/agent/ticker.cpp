@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "agent/clock.h"
@@ -66,11 +67,15 @@ int Ticker::start(int64_t start_ns, int64_t interval_ns, unsigned long slack_ns,
   if (const int number = stop_.open(); number != 0) return number;
   std::promise<void> end;
   ended_ = end.get_future();
-  thread_ =
-      std::thread([this, start_ns, interval_ns, slack_ns, tick = std::move(tick), end = std::move(end)]() mutable {
-        run_ticks(stop_, start_ns, interval_ns, slack_ns, tick);
-        end.set_value();
-      });
+  try {
+    thread_ =
+        std::thread([this, start_ns, interval_ns, slack_ns, tick = std::move(tick), end = std::move(end)]() mutable {
+          run_ticks(stop_, start_ns, interval_ns, slack_ns, tick);
+          end.set_value();
+        });
+  } catch (const std::system_error& error) {  // a limit on processes
+    return error.code().value();
+  }
   return 0;
 }
 

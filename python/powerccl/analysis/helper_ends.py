@@ -49,6 +49,8 @@ def why_unsampled(run: RunData, host: str, lost: iv.Intervals | None = None) -> 
 
 
 def _when(run: RunData, event: HelperEvent) -> str:
+    if ":" in event.what:  # a start that failed: its cause counts
+        return f"{event.helper} {event.what}"
     info = run.info
     after_s = event.after_s
     if info and info.host == event.host and event.time_ns > info.start_ns > 0:

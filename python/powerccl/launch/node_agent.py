@@ -40,9 +40,15 @@ class NodeAgent(Kept):
         self._service: Service | None = None
 
     def start(self, say: Callable[[str], None]) -> list[str]:
-        """Start it and wait until it samples; what it says of GPUs that it cannot sample."""
+        """Start it and wait until it samples; what it says of GPUs that it cannot sample.
+
+        Raises:
+            BlockingIOError: a limit on processes leaves no place for it, and perhaps none for the job.
+        """
         try:
             service = self._begin()
+        except BlockingIOError:
+            raise
         except OSError as error:
             self._not_started(f"{self.name}: {error.strerror}", say)
             return []

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from powerccl.launch.child import signals_blocked
 from powerccl.quantities import plural
 
 # Places that a recorded job has to have. The launcher, its helpers and their threads take 15 at most, and each rank
@@ -23,6 +26,8 @@ NEEDED = 64
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 _EXEMPT = (1 << 21) | (1 << 24)  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, the same on every Linux
+_STACK_BYTES = 64 << 10
 _ALL_USERS = 0xFFFFFFFF  # mapped by the first user namespace alone
 
 
@@ -69,7 +74,8 @@ def _of_user() -> Iterator[Scarcity]:
         # Tasks of all users: fewer than the limit are not worth a count.
         if int(_read(_PROC / "loadavg").split()[3].partition("/")[2]) + NEEDED <= limit:
             return
-    yield Scarcity(limit - _tasks_of(os.getuid()), "the user's limit (ulimit -u)")
+    left = limit - _tasks_of(os.getuid()) if _sees_all() else _room_by_trial()
+    yield Scarcity(left, "the user's limit (ulimit -u)")
 
 
 def _is_exempt() -> bool:
@@ -80,8 +86,34 @@ def _is_exempt() -> bool:
     return os.getuid() == 0 or bool(int(_status("self").get("CapEff", "0"), 16) & _EXEMPT)
 
 
+def _sees_all() -> bool:
+    """Whether all processes of the user can be seen: in a PID namespace, others count that cannot."""
+    with contextlib.suppress(OSError):
+        return str((_PROC / "self/ns/pid").readlink()) == _FIRST_PID_NAMESPACE
+    return False
+
+
+def _room_by_trial() -> int:
+    """How many threads can be started, up to NEEDED. They exist for some milliseconds."""
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        with contextlib.suppress(RuntimeError), signals_blocked(signal.valid_signals()):
+            for _ in range(NEEDED):
+                thread = threading.Thread(target=end.wait, daemon=True)
+                thread.start()
+                started.append(thread)
+    finally:
+        threading.stack_size(before)
+        end.set()
+        for thread in started:
+            thread.join()
+    return len(started)
+
+
 def _tasks_of(uid: int) -> int:
-    """Threads of all processes of a user, as far as they can be seen."""
+    """Threads of all processes of a user."""
     count = 0
     with os.scandir(_PROC) as entries:
         for entry in entries:

@@ -72,6 +72,8 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
                 recording.leave()
             if not request.best_effort:
                 raise cause from None
+            if isinstance(cause, BlockingIOError) and not request.emulate:
+                _give_way(request, plain, say, f"cannot start a helper: {cause.strerror}")
             say(f"{one_line(cause)}; the job runs unrecorded")
             recording, environment = None, server.environment(_unrecorded(request, plain))
         try:
@@ -114,7 +116,7 @@ def _give_way(request: Request, plain: Mapping[str, str], say: Callable[[str], N
     """
     launcher = detect_launcher(plain)
     if launcher is None or launcher.local_rank <= 0:  # one line a node
-        say(f"{why}; PowerCCL leaves them to the job, which runs unrecorded")
+        say(f"{why}; the job runs unrecorded, in the place of PowerCCL")
     become(request.command, _unrecorded(request, plain))
 
 

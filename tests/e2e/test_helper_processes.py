@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes beside a job: signals that are meant for it end none, and one that is killed is started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from bench.harm import process_limits
+from bench.harm.helper_signals import AGENT, DAEMON, WITH_CLOCKS, WITHOUT_CLOCKS, WITNESS, Case, Found, Step, try_step
+from harness import eventually
+
+from powerccl.launch.native import NativeFiles
+
+pytestmark = pytest.mark.timeout(300)
+
+# One of each kind: a batch system's announcement and end, a timer, a limit, a terminal's key, and a real-time signal.
+NUMBERS = (
+    signal.SIGUSR1,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGALRM,
+    signal.SIGXCPU,
+    signal.SIGIO,
+    signal.SIGRTMIN,
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "kills"),
+    [(WITHOUT_CLOCKS, (AGENT, WITNESS)), (WITH_CLOCKS, (DAEMON,))],
+    ids=["without clocks", "with clocks"],
+)
+def test_helpers_outlast_signals(
+    case: Case, kills: tuple[str, ...], native: NativeFiles, clean_environment: dict[str, str], tmp_path: Path
+) -> None:
+    found = Found()
+    try_step(native, tmp_path, case, clean_environment, NUMBERS, kills, found)
+    assert found.lost == 0
+    assert found.left == 0
+    assert found.gap_s < 5, "a second at most, and more on a busy machine"
+
+
+def test_the_end_of_an_agent_is_named(native: NativeFiles, clean_environment: dict[str, str], tmp_path: Path) -> None:
+    step = Step(native, tmp_path, WITHOUT_CLOCKS, clean_environment)
+    try:
+        time.sleep(1)
+        assert step.kill_helper(AGENT)
+        folder = next(step.runs.glob("[!.]*/"))
+        assert eventually(lambda: "was started again" in next(folder.glob("helpers-*")).read_text())
+        time.sleep(0.5)
+        step.end()
+    finally:
+        step.kill()
+    said = " ".join((tmp_path / "err").read_text().split())
+    assert "powerccl-agent was killed by signal 9 at " in said
+    assert "no samples for " in said
+    notes = json.loads((folder / "summary.json").read_text())["notes"]
+    assert len([note for note in notes if note.startswith("powerccl-agent was killed by signal 9 at ")]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, to whom a limit applies")
+@pytest.mark.parametrize(
+    ("limit", "name"), [(1, "alone"), (3, "three at once"), (4, "a pipe"), (40, "30 threads"), (400, "30 threads")]
+)
+def test_a_job_comes_first(limit: int, name: str, native: NativeFiles, tmp_path: Path) -> None:
+    found = process_limits.verdict(native, tmp_path, "ulimit -u", limit, name)
+    assert not found.changed
+    assert not found.silent
