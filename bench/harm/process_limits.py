@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Recording begins where 64 more processes have room: with 65 in all in a control group, with 64 of another user.
 LIMITS = (1, 2, 3, 4, 6, 8, 16, 40, 63, 64, 65, 80, 400)
 PIDS_ROOTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-USER = 61_234  # nobody's, so that no other process counts
+USER = 1_000_000 + os.getpid()  # has no other processes, which would count
 OTHERS = 70  # processes: more than have to be left for a job to be recorded
 PATIENCE_S = 60.0
 # Starts threads until there is no place left, and says only whether those that it needs were there.

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from bench.harm import process_limits
-from bench.harm.helper_signals import AGENT, DAEMON, WITH_CLOCKS, WITHOUT_CLOCKS, WITNESS, Case, Found, Step, try_step
-from harness import eventually
+from bench.harm.helper_signals import AGENT, DAEMON, WITH_CLOCKS, WITHOUT_CLOCKS, WITNESS, Case, Found, try_step
 
 from powerccl.launch.native import NativeFiles
 
@@ -44,24 +41,10 @@ def test_helpers_outlast_signals(
     assert found.lost == 0
     assert found.left == 0
     assert found.gap_s < 5, "a second at most, and more on a busy machine"
-
-
-def test_the_end_of_an_agent_is_named(native: NativeFiles, clean_environment: dict[str, str], tmp_path: Path) -> None:
-    step = Step(native, tmp_path, WITHOUT_CLOCKS, clean_environment)
-    try:
-        time.sleep(1)
-        assert step.kill_helper(AGENT)
-        folder = next(step.runs.glob("[!.]*/"))
-        assert eventually(lambda: "was started again" in next(folder.glob("helpers-*")).read_text())
-        time.sleep(0.5)
-        step.end()
-    finally:
-        step.kill()
     said = " ".join((tmp_path / "err").read_text().split())
-    assert "powerccl-agent was killed by signal 9 at " in said
-    assert "no samples for " in said
-    notes = json.loads((folder / "summary.json").read_text())["notes"]
-    assert len([note for note in notes if note.startswith("powerccl-agent was killed by signal 9 at ")]) == 1
+    assert ("powerccl-agent was killed by signal 9 at " in said) == (AGENT in kills)
+    assert ("powerccld was killed by signal 9 at " in said) == (DAEMON in kills)
+    assert "no samples for " in said or AGENT not in kills
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, to whom a limit applies")

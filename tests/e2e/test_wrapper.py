@@ -237,8 +237,15 @@ main()
 """
 
 
-@pytest.mark.parametrize(("place", "code"), [("record._prepare", -signal.SIGTERM), ("run._report", 7)])
-def test_a_signal_around_the_job(powerccl: Powerccl, place: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "number", "code"),
+    [
+        ("record._prepare", signal.SIGTERM, -signal.SIGTERM),
+        ("record._prepare", signal.SIGUSR1, -signal.SIGUSR1),
+        ("run._report", signal.SIGTERM, 7),
+    ],
+)
+def test_a_signal_around_the_job(powerccl: Powerccl, place: str, number: int, code: int) -> None:
     """Before the job it ends us as it would have ended the job; after it, the job's exit code is not to be changed."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW.format(place=place)],
@@ -248,7 +255,12 @@ def test_a_signal_around_the_job(powerccl: Powerccl, place: str, code: int) -> N
     )
     assert process.stdout
     assert process.stdout.readline() == b"waiting\n"
-    process.terminate()
+    if code >= 0:
+        for announced in (signal.SIGUSR1, signal.SIGXCPU, signal.SIGRTMIN):  # too late to end the report
+            process.send_signal(announced)
+        time.sleep(0.2)
+        assert process.poll() is None
+    process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == code
 

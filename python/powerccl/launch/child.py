@@ -106,8 +106,11 @@ def interruptible() -> Iterator[None]:
             raise InterruptionError(number)
 
     handlers = {}
-    for number in _ENDING | _ANNOUNCING:
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
+            handlers[number] = signal.signal(number, interrupt)
+    for number in _ANNOUNCING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # else a preloaded library expects it
             handlers[number] = signal.signal(number, interrupt)
     try:
         yield

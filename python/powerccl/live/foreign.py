@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl import clean
+from powerccl.launch.child import signals_blocked
 from powerccl.live.findings import LiveJob
 from powerccl.live.totals import JobCounts
 from powerccl.quantities import exact
@@ -86,8 +88,19 @@ class Helper:
         self.ready = False
         self.received = 0  # bytes of this look
         self.started_s = time.monotonic()
+        with signals_blocked(signal.valid_signals()):  # it ends with this process, and not before
+            self._process = self._begin(user)
+        assert self._process.stdin and self._process.stdout
+        self.input, self.output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self.input, False)
+        os.set_blocking(self.output, False)
+        self._out = b""
+        self._in = bytearray()
+
+    @staticmethod
+    def _begin(user: User) -> subprocess.Popen[bytes]:
         keep = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV")
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", "from powerccl.live.foreign_helper import main; main()", *map(str, user)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -99,12 +112,6 @@ class Helper:
                 **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1"),
             },
         )
-        assert self._process.stdin and self._process.stdout
-        self.input, self.output = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self.input, False)
-        os.set_blocking(self.output, False)
-        self._out = b""
-        self._in = bytearray()
 
     def ask(self, asked: Asked) -> None:
         """Begin a look."""
