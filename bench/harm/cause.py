@@ -165,9 +165,7 @@ def is_wrong(way: Way, outputs: Stated) -> bool:
 def measure(native: NativeFiles, folder: Path) -> Figures:
     """All ways, one after the other."""
     environment = {**Mpi("debian_mpich").environment(), "POWERCCL_NATIVE": str(native.root)}
-    wrong = [
-        _tell(way, run_way(way, folder / f"way-{n}", environment)) for n, way in enumerate(ways(native, folder))
-    ]
+    wrong = [_tell(way, run_way(way, folder / f"way-{n}", environment)) for n, way in enumerate(ways(native, folder))]
     return {"harm.cause.wrong": count(sum(wrong), len(wrong))}
 
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <vector>
 
 #include "agent/cadence.h"
@@ -127,10 +128,14 @@ unsigned traits_of(pid_t pid) {
 
 int JobProcesses::start() {
   if (const int number = stop_.open(); number != 0) return number;
-  thread_ = std::thread([this] {
-    run();
-    end_.set_value();
-  });
+  try {
+    thread_ = std::thread([this] {
+      run();
+      end_.set_value();
+    });
+  } catch (const std::system_error& error) {  // a limit on processes
+    return error.code().value();
+  }
   return 0;
 }
 

@@ -12,7 +12,13 @@ from mpi_libraries import Mpi
 
 from powerccl.launch.native import NativeFiles
 
-CHOSEN = ("env -i before the launcher", "a static program with MPI", "gloo", "NCCL without a communicator", "a full disk")
+CHOSEN = (
+    "env -i before the launcher",
+    "a static program with MPI",
+    "gloo",
+    "NCCL without a communicator",
+    "a full disk",
+)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk, which takes root")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness import Done, Powerccl
-from mpi_libraries import PROGRAMS, Mpi
+from mpi_libraries import Mpi
 from mpi_libraries import mpi_library as mpi_library
 from test_mpi_programs import counted, without
 from test_mpi_random import results
