@@ -8,7 +8,7 @@ the interval warrants. What was not measured, and what is no number, is `not kno
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 NOT_KNOWN = "not known"
@@ -16,6 +16,7 @@ NOT_KNOWN = "not known"
 DIGITS = 3  # significant ones of a figure without an interval: within half a percent, as power samplers are
 MOST_DIGITS = 4  # of a figure with an interval; a narrower interval is left out
 MOST = 999_999  # of the largest unit, and of percent; more is `>999999`, so that tables keep their width
+MOST_NAMED = 3  # subjects of which one thing is said; of more, only so many are named
 WIDE_PCT = 20  # between the ends of a change: from here on tenths say nothing
 MOST_PLACES = 4  # most decimals of a figure that has one unit only, such as GB/s under a column's head
 
@@ -204,6 +205,25 @@ def window(ends_s: tuple[float, float]) -> str:
 def plural(value: int, noun: str, many: str = "") -> str:
     """`1 iteration`, `12,345 iterations`."""
     return f"{value:,} {noun if value == 1 else many or noun + 's'}"
+
+
+def said_once(lines: Iterable[str]) -> list[str]:
+    """Lines such as `node1: no samples`, with what many subjects have in common said once.
+
+    `node1, node2, node3 and 122 more: no samples`. Up to MOST_NAMED subjects keep a line each.
+    """
+    parts = [line.partition(": ") for line in lines]
+    subjects: dict[str, dict[str, None]] = {}
+    for subject, separator, text in parts:
+        subjects.setdefault(text if separator else "", {})[subject] = None
+    found = []
+    for subject, separator, text in parts:
+        names = list(subjects.get(text, ())) if separator else []
+        if len(names) <= MOST_NAMED:
+            found.append(subject + separator + text)
+        elif subject == names[0]:
+            found.append(f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED:,} more: {text}")
+    return list(dict.fromkeys(found)) if len(found) < len(parts) else found
 
 
 def percent(value: float | None, error: float | None = None) -> str:

@@ -17,6 +17,7 @@ from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
 from powerccl.analysis.shares import Floats, Sets, Working, measure, whole
 from powerccl.analysis.stragglers import Matched
+from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
 
@@ -45,13 +46,11 @@ def break_down(
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
     found = Breakdown()
     exposure_known = exposed.source != NONE
-    waited = kernels.select("rank", "start_ns", "stop_ns", "duration_ns").with_columns(
-        waiting_ns=pl.Series(matched.waiting_ns)
-    )
+    waited = kernels.with_columns(waiting_ns=pl.Series(matched.waiting_ns))
+    of_ranks = tables.by_rank(waited, "start_ns", "stop_ns", "waiting_ns")
     for trace in run.ranks:
-        rows = waited.filter(pl.col("rank") == trace.rank)
-        span = work.spans.get(trace.rank)
-        if len(rows) and span and trace.rank not in found.sets:
+        rows, span = of_ranks.get(trace.rank), work.spans.get(trace.rank)
+        if rows is not None and span and trace.rank not in found.sets:
             sets = _sets(trace, rows, exposed if exposure_known else None, profiled.get(trace.rank), span, run.window)
             if sets is not None:
                 found.sets[trace.rank] = sets

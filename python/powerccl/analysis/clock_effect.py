@@ -9,7 +9,9 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve, clip_to
 from powerccl.analysis.report_findings import ClockEffect
+from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import floats
 
 FEW_UPDATES = 3  # of the energy counter's steps: less time says nothing of power
 
@@ -38,10 +40,11 @@ def clock_effects(
 ) -> list[ClockEffect]:
     """One row a GPU whose clock was set; `communicating`: when each GPU communicated."""
     found = []
+    of_gpus = tables.by_gpu(clocks)
     for trace in {trace.gpu: trace for trace in reversed(run.ranks)}.values():
         busy = communicating.get(trace.gpu, iv.EMPTY)
-        mine = clocks.filter(pl.col("gpu") == trace.gpu)
-        if not len(mine) or not len(busy):
+        mine = of_gpus.get(trace.gpu)
+        if mine is None or not len(busy):
             continue
         span = (int(busy[0, 0]), int(busy[-1, 1]))
         low = iv.clip(lowered(mine, span[1]), *span)
@@ -58,9 +61,10 @@ def clock_effects(
             communication_pct=100 * float(both.sum()) / iv.length_ns(low),
         )
         for log in run.power:
-            rows = log.samples.filter((pl.col("uuid") == trace.gpu) & pl.col("time_ns").is_between(*span))
-            if len(rows):
-                time, mhz = rows["time_ns"].to_numpy(), rows["sm_clock_mhz"].cast(pl.Float64).to_numpy()
+            rows = log.of_gpu(trace.gpu)
+            rows = None if rows is None else rows.filter(pl.col("time_ns").is_between(*span))
+            if rows is not None and len(rows):
+                time, mhz = rows["time_ns"].to_numpy(), floats(rows, "sm_clock_mhz")
                 inside, known = iv.contains(low, time), np.isfinite(mhz) & (mhz > 0)
                 effect.lowered_mhz = _mean(mhz[inside & known])
                 effect.elsewhere_mhz = _mean(mhz[~inside & known])

@@ -54,6 +54,7 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         found.joules, found.joules_at_least = (None, joules) if found.missing else (joules, None)
         found.covered_s = float(np.mean(covered_s))
         found.average_watts = joules / found.covered_s if found.covered_s else None
+        found.missing = quantities.said_once(found.missing)
     else:
         found.missing = []
     found.reason = "; ".join(dict.fromkeys(reasons))

@@ -128,8 +128,9 @@ def _lane(
     empty = np.empty(0, dtype=np.int64)
     time, power, clock = empty, empty, empty
     for log in made.run.power:
-        rows = log.samples.filter((pl.col("uuid") == gpu) & pl.col("time_ns").is_between(*window))
-        if len(rows):
+        rows = log.of_gpu(gpu)
+        rows = None if rows is None else rows.filter(pl.col("time_ns").is_between(*window))
+        if rows is not None and len(rows):
             time = (rows["time_ns"].to_numpy() - window[0]) // unit_ns
             power = np.clip(rows["power_mw"].fill_null(0).to_numpy() // 100, 0, 65535)
             clock = np.clip(rows["sm_clock_mhz"].fill_null(0).to_numpy(), 0, 65535)

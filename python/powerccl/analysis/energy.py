@@ -24,7 +24,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.traces.folder import RunData
 from powerccl.traces.plausible import GAP_PERIODS
-from powerccl.traces.power import PowerLog
+from powerccl.traces.power import PowerLog, floats
 
 MIN_PURE_STEPS = 3
 CORRECTION = 0.05  # of a usual gain
@@ -123,12 +123,14 @@ def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
 
 def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
     """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
-    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
     for log in run.power:
-        rows = log.samples.filter(pl.col("uuid") == gpu)
-        if not len(rows) and pci:
-            index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), None)
-            rows = log.samples.filter(pl.col("gpu") == index) if index is not None else rows
+        rows = log.of_gpu(gpu)
+        if rows is not None:
+            return log, rows
+    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
+    for log in run.power if pci else ():
+        index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), -1)
+        rows = log.samples.filter(pl.col("gpu") == index)
         if len(rows):
             return log, rows
     return None
@@ -137,7 +139,7 @@ def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
 def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:
     """The curve of the one GPU whose samples `rows` of the log are."""
     known = log.of(rows)
-    power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    power = floats(rows, "power_mw")
     return energy_curve(
         rows["time_ns"].to_numpy(),
         power,

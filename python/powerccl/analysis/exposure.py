@@ -21,6 +21,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.quantities import percent, plural
+from powerccl.traces import tables
 
 WAITS, ESTIMATED, NONE = "waits", "estimated", "none"
 BUSY_STREAM = 0.2  # a stream that waits less than this often, against the one that waits most, is not what computes
@@ -111,10 +112,11 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
     exposed, known = from_waits(waits), marked(waits)
     found = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
     in_bursts_ns = lasts_ns = 0
+    of_gpus = tables.by_gpu(kernels) if known else {}
     for gpu, spans in known.items():
-        rows = kernels.filter(pl.col("gpu") == gpu).sort("start_ns")
-        if not len(rows):
+        if gpu not in of_gpus:
             continue
+        rows = of_gpus[gpu].sort("start_ns")
         in_bursts = iv.contains(spans, rows["stop_ns"].to_numpy() - 1)
         lasts = rows["duration_ns"].to_numpy()
         if window:

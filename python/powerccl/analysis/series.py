@@ -13,6 +13,7 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import floats
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ def gpu_series(run: RunData, start_ns: int, stop_ns: int, gpu: str = "") -> GpuS
     gpu = gpu or (run.ranks[0].gpu if run.ranks else "")
     rows = None
     for log in run.power:
-        chosen = log.samples.filter((pl.col("uuid") == gpu) & pl.col("time_ns").is_between(start_ns, stop_ns))
-        if len(chosen):
+        mine = log.of_gpu(gpu)
+        chosen = None if mine is None else mine.filter(pl.col("time_ns").is_between(start_ns, stop_ns))
+        if chosen is not None and len(chosen):
             rows = chosen
     if rows is None:
         return None
@@ -42,8 +44,8 @@ def gpu_series(run: RunData, start_ns: int, stop_ns: int, gpu: str = "") -> GpuS
     return GpuSeries(
         gpu=gpu,
         time_ms=(rows["time_ns"].to_numpy() - start_ns) / 1e6,
-        power_w=rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e3,
-        clock_mhz=rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
+        power_w=floats(rows, "power_mw") / 1e3,
+        clock_mhz=floats(rows, "sm_clock_mhz"),
         communication_ms=(inside - start_ns) / 1e6,
         length_ms=(stop_ns - start_ns) / 1e6,
     )

@@ -24,7 +24,9 @@ from powerccl.analysis.findings import Communication, Shares
 from powerccl.analysis.iterations import Cut, cut
 from powerccl.analysis.report_findings import Parts
 from powerccl.quantities import plural
+from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.rank import RankTrace
 
 # Times the median iteration: what takes longer before the first regular one compiles or loads. Half of it would drop
 # a slow first iteration, double keep a compilation in short runs.
@@ -65,17 +67,14 @@ def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tu
     window = window or run.window
     found = Working()
     ends = _ends(calls, kernels)
+    found.cuts = _cuts([trace for trace in run.ranks if trace.rank in ends], calls, kernels, window)
+    starts = tables.by_rank(kernels, "start_ns")
     by_iteration = False
     for trace in run.ranks:
         if trace.rank not in ends or trace.rank in found.spans:
             continue
         first, last = ends[trace.rank]
-        if trace.host not in found.cuts:
-            mine = pl.col("rank") == trace.rank
-            found.cuts[trace.host] = _cut(window, trace.gaps, calls.filter(mine), kernels.filter(mine))
-        begin = _first_iteration(
-            found.cuts[trace.host], kernels.filter(pl.col("rank") == trace.rank)["start_ns"], first
-        )
+        begin = _first_iteration(found.cuts[trace.host], starts.get(trace.rank, kernels[:0])["start_ns"], first)
         if begin is not None and begin < last:
             first, by_iteration = begin, True
         if window:
@@ -104,6 +103,19 @@ def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, in
         if timed < ALL_TIMED * count:
             found[rank] = (timed, min(begin, first), max(end, last))
     return {rank: (first, last) for rank, (_, first, last) in found.items()}
+
+
+def _cuts(
+    traces: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None
+) -> dict[str, Cut]:
+    """Iterations of each host, by its first rank."""
+    first = {trace.host: trace for trace in reversed(traces)}
+    chosen = pl.col(tables.RANK).is_in([trace.rank for trace in first.values()])
+    made, ran = tables.by_rank(calls.filter(chosen)), tables.by_rank(kernels.filter(chosen))
+    return {
+        host: _cut(window, trace.gaps, made.get(trace.rank, calls[:0]), ran.get(trace.rank, kernels[:0]))
+        for host, trace in first.items()
+    }
 
 
 def _cut(

@@ -153,6 +153,13 @@ def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Int
     return columns[0], columns[1], columns[2]
 
 
+def _by_rank(ranks: Ints) -> dict[int, Ints]:
+    """The places of each rank, in order."""
+    order = np.argsort(ranks, kind="stable")
+    opens = np.flatnonzero(np.diff(ranks[order], prepend=ranks[order[:1]] - 1))
+    return dict(zip(ranks[order[opens]].tolist(), np.split(order, opens[1:]), strict=True)) if len(ranks) else {}
+
+
 def _rank_rows(
     run: RunData,
     ranks: Ints,
@@ -163,16 +170,18 @@ def _rank_rows(
     uncertainty_ns: float,
 ) -> list[Straggler]:
     """One row a rank; `last`: places of each collective's latest start; `chance` of each row, to be that one."""
-    latest, behind = ranks[last], begin[last] - begin[last - 1]
+    behind = begin[last] - begin[last - 1]
     measurable = behind > 2 * uncertainty_ns
+    compared, chances = _by_rank(ranks[known]), chance[known]
+    latest, behind = _by_rank(ranks[last][measurable]), behind[measurable]
     rows = []
     for trace in run.ranks:
-        mine = known & (ranks == trace.rank)
-        count = int(mine.sum())
-        if not count:
+        mine = compared.get(trace.rank)
+        if mine is None:
             continue
-        usual = 100.0 * float(chance[mine].mean())
-        lags = behind[(latest == trace.rank) & measurable] / 1e3
+        count = len(mine)
+        usual = 100.0 * float(chances[mine].mean())
+        lags = behind[latest.get(trace.rank, mine[:0])] / 1e3
         share = 100.0 * len(lags) / count
         quarter = np.quantile(lags, [0.25, 0.5, 0.75]).tolist() if len(lags) else [None] * 3
         rows.append(

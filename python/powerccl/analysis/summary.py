@@ -22,11 +22,12 @@ from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import Sets, of_job, whole, working
-from powerccl.quantities import exact, plural, seconds
+from powerccl.quantities import exact, plural, said_once, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.incarnations import count_ranks, missing_ranks, ranks_of, restarts
 from powerccl.traces.mpi_tables import mpi_notes
+from powerccl.traces.power import floats
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
 THROTTLE_REASONS = {
@@ -140,9 +141,10 @@ def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
     kernels = built.kernels
     work = working(run, built.calls, kernels, built.window)
     rows: list[Parts] = []
+    of_ranks = tables.by_rank(kernels, "start_ns", "stop_ns")
     for trace in run.ranks:
-        mine = kernels.filter(pl.col("rank") == trace.rank)
-        if trace.rank not in work.spans or not len(mine):
+        mine = of_ranks.get(trace.rank)
+        if trace.rank not in work.spans or mine is None:
             continue
         span = work.spans.pop(trace.rank)
         busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
@@ -222,7 +224,7 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     curve = gpu_curve(log, rows)
     busy = iv.contains(intervals, time)
     inside = iv.contains(whole, time)
-    clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    clock = floats(rows, "sm_clock_mhz")
     gpu.communication_clock_mhz = _mean(clock[busy])
     gpu.other_clock_mhz = _mean(clock[~busy & inside])
     gpu.throttle_reasons = _throttles(log.of(rows).reasons)
@@ -304,7 +306,7 @@ def _energy(run: RunData, gpus: list[_Sampled], lost: str) -> Energy:
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"only {len(known)} of {plural(len(gpus), 'GPU')} were sampled"
     hosts = len({gpu.finding.host for gpu in gpus})
-    missing = [text for text in (*(_missing(run, gpu, hosts) for gpu in gpus), lost) if text]
+    missing = said_once(text for text in (*(_missing(run, gpu, hosts) for gpu in gpus), lost) if text)
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
     return Energy(
         joules=None if missing else total,

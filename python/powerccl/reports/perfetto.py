@@ -75,17 +75,19 @@ class _Writer:
     def write(self) -> None:
         modelled = model_label(self.made.findings.summary.emulated)
         label = f" ({modelled})" if modelled else ""
-        clocks, waits = tables.clocks(self.made.run), self.made.waits
-        for trace in self.made.run.ranks:
-            mine = pl.col("rank") == trace.rank
+        made = self.made
+        asked_of = tables.clocks(made.run).filter(pl.col("begin_ns") > 0)
+        of_ranks = [(table[:0], tables.by_rank(table)) for table in (made.calls, made.kernels, made.waits, asked_of)]
+        for trace in made.run.ranks:
+            calls, kernels, waits, clocks = (known.get(trace.rank, none) for none, known in of_ranks)
             process = self._process(f"rank {trace.rank}{label} {trace.host}", trace.pid or trace.rank + 1)
-            self._rows(process, "calls on the host", self.made.calls.filter(mine), "start_ns", "stop_ns")
-            for (comm,), rows in self.made.kernels.filter(mine).group_by(["comm"], maintain_order=True):
+            self._rows(process, "calls on the host", calls, "start_ns", "stop_ns")
+            for (comm,), rows in kernels.group_by(["comm"], maintain_order=True):
                 self._rows(process, f"NCCL kernels, communicator {comm}", rows, "start_ns", "stop_ns")
-            for (stream,), rows in waits.filter(mine).group_by(["stream"], maintain_order=True):
+            for (stream,), rows in waits.group_by(["stream"], maintain_order=True):
                 spans = rows.with_columns(name=pl.lit("waiting for communication"))
                 self._rows(process, f"stream {int(str(stream)):#x} waits", spans, "stall_ns", "resume_ns")
-            asked = clocks.filter(mine & (pl.col("begin_ns") > 0)).with_columns(
+            asked = clocks.with_columns(
                 name=pl.when(pl.col("max_mhz") > 0).then(pl.format("set {} MHz", "max_mhz")).otherwise(pl.lit("reset"))
             )
             self._rows(process, "clock requests", asked, "begin_ns", "end_ns")
@@ -137,8 +139,11 @@ class _Writer:
             packet.track_descriptor.counter.SetInParent()
             self.builder.write_packet(packet)
             for log in self.made.run.power:
-                chosen = (pl.col("uuid") == gpu) & pl.col("time_ns").is_between(*self.window) & (pl.col(column) >= 0)
-                for time_ns, value in log.samples.filter(chosen).select("time_ns", column).iter_rows():
+                samples = log.of_gpu(gpu)
+                if samples is None:
+                    continue
+                chosen = pl.col("time_ns").is_between(*self.window) & (pl.col(column) >= 0)
+                for time_ns, value in samples.filter(chosen).select("time_ns", column).iter_rows():
                     self._event(self.counter, track, time_ns, double_counter_value=value / divisor)
 
 

@@ -25,6 +25,7 @@ from powerccl.quantities import (
     percent,
     plural,
     quantity,
+    said_once,
     seconds,
     watts,
     window,
@@ -42,6 +43,7 @@ from powerccl.reports.terminal import (
 
 NOT_TIMED = "no collective was timed on all ranks of a host"
 MOST_RANKS, MOST_ROWS = 16, 12
+MOST_HOSTS = 8
 LEAST_SHARE = 0.001  # of communication's time: what is shorter in all is counted, not shown
 
 
@@ -85,6 +87,15 @@ def iterations_line(found: Iterations) -> str:
     return text + ("" if found.by == "kernels" else "; by host calls, which may run ahead of the GPU")
 
 
+def iterations_lines(found: list[Iterations]) -> list[str]:
+    """The same of each host, what many have in common once."""
+    if len(found) == 1:
+        return [iterations_line(found[0])]
+    lines = said_once(f"{each.host}: {iterations_line(each)}" for each in found)
+    more = [f"… {len(lines) - MOST_HOSTS} more in --json"] if len(lines) > MOST_HOSTS else []
+    return lines[:MOST_HOSTS] + more
+
+
 def straggler_line(peers: Peers) -> str:
     """Which rank the others wait for, in a sentence."""
     if not peers.ranks:
@@ -114,9 +125,8 @@ def straggler_line(peers: Peers) -> str:
 def _print_parts(console: Console, found: ReportFindings) -> None:
     console.print()
     console.print(heading("where the time went", found.summary.emulated))
-    for iterations in found.iterations:
-        words = iterations_line(iterations)
-        console.print(words if len(found.iterations) == 1 else f"{iterations.host}: {words}")
+    for line in iterations_lines(found.iterations):
+        console.print(line)
     console.print(_parts_table(found.ranks, found.summary.shares.reason == "", console.width))
     if found.exposure_why:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))

@@ -32,7 +32,7 @@ from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
-from powerccl.reports.report import iterations_line, size_texts, straggler_line
+from powerccl.reports.report import MOST_HOSTS, iterations_line, iterations_lines, size_texts, straggler_line
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 from powerccl.reports.ways import possible_lines, possible_table, what_to_write
@@ -50,7 +50,7 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
     drawing = draw(made)
     figures: dict[str, Any] = {}
     _put(figures, "ranks", _ranks(found))
-    for index, iterations in enumerate(found.iterations):
+    for index, iterations in enumerate(found.iterations[:MOST_HOSTS]):
         if iterations.rows:
             _put(figures, f"iterations-{index}", iterations_chart.times(iterations.rows))
             _put(figures, f"iteration-energy-{index}", iterations_chart.energies(iterations.rows))
@@ -79,8 +79,9 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
                 "grouped": each.rows[0].count if each.rows else 1,
                 "clipped": iterations_chart.clipped_text(each.rows),
             }
-            for each in found.iterations
+            for each in found.iterations[:MOST_HOSTS]
         ],
+        more_iterations=iterations_lines(found.iterations[MOST_HOSTS:]) if len(found.iterations) > MOST_HOSTS else [],
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
         straggler=sentences(*straggler_line(found.peers).splitlines()) if summary.ranks else [],
         tables=tables(found) | (possible_table(ways) if ways else {}),

@@ -123,7 +123,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
     run.late = lateness_problem(folder / LATENESS_FILE)
-    run.problems = [clean.field(problem) for problem in run.problems]  # names of files are in them
+    run.problems = quantities.said_once(clean.field(problem) for problem in run.problems)  # names of files are in them
     return run
 
 

@@ -26,6 +26,7 @@ from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import floats
 
 MIN_STEPS = 20
 # Samples of all GPUs: 11 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; half
@@ -229,7 +230,7 @@ def _sampled(
     if window:
         rows = rows.filter(pl.col("time_ns").is_between(window[0] - AROUND_NS, window[1] + AROUND_NS))
     time = rows["time_ns"].to_numpy()
-    power = rows["power_mw"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    power = floats(rows, "power_mw")
     energy = rows["energy_uj"].to_numpy()
     first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
     if not len(time) or time[-1] < first or time[0] > last:
@@ -246,7 +247,7 @@ def _sampled(
         return "communication took no measurable time" + " in the window" * (window is not None)
     if found is None:
         return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
-    clock = rows["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    clock = floats(rows, "sm_clock_mhz")
     return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
 
 
@@ -447,7 +448,7 @@ def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame)
             inside = iv.contains(
                 iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), table["time_ns"].to_numpy()
             )
-            clock = table["sm_clock_mhz"].cast(pl.Float64).fill_null(float("nan")).to_numpy()[inside]
+            clock = floats(table, "sm_clock_mhz")[inside]
             seen.append(clock[np.isfinite(clock)])
         clocks = np.concatenate(seen) if seen else np.zeros(0)
         if len(clocks) < MIN_STEPS:

@@ -65,6 +65,9 @@ def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) 
     back, ahead = -found.slack_ns[1], found.slack_ns[0]
     late, sd = (back + ahead) / 2, (ahead - back) / 12**0.5
     if ahead - back > OPEN_NS:
+        inside = (few.begin_ns - back >= own.edges_ns[0]) & (few.end_ns - ahead <= own.edges_ns[-1])
+        if inside.sum() <= len(np.unique(own.columns())):
+            return None  # at no date are there more
         grid = np.linspace(back, ahead, TRIES)
         noise = _noise(few, own, quiet, late, mean_ns)
         for _ in range(2):

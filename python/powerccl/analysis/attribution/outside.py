@@ -11,6 +11,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import clip_to, gpu_curve, gpu_samples, missing_ns
 from powerccl.traces.folder import RunData
+from powerccl.traces.power import floats
 
 IDLE_UTILIZATION_PCT = 5
 FEWEST = 4
@@ -58,7 +59,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
         begin, end = max(whole[0], int(curve.time_ns[0])), min(whole[1], int(curve.time_ns[-1]))
         ends = iv.union([begin, max(last, begin)], [max(min(first, end), begin), end])
         joules += curve.within(ends)
-        used = rows["utilization_pct"].cast(pl.Float64).fill_null(100.0).to_numpy()
+        used = np.nan_to_num(floats(rows, "utilization_pct"), nan=100.0)
         both_idle = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
         # A reading tells of the time before it: what is idle by this one and the next was idle between.
         idle = iv.union(time[:-1][both_idle], time[1:][both_idle])

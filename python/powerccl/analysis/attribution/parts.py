@@ -121,7 +121,7 @@ def parts(
 
     `reference`: of the platform, for what is expected of their power.
     """
-    kernels = kernels.sort("start_ns")
+    kernels = _in_order(kernels)
     start = kernels["start_ns"].to_numpy()
     own = line.edges_ns
     length = np.diff(own)
@@ -169,7 +169,7 @@ def late(line: Timeline, kernels: pl.DataFrame) -> Timeline:
     Only where it is far longer than others at its place: whatever kept the host, the GPU rested. `kernels` are those
     the timeline was made of.
     """
-    kernels = kernels.sort("start_ns")
+    kernels = _in_order(kernels)
     start = kernels["start_ns"].to_numpy()
     own = line.edges_ns
     last = np.clip(np.searchsorted(start, own[:-1], side="right") - 1, 0, len(start) - 1)
@@ -255,6 +255,11 @@ def _stretches(line: Timeline, place: Numbers) -> tuple[Numbers, Numbers, Array]
     chosen = ~quiet[phase] & (total > RARE * total.sum())
     number = np.where(chosen, np.cumsum(chosen) - 1, -1)
     return np.asarray(number[group], np.int64), np.asarray(phase[chosen], np.int64), stretch
+
+
+def _in_order(kernels: pl.DataFrame) -> pl.DataFrame:
+    """What is needed of kernels to find their places."""
+    return kernels.select("start_ns", "pattern", "size_class", "comm").sort("start_ns")
 
 
 def _places(kernels: pl.DataFrame, start: Numbers) -> tuple[Numbers, Numbers]:

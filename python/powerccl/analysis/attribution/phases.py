@@ -77,8 +77,9 @@ def timeline(kernels: pl.DataFrame, exposed: iv.Intervals | None) -> Timeline | 
         return None
     middle = edges[:-1] + np.diff(edges) // 2
     bits = np.zeros(len(middle), dtype=np.int64)
-    for n, (pattern, size) in enumerate(keys):
-        own = named.filter((pl.col("pattern") == pattern) & (pl.col("size_class") == size))
+    of_kinds = named.partition_by("pattern", "size_class", as_dict=True)
+    for n, key in enumerate(keys):
+        own = of_kinds[key]
         runs = iv.contains(iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), middle)
         bits |= runs.astype(np.int64) << n
     how = np.zeros(len(middle), np.int64) if exposed is None else 1 + iv.contains(stalls, middle).astype(np.int64)
