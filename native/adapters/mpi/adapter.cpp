@@ -22,9 +22,9 @@ constexpr uint64_t kFlushNs = 1000000000;
 // Calls from here on are recorded one by one. Half of it records waits that are mere polling (kSpinUs in waiter.cpp);
 // double of it hides waits in which a rank already sleeps.
 constexpr uint64_t kLongCallNs = 200000;
-// The longest pause where others' messages may have to wait for this rank: an eighth of what it is elsewhere
-// (kLongestUs).
-constexpr uint64_t kLongestBlindNs = 250000;
+// Polls between two pauses. Open MPI looks at its sockets every eighth time, the others look at everything each time,
+// or every second time. Half might leave one out; each poll more is 1 us of every pause (Intel MPI).
+constexpr uint32_t kPollsOfOpenMpi = 16, kPollsOfOthers = 4;
 
 pthread_key_t g_thread_key;
 pthread_mutex_t g_arming = PTHREAD_MUTEX_INITIALIZER;
@@ -170,9 +170,7 @@ bool meet_library() {
     return false;
   }
   const MpiEnvironment& settings = g_adapter.settings;
-  // Its idle loop does not tell whether others' messages moved in shared memory, so none waits longer for this rank.
-  g_adapter.plan.longest_ticks =
-      library.hook == Hook::kUcx ? g_adapter.clock.from_ns(kLongestBlindNs) : g_adapter.longest_pause_ticks;
+  g_adapter.plan.polls_apart = library.open_mpi ? kPollsOfOpenMpi : kPollsOfOthers;
   if (library.hook == Hook::kNone && settings.mode == MpiMode::kAuto && g_adapter.environment.speaks()) {
     say("try `powerccl run --mpi published`", "%s has no known place to sleep: its waiting ranks keep spinning",
         library.name);
@@ -188,7 +186,6 @@ bool arm() {
   const WaitTable table = machine_wait_table(g_adapter.clock);
   const WaitChoice choice = choose_wait_method(table, settings.method);
   g_adapter.plan = make_wait_plan(table, choice, settings.budget_percent, settings.mode != MpiMode::kObserve);
-  g_adapter.longest_pause_ticks = g_adapter.plan.longest_ticks;
   if (!meet_library()) return false;
   g_adapter.flush_ticks = g_adapter.clock.from_ns(kFlushNs);
   g_adapter.long_call_ticks = g_adapter.clock.from_ns(kLongCallNs);

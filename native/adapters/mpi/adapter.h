@@ -101,7 +101,6 @@ struct ProcessState {
   CoreClocks core_clocks;
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
-  uint64_t longest_pause_ticks = 0;          // of the plan, whatever the library
   uint64_t flush_ticks = 0;                  // how often a thread writes its sums
   uint64_t long_call_ticks = 0;              // calls longer than this are recorded one by one
   std::atomic<uint64_t> long_calls_left{0};  // of the trace's room for them

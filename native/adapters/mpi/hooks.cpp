@@ -23,6 +23,19 @@ void idle(ThreadState* thread, const void* place) {
 
 using Progress = unsigned (*)(void*);
 std::atomic<Progress> g_progress{nullptr};
+using AddTime = void (*)(void*, void*, void*);
+std::atomic<AddTime> g_add_time{nullptr};
+
+// The library's own function of this name, as long as it is loaded. Null: there is none.
+template <class F>
+F behind(std::atomic<F>& known, const char* name) {
+  F found = known.load(std::memory_order_relaxed);
+  if (found == nullptr) {
+    found = reinterpret_cast<F>(next_symbol(name));
+    known.store(found, std::memory_order_relaxed);
+  }
+  return found;
+}
 
 constexpr uint32_t kPollsBetweenOffers = 256;
 
@@ -37,6 +50,7 @@ void polled(ThreadState* thread) {
 
 void powerccl::mpi::forget_hooks() {
   g_progress.store(nullptr, std::memory_order_relaxed);
+  g_add_time.store(nullptr, std::memory_order_relaxed);
 }
 
 extern "C" __attribute__((visibility("default"))) int sched_yield() {
@@ -54,12 +68,8 @@ extern "C" __attribute__((visibility("default"))) int sched_yield() {
 
 // UCX's own declaration: unsigned ucp_worker_progress(ucp_worker_h). Returns how many things moved.
 extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(void* worker) {
-  Progress progress = g_progress.load(std::memory_order_relaxed);
-  if (progress == nullptr) {
-    progress = reinterpret_cast<Progress>(next_symbol("ucp_worker_progress"));
-    if (progress == nullptr) return 0;
-    g_progress.store(progress, std::memory_order_relaxed);
-  }
+  const Progress progress = behind(g_progress, "ucp_worker_progress");
+  if (progress == nullptr) return 0;
   const unsigned moved = progress(worker);
   ThreadState* thread = t_thread;
   if (thread == nullptr || !thread->inside) return moved;
@@ -68,10 +78,19 @@ extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(v
     if (!g_adapter.library.open_mpi) thread->rounds.round(moved == 0 ? 1 : 2);
   } else if (g_adapter.library.hook == Hook::kUcx) {
     if (moved != 0) {
-      thread->rounds.round(2);
+      thread->rounds.moved();
     } else {
       idle(thread, nullptr);  // what moved in shared memory is not seen here
     }
   }
   return moved;
+}
+
+// Intel MPI's own, by which its loop adds up the time that it is idle: void MPL_wtime_acc(MPL_time_t* from,
+// MPL_time_t* to, MPL_time_t* sum).
+extern "C" __attribute__((visibility("default"))) void MPL_wtime_acc(void* from, void* to, void* sum) {
+  const AddTime add_time = behind(g_add_time, "MPL_wtime_acc");
+  if (add_time != nullptr) add_time(from, to, sum);
+  ThreadState* thread = t_thread;
+  if (thread != nullptr && thread->inside) thread->rounds.time();
 }

@@ -8,15 +8,19 @@
 
 namespace powerccl::mpi {
 
-// Two signs, either is enough.
+// Three signs, any of them is enough.
 //
-// Rounds: the library calls something of ours once a round (Open MPI: a progress function; MPICH over UCX:
-// ucp_worker_progress), and only idle rounds come to the idle loop. More than one round between two visits means that
-// the others had work.
+// Rounds: the library calls something of ours once a round (Open MPI: a progress function; MPICH 4.3 and later over
+// UCX: ucp_worker_progress), and only idle rounds come to the idle loop. More than one round between two visits means
+// that the others had work.
 //
 // Places: MPICH yields in its progress function when one or more rounds moved nothing, and, as it is built by default,
 // in the loop around it after every round. While nothing moves these two take turns; the same place twice means that
 // the first was left out, because its count began anew.
+//
+// Times: Intel MPI adds up how long its loop is idle, after every visit but the first of a loop. The loop ends when a
+// request of any kind was completed, others' included, and is begun again if it was not the one that is waited for. Two
+// visits without such a time in between mean that it was begun again just before.
 class Rounds {
  public:
   void begin() {
@@ -24,35 +28,44 @@ class Rounds {
     last_place_ = nullptr;
     take_turns_ = false;
     repeats_ = 0;
+    times_ = 0;
   }
   void round(uint32_t count) {
     rounds_ += count;
     counted_ = true;
   }
+  // Something moved, but not everything that moves is told of like this.
+  void moved() { rounds_ = 2; }
+  void time() {
+    ++times_;
+    counted_ = timed_ = true;
+  }
   // At a visit from `place` in the library; null: where is not known.
   Moved visit(const void* place) {
     const uint32_t rounds = rounds_;
     rounds_ = 0;
-    bool moved = rounds > 1;
+    bool something = rounds > 1 || (timed_ && times_ == 0);
+    times_ = 0;
     if (place != last_place_) {
       take_turns_ = last_place_ != nullptr;
       last_place_ = place;
       repeats_ = 0;
     } else if (take_turns_) {
-      moved = true;
+      something = true;
       // Another loop of the library, with one place only, has begun.
       if (++repeats_ >= kOtherLoop) take_turns_ = false;
     }
-    if (moved) return Moved::kSomething;
+    if (something) return Moved::kSomething;
     return counted_ || take_turns_ ? Moved::kNothing : Moved::kUnknown;
   }
 
  private:
   static constexpr uint32_t kOtherLoop = 2000;  // well over what users set MPICH's count to
 
-  uint32_t rounds_ = 0, repeats_ = 0;
+  uint32_t rounds_ = 0, repeats_ = 0, times_ = 0;
   const void* last_place_ = nullptr;
-  bool counted_ = false;  // rounds are told of in this thread
+  bool counted_ = false;  // rounds or times are told of in this thread
+  bool timed_ = false;
   bool take_turns_ = false;
 };
 

@@ -7,15 +7,24 @@ namespace {
 // WaitPlan says what these are for. Half of the spin time sleeps in waits that end at once; double saves little there.
 constexpr double kSpinUs = 150.0;
 constexpr double kLongestUs = 2000.0;
-constexpr double kProgressGapUs = 5.0;
+// A poll is a sign if it takes so many times the usual length, plus a margin. A poll takes 0.1 us (MPICH over UCX) to
+// 1 us, and serving a message adds 1 us. Double of either constant misses small messages. Half of either takes one poll
+// in ten for a sign.
+constexpr uint64_t kTimesUsual = 4;
+constexpr double kMarginUs = 0.25;
+constexpr double kFirstUsualUs = 1.0;  // before any poll was measured
+// Peers that are served one after the other come again within this time. Half of it is a thread switch and back on a
+// slow machine. Double of it costs a rank on a busy machine 1 % of its time.
+constexpr double kAlertUs = 50.0;
+// Signs right after pauses: each adds kSign to a score, and each pause without a sign takes one off. From kBelieved on,
+// every sign halves the time waited. Three signs in a row are believed. A busy machine makes one in 20 pauses.
+constexpr uint32_t kSign = 3, kBelieved = 9, kMostDoubt = 15;
 constexpr double kYieldUs = 20.0;
 constexpr double kMostTakenUs = 30.0;  // an offer that takes longer was taken: a thread switch and back are 6 us
 constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() that nobody takes is three to four empty calls long
 constexpr int kCallsTried = 32;
 constexpr double kInstructionUs = 200.0;
 constexpr double kLongWaitUs = 5000.0;
-// After a pause the library looks at everything once before the next: Open MPI looks at its sockets every eighth time.
-constexpr uint32_t kPollsBetweenPauses = 16;
 // A core counts as shared for so many offers or pauses since the last offer that was taken.
 constexpr uint32_t kSharedFor = 256;
 constexpr double kAnswerUs = 3.0;
@@ -47,7 +56,8 @@ WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double
   const double us = table.ticks_per_us;
   plan.spin_ticks = static_cast<uint64_t>(kSpinUs * us);
   plan.longest_ticks = static_cast<uint64_t>(kLongestUs * us);
-  plan.progress_gap_ticks = static_cast<uint64_t>(kProgressGapUs * us);
+  plan.margin_ticks = static_cast<uint64_t>(kMarginUs * us);
+  plan.alert_ticks = static_cast<uint64_t>(kAlertUs * us);
   plan.yield_ticks = static_cast<uint64_t>(kYieldUs * us);
   plan.taken_ticks = offer_ticks(table);
   const uint64_t most_taken = static_cast<uint64_t>(kMostTakenUs * us);
@@ -66,14 +76,12 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     polls_ = 0;
     if (shared_ > 0) expect_answer(plan, now);
     if (__builtin_expect(long_, 0)) end_long_wait(plan);
-  } else if (moved == Moved::kUnknown && now - last_ > plan.progress_gap_ticks) {
-    // Messages, or another thread's turn. Half of what was waited is forgotten: a chain of messages soon finds this
-    // rank awake, and a busy machine costs it little.
-    stretch_ += (now - stretch_) / 2;
-    awake_until_ = now + plan.spin_ticks;
+  } else if (moved == Moved::kUnknown && is_sign(plan, now - last_)) {
+    see_sign(plan, now);
   } else {
     wait_ += now - last_;
   }
+  paused_ = false;
   const uint64_t waited = now - stretch_;
   last_ = now;
   if (now < awake_until_ || !plan.sleeps) {
@@ -95,7 +103,8 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     if (shared_ > 0 || now - last_offer_ > plan.yield_ticks) offer_core(plan, now);
     return;
   }
-  polls_ = kPollsBetweenPauses;
+  polls_ = plan.polls_apart;
+  paused_ = true;
   const uint64_t after = plan.table.now(plan.table.context);
   const uint64_t took = after - now;
   wait_ += took;
@@ -104,6 +113,23 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   if (shared_ > 0) --shared_;  // whoever wants the core has it meanwhile
   ++sleeps;
   last_ = after;
+}
+
+// Whether the poll was much longer than usual.
+bool Waiter::is_sign(const WaitPlan& plan, uint64_t poll_ticks) {
+  Typical& usual = usual_[paused_ ? 1 : 0];
+  if (usual.value() == 0) usual.begin(static_cast<uint64_t>(kFirstUsualUs * plan.table.ticks_per_us));
+  const bool sign = poll_ticks > kTimesUsual * usual.value() + plan.margin_ticks;
+  usual.add(poll_ticks);
+  if (paused_ && !sign && doubt_ > 0) --doubt_;
+  return sign;
+}
+
+void Waiter::see_sign(const WaitPlan& plan, uint64_t now) {
+  if (awake_until_ < now + plan.alert_ticks) awake_until_ = now + plan.alert_ticks;
+  if (!paused_) return;  // it was served by a rank that was awake
+  if (doubt_ < kMostDoubt) doubt_ += kSign;
+  if (doubt_ >= kBelieved) stretch_ += (now - stretch_) / 2;
 }
 
 // Something is waited for on a core that others want.
@@ -145,23 +171,22 @@ bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
     return true;
   }
   if (!plan.choice.may_sleep) return false;
-  if (overshoot_ == 0) overshoot_ = plan.choice.overshoot_ticks;
-  if (want < overshoot_ + us) return false;
+  if (overshoot_.value() == 0) overshoot_.begin(plan.choice.overshoot_ticks);
+  // At most half of the longest sleep: whatever was learned, a long wait sleeps now and then, and learns again.
+  const uint64_t most = plan.longest_ticks / 2;
+  const uint64_t overshoot = overshoot_.value() < most ? overshoot_.value() : most;
+  if (want < overshoot + us) return false;
   if (slack_ns_ == 0) {
     slack_ns_ = plan.table.slack(plan.table.context, 1);
     slept_ = true;
   }
-  const uint64_t length = want - overshoot_;
+  const uint64_t length = want - overshoot;
   asked_ticks += want;
   const uint64_t before = plan.table.now(plan.table.context);
   plan.table.sleep(plan.table.context,
                    static_cast<uint64_t>(static_cast<double>(length) * 1000.0 / plan.table.ticks_per_us));
   const uint64_t took = plan.table.now(plan.table.context) - before;
-  // What a sleep overshoots by here, learned with a weight of 1/8; one that another thread's turn made long says
-  // nothing of the timer.
-  const uint64_t over = took > length ? took - length : 0;
-  const uint64_t believed = over < 4 * overshoot_ + us ? over : 4 * overshoot_ + us;
-  overshoot_ = (7 * overshoot_ + believed) / 8 + 1;
+  overshoot_.add(took > length ? took - length : 0);
   return true;
 }
 

@@ -7,6 +7,10 @@
 // time for at most a fraction of the time already waited, so that it goes on at most that fraction late. When the
 // library moved something meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves
 // them awake.
+//
+// Some libraries do not tell whether something moved. There, a poll that took much longer than usual is a sign of it.
+// Interrupts look the same, so a single sign keeps the rank awake for a moment only. Signs that come again and again
+// right after pauses shorten the pauses: after a pause is when a message had to wait for this rank.
 #ifndef POWERCCL_ADAPTERS_MPI_WAITER_H
 #define POWERCCL_ADAPTERS_MPI_WAITER_H
 #include <stdint.h>
@@ -22,12 +26,14 @@ struct WaitPlan {
   double fraction = 0.01;  // of the time waited: the longest pause
   bool sleeps = true;      // false: waits are watched, nothing else
   uint64_t spin_ticks = 0;
-  uint64_t longest_ticks = 0;       // bound of a pause: what somebody else's message may have to wait here
-  uint64_t progress_gap_ticks = 0;  // polls further apart than this had something to do
-  uint64_t yield_ticks = 0;         // polls for so long before it offers the core to others, and between such offers
-  uint64_t taken_ticks = 0;         // an offer that took longer was taken
-  uint64_t answer_ticks = 0;        // what a change of threads and the way back take
-  uint64_t instruction_ticks = 0;   // pauses up to here by instruction, if there is one
+  uint64_t longest_ticks = 0;      // bound of a pause: what somebody else's message may have to wait here
+  uint32_t polls_apart = 16;       // polls between two pauses: so many look at everything that the library polls
+  uint64_t margin_ticks = 0;       // added to several times the usual length of a poll: longer ones are signs
+  uint64_t alert_ticks = 0;        // awake for so long after a sign
+  uint64_t yield_ticks = 0;        // polls for so long before it offers the core to others, and between such offers
+  uint64_t taken_ticks = 0;        // an offer that took longer was taken
+  uint64_t answer_ticks = 0;       // what a change of threads and the way back take
+  uint64_t instruction_ticks = 0;  // pauses up to here by instruction, if there is one
   // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
   // moved or the call is over. May be null.
   void (*long_wait)(void* context, bool begins) = nullptr;
@@ -36,6 +42,28 @@ struct WaitPlan {
 };
 
 WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
+
+// A bound that two thirds of varying values stay under, in constant space.
+//
+// Each value moves the bound by a share of itself, up by twice as much as down. An outlier, such as another thread's
+// turn, moves it no further than any other value. At half of the shares the bound needs 100 values to follow a change.
+// At double of them a sleep may be late by 5 % of its overshoot.
+class Typical {
+ public:
+  uint64_t value() const { return value_; }
+  void begin(uint64_t value) { value_ = value; }
+  void add(uint64_t value) {
+    const uint64_t step = value_ / 32 + 1;
+    if (value > value_) {
+      value_ += 2 * step;
+    } else if (value_ > step) {
+      value_ -= step;
+    }
+  }
+
+ private:
+  uint64_t value_ = 0;
+};
 
 // What is known of the time since the last idle poll.
 enum class Moved : uint8_t { kUnknown, kNothing, kSomething };
@@ -48,10 +76,11 @@ class Waiter {
     wait_ = 0;
     sleep_ = 0;
     polls_ = 0;
+    doubt_ = 0;
+    paused_ = false;
     answer_until_ = 0;
   }
-  // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one. Where that is not
-  // known, polls far apart are taken for a sign, but other things keep a thread from polling as well.
+  // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one.
   void idle(const WaitPlan& plan, Moved moved);
   // Offers the core to whoever else wants it, and learns whether anybody does.
   void offer_core(const WaitPlan& plan, uint64_t now);
@@ -72,6 +101,8 @@ class Waiter {
  private:
   static constexpr uint32_t kMostAnswers = 15;  // a score; each answer in vain takes two off
 
+  bool is_sign(const WaitPlan& plan, uint64_t poll_ticks);
+  void see_sign(const WaitPlan& plan, uint64_t now);
   void restore(const WaitPlan& plan);
   void expect_answer(const WaitPlan& plan, uint64_t now);
   void answered();
@@ -83,7 +114,10 @@ class Waiter {
   uint64_t last_ = 0;         // end of the last look; 0: none in this call
   uint64_t wait_ = 0, sleep_ = 0;
   uint64_t last_offer_ = 0;
-  uint64_t overshoot_ = 0;  // of sleeps, as learned
+  Typical overshoot_;    // of sleeps, as learned
+  Typical usual_[2];     // length of a poll that shows nothing; [1]: of the first after a pause, whose caches are cold
+  uint32_t doubt_ = 0;   // a score of signs right after pauses
+  bool paused_ = false;  // just now
   uint64_t slack_ns_ = 0;
   uint32_t polls_ = 0;   // left before the next pause
   uint32_t shared_ = 0;  // the core is wanted by others: looks left for which that is believed

@@ -13,6 +13,8 @@ constexpr uint64_t kUs = 2000;  // ticks
 struct FakeMachine {
   uint64_t clock = 1000000;
   uint64_t overshoot = 17 * kUs;  // of a sleep
+  size_t late_every = 0;          // of so many sleeps one is late by `late_by` more
+  uint64_t late_by = 0;
   uint64_t tpause_limit = 38 * kUs;
   uint64_t call_takes = kUs / 8;
   uint64_t yield_takes = kUs / 2;
@@ -44,6 +46,7 @@ struct FakeMachine {
       FakeMachine& machine = of(self);
       machine.sleeps.push_back(2 * length_ns);
       machine.clock += 2 * length_ns + machine.overshoot;
+      if (machine.late_every != 0 && machine.sleeps.size() % machine.late_every == 0) machine.clock += machine.late_by;
     };
     table.yield = [](void* self) {
       ++of(self).yields;

@@ -76,6 +76,33 @@ TEST(Rounds, APlaceThatIsLeftOutMeansThatSomethingMoved) {
   EXPECT_EQ(rounds.visit(&loop), Moved::kNothing);
 }
 
+// As Intel MPI: it measures the time behind every visit but the first of a loop.
+TEST(Rounds, AVisitWithoutATimeMeansThatTheLoopBeganAnew) {
+  Rounds rounds;
+  const int place = 0;
+  rounds.begin();
+  rounds.visit(&place);
+  EXPECT_EQ(rounds.visit(&place), Moved::kUnknown) << "no time was ever measured: another version";
+  for (int i = 0; i < 5000; ++i) {
+    rounds.time();
+    ASSERT_EQ(rounds.visit(&place), Moved::kNothing);
+  }
+  rounds.time();
+  EXPECT_EQ(rounds.visit(&place), Moved::kNothing) << "the first visit of another loop";
+  EXPECT_EQ(rounds.visit(&place), Moved::kSomething);
+  rounds.time();
+  EXPECT_EQ(rounds.visit(&place), Moved::kNothing);
+}
+
+// As MPICH before 4.3 over UCX: what moves in shared memory is not seen.
+TEST(Rounds, WhatIsTheOnlySignOfSomeMovesTellsNothingOfOthers) {
+  Rounds rounds;
+  rounds.begin();
+  rounds.moved();
+  EXPECT_EQ(rounds.visit(nullptr), Moved::kSomething);
+  EXPECT_EQ(rounds.visit(nullptr), Moved::kUnknown);
+}
+
 TEST(Rounds, AnotherLoopWithOnePlaceIsNotTakenForWorkForLong) {
   Rounds rounds;
   const int progress = 0, loop = 0;

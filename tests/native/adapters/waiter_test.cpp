@@ -87,38 +87,101 @@ TEST_F(WaiterTest, SomethingThatMovedMakesWaitingStartAnew) {
   waiter.end(plan);
 }
 
-// Where it is not known whether something moved: a chain of messages finds the rank awake after a few.
-TEST_F(WaiterTest, PollsFarApartKeepTheRankAwakeAndShortenItsSleeps) {
+// Where it is not known whether something moved, a poll that took long is a sign of it.
+TEST_F(WaiterTest, AfterASignTheRankIsAwakeForAMomentAndSleepsOnAsLong) {
   plan_with(false);
   waiter.begin();
   const uint64_t until = machine.clock + 500000 * kUs;
   while (machine.clock < until) poll(Moved::kUnknown);
-  uint64_t longest = 0;
-  for (int message = 0; message < 12; ++message) {
-    machine.clock += 6 * kUs;
-    const size_t slept = machine.sleeps.size();
-    const uint64_t moved = machine.clock;
-    while (machine.clock - moved < 100 * kUs) poll(Moved::kUnknown);
-    EXPECT_EQ(machine.sleeps.size(), slept) << message;
-    machine.sleeps.clear();
-    while (machine.sleeps.empty() && machine.clock - moved < 5000 * kUs) poll(Moved::kUnknown);
-    longest = machine.sleeps.empty() ? 0 : machine.sleeps.back();
-  }
-  EXPECT_LT(longest, 100 * kUs);
+  const uint64_t usual = machine.sleeps.back();
+  machine.sleeps.clear();
+  machine.clock += 6 * kUs;
+  const uint64_t sign = machine.clock;
+  while (machine.sleeps.empty()) poll(Moved::kUnknown);
+  EXPECT_GT(machine.clock - machine.sleeps.back() - sign, 40 * kUs) << "for those that are served one after the other";
+  EXPECT_LT(machine.clock - machine.sleeps.back() - sign, 200 * kUs);
+  EXPECT_GT(10 * machine.sleeps.back(), 9 * usual);
   waiter.end(plan);
 }
 
-TEST_F(WaiterTest, AThreadThatLostItsTurnGoesOnSleeping) {
+TEST_F(WaiterTest, MessagesOneAfterTheOtherAreServedAwake) {
   plan_with(false);
   waiter.begin();
-  const uint64_t until = machine.clock + 1000000 * kUs;
-  int polls = 0;
-  while (machine.clock < until) {
-    if (++polls % 20000 == 0) machine.clock += 3000 * kUs;
+  const uint64_t until = machine.clock + 500000 * kUs;
+  while (machine.clock < until) poll(Moved::kUnknown);
+  machine.clock += kUs;
+  poll(Moved::kUnknown);
+  machine.sleeps.clear();
+  for (int message = 0; message < 1000; ++message) {
+    for (int polls = 0; polls < 30; ++polls) poll(Moved::kUnknown);
+    machine.clock += kUs;
     poll(Moved::kUnknown);
   }
-  EXPECT_GT(waiter.sleep_ticks(), 500000 * kUs);
+  EXPECT_TRUE(machine.sleeps.empty());
   waiter.end(plan);
+}
+
+TEST_F(WaiterTest, SignsAfterEveryPauseShortenTheSleeps) {
+  plan_with(false);
+  waiter.begin();
+  const uint64_t until = machine.clock + 500000 * kUs;
+  while (machine.clock < until) poll(Moved::kUnknown);
+  for (int message = 0; message < 12; ++message) {
+    machine.sleeps.clear();
+    for (int polls = 0; polls < 20000 && machine.sleeps.empty(); ++polls) poll(Moved::kUnknown);
+    machine.clock += 6 * kUs;  // it was waited for, as long as the rank slept
+    poll(Moved::kUnknown);
+  }
+  EXPECT_TRUE(machine.sleeps.empty() || machine.sleeps.back() < 100 * kUs);
+  waiter.end(plan);
+}
+
+// Of a rank that polls for a second, how long it is awake, in percent. Every so often it is interrupted for `length`.
+double awake_percent(FakeMachine& machine, Waiter& waiter, const WaitPlan& plan, uint64_t every, uint64_t length) {
+  waiter.begin();
+  const uint64_t start = machine.clock, until = start + 1000000 * kUs;
+  uint64_t awake = 0, interrupted = start / every;
+  while (machine.clock < until) {
+    const size_t slept = machine.sleeps.size();
+    const uint64_t before = machine.clock;
+    machine.clock += kUs / 2;
+    if (machine.clock / every != interrupted) {
+      interrupted = machine.clock / every;
+      machine.clock += length;
+    }
+    waiter.idle(plan, Moved::kUnknown);
+    if (machine.sleeps.size() == slept) {
+      awake += machine.clock - before;
+    } else {
+      interrupted = machine.clock / every;  // by those that came meanwhile it was not
+    }
+  }
+  waiter.end(plan);
+  return 100.0 * static_cast<double>(awake) / static_cast<double>(until - start);
+}
+
+TEST_F(WaiterTest, InterruptsAreNoMessages) {
+  plan_with(false);
+  EXPECT_LT(awake_percent(machine, waiter, plan, 4000 * kUs, 10 * kUs), 3);
+  EXPECT_LT(awake_percent(machine, waiter, plan, 777 * kUs, 10 * kUs), 5);
+}
+
+TEST_F(WaiterTest, ThreadsThatTakeTheirTurnsAreNoMessages) {
+  plan_with(false);
+  EXPECT_LT(awake_percent(machine, waiter, plan, 20000 * kUs, 3000 * kUs), 20) << "theirs included";
+}
+
+TEST_F(WaiterTest, SleepsThatOthersMadeLateDoNotEndThem) {
+  plan_with(false);
+  machine.late_every = 4;
+  machine.late_by = 3000 * kUs;
+  EXPECT_LT(awake_percent(machine, waiter, plan, 4000 * kUs, kUs), 4);
+  // However late they are, the rank goes on trying, and learns again.
+  machine.late_every = 1;
+  wait(1000000 * kUs);
+  machine.late_every = 0;
+  wait(1000000 * kUs);
+  EXPECT_LT(awake_percent(machine, waiter, plan, 4000 * kUs, kUs), 3);
 }
 
 TEST_F(WaiterTest, SlackIsChangedForSleepsOnlyAndPutBackAtTheEndOfTheCall) {
